@@ -9,7 +9,7 @@ use crate::intact::{self, Wanted};
 use crate::load::{Loaded, layered};
 use crate::trials::ledger;
 use crate::{job, networks, rates, trials};
-use dtrain_planner::Plan;
+use dtrain_planner::{Plan, RateChange, rate_change};
 use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
 use dtrain_protocol::{Inputs, ResumePoint, StepId, TrialId};
 use dtrain_recipes::{CheckContext, Document, Recipe, check};
@@ -62,6 +62,14 @@ impl Origin {
             changes,
             inputs,
         }
+    }
+
+    /// How the learning rate changes where `plan` continues it.
+    fn rate_change(&self, history: &History, plan: &Plan) -> Result<Option<RateChange>, Failure> {
+        let done = self.checkpoint.step.0;
+        let rates = history.curve(&self.trial.row.id, "learning_rate").map_err(|error| ledger(&error))?;
+        let applied = rates.into_iter().find(|sample| sample.step == done).map(|sample| sample.value);
+        Ok(rate_change(&self.plan, plan, done, applied))
     }
 
     /// The parent of a trial that begins with the weights alone, if its recipe has the same model.
@@ -141,6 +149,7 @@ pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
     }
     let inputs = accepted(context, &origin, &loaded, args.accept_data, &mut changes)?;
     let plan = rates::plan(context, &mut history, &loaded)?;
+    changes.extend(origin.rate_change(&history, &plan)?.map(|change| change.to_string()));
     let parent = origin.parent(false, changes, inputs);
     let sources = run::sources(&loaded);
     let begin = Begin {

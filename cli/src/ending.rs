@@ -70,7 +70,7 @@ fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict)
         steps => format!(" of {steps}"),
     };
     out.say(&format!("{words} after {}{of} steps", trial.row.step));
-    let figure = |key: &str| trial.figures.iter().find(|figure| figure.key == key && figure.rank.0 == 0);
+    let figure = |key: &str| trial.figure(key);
     if let Some(last) = figure("loss").and_then(|figure| figure.last) {
         out.say(&format!("  training loss    {} (nats)", loss(last)));
     }

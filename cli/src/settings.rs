@@ -41,8 +41,11 @@ impl Layers {
     /// Adds a layer over all the others.
     pub(crate) fn over(mut self, layer: Layer, document: Document) -> Result<Self, Failure> {
         let below = self.merged()?;
+        let known = self.document(&below);
+        let is_typed = matches!(layer, Layer::Environment | Layer::Assignment);
         let mut tree = Dict::new();
         for leaf in document.leaves() {
+            let leaf = if is_typed { known.typed_over(leaf) } else { leaf };
             self.open_inline(&below, &mut tree, &leaf);
             self.put(&mut tree, leaf);
         }
@@ -52,10 +55,13 @@ impl Layers {
 
     /// All layers as one document.
     pub(crate) fn resolve(self) -> Result<Document, Failure> {
+        Ok(self.document(&self.merged()?))
+    }
+
+    fn document(&self, merged: &Dict) -> Document {
         let mut chosen = Vec::new();
-        indices(&self.merged()?, &mut chosen);
-        let leaves = chosen.into_iter().filter_map(|index| self.leaves.get(index).cloned());
-        Ok(Document::from_leaves(leaves))
+        indices(merged, &mut chosen);
+        Document::from_leaves(chosen.into_iter().filter_map(|index| self.leaves.get(index).cloned()))
     }
 
     fn merged(&self) -> Result<Dict, Failure> {

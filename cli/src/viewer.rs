@@ -8,7 +8,7 @@ use crate::signals;
 use crate::trials::ledger;
 use dtrain_protocol::{AttemptId, Event, HeldBytes, PhaseTimes, Rank, Stamped, StepFigures, StepId, TrialId};
 use dtrain_runner::driver::{self, Outcome as Ending, Viewer};
-use dtrain_runner::ledger::History;
+use dtrain_runner::ledger::{History, summary_of};
 use dtrain_runner::{LedgerError, Observer, Seen};
 use std::time::Duration;
 
@@ -87,10 +87,7 @@ impl Recorded {
     ) -> Result<(), LedgerError> {
         let summaries = history.summaries(trial)?;
         let newest = |key: &str| {
-            summaries
-                .iter()
-                .find(|summary| summary.key == key && summary.rank == Rank(0))
-                .map(|summary| (summary.last_step, summary.last.unwrap_or(f64::NAN)))
+            summary_of(&summaries, key).map(|summary| (summary.last_step, summary.last.unwrap_or(f64::NAN)))
         };
         let mut show = |event| {
             let at_ms = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();

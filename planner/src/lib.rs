@@ -45,6 +45,7 @@ pub use rates::probing::micro_batches_to_measure;
 pub use rates::stale::Staleness;
 pub use step::lower::{Launch, lower};
 pub use step::picture::{Picture, picture};
+pub use training::continued::{RateChange, rate_change};
 pub use training::correction::Correction;
 pub use training::learning_rate::Decision;
 pub use training::pace::Pace;

@@ -135,6 +135,13 @@ pub struct StepFigures {
     pub sent_bytes: u64,
 }
 
+impl StepFigures {
+    /// Whether a script reports them: it tells neither phases nor memory.
+    pub fn is_of_script(&self) -> bool {
+        self.times.parts() == 0.0 && self.memory_bytes == 0
+    }
+}
+
 /// How much of a gradient is chance, from one step: means over many steps tell something.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GradientNoise {

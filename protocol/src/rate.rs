@@ -1,5 +1,6 @@
 //! The learning rate as a pure function of how far a training is: all ranks compute it by this one.
 
+use crate::assignment::Training;
 use dtrain_recipes::Schedule;
 
 /// How the learning rate moves during a training.
@@ -29,6 +30,17 @@ pub struct Progress {
 }
 
 impl Curve {
+    /// That of a training.
+    pub fn of(training: &Training) -> Self {
+        Self {
+            schedule: training.schedule,
+            peak: training.learning_rate,
+            final_fraction: training.final_fraction,
+            warmup: training.warmup_steps,
+            total: training.schedule_steps,
+        }
+    }
+
     /// Learning rate of the step that begins at `progress`.
     ///
     /// Rises from `peak / warmup` at step 0 to `peak` at step `warmup - 1`, then falls to `peak · final_fraction` at the last step.

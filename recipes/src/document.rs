@@ -5,7 +5,6 @@
 use crate::problem::Problem;
 use crate::source::{LARGEST, Layer, Origin, Source};
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -108,48 +107,6 @@ impl Document {
                 Err(vec![problem])
             }
         }
-    }
-
-    /// A document with one value: `key` is a dotted path, `value` is TOML, or a text where it is not.
-    ///
-    /// `name` is what messages call it: `--set`, `environment variable DTRAIN_TRAIN__SEED`.
-    pub fn from_assignment(layer: Layer, name: &str, key: &str, value: &str) -> Result<Self, Vec<Problem>> {
-        Self::from_assignment_in(Path::new(""), layer, name, key, value)
-    }
-
-    /// The same where relative data paths in the value start from `folder`, not from the folder of the recipe.
-    pub fn from_assignment_in(
-        folder: &Path,
-        layer: Layer,
-        name: &str,
-        key: &str,
-        value: &str,
-    ) -> Result<Self, Vec<Problem>> {
-        let source = Source::new(name, layer, format!("{key}={value}"));
-        let source = Arc::new(Source { base: folder.to_owned(), ..source });
-        let start = key.len() + 1;
-        let whole = Origin::of(&source, 0..key.len());
-        if key.len() + value.len() >= LARGEST {
-            return Err(vec![too_large(name, key.len() + value.len() + 1)]);
-        }
-        let segments: Vec<&str> = key.split('.').collect();
-        if segments.iter().any(|segment| segment.trim().is_empty()) {
-            let problem = Problem::new(format!("{key:?} is not the path of a key"))
-                .at(&whole)
-                .hint("write a path such as `train.seed`");
-            return Err(vec![problem]);
-        }
-        let value = match DeValue::parse(value) {
-            Ok(parsed) => node_of(&source, &parsed, start),
-            Err(_) => Node {
-                origin: Origin::of(&source, start..start + value.len()),
-                value: Value::Text(value.to_owned()),
-            },
-        };
-        let path = segments.iter().map(|segment| (segment.trim().to_owned(), whole.clone())).collect();
-        let mut document = Self::from_leaves([Leaf { path, node: value }]);
-        document.source = Some(source);
-        Ok(document)
     }
 
     /// The document that has these settings: values as TOML by dotted path, those of hosts by
@@ -296,7 +253,7 @@ fn shifted_table(source: &Arc<Source>, table: &DeTable<'_>, shift: usize) -> Tab
     table.iter().map(entry).collect()
 }
 
-fn node_of(source: &Arc<Source>, value: &Spanned<DeValue<'_>>, shift: usize) -> Node {
+pub(crate) fn node_of(source: &Arc<Source>, value: &Spanned<DeValue<'_>>, shift: usize) -> Node {
     let span = value.span().start + shift..value.span().end + shift;
     let is_inline = source.text.as_bytes().get(span.start) == Some(&b'{');
     let inner = match value.get_ref() {
@@ -316,7 +273,7 @@ fn node_of(source: &Arc<Source>, value: &Spanned<DeValue<'_>>, shift: usize) -> 
     Node { origin: Origin::of(source, span), value: inner }
 }
 
-fn too_large(name: &str, bytes: usize) -> Problem {
+pub(crate) fn too_large(name: &str, bytes: usize) -> Problem {
     Problem::new(format!("{name} is too large for a recipe: {bytes} bytes, at most {LARGEST} are read"))
         .hint("put data into files and list them in `data.train`")
 }

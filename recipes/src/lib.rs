@@ -3,6 +3,7 @@
 //! Text comes in, a [`Recipe`] or a list of [`Problem`]s goes out. This crate reads no clock and
 //! touches no file outside [`sharing`], which runs the user's own `git`.
 
+mod assignment;
 pub mod canonical;
 pub mod check;
 pub mod cluster;

@@ -107,6 +107,11 @@ pub fn fill(text: &str, values: &Value) -> Option<String> {
     Some(filled)
 }
 
+/// An argument filled as [`fill`] does; `None` also where it has nothing but placeholders and all of them are empty.
+pub fn argument(text: &str, values: &Value) -> Option<String> {
+    fill(text, values).filter(|filled| text.is_empty() || !filled.is_empty())
+}
+
 /// How [`RUN_DIR`] stands in a text, and how the text itself does.
 const RUN_DIR_TEXT: &str = "{run.dir}";
 const RUN_DIR_ESCAPED: &str = "{{run.dir}}";
@@ -215,6 +220,17 @@ mod tests {
         assert_eq!(fill("--x={params.x}", &values), None, "it does not apply");
         // What an older program stored.
         check("{foreign.key}", "{foreign.key}");
+    }
+
+    #[test]
+    fn an_argument_of_nothing_but_empty_values_is_left_out() {
+        let values = json!({ "params": { "amp": "", "name": "x" } });
+        let argument = |text: &str| argument(text, &values);
+        assert_eq!(argument("{params.amp}"), None);
+        assert_eq!(argument("{params.amp}{params.amp}"), None);
+        assert_eq!(argument("--amp={params.amp}").as_deref(), Some("--amp="));
+        assert_eq!(argument("{params.amp}{params.name}").as_deref(), Some("x"));
+        assert_eq!(argument("").as_deref(), Some(""), "the recipe says so");
     }
 
     #[test]

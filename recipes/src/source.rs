@@ -111,6 +111,11 @@ impl Origin {
         self.span.clone()
     }
 
+    /// The bytes themselves; `None` for a default.
+    pub fn text(&self) -> Option<&str> {
+        self.source.as_ref()?.text.get(self.span.clone())
+    }
+
     /// Line and column, both from 1, the column in characters. `None` where there is no file to point into.
     pub fn position(&self) -> Option<(usize, usize)> {
         let source = self.source.as_ref()?;

@@ -20,6 +20,7 @@ pub mod open_files;
 pub mod probe;
 mod process;
 pub mod provenance;
+pub mod reporters;
 mod secrets;
 pub mod seen;
 pub mod store;

@@ -4,6 +4,7 @@
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+mod any_rank;
 mod broken;
 mod bundles;
 mod cargo_lines;
@@ -11,6 +12,7 @@ mod check;
 mod checkpoint;
 mod children;
 mod cluster;
+mod continued;
 mod cuda;
 mod damaged;
 mod digits;

@@ -329,15 +329,8 @@ impl Run<'_, '_> {
 
 /// Learning rate of the step after `done` steps, when a share of `elapsed` of the time limit has passed.
 fn learning_rate(training: &Training, until: &RunUntil, done: StepId, elapsed: f64) -> f64 {
-    let curve = Curve {
-        schedule: training.schedule,
-        peak: training.learning_rate,
-        final_fraction: training.final_fraction,
-        warmup: training.warmup_steps,
-        total: training.schedule_steps,
-    };
     let elapsed = until.seconds.map(|_| elapsed);
-    curve.at(Progress { step: done.0, steps: until.steps.map(|steps| steps.0), elapsed })
+    Curve::of(training).at(Progress { step: done.0, steps: until.steps.map(|steps| steps.0), elapsed })
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! What was seen of a trial so far, as figures. It knows no terminal.
 
 use super::number::{count, loss, plain, seconds};
-use dtrain_protocol::{Event, Rank, Stamped, StepFigures, StepId};
+use dtrain_protocol::{Event, Stamped, StepFigures, StepId};
+use dtrain_runner::reporters::Reporters;
 use std::collections::BTreeMap;
 
 /// What the plan promised.
@@ -34,6 +35,8 @@ pub(crate) struct Figures {
     /// The newest value of each metric that a program reports under a name of its own, and the newest step with one.
     pub(crate) metrics: BTreeMap<String, f64>,
     metrics_step: u64,
+    /// Whose figures count.
+    reporters: Reporters,
     /// The newest durable checkpoint.
     pub(crate) saved: Option<StepId>,
     /// Seconds of a step and tokens per second, each a moving average of about twenty steps.
@@ -43,35 +46,44 @@ pub(crate) struct Figures {
 }
 
 impl Figures {
-    /// Takes note of an event; the steps of rank 0 speak for all.
-    pub(crate) fn take(&mut self, said: &Stamped) {
+    /// Takes note of an event. Returns whether a figure that is shown is newer now: of each that of the lowest rank that reports it.
+    pub(crate) fn take(&mut self, said: &Stamped) -> bool {
         match &said.event {
             Event::Step(figures) => {
                 self.memory_bytes = self.memory_bytes.max(figures.memory_bytes);
-                if said.rank == Rank(0) {
+                let counts = self.reporters.counts_step(said.rank, figures);
+                if counts {
                     self.pace(figures);
                     self.step = Some(figures.clone());
                 }
+                counts
             }
-            Event::Validated { step, loss, accuracy } if said.rank == Rank(0) => {
-                self.valid = Some((*step, *loss, *accuracy));
-                if self.best.is_none_or(|(_, best)| *loss < best) {
+            Event::Validated { step, loss, accuracy } => {
+                let counts = self.reporters.counts("valid.loss", said.rank);
+                if counts {
+                    self.valid = Some((*step, *loss, *accuracy));
+                }
+                if counts && self.best.is_none_or(|(_, best)| *loss < best) {
                     self.best = Some((*step, *loss));
                 }
+                counts
             }
-            Event::Metrics { step, figures } if said.rank == Rank(0) => {
-                self.metrics_step = self.metrics_step.max(step.0);
-                self.metrics.extend(figures.iter().map(|figure| (figure.name.clone(), figure.value)));
+            Event::Metrics { step, .. } => {
+                let results = self.reporters.results(said);
+                if !results.is_empty() {
+                    self.metrics_step = self.metrics_step.max(step.0);
+                }
+                let has_any = !results.is_empty();
+                self.metrics.extend(results.into_iter().map(|(name, value)| (name.into_owned(), value)));
+                has_any
             }
-            Event::Validated { .. }
-            | Event::Metrics { .. }
-            | Event::Notice(_)
+            Event::Notice(_)
             | Event::Listening(_)
             | Event::Ready { .. }
             | Event::Saved { .. }
             | Event::SaveFailed { .. }
             | Event::Finished { .. }
-            | Event::Failed(_) => {}
+            | Event::Failed(_) => false,
         }
     }
 
@@ -210,7 +222,7 @@ impl Advance {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::{AttemptId, PhaseTimes};
+    use dtrain_protocol::{AttemptId, PhaseTimes, Rank};
 
     fn expected() -> Expected {
         Expected {
@@ -290,6 +302,22 @@ mod tests {
         let mut figures = Figures::default();
         figures.take(&said(1, step(50, 0.11)));
         assert_eq!((figures.step, figures.memory_bytes), (None, 1 << 20));
+    }
+
+    #[test]
+    fn figures_of_a_script_are_those_of_the_lowest_rank_that_reports_them() {
+        let printed = |number| match step(number, 0.1) {
+            Event::Step(figures) => Event::Step(StepFigures { memory_bytes: 0, ..figures }),
+            other => other,
+        };
+        let mut figures = Figures::default();
+        let mut shown = |rank, number| {
+            let has_news = figures.take(&said(rank, printed(number)));
+            (has_news, figures.step.as_ref().map(|step| step.step.0))
+        };
+        assert_eq!(shown(3, 1), (true, Some(1)), "nobody else reports");
+        assert_eq!(shown(1, 2), (true, Some(2)));
+        assert_eq!(shown(3, 9), (false, Some(2)));
     }
 
     #[test]

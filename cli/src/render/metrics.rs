@@ -14,10 +14,7 @@ pub(super) fn lines(trial: &Trial) -> Vec<Vec<String>> {
         if lines.iter().any(|line| line[0] == key) {
             continue;
         }
-        let Some(summary) = trial.figures.iter().find(|summary| summary.key == key && summary.rank.0 == 0)
-        else {
-            continue;
-        };
+        let Some(summary) = trial.figure(key) else { continue };
         let (word, best) = match key {
             "valid.accuracy" => ("best", summary.max.zip(summary.max_step)),
             "gradient_norm" => ("largest", summary.max.zip(summary.max_step)),

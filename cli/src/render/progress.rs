@@ -90,7 +90,7 @@ impl Progress {
     }
 
     fn event(&mut self, said: &Stamped) {
-        self.figures.take(said);
+        let has_news = self.figures.take(said);
         match &said.event {
             Event::Ready { parameters, device, train_samples, valid_samples, step, notice, .. }
                 if said.rank == Rank(0) =>
@@ -128,7 +128,7 @@ impl Progress {
             Event::Failed(failure) => {
                 self.say(&format!("{}: rank {}: {failure}", self.warning(), said.rank));
             }
-            Event::Step(_) | Event::Validated { .. } | Event::Metrics { .. } if said.rank == Rank(0) => {
+            Event::Step(_) | Event::Validated { .. } | Event::Metrics { .. } if has_news => {
                 self.draw(said.at_ms);
             }
             Event::Step(_)

@@ -21,6 +21,9 @@ pub struct Gpu {
     pub link: f64,
     pub network: f64,
     pub gibibytes: f64,
+    pub sold: Vec<u32>,
+    #[serde(default)]
+    pub beside: Vec<u32>,
     #[serde(default)]
     pub watts: Option<f64>,
     pub source: String,
@@ -110,6 +113,8 @@ static UNKNOWN: LazyLock<Gpu> = LazyLock::new(|| Gpu {
     link: 32.0,
     network: 100.0,
     gibibytes: 24.0,
+    sold: vec![24],
+    beside: Vec::new(),
     watts: None,
     source: "a guess: the part is not in the table".into(),
 });
@@ -119,12 +124,41 @@ pub fn gpus() -> &'static [Gpu] {
     &GPUS
 }
 
-/// The part that `name` means; `None` where the table has none.
+/// The part that `name` means, whatever else stands in it; `None` where the table has none. [`named`](super::names::named) reads a
+/// name whole.
 pub fn gpu(name: &str) -> Option<&'static Gpu> {
-    let name = squashed(name);
-    GPUS.iter().find(|part| {
-        part.words.iter().all(|word| name.contains(word.as_str()))
-            && !part.unless.iter().any(|word| name.contains(word.as_str()))
+    let name = parted(name);
+    let has = |word: &String| has_number_whole(&name, word);
+    GPUS.iter().find(|part| part.words.iter().all(has) && !part.unless.iter().any(has))
+}
+
+/// A name as [`squashed`] makes it, with a blank where two numbers would become one.
+fn parted(name: &str) -> String {
+    let mut parted = String::new();
+    let mut is_apart = false;
+    for c in name.to_lowercase().chars() {
+        if matches!(c, ' ' | '-' | '_') {
+            is_apart = true;
+            continue;
+        }
+        if is_apart && c.is_ascii_digit() && parted.ends_with(|last: char| last.is_ascii_digit()) {
+            parted.push(' ');
+        }
+        parted.push(c);
+        is_apart = false;
+    }
+    parted
+}
+
+/// Whether `word` occurs in `name` where no number is torn apart: `a100` is not in `a1000`.
+fn has_number_whole(name: &str, word: &str) -> bool {
+    let is_digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
+    let (name, word_bytes) = (name.as_bytes(), word.as_bytes());
+    (0..(name.len() + 1).saturating_sub(word_bytes.len())).any(|at| {
+        let end = at + word_bytes.len();
+        let begins = at == 0 || !(is_digit(name.get(at - 1)) && is_digit(word_bytes.first()));
+        let ends = !(is_digit(word_bytes.last()) && is_digit(name.get(end)));
+        name[at..end] == *word_bytes && begins && ends
     })
 }
 
@@ -289,6 +323,9 @@ mod tests {
         assert_eq!(peak("NVIDIA L40S"), Some((362.0, 0.864)));
         assert_eq!(peak("AMD Instinct MI300X"), Some((1307.0, 5.3)));
         assert_eq!(peak("NVIDIA GeForce RTX 4090"), Some((165.0, 1.008)));
-        assert_eq!(peak("Frobnicator 9"), None);
+        assert_eq!(peak("A100 400W"), Some((312.0, 2.039)), "watts are no memory");
+        for other in ["Frobnicator 9", "NVIDIA RTX A1000", "H1000", "B2000", "T400"] {
+            assert_eq!(peak(other), None, "{other}");
+        }
     }
 }

@@ -19,6 +19,7 @@ pub mod hardware;
 pub mod layer;
 pub mod memory;
 pub mod mixed;
+pub mod names;
 pub mod product;
 pub mod search;
 pub mod site;

@@ -80,7 +80,8 @@ fn layout(recipe: &Recipe, world: NonZeroU32) -> Result<Layout, PlanError> {
 
 /// The command of a plan, with the values of the plan in place of its placeholders, and all of them in `DTRAIN_PARAMS`.
 ///
-/// An argument, or a variable, that names a param which does not apply is left out.
+/// An argument, or a variable, that names a param which does not apply is left out; so is an argument of placeholders alone that are
+/// all empty.
 pub fn filled(plan: &Plan, choice: &Ranked, command: &Command) -> Command {
     let layout = &choice.candidate.arrangement.layout;
     let ranks = Ranks {
@@ -96,7 +97,8 @@ pub fn filled(plan: &Plan, choice: &Ranked, command: &Command) -> Command {
     let mut env: BTreeMap<String, String> =
         command.env.iter().filter_map(|(name, text)| Some((name.clone(), fill(text)?))).collect();
     env.insert("DTRAIN_PARAMS".into(), placeholder::escaped(&values.to_string()));
-    Command { argv: command.argv.iter().filter_map(fill).collect(), env, ..command.clone() }
+    let argv = command.argv.iter().filter_map(|text| placeholder::argument(text, &values)).collect();
+    Command { argv, env, ..command.clone() }
 }
 
 fn ranks(host: &HostFacts, device: DeviceKind) -> u32 {

@@ -3,6 +3,7 @@
 //! Reads the columns that `docs/estimate.md` lists. A blank cell is taken as the row's engine does it by default, is named
 //! among the row's assumptions, and widens the interval. What was measured is read after everything is priced.
 
+mod bounds;
 pub mod cells;
 pub mod families;
 pub mod measured;

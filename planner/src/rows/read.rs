@@ -1,5 +1,6 @@
 //! From the cells of a row to a training: every rule for a blank cell stands here.
 
+use super::bounds;
 use super::cells::{Row, has_any, has_word};
 use super::families::{Family, family, is_gated, vocabulary};
 use super::sharding::{shard, stage, zero};
@@ -26,6 +27,7 @@ pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>,
     if !missing.is_empty() {
         return Err(format!("{} missing or not above 0", missing.join(", ")));
     }
+    bounds::check(row)?;
     let part = gpu(row.text("hardware"));
     let model = model(row);
     let shape = shape(row);

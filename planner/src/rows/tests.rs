@@ -246,3 +246,33 @@ fn scores_are_those_of_the_definition() {
     assert!(close(scores.mean, sizes.iter().sum::<f64>() / 4.0), "{scores:?}");
     assert!(close(scores.p95, sizes[2] + 0.85 * (0.25 - sizes[2])), "{scores:?}");
 }
+
+#[test]
+fn a_row_that_no_training_can_have_is_refused_by_its_column() {
+    for (cells, column) in [
+        (&[("pp", "1e9")][..], "`pp`"),
+        (&[("pp", "99999999999999999999")], "`pp`"),
+        (&[("pp", "33"), ("num_gpus", "1000")], "`pp` is 33, more than `layers`, which is 32"),
+        (&[("pp", "16")], "`num_gpus`"),
+        (&[("pp", "8"), ("vp", "5")], "`vp`"),
+        (&[("vp", "1e20")], "`vp`"),
+        (&[("tp", "1e20")], "`tp`"),
+        (&[("tp", "16")], "`tp`"),
+        (&[("cp", "1e9")], "`cp`"),
+        (&[("ep", "1e9"), ("moe_experts", "8")], "`ep`"),
+        (&[("ep", "16"), ("moe_experts", "8")], "`ep`"),
+        (&[("dp", "1e20")], "`dp`"),
+        (&[("micro_batch", "1e12")], "`micro_batch`"),
+        (&[("global_batch", "1e20")], "`global_batch`"),
+        (&[("num_gpus", "1e20")], "`num_gpus`"),
+        (&[("layers", "1e9")], "`layers`"),
+        (&[("seq", "1e12")], "`seq`"),
+        (&[("dp", "nan")], "`dp`"),
+        (&[("dp", "-4")], "`dp`"),
+        (&[("kv_heads", "64")], "`kv_heads`"),
+    ] {
+        let priced = one(cells);
+        let reason = priced.reason.unwrap_or_default();
+        assert!(!priced.supported && reason.contains(column), "{cells:?}: {reason}");
+    }
+}

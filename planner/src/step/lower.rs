@@ -92,7 +92,8 @@ fn model(plan: &Plan, choice: &Ranked) -> Model {
     }
 }
 
-fn training(plan: &Plan, choice: &Ranked, rank: Rank) -> Training {
+/// How a rank moves the weights.
+pub(crate) fn training(plan: &Plan, choice: &Ranked, rank: Rank) -> Training {
     let (train, candidate, pace) = (&plan.recipe.train, &choice.candidate, &choice.pace);
     let (split, reader) = (&candidate.split, candidate.arrangement.layout.reader(rank));
     Training {

@@ -6,6 +6,7 @@ use super::suggest;
 use super::values::Values;
 use crate::document::{Document, Node, Value};
 use crate::keys::find;
+use crate::params::{ParamValue, Within};
 use crate::placeholder::{RUN_DIR, Ranks, at, paths, values as all};
 use crate::problem::Problem;
 use crate::recipe::Recipe;
@@ -60,6 +61,7 @@ pub(super) fn problems(document: &Document, values: &Values, recipe: &Recipe) ->
         let without = paths(text.text).filter(|path| !is_known(path));
         problems.extend(without.map(|path| no_value(path, values, &known).at(text.origin)));
     }
+    problems.extend(texts.iter().filter_map(|text| no_program(text, recipe)));
     problems.extend(texts.windows(2).filter_map(|pair| parted(&pair[0], &pair[1], recipe)));
     // A placeholder that is misspelt leaves its param unused: one problem, not two.
     if problems.is_empty() { unused(document, values) } else { problems }
@@ -110,18 +112,44 @@ fn candidates(known: &serde_json::Value) -> Vec<String> {
     found
 }
 
-/// An option that would be left without its value: the argument of a param that does not apply is left out.
+/// An option that would be left without its value: the argument of a param that does not apply, or is empty, is left out.
 fn parted(option: &Text<'_>, text: &Text<'_>, recipe: &Recipe) -> Option<Problem> {
     let name = text.text.strip_prefix("{params.")?.strip_suffix('}')?;
     let is_conditional = recipe.ranges.get(name).is_some_and(|range| !range.when.is_empty());
     let is_option = option.text.starts_with('-') && !option.text.contains(['=', '{']);
-    if !is_conditional || !is_option || text.argument != option.argument.map(|place| place + 1) {
+    let why = match () {
+        () if is_conditional => "does not apply",
+        () if may_be_empty(name, recipe) => "is empty",
+        () => return None,
+    };
+    if !is_option || text.argument != option.argument.map(|place| place + 1) {
         return None;
     }
-    let message =
-        format!("where `params.{name}` does not apply, {:?} would be left without its value", option.text);
+    let message = format!("where `params.{name}` {why}, {:?} would be left without its value", option.text);
     let hint = format!("write one argument: \"{}={}\"", option.text, text.text);
     Some(Problem::new(message).at(text.origin).hint(hint))
+}
+
+/// Whether a param is the value of an option and may be empty. One whose other values are options themselves, as in
+/// `choices = ["--amp", ""]`, is no value of the argument before it.
+fn may_be_empty(name: &str, recipe: &Recipe) -> bool {
+    let texts: Vec<String> =
+        match (recipe.ranges.get(name).map(|range| &range.within), recipe.params.get(name)) {
+            (Some(Within::Choices(choices)), _) => choices.iter().map(ParamValue::plain).collect(),
+            (None, Some(value)) => vec![value.plain()],
+            _ => Vec::new(),
+        };
+    texts.iter().any(String::is_empty) && !texts.iter().any(|text| text.starts_with('-'))
+}
+
+/// A program that may be empty: what follows it would be started in its place.
+fn no_program(text: &Text<'_>, recipe: &Recipe) -> Option<Problem> {
+    let name = text.text.strip_prefix("{params.")?.strip_suffix('}')?;
+    if text.argument != Some(0) || !may_be_empty(name, recipe) {
+        return None;
+    }
+    let message = format!("where `params.{name}` is empty, `model.argv` has no program");
+    Some(Problem::new(message).at(text.origin).hint("give the param a value that is not empty"))
 }
 
 /// Params that no placeholder names, where others are named. Without any such placeholder the program reads them

@@ -12,7 +12,7 @@ pub use results::{Better, Call, Change, Figure, Unit, Value};
 
 use crate::fact::LedgerError;
 use crate::ledger::{History, Sample, Source, Status, Trial};
-use dtrain_protocol::{Rank, TrialId};
+use dtrain_protocol::TrialId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -91,7 +91,7 @@ impl Difference {
 pub(crate) struct Seen {
     /// Everything but its points.
     pub(crate) trial: Trial,
-    /// Rank 0's points of the series named in [`results::SERIES`], and of its objective.
+    /// Points of the series named in [`results::SERIES`], and of its objective.
     series: BTreeMap<String, Vec<Sample>>,
 }
 
@@ -126,7 +126,7 @@ fn look(
         results::SERIES.iter().copied().chain([trial.row.objective.as_str()]).collect();
     let series = keys
         .into_iter()
-        .map(|key| Ok((key.to_owned(), history.series(id, key, Rank(0))?)))
+        .map(|key| Ok((key.to_owned(), history.curve(id, key)?)))
         .collect::<Result<_, LedgerError>>()?;
     Ok(Seen { trial, series })
 }

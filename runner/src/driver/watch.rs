@@ -2,6 +2,7 @@
 //!
 //! It only tells. A rank that is slow for long is held against its host, which later launches may leave out.
 
+use crate::reporters::Reporters;
 use crate::seen::Status;
 use dtrain_protocol::{Assignment, Event, Rank, Stamped, StepFigures};
 use std::collections::{BTreeMap, VecDeque};
@@ -28,6 +29,8 @@ const SLOW_WINDOWS: u32 = 4;
 #[derive(Debug, Default)]
 pub struct Watch {
     losses: VecDeque<f64>,
+    /// Whose losses these are.
+    reporters: Reporters,
     /// Losses in a row that are a leap.
     high: u32,
     /// For each rank a number that those share who do the same work; empty when that is not known.
@@ -63,7 +66,8 @@ impl Watch {
     /// Takes in an event; tells what is noticed for the first time.
     pub fn note(&mut self, stamped: &Stamped) -> Option<Status> {
         let Event::Step(figures) = &stamped.event else { return None };
-        let leap = if stamped.rank == Rank(0) { self.loss(figures) } else { None };
+        let counts = self.reporters.counts_step(stamped.rank, figures);
+        let leap = if counts { self.loss(figures) } else { None };
         leap.or_else(|| self.compute(stamped.rank, figures))
     }
 
@@ -196,6 +200,20 @@ mod tests {
             (1..200)
                 .all(|step| watch.note(&said(0, step, if step == 150 { 9.0 } else { 2.0 }, 0.1)).is_none())
         );
+    }
+
+    #[test]
+    fn a_loss_that_leaps_is_told_where_only_the_last_rank_of_a_script_reports() {
+        let mut watch = Watch::default();
+        let mut told = Vec::new();
+        for step in 1..=200 {
+            let mut said = said(3, step, if step > 150 { 9.0 } else { 2.0 + 0.1 * chance(1, step) }, 0.0);
+            if let Event::Step(figures) = &mut said.event {
+                (figures.memory_bytes, figures.times) = (0, PhaseTimes::default());
+            }
+            told.extend(watch.note(&said));
+        }
+        assert!(matches!(told.as_slice(), [Status::LossLeapt { .. }]), "{told:?}");
     }
 
     #[test]

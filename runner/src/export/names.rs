@@ -1,20 +1,25 @@
 //! What other tools call a series.
 
 use super::runs::Series;
-use std::collections::BTreeSet;
+use dtrain_protocol::Rank;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// A name for each series, all different: the key, for ranks other than 0 with `separator` and `rank_N` behind it.
+/// A name for each series, all different: the key, for ranks other than the lowest that reports it with `separator` and `rank_N`
+/// behind it.
 /// Characters that `allows` refuses become `_`.
 pub(super) fn names(series: &[Series], separator: &str, allows: impl Fn(char) -> bool) -> Vec<String> {
     let mut taken = BTreeSet::new();
+    let mut lowest: BTreeMap<&str, Rank> = BTreeMap::new();
+    for one in series {
+        let known = lowest.entry(&one.key).or_insert(one.rank);
+        *known = one.rank.min(*known);
+    }
     series
         .iter()
         .map(|series| {
             let plain: String = series.key.chars().map(|c| if allows(c) { c } else { '_' }).collect();
-            let mut name = match series.rank.0 {
-                0 => plain,
-                rank => format!("{plain}{separator}rank_{rank}"),
-            };
+            let is_lowest = lowest[series.key.as_str()] == series.rank;
+            let mut name = if is_lowest { plain } else { format!("{plain}{separator}rank_{}", series.rank) };
             while !taken.insert(name.clone()) {
                 name.push('_');
             }
@@ -26,7 +31,6 @@ pub(super) fn names(series: &[Series], separator: &str, allows: impl Fn(char) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::Rank;
 
     #[test]
     fn every_series_has_a_name_of_its_own() {
@@ -35,5 +39,8 @@ mod tests {
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
         assert_eq!(names(&all, "/", is_word), ["loss", "a_", "a__", "loss/rank_2"]);
         assert_eq!(names(&all[1..2], "/", |_| true), ["a?"]);
+        // Where rank 0 is silent, the lowest of the others has the plain name.
+        let last = [series("acc", 3), series("acc", 7)];
+        assert_eq!(names(&last, "/", |_| true), ["acc", "acc/rank_7"]);
     }
 }

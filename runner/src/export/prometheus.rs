@@ -198,9 +198,9 @@ const FAMILIES: [Family; 14] = [
 /// No training has so many steps: a larger one is a time in seconds since the Unix epoch.
 const EPOCH: u64 = 1_000_000_000;
 
-/// The series of rank 0.
+/// A series of the lowest rank that reports it.
 fn figure<'a>(trial: &'a Trial, key: &str) -> Option<&'a Summary> {
-    trial.figures.iter().find(|figure| figure.key == key && figure.rank.0 == 0)
+    trial.figure(key)
 }
 
 fn by_rank(trial: &Trial, key: &str, put: Put<'_, '_>) {

@@ -67,7 +67,8 @@ pub struct Parent {
     pub folder: PathBuf,
     /// Whether training begins at step 0 with its weights, and does not continue.
     pub weights_only: bool,
-    /// Settings that differ from those of the other trial, as the user gave them, and the data where that differs.
+    /// Settings that differ from those of the other trial, as the user gave them, the data where that differs, and what follows for
+    /// the learning rate.
     pub changes: Vec<String>,
     /// The data that was accepted although it differs from that of the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]

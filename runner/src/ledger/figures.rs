@@ -3,9 +3,10 @@
 use super::{Fault, History, Sample, keep, live, noise, points, unstored};
 use crate::fact::{LedgerError, Point, passed};
 use dtrain_protocol::{Event, Rank, Stamped, TrialId};
-use rusqlite::{Connection, Transaction, params};
+use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// One line about one series.
@@ -108,15 +109,15 @@ pub fn is_own_series(key: &str) -> bool {
 }
 
 /// The series of a metric that a program reports: its name, below `script/` where dtrain has a series of that name.
-fn key_of(name: &str) -> Cow<'_, str> {
+pub(crate) fn key_of(name: &str) -> Cow<'_, str> {
     if OWN.contains(&name) { format!("script/{name}").into() } else { name.into() }
 }
 
-/// The points an event carries; none for most events.
+/// The points an event of a trial carries; none for most events.
 ///
-/// Loss, norm, rate and speed are the same on all ranks and kept of rank 0; times and memory of every rank, of the first
-/// 64 in every step.
-pub fn points_of(stamped: &Stamped) -> Vec<Point> {
+/// Loss, norm, rate and speed are the same on all ranks of a model of dtrain and kept of rank 0; times and memory of every rank, of
+/// the first 64 in every step. Of a script every rank may report results; [`LowestRanks`] drops some of theirs.
+pub fn points_of(stamped: &Stamped, is_script: bool) -> Vec<Point> {
     let point = |key: &str, step: u64, value: f64| Point {
         attempt: stamped.attempt,
         rank: stamped.rank,
@@ -125,18 +126,13 @@ pub fn points_of(stamped: &Stamped) -> Vec<Point> {
         at_ms: stamped.at_ms,
         value,
     };
-    let is_first = stamped.rank == Rank(0);
+    let has_results = stamped.rank == Rank(0) || is_script;
     match &stamped.event {
-        Event::Step(figures)
-            if stamped.rank.0 >= IN_FULL && figures.step.0 % ONE_OF != u64::from(stamped.rank.0) % ONE_OF =>
-        {
-            Vec::new()
-        }
+        Event::Step(figures) if !is_script && !is_kept(stamped.rank, figures.step.0) => Vec::new(),
         Event::Step(figures) => {
             let (step, times) = (figures.step.0, &figures.times);
             let mut points = vec![point("step_seconds", step, times.step)];
-            // A foreign program reports neither phases nor memory.
-            if times.parts() > 0.0 || figures.memory_bytes > 0 {
+            if !figures.is_of_script() {
                 points.extend([
                     point("data_seconds", step, times.data),
                     point("forward_seconds", step, times.forward),
@@ -151,7 +147,7 @@ pub fn points_of(stamped: &Stamped) -> Vec<Point> {
                     point("optimizer_bytes", step, figures.held.optimizer as f64),
                 ]);
             }
-            if is_first {
+            if has_results {
                 points.push(point("loss", step, figures.loss));
                 if !figures.learning_rate.is_nan() {
                     points.push(point("learning_rate", step, figures.learning_rate));
@@ -172,24 +168,71 @@ pub fn points_of(stamped: &Stamped) -> Vec<Point> {
             }
             points
         }
-        Event::Validated { step, loss, accuracy } if is_first => {
+        Event::Validated { step, loss, accuracy } if has_results => {
             let loss = point("valid.loss", step.0, *loss);
             let accuracy = accuracy.map(|accuracy| point("valid.accuracy", step.0, accuracy));
             std::iter::once(loss).chain(accuracy).collect()
         }
-        Event::Metrics { step, figures } if stamped.rank.0 < IN_FULL => {
+        Event::Metrics { step, figures } => {
             figures.iter().map(|figure| point(&key_of(&figure.name), step.0, figure.value)).collect()
         }
         Event::Saved { step, stall_seconds, .. } => vec![point("save.stall_seconds", step.0, *stall_seconds)],
         Event::Listening(_)
         | Event::Ready { .. }
         | Event::Validated { .. }
-        | Event::Metrics { .. }
         | Event::Notice(_)
         | Event::SaveFailed { .. }
         | Event::Finished { .. }
         | Event::Failed(_) => Vec::new(),
     }
+}
+
+/// Whether the times of a rank are kept of a step.
+fn is_kept(rank: Rank, step: u64) -> bool {
+    rank.0 < IN_FULL || step % ONE_OF == u64::from(rank.0) % ONE_OF
+}
+
+/// Which points of a script are kept: all of the first 64 ranks, and of the others the figures that no lower rank reports.
+pub(super) struct LowestRanks {
+    trial: i64,
+    known: BTreeMap<String, Rank>,
+}
+
+impl LowestRanks {
+    /// Of a trial.
+    pub(super) fn of(trial: i64) -> Self {
+        Self { trial, known: BTreeMap::new() }
+    }
+
+    /// Whether a point is kept; takes note of its rank.
+    pub(super) fn keeps(&mut self, database: &Connection, point: &Point) -> Result<bool, Fault> {
+        let is_first = point.rank.0 < IN_FULL;
+        let known = match self.known.get(&point.key) {
+            Some(known) => Some(*known),
+            None if is_first => None,
+            None => points::lowest_rank(database, self.trial, &point.key)?,
+        };
+        let lowest = known.map_or(point.rank, |known| known.min(point.rank));
+        self.known.insert(point.key.clone(), lowest);
+        let is_time = point.key == "step_seconds" && is_kept(point.rank, point.step);
+        Ok(is_first || lowest == point.rank || is_time)
+    }
+}
+
+/// Whether a trial runs a script.
+pub(super) fn is_script(database: &Connection, trial: i64) -> Result<bool, Fault> {
+    let kind: Option<String> = database
+        .prepare_cached(
+            "SELECT value FROM param JOIN key ON key.id = param.key WHERE trial = ?1 AND key.name = 'model.kind'",
+        )?
+        .query_row([trial], |row| row.get(0))
+        .optional()?;
+    Ok(kind.is_some_and(|kind| kind == "\"command\""))
+}
+
+/// The summary of a figure, of the lowest rank that reports it.
+pub fn summary_of<'s>(summaries: &'s [Summary], key: &str) -> Option<&'s Summary> {
+    summaries.iter().filter(|summary| summary.key == key).min_by_key(|summary| summary.rank)
 }
 
 /// Milliseconds from the beginning of the first step of an attempt to the end of the last, given how long each took, in seconds.
@@ -212,9 +255,9 @@ pub(super) fn settle(transaction: &Transaction<'_>, trial: i64) -> Result<(), Fa
     Ok(())
 }
 
-/// Rank 0's typical value of a series.
+/// The typical value of a series, of the lowest rank that reports it.
 fn steady(database: &Connection, trial: i64, key: &str) -> Result<Option<Measured>, Fault> {
-    Ok(Measured::steady(&points::joined(database, trial, key, Rank(0))?))
+    Ok(Measured::steady(&points::curve(database, trial, key)?))
 }
 
 impl History {
@@ -223,7 +266,7 @@ impl History {
         self.read("read figures from", |database| summaries(database, keep::row_of(database, trial)?))
     }
 
-    /// Rank 0's typical value of a series, without the steps that warm up.
+    /// The typical value of a series, of the lowest rank that reports it, without the steps that warm up.
     pub fn measured(&self, trial: &TrialId, key: &str) -> Result<Option<Measured>, LedgerError> {
         self.read("read figures from", |database| steady(database, keep::row_of(database, trial)?, key))
     }

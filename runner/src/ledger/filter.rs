@@ -191,7 +191,7 @@ impl Sort {
             Self::Least(key) => (
                 format!(
                     "coalesce((SELECT {} FROM summary JOIN key ON key.id = summary.key
-                               WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ?),
+                               WHERE summary.trial = trial.id AND key.name = ? ORDER BY rank LIMIT 1),
                               (SELECT number FROM param JOIN key ON key.id = param.key
                                WHERE param.trial = trial.id AND key.name = ?))",
                     list::FIGURE
@@ -302,7 +302,9 @@ pub(super) fn query(filter: &Filter, sort: &Sort, part: &str) -> (String, Vec<Sq
             " AND (EXISTS (SELECT 1 FROM param JOIN key ON key.id = param.key
                            WHERE param.trial = trial.id AND key.name = ? AND param.number {sign} ?)
                 OR EXISTS (SELECT 1 FROM summary JOIN key ON key.id = summary.key
-                           WHERE summary.trial = trial.id AND summary.rank = 0 AND key.name = ? AND {figure} {sign} ?))",
+                           WHERE summary.trial = trial.id AND key.name = ? AND {figure} {sign} ?
+                           AND rank = (SELECT min(rank) FROM summary AS other
+                                       WHERE other.trial = trial.id AND other.key = key.id)))",
             figure = list::FIGURE
         );
         values.extend([key.clone().into(), (*value).into(), key.clone().into(), (*value).into()]);

@@ -36,7 +36,7 @@ impl Ledger for History {
     }
 
     fn trained_ms(&self, trial: &TrialId) -> Result<Vec<(AttemptId, u64)>, LedgerError> {
-        let steps = self.series_by_attempt(trial, "step_seconds", Rank(0))?;
+        let steps = self.curve_by_attempt(trial, "step_seconds")?;
         Ok(steps.into_iter().map(|(attempt, steps)| (attempt, figures::trained_ms(&steps))).collect())
     }
 
@@ -140,9 +140,15 @@ fn keep_points(transaction: &Transaction<'_>, trial: i64, news: &News) -> Result
     let log = live::read(transaction, trial)?;
     let mut heard = Heard::of(trial, log.as_ref());
     let mut fresh = Vec::new();
+    let is_script = figures::is_script(transaction, trial)?;
+    let mut lowest = figures::LowestRanks::of(trial);
     for stamped in &news.events {
         if heard.hear(transaction, stamped)? {
-            fresh.extend(figures::points_of(stamped));
+            for point in figures::points_of(stamped, is_script) {
+                if !is_script || lowest.keeps(transaction, &point)? {
+                    fresh.push(point);
+                }
+            }
         }
     }
     if !news.points.is_empty() {

@@ -85,15 +85,19 @@ pub(super) fn columns() -> String {
     )
 }
 
-/// The tables behind [`columns`].
+/// The tables behind [`columns`]; of each figure the lowest rank that reports it counts.
 pub(super) const TABLES: &str = "trial
-    LEFT JOIN summary AS loss ON loss.trial = trial.id AND loss.rank = 0
+    LEFT JOIN summary AS loss ON loss.trial = trial.id
+         AND loss.rank = (SELECT min(rank) FROM summary WHERE trial = loss.trial AND key = loss.key)
          AND loss.key = (SELECT id FROM key WHERE name = 'loss')
-    LEFT JOIN summary AS result ON result.trial = trial.id AND result.rank = 0
+    LEFT JOIN summary AS result ON result.trial = trial.id
+         AND result.rank = (SELECT min(rank) FROM summary WHERE trial = result.trial AND key = result.key)
          AND result.key = (SELECT id FROM key WHERE name = trial.objective)
-    LEFT JOIN summary AS speed ON speed.trial = trial.id AND speed.rank = 0
+    LEFT JOIN summary AS speed ON speed.trial = trial.id
+         AND speed.rank = (SELECT min(rank) FROM summary WHERE trial = speed.trial AND key = speed.key)
          AND speed.key = (SELECT id FROM key WHERE name = 'tokens_per_second')
-    LEFT JOIN summary AS step ON step.trial = trial.id AND step.rank = 0
+    LEFT JOIN summary AS step ON step.trial = trial.id
+         AND step.rank = (SELECT min(rank) FROM summary WHERE trial = step.trial AND key = step.key)
          AND step.key = (SELECT id FROM key WHERE name = 'step_seconds')";
 
 impl History {

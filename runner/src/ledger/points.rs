@@ -33,6 +33,24 @@ impl History {
         })
     }
 
+    /// The points of one series by step, of the lowest rank that reports it.
+    pub fn curve(&self, trial: &TrialId, key: &str) -> Result<Vec<Sample>, LedgerError> {
+        self.read("read a series from", |database| curve(database, keep::row_of(database, trial)?, key))
+    }
+
+    /// The same attempt by attempt, overlaps included.
+    pub fn curve_by_attempt(
+        &self,
+        trial: &TrialId,
+        key: &str,
+    ) -> Result<Vec<(AttemptId, Vec<Sample>)>, LedgerError> {
+        self.read("read a series from", |database| {
+            let trial = keep::row_of(database, trial)?;
+            let rank = lowest_rank(database, trial, key)?;
+            rank.map_or_else(|| Ok(Vec::new()), |rank| by_attempt(database, trial, key, rank))
+        })
+    }
+
     /// Names and ranks of all series of a trial, sorted.
     pub fn series_names(&self, trial: &TrialId) -> Result<Vec<(String, Rank)>, LedgerError> {
         self.read("read the names of series from", |database| {
@@ -45,6 +63,23 @@ impl History {
             Ok(rows.collect::<Result<_, _>>()?)
         })
     }
+}
+
+/// The lowest rank that reports a series; `None` where none does.
+pub(super) fn lowest_rank(database: &Connection, trial: i64, key: &str) -> Result<Option<Rank>, Fault> {
+    let rank: Option<u32> = database
+        .prepare_cached(
+            "SELECT min(series.rank) FROM series JOIN key ON key.id = series.key
+             WHERE trial = ?1 AND key.name = ?2",
+        )?
+        .query_row(params![trial, key], |row| row.get(0))?;
+    Ok(rank.map(Rank))
+}
+
+/// The points of one series by step, of the lowest rank that reports it.
+pub(super) fn curve(database: &Connection, trial: i64, key: &str) -> Result<Vec<Sample>, Fault> {
+    let rank = lowest_rank(database, trial, key)?;
+    rank.map_or_else(|| Ok(Vec::new()), |rank| joined(database, trial, key, rank))
 }
 
 /// One series by step, the last attempt wins.

@@ -53,6 +53,18 @@ pub struct Trial {
     pub tags: BTreeMap<String, String>,
 }
 
+impl Trial {
+    /// The summary of a figure, of the lowest rank that reports it.
+    pub fn figure(&self, key: &str) -> Option<&Summary> {
+        figures::summary_of(&self.figures, key)
+    }
+
+    /// Whether it runs a script of the user.
+    pub fn is_script(&self) -> bool {
+        self.recipe.pointer("/model/kind").and_then(Value::as_str) == Some("command")
+    }
+}
+
 /// One launch of a trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Attempt {

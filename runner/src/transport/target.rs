@@ -50,7 +50,7 @@ impl Target {
     ///
     /// What the recipe says goes first: a user name, a port other than 22, a bastion (`none` is none). Where there
     /// is no program `ssh`, its defaults are taken. Names that begin with `-`, or hold anything but letters,
-    /// digits, `.`, `-` and `_`, or an IPv6 address, are refused before anything is run.
+    /// digits, `.`, `-` and `_`, or an IPv6 address, are refused before anything is run. A user may also have `@`, `+` and `\`.
     pub fn resolve(host: &Host, user: &User) -> Result<Self, TransportError> {
         resolved(&Spoken::of(host)?, host.via.as_deref(), user, 0)
     }
@@ -97,7 +97,7 @@ impl Spoken {
         Self { user: host.user.clone(), name, port }.checked(&host.address)
     }
 
-    /// Reads `[user@]host[:port]`, where the host may be an IPv6 address in brackets.
+    /// Reads `[user@]host[:port]`, where the host may be an IPv6 address in brackets. The last `@` ends the user.
     pub(super) fn parse(text: &str) -> Result<Self, TransportError> {
         let refuse = |why| TransportError::Name(text.to_owned(), why);
         let (user, rest) =
@@ -117,8 +117,13 @@ impl Spoken {
     }
 
     fn checked(self, text: &str) -> Result<Self, TransportError> {
-        let is_user = self.user.as_deref().is_none_or(is_plain);
-        if is_user && is_host(&self.name) {
+        if !self.user.as_deref().is_none_or(is_user) {
+            return Err(TransportError::Name(
+                text.to_owned(),
+                "the user is not a name: expected letters, digits, and any of `. - _ @ + \\`, not `-` first",
+            ));
+        }
+        if is_host(&self.name) {
             return Ok(self);
         }
         let why = "expected [user@]host[:port] of letters, digits, `.`, `-` and `_`";
@@ -128,6 +133,16 @@ impl Spoken {
 
 fn is_host(name: &str) -> bool {
     is_plain(name) || name.parse::<Ipv6Addr>().is_ok()
+}
+
+/// A user of this machine or of a directory service, such as `me@corp.example` or `CORP\me`. Whatever a shell or `ssh` would take for
+/// more than a name is none.
+fn is_user(word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '+' | '\\');
+    !word.is_empty()
+        && !word.starts_with(['-', '@'])
+        && !word.ends_with(['\\', '@'])
+        && word.chars().all(is_part)
 }
 
 fn is_plain(word: &str) -> bool {
@@ -170,10 +185,15 @@ fn assembled(spoken: &Spoken, config: Option<&Config>, user: &User) -> Result<Ta
         let why = "the SSH configuration gives it a `HostName` that is neither a plain name nor an address";
         return Err(TransportError::Name(spoken.name.clone(), why));
     }
+    let login = spoken.user.clone().or_else(|| said.user.clone()).unwrap_or_else(|| user.name.clone());
+    if !is_user(&login) {
+        let why = "the SSH configuration gives it a `User` that is not the name of a user";
+        return Err(TransportError::Name(spoken.name.clone(), why));
+    }
     let mut target = Target {
         host,
         port: spoken.port.or(said.port).unwrap_or(22),
-        user: spoken.user.clone().or_else(|| said.user.clone()).unwrap_or_else(|| user.name.clone()),
+        user: login,
         keys: ["id_ed25519", "id_ecdsa", "id_rsa"].iter().map(|name| ssh.join(name)).collect(),
         is_keys_only: said.is_identities_only,
         agent: None,

@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, StepId, StopReason};
-use dtrain_runner::ledger::Status;
+use dtrain_recipes::model::Command;
+use dtrain_recipes::{Framework, Model};
+use dtrain_runner::ledger::{Filter, Page, Sort, Status};
 use dtrain_runner::{Ended, Fact, History, Ledger, News, Point, Verdict};
 use proptest::prelude::*;
 use rusqlite::Connection;
@@ -220,6 +222,46 @@ fn of_the_first_ranks_every_step_is_kept_and_of_many_others_one_of_sixteen() {
     assert_eq!((kept(0).len(), kept(63).len()), (32, 32));
     assert_eq!((kept(64), kept(999)), (vec![16, 32], vec![7, 23]));
     assert_eq!(losses(&history, &trial.id).len(), 32);
+}
+
+#[test]
+fn of_a_script_the_lowest_rank_that_reports_a_figure_counts() {
+    let (_folder, path) = place();
+    let mut history = History::open(&path).expect("opens");
+    let mut new = new_trial("r");
+    new.recipe.model = Model::Command(Command {
+        argv: vec!["train".into()],
+        env: BTreeMap::new(),
+        framework: Framework::default(),
+        progress: Vec::new(),
+    });
+    let trial = history.create_trial(&new).expect("created").id;
+    let printed = |rank: u32| {
+        (1..=32).map(move |n| {
+            let mut said = Stamped { rank: Rank(rank), ..step(n - 1, n) };
+            if let Event::Step(figures) = &mut said.event {
+                (figures.loss, figures.memory_bytes) = (f64::from(rank), 0);
+            }
+            said
+        })
+    };
+    let mut told = |ranks: &[u32]| {
+        let events = ranks.iter().flat_map(|rank| printed(*rank)).collect();
+        history.keep(&trial, &News { events, ..News::default() }).expect("kept");
+        let count = |rank| history.series(&trial, "loss", Rank(rank)).expect("read").len();
+        let curve = history.curve(&trial, "loss").expect("read");
+        let row = history.trial(&trial, &nobody).expect("read").row;
+        assert_eq!((curve.len(), row.step), (32, 32));
+        assert_eq!(row.loss, Some(curve[0].value));
+        let condition = format!("loss={}", curve[0].value).parse().expect("a condition");
+        let by_loss = Filter { conditions: vec![condition], ..Filter::default() };
+        let found = history.trials(&by_loss, &Sort::Newest, Page::default(), &nobody).expect("read");
+        assert_eq!(found.len(), 1, "of no other rank");
+        (curve[0].value, [3, 7, 70, 90].map(count))
+    };
+    assert_eq!(told(&[70, 90]), (70.0, [0, 0, 32, 0]), "far more ranks than are kept in full");
+    assert_eq!(told(&[7]), (7.0, [0, 32, 32, 0]));
+    assert_eq!(told(&[3]), (3.0, [32, 32, 32, 0]));
 }
 
 #[test]

@@ -183,14 +183,26 @@ impl Folder {
     }
 
     /// The values of a parameter that was checked.
+    ///
+    /// `Err` where the file cannot be read, and for a value that is not finite: every loss would be not a number.
     pub(super) fn values(&self, spec: &Spec) -> Result<Vec<f32>, PretrainedError> {
         let theirs = self.place(&spec.name);
-        let (_, stored) = self.find(&theirs.name).expect("it was checked");
+        let (name, stored) = self.find(&theirs.name).expect("it was checked");
         let (path, file) = &self.files[stored.file];
         let elements: usize = stored.shape.iter().product();
         let mut bytes = vec![0; elements * width(&stored.dtype).expect("it was checked")];
         file.read_exact_at(&mut bytes, stored.begin).map_err(io_error("reading", path))?;
-        Ok(theirs.form.take(&spec.shape, floats(&stored.dtype, &bytes)))
+        let values = floats(&stored.dtype, &bytes);
+        if let Some(place) = values.iter().position(|value| !value.is_finite()) {
+            let detail = format!(
+                "{name} has a weight that is not finite: {} is number {} of {elements}; the file is damaged, or the model diverged \
+                 before it was saved",
+                values[place],
+                place + 1
+            );
+            return Err(PretrainedError::Content { path: path.clone(), detail });
+        }
+        Ok(theirs.form.take(&spec.shape, values))
     }
 
     fn place(&self, ours: &str) -> Theirs {

@@ -285,3 +285,23 @@ fn models_of_transformers_go_out_with_the_same_tensors() {
         }
     }
 }
+
+#[test]
+fn a_weight_that_is_not_finite_is_refused_with_its_tensor_and_file() {
+    for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let root = tempfile::tempdir().expect("a folder");
+        let [saved, folder, again] = ["saved", "folder", "again"].map(|name| root.path().join(name));
+        let before = checkpoint(&llama(), &saved);
+        export(&before, &Model::Decoder(llama()), Format::HuggingFace, &folder).expect("exported");
+        let file = folder.join("model.safetensors");
+        let mut bytes = fs::read(&file).expect("it was written");
+        let end = bytes.len();
+        bytes[end - 4..].copy_from_slice(&odd.to_le_bytes());
+        fs::write(&file, bytes).expect("written");
+        let opened = Folder::open(&folder).expect("its header is whole");
+        fs::create_dir_all(&again).expect("a folder");
+        let error = opened.write(&llama(), &again).expect_err("a weight is not finite").to_string();
+        assert!(error.contains("model.safetensors") && error.contains("not finite"), "{error}");
+        assert!(error.contains(".weight"), "{error}");
+    }
+}

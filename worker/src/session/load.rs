@@ -173,6 +173,10 @@ pub(super) fn read(
     let mut values = vec![0.0; range.len()];
     let slice = Slice::of(parameter.region.clone(), range.start as u64..range.end as u64);
     reader.read(&parameter.name, kind, &slice, &mut values)?;
+    if kind == TensorKind::Parameter && values.iter().any(|value| !value.is_finite()) {
+        let detail = format!("tensor {} has a weight that is not finite", parameter.name);
+        return Err(CheckpointError::Unusable { folder: reader.folder().to_owned(), detail });
+    }
     Ok(values)
 }
 

@@ -87,16 +87,17 @@ impl<'a> Live<'a> {
         });
         let Followed { viewer, news } = followed;
         // A spool that cannot be read now may be read at the next look; the history is shown meanwhile.
-        drop(viewer.show_news(&mut |seen: &Seen| news.see(seen)));
+        let is_script = trial.is_script();
+        drop(viewer.show_news(&mut |seen: &Seen| news.see(seen, is_script)));
         news.put(trial);
     }
 }
 
 impl News {
-    fn see(&mut self, seen: &Seen) {
+    fn see(&mut self, seen: &Seen, is_script: bool) {
         match seen {
             Seen::Event(stamped) => {
-                for point in points_of(stamped) {
+                for point in points_of(stamped, is_script) {
                     self.last.insert((point.key, point.rank), (point.step, point.value));
                 }
             }

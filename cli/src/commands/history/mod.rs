@@ -74,9 +74,9 @@ fn list_trials(context: &Context, args: &HistoryArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// A series of rank 0 in `count` characters.
+/// A series in `count` characters.
 fn curve(history: &History, trial: &TrialId, key: &str, count: usize) -> Result<Vec<Option<f64>>, Failure> {
-    let samples = history.series(trial, key, Rank(0)).map_err(|error| ledger(&error))?;
+    let samples = history.curve(trial, key).map_err(|error| ledger(&error))?;
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return Ok(Vec::new()) };
     Ok(buckets(&samples, (first.step, last.step), count))
 }

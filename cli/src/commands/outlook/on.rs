@@ -2,7 +2,8 @@
 
 use crate::failure::{Exit, Failure};
 use dtrain_planner::analytic::Gpu;
-use dtrain_planner::analytic::hardware::{gpu, gpus, power_limit, squashed};
+use dtrain_planner::analytic::hardware::{gpus, squashed};
+use dtrain_planner::analytic::names::{NameError, Named, named};
 use dtrain_planner::analytic::search::Cluster;
 
 /// How like a GPU type a word is that may be meant for it; 1 is equal.
@@ -38,15 +39,11 @@ fn cluster(on: &str, network: Option<f64>) -> Result<Cluster, Failure> {
     if part.is_empty() {
         return Err(nameless());
     }
-    let Some(gpu) = gpu(part) else { return Err(unknown(part)) };
+    let Named { gpu, watts, memory } = named(part).map_err(|error| refused(part, &error))?;
     if u32::checked_mul(hosts, per_host).is_none() {
         return Err(wrong(format!("`{size}` is too many GPUs")));
     }
-    let watts = power_limit(part);
-    if watts.is_some() && gpu.watts.is_none() {
-        return Err(wrong(format!("no power limit of `{part}` is known: name the GPU type alone")));
-    }
-    let usual = Cluster { watts, ..Cluster::of(gpu, hosts, per_host) };
+    let usual = Cluster { watts, memory, ..Cluster::of(gpu, hosts, per_host) };
     match network {
         None => Ok(usual),
         Some(gbit) if gbit.is_finite() && gbit > 0.0 => Ok(Cluster { network: gbit / 8.0 * 1e9, ..usual }),
@@ -70,8 +67,36 @@ fn halves(on: &str) -> (&str, &str) {
     (size, part.trim())
 }
 
-fn unknown(part: &str) -> Failure {
+/// Why a name means no GPU type.
+fn refused(part: &str, error: &NameError) -> Failure {
+    match error {
+        NameError::Unknown(odd) => unknown(part, odd.as_deref()),
+        NameError::Memory(size, sold) => {
+            let sold: Vec<String> = sold.iter().map(|size| format!("{size} GB")).collect();
+            Failure::new(Exit::Usage, format!("`{part}` does not exist with {size} GB of memory"))
+                .hint(format!("it has {}", sold.join(" or ")))
+        }
+        NameError::NoPower => {
+            Failure::new(Exit::Usage, format!("no power limit of `{part}` is known: name the GPU type alone"))
+        }
+        NameError::Power(watts, low, high) => {
+            let what = format!("`{part}` cannot run with a power limit of {watts:.0} W");
+            Failure::new(Exit::Usage, what).hint(format!("give {low:.0} to {high:.0} W, or no limit"))
+        }
+    }
+}
+
+fn unknown(part: &str, odd: Option<&str>) -> Failure {
     let failure = Failure::new(Exit::Usage, format!("unknown GPU type `{part}`"));
+    if let Some(odd) = odd {
+        let failure = failure.cause(format!("`{odd}` is no part of the name of a GPU"));
+        let is_size = odd.chars().all(|c| c.is_ascii_digit() || TIMES.contains(&c));
+        return match is_size {
+            true => failure.hint("join groups with `+`, such as `--on \"1x8 H100 + 1x8 A100\"`"),
+            false => failure
+                .hint("write the GPU type alone, such as `H100`, `H100-SXM-80GB` or `NVIDIA A100 40GB PCIe`"),
+        };
+    }
     let words = |gpu: &Gpu| gpu.words.join(" ").to_uppercase();
     let meant = squashed(part);
     let likeness = |gpu: &Gpu| strsim::jaro_winkler(&meant, &gpu.words.concat());
@@ -127,6 +152,23 @@ mod tests {
             assert!(refused(on).contains("names no GPU type"), "{on}");
         }
         assert!(refused("1000000x1000000 H100").contains("too many GPUs"));
+    }
+
+    #[test]
+    fn a_name_is_read_whole() {
+        let text = refused("1x8 H100 1x8 A100");
+        assert!(text.contains("`1x8` is no part") && text.contains("join groups with `+`"), "{text}");
+        let text = refused("1x8 not an H100 but a V100");
+        assert!(text.contains("`not` is no part of the name of a GPU"), "{text}");
+        for (on, near) in [("8x8 H1000", "H100"), ("8x8 A1000", "A100"), ("8x8 B2000", "B200")] {
+            let text = refused(on);
+            assert!(
+                text.contains("unknown GPU type") && text.contains("did you mean") && text.contains(near),
+                "{text}"
+            );
+        }
+        assert!(refused("8x8 H100-SXM-40GB").contains("does not exist with 40 GB"));
+        assert!(refused("8x8 H100 1W").contains("give 175 to 875 W"));
     }
 
     #[test]

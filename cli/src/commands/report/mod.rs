@@ -10,7 +10,7 @@ use crate::output::word;
 use crate::plan_file::save;
 use crate::render::html::{Compared, Curve, Shown, of_comparison, of_study, of_trial};
 use crate::trials::{self, ledger};
-use dtrain_protocol::{Rank, TrialId};
+use dtrain_protocol::TrialId;
 use dtrain_recipes::name::file_name;
 use dtrain_runner::compare::compare;
 use dtrain_runner::ledger::History;
@@ -116,11 +116,9 @@ fn find(history: &History, name: &str) -> Result<TrialId, Failure> {
 fn shown(context: &Context, history: &History, id: &TrialId) -> Result<Shown, Failure> {
     let trial = history.trial(id, &|id| trials::is_alive(context, id)).map_err(|error| ledger(&error))?;
     let names = history.series_names(id).map_err(|error| ledger(&error))?;
-    let mut keys: Vec<String> = names
-        .into_iter()
-        .filter(|(key, rank)| *rank == Rank(0) && !DETAILS.contains(&key.as_str()))
-        .map(|(key, _)| key)
-        .collect();
+    let mut keys: Vec<String> =
+        names.into_iter().map(|(key, _)| key).filter(|key| !DETAILS.contains(&key.as_str())).collect();
+    keys.dedup();
     let order = |key: &String| {
         let last = LAST.iter().position(|last| last == key).map_or(0, |place| place + 1);
         (last, *key != trial.row.objective, key != "loss", !key.starts_with("valid."), key.clone())
@@ -129,7 +127,7 @@ fn shown(context: &Context, history: &History, id: &TrialId) -> Result<Shown, Fa
     let curves = keys
         .into_iter()
         .map(|key| {
-            let attempts = history.series_by_attempt(id, &key, Rank(0)).map_err(|error| ledger(&error))?;
+            let attempts = history.curve_by_attempt(id, &key).map_err(|error| ledger(&error))?;
             let attempts = attempts.into_iter().map(|(attempt, samples)| (attempt.0, samples)).collect();
             Ok(Curve { key, attempts })
         })

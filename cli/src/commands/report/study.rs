@@ -6,7 +6,7 @@ use crate::render::html::{Believed, Studied, Tried};
 use crate::render::show::why;
 use crate::trials::{self, ledger};
 use dtrain_planner::tune::{Hyperband, Outcome, Pruner, Standing, Status as InStudy, Study, importance};
-use dtrain_protocol::{Rank, TrialId};
+use dtrain_protocol::TrialId;
 use dtrain_recipes::Goal;
 use dtrain_runner::ledger::{Filter, History, Page, Sample, Sort, Status, TrialRow};
 use dtrain_runner::{Fact, Ledger};
@@ -102,7 +102,7 @@ fn measured(
     metric: &str,
     one: &mut Tried,
 ) -> Result<(), Failure> {
-    let series = |key: &str| history.series(id, key, Rank(0)).map_err(|error| ledger(&error));
+    let series = |key: &str| history.curve(id, key).map_err(|error| ledger(&error));
     one.label = Some(row.label.clone());
     one.status = Some(row.status);
     one.metric = series(metric)?;

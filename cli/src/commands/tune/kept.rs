@@ -9,7 +9,7 @@ use dtrain_planner::tune::{
 };
 use dtrain_recipes::{Recipe, Tune};
 use dtrain_runner::Verdict;
-use dtrain_runner::ledger::{History, Summary, Trial};
+use dtrain_runner::ledger::{History, Trial};
 use dtrain_runner::machine::Blame;
 use serde::{Deserialize, Serialize};
 
@@ -188,7 +188,6 @@ pub(super) fn of_verdict(verdict: &Verdict, trial: &Trial) -> Option<Outcome> {
 
 /// What is to be made small: the newest value of the objective, with its sign turned where larger is better.
 fn value(trial: &Trial) -> Option<f64> {
-    let is_objective = |figure: &&Summary| figure.key == trial.row.objective && figure.rank.0 == 0;
-    let figure = trial.figures.iter().find(is_objective)?;
+    let figure = trial.figure(&trial.row.objective)?;
     Some(trial.row.goal.cost(figure.last.unwrap_or(f64::NAN)))
 }

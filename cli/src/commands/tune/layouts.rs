@@ -10,7 +10,6 @@ use crate::render::number::{counted, seconds};
 use crate::trials::ledger;
 use dtrain_planner::tune::{settled, shortened};
 use dtrain_planner::{Plan, Ranked};
-use dtrain_protocol::Rank;
 use dtrain_runner::Verdict;
 use dtrain_runner::driver::Outcome as Ending;
 use dtrain_runner::ledger::History;
@@ -113,7 +112,7 @@ fn step_seconds(
     let Ending::Ended { verdict, .. } = follow(context, history, &task)? else {
         return Ok(Measured::Stopped);
     };
-    let steps = history.series(&created.id, "step_seconds", Rank(0)).map_err(|error| ledger(&error))?;
+    let steps = history.curve(&created.id, "step_seconds").map_err(|error| ledger(&error))?;
     let steps: Vec<f64> = steps.into_iter().map(|sample| sample.value).collect();
     Ok(match verdict {
         Verdict::Stopped => Measured::Stopped,

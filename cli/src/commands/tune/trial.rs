@@ -13,11 +13,12 @@ use crate::trials::{self, ledger};
 use crate::{audit, rates, unreported};
 use dtrain_planner::Plan;
 use dtrain_planner::tune::{Failure as Why, Outcome, Value};
-use dtrain_protocol::{Event, Rank, TrialId};
-use dtrain_recipes::{Metric, Recipe};
+use dtrain_protocol::{Event, Rank, Stamped, TrialId};
+use dtrain_recipes::{Metric, Model, Recipe};
 use dtrain_runner::driver::Outcome as Ending;
 use dtrain_runner::ledger::{History, Source, Status as TrialStatus, Tried};
 use dtrain_runner::machine::Blame;
+use dtrain_runner::reporters::Reporters;
 use dtrain_runner::{Interrupts, Observer, Seen, Status, Verdict};
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -97,14 +98,15 @@ impl Job<'_> {
         self.tell(Message::Begun(recorded.label.clone()));
         let metric = &self.kept.settled.objective.metric;
         // What was measured while nobody listened.
-        let known = history.series(&recorded.id, metric.name(), Rank(0)).map_err(|error| ledger(&error))?;
+        let known = history.curve(&recorded.id, metric.name()).map_err(|error| ledger(&error))?;
         let Recorded { id, label, plan, how } = &recorded;
         let batch = plan.batch.value;
         for sample in known {
             self.tell(Message::Report(self.kept.progress(sample.step, batch), sample.value));
         }
         let task = Task { trial: id, label, plan, how: *how, detach: false, sample: 0 };
-        let mut listener = Listener { job: self, metric, batch };
+        let is_script = matches!(plan.recipe.model, Model::Command(_));
+        let mut listener = Listener { job: self, metric, batch, is_script, reporters: Reporters::default() };
         let interrupts = Arc::clone(&self.interrupts);
         let ending = drive_quietly(self.context, &mut history, &task, &mut listener, interrupts)?;
         let Ending::Ended { verdict, .. } = ending else { return Ok(Over::Stopped) };
@@ -198,32 +200,29 @@ struct Listener<'a, 'b> {
     metric: &'a Metric,
     /// Samples of a step.
     batch: u64,
+    is_script: bool,
+    /// Whose figures count where it is one.
+    reporters: Reporters,
 }
 
 impl Listener<'_, '_> {
     /// The metric of an event, and after how many steps.
-    fn measured(&self, event: &Event) -> Option<(u64, f64)> {
-        match event {
-            Event::Validated { step, loss, accuracy } => match self.metric {
-                Metric::ValidLoss => Some((step.0, *loss)),
-                Metric::ValidAccuracy => accuracy.map(|accuracy| (step.0, accuracy)),
-                Metric::Named(_) => None,
-            },
-            Event::Step(figures) if self.metric.name() == "loss" => Some((figures.step.0, figures.loss)),
-            Event::Metrics { step, figures } => figures
-                .iter()
-                .find(|figure| figure.name == self.metric.name())
-                .map(|figure| (step.0, figure.value)),
-            _ => None,
-        }
+    fn measured(&mut self, said: &Stamped) -> Option<(u64, f64)> {
+        let step = match &said.event {
+            Event::Step(figures) => figures.step,
+            Event::Validated { step, .. } | Event::Metrics { step, .. } => *step,
+            _ => return None,
+        };
+        let mut results = self.reporters.results(said).into_iter();
+        results.find(|(name, _)| name == self.metric.name()).map(|(_, value)| (step.0, value))
     }
 }
 
 impl Observer for Listener<'_, '_> {
     fn observe(&mut self, seen: &Seen) {
         match seen {
-            Seen::Event(said) if said.rank == Rank(0) => {
-                if let Some((step, value)) = self.measured(&said.event) {
+            Seen::Event(said) if self.is_script || said.rank == Rank(0) => {
+                if let Some((step, value)) = self.measured(said) {
                     let at = self.job.kept.progress(step, self.batch);
                     self.job.tell(Message::Report(at, value));
                 }

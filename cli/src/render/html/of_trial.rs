@@ -8,9 +8,8 @@ use super::{bytes, ranks};
 use crate::render::history::{figure, rate, status};
 use crate::render::number::{count, seconds};
 use crate::render::show;
-use dtrain_protocol::Rank;
 use dtrain_runner::Ended;
-use dtrain_runner::ledger::{Attempt, Measured, Sample, Source, Trial};
+use dtrain_runner::ledger::{Attempt, Measured, Sample, Source, Summary, Trial};
 
 /// The script of pages with curves.
 pub(super) const HOVER: &str = include_str!("hover.js");
@@ -356,8 +355,9 @@ fn told_of(attempt: &Attempt, now_ms: u64) -> Vec<Cell> {
 }
 
 fn metrics(trial: &Trial) -> String {
-    let of_rank_0 = trial.figures.iter().filter(|one| one.rank == Rank(0) && !is_of_machine(&one.key));
-    let rows: Vec<Vec<Cell>> = of_rank_0
+    let is_lowest = |one: &Summary| trial.figure(&one.key).is_some_and(|lowest| lowest.rank == one.rank);
+    let figures = trial.figures.iter().filter(|one| is_lowest(one) && !is_of_machine(&one.key));
+    let rows: Vec<Vec<Cell>> = figures
         .map(|one| {
             let unit = Unit::of(&one.key);
             let told = |value: Option<f64>| value.map_or("-".to_owned(), |value| unit.words(value));

@@ -8,7 +8,7 @@ use super::model::study::{Row, Study};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::trials::{self, ledger};
-use dtrain_protocol::{Rank, TrialId};
+use dtrain_protocol::TrialId;
 use dtrain_recipes::Goal;
 use dtrain_runner::compare::buckets;
 use dtrain_runner::ledger::{Filter, History, Page as Part, Sort, Status, glance};
@@ -209,7 +209,7 @@ impl<'a> Feed<'a> {
             return Ok(());
         }
         *read += 1;
-        let samples = self.history.series(&trial.id, key, Rank(0)).map_err(|error| ledger(&error))?;
+        let samples = self.history.curve(&trial.id, key).map_err(|error| ledger(&error))?;
         if let (Some(first), Some(last)) = (samples.first(), samples.last()) {
             row.curve = buckets(&samples, (first.step, last.step), CURVE);
             self.curves.insert(trial.id.clone(), (trial.step, row.curve.clone()));

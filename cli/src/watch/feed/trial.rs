@@ -9,7 +9,7 @@ use crate::viewer::Recorded;
 use crate::watch::app::{Look, Page};
 use crate::watch::model::trial::Trial;
 use dtrain_planner::{Launch, Plan, lower};
-use dtrain_protocol::{Assignment, AttemptId, Rank, TrialId};
+use dtrain_protocol::{Assignment, AttemptId, TrialId};
 use dtrain_runner::agent::Log;
 use dtrain_runner::driver::{self, Viewer, Watch};
 use dtrain_runner::launch::slurm;
@@ -53,7 +53,8 @@ impl Feed<'_> {
         let watch = Watch::of(&assignments);
         trial.places = places(&plan, &assignments, &watch);
         for (name, rank) in self.history.series_names(id).map_err(|error| ledger(&error))? {
-            if rank != Rank(0) {
+            // Sorted, so that the lowest rank comes first.
+            if !trial.counts(&name, rank) {
                 continue;
             }
             let samples = self.history.series(id, &name, rank).map_err(|error| ledger(&error))?;
@@ -64,7 +65,7 @@ impl Feed<'_> {
         let figures = &mut trial.figures;
         let mut take = |seen: &Seen| {
             if let Seen::Event(stamped) = seen {
-                figures.take(stamped);
+                let _ = figures.take(stamped);
             }
         };
         recorded.show_news(&self.history, id, &mut take).map_err(|error| ledger(&error))?;
@@ -127,7 +128,7 @@ impl Feed<'_> {
         let figures = &mut trial.figures;
         let mut take = |seen: &Seen| {
             if let Seen::Event(stamped) = seen {
-                figures.take(stamped);
+                let _ = figures.take(stamped);
             }
         };
         let recorded = source.recorded.show_news(&self.history, &source.id, &mut take);

@@ -8,6 +8,7 @@ use crate::render::show::{ended, why};
 use crate::render::table::Tone;
 use dtrain_protocol::{Event, Failure, Rank, Stamped, TrialId};
 use dtrain_runner::ledger::{self, Status, Summary};
+use dtrain_runner::reporters::Reporters;
 use dtrain_runner::{Fact, Point, Seen, Status as About};
 use std::collections::{BTreeMap, VecDeque};
 
@@ -42,6 +43,9 @@ pub(crate) struct Trial {
     /// Metrics of the whole trial by name.
     pub(crate) curves: BTreeMap<String, Series>,
     pub(crate) ranks: BTreeMap<u32, RankFigures>,
+    pub(in crate::watch) is_script: bool,
+    /// Whose figures the curves of a script are.
+    pub(in crate::watch) reporters: Reporters,
     /// For each rank a number that those share who do the same work, and the host it is on.
     pub(crate) places: Vec<(u32, String)>,
     pub(crate) events: VecDeque<Line>,
@@ -83,6 +87,8 @@ impl Trial {
             started_ms: None,
             attempt: 0,
             figures: Figures::default(),
+            is_script: false,
+            reporters: Reporters::default(),
             curves: BTreeMap::new(),
             ranks: BTreeMap::new(),
             places: Vec::new(),
@@ -109,6 +115,8 @@ impl Trial {
             started_ms: row.started_ms,
             attempt: 0,
             figures: Figures::default(),
+            is_script: known.is_script(),
+            reporters: Reporters::default(),
             curves: BTreeMap::new(),
             ranks: BTreeMap::new(),
             places: Vec::new(),
@@ -172,7 +180,7 @@ impl Trial {
             let Some(value) = summary.last else { continue };
             let rank = summary.rank;
             let newest = self.curves.get(&summary.key).and_then(Series::newest);
-            if rank != Rank(0) || newest.is_none_or(|(step, _)| summary.last_step > step) {
+            if !self.counts(&summary.key, rank) || newest.is_none_or(|(step, _)| summary.last_step > step) {
                 self.figure(&summary.key, rank, summary.last_step, value);
             }
         }
@@ -201,8 +209,8 @@ impl Trial {
 
     fn event(&mut self, stamped: &Stamped) {
         self.heard_ms = stamped.at_ms;
-        self.figures.take(stamped);
-        for Point { rank, key, step, value, .. } in ledger::points_of(stamped) {
+        let _ = self.figures.take(stamped);
+        for Point { rank, key, step, value, .. } in ledger::points_of(stamped, self.is_script) {
             self.figure(&key, rank, step, value);
         }
         match &stamped.event {
@@ -266,9 +274,14 @@ impl Trial {
 
     fn figure(&mut self, key: &str, rank: Rank, step: u64, value: f64) {
         self.ranks.entry(rank.0).or_default().take(key, value);
-        if rank == Rank(0) {
+        if self.counts(key, rank) {
             self.curves.entry(key.to_owned()).or_default().push(step, value);
         }
+    }
+
+    /// Whether a figure of a rank is one of the trial: of a script, that of the lowest rank that reports it.
+    pub(crate) fn counts(&mut self, key: &str, rank: Rank) -> bool {
+        if self.is_script { self.reporters.counts(key, rank) } else { rank == Rank(0) }
     }
 
     fn attempt_ended(&mut self, at_ms: u64, attempt: u64, how: &dtrain_runner::Ended) {

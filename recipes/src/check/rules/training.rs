@@ -32,6 +32,9 @@ impl Rules<'_> {
                     let hint =
                         "known are \"valid.loss\" and \"valid.accuracy\"; a command may report any metric";
                     self.wrong(message, &["objective.metric", "model.kind"], hint);
+                } else if let Some(hint) = not_a_series(name) {
+                    let message = format!("`{name}` is not recorded as a metric");
+                    self.wrong(message, &["objective.metric"], hint);
                 } else if self.values.word("objective.goal").is_none() {
                     let message =
                         format!("missing `objective.goal`: is a smaller or a larger `{name}` better?");
@@ -133,5 +136,17 @@ impl Rules<'_> {
                 format!("the warm-up of {warmup} steps does not end within the {steps} steps of training");
             self.wrong(message, &["train.warmup", "objective.stop.steps"], "about 5% of the steps is usual");
         }
+    }
+}
+
+/// What to write instead of a name that a script may report, where its figure is recorded in another way.
+fn not_a_series(name: &str) -> Option<&'static str> {
+    match name {
+        "valid_loss" => Some("write `metric = \"valid.loss\"`"),
+        "valid_accuracy" => Some("write `metric = \"valid.accuracy\"`"),
+        "tokens" => Some("write `metric = \"tokens_per_second\"` with `goal = \"max\"`"),
+        "seconds" => Some("write `metric = \"step_seconds\"` with `goal = \"min\"`"),
+        "step" => Some("write `objective.stop.steps`, or name a metric that the script reports"),
+        _ => None,
     }
 }

@@ -70,7 +70,13 @@ pub(super) fn host(path: &str, node: &Node) -> Result<Parsed, Problem> {
         return Err(wrong(path, "a name that does not begin with `-`", node)
             .note("it would be read as an option of the program that connects"));
     }
-    let is_right = |c: char| c.is_ascii_alphanumeric() || "-_.:@[],%".contains(c);
+    // A user of a directory service: `CORP\me`.
+    let has_user = path.ends_with(".user") || path.ends_with(".via");
+    let is_right = |c: char| {
+        c.is_ascii_alphanumeric()
+            || "-_.:@[],%".contains(c)
+            || has_user && (c.is_alphanumeric() || "+\\".contains(c))
+    };
     match found.chars().find(|c| !is_right(*c)) {
         None if found.len() <= 1024 => Ok(Parsed::Text(found)),
         None => Err(wrong(path, "at most 1024 characters long", node)),

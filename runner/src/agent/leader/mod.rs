@@ -16,9 +16,9 @@ pub(super) use io::{Effect, Host, Input, Now, OWN, Settings};
 use super::messages::{HostMessage, LeaderMessage, Pulse};
 use super::order::SpoolRecord;
 use crate::machine::{Moment, graver};
+use crate::reporters::Reporters;
 use commit::Commit;
 use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId, StopReason};
-use dtrain_recipes::Metric;
 use launch::Launch;
 use ranks::RankState;
 use std::collections::BTreeMap;
@@ -66,6 +66,8 @@ pub(super) struct Leader {
     saved: BTreeMap<StepId, BTreeMap<Rank, Option<Vec<SavedFile>>>>,
     commits: BTreeMap<StepId, Commit>,
     addresses: BTreeMap<Rank, String>,
+    /// Whose figures a target is held against.
+    reporters: Reporters,
     /// The gravest failure so far.
     cause: Option<Failure>,
     /// Why the ranks were asked to stop, once they were.
@@ -97,6 +99,7 @@ impl Leader {
             saved: BTreeMap::new(),
             commits: BTreeMap::new(),
             addresses: BTreeMap::new(),
+            reporters: Reporters::default(),
             cause: None,
             stopping: None,
             kill_at: None,
@@ -248,6 +251,7 @@ impl Leader {
         let (attempt, at_ms) = (self.settings.attempt, self.now.wall_ms);
         let sequence = self.rank(rank).next_sequence();
         let stamped = Stamped { attempt, rank, sequence, at_ms, event: event.clone() };
+        let is_target = self.reaches_target(&stamped);
         self.effects.push(Effect::Spool(SpoolRecord::Event(stamped)));
         self.note_life(&event);
         match event {
@@ -270,7 +274,7 @@ impl Leader {
                 self.cause = Some(graver(self.cause.take(), failure));
                 self.kill_by(AFTER_A_LOSS_MS);
             }
-            Event::Validated { .. } | Event::Metrics { .. } if self.reaches_target(rank, &event) => {
+            Event::Step(_) | Event::Validated { .. } | Event::Metrics { .. } if is_target => {
                 self.stop(StopReason::Target);
             }
             Event::Ready { .. }
@@ -282,20 +286,13 @@ impl Leader {
     }
 
     /// Whether a foreign program reports that its training is complete. The ranks of dtrain's own models know it themselves.
-    fn reaches_target(&self, rank: Rank, event: &Event) -> bool {
+    fn reaches_target(&mut self, said: &Stamped) -> bool {
+        if !self.are_foreign() {
+            return false;
+        }
         let Some(target) = &self.settings.first.until.target else { return false };
-        self.are_foreign()
-            && rank == Rank(0)
-            && match event {
-                Event::Metrics { figures, .. } => {
-                    figures.iter().any(|figure| target.is_reached(&figure.name, figure.value))
-                }
-                Event::Validated { loss, accuracy, .. } => {
-                    target.is_reached(Metric::ValidLoss.name(), *loss)
-                        || accuracy.is_some_and(|a| target.is_reached(Metric::ValidAccuracy.name(), a))
-                }
-                _ => false,
-            }
+        let results = self.reporters.results(said);
+        results.into_iter().any(|(name, value)| target.is_reached(&name, value))
     }
 
     /// Ranks that train say something now and then: each other they wait for, but nobody waits for all of them.

@@ -5,13 +5,18 @@ use crate::agent::messages::Exit;
 use crate::agent::peers::PeerAddress;
 use crate::agent::sample;
 use crate::fact::Ended;
-use dtrain_protocol::{AttemptId, TrialId};
-use dtrain_recipes::{Activation, Mlp, Model};
+use dtrain_protocol::{AttemptId, HeldBytes, NamedFigure, PhaseTimes, StepFigures, Target, TrialId};
+use dtrain_recipes::{Activation, Goal, Metric, Mlp, Model};
 use std::path::PathBuf;
 
 /// A leader of so many hosts with a rank each, all of which are started.
 fn leading(hosts: u32) -> Leader {
-    let mut leader = begun(hosts, false);
+    leading_with(hosts, false, None)
+}
+
+/// The same, of ranks that run a script or not, with a target.
+fn leading_with(hosts: u32, are_foreign: bool, target: Option<Target>) -> Leader {
+    let mut leader = begun(hosts, are_foreign, target);
     for host in (1..hosts).chain([OWN]) {
         leader.step(now(), Input::Host(host, HostMessage::Started { outcome: Ok(()) }));
     }
@@ -20,7 +25,7 @@ fn leading(hosts: u32) -> Leader {
 
 /// A leader of a foreign program with one rank, which is started.
 fn leading_foreign() -> Leader {
-    let mut leader = begun(1, true);
+    let mut leader = begun(1, true, None);
     let addresses = Ok(vec!["127.0.0.1:7000".to_owned(), "127.0.0.1:7001".to_owned()]);
     for message in [HostMessage::Reserved { addresses }, HostMessage::Started { outcome: Ok(()) }] {
         leader.step(now(), Input::Host(OWN, message));
@@ -29,15 +34,17 @@ fn leading_foreign() -> Leader {
 }
 
 /// A leader of so many hosts with a rank each that has asked for the first things.
-fn begun(hosts: u32, are_foreign: bool) -> Leader {
+fn begun(hosts: u32, are_foreign: bool, target: Option<Target>) -> Leader {
     let model = Model::Mlp(Mlp { inputs: 1, hidden: Vec::new(), classes: 1, activation: Activation::Relu });
+    let mut first = sample::assignment(TrialId("01T".into()), AttemptId(1), model);
+    first.until.target = target;
     let settings = Settings {
         attempt: AttemptId(1),
         keep: 2,
         gathers: false,
         checkpoints: PathBuf::new(),
         resume: None,
-        first: sample::assignment(TrialId("01T".into()), AttemptId(1), model),
+        first,
         address: String::new(),
     };
     let host = |index| {
@@ -100,6 +107,29 @@ fn deaf(mut leader: Leader, limit_ms: u64) -> Option<Ended> {
     })
 }
 
+/// Whether a leader asks its ranks to stop when the rank of `host` reports `event`.
+fn stops(leader: &mut Leader, host: u32, event: Event) -> bool {
+    let effects = leader.step(now(), Input::Host(host, HostMessage::Event { rank: Rank(host), event }));
+    let is_stop = |effect: &Effect| matches!(effect, Effect::Ask(_, LeaderMessage::Order { order }) if **order == Order::Stop);
+    effects.iter().any(is_stop)
+}
+
+fn printed(loss: f64, learning_rate: f64, gradient_norm: Option<f64>) -> Event {
+    Event::Step(StepFigures {
+        step: StepId(5),
+        loss,
+        gradient_norm,
+        learning_rate,
+        elapsed: None,
+        noise: None,
+        tokens: 0,
+        times: PhaseTimes::default(),
+        memory_bytes: 0,
+        sent_bytes: 0,
+        held: HeldBytes::default(),
+    })
+}
+
 #[test]
 fn a_program_that_ignores_the_order_to_stop_is_killed_and_has_stopped() {
     assert_eq!(deaf(leading_foreign(), TO_STOP_MS), Some(Ended::Finished(StopReason::Ordered)));
@@ -111,4 +141,30 @@ fn a_rank_that_says_nothing_after_the_order_to_stop_is_killed_and_has_stopped() 
     let seconds = leader.settings.first.waits.idle_seconds;
     let limit = u64::try_from(Duration::from_secs_f64(seconds).as_millis()).expect("minutes");
     assert_eq!(deaf(leader, limit), Some(Ended::Finished(StopReason::Ordered)));
+}
+
+#[test]
+fn a_script_reaches_a_target_on_any_figure_that_it_reports() {
+    for (metric, reached, missed) in [
+        ("loss", printed(0.1, 1.0, None), printed(0.3, 0.1, None)),
+        ("learning_rate", printed(1.0, 0.1, None), printed(0.1, f64::NAN, None)),
+        ("gradient_norm", printed(1.0, 1.0, Some(0.1)), printed(0.1, 0.1, None)),
+    ] {
+        let target = Target { metric: Metric::from(metric.to_owned()), goal: Goal::Min, value: 0.2 };
+        let leader = || leading_with(2, true, Some(target.clone()));
+        // Where only the last rank reports, its figures count.
+        assert!(stops(&mut leader(), 1, reached.clone()), "{metric}");
+        assert!(!stops(&mut leader(), 1, missed), "{metric}");
+    }
+}
+
+#[test]
+fn a_target_is_held_against_the_lowest_rank_that_reports() {
+    let target = Target { metric: Metric::Named("f1".into()), goal: Goal::Max, value: 0.9 };
+    let mut leader = leading_with(3, true, Some(target));
+    let f1 =
+        |value| Event::Metrics { step: StepId(1), figures: vec![NamedFigure { name: "f1".into(), value }] };
+    assert!(!stops(&mut leader, 1, f1(0.5)));
+    assert!(!stops(&mut leader, 2, f1(0.95)));
+    assert!(stops(&mut leader, 1, f1(0.9)));
 }

@@ -39,8 +39,60 @@ fn hosts_are_read_and_dangerous_names_refused() {
         assert!(Spoken::parse(bad).is_err(), "{bad:?}");
         let host = Host { address: bad.into(), port: 22, user: None, via: None };
         assert!(matches!(Target::resolve(&host, &me()), Err(TransportError::Name(..))), "{bad:?}");
+    }
+}
+
+#[test]
+fn the_last_at_sign_divides_user_and_host() {
+    for (text, user) in [
+        ("user@corp.example@10.0.0.7:2222", "user@corp.example"),
+        ("CORP\\me@10.0.0.7:2222", "CORP\\me"),
+        ("CORP+me@10.0.0.7:2222", "CORP+me"),
+        ("jürgen@10.0.0.7:2222", "jürgen"),
+    ] {
+        let found = spoken(text);
+        let expected = (Some(user), "10.0.0.7", Some(2222));
+        assert_eq!((found.user.as_deref(), found.name.as_str(), found.port), expected, "{text}");
+    }
+}
+
+/// Wherever it stands: in front of a host, in a recipe, or in the user's SSH configuration.
+#[test]
+fn a_user_that_is_no_name_is_refused() {
+    for bad in [
+        "-oProxyCommand=x",
+        "-l",
+        "",
+        "a b",
+        "a\tb",
+        "a\nb",
+        "a\u{7}",
+        "a;reboot",
+        "$(x)",
+        "`x`",
+        "a|b",
+        "a&b",
+        "a>b",
+        "a'b",
+        "a\"b",
+        "a,b",
+        "a:b",
+        "a/b",
+        "a%h",
+        "a{b}",
+        "me\\",
+        "@h",
+        "a@",
+        "a\u{202e}b",
+    ] {
+        assert!(Spoken::parse(&format!("{bad}@h")).is_err(), "{bad:?}");
         let host = Host { address: "h".into(), port: 22, user: Some(bad.into()), via: None };
         assert!(matches!(Target::resolve(&host, &me()), Err(TransportError::Name(..))), "{bad:?}");
+        let config = Config { user: Some(bad.into()), ..Config::default() };
+        assert!(
+            matches!(assembled(&spoken("h"), Some(&config), &me()), Err(TransportError::Name(..))),
+            "{bad:?}"
+        );
     }
 }
 
