@@ -25,7 +25,7 @@ pub struct Filter {
 /// In which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// The newest first.
+    /// The one that was recorded last first.
     #[default]
     Newest,
     /// The best by its recipe's objective first.
@@ -180,7 +180,7 @@ impl Sort {
     /// The number that trials are sorted by, in SQL, with its values. Trials without it come last.
     fn key(&self) -> (String, Vec<Sql>) {
         let (text, values) = match self {
-            Self::Newest => ("trial.created_ms".to_owned(), Vec::new()),
+            Self::Newest => ("NULL".to_owned(), Vec::new()),
             Self::Fastest => (list::SPEED.to_owned(), Vec::new()),
             Self::Best => {
                 (format!("CASE trial.goal WHEN 'max' THEN -({0}) ELSE {0} END", list::BEST), Vec::new())
@@ -202,15 +202,16 @@ impl Sort {
         (text, values)
     }
 
-    /// How two trials stand to each other, by the number that they are sorted by, when they were made, and by row.
-    pub(super) fn order(&self, one: (Option<f64>, u64, i64), other: (Option<f64>, u64, i64)) -> Ordering {
-        let is_falling = matches!(self, Self::Newest | Self::Fastest);
+    /// How two trials stand to each other, by the number that they are sorted by, and by row: in the order in which they were
+    /// recorded, whatever the clock said then.
+    pub(super) fn order(&self, one: (Option<f64>, i64), other: (Option<f64>, i64)) -> Ordering {
+        let is_falling = matches!(self, Self::Fastest);
         let numbers = match (one.0, other.0) {
             (Some(one), Some(other)) if is_falling => other.total_cmp(&one),
             (Some(one), Some(other)) => one.total_cmp(&other),
             (one, other) => one.is_none().cmp(&other.is_none()),
         };
-        let rows = (one.1, one.2).cmp(&(other.1, other.2));
+        let rows = one.1.cmp(&other.1);
         numbers.then(if *self == Self::Newest { rows.reverse() } else { rows })
     }
 }
@@ -308,9 +309,9 @@ pub(super) fn query(filter: &Filter, sort: &Sort, part: &str) -> (String, Vec<Sq
         values.extend([key.clone().into(), (*value).into(), key.clone().into(), (*value).into()]);
     }
     text += match sort {
-        Sort::Newest => " ORDER BY trial.created_ms DESC, trial.id DESC",
-        Sort::Fastest => " ORDER BY sort_key IS NULL, sort_key DESC, trial.created_ms, trial.id",
-        Sort::Best | Sort::Least(_) => " ORDER BY sort_key ASC NULLS LAST, trial.created_ms, trial.id",
+        Sort::Newest => " ORDER BY trial.id DESC",
+        Sort::Fastest => " ORDER BY sort_key IS NULL, sort_key DESC, trial.id",
+        Sort::Best | Sort::Least(_) => " ORDER BY sort_key ASC NULLS LAST, trial.id",
     };
     (text, values)
 }

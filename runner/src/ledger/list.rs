@@ -7,7 +7,7 @@ use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Goal;
 use rusqlite::types::Value as Sql;
-use rusqlite::{Connection, Row, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use serde::{Deserialize, Serialize};
 
 /// One line about a trial.
@@ -120,13 +120,26 @@ impl History {
                     lines(" AND trial.id IN (SELECT trial FROM live)", most)
                 })?);
                 all.sort_by(|one, other| {
-                    sort.order((one.1, one.0.created_ms, one.2), (other.1, other.0.created_ms, other.2))
+                    sort.order((one.1, one.2), (other.1, other.2))
                 });
                 all
             };
             found.truncate(usize::try_from(most).unwrap_or(usize::MAX));
             let skip = usize::try_from(page.skip).unwrap_or(usize::MAX);
             Ok(found.into_iter().skip(skip).map(|(line, ..)| line).collect())
+        })
+    }
+}
+
+impl History {
+    /// The label of the trial of this machine that was recorded last, and the latest time in its row: when it was made, launched or
+    /// ended, by the clock of that moment, in milliseconds since the Unix epoch. `None` without trials.
+    pub fn latest_ms(&self) -> Result<Option<(String, u64)>, LedgerError> {
+        self.read("read times from", |database| {
+            let query = "SELECT label, max(created_ms, coalesce(started_ms, 0), coalesce(ended_ms, 0)) FROM trial
+                 WHERE NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id) ORDER BY id DESC LIMIT 1";
+            let read = |row: &Row<'_>| Ok((row.get(0)?, unstored(row.get(1)?)));
+            Ok(database.query_row(query, [], read).optional()?)
         })
     }
 }
