@@ -93,3 +93,38 @@ pub(crate) fn advised(failure: Failure, error: &LedgerError) -> Failure {
         "`dtrain doctor` checks the state folder"
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::{Output, Paint};
+
+    #[test]
+    fn a_history_that_cannot_be_looked_for_is_not_said_to_be_absent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").expect("a file");
+        let words = |state: std::path::PathBuf| {
+            let context = Context::new(Output::new(false, true), Some(state)).expect("a context");
+            let failure = read_history(&context).expect_err("there is none");
+            (failure.exit(), failure.render(Paint::plain()))
+        };
+        let (exit, text) = words(file.join("state"));
+        assert_eq!(exit, Exit::Infrastructure, "{text}");
+        assert!(text.contains("cannot look for the history") && text.contains("DTRAIN_STATE"), "{text}");
+        let (exit, text) = words(folder.path().join("state"));
+        assert_eq!(exit, Exit::Usage, "{text}");
+        assert!(text.contains("there is no history at"), "{text}");
+    }
+
+    #[test]
+    fn a_full_disk_and_a_refusal_have_hints_of_their_own() {
+        let hint = |kind: std::io::ErrorKind| {
+            let source = std::io::Error::from(kind).into();
+            let error = LedgerError { doing: "open", path: "/nowhere/history.db".into(), source };
+            ledger(&error).render(Paint::plain())
+        };
+        assert!(hint(std::io::ErrorKind::PermissionDenied).contains(OWN_FOLDER));
+        assert!(hint(std::io::ErrorKind::Other).contains("dtrain doctor"));
+    }
+}

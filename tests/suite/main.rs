@@ -22,6 +22,7 @@ mod fences;
 mod first_hour;
 mod foreign;
 mod gpu;
+mod histories;
 mod inputs;
 mod interop;
 mod kill;

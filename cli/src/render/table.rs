@@ -187,6 +187,12 @@ pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
     }
 }
 
+/// The same as a statement: `3h ago`, or `in the future`.
+pub(crate) fn ago(at_ms: u64, now_ms: u64) -> String {
+    let age = age(at_ms, now_ms);
+    if age.starts_with(|c: char| c.is_ascii_digit()) { format!("{age} ago") } else { age }
+}
+
 /// Comma-separated values (RFC 4180): one line for each row, fields quoted where they must be.
 pub(crate) fn csv<'a>(rows: impl IntoIterator<Item = Vec<std::borrow::Cow<'a, str>>>) -> String {
     let mut page = String::new();
@@ -255,6 +261,7 @@ pub(crate) mod tests {
         assert_eq!(ages, ["5s", "119s", "2m", "119m", "2h", "47h", "2d", "2w"]);
         assert_eq!(age(9_000, 1_000), "0s", "clocks of two hosts differ a little");
         assert_eq!(age(3_600_000, 1_000), "in the future");
+        assert_eq!([ago(0, 5_000), ago(3_600_000, 1_000)], ["5s ago", "in the future"]);
     }
 
     #[test]

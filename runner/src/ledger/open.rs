@@ -5,6 +5,7 @@ use super::presence::Presence;
 use super::{Access, Fault, Ground, migrate, snapshot};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::fs::{DirBuilder, OpenOptions};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -36,7 +37,7 @@ pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<Opened, Fault> {
     let folder = folder(path);
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
     let journal = Ground::of(&folder)?.journal(path)?;
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    create(path)?;
     let mut database = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
@@ -190,6 +191,15 @@ fn until_free(mut work: impl FnMut() -> rusqlite::Result<()>) -> Result<(), Faul
             }
             other => return Ok(other?),
         }
+    }
+}
+
+/// Makes an empty file that its owner alone may read, where there is none. One that is there is not opened: closing it would end
+/// the locks of all connections that this process has to it.
+fn create(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().create_new(true).write(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map(drop),
     }
 }
 

@@ -7,7 +7,7 @@ use super::{Fault, migrate, open};
 use rusqlite::{Connection, OpenFlags};
 use std::ffi::OsStr;
 use std::fmt::Write;
-use std::fs::{self, DirBuilder, File, Metadata};
+use std::fs::{self, DirBuilder, Metadata};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,8 @@ const PARTS: [&str; 2] = ["-wal", "-journal"];
 /// meanwhile. Otherwise a copy is read, in memory where that is possible.
 pub(super) fn open(path: &Path) -> Result<(Connection, Presence), Fault> {
     // Says more than SQLite where it may not be read.
-    let found = File::open(path)?.metadata()?;
+    rustix::fs::access(path, rustix::fs::Access::READ_OK).map_err(std::io::Error::from)?;
+    let found = fs::metadata(path)?;
     let is_in_one_file = PARTS.iter().all(|ending| fs::metadata(beside(path, ending)).map_or(0, |part| part.len()) == 0);
     if is_in_one_file {
         let database = in_place(path)?;

@@ -7,6 +7,7 @@ mod find;
 mod hosts;
 mod keep;
 mod open_points;
+mod order;
 mod processes;
 mod study;
 mod support;
