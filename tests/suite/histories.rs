@@ -70,7 +70,9 @@ fn a_history_removed_during_a_run_ends_it_with_exit_6_and_its_ranks() {
         }),
         ("history.db was replaced by another file while it was open", |house| {
             let copy = house.history().with_extension("copy");
-            fs::copy(house.history(), &copy).and_then(|_| fs::rename(copy, house.history())).expect("replaced");
+            fs::copy(house.history(), &copy)
+                .and_then(|_| fs::rename(copy, house.history()))
+                .expect("replaced");
         }),
     ];
     for (expected, remove) in removals {
@@ -162,7 +164,10 @@ fn on_a_small_disk(house: &House, lines: &str) {
     shell.envs(run.get_envs().filter_map(|(key, value)| Some((key, value?))));
     let begin = "mount -t tmpfs -o size=64m,mode=700 tmpfs \"$3\"\n\
         \"$1\" run \"$2\" --quiet --name small --set 'objective.stop={ steps = 5 }'\n";
-    shell.args(["-m", "bash", "-euc", &format!("{begin}{lines}"), "bash"]).arg(run.get_program()).arg(table());
+    shell
+        .args(["-m", "bash", "-euc", &format!("{begin}{lines}"), "bash"])
+        .arg(run.get_program())
+        .arg(table());
     let output = shell.arg(house.state()).arg(house.file("out", "")).output().expect("unshare starts");
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     assert!(output.status.success(), "{}\n{}", text(&output.stdout), text(&output.stderr));

@@ -21,7 +21,8 @@ pub(crate) use train::{
 };
 pub(crate) use trial::{
     AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, HistoryCommand, HistoryExportArgs,
-    HistoryImportArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs, RmArgs, RunningArgs, ShowArgs, TrialArgs, WatchArgs,
+    HistoryImportArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs, RmArgs, RunningArgs, ShowArgs, TrialArgs,
+    WatchArgs,
 };
 
 use crate::completion;

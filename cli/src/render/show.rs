@@ -5,7 +5,7 @@ use super::metrics;
 use super::number::{count, deviation, seconds};
 use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
-use super::table::{Style, Tone, age, ago, cut, painted, width};
+use super::table::{Style, Tone, ago, cut, painted, width};
 use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
 use dtrain_runner::ledger::{Attempt, Parent, Source, Trial};
@@ -66,13 +66,13 @@ fn head(trial: &Trial, style: Style) -> String {
         batch => format!(", batch {batch}, learning rate {}", rate(row.learning_rate)),
     };
     format!(
-        "{}  {}{ended}\n  {}\n  {}{how}, step {}, created {} ago\n",
+        "{}  {}{ended}\n  {}\n  {}{how}, step {}, created {}\n",
         painted(&row.label, Tone::Bold, style.paint),
         painted(&word.text, word.tone, style.paint),
         painted(&row.id.to_string(), Tone::Dim, style.paint),
         row.layout,
         row.step,
-        age(row.created_ms, style.now_ms),
+        ago(row.created_ms, style.now_ms),
     ) + &imported(trial)
         + &begins_with(trial)
         + &begins_with_folder(trial)

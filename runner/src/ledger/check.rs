@@ -69,10 +69,12 @@ mod tests {
             INSERT INTO key(id, name) VALUES (1000, 'figure');
             INSERT INTO series(id, trial, key, rank, attempt, last_step) VALUES (1, 1, 1000, 0, 1, 2);";
         raw.execute_batch(trial).expect("a trial");
-        let chunk = |step| dtrain_protocol::points::encode(&[super::super::Sample { step, at_ms: 1, value: 0.5 }]);
+        let chunk =
+            |step| dtrain_protocol::points::encode(&[super::super::Sample { step, at_ms: 1, value: 0.5 }]);
         for number in 0..2u32 {
             let values = params![number, chunk(u64::from(number) + 1)];
-            raw.execute("INSERT INTO chunk(series, number, data) VALUES (1, ?1, ?2)", values).expect("a chunk");
+            raw.execute("INSERT INTO chunk(series, number, data) VALUES (1, ?1, ?2)", values)
+                .expect("a chunk");
         }
         damage(&raw);
         drop(raw);
@@ -91,7 +93,10 @@ mod tests {
             ("DELETE FROM chunk WHERE number = 1", "whose end is missing"),
             ("DELETE FROM chunk", "whose end is missing"),
             ("DELETE FROM key WHERE id = 1000", "`series` names a row of `key`"),
-            ("INSERT INTO fact(trial, seq, at_ms, json) VALUES (1, 1, 1, '\"resumed\"')", "facts of a-1 are missing"),
+            (
+                "INSERT INTO fact(trial, seq, at_ms, json) VALUES (1, 1, 1, '\"resumed\"')",
+                "facts of a-1 are missing",
+            ),
         ] {
             let message = found(done(sql)).unwrap_or_else(|| panic!("{sql}: nothing was found"));
             assert!(message.contains(words) && message.contains("aside"), "{sql}: {message}");

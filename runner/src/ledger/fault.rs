@@ -146,7 +146,9 @@ mod tests {
 
     #[test]
     fn what_keeps_sqlite_from_making_its_files_is_told_from_damage() {
-        for extended in [ffi::SQLITE_IOERR_SHMSIZE, ffi::SQLITE_CANTOPEN, ffi::SQLITE_READONLY, ffi::SQLITE_FULL] {
+        for extended in
+            [ffi::SQLITE_IOERR_SHMSIZE, ffi::SQLITE_CANTOPEN, ffi::SQLITE_READONLY, ffi::SQLITE_FULL]
+        {
             assert!(is_unwritable(&failure(extended)), "{extended}");
         }
         for extended in [ffi::SQLITE_CORRUPT, ffi::SQLITE_IOERR_READ, ffi::SQLITE_BUSY] {

@@ -35,7 +35,8 @@ impl Ledger for History {
         self.read("read facts from", |database| {
             let mut facts = facts(database, row_of(database, trial)?, 0)?;
             for fact in &mut facts {
-                if let Fact::CheckpointDurable { folder, .. } | Fact::CheckpointRefused { folder, .. } = fact {
+                if let Fact::CheckpointDurable { folder, .. } | Fact::CheckpointRefused { folder, .. } = fact
+                {
                     *folder = relocated(self.root(), trial, std::mem::take(folder));
                 }
             }

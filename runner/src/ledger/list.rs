@@ -109,8 +109,11 @@ impl History {
     ) -> Result<Vec<TrialRow>, LedgerError> {
         self.read("list", |database| {
             let most = page.skip.saturating_add(page.limit);
-            let lines =
-                |part: &str, most| lines(database, filter::query(filter, sort, part), filter, most, is_alive);
+            let merged: bool =
+                database.query_row("SELECT EXISTS(SELECT 1 FROM origin)", [], |row| row.get(0))?;
+            let lines = |part: &str, most| {
+                lines(database, filter::query(filter, sort, part, merged), filter, most, is_alive)
+            };
             let live = live::trials(database)?;
             let mut found = if live.is_empty() {
                 lines("", most)?
@@ -120,7 +123,7 @@ impl History {
                     lines(" AND trial.id IN (SELECT trial FROM live)", most)
                 })?);
                 all.sort_by(|one, other| {
-                    sort.order((one.1, one.2), (other.1, other.2))
+                    sort.order((one.1, one.0.created_ms, one.2), (other.1, other.0.created_ms, other.2))
                 });
                 all
             };

@@ -80,8 +80,9 @@ fn find(database: &Connection, name: &str) -> Result<Found, Fault> {
     }
     if name == "last" {
         // Trials of other machines are recorded when they are imported; they are not what was done here last.
-        let newest = "SELECT uid, label FROM trial WHERE ?1 = 'last'
-            ORDER BY EXISTS(SELECT 1 FROM origin WHERE origin.trial = trial.id), id DESC LIMIT 1";
+        let newest = "SELECT uid, label FROM trial LEFT JOIN origin ON origin.trial = trial.id WHERE ?1 = 'last'
+            ORDER BY origin.trial IS NOT NULL, CASE WHEN origin.trial IS NOT NULL THEN created_ms END DESC, trial.id DESC
+            LIMIT 1";
         if let Some((uid, _)) = pairs(database, newest, name)?.pop() {
             return Ok(Found::One(TrialId(uid)));
         }
@@ -112,11 +113,8 @@ fn pairs(database: &Connection, query: &str, name: &str) -> Result<Vec<(String, 
 
 /// The three labels most like `name`.
 fn near(database: &Connection, name: &str) -> Result<Vec<String>, Fault> {
-    let all = pairs(
-        database,
-        "SELECT uid, label FROM trial WHERE ?1 = ?1 ORDER BY id DESC LIMIT 2000",
-        name,
-    )?;
+    let all =
+        pairs(database, "SELECT uid, label FROM trial WHERE ?1 = ?1 ORDER BY id DESC LIMIT 2000", name)?;
     let mut scored: Vec<_> =
         all.into_iter().map(|(_, label)| (strsim::jaro_winkler(name, &label), label)).collect();
     scored.retain(|(score, _)| *score > 0.7);

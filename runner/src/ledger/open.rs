@@ -151,7 +151,11 @@ fn configure(database: &Connection) -> Result<(), Fault> {
 /// Fails unless the file is a history.
 pub(super) fn recognise_ours(database: &Connection) -> Result<(), Fault> {
     let id: i32 = database.pragma_query_value(None, "application_id", |row| row.get(0))?;
-    if id == APPLICATION_ID { Ok(()) } else { Err("it is a database of another program; choose another file".into()) }
+    if id == APPLICATION_ID {
+        Ok(())
+    } else {
+        Err("it is a database of another program; choose another file".into())
+    }
 }
 
 /// Fails when the file belongs to another program; marks an empty one as ours.

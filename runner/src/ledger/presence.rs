@@ -39,9 +39,11 @@ impl Presence {
     pub(super) fn of(path: &Path) -> Result<Self, Fault> {
         let mut files = vec![(path.to_path_buf(), identity(&fs::metadata(path)?))];
         let beside = BESIDE.iter().map(|ending| beside(path, ending));
-        files.extend(beside.filter_map(|path| Some((identity(&fs::metadata(&path).ok()?), path))).map(
-            |(identity, path)| (path, identity),
-        ));
+        files.extend(
+            beside
+                .filter_map(|path| Some((identity(&fs::metadata(&path).ok()?), path)))
+                .map(|(identity, path)| (path, identity)),
+        );
         Ok(Self { files, frozen: None })
     }
 
@@ -57,7 +59,9 @@ impl Presence {
             let gone = |path: &Path, what| Err(Gone { path: path.to_path_buf(), what }.into());
             let found = match fs::metadata(path) {
                 Ok(found) => found,
-                Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+                {
                     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
                     return match folder.filter(|folder| !folder.is_dir()) {
                         Some(folder) => gone(folder, "removed"),

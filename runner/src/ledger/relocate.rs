@@ -33,14 +33,20 @@ mod tests {
         let trial = TrialId("01A".into());
         let now = |path: &str| relocated(root.path(), &trial, PathBuf::from(path));
         let own = root.path().join("trials/01A/checkpoints/step-1.a1");
-        assert_eq!(now("/old/trials/01A/checkpoints/step-1.a1"), Path::new("/old/trials/01A/checkpoints/step-1.a1"));
+        assert_eq!(
+            now("/old/trials/01A/checkpoints/step-1.a1"),
+            Path::new("/old/trials/01A/checkpoints/step-1.a1")
+        );
         fs::create_dir_all(&own).expect("a folder");
         assert_eq!(now("/old/trials/01A/checkpoints/step-1.a1"), own);
         assert_eq!(now("/old/hosts/n1/trials/01A/checkpoints/step-1.a1"), own);
         let node = root.path().join("hosts/n1/trials/01A/checkpoints/step-1.a1");
         fs::create_dir_all(&node).expect("a folder");
         assert_eq!(now("/old/hosts/n1/trials/01A/checkpoints/step-1.a1"), node);
-        assert_eq!(now("/old/trials/01B/checkpoints/step-1.a1"), Path::new("/old/trials/01B/checkpoints/step-1.a1"));
+        assert_eq!(
+            now("/old/trials/01B/checkpoints/step-1.a1"),
+            Path::new("/old/trials/01B/checkpoints/step-1.a1")
+        );
         let gone = root.path().join("trials/01A/checkpoints/step-9.a1");
         assert_eq!(relocated(root.path(), &trial, gone.clone()), gone);
     }

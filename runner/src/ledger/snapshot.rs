@@ -24,7 +24,8 @@ pub(super) fn open(path: &Path) -> Result<(Connection, Presence), Fault> {
     // Says more than SQLite where it may not be read.
     rustix::fs::access(path, rustix::fs::Access::READ_OK).map_err(std::io::Error::from)?;
     let found = fs::metadata(path)?;
-    let is_in_one_file = PARTS.iter().all(|ending| fs::metadata(beside(path, ending)).map_or(0, |part| part.len()) == 0);
+    let is_in_one_file =
+        PARTS.iter().all(|ending| fs::metadata(beside(path, ending)).map_or(0, |part| part.len()) == 0);
     if is_in_one_file {
         let database = in_place(path)?;
         if !migrate::CURRENT.is_newer_than(migrate::version(&database)?) {
@@ -36,7 +37,8 @@ pub(super) fn open(path: &Path) -> Result<(Connection, Presence), Fault> {
 
 /// Reads the file in place. Without locks, as they need a file beside it.
 fn in_place(path: &Path) -> Result<Connection, Fault> {
-    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let database = Connection::open_with_flags(immutable(path.as_os_str()), flags)?;
     open::recognise_ours(&database)?;
     Ok(database)
@@ -83,8 +85,10 @@ fn copied(path: &Path, root: &Path) -> Result<Connection, Fault> {
 /// Copies all parts of a history. `Err` when somebody writes it meanwhile.
 fn copy(path: &Path, folder: &Path) -> Result<PathBuf, Fault> {
     let to = folder.join("history.db");
-    let sources = || std::iter::once(path.to_path_buf()).chain(PARTS.iter().map(|ending| beside(path, ending)));
-    let states = || sources().map(|source| fs::metadata(source).ok().map(|found| state(&found))).collect::<Vec<_>>();
+    let sources =
+        || std::iter::once(path.to_path_buf()).chain(PARTS.iter().map(|ending| beside(path, ending)));
+    let states =
+        || sources().map(|source| fs::metadata(source).ok().map(|found| state(&found))).collect::<Vec<_>>();
     let before = states();
     fs::copy(path, &to)?;
     for ending in PARTS {
@@ -126,7 +130,10 @@ mod tests {
     #[test]
     fn a_path_becomes_a_uri_that_means_no_other_file() {
         assert_eq!(immutable(OsStr::new("/a/b-1_c.db")), "file:/a/b-1_c.db?immutable=1");
-        assert_eq!(immutable(OsStr::new("/a?mode=rwc#b%20 é")), "file:/a%3Fmode%3Drwc%23b%2520%20%C3%A9?immutable=1");
+        assert_eq!(
+            immutable(OsStr::new("/a?mode=rwc#b%20 é")),
+            "file:/a%3Fmode%3Drwc%23b%2520%20%C3%A9?immutable=1"
+        );
     }
 
     #[test]
@@ -147,7 +154,10 @@ mod tests {
         let (database, presence) = open(&path).expect("read in place");
         assert_eq!(count(&database), 2);
         presence.check().expect("nothing changed");
-        History::open(&path).expect("opens").create_study("three", &json!({})).expect("kept");
+        History::open(&path)
+            .expect("opens")
+            .create_study("three", &json!({"long": "x".repeat(100_000)}))
+            .expect("kept");
         let error = presence.check().expect_err("it changed").to_string();
         assert!(error.contains("was changed while it was read"), "{error}");
     }

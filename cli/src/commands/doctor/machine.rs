@@ -219,7 +219,8 @@ mod tests {
     fn a_clock_is_compared_with_the_program_and_with_the_newest_trial() {
         let at = |days: u64| UNIX_EPOCH + Duration::from_secs(days * 86_400);
         let verdict = |now, latest: Option<u64>| {
-            let finding = clock_of(at(now), Some(at(20_000)), latest.map(|days| ("a-1".to_owned(), at(days))));
+            let finding =
+                clock_of(at(now), Some(at(20_000)), latest.map(|days| ("a-1".to_owned(), at(days))));
             (finding.verdict, finding.found)
         };
         assert_eq!(verdict(20_010, None).0, Verdict::Good);
