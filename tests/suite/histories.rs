@@ -197,7 +197,7 @@ if "$1" note last text 2> "$4"; then echo "a note was kept"; exit 1; else code=$
 cat "$4"; [ $code = 6 ]; grep -q "no space left on device for .*/history.db" "$4"
 "$1" gc
 "$1" rm small-1 --yes
-! ls "$3"/trials/* 2> /dev/null
+if ls "$3"/trials/* 2> /dev/null; then echo "the folder is still there"; exit 1; fi
 "$1" history 2>&1 | grep -q "no trial matches"
 "#;
     on_a_small_disk(&House::default(), &format!("{lines}{READ}{then}"));
