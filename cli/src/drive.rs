@@ -289,7 +289,10 @@ fn drive_failure(error: &DriveError, label: &str) -> Failure {
         DriveError::Unread { .. } => Failure::of(Exit::Infrastructure, error).hint(format!(
             "`dtrain attach {label}` tries again; `dtrain resume {label}` gives that host up after a while"
         )),
-        DriveError::Audit { .. } | DriveError::Ledger(_) | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
+        DriveError::Removed(_) => Failure::new(Exit::Usage, format!("{label} is partly removed: its checkpoints are gone"))
+            .hint(format!("`dtrain rm {label}` removes the rest")),
+        DriveError::Ledger(source) => trials::advised(Failure::of(Exit::Infrastructure, error), source),
+        DriveError::Audit { .. } | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
             Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
         }
     }

@@ -5,7 +5,7 @@ use crate::failure::{Exit, Failure};
 use crate::job;
 use dtrain_protocol::TrialId;
 use dtrain_runner::LedgerError;
-use dtrain_runner::ledger::{History, LookupError, Trial};
+use dtrain_runner::ledger::{Filter, History, LookupError, Page, Sort, Status, Trial};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -15,12 +15,19 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// The history, for reading. `Err` tells a user without one how to begin.
 pub(crate) fn read_history(context: &Context) -> Result<History, Failure> {
     let path = context.home.history();
-    if !path.exists() {
-        return Err(Failure::new(Exit::Usage, format!("there is no history at {}", path.display()))
-            .hint("`dtrain run RECIPE` trains a model and creates one"));
+    match path.try_exists() {
+        Ok(true) => History::open_read_only(&path).map_err(|error| ledger(&error)),
+        Ok(false) => Err(Failure::new(Exit::Usage, format!("there is no history at {}", path.display()))
+            .hint("`dtrain run RECIPE` trains a model and creates one")),
+        Err(error) => {
+            let message = format!("cannot look for the history at {}", path.display());
+            Err(Failure::new(Exit::Infrastructure, message).cause(error.to_string()).hint(OWN_FOLDER))
+        }
     }
-    History::open_read_only(&path).map_err(|error| ledger(&error))
 }
+
+/// What to do where the state folder cannot be used.
+const OWN_FOLDER: &str = "name a state folder of your own with --state FOLDER or DTRAIN_STATE";
 
 /// The history, for writing; made where there is none.
 pub(crate) fn open_history(context: &Context) -> Result<History, Failure> {
@@ -48,7 +55,9 @@ pub(crate) fn waiting<T>(context: &Context, work: impl FnOnce() -> T) -> T {
 pub(crate) fn find(history: &History, name: &str) -> Result<TrialId, Failure> {
     history.find(name).map_err(|error| match error {
         LookupError::Ledger(error) => ledger(&error),
-        LookupError::Unknown { .. } | LookupError::Ambiguous { .. } => Failure::of(Exit::Usage, &error),
+        LookupError::Unknown { .. } | LookupError::Ambiguous { .. } | LookupError::Short { .. } => {
+            Failure::of(Exit::Usage, &error)
+        }
     })
 }
 
@@ -56,6 +65,20 @@ pub(crate) fn find(history: &History, name: &str) -> Result<TrialId, Failure> {
 pub(crate) fn trial(context: &Context, history: &History, name: &str) -> Result<Trial, Failure> {
     let id = find(history, name)?;
     history.trial(&id, &|id| is_alive(context, id)).map_err(|error| ledger(&error))
+}
+
+/// The label of the only trial that runs; `None` where none does. `Err` names them where several do.
+pub(crate) fn only_running(context: &Context, history: &History) -> Result<Option<String>, Failure> {
+    let filter = Filter { status: vec![Status::Running], ..Filter::default() };
+    let running = history
+        .trials(&filter, &Sort::Newest, Page::default(), &|id| is_alive(context, id))
+        .map_err(|error| ledger(&error))?;
+    let mut labels: Vec<String> = running.into_iter().map(|row| row.label).collect();
+    if labels.len() > 1 {
+        let what = format!("{} trials are running: {}", labels.len(), labels.join(", "));
+        return Err(Failure::new(Exit::Usage, what).hint("name one of them"));
+    }
+    Ok(labels.pop())
 }
 
 /// `Err` for a trial of another machine, which cannot be controlled or resumed here.
@@ -75,5 +98,55 @@ pub(crate) fn is_alive(context: &Context, trial: &TrialId) -> bool {
 
 /// A failure of the history.
 pub(crate) fn ledger(error: &LedgerError) -> Failure {
-    Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
+    advised(Failure::of(Exit::Infrastructure, error), error)
+}
+
+/// A failure that `error`, one of the history, is the reason of, with what to do about that.
+pub(crate) fn advised(failure: Failure, error: &LedgerError) -> Failure {
+    let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
+    if error.is_gone() {
+        return failure;
+    }
+    failure.hint(if error.is_disk_full() {
+        "`dtrain gc` and `dtrain rm TRIAL` free some space"
+    } else if error.source.downcast_ref().is_some_and(refused) {
+        OWN_FOLDER
+    } else {
+        "`dtrain doctor` checks the state folder"
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::{Output, Paint};
+
+    #[test]
+    fn a_history_that_cannot_be_looked_for_is_not_said_to_be_absent() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("file");
+        std::fs::write(&file, "").expect("a file");
+        let words = |state: std::path::PathBuf| {
+            let context = Context::new(Output::new(false, true), Some(state)).expect("a context");
+            let failure = read_history(&context).expect_err("there is none");
+            (failure.exit(), failure.render(Paint::plain()))
+        };
+        let (exit, text) = words(file.join("state"));
+        assert_eq!(exit, Exit::Infrastructure, "{text}");
+        assert!(text.contains("cannot look for the history") && text.contains("DTRAIN_STATE"), "{text}");
+        let (exit, text) = words(folder.path().join("state"));
+        assert_eq!(exit, Exit::Usage, "{text}");
+        assert!(text.contains("there is no history at"), "{text}");
+    }
+
+    #[test]
+    fn a_full_disk_and_a_refusal_have_hints_of_their_own() {
+        let hint = |kind: std::io::ErrorKind| {
+            let source = std::io::Error::from(kind).into();
+            let error = LedgerError { doing: "open", path: "/nowhere/history.db".into(), source };
+            ledger(&error).render(Paint::plain())
+        };
+        assert!(hint(std::io::ErrorKind::PermissionDenied).contains(OWN_FOLDER));
+        assert!(hint(std::io::ErrorKind::Other).contains("dtrain doctor"));
+    }
 }

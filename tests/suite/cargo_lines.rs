@@ -14,7 +14,8 @@ use std::process::{Command, Output};
 
 /// The documents with commands for a clone of this repository.
 fn documents() -> Vec<String> {
-    let mut found = vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned(), "tests/fuzz/README.md".to_owned()];
+    let mut found =
+        vec!["README.md".to_owned(), "CONTRIBUTING.md".to_owned(), "tests/fuzz/README.md".to_owned()];
     for folder in ["docs", "examples"] {
         markdown(&root().join(folder), &mut found);
     }
@@ -38,9 +39,9 @@ fn markdown(folder: &Path, found: &mut Vec<String>) {
 /// The `cargo …` lines of a document: those of fenced blocks, and those between backticks. Each with the document.
 fn cargo_lines(document: &str) -> BTreeSet<String> {
     let text = fs::read_to_string(root().join(document)).expect("a document");
-    let fenced = blocks(document).into_iter().flat_map(|block| {
-        block.text.lines().map(str::trim).map(str::to_owned).collect::<Vec<_>>()
-    });
+    let fenced = blocks(document)
+        .into_iter()
+        .flat_map(|block| block.text.lines().map(str::trim).map(str::to_owned).collect::<Vec<_>>());
     // A line of prose may be wrapped inside a command.
     let prose: String = text.split("```").step_by(2).collect::<Vec<_>>().join("").replace('\n', " ");
     let inline = prose.split('`').skip(1).step_by(2).map(str::to_owned).collect::<Vec<_>>();
@@ -62,7 +63,8 @@ fn metadata() -> Value {
 /// Names of the targets of a kind in a package.
 fn targets<'m>(package: &'m Value, kind: &str) -> Vec<&'m str> {
     let all = package["targets"].as_array().expect("targets").iter();
-    let of_kind = all.filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == kind)));
+    let of_kind =
+        all.filter(|target| target["kind"].as_array().is_some_and(|kinds| kinds.iter().any(|k| k == kind)));
     of_kind.map(|target| target["name"].as_str().expect("a name")).collect()
 }
 

@@ -22,7 +22,8 @@ pub(crate) use train::{
 };
 pub(crate) use trial::{
     AuditArgs, CompareArgs, FenceArgs, GcArgs, HistoryArgs, HistoryCommand, HistoryExportArgs,
-    HistoryImportArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs, RmArgs, ShowArgs, TrialArgs, WatchArgs,
+    HistoryImportArgs, LogsArgs, NoteArgs, ReportArgs, ResumeArgs, RmArgs, RunningArgs, ShowArgs, TrialArgs,
+    WatchArgs,
 };
 
 use crate::completion;
@@ -115,16 +116,16 @@ pub(crate) enum Command {
     Resume(ResumeArgs),
 
     /// Attach to a running trial and show its progress
-    #[command(after_help = "Example:\n  dtrain attach last\n\nCtrl-C detaches; the trial keeps running.")]
-    Attach(TrialArgs),
+    #[command(after_help = "Example:\n  dtrain attach\n\nCtrl-C detaches; the trial keeps running.")]
+    Attach(RunningArgs),
 
     /// Watch a trial, a study, or everything that runs, on the whole screen
     #[command(after_help = WATCH_EXAMPLE)]
     Watch(WatchArgs),
 
     /// Stop a running trial after its current step and a checkpoint
-    #[command(after_help = "Example:\n  dtrain stop last")]
-    Stop(TrialArgs),
+    #[command(after_help = "Example:\n  dtrain stop")]
+    Stop(RunningArgs),
 
     /// Count a host as lost, so that a trial continues without it
     #[command(after_help = FENCE_EXAMPLE)]

@@ -14,6 +14,14 @@ pub(crate) struct TrialArgs {
     pub(crate) trial: String,
 }
 
+/// A trial that runs.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct RunningArgs {
+    /// A trial: its name, the beginning of its id, or `last` [default: the one that runs]
+    #[arg(value_name = "TRIAL", add = completion::trial())]
+    pub(crate) trial: Option<String>,
+}
+
 #[derive(Args, Debug)]
 pub(crate) struct WatchArgs {
     /// A trial or a study by name, the beginning of a trial's id, or `last`; without one, what runs is listed
@@ -68,8 +76,9 @@ pub(crate) struct AuditArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct LogsArgs {
-    #[command(flatten)]
-    pub(crate) trial: TrialArgs,
+    /// A trial: its name, the beginning of its id, or `last` [default: with --follow the one that runs, otherwise `last`]
+    #[arg(value_name = "TRIAL", add = completion::trial())]
+    pub(crate) trial: Option<String>,
 
     /// Only this rank
     #[arg(long, value_name = "N")]

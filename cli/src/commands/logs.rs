@@ -51,7 +51,12 @@ struct Reader {
 /// Prints the logs of a trial.
 pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     let history = trials::read_history(context)?;
-    let known = trials::trial(context, &history, &args.trial.trial)?;
+    let running = match &args.trial {
+        None if args.follow => trials::only_running(context, &history)?,
+        _ => None,
+    };
+    let name = args.trial.as_deref().or(running.as_deref()).unwrap_or("last");
+    let known = trials::trial(context, &history, name)?;
     let trial = known.row.id.clone();
     let mut hosts = hosts::of_trial(context, &known)?;
     let mut readers: Vec<Reader> = Vec::new();

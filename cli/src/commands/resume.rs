@@ -1,6 +1,6 @@
 //! `dtrain resume`, `dtrain attach` and `dtrain stop`: what to do with a trial that was launched.
 
-use crate::args::{ResumeArgs, TrialArgs};
+use crate::args::{ResumeArgs, RunningArgs};
 use crate::context::Context;
 use crate::drive::{How, Task, attach as attach_to, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
@@ -26,25 +26,36 @@ pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
     take_up(context, &args.trial.trial, How::Resume, args.detach)
 }
 
-/// Watches a trial.
-pub(crate) fn attach(context: &Context, args: &TrialArgs) -> Outcome {
+/// Watches a trial; without a name the one that runs, or the last one, which may have ended since somebody looked.
+pub(crate) fn attach(context: &Context, args: &RunningArgs) -> Outcome {
     let history = trials::read_history(context)?;
-    let id = trials::find(&history, &args.trial)?;
+    let name = match &args.trial {
+        Some(name) => name.clone(),
+        None => trials::only_running(context, &history)?.unwrap_or_else(|| "last".to_owned()),
+    };
+    let id = trials::find(&history, &name)?;
     if let Some(job) = job::elsewhere(context, &id) {
         if !trials::is_alive(context, &id) {
-            return Err(Failure::new(Exit::Usage, format!("job {job} of {} has ended", args.trial))
-                .hint(format!("`dtrain resume {}` continues from its newest checkpoint", args.trial)));
+            return Err(Failure::new(Exit::Usage, format!("job {job} of {name} has ended"))
+                .hint(format!("`dtrain resume {name}` continues from its newest checkpoint")));
         }
         return job::follow(context, &job, How::Attach);
     }
-    take_up(context, &args.trial, How::Attach, false)
+    drop(history);
+    take_up(context, &name, How::Attach, false)
 }
 
 /// Lets a trial stop, and waits until it has, unless another terminal watches it.
-pub(crate) fn stop(context: &Context, args: &TrialArgs) -> Outcome {
+pub(crate) fn stop(context: &Context, args: &RunningArgs) -> Outcome {
     catch_up(context);
     let history = trials::read_history(context)?;
-    let trial = trials::trial(context, &history, &args.trial)?;
+    let name = match &args.trial {
+        Some(name) => name.clone(),
+        None => trials::only_running(context, &history)?.ok_or_else(|| {
+            Failure::new(Exit::Usage, "no trial is running").hint("`dtrain history` lists all trials")
+        })?,
+    };
+    let trial = trials::trial(context, &history, &name)?;
     trials::refuse_imported(&trial)?;
     let label = &trial.row.label;
     if trial.row.status != Status::Running {

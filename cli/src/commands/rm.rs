@@ -42,7 +42,7 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
     catch_up(context);
     // Asked for before it is opened for writing, so that a missing history is not made.
     drop(trials::read_history(context)?);
-    let mut history = trials::open_history(context)?;
+    let mut history = open_for_removal(context)?;
     let wanted = wanted(context, &history, &args.trials)?;
     let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
     let folders = wanted.iter().flat_map(|trial| store::folders(&context.home, &trial.row.id));
@@ -51,6 +51,9 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
     if !confirm(context, &what, args.yes)? {
         context.out.say("nothing was removed");
         return Ok(Exit::Done);
+    }
+    if args.yes {
+        context.out.say(&format!("removing {} ({size} on this machine)", labels.join(", ")));
     }
     let mut report = Report { bytes: 0, trials: Vec::new() };
     for trial in &wanted {
@@ -75,6 +78,16 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
     }
     context.out.next("dtrain history");
     Ok(Exit::Done)
+}
+
+/// The history, for writing also where the disk is too full to share it.
+fn open_for_removal(context: &Context) -> Result<History, Failure> {
+    let path = context.home.history();
+    let opened = match History::open(&path) {
+        Err(error) if error.is_disk_full() => History::open_alone(&path),
+        opened => opened,
+    };
+    opened.map_err(|error| ledger(&error))
 }
 
 /// The trials that were named, each once. `Err` unless all of them can be removed.
@@ -134,6 +147,8 @@ fn refused(label: &str, error: &RemoveError) -> Failure {
             Failure::new(Exit::Usage, format!("{label} cannot be removed: {error}"))
                 .hint(format!("`dtrain stop {label}` stops it"))
         }
+        RemoveError::Ledger(error) if error.is_disk_full() => ledger(error)
+            .hint(format!("free some space on that disk, then `dtrain rm {label}` removes the rest")),
         RemoveError::Ledger(error) => ledger(error),
         RemoveError::Host(reason) => {
             Failure::new(Exit::Infrastructure, format!("{label} is not removed: a host refuses"))

@@ -5,7 +5,7 @@ use super::metrics;
 use super::number::{count, deviation, seconds};
 use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
-use super::table::{Style, Tone, age, cut, painted, width};
+use super::table::{Style, Tone, ago, cut, painted, width};
 use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
 use dtrain_recipes::Recipe;
@@ -67,13 +67,13 @@ fn head(trial: &Trial, style: Style) -> String {
         batch => format!(", batch {batch}, learning rate {}", rate(row.learning_rate)),
     };
     format!(
-        "{}  {}{ended}\n  {}\n  {}{how}, step {}, created {} ago\n",
+        "{}  {}{ended}\n  {}\n  {}{how}, step {}, created {}\n",
         painted(&row.label, Tone::Bold, style.paint),
         painted(&word.text, word.tone, style.paint),
         painted(&row.id.to_string(), Tone::Dim, style.paint),
         row.layout,
         row.step,
-        age(row.created_ms, style.now_ms),
+        ago(row.created_ms, style.now_ms),
     ) + &imported(trial)
         + &begins_with(trial)
         + &begins_with_folder(trial)
@@ -207,7 +207,7 @@ fn checkpoints(trial: &Trial, style: Style) -> Vec<Vec<String>> {
                 Some(reason) => format!("refused: {reason}"),
                 None => checkpoint.folder.display().to_string(),
             };
-            let made = format!("{} ago", age(checkpoint.at_ms, style.now_ms));
+            let made = ago(checkpoint.at_ms, style.now_ms);
             vec![format!("step {}", checkpoint.step), format!("attempt {}", checkpoint.attempt), made, state]
         })
         .collect();
@@ -250,7 +250,7 @@ fn tags(trial: &Trial) -> Vec<Vec<String>> {
 
 fn notes(trial: &Trial, style: Style) -> Vec<Vec<String>> {
     let line = |note: &dtrain_runner::ledger::Note| {
-        vec![format!("{} ago", age(note.at_ms, style.now_ms)), note.text.replace('\n', " ")]
+        vec![ago(note.at_ms, style.now_ms), note.text.replace('\n', " ")]
     };
     trial.notes.iter().map(line).collect()
 }

@@ -171,8 +171,12 @@ fn fit(columns: &[Column], rows: &[Vec<Text>], kept: &mut Vec<usize>, most: usiz
     }
 }
 
-/// How long ago, in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`.
+/// How long ago, in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`; or `in the future`, where the clock was wrong then or is
+/// wrong now.
 pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
+    if at_ms > now_ms.saturating_add(60_000) {
+        return "in the future".to_owned();
+    }
     let seconds = now_ms.saturating_sub(at_ms) / 1000;
     match seconds {
         0..120 => format!("{seconds}s"),
@@ -181,6 +185,12 @@ pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
         172_800..1_209_600 => format!("{}d", seconds / 86_400),
         _ => format!("{}w", seconds / 604_800),
     }
+}
+
+/// The same as a statement: `3h ago`, or `in the future`.
+pub(crate) fn ago(at_ms: u64, now_ms: u64) -> String {
+    let age = age(at_ms, now_ms);
+    if age.starts_with(|c: char| c.is_ascii_digit()) { format!("{age} ago") } else { age }
 }
 
 /// Comma-separated values (RFC 4180): one line for each row, fields quoted where they must be.
@@ -249,7 +259,9 @@ pub(crate) mod tests {
     fn ages_are_short() {
         let ages = [5, 119, 120, 7199, 7200, 172_799, 172_800, 1_209_600].map(|s| age(0, s * 1000));
         assert_eq!(ages, ["5s", "119s", "2m", "119m", "2h", "47h", "2d", "2w"]);
-        assert_eq!(age(9_000, 1_000), "0s", "a clock that went back");
+        assert_eq!(age(9_000, 1_000), "0s", "clocks of two hosts differ a little");
+        assert_eq!(age(3_600_000, 1_000), "in the future");
+        assert_eq!([ago(0, 5_000), ago(3_600_000, 1_000)], ["5s ago", "in the future"]);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::home::TrialFolder;
 use dtrain_protocol::TrialId;
 use rustix::fs::FlockOperation;
 use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::io::{self, Write};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -41,7 +41,11 @@ pub(crate) fn take(folder: &TrialFolder, trial: &TrialId) -> Result<Lock, DriveE
             Err(error) => return Err(wrong(error.into())),
         }
     }
-    file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())).map_err(wrong)?;
+    match file.set_len(0).and_then(|()| write!(file, "{}", std::process::id())) {
+        // On a full disk the lock holds all the same; others are not told whose it is.
+        Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
+        written => written.map_err(wrong)?,
+    }
     Ok(Lock { _file: file })
 }
 

@@ -259,6 +259,9 @@ pub enum DriveError {
         #[source]
         source: io::Error,
     },
+    /// It is being removed, and its checkpoints are gone.
+    #[error("trial {0} is partly removed: its checkpoints are gone")]
+    Removed(TrialId),
     /// Nothing of it runs.
     #[error("trial {0} is not running")]
     NothingRuns(TrialId),
@@ -284,7 +287,7 @@ pub enum DriveError {
     /// It has already been launched.
     #[error("trial {0} was launched before; it can be resumed, not started")]
     Launched(TrialId),
-    /// The history could not be read or written. The agent goes on; so can a later controller.
+    /// The history could not be read or written. The agent goes on, and so can a later controller, unless the history is gone.
     #[error("the history of the trial could not be kept")]
     Ledger(#[from] LedgerError),
     /// A file of the trial could not be used.

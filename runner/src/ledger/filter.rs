@@ -25,7 +25,7 @@ pub struct Filter {
 /// In which order.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Sort {
-    /// The newest first.
+    /// The one that was recorded last first.
     #[default]
     Newest,
     /// The best by its recipe's objective first.
@@ -178,9 +178,9 @@ impl Sort {
 
 impl Sort {
     /// The number that trials are sorted by, in SQL, with its values. Trials without it come last.
-    fn key(&self) -> (String, Vec<Sql>) {
+    fn key(&self, merged: bool) -> (String, Vec<Sql>) {
         let (text, values) = match self {
-            Self::Newest => ("trial.created_ms".to_owned(), Vec::new()),
+            Self::Newest => (if merged { "recorded.at_ms" } else { "NULL" }.to_owned(), Vec::new()),
             Self::Fastest => (list::SPEED.to_owned(), Vec::new()),
             Self::Best => {
                 (format!("CASE trial.goal WHEN 'max' THEN -({0}) ELSE {0} END", list::BEST), Vec::new())
@@ -202,7 +202,8 @@ impl Sort {
         (text, values)
     }
 
-    /// How two trials stand to each other, by the number that they are sorted by, when they were made, and by row.
+    /// How two trials stand to each other, by the number that they are sorted by, when they were made, and by row. Of the newest,
+    /// rows alone decide: trials are recorded in their order, whatever the clock said.
     pub(super) fn order(&self, one: (Option<f64>, u64, i64), other: (Option<f64>, u64, i64)) -> Ordering {
         let is_falling = matches!(self, Self::Newest | Self::Fastest);
         let numbers = match (one.0, other.0) {
@@ -210,8 +211,11 @@ impl Sort {
             (Some(one), Some(other)) => one.total_cmp(&other),
             (one, other) => one.is_none().cmp(&other.is_none()),
         };
-        let rows = (one.1, one.2).cmp(&(other.1, other.2));
-        numbers.then(if *self == Self::Newest { rows.reverse() } else { rows })
+        let rows = || match self {
+            Self::Newest => other.2.cmp(&one.2),
+            _ => (one.1, one.2).cmp(&(other.1, other.2)),
+        };
+        numbers.then_with(rows)
     }
 }
 
@@ -266,13 +270,25 @@ pub(super) fn column(key: &str) -> Option<&'static str> {
     })
 }
 
+/// When trials were recorded, for a history that has some of other machines: those by the clock of their machine; those of this one in
+/// the order of their rows, so that none is before an earlier one by a clock that went back.
+const RECORDED: &str = "
+    JOIN (SELECT trial.id AS id,
+                 CASE WHEN origin.trial IS NULL
+                      THEN max(CASE WHEN origin.trial IS NULL THEN trial.created_ms END) OVER (ORDER BY trial.id)
+                      ELSE trial.created_ms END AS at_ms
+          FROM trial LEFT JOIN origin ON origin.trial = trial.id) AS recorded ON recorded.id = trial.id";
+
 /// The query for everything but the status, which only life can tell; `part` is a condition on top, such as ` AND trial.id > 7`.
-pub(super) fn query(filter: &Filter, sort: &Sort, part: &str) -> (String, Vec<Sql>) {
-    let (key, mut values) = sort.key();
+/// `merged` says whether there are trials of other machines.
+pub(super) fn query(filter: &Filter, sort: &Sort, part: &str, merged: bool) -> (String, Vec<Sql>) {
+    let merged = merged && *sort == Sort::Newest;
+    let (key, mut values) = sort.key(merged);
     let mut text = format!(
-        "SELECT {}, {key} AS sort_key, trial.id AS row_number FROM {}\n WHERE 1{part}",
+        "SELECT {}, {key} AS sort_key, trial.id AS row_number FROM {}{}\n WHERE 1{part}",
         list::columns(),
-        list::TABLES
+        list::TABLES,
+        if merged { RECORDED } else { "" }
     );
     for (column, wanted) in [("recipe", &filter.recipe), ("search", &filter.study)] {
         if let Some(wanted) = wanted {
@@ -310,7 +326,13 @@ pub(super) fn query(filter: &Filter, sort: &Sort, part: &str) -> (String, Vec<Sq
         values.extend([key.clone().into(), (*value).into(), key.clone().into(), (*value).into()]);
     }
     text += match sort {
-        Sort::Newest => " ORDER BY trial.created_ms DESC, trial.id DESC",
+        Sort::Newest => {
+            if merged {
+                " ORDER BY sort_key DESC, trial.id DESC"
+            } else {
+                " ORDER BY trial.id DESC"
+            }
+        }
         Sort::Fastest => " ORDER BY sort_key IS NULL, sort_key DESC, trial.created_ms, trial.id",
         Sort::Best | Sort::Least(_) => " ORDER BY sort_key ASC NULLS LAST, trial.created_ms, trial.id",
     };

@@ -12,7 +12,7 @@ const MOST: u32 = 500;
 pub fn labels(history: &Path, beginning: &str) -> Vec<String> {
     names(
         history,
-        "SELECT label FROM trial WHERE substr(label, 1, length(?1)) = ?1 ORDER BY created_ms DESC, id DESC LIMIT ?2",
+        "SELECT label FROM trial WHERE substr(label, 1, length(?1)) = ?1 ORDER BY id DESC LIMIT ?2",
         beginning,
     )
 }

@@ -1,8 +1,9 @@
 //! Keeping news: facts, figures and the spool offset in one transaction, each of them once.
 
 use super::log::{Head, Log};
+use super::relocate::relocated;
 use super::state::State;
-use super::{Fault, History, figures, hosts, live, now_ms, points, stored, unstored};
+use super::{Damage, Fault, History, figures, hosts, live, now_ms, points, stored, unstored};
 use crate::checkpoints::ADOPTED;
 use crate::fact::{Ended, Fact, Ledger, LedgerError, News};
 use crate::strikes::Strike;
@@ -32,7 +33,16 @@ impl Ledger for History {
     }
 
     fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError> {
-        self.read("read facts from", |database| facts(database, row_of(database, trial)?, 0))
+        self.read("read facts from", |database| {
+            let mut facts = facts(database, row_of(database, trial)?, 0)?;
+            for fact in &mut facts {
+                if let Fact::CheckpointDurable { folder, .. } | Fact::CheckpointRefused { folder, .. } = fact
+                {
+                    *folder = relocated(self.root(), trial, std::mem::take(folder));
+                }
+            }
+            Ok(facts)
+        })
     }
 
     fn trained_ms(&self, trial: &TrialId) -> Result<Vec<(AttemptId, u64)>, LedgerError> {
@@ -79,7 +89,7 @@ impl History {
             let mut select = database.prepare(
                 "SELECT trial.uid, attempt.number FROM trial JOIN attempt ON attempt.trial = trial.id
                  WHERE trial.state = 'open' AND attempt.ended IS NULL
-                   AND NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id) ORDER BY trial.uid, attempt.number",
+                   AND NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id) ORDER BY trial.id, attempt.number",
             )?;
             let rows =
                 select.query_map([], |row| Ok((TrialId(row.get(0)?), AttemptId(unstored(row.get(1)?)))))?;
@@ -97,12 +107,19 @@ pub(super) fn row_of(database: &Connection, trial: &TrialId) -> Result<i64, Faul
         .ok_or_else(|| format!("it has no trial {trial}").into())
 }
 
-/// The facts of a trial after the first so many.
+/// The facts of a trial after the first so many. `Err` when one is missing: they are numbered without gaps.
 fn facts(database: &Connection, trial: i64, known: usize) -> Result<Vec<Fact>, Fault> {
     let mut select =
-        database.prepare_cached("SELECT json FROM fact WHERE trial = ?1 AND seq >= ?2 ORDER BY seq")?;
-    let rows = select.query_map([trial, stored(known as u64)], |row| row.get::<_, String>(0))?;
-    rows.map(|json| Ok(serde_json::from_str(&json?)?)).collect()
+        database.prepare_cached("SELECT seq, json FROM fact WHERE trial = ?1 AND seq >= ?2 ORDER BY seq")?;
+    let mut rows = select.query([trial, stored(known as u64)])?;
+    let mut found = Vec::new();
+    while let Some(row) = rows.next()? {
+        if row.get::<_, i64>(0)? != stored((known + found.len()) as u64) {
+            return Err(Damage("the order of the facts of a trial").into());
+        }
+        found.push(serde_json::from_str(row.get_ref(1)?.as_str()?)?);
+    }
+    Ok(found)
 }
 
 fn keep(transaction: &Transaction<'_>, trial: i64, news: &News, known: &mut Vec<Fact>) -> Result<(), Fault> {
@@ -253,8 +270,9 @@ fn is_known(known: &[Fact], fact: &Fact) -> bool {
 /// refused.
 fn newest_about<'a>(known: &'a [Fact], folder: &Path) -> Option<&'a Fact> {
     known.iter().rev().find(|fact| match fact {
+        // The state folder may have been moved since.
         Fact::CheckpointDurable { folder: of, .. } | Fact::CheckpointRefused { folder: of, .. } => {
-            of == folder
+            of.file_name() == folder.file_name()
         }
         _ => false,
     })
@@ -298,13 +316,19 @@ pub(super) fn add_fact(
         }
         Fact::CheckpointRefused { step, folder, reason } => {
             transaction.execute(
-                "UPDATE checkpoint SET refused = ?4 WHERE trial = ?1 AND step = ?2 AND folder = ?3",
-                params![trial, stored(step.0), folder.to_string_lossy(), reason],
+                "UPDATE checkpoint SET refused = ?4
+                 WHERE trial = ?1 AND step = ?2 AND (folder = ?3 OR substr(folder, -length(?5)) = ?5)",
+                params![trial, stored(step.0), folder.to_string_lossy(), reason, ending_of(folder)],
             )?;
         }
         Fact::TrialEnded { .. } | Fact::Resumed => {}
     }
     follow_state(transaction, trial, fact, now)
+}
+
+/// How the path of a folder ends, wherever the state folder lies.
+fn ending_of(folder: &Path) -> String {
+    folder.file_name().map_or_else(String::new, |name| format!("/{}", name.to_string_lossy()))
 }
 
 /// Brings the stored state after `fact` into the trial's row.

@@ -7,7 +7,7 @@ use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Goal;
 use rusqlite::types::Value as Sql;
-use rusqlite::{Connection, Row, params_from_iter};
+use rusqlite::{Connection, OptionalExtension, Row, params_from_iter};
 use serde::{Deserialize, Serialize};
 
 /// One line about a trial.
@@ -113,8 +113,11 @@ impl History {
     ) -> Result<Vec<TrialRow>, LedgerError> {
         self.read("list", |database| {
             let most = page.skip.saturating_add(page.limit);
-            let lines =
-                |part: &str, most| lines(database, filter::query(filter, sort, part), filter, most, is_alive);
+            let merged: bool =
+                database.query_row("SELECT EXISTS(SELECT 1 FROM origin)", [], |row| row.get(0))?;
+            let lines = |part: &str, most| {
+                lines(database, filter::query(filter, sort, part, merged), filter, most, is_alive)
+            };
             let live = live::trials(database)?;
             let mut found = if live.is_empty() {
                 lines("", most)?
@@ -131,6 +134,19 @@ impl History {
             found.truncate(usize::try_from(most).unwrap_or(usize::MAX));
             let skip = usize::try_from(page.skip).unwrap_or(usize::MAX);
             Ok(found.into_iter().skip(skip).map(|(line, ..)| line).collect())
+        })
+    }
+}
+
+impl History {
+    /// The label of the trial of this machine that was recorded last, and the latest time in its row: when it was made, launched or
+    /// ended, by the clock of that moment, in milliseconds since the Unix epoch. `None` without trials.
+    pub fn latest_ms(&self) -> Result<Option<(String, u64)>, LedgerError> {
+        self.read("read times from", |database| {
+            let query = "SELECT label, max(created_ms, coalesce(started_ms, 0), coalesce(ended_ms, 0)) FROM trial
+                 WHERE NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id) ORDER BY id DESC LIMIT 1";
+            let read = |row: &Row<'_>| Ok((row.get(0)?, unstored(row.get(1)?)));
+            Ok(database.query_row(query, [], read).optional()?)
         })
     }
 }

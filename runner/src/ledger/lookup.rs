@@ -24,6 +24,12 @@ pub enum LookupError {
         /// Labels of the trials, at most eight.
         matches: Vec<String>,
     },
+    /// It is a piece of an id that says too little.
+    #[error("no trial named `{name}`; the beginning of an id needs at least {LEAST} characters")]
+    Short {
+        /// What was typed.
+        name: String,
+    },
     /// The history could not be read.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -36,20 +42,26 @@ fn hint(near: &[String]) -> String {
     format!("; did you mean {}?", near.join(", "))
 }
 
+/// Characters of an id that name a trial, at least. An id begins with the time, so that its first characters are those of all
+/// trials of some years.
+const LEAST: usize = 8;
+
 /// What a name led to.
 enum Found {
     One(TrialId),
+    Short,
     Many(Vec<String>),
     None(Vec<String>),
 }
 
 impl History {
-    /// The trial called `name`: a label, an id, `last` for the newest, or the beginning of an id or a label
-    /// that only one trial has. Ids are found in either case.
+    /// The trial called `name`: a label, an id, `last` for the one that was recorded last, or the beginning of a label or of
+    /// an id that only one trial has. Labels come first; of an id at least eight characters count. Ids are found in either case.
     pub fn find(&self, name: &str) -> Result<TrialId, LookupError> {
         let found = self.read("look up a trial in", |database| find(database, name))?;
         match found {
             Found::One(trial) => Ok(trial),
+            Found::Short => Err(LookupError::Short { name: name.to_owned() }),
             Found::Many(matches) => Err(LookupError::Ambiguous { name: name.to_owned(), matches }),
             Found::None(near) => Err(LookupError::Unknown { name: name.to_owned(), near }),
         }
@@ -67,16 +79,25 @@ fn find(database: &Connection, name: &str) -> Result<Found, Fault> {
         }
     }
     if name == "last" {
-        let newest =
-            "SELECT uid, label FROM trial WHERE ?1 = 'last' ORDER BY created_ms DESC, id DESC LIMIT 1";
+        // Trials of other machines are recorded when they are imported; they are not what was done here last.
+        let newest = "SELECT uid, label FROM trial LEFT JOIN origin ON origin.trial = trial.id WHERE ?1 = 'last'
+            ORDER BY origin.trial IS NOT NULL, CASE WHEN origin.trial IS NOT NULL THEN created_ms END DESC, trial.id DESC
+            LIMIT 1";
         if let Some((uid, _)) = pairs(database, newest, name)?.pop() {
             return Ok(Found::One(TrialId(uid)));
         }
     }
-    let begins = "SELECT uid, label FROM trial
-        WHERE ?1 <> '' AND (substr(uid, 1, length(?1)) = upper(?1) OR substr(label, 1, length(?1)) = ?1)
-        ORDER BY created_ms DESC, id DESC LIMIT 9";
-    let mut matches = pairs(database, begins, name)?;
+    let labels = "SELECT uid, label FROM trial WHERE ?1 <> '' AND substr(label, 1, length(?1)) = ?1
+        ORDER BY id DESC LIMIT 9";
+    let ids = "SELECT uid, label FROM trial WHERE ?1 <> '' AND substr(uid, 1, length(?1)) = upper(?1)
+        ORDER BY id DESC LIMIT 9";
+    let mut matches = pairs(database, labels, name)?;
+    if matches.is_empty() {
+        matches = pairs(database, ids, name)?;
+        if !matches.is_empty() && name.chars().count() < LEAST {
+            return Ok(Found::Short);
+        }
+    }
     match matches.len() {
         0 => Ok(Found::None(near(database, name)?)),
         1 => Ok(Found::One(TrialId(matches.remove(0).0))),
@@ -92,11 +113,8 @@ fn pairs(database: &Connection, query: &str, name: &str) -> Result<Vec<(String, 
 
 /// The three labels most like `name`.
 fn near(database: &Connection, name: &str) -> Result<Vec<String>, Fault> {
-    let all = pairs(
-        database,
-        "SELECT uid, label FROM trial WHERE ?1 = ?1 ORDER BY created_ms DESC LIMIT 2000",
-        name,
-    )?;
+    let all =
+        pairs(database, "SELECT uid, label FROM trial WHERE ?1 = ?1 ORDER BY id DESC LIMIT 2000", name)?;
     let mut scored: Vec<_> =
         all.into_iter().map(|(_, label)| (strsim::jaro_winkler(name, &label), label)).collect();
     scored.retain(|(score, _)| *score > 0.7);

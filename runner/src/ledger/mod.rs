@@ -4,9 +4,11 @@
 //! questions; it does not decide what a fact is, and it does not look whether a process lives.
 
 mod bundle;
+mod check;
 mod children;
 mod chunk;
 mod create;
+mod fault;
 mod figures;
 mod filter;
 mod fold;
@@ -23,8 +25,11 @@ mod names;
 mod noise;
 mod open;
 mod points;
+mod presence;
 mod rates;
+mod relocate;
 mod show;
+mod snapshot;
 mod state;
 mod study;
 
@@ -47,7 +52,9 @@ pub use state::Status;
 pub use study::Tried;
 
 use crate::fact::LedgerError;
-use rusqlite::{Connection, ErrorCode, Transaction, TransactionBehavior};
+use fault::{Damage, fault};
+use presence::Presence;
+use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 
 /// Why something inside the ledger failed.
@@ -62,6 +69,7 @@ pub struct History {
     database: Connection,
     path: PathBuf,
     access: Access,
+    presence: Presence,
     known: Option<keep::Known>,
 }
 
@@ -81,14 +89,26 @@ impl History {
     ///
     /// An `Err` names what stands in the way: a network file system, a foreign file, a newer major version.
     pub fn open(path: &Path) -> Result<Self, LedgerError> {
-        let (database, access) = open::writer(path).map_err(|source| fault("open", path, source))?;
-        Ok(Self { database, path: path.to_path_buf(), access, known: None })
+        Self::of(path, open::writer(path, open::Sharing::Shared))
     }
 
     /// Opens an existing history for reading only; never waits for a writer.
+    ///
+    /// Where the folder cannot be written, or has no room, the history is read as it is at this moment.
     pub fn open_read_only(path: &Path) -> Result<Self, LedgerError> {
-        let (database, access) = open::reader(path).map_err(|source| fault("open", path, source))?;
-        Ok(Self { database, path: path.to_path_buf(), access, known: None })
+        Self::of(path, open::reader(path))
+    }
+
+    /// Opens an existing history for writing where the disk has no room for what programs share of it: no other program can use
+    /// it meanwhile.
+    pub fn open_alone(path: &Path) -> Result<Self, LedgerError> {
+        Self::of(path, open::writer(path, open::Sharing::Alone))
+    }
+
+    fn of(path: &Path, opened: Result<open::Opened, Fault>) -> Result<Self, LedgerError> {
+        let open::Opened { database, access, presence } =
+            opened.map_err(|source| fault("open", path, source))?;
+        Ok(Self { database, path: path.to_path_buf(), access, presence, known: None })
     }
 
     /// The file.
@@ -96,15 +116,9 @@ impl History {
         &self.path
     }
 
-    /// Reads the whole file; `Err` when something in it is not as it was written.
-    pub fn check(&self) -> Result<(), LedgerError> {
-        self.read("check", |database| {
-            let found: String = database.query_row("PRAGMA quick_check(1)", [], |row| row.get(0))?;
-            if found != "ok" {
-                return Err(damaged(&self.path, found.trim()));
-            }
-            live::check(database)
-        })
+    /// The state folder that it lies in.
+    fn root(&self) -> &Path {
+        self.path.parent().unwrap_or(Path::new(""))
     }
 
     /// Whether every write is refused, because the file is newer or was opened for reading.
@@ -119,7 +133,12 @@ impl History {
         work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>,
     ) -> Result<T, LedgerError> {
         let attempt = match &self.access {
-            Access::Write => transact(&mut self.database, work),
+            // What is committed to a file that is gone is lost, so that it counts only when the file is there afterwards.
+            Access::Write => self
+                .presence
+                .check()
+                .and_then(|()| transact(&mut self.database, work))
+                .and_then(|answer| self.presence.check().map(|()| answer)),
             Access::Read => Err("it was opened for reading only".into()),
             Access::Newer(version) => Err(open::too_new(version).into()),
         };
@@ -134,7 +153,10 @@ impl History {
     ) -> Result<T, LedgerError> {
         let snapshot = || -> Result<T, Fault> {
             let transaction = self.database.unchecked_transaction()?;
-            work(&transaction)
+            let answer = work(&transaction);
+            // Whatever was found, it is the file that counts.
+            self.presence.check()?;
+            answer
         };
         snapshot().map_err(|source| fault(doing, &self.path, source))
     }
@@ -148,35 +170,6 @@ fn transact<T>(
     let answer = work(&transaction)?;
     transaction.commit()?;
     Ok(answer)
-}
-
-fn fault(doing: &'static str, path: &Path, source: Fault) -> LedgerError {
-    let source = if is_damage(&*source) { damaged(path, &source.to_string()) } else { source };
-    LedgerError { doing, path: path.to_path_buf(), source }
-}
-
-/// Stored bytes are not as they were written.
-#[derive(Debug, thiserror::Error)]
-#[error("{0} is not as it was written")]
-struct Damage(&'static str);
-
-/// Whether the file is not as it was written.
-fn is_damage(error: &(dyn std::error::Error + Send + Sync + 'static)) -> bool {
-    if error.is::<Damage>() {
-        return true;
-    }
-    let code = error.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
-    matches!(code, Some(ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase))
-}
-
-fn damaged(path: &Path, found: &str) -> Fault {
-    let path = path.display();
-    format!(
-        "the file is damaged ({found}); move {path}, {path}-wal and {path}-shm aside, and the next command \
-        creates a new history. \
-         Plans, spools and checkpoints of all trials stay below trials/"
-    )
-    .into()
 }
 
 /// Milliseconds since the Unix epoch by this host's clock; for display, never for order.

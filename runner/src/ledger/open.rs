@@ -1,33 +1,55 @@
 //! Opening the file: where it may lie, who may read it, and how SQLite is told to keep its word.
 
-use super::{Access, Fault, Ground, migrate};
+use super::fault::is_unwritable;
+use super::presence::Presence;
+use super::{Access, Fault, Ground, migrate, snapshot};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::fs::{DirBuilder, OpenOptions};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// `DTRN`: says that a file is ours.
-const APPLICATION_ID: i32 = 0x4454_524E;
+pub(super) const APPLICATION_ID: i32 = 0x4454_524E;
 
 /// How long a writer waits for the others: longer than a backup, or a program that looks into the file, holds it.
 pub(super) const BUSY: Duration = Duration::from_secs(60);
 
+/// An open history.
+pub(super) struct Opened {
+    pub(super) database: Connection,
+    pub(super) access: Access,
+    pub(super) presence: Presence,
+}
+
+/// Whether other programs may use the file meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sharing {
+    /// Any number of them.
+    Shared,
+    /// None, so that no shared memory is needed beside the file.
+    Alone,
+}
+
 /// Opens for writing; makes folder (0700) and file (0600) where there are none.
-pub(super) fn writer(path: &Path) -> Result<(Connection, Access), Fault> {
+pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<Opened, Fault> {
     let folder = folder(path);
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
     let journal = Ground::of(&folder)?.journal(path)?;
-    OpenOptions::new().create(true).append(true).mode(0o600).open(path)?;
+    create(path)?;
     let mut database = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
     database.busy_timeout(BUSY)?;
+    if sharing == Sharing::Alone {
+        database.query_row("PRAGMA locking_mode=EXCLUSIVE", [], |_| Ok(()))?;
+    }
     recognise(&database)?;
     let version = migrate::version(&database)?;
     if version.is_newer_than(migrate::CURRENT) {
-        return Ok((read_newer(database, version)?, Access::Newer(version.to_string())));
+        return opened_newer(path, database, version);
     }
     until_free(|| {
         let switch = format!("PRAGMA journal_mode={journal}");
@@ -35,15 +57,36 @@ pub(super) fn writer(path: &Path) -> Result<(Connection, Access), Fault> {
     })?;
     configure(&database)?;
     migrate::migrate(&mut database, path, migrate::STEPS)?;
-    Ok((database, Access::Write))
+    Ok(Opened { database, access: Access::Write, presence: Presence::of(path)? })
 }
 
 /// Opens for reading; an `Err` where there is no file.
-pub(super) fn reader(path: &Path) -> Result<(Connection, Access), Fault> {
-    if !path.exists() {
+pub(super) fn reader(path: &Path) -> Result<Opened, Fault> {
+    if !path.try_exists()? {
         return Err("there is no history yet; `dtrain run` creates one".into());
     }
     Ground::of(&folder(path))?.journal(path)?;
+    let opened = match shared_reader(path) {
+        Err(fault) if is_unwritable(&fault) => {
+            let (database, presence) = snapshot::open(path)?;
+            let version = migrate::version(&database)?;
+            if version.is_newer_than(migrate::CURRENT) {
+                let access = Access::Newer(version.to_string());
+                let database = read_newer(database, version)?;
+                Opened { database, access, presence }
+            } else {
+                Opened { database, access: Access::Read, presence }
+            }
+        }
+        opened => opened?,
+    };
+    opened.database.pragma_update(None, "temp_store", "MEMORY")?;
+    opened.database.pragma_update(None, "query_only", true)?;
+    Ok(opened)
+}
+
+/// Opens for reading while others write.
+fn shared_reader(path: &Path) -> Result<Opened, Fault> {
     let database = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
@@ -52,16 +95,19 @@ pub(super) fn reader(path: &Path) -> Result<(Connection, Access), Fault> {
     recognise(&database)?;
     let version = migrate::version(&database)?;
     if version.is_newer_than(migrate::CURRENT) {
-        return Ok((read_newer(database, version)?, Access::Newer(version.to_string())));
+        return opened_newer(path, database, version);
     }
     if migrate::CURRENT.is_newer_than(version) {
         drop(database);
-        drop(writer(path)?);
-        return reader(path);
+        drop(writer(path, Sharing::Shared)?);
+        return shared_reader(path);
     }
-    database.pragma_update(None, "temp_store", "MEMORY")?;
-    database.pragma_update(None, "query_only", true)?;
-    Ok((database, Access::Read))
+    Ok(Opened { database, access: Access::Read, presence: Presence::of(path)? })
+}
+
+fn opened_newer(path: &Path, database: Connection, version: migrate::Version) -> Result<Opened, Fault> {
+    let database = read_newer(database, version)?;
+    Ok(Opened { database, access: Access::Newer(version.to_string()), presence: Presence::of(path)? })
 }
 
 /// Opens for a quick look; `None` where there is nothing to look at. Whoever writes is not waited for.
@@ -102,6 +148,16 @@ fn configure(database: &Connection) -> Result<(), Fault> {
     Ok(())
 }
 
+/// Fails unless the file is a history.
+pub(super) fn recognise_ours(database: &Connection) -> Result<(), Fault> {
+    let id: i32 = database.pragma_query_value(None, "application_id", |row| row.get(0))?;
+    if id == APPLICATION_ID {
+        Ok(())
+    } else {
+        Err("it is a database of another program; choose another file".into())
+    }
+}
+
 /// Fails when the file belongs to another program; marks an empty one as ours.
 fn recognise(database: &Connection) -> Result<(), Fault> {
     let id: i32 = match database.pragma_query_value(None, "application_id", |row| row.get(0)) {
@@ -139,6 +195,15 @@ fn until_free(mut work: impl FnMut() -> rusqlite::Result<()>) -> Result<(), Faul
             }
             other => return Ok(other?),
         }
+    }
+}
+
+/// Makes an empty file that its owner alone may read, where there is none. One that is there is not opened: closing it would end
+/// the locks of all connections that this process has to it.
+fn create(path: &Path) -> io::Result<()> {
+    match OpenOptions::new().create_new(true).write(true).mode(0o600).open(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made.map(drop),
     }
 }
 

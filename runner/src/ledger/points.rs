@@ -99,16 +99,17 @@ fn by_attempt(
     rank: Rank,
 ) -> Result<Vec<(AttemptId, Vec<Sample>)>, Fault> {
     let mut select = database.prepare_cached(
-        "SELECT series.id, series.attempt FROM series JOIN key ON key.id = series.key
+        "SELECT series.id, series.attempt, series.last_step FROM series JOIN key ON key.id = series.key
          WHERE trial = ?1 AND key.name = ?2 AND rank = ?3 ORDER BY attempt",
     )?;
     let rows = select.query_map(params![trial, key, rank.0], |row| {
-        Ok((row.get::<_, i64>(0)?, AttemptId(unstored(row.get(1)?))))
+        let of = Sealed { series: row.get(0)?, last_step: row.get(2)? };
+        Ok((of, AttemptId(unstored(row.get(1)?))))
     })?;
     let log = live::read(database, trial)?;
     rows.map(|row| {
         let (series, attempt) = row?;
-        Ok((attempt, whole(database, series, log.as_ref())?))
+        Ok((attempt, whole(database, &series, log.as_ref())?))
     })
     .collect()
 }
@@ -116,28 +117,52 @@ fn by_attempt(
 /// The points of one attempt of a series, as a bundle names it.
 pub(super) fn of_attempt(database: &Connection, trial: i64, of: &Series) -> Result<Vec<Sample>, Fault> {
     let found = find(database, trial, &of.key, Rank(of.rank), AttemptId(of.attempt))?;
-    let Some((series, _)) = found else { return Ok(Vec::new()) };
-    whole(database, series, live::read(database, trial)?.as_ref())
+    let Some((series, last_step)) = found else { return Ok(Vec::new()) };
+    whole(database, &Sealed { series, last_step }, live::read(database, trial)?.as_ref())
+}
+
+/// A series, and its last sealed step; -1 where none is.
+struct Sealed {
+    series: i64,
+    last_step: i64,
 }
 
 /// All points of a stored series by step; of two with the same step, the later wins.
-fn whole(database: &Connection, series: i64, log: Option<&Log>) -> Result<Vec<Sample>, Fault> {
-    let mut samples = sealed(database, series)?;
-    samples.extend(live::points_of(log, series)?);
+fn whole(database: &Connection, of: &Sealed, log: Option<&Log>) -> Result<Vec<Sample>, Fault> {
+    let mut samples = sealed(database, of)?;
+    samples.extend(live::points_of(log, of.series)?);
     Ok(live::in_order(samples))
 }
 
-fn sealed(database: &Connection, series: i64) -> Result<Vec<Sample>, Fault> {
-    let mut select = database.prepare_cached("SELECT data FROM chunk WHERE series = ?1 ORDER BY number")?;
+/// The sealed points of a series. `Err` when a chunk cannot be read, or one is missing: rows have no checksum of their own.
+fn sealed(database: &Connection, of: &Sealed) -> Result<Vec<Sample>, Fault> {
+    let mut select =
+        database.prepare_cached("SELECT number, data FROM chunk WHERE series = ?1 ORDER BY number")?;
     let mut samples = Vec::new();
-    let mut rows = select.query([series])?;
+    let mut rows = select.query([of.series])?;
+    let mut next = 0;
     while let Some(row) = rows.next()? {
-        let data = row.get_ref(0)?.as_blob()?;
+        if row.get_ref(0)?.as_i64().ok() != Some(next) {
+            return Err(Damage("the order of the chunks of points").into());
+        }
+        next += 1;
+        let data = row.get_ref(1)?.as_blob().map_err(|_| Damage("a chunk of points"))?;
         samples.extend(decode(data).ok_or(Damage("a chunk of points"))?);
     }
     // A controller older than version 1.4 that is still at work adds rows.
-    samples.extend(unsealed_rows(database, series)?);
-    Ok(samples)
+    samples.extend(unsealed_rows(database, of.series)?);
+    let has_last = of.last_step < 0 || samples.iter().any(|sample| stored(sample.step) == of.last_step);
+    if has_last { Ok(samples) } else { Err(Damage("a series of points, whose end is missing,").into()) }
+}
+
+/// Reads all sealed points; `Err` when some are not as they were written.
+pub(super) fn check(database: &Connection) -> Result<(), Fault> {
+    let mut select = database.prepare("SELECT id, last_step FROM series")?;
+    let mut rows = select.query([])?;
+    while let Some(row) = rows.next()? {
+        sealed(database, &Sealed { series: row.get(0)?, last_step: row.get(1)? })?;
+    }
+    Ok(())
 }
 
 /// The newest points of a series as versions before 1.4 kept them: one row each.

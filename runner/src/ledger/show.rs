@@ -4,6 +4,7 @@ mod outline;
 
 pub use outline::TrialOutline;
 
+use super::relocate::relocated;
 use super::{
     Fault, History, NoiseScale, Param, Parent, Predicted, Source, Status, Summary, TrialRow, figures, keep,
     list, live, noise, now_ms, unstored,
@@ -107,12 +108,30 @@ pub struct Note {
 impl History {
     /// Everything about a trial but its points; `is_alive` says whether anybody is at work on it.
     pub fn trial(&self, trial: &TrialId, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<Trial, LedgerError> {
-        self.read("read a trial from", |database| show(database, keep::row_of(database, trial)?, is_alive))
+        self.read("read a trial from", |database| {
+            let mut found = show(database, keep::row_of(database, trial)?, is_alive)?;
+            self.relocate(trial, &mut found.checkpoints);
+            if let Some(parent) = &mut found.parent {
+                parent.folder = relocated(self.root(), &parent.trial, std::mem::take(&mut parent.folder));
+            }
+            Ok(found)
+        })
     }
 
     /// All checkpoints of a trial, oldest first, refused ones included.
     pub fn checkpoints(&self, trial: &TrialId) -> Result<Vec<Checkpoint>, LedgerError> {
-        self.read("read checkpoints from", |database| checkpoints(database, keep::row_of(database, trial)?))
+        self.read("read checkpoints from", |database| {
+            let mut found = checkpoints(database, keep::row_of(database, trial)?)?;
+            self.relocate(trial, &mut found);
+            Ok(found)
+        })
+    }
+
+    /// Names the folders of checkpoints as they lie below the state folder in use.
+    fn relocate(&self, trial: &TrialId, checkpoints: &mut [Checkpoint]) {
+        for saved in checkpoints {
+            saved.folder = relocated(self.root(), trial, std::mem::take(&mut saved.folder));
+        }
     }
 
     /// Adds a note.

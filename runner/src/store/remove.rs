@@ -4,7 +4,7 @@ use super::freed;
 use crate::driver::{DriveError, Lock, processes, take_lock};
 use crate::durable;
 use crate::fact::LedgerError;
-use crate::home::Home;
+use crate::home::{Home, TrialFolder};
 use crate::launch::{LocalLauncher, slurm};
 use crate::ledger::History;
 use dtrain_protocol::TrialId;
@@ -75,6 +75,9 @@ pub fn folders(home: &Home, trial: &TrialId) -> Vec<PathBuf> {
 /// 3. The history forgets it, in one transaction. From here on it is gone for every command.
 /// 4. Its folders go last. `leftovers` finds one with a mark that the history does not know. Were they removed before step 3, a
 ///    crash would leave a trial that `resume` trains again from its first step.
+///
+/// Where the history cannot forget it because the disk is full, its files go first, behind a second mark that keeps every
+/// controller away from it.
 pub fn remove(
     home: &Home,
     history: &mut History,
@@ -90,10 +93,16 @@ pub fn remove(
     let all = folders(home, trial);
     let bytes = freed(&all);
     for folder in &all {
-        mark(folder)?;
+        mark(folder, MARK)?;
     }
     elsewhere().map_err(RemoveError::Host)?;
-    history.delete(trial, is_alive)?;
+    match history.delete(trial, is_alive) {
+        Err(error) if error.is_disk_full() => {
+            all.iter().try_for_each(|folder| empty(folder))?;
+            history.delete(trial, is_alive)?;
+        }
+        deleted => deleted?,
+    }
     for folder in &all {
         remove_tree(folder)?;
     }
@@ -103,8 +112,25 @@ pub fn remove(
 /// Name of the file in the folder of a trial that is to be removed.
 pub(super) const MARK: &str = "removed";
 
-fn mark(folder: &Path) -> Result<(), RemoveError> {
-    let path = folder.join(MARK);
+/// Name of the file in the folder of a trial whose files are gone although the history still knows it.
+const EMPTIED: &str = "emptied";
+
+/// Whether the files of a trial were removed before the history could forget it.
+pub(crate) fn is_emptied(folder: &TrialFolder) -> bool {
+    folder.path().join(EMPTIED).exists()
+}
+
+/// Removes what takes room in the folder of a trial, and keeps its lock.
+fn empty(folder: &Path) -> Result<(), RemoveError> {
+    mark(folder, EMPTIED)?;
+    let trial = TrialFolder::at(folder);
+    let spools = folder.join("spool");
+    [trial.checkpoints(), spools, trial.logs()].iter().try_for_each(|folder| remove_tree(folder))
+}
+
+/// Puts an empty file into a folder, for which a full disk has room.
+fn mark(folder: &Path, name: &str) -> Result<(), RemoveError> {
+    let path = folder.join(name);
     durable::write(&path, b"")
         .and_then(|()| durable::sync_folder(folder))
         .map_err(|source| RemoveError::Folder { path, source })
@@ -149,6 +175,19 @@ pub fn remove_folder(home: &Home, trial: &TrialId) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_emptied_folder_keeps_its_lock_and_says_so() {
+        let root = tempfile::tempdir().expect("a folder");
+        let folder = TrialFolder::at(root.path().join("trials/01A"));
+        folder.create().expect("made");
+        fs::write(folder.lock(), "1").expect("a file");
+        fs::write(folder.checkpoints().join("part"), "bytes").expect("a file");
+        assert!(!is_emptied(&folder));
+        empty(folder.path()).expect("emptied");
+        assert!(is_emptied(&folder) && folder.lock().exists() && !folder.checkpoints().exists());
+        empty(folder.path()).expect("it may be repeated");
+    }
 
     #[test]
     fn a_host_removes_the_folder_of_a_trial_and_nothing_beside_it() {

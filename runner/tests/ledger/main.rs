@@ -8,6 +8,7 @@ mod hosts;
 mod keep;
 mod mutated;
 mod open_points;
+mod order;
 mod processes;
 mod study;
 mod support;

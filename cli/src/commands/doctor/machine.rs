@@ -1,6 +1,6 @@
 //! What `doctor` looks at on this machine.
 
-use super::{Finding, Verdict, gpu};
+use super::{Finding, gpu};
 use dtrain_recipes::Bytes;
 use dtrain_recipes::sharing::git_command;
 use dtrain_runner::ledger::{Ground, History};
@@ -9,17 +9,18 @@ use rustix::fs::{MemfdFlags, memfd_create, statvfs};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// Everything there is to look at, state first.
 pub(super) fn checks(home: &Home) -> Vec<Finding> {
     let mut checks = vec![program()];
     let state = state_folder(home.path());
-    let is_usable = state.verdict != Verdict::Bad;
     checks.push(state);
-    if is_usable {
+    // Also what cannot be written may be read.
+    if home.path().is_dir() {
         checks.extend([file_system(home.path()), disk(home.path()), history(&home.history())]);
     }
-    checks.extend([cores(), memory(), shared_memory(), open_files(), git(), clock()]);
+    checks.extend([cores(), memory(), shared_memory(), open_files(), git(), clock(&home.history())]);
     checks.extend(gpu::checks());
     checks
 }
@@ -89,7 +90,7 @@ fn disk(path: &Path) -> Finding {
 
 fn history(path: &Path) -> Finding {
     let name = "history";
-    if !path.exists() {
+    if path.try_exists().is_ok_and(|exists| !exists) {
         return Finding::good(name, "none yet");
     }
     match History::open_read_only(path).and_then(|history| history.check()) {
@@ -166,22 +167,66 @@ fn git() -> Finding {
     }
 }
 
-fn clock() -> Finding {
-    let modified = std::env::current_exe().and_then(fs::metadata).and_then(|found| found.modified());
-    match modified.map(|built| built.elapsed()) {
-        Ok(Err(ahead)) if ahead.duration().as_secs() > 60 => Finding::bad(
-            "clock",
-            "it is earlier than the build time of this program",
-            "set the clock; trials are listed by time, and certificates have a validity",
-        ),
-        _ => Finding::good("clock", "plausible"),
+/// Clocks of two hosts, or of one before and after it was set, may differ by this.
+const LEEWAY: Duration = Duration::from_secs(60);
+
+/// A program is hardly older than this: ten years.
+const OLDEST: Duration = Duration::from_secs(315_576_000);
+
+fn clock(history: &Path) -> Finding {
+    let built = std::env::current_exe().and_then(fs::metadata).and_then(|found| found.modified());
+    let latest = History::open_read_only(history).and_then(|history| history.latest_ms());
+    let latest = latest.ok().flatten().map(|(label, ms)| (label, UNIX_EPOCH + Duration::from_millis(ms)));
+    clock_of(SystemTime::now(), built.ok(), latest)
+}
+
+/// Judges the time `now` by that at which this program was built, and the latest of the trial that was recorded last.
+fn clock_of(now: SystemTime, built: Option<SystemTime>, latest: Option<(String, SystemTime)>) -> Finding {
+    let name = "clock";
+    let ahead = |of: SystemTime| of.duration_since(now).ok().filter(|ahead| *ahead > LEEWAY);
+    let days = |span: Duration| match span.as_secs() {
+        seconds @ ..172_800 => format!("{} min", seconds / 60),
+        seconds => format!("{} days", seconds / 86_400),
+    };
+    if built.and_then(ahead).is_some() {
+        let fix = "set the clock; the times of trials come from it";
+        return Finding::bad(name, "it is earlier than the build time of this program", fix);
+    }
+    if let Some((label, ahead)) = latest.and_then(|(label, at)| Some((label, ahead(at)?))) {
+        let found = format!("it is {} earlier than the newest trial, {label}", days(ahead));
+        return Finding::poor(name, found, "set the clock, unless it was wrong when that trial ran");
+    }
+    match built.and_then(|built| now.duration_since(built).ok()).filter(|age| *age > OLDEST) {
+        Some(age) => {
+            let found = format!("it is {} later than the build of this program", days(age));
+            Finding::poor(name, found, "set the clock, unless the program is that old")
+        }
+        None => Finding::good(name, "plausible"),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::Verdict;
     use super::*;
     use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_clock_is_compared_with_the_program_and_with_the_newest_trial() {
+        let at = |days: u64| UNIX_EPOCH + Duration::from_secs(days * 86_400);
+        let verdict = |now, latest: Option<u64>| {
+            let finding =
+                clock_of(at(now), Some(at(20_000)), latest.map(|days| ("a-1".to_owned(), at(days))));
+            (finding.verdict, finding.found)
+        };
+        assert_eq!(verdict(20_010, None).0, Verdict::Good);
+        assert_eq!(verdict(20_010, Some(20_009)).0, Verdict::Good);
+        assert_eq!(verdict(19_990, None).0, Verdict::Bad);
+        let (poor, found) = verdict(20_010, Some(20_013));
+        assert_eq!(poor, Verdict::Poor);
+        assert!(found.contains("3 days earlier than the newest trial, a-1"), "{found}");
+        assert_eq!(verdict(20_000 + 5000, None).0, Verdict::Poor, "fourteen years on");
+    }
 
     #[test]
     fn memory_is_read_in_bytes() {

@@ -3,6 +3,7 @@
 mod attempt;
 mod blame;
 mod listen;
+mod unrecorded;
 mod wait;
 
 use super::link::Link;
@@ -16,6 +17,7 @@ use crate::home::TrialFolder;
 use crate::launch::{Fenced, Launcher, LocalLauncher, Usable};
 use crate::machine::{Blame, Effect, Input, Machine, Moment};
 use crate::seen::{Seen, Status};
+use crate::store;
 use blame::Reports;
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use std::collections::{BTreeSet, VecDeque};
@@ -78,6 +80,9 @@ impl<'a> Engine<'a> {
         let path = folder.path().to_owned();
         folder.create().map_err(|source| DriveError::Folder { doing: "create", path, source })?;
         let lock = lock::take(&folder, drive.trial)?;
+        if store::is_emptied(&folder) {
+            return Err(DriveError::Removed(drive.trial.clone()));
+        }
         let here =
             || -> Box<dyn Launcher> { Box::new(LocalLauncher::starting(&folder, &drive.programs.agent)) };
         let launcher = drive.launcher.take().unwrap_or_else(here);
@@ -136,6 +141,11 @@ impl<'a> Engine<'a> {
     ///
     /// `may_give_up` is whether what lies on a host that cannot be asked is given up after a while; otherwise that is an `Err`.
     pub(super) fn settle(&mut self, may_give_up: bool) -> Result<(), DriveError> {
+        let settled = self.find_out(may_give_up);
+        self.stop_unrecorded(settled)
+    }
+
+    fn find_out(&mut self, may_give_up: bool) -> Result<(), DriveError> {
         self.may_give_up = may_give_up;
         if let Some(attempt) = self.machine.open() {
             self.kept = self.drive.ledger.offset(self.drive.trial, attempt)?;
@@ -147,6 +157,11 @@ impl<'a> Engine<'a> {
 
     /// Drives the trial until it is over, or until its controller may leave.
     pub(super) fn run(&mut self) -> Result<Outcome, DriveError> {
+        let ended = self.run_on();
+        self.stop_unrecorded(ended)
+    }
+
+    fn run_on(&mut self) -> Result<Outcome, DriveError> {
         self.may_give_up = true;
         loop {
             self.digest()?;

@@ -1,0 +1,51 @@
+//! A trial whose history is gone: it stops, as nobody could record how it goes on, and no later controller would know of it.
+
+use super::{BEAT, Engine};
+use crate::agent::{SpoolRecord, TO_STOP};
+use crate::driver::DriveError;
+use crate::seen::{Seen, Status};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Instant;
+
+impl Engine<'_> {
+    /// Stops what runs where `result` says that the history is gone; gives `result` back.
+    pub(super) fn stop_unrecorded<T>(&mut self, result: Result<T, DriveError>) -> Result<T, DriveError> {
+        if let Err(DriveError::Ledger(error)) = &result
+            && error.is_gone()
+        {
+            self.stop_without_history();
+        }
+        result
+    }
+
+    fn stop_without_history(&mut self) {
+        let Some(attempt) = self.machine.open() else { return };
+        self.drive.observer.observe(&Seen::Status(Status::Stopping {
+            attempt,
+            killed_after_seconds: Some(TO_STOP.as_secs_f64()),
+        }));
+        self.send_stop();
+        if !self.comes_to_its_end() {
+            self.drive.observer.observe(&Seen::Status(Status::Killing { attempt }));
+        }
+        // What cannot be killed is not told: the failure is about the history.
+        drop(self.wait(|launcher| launcher.kill(attempt)));
+    }
+
+    /// Waits until the agent says that its attempt is over, or is gone; tells whether it does so in time. An interrupt ends the wait.
+    fn comes_to_its_end(&mut self) -> bool {
+        let until = Instant::now() + TO_STOP;
+        while let Some(link) = &self.link
+            && Instant::now() < until
+            && !self.drive.interrupts.is_pending()
+        {
+            match link.heard.recv_timeout(BEAT) {
+                Ok(Ok((_, SpoolRecord::Over { .. }))) | Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => {
+                    return true;
+                }
+                Ok(Ok(_)) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        false
+    }
+}
