@@ -205,6 +205,15 @@ fn the_index_lists_every_page() {
     assert!(missing.is_empty(), "docs/README.md does not link to {missing:?}");
 }
 
+#[test]
+fn the_page_of_keys_is_what_the_program_prints() {
+    let printed = House::default().expect(0, ["recipe", "keys"]).stdout;
+    let printed = String::from_utf8(printed).expect("text");
+    let page = blocks("docs/recipe-keys.md");
+    let [block] = &page[..] else { panic!("one block with the keys") };
+    assert!(block.text == printed, "put the output of `dtrain recipe keys` into the block of docs/recipe-keys.md");
+}
+
 /// A message that is worded anew would not be found by those who search the page for it.
 #[test]
 fn every_message_of_when_it_fails_is_printed_by_the_program() {
