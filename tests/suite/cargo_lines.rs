@@ -95,6 +95,13 @@ fn check(metadata: &Value, line: &str) -> Result<(), String> {
             ref several => Err(format!("cargo could choose from {several:?}")),
         },
         Some("build" | "install" | "check") => tree(&own),
+        Some("uninstall") => {
+            let mut packages = metadata["packages"].as_array().expect("packages").iter();
+            let is_known = packages.any(|package| {
+                Some(package["name"].as_str().expect("a name")) == own.get(2).map(String::as_str)
+            });
+            if is_known { Ok(()) } else { Err("there is no such package".to_owned()) }
+        }
         Some("bench") => {
             if !own.iter().any(|word| word == "--workspace") {
                 return Err("without --workspace it takes only the default member".to_owned());

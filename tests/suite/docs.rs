@@ -25,13 +25,14 @@ stop = { steps = 1000 }
 "#;
 
 /// Programs that a block of other programs' commands may call.
-const OTHERS: [&str; 14] = [
+const OTHERS: [&str; 15] = [
     "apt-get",
     "cargo",
     "cli/packaging/static-build",
     "docker",
     "export",
     "git",
+    "mkdir",
     "hf",
     "python3",
     "ssh",
@@ -211,7 +212,10 @@ fn the_page_of_keys_is_what_the_program_prints() {
     let printed = String::from_utf8(printed).expect("text");
     let page = blocks("docs/recipe-keys.md");
     let [block] = &page[..] else { panic!("one block with the keys") };
-    assert!(block.text == printed, "put the output of `dtrain recipe keys` into the block of docs/recipe-keys.md");
+    assert!(
+        block.text == printed,
+        "put the output of `dtrain recipe keys` into the block of docs/recipe-keys.md"
+    );
 }
 
 /// A message that is worded anew would not be found by those who search the page for it.

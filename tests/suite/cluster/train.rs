@@ -122,7 +122,12 @@ pub(crate) fn nothing_is_left(lab: &Lab, hosts: &[&str]) {
 fn four_hosts_train_the_quickstart_through_a_bastion() {
     let Some(lab) = Lab::start(4) else { return };
     let quickstart = fs::read_to_string(root().join("examples/quickstart/recipe.toml")).expect("it is there");
-    let settings = ["data.train=['text.txt']", "objective.stop={ steps = 10 }", "cluster.ranks=4"];
+    let settings = [
+        "data.train=['text.txt']",
+        "data.tokenizer=bytes",
+        "objective.stop={ steps = 10 }",
+        "cluster.ranks=4",
+    ];
     let mut run = Run::start(&lab, &quickstart, &settings);
     for host in ["node1", "node2", "node3", "node4"] {
         println!("{}", run.hears(&format!("{host}: connected in")).1);
