@@ -84,14 +84,14 @@ fn a_flag_is_left_out_by_its_value() {
     house.file("train.py", "import sys\nprint('given', sys.argv[1:])\n");
     let recipe = house.file(
         "recipe.toml",
-        "name = \"flag\"\n[model]\nkind = \"command\"\nargv = [\"python3\", \"train.py\", \"{params.amp}\", \"\"]\n\
+        "name = \"flag\"\n[model]\nkind = \"command\"\nargv = [\"python3\", \"train.py\", \"{params.amp}\"]\n\
          [params]\namp = { choices = [\"--amp\", \"\"] }\n",
     );
     let recipe = recipe.to_str().expect("UTF-8");
     house.expect(0, ["run", recipe]);
-    assert!(text(&house, &["logs", "last"]).contains("given ['--amp', '']"));
+    assert!(text(&house, &["logs", "last"]).contains("given ['--amp']"));
     house.expect(0, ["run", recipe, "--set", "params.amp="]);
-    assert!(text(&house, &["logs", "last"]).contains("given ['']"));
+    assert!(text(&house, &["logs", "last"]).contains("given []"));
 }
 
 #[test]

@@ -111,7 +111,7 @@ fn a_damaged_checkpoint_that_is_named_is_refused_before_a_trial_is_made() {
     for command in [
         &["resume", "last@30", "--set", "objective.stop.steps=40"][..],
         &["model", "evaluate", "last", "--step", "30"],
-        &["checkpoint", "pull", "last", "--step", "30", "--to", "pulled"],
+        &["checkpoint", "pull", "last", "30", "--to", "pulled"],
     ] {
         let said = words(&house, 6, command);
         for part in ["rank-00000.safetensors", "table-mlp-1@28"] {

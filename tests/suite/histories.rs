@@ -107,7 +107,7 @@ fn stop_without_a_name_means_what_runs() {
     // The newest is not the one that runs.
     house.expect(0, ["stop", "two-1"]);
     let said = words(&house, 0, &["stop"]);
-    assert!(said.contains("asked one-1 to finish"), "{said}");
+    assert!(said.contains("asked one-1 to stop"), "{said}");
     let said = words(&house, 2, &["stop"]);
     assert!(said.contains("no trial is running"), "{said}");
 }

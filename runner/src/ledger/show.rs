@@ -163,6 +163,36 @@ impl History {
         })
     }
 
+    /// Does what [`Self::delete`] does in many small transactions, for a disk with little room: one transaction writes as many
+    /// pages as it changes before it frees any.
+    ///
+    /// Where it ends early, the trial is still listed, without what was removed by then; the next call removes the rest.
+    pub fn delete_in_parts(
+        &mut self,
+        trial: &TrialId,
+        is_alive: &dyn Fn(&TrialId) -> bool,
+    ) -> Result<(), LedgerError> {
+        self.read("read a trial from", |database| {
+            refuse_running(&line(database, keep::row_of(database, trial)?, is_alive)?)
+        })?;
+        let of_series = "DELETE FROM series WHERE id IN (SELECT id FROM series WHERE trial = ?1 LIMIT 1)";
+        while self.delete_part(trial, of_series)? > 0 {}
+        for table in PARTS {
+            self.delete_part(trial, &format!("DELETE FROM {table} WHERE trial = ?1"))?;
+        }
+        self.delete(trial, is_alive)
+    }
+
+    /// Removes some rows of a trial, and gives back the room that the log took; tells how many rows there were.
+    fn delete_part(&mut self, trial: &TrialId, sql: &str) -> Result<usize, LedgerError> {
+        let removed = self.write("delete a trial from", |transaction| {
+            Ok(transaction.execute(sql, [keep::row_of(transaction, trial)?])?)
+        })?;
+        // Where it fails, the next transaction needs more room, and says so if there is none.
+        drop(self.database.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
+        Ok(removed)
+    }
+
     /// Removes a trial with its points and facts. Its folder is the caller's; its label is not given again.
     ///
     /// `Err` when somebody is at work on it: stop it first.
@@ -173,10 +203,7 @@ impl History {
     ) -> Result<(), LedgerError> {
         self.write("delete a trial from", |transaction| {
             let row = keep::row_of(transaction, trial)?;
-            let line = line(transaction, row, is_alive)?;
-            if line.status == Status::Running {
-                return Err(format!("{} is running; stop it first", line.label).into());
-            }
+            refuse_running(&line(transaction, row, is_alive)?)?;
             transaction.execute("DELETE FROM trial WHERE id = ?1", [row])?;
             transaction.execute_batch(
                 "DELETE FROM patch WHERE hash NOT IN (SELECT patch_hash FROM trial WHERE patch_hash IS NOT NULL);
@@ -185,6 +212,16 @@ impl History {
             )?;
             Ok(())
         })
+    }
+}
+
+/// Tables with rows of a trial that [`History::delete_in_parts`] empties first: without them the trial can still be shown.
+const PARTS: [&str; 6] = ["summary", "param", "tag", "live", "heard", "spool"];
+
+fn refuse_running(line: &TrialRow) -> Result<(), Fault> {
+    match line.status {
+        Status::Running => Err(format!("{} is running; stop it first", line.label).into()),
+        _ => Ok(()),
     }
 }
 

@@ -99,7 +99,7 @@ pub fn remove(
     match history.delete(trial, is_alive) {
         Err(error) if error.is_disk_full() => {
             all.iter().try_for_each(|folder| empty(folder))?;
-            history.delete(trial, is_alive)?;
+            history.delete_in_parts(trial, is_alive)?;
         }
         deleted => deleted?,
     }

@@ -59,7 +59,7 @@ fn checkpoints_are_listed_verified_and_pulled() {
     // What is not whole is not copied; what was copied by then is kept for when it is.
     let to = house.state().join("kept");
     let to = to.to_str().expect("UTF-8");
-    let refused = house.expect(6, ["checkpoint", "pull", "last", "--to", to]);
+    let refused = house.expect(6, ["checkpoint", "pull", "last", "20", "--to", to]);
     let said = text(&refused.stderr);
     assert!(
         said.contains("rank-00001.safetensors at byte 0") && !house.state().join("kept").exists(),

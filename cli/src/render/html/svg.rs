@@ -1,20 +1,19 @@
 //! Drawings as SVG, and text that may stand in HTML. Knows shapes and scales, and nothing of what they mean.
 
-use dtrain_recipes::text::{INSTEAD, is_harmful};
+use dtrain_recipes::text::printable;
 use std::fmt::Write as _;
 
 /// The text with what means something in HTML and XML made harmless.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    for letter in text.chars() {
+    // Control characters may not stand in XML.
+    for letter in printable(text).chars() {
         match letter {
             '&' => safe += "&amp;",
             '<' => safe += "&lt;",
             '>' => safe += "&gt;",
             '"' => safe += "&quot;",
             '\t' => safe.push(' '),
-            // Control characters may not stand in XML.
-            letter if is_harmful(letter) => safe.push(INSTEAD),
             letter => safe.push(letter),
         }
     }
@@ -328,7 +327,7 @@ mod tests {
 
     #[test]
     fn text_is_harmless_and_numbers_are_short() {
-        assert_eq!(escaped("a<b> & \"c\"\u{7}"), "a&lt;b&gt; &amp; &quot;c&quot; ");
+        assert_eq!(escaped("a<b> & \"c\"\u{7}"), "a&lt;b&gt; &amp; &quot;c&quot;\u{fffd}");
         assert_eq!([1.0, 0.5, -0.0001, 12.3456].map(number), ["1", "0.5", "0", "12.346"]);
     }
 }

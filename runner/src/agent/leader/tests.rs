@@ -17,20 +17,24 @@ fn leading(hosts: u32) -> Leader {
 /// The same, of ranks that run a script or not, with a target.
 fn leading_with(hosts: u32, are_foreign: bool, target: Option<Target>) -> Leader {
     let mut leader = begun(hosts, are_foreign, target);
+    let mut answer = |host, message| drop(leader.step(now(), Input::Host(host, message)));
+    if are_foreign {
+        for host in 0..hosts {
+            // The host of rank 0 also has the port where all ranks meet.
+            let ports = if host == OWN { 7000..7002 } else { 7000..7001 };
+            let addresses = ports.map(|port| format!("127.0.0.{host}:{port}")).collect();
+            answer(host, HostMessage::Reserved { addresses: Ok(addresses) });
+        }
+    }
     for host in (1..hosts).chain([OWN]) {
-        leader.step(now(), Input::Host(host, HostMessage::Started { outcome: Ok(()) }));
+        answer(host, HostMessage::Started { outcome: Ok(()) });
     }
     leader
 }
 
 /// A leader of a foreign program with one rank, which is started.
 fn leading_foreign() -> Leader {
-    let mut leader = begun(1, true, None);
-    let addresses = Ok(vec!["127.0.0.1:7000".to_owned(), "127.0.0.1:7001".to_owned()]);
-    for message in [HostMessage::Reserved { addresses }, HostMessage::Started { outcome: Ok(()) }] {
-        leader.step(now(), Input::Host(OWN, message));
-    }
-    leader
+    leading_with(1, true, None)
 }
 
 /// A leader of so many hosts with a rank each that has asked for the first things.
