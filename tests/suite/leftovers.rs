@@ -203,7 +203,7 @@ fn a_limit_of_the_shell_is_an_error_that_names_it() {
     let (code, said) = run_under("-f 64", "");
     assert_eq!(code, Some(6), "the history is larger: {said}");
     assert!(said.contains("file size limit (ulimit -f)"), "{said}");
-    let (code, said) = run_under("-f 20000", "--set 'model.hidden=[2000, 2000]' --set cluster.ranks=1");
+    let (code, said) = run_under("-f 30000", "--set 'model.hidden=[3000, 3000]' --set cluster.ranks=1");
     assert_eq!(code, Some(4), "a checkpoint is larger: {said}");
     assert!(said.contains("file size limit (ulimit -f)"), "{said}");
     let (code, said) = run_under("-n 32", "");

@@ -109,9 +109,9 @@ impl Fault {
     pub(crate) fn befalls(&self, lab: &Lab, trial: &mut Trial<'_>) {
         let host = self.at.as_str();
         match self.kind {
-            Kind::WorkerKilled => signal_one(lab, host, " worker", Signal::KILL),
-            Kind::WorkerFrozen => signal_one(lab, host, " worker", Signal::STOP),
-            Kind::FollowerKilled | Kind::LeaderKilled => signal_one(lab, host, " agent", Signal::KILL),
+            Kind::WorkerKilled => signal_one(lab, host, "worker", Signal::KILL),
+            Kind::WorkerFrozen => signal_one(lab, host, "worker", Signal::STOP),
+            Kind::FollowerKilled | Kind::LeaderKilled => signal_one(lab, host, "agent", Signal::KILL),
             Kind::HostFrozen => {
                 signal_all(lab, host, Signal::STOP);
                 pause(self.lasts);
@@ -162,9 +162,9 @@ pub(crate) fn slow(lab: &Lab) {
 }
 
 /// Signals one process of a host whose command ends so; none when there is none.
-fn signal_one(lab: &Lab, host: &str, ending: &str, signal: Signal) {
+fn signal_one(lab: &Lab, host: &str, name: &str, signal: Signal) {
     let all = lab.processes(host);
-    if let Some(process) = all.iter().find(|process| process.command.ends_with(ending)) {
+    if let Some(process) = all.iter().find(|process| process.is_hidden_command(name)) {
         send(process.id, signal);
     }
 }

@@ -14,6 +14,14 @@ pub(crate) struct Process {
     pub(crate) command: String,
 }
 
+impl Process {
+    /// Whether it is an agent, a rank or another hidden command of dtrain of this name; not the relay of a connection.
+    pub(crate) fn is_hidden_command(&self, name: &str) -> bool {
+        let mut words = self.command.split(' ');
+        words.any(|word| word == name) && !self.command.contains("--stdio")
+    }
+}
+
 /// Those of `wanted`, links of namespaces, that some process still lives in.
 pub(crate) fn namespaces_in_use(wanted: &BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     all().flat_map(namespaces).filter(|link| wanted.contains(link)).collect()

@@ -187,7 +187,9 @@ fn what_passes_the_check_does_nothing() {
                     if section.is_empty() {
                         recipe.insert(key.to_owned(), said[key].clone());
                     } else {
-                        recipe[section]
+                        recipe
+                            .entry(section)
+                            .or_insert_with(|| toml::Table::new().into())
                             .as_table_mut()
                             .expect("a section")
                             .insert(key.to_owned(), said[section][key].clone());

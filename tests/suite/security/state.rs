@@ -112,7 +112,7 @@ fn no_link_in_the_state_is_followed() {
 #[test]
 fn settings_that_others_can_write_are_refused() {
     let (trap, recipe) = trained();
-    let settings = trap.house.file("config/dtrain/config.toml", "[train]\nseed = 1\n");
+    let settings = trap.house.file("config/dtrain/config.toml", "[cluster]\nranks = 1\n");
     mode(&settings, 0o666);
     let output = trap.ends(trap.dtrain(["check", &recipe]), &[PREFLIGHT]);
     assert!(String::from_utf8_lossy(&output.stderr).contains("can be written by others"));
