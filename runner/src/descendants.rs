@@ -55,6 +55,11 @@ impl Look {
     }
 }
 
+/// Ids of the processes that descend from `ancestor` and have not ended; a parent comes before its children.
+pub(crate) fn of(ancestor: u32) -> Vec<u32> {
+    Look::at(ancestor).alive
+}
+
 /// Kills all that descends from `ancestor`, which goes on, until a look finds none of it alive, for `patience` at most. Gives the ids
 /// of what still runs then.
 ///
@@ -163,7 +168,7 @@ mod tests {
     #[test]
     fn what_descends_from_a_process_is_killed_in_sessions_of_its_own_too() {
         let (mut parent, escaped) = shell("setsid sh -c 'echo $$; sleep 177 & wait' &");
-        let found = Look::at(parent.id()).alive;
+        let found = of(parent.id());
         assert!(found.contains(&escaped), "{found:?} has no {escaped}");
         assert_eq!(kill_all(parent.id(), Duration::from_secs(10)), Vec::<u32>::new());
         assert!(parent.wait().expect("it is our child").success(), "the ancestor goes on");
@@ -195,10 +200,10 @@ read -r end";
     #[test]
     fn processes_that_start_others_while_they_are_killed_are_killed_with_these() {
         let mut parent = chains();
-        assert!(!Look::at(parent.id()).alive.is_empty(), "the chains run");
+        assert!(!of(parent.id()).is_empty(), "the chains run");
         assert_eq!(kill_all(parent.id(), Duration::from_secs(60)), Vec::<u32>::new());
         for look in 0..20 {
-            let alive = Look::at(parent.id()).alive;
+            let alive = of(parent.id());
             assert!(alive.is_empty(), "look {look}: {alive:?} go on");
             std::thread::sleep(LOOK_EVERY);
         }
