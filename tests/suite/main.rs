@@ -5,6 +5,7 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod any_rank;
+mod arguments;
 mod broken;
 mod bundles;
 mod cargo_lines;
