@@ -25,6 +25,11 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// The text on one line: line ends and tabs as `\n`, `\r` and `\t`.
+pub fn on_one_line(text: &str) -> String {
+    text.replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t")
+}
+
 /// Whether a character steers a terminal, changes the direction of text, or is invisible.
 pub fn is_harmful(letter: char) -> bool {
     match letter {
@@ -109,5 +114,11 @@ mod tests {
             assert_eq!(printable(text), text);
         }
         assert_eq!(printable("adam\u{200d}"), "adam\u{fffd}", "a joiner that joins nothing");
+    }
+
+    #[test]
+    fn a_text_of_several_lines_is_shown_on_one() {
+        assert_eq!(on_one_line("a\n\tb\r\n"), "a\\n\\tb\\r\\n");
+        assert_eq!(on_one_line("a b"), "a b");
     }
 }

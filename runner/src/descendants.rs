@@ -3,10 +3,10 @@
 //! An agent is a *subreaper*: a process whose parent ends becomes a child of the agent, not of the first process of the system. So
 //! everything that a rank starts descends from the agent until it is gone.
 
-use crate::process::{Stat, all, kill, pid, stat};
+use crate::process::{all, kill, pid, send, stat};
 use dtrain_protocol::AttemptId;
-use rustix::process::WaitOptions;
-use std::collections::BTreeMap;
+use rustix::process::{Signal, WaitOptions};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::time::{Duration, Instant};
@@ -19,40 +19,73 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?)
 }
 
-/// Ids of the processes that descend from `ancestor`, those that have ended included; a parent comes before its children.
-pub(crate) fn of(ancestor: u32) -> Vec<u32> {
-    let mut children = BTreeMap::<u32, Vec<u32>>::new();
-    for id in all() {
-        if let Some(Stat { parent, .. }) = stat(id) {
-            children.entry(parent).or_default().push(id);
-        }
-    }
-    let mut found = children.remove(&ancestor).unwrap_or_default();
-    let mut next = 0;
-    while let Some(id) = found.get(next) {
-        let more = children.remove(id).unwrap_or_default();
-        found.extend(more);
-        next += 1;
-    }
-    found
+/// The processes that descend from another, at one look.
+#[derive(Debug)]
+struct Look {
+    /// Those that have not ended; a parent comes before its children.
+    alive: Vec<u32>,
+    /// Those that have ended, and all processes that were listed and could not be read: they went away since.
+    over: BTreeSet<u32>,
 }
 
-/// Kills all that descends from `ancestor`, which goes on, and waits until none of it runs, for `patience` at most. Gives the ids of
-/// what still runs then.
+impl Look {
+    fn at(ancestor: u32) -> Self {
+        let mut children = BTreeMap::<u32, Vec<u32>>::new();
+        let (mut zombies, mut over) = (BTreeSet::new(), BTreeSet::new());
+        for id in all() {
+            let Some(found) = stat(id) else {
+                over.insert(id);
+                continue;
+            };
+            if found.has_ended() {
+                zombies.insert(id);
+            }
+            children.entry(found.parent).or_default().push(id);
+        }
+        let mut found = children.remove(&ancestor).unwrap_or_default();
+        let mut next = 0;
+        while let Some(id) = found.get(next) {
+            let more = children.remove(id).unwrap_or_default();
+            found.extend(more);
+            next += 1;
+        }
+        let (ended, alive): (Vec<u32>, Vec<u32>) = found.into_iter().partition(|id| zombies.contains(id));
+        over.extend(ended);
+        Self { alive, over }
+    }
+}
+
+/// Ids of the processes that descend from `ancestor` and have not ended; a parent comes before its children.
+pub(crate) fn of(ancestor: u32) -> Vec<u32> {
+    Look::at(ancestor).alive
+}
+
+/// Kills all that descends from `ancestor`, which goes on, until a look finds none of it alive, for `patience` at most. Gives the ids
+/// of what still runs then.
 ///
-/// How children of this process ended is not kept for whoever waits for them.
+/// Processes may start others until they are killed, so what one look finds is never taken for all. How children of this process
+/// ended is not kept for whoever waits for them.
 pub(crate) fn kill_all(ancestor: u32, patience: Duration) -> Vec<u32> {
     let until = Instant::now() + patience;
+    let (mut killed, mut over_before) = (BTreeSet::new(), BTreeSet::new());
     loop {
-        let found = of(ancestor);
-        found.iter().copied().for_each(kill);
-        let (ended, alive): (Vec<u32>, Vec<u32>) =
-            found.into_iter().partition(|id| stat(*id).is_none_or(|stat| stat.has_ended()));
-        ended.into_iter().for_each(reap);
-        if alive.is_empty() || Instant::now() >= until {
+        let Look { alive, over } = Look::at(ancestor);
+        // What is stopped does not act on the death of another.
+        for signal in [Signal::STOP, Signal::KILL] {
+            alive.iter().for_each(|id| send(*id, signal));
+        }
+        over.iter().copied().for_each(reap);
+        // What is over since the last look may have left a child that started too late to be listed.
+        let is_sure = alive.is_empty() && over.is_subset(&over_before);
+        if is_sure || Instant::now() >= until {
             return alive;
         }
-        std::thread::sleep(LOOK_EVERY);
+        // Looks follow each other at once as long as they find new processes.
+        if alive.iter().all(|id| killed.contains(id)) {
+            std::thread::sleep(LOOK_EVERY);
+        }
+        killed.extend(alive);
+        over_before = over;
     }
 }
 
@@ -115,6 +148,7 @@ fn lineage() -> Vec<u32> {
 mod tests {
     use super::*;
     use std::io::{BufRead, BufReader};
+    use std::os::unix::process::CommandExt;
     use std::process::{Child, Command, Stdio};
 
     /// A shell that runs `script` and then waits for what it started, and the number that it prints first.
@@ -139,6 +173,42 @@ mod tests {
         assert_eq!(kill_all(parent.id(), Duration::from_secs(10)), Vec::<u32>::new());
         assert!(parent.wait().expect("it is our child").success(), "the ancestor goes on");
         assert!(stat(escaped).is_none_or(|stat| stat.has_ended()));
+    }
+
+    /// A shell that inherits orphans as an agent does, with 20 chains of processes below it: each link starts the next one and
+    /// ends. The shell itself ends with its standard input.
+    fn chains() -> Child {
+        let script = "link() { [ $1 -gt 0 ] || exit; sleep 0.02; link $(($1 - 1)) & }
+for chain in $(seq 20); do link 500 & done
+echo started
+read -r end";
+        let mut command = Command::new("sh");
+        command.args(["-c", script]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let inherit_orphans = || Ok(rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?);
+        #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
+        // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
+        unsafe {
+            command.pre_exec(inherit_orphans);
+        }
+        let mut child = command.spawn().expect("sh is everywhere");
+        let mut line = String::new();
+        let mut printed = BufReader::new(child.stdout.as_mut().expect("piped"));
+        printed.read_line(&mut line).expect("text");
+        child
+    }
+
+    #[test]
+    fn processes_that_start_others_while_they_are_killed_are_killed_with_these() {
+        let mut parent = chains();
+        assert!(!of(parent.id()).is_empty(), "the chains run");
+        assert_eq!(kill_all(parent.id(), Duration::from_secs(60)), Vec::<u32>::new());
+        for look in 0..20 {
+            let alive = of(parent.id());
+            assert!(alive.is_empty(), "look {look}: {alive:?} go on");
+            std::thread::sleep(LOOK_EVERY);
+        }
+        drop(parent.stdin.take());
+        parent.wait().expect("it is our child");
     }
 
     #[test]

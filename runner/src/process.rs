@@ -62,8 +62,13 @@ pub(crate) fn all() -> Vec<u32> {
 
 /// Sends SIGKILL to a process, which may be gone already.
 pub(crate) fn kill(id: u32) {
+    send(id, Signal::KILL);
+}
+
+/// Sends a signal to a process, which may be gone already.
+pub(crate) fn send(id: u32, signal: Signal) {
     if let Some(pid) = pid(id) {
-        let _ = rustix::process::kill_process(pid, Signal::KILL);
+        let _ = rustix::process::kill_process(pid, signal);
     }
 }
 

@@ -1,6 +1,7 @@
 //! What a trial shows while it runs: one stream that the progress display, `--json` and tests read alike.
 
 use crate::Fact;
+use crate::agent::TO_STOP;
 use crate::machine::Blame;
 use crate::strikes::LeftOut;
 use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId};
@@ -113,6 +114,13 @@ pub enum Status {
         /// which are given up only once they have said nothing for long.
         killed_after_seconds: Option<f64>,
     },
+    /// A foreign program reached its target, and its ranks were asked to stop.
+    TargetReached {
+        /// The attempt.
+        attempt: AttemptId,
+        /// Seconds after which ranks that have not ended are killed.
+        killed_after_seconds: f64,
+    },
     /// What is left of the attempt is being killed.
     Killing {
         /// The attempt.
@@ -161,6 +169,13 @@ pub enum Status {
     },
 }
 
+impl Status {
+    /// What is shown once the target of a foreign program is reached.
+    pub(crate) fn target_reached(attempt: AttemptId) -> Self {
+        Self::TargetReached { attempt, killed_after_seconds: TO_STOP.as_secs_f64() }
+    }
+}
+
 impl Seen {
     /// The attempt that it is about; `None` for what it does not name, such as the end of the trial.
     pub fn attempt(&self) -> Option<AttemptId> {
@@ -180,6 +195,7 @@ impl Seen {
                 | Status::RecordLost { attempt, .. }
                 | Status::Waiting { attempt, .. }
                 | Status::Stopping { attempt, .. }
+                | Status::TargetReached { attempt, .. }
                 | Status::Killing { attempt },
             ) => Some(*attempt),
             Self::Fact(Fact::CheckpointRefused { .. } | Fact::TrialEnded { .. } | Fact::Resumed)

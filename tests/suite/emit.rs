@@ -187,3 +187,14 @@ fn what_was_reviewed_can_be_read() {
     assert!(all.len() >= 30, "only {} snapshots", all.len());
     println!("{}", checked(&all));
 }
+
+/// The script starts `pretrain_gpt.py`, which lies in the root of Megatron-LM.
+#[test]
+fn a_script_for_megatron_is_started_in_the_repository_of_megatron() {
+    let (house, recipe) = house();
+    let recipe = recipe.to_str().expect("the path is UTF-8");
+    let folder = recipe.replace("recipe.toml", "out");
+    let written = house.expect(0, ["plan", recipe, "--emit", "megatron", "--emit-to", &folder]);
+    let said = String::from_utf8_lossy(&written.stderr).into_owned();
+    assert!(said.contains(&format!("cd MEGATRON-LM && bash {folder}/megatron.sh")), "{said}");
+}

@@ -134,12 +134,30 @@ fn table() -> PathBuf {
 }
 
 #[test]
+fn the_speed_of_a_table_is_counted_in_samples() {
+    let house = House::default();
+    train(&house, "counted");
+    train(&house, "counted");
+    let printed = |arguments: &[&str]| {
+        String::from_utf8_lossy(&house.expect(0, arguments.iter().copied()).stdout).into_owned()
+    };
+    for command in [&["show", "last"][..], &["compare", "counted-1", "counted-2"]] {
+        let told = printed(command);
+        assert!(told.contains("samples/s") && !told.contains("tokens/s"), "{command:?}: {told}");
+    }
+    let list = printed(&["history", "--where", "TOK/S>0"]);
+    assert!(list.contains("counted-1") && !list.contains("TOK/S"), "{list}");
+}
+
+#[test]
 fn checkpoints_of_a_copied_state_folder_are_those_of_the_copy() {
     let house = House::default();
     train(&house, "copied");
     let copy = house.state().with_file_name("copy");
     let copied = Command::new("cp").arg("-a").arg(house.state()).arg(&copy).status().expect("cp starts");
     assert!(copied.success());
+    // Nothing of the original can be read by the path that the history of the copy has.
+    fs::rename(house.state(), house.state().with_file_name("moved")).expect("ours");
     let run = |arguments: &[&str]| {
         let output = house.dtrain(arguments).env("DTRAIN_STATE", &copy).output().expect("it starts");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

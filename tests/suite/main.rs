@@ -5,6 +5,7 @@
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 mod any_rank;
+mod arguments;
 mod broken;
 mod bundles;
 mod cargo_lines;
@@ -13,6 +14,7 @@ mod checkpoint;
 mod children;
 mod cluster;
 mod continued;
+mod continued_studies;
 mod cuda;
 mod damaged;
 mod digits;
@@ -51,6 +53,7 @@ mod special_files;
 mod ssh;
 mod store;
 mod studies;
+mod targets;
 mod test_runner;
 mod tidy;
 mod tokenizers;

@@ -8,7 +8,7 @@ use dtrain_planner::Plan;
 use dtrain_planner::engine::emit::{Emitted, Format, emit};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Writes the files of a format: to `--emit-to`, or to stdout when there is one. Notes go to stderr.
 pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: Format) -> Result<(), Failure> {
@@ -34,9 +34,15 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: Forma
     if let Some(folder) = &args.emit_to {
         let names: Vec<&str> = emitted.files.iter().map(|file| file.name.as_str()).collect();
         context.out.say(&format!("written to {}: {}", folder.display(), names.join(", ")));
-        context.out.next(&format!("cd {} && {}", word(folder.display()), emitted.start));
+        context.out.next(&emitted.command(&word(reached(folder, &emitted).display())));
     }
     Ok(())
+}
+
+/// The folder as the command that starts training reaches it: from the folder of now, or from a checkout elsewhere.
+fn reached(folder: &Path, emitted: &Emitted) -> PathBuf {
+    let absolute = emitted.checkout.and_then(|_| std::path::absolute(folder).ok());
+    absolute.unwrap_or_else(|| folder.to_owned())
 }
 
 fn print(context: &Context, format: Format, emitted: &Emitted) -> Result<(), Failure> {

@@ -219,12 +219,12 @@ fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), Failure> {
     );
     let reads = |format: &Format| format.engine().is_some_and(|one| one.name() == engine);
     let format = Format::ALL.into_iter().find(reads);
-    let start = format.and_then(|format| Some((format.word(), emit(plan, format).ok()?.start)));
+    let start = format.and_then(|format| Some((format.word(), emit(plan, format).ok()?.command("FOLDER"))));
     let failure = Failure::new(Exit::Usage, message);
     Err(match start {
         Some((format, start)) => failure.hint(format!(
             "write it as files with `dtrain plan RECIPE --on \"{on}\" --emit {format} --emit-to FOLDER` and the flags it \
-             was planned with, and start it there with `cd FOLDER && {start}`"
+             was planned with, and start it there with `{start}`"
         )),
         None => failure.hint("`dtrain plan RECIPE` plans for the hosts of the recipe"),
     })

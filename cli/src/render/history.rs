@@ -21,7 +21,7 @@ const COLUMNS: [Column; 10] = [
     column("LAYOUT", false, 6, Some(5)),
     column("BATCH", true, 4, None),
     column("RATE", true, 6, None),
-    column("TOK/S", true, 7, None),
+    column("PER S", true, 7, None),
     column("BEST", true, 8, None),
     column("LOSS", false, 3, Some(5)),
     column("GIT", false, 2, None),

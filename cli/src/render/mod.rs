@@ -9,6 +9,7 @@ pub(crate) mod history;
 pub(crate) mod html;
 mod metrics;
 pub(crate) mod number;
+mod param;
 pub(crate) mod phases;
 pub(crate) mod plan;
 pub(crate) mod preparing;

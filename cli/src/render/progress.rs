@@ -229,6 +229,9 @@ impl Progress {
                 "stopping: waiting up to {limit:.0} s for the ranks to stop after SIGTERM, then they are killed; \
                  press Ctrl-C again to kill them now"
             )),
+            Status::TargetReached { killed_after_seconds: limit, .. } => self.say(&format!(
+                "target reached: the ranks have {limit:.0} s to stop, then they are killed"
+            )),
             Status::Killing { .. } => self.say("stopping now"),
             Status::CommitFailed { step, reason } => {
                 self.say(&format!(

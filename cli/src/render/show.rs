@@ -1,14 +1,14 @@
 //! The page of one trial.
 
 use super::history::{rate, status};
-use super::metrics;
 use super::number::{count, deviation, seconds};
 use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
 use super::table::{Style, Tone, ago, cut, painted, width};
+use super::{metrics, param};
 use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
-use dtrain_recipes::Recipe;
+use dtrain_recipes::text::on_one_line;
 use dtrain_runner::ledger::{Attempt, Parent, Source, Trial};
 use dtrain_runner::{Ended, Verdict};
 
@@ -152,7 +152,7 @@ pub(super) fn predicted(trial: &Trial) -> Vec<Vec<String>> {
     let (said, row) = (&trial.predicted, &trial.row);
     let lines = [
         told("step", said.step_seconds, row.step_seconds, &seconds),
-        told(per_second(trial), said.tokens_per_second, row.tokens_per_second, &count),
+        told(trial.unit_of_speed(), said.tokens_per_second, row.tokens_per_second, &count),
         told("memory", said.memory_bytes.map(|bytes| bytes as f64), memory, &bytes),
     ]
     .into_iter()
@@ -160,12 +160,6 @@ pub(super) fn predicted(trial: &Trial) -> Vec<Vec<String>> {
     let titles = vec![String::new(), "predicted".to_owned(), "measured".to_owned()];
     let all: Vec<_> = std::iter::once(titles).chain(lines).collect();
     if all.len() > 1 { all } else { Vec::new() }
-}
-
-/// What is counted in a second: a model of rows reads one token a sample, which people call a sample.
-fn per_second(trial: &Trial) -> &'static str {
-    let recipe = serde_json::from_value::<Recipe>(trial.recipe.clone());
-    if recipe.is_ok_and(|recipe| recipe.model.sample_tokens() == 1) { "samples/s" } else { "tokens/s" }
 }
 
 fn drawn(curves: &[(String, Vec<Option<f64>>)], style: Style) -> Vec<Vec<String>> {
@@ -223,8 +217,7 @@ fn parameters(trial: &Trial, all: bool) -> Vec<Vec<String>> {
         .params
         .iter()
         .filter(|param| all || (param.source != Source::Default && !param.value.is_null()));
-    let text = |value: &serde_json::Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-    chosen.map(|param| vec![param.path.clone(), text(&param.value), param.source.word().to_owned()]).collect()
+    chosen.map(|param| param::row(param).to_vec()).collect()
 }
 
 pub(super) fn made_by(trial: &Trial) -> Vec<Vec<String>> {
@@ -239,7 +232,7 @@ pub(super) fn made_by(trial: &Trial) -> Vec<Vec<String>> {
         lines.push(vec!["host".to_owned(), host.clone()]);
     }
     if !made.command.is_empty() {
-        lines.push(vec!["command".to_owned(), made.command.join(" ")]);
+        lines.push(vec!["command".to_owned(), on_one_line(&made.command.join(" "))]);
     }
     lines
 }

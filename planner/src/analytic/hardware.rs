@@ -172,13 +172,6 @@ pub fn unknown() -> &'static Gpu {
     &UNKNOWN
 }
 
-/// Watts of a power limit in the name of a part, as in `H100-SXM-500W`.
-pub fn power_limit(name: &str) -> Option<f64> {
-    let name = name.to_lowercase();
-    let words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    words.filter_map(|word| word.strip_suffix('w')?.parse().ok()).find(|watts| *watts > 0.0)
-}
-
 impl Gpu {
     /// Share of its clock that a limit of so many watts leaves: power grows with its square or so. 1 where the table does not
     /// know what the part takes without.

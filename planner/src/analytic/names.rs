@@ -157,7 +157,7 @@ fn parts() -> Vec<&'static str> {
     parts
 }
 
-/// The pieces of a name from `at` on, with one part in all; the furthest character that was understood is noted.
+/// The pieces of a name from `at` on, with one part in all, longer words first; the furthest character that was understood is noted.
 fn pieces(
     letters: &Letters,
     parts: &[&str],
@@ -177,7 +177,9 @@ fn pieces(
     }
     let beside = (0..BESIDE.len()).filter(|n| fits(&BESIDE[*n]));
     found.extend(beside.map(|n| (Piece::Word(n), BESIDE[n].len())));
-    found.extend(number(rest).filter(|(_, length)| letters.is_whole(at, *length)));
+    found.extend(numbers(rest).into_iter().filter(|(_, length)| letters.is_whole(at, *length)));
+    // `sxm5` before `sxm` and a number.
+    found.sort_by_key(|(_, length)| std::cmp::Reverse(*length));
     found.into_iter().find_map(|(piece, length)| {
         let is_part = has_part || matches!(piece, Piece::Part(_));
         let after = pieces(letters, parts, at + length, is_part, far)?;
@@ -185,17 +187,19 @@ fn pieces(
     })
 }
 
-/// `80`, `80gb` or `500w` at the beginning of a text, and its length.
-fn number(text: &str) -> Option<(Piece, usize)> {
+/// What a number at the beginning of a text may mean, as `80`, `80g`, `80gb` or `500w`, and the length of each.
+fn numbers(text: &str) -> Vec<(Piece, usize)> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
-    let number: u32 = text[..digits].parse().ok().filter(|number| *number > 0)?;
+    let Some(number) = text[..digits].parse::<u32>().ok().filter(|number| *number > 0) else {
+        return Vec::new();
+    };
     let unit = &text[digits..];
-    match () {
-        () if unit.starts_with('w') => Some((Piece::Watts(number), digits + 1)),
-        () if unit.starts_with("gib") => Some((Piece::Gigabytes(number), digits + 3)),
-        () if unit.starts_with("gb") => Some((Piece::Gigabytes(number), digits + 2)),
-        () => Some((Piece::Gigabytes(number), digits)),
+    let gigabytes = ["gib", "gb", "g", ""].into_iter().filter(|word| unit.starts_with(word));
+    let mut found: Vec<_> = gigabytes.map(|word| (Piece::Gigabytes(number), digits + word.len())).collect();
+    if unit.starts_with('w') {
+        found.push((Piece::Watts(number), digits + 1));
     }
+    found
 }
 
 /// The part that a name means, and what the name says beside it.
@@ -286,6 +290,11 @@ mod tests {
             ("H100 NVL", "h100nvl"),
             ("NVIDIA H100 NVL", "h100nvl"),
             ("H100-NVLink", "h100"),
+            ("H100 SXM5", "h100"),
+            ("H100-SXM5", "h100"),
+            ("NVIDIA H100 SXM5 GPU", "h100"),
+            ("H100-80G", "h100"),
+            ("H100 80 GPU", "h100"),
             ("H100-SXM-96GB-HBM2e-500W", "h100 hbm2e"),
             ("DGX H100", "h100"),
             ("H800", "h800"),
@@ -293,6 +302,12 @@ mod tests {
             ("NVIDIA H200", "h200"),
             ("NVIDIA GH200 480GB", "gh200"),
             ("GB200 NVL72", "gb200"),
+            ("GB200-NVL72-186GB", "gb200"),
+            ("A100 SXM4", "a100"),
+            ("A100-SXM4-HBM2e", "a100"),
+            ("A100-40G", "a100 40"),
+            ("V100 SXM2", "v100"),
+            ("V100-32G", "v100"),
             ("B200", "b200"),
             ("A100 40GB", "a100 40"),
             ("A100-40", "a100 40"),

@@ -12,6 +12,7 @@ use crate::training::learning_rate::in_words;
 use crate::training::pace::Pace;
 use arranged::sentences;
 use dtrain_protocol::DeviceKind;
+use dtrain_recipes::text::on_one_line;
 use dtrain_recipes::{Bytes, Command, Model, Recipe, Seconds};
 pub use others::{causes, loss, memory};
 pub(crate) use saved::expected;
@@ -69,7 +70,7 @@ fn foreign(plan: &Plan, command: &Command) -> String {
     let Candidate { arrangement, threads, .. } = &plan.best().candidate;
     let mut text = String::new();
     row(&mut text, "plan", &format!("{}: a command on {}", plan.recipe.name, host(plan)));
-    row(&mut text, "runs", &filled(plan, plan.best(), command).argv.join(" "));
+    row(&mut text, "runs", &on_one_line(&filled(plan, plan.best(), command).argv.join(" ")));
     row(&mut text, "choice", &where_it_runs(&arrangement.layout, arrangement.device, *threads));
     for (place, words) in params(&plan.recipe).iter().enumerate() {
         row(&mut text, if place == 0 { "params" } else { "" }, words);

@@ -1,6 +1,7 @@
 //! Rows that describe no training that could be: they are refused by the column, and not priced.
 
 use super::cells::Row;
+use super::sharding::stage;
 
 /// The largest value of each column, far above that of any training.
 const LARGEST: [(&str, f64); 23] = [
@@ -29,8 +30,14 @@ const LARGEST: [(&str, f64); 23] = [
     ("params_b", 1e9),
 ];
 
+/// Those of them that may have fractions; all others count something.
+const FRACTIONS: [&str; 3] = ["gpu_mem_gib", "internode_gbps_per_gpu", "params_b"];
+
+/// Columns that are 0 or 1.
+const SWITCHES: [&str; 2] = ["gated_mlp", "seq_parallel"];
+
 /// Pairs of columns the first of which is never larger than the second, with the reason.
-const AT_MOST: [(&str, &str, &str); 8] = [
+const AT_MOST: [(&str, &str, &str); 10] = [
     ("pp", "layers", "every stage has a layer"),
     ("kv_heads", "heads", "heads share those of keys and values"),
     ("heads", "hidden", "every head has a channel"),
@@ -38,19 +45,24 @@ const AT_MOST: [(&str, &str, &str); 8] = [
     ("ep", "moe_experts", "every rank has an expert"),
     ("tp", "num_gpus", "every rank has a GPU"),
     ("cp", "num_gpus", "every rank has a GPU"),
+    ("dp", "num_gpus", "every replica has a GPU"),
+    ("ep", "num_gpus", "every rank has a GPU"),
     ("micro_batch", "global_batch", "a micro-batch is a part of it"),
 ];
 
 /// Fails where the numbers of a row cannot be those of a training; says which column is wrong, and why.
 pub(super) fn check(row: &Row) -> Result<(), String> {
     for (column, largest) in LARGEST {
-        match row.text(column).parse::<f64>() {
-            Ok(value) if value.is_nan() || value > largest => {
-                return Err(format!("`{column}` is {}, at most {largest} is possible", row.text(column)));
-            }
-            Ok(value) if value < 0.0 => return Err(format!("`{column}` is {value}, below 0")),
-            Ok(_) | Err(_) => {}
+        number(row, column, largest)?;
+    }
+    for column in SWITCHES {
+        match row.text(column) {
+            "" | "0" | "1" => {}
+            text => return Err(format!("`{column}` is `{text}`: 0 or 1 is wanted")),
         }
+    }
+    if let Some(stage) = stage(row).filter(|stage| ![0.0, 1.0, 2.0, 3.0].contains(stage)) {
+        return Err(format!("`zero` is {stage}: the stages of ZeRO are 0, 1, 2 and 3"));
     }
     for (column, other, why) in AT_MOST {
         if let (Some(value), Some(most)) = (row.positive(column), row.positive(other))
@@ -72,4 +84,25 @@ pub(super) fn check(row: &Row) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Fails where a cell that is not blank is no number that its column can have.
+fn number(row: &Row, column: &str, largest: f64) -> Result<(), String> {
+    let text = row.text(column);
+    if text.is_empty() {
+        return Ok(());
+    }
+    let Ok(value) = text.parse::<f64>() else {
+        return Err(format!("`{column}` is `{text}`: a number is wanted"));
+    };
+    match () {
+        () if value.is_nan() || value > largest => {
+            Err(format!("`{column}` is {text}, at most {largest} is possible"))
+        }
+        () if value < 0.0 => Err(format!("`{column}` is {value}, below 0")),
+        () if value.fract() != 0.0 && !FRACTIONS.contains(&column) => {
+            Err(format!("`{column}` is {text}: a whole number is wanted"))
+        }
+        () => Ok(()),
+    }
 }

@@ -7,6 +7,7 @@ mod bounds;
 pub mod cells;
 pub mod families;
 pub mod measured;
+mod part;
 pub mod price;
 pub mod read;
 pub mod score;

@@ -3,10 +3,12 @@
 use super::bounds;
 use super::cells::{Row, has_any, has_word};
 use super::families::{Family, family, is_gated, vocabulary};
+use super::part::part;
 use super::sharding::{shard, stage, zero};
 use super::software::style;
 use super::training::Training;
-use crate::analytic::hardware::{gpu, power_limit, squashed, unknown};
+use crate::analytic::hardware::{squashed, unknown};
+use crate::analytic::names::Named;
 use crate::analytic::search::whole;
 use crate::analytic::{
     Config, Constants, Degrees, Experts, Gpu, Kernel, Latent, Links, Products, Software, Style, Transformer,
@@ -23,12 +25,13 @@ const NEEDED: [&str; 6] = ["layers", "hidden", "heads", "seq", "global_batch", "
 
 /// The training of a row, or why there is none.
 pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>, String> {
+    bounds::check(row)?;
     let missing: Vec<_> = NEEDED.into_iter().filter(|column| row.positive(column).is_none()).collect();
     if !missing.is_empty() {
         return Err(format!("{} missing or not above 0", missing.join(", ")));
     }
-    bounds::check(row)?;
-    let part = gpu(row.text("hardware"));
+    let named = part(row)?;
+    let part = named.map(|named| named.gpu);
     let model = model(row);
     let shape = shape(row);
     let known = style(row.text("framework"), row.text("notes"));
@@ -38,14 +41,14 @@ pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>,
     let network = row.positive("internode_gbps_per_gpu");
     let (kernel, products) = (kernel(row, engine.style), products(row, gpu));
     let mut training = Training {
-        power: power_limit(row.text("hardware")).map_or(1.0, |watts| gpu.clock_at(watts)),
+        power: named.and_then(|named| named.watts).map_or(1.0, |watts| gpu.clock_at(watts)),
         links: Links::of(
             gpu.link * 1e9,
             network.unwrap_or(gpu.network) / 8.0 * 1e9,
             shape.per_host,
             &constants.general,
         ),
-        memory: row.positive("gpu_mem_gib").unwrap_or(gpu.gibibytes) * 1024f64.powi(3),
+        memory: memory(row, gpu, named),
         unknown: Unknown {
             hardware: part.is_none(),
             software: known.is_none(),
@@ -67,11 +70,18 @@ pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>,
         assumptions: Vec::new(),
     };
     training.settle_recompute();
-    describe(&mut training, row);
+    describe(&mut training, row, shape);
     if training.unknown.micro_batch && tunes_micro_batch(engine.style) {
         training.settle_micro_batch();
     }
     Ok(training)
+}
+
+/// Bytes of a device: as the row says, as the name of the GPU says, or as the GPU usually has.
+fn memory(row: &Row, gpu: &Gpu, named: Option<Named>) -> f64 {
+    let gibibytes = |gibibytes: f64| gibibytes * 1024f64.powi(3);
+    let said = row.positive("gpu_mem_gib").map(gibibytes);
+    said.or(named.map(|named| named.memory)).unwrap_or_else(|| gibibytes(gpu.gibibytes))
 }
 
 /// The style of an engine whose name says nothing: what cuts matrices or layers is no plain FSDP, and works as Megatron did when
@@ -338,13 +348,13 @@ fn recomputed(recompute: Recompute) -> &'static str {
 }
 
 /// Says in words what the row leaves open.
-fn describe(training: &mut Training<'_>, row: &Row) {
+fn describe(training: &mut Training<'_>, row: &Row, degrees: Shape) {
     let Unknown { hardware, software, chunks, recompute, attention, network, precision, zero, .. } =
         training.unknown;
     let Training { config, engine, kernel, .. } = training;
     let Arrangement { chunks: runs, recompute: again, zero: stage, .. } = config.arrangement;
     let said = [
-        (hardware, format!("unknown GPU type `{}`; a mid-range one is assumed", row.text("hardware"))),
+        (hardware, "unknown GPU type: a mid-range one is assumed".to_owned()),
         (
             software,
             format!(
@@ -358,6 +368,10 @@ fn describe(training: &mut Training<'_>, row: &Row) {
         (attention, format!("{kernel:?} attention").to_lowercase()),
         (network, "network typical for the GPU type".to_owned()),
         (precision && row.text("precision").is_empty(), "products of 16 bits".to_owned()),
+        (
+            row.positive("dp").is_some_and(|data| data != degrees.data),
+            format!("{} replicas: `dp` does not agree with `num_gpus`", degrees.data),
+        ),
         (zero, format!("{stage:?}, as engines of style {} do", engine.style.name()).to_lowercase()),
     ];
     let said: Vec<String> =

@@ -270,9 +270,64 @@ fn a_row_that_no_training_can_have_is_refused_by_its_column() {
         (&[("dp", "nan")], "`dp`"),
         (&[("dp", "-4")], "`dp`"),
         (&[("kv_heads", "64")], "`kv_heads`"),
+        (&[("dp", "100000"), ("num_gpus", "1024")], "`dp` is 100000, more than `num_gpus`, which is 1024"),
+        (&[("ep", "64"), ("moe_experts", "64")], "`ep` is 64, more than `num_gpus`, which is 8"),
+        (&[("zero", "1e9")], "`zero` is 1000000000"),
+        (&[("zero", "1.5")], "`zero`"),
+        (&[("seq_parallel", "maybe")], "`seq_parallel` is `maybe`"),
     ] {
         let priced = one(cells);
         let reason = priced.reason.unwrap_or_default();
         assert!(!priced.supported && reason.contains(column), "{cells:?}: {reason}");
     }
+}
+
+#[test]
+fn a_cell_that_is_no_count_is_refused_by_its_column() {
+    for column in [
+        "layers",
+        "heads",
+        "kv_heads",
+        "ffn",
+        "vocab",
+        "global_batch",
+        "micro_batch",
+        "num_gpus",
+        "tp",
+        "pp",
+        "vp",
+        "cp",
+        "ep",
+        "dp",
+    ] {
+        for (cell, wanted) in [("abc", "a number"), ("1.5", "a whole number"), ("8x", "a number")] {
+            let reason = one(&[(column, cell)]).reason.unwrap_or_default();
+            assert!(
+                reason.contains(&format!("`{column}` is")) && reason.contains(wanted),
+                "{column}: {reason}"
+            );
+        }
+    }
+    assert!(one(&[("gpu_mem_gib", "79.2"), ("tp", "2.0"), ("vocab", "1.28e5")]).supported);
+}
+
+#[test]
+fn a_gpu_is_read_whole_or_refused() {
+    for (name, word) in [
+        ("foo A100", "`foo` is not understood"),
+        ("H1000", "no GPU is known"),
+        ("H100-SXM-40GB", "80 or 96 GB"),
+        ("H100 9000W", "power limit"),
+    ] {
+        let reason = one(&[("hardware", name)]).reason.unwrap_or_default();
+        assert!(reason.contains(&format!("`hardware` is `{name}`")) && reason.contains(word), "{reason}");
+    }
+    let limited = seconds(&[("hardware", "H100-SXM-80GB-350W")]);
+    assert!(limited > 1.1 * seconds(&[]), "a power limit counts: {limited}");
+}
+
+#[test]
+fn replicas_that_do_not_agree_with_the_number_of_gpus_are_named() {
+    assert!(assumed(&[("dp", "4")]).contains("8 replicas: `dp` does not agree with `num_gpus`"));
+    assert!(one(&[("dp", "8")]).assumptions.is_empty());
 }

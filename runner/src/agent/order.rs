@@ -202,6 +202,11 @@ pub enum SpoolRecord {
         /// Why not.
         reason: String,
     },
+    /// A foreign program reached its target: its ranks were asked to stop, and have [`TO_STOP`](super::TO_STOP).
+    TargetReached {
+        /// The attempt.
+        attempt: AttemptId,
+    },
     /// Stands for a record that is as it was written, and cannot be understood. Never written.
     Unreadable {
         /// Where it begins, in bytes.
@@ -223,7 +228,7 @@ impl SpoolRecord {
     pub fn is_momentous(&self) -> bool {
         match self {
             Self::Began { .. } | Self::Committed { .. } | Self::Over { .. } => true,
-            Self::CommitFailed { .. } | Self::Unreadable { .. } => false,
+            Self::CommitFailed { .. } | Self::TargetReached { .. } | Self::Unreadable { .. } => false,
             Self::Event(stamped) => match stamped.event {
                 Event::Saved { .. } | Event::Finished { .. } | Event::Failed(_) => true,
                 Event::Listening(_)

@@ -108,7 +108,7 @@ pub(super) fn results(seen: &[Seen], levels: &[f64]) -> Vec<Figure> {
         row(seen, "best valid.loss", Unit::Plain, Better::Less, |s| best(s, "valid.loss", f64::min)),
         row(seen, "best valid.accuracy", Unit::Share, Better::More, |s| best(s, "valid.accuracy", f64::max)),
         row(seen, "final loss", Unit::Plain, Better::Less, final_loss),
-        row(seen, "tokens/s", Unit::PerSecond, Better::More, |s| steady(s, "tokens_per_second")),
+        row(seen, speed(seen), Unit::PerSecond, Better::More, |s| steady(s, "tokens_per_second")),
         row(seen, "step", Unit::Seconds, Better::Less, |s| steady(s, "step_seconds")),
         row(seen, "step, measured/predicted", Unit::Plain, Better::Neither, measured_over_predicted),
         row(seen, "exposed communication", Unit::Share, Better::Less, communication),
@@ -136,6 +136,13 @@ pub(super) fn results(seen: &[Seen], levels: &[f64]) -> Vec<Figure> {
     }
     rows.retain(|figure| figure.values.iter().any(Option::is_some));
     rows
+}
+
+/// What speeds are counted in; `per second` where trials of both kinds are compared.
+fn speed(seen: &[Seen]) -> &'static str {
+    let mut units = seen.iter().map(|s| s.trial.unit_of_speed());
+    let first = units.next().unwrap_or("tokens/s");
+    if units.all(|unit| unit == first) { first } else { "per second" }
 }
 
 fn row(

@@ -104,6 +104,7 @@ fn seen(record: SpoolRecord) -> Seen {
             Seen::Fact(Fact::CheckpointDurable { attempt, step, folder })
         }
         SpoolRecord::CommitFailed { step, reason, .. } => Seen::Status(Status::CommitFailed { step, reason }),
+        SpoolRecord::TargetReached { attempt } => Seen::Status(Status::target_reached(attempt)),
         SpoolRecord::Unreadable { at, reason } => Seen::Status(Status::RecordSkipped { at, reason }),
         SpoolRecord::Over { attempt, ended } => Seen::Fact(Fact::AttemptEnded { attempt, ended }),
     }

@@ -12,6 +12,7 @@ use super::{
 use crate::fact::{Ended, LedgerError, Verdict};
 use crate::provenance::Provenance;
 use dtrain_protocol::{AttemptId, StepId, TrialId};
+use dtrain_recipes::Recipe;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -58,6 +59,13 @@ impl Trial {
     /// The summary of a figure, of the lowest rank that reports it.
     pub fn figure(&self, key: &str) -> Option<&Summary> {
         figures::summary_of(&self.figures, key)
+    }
+
+    /// What its speed is counted in: a model of rows reads one token a sample, which people call a sample. A script reports tokens.
+    pub fn unit_of_speed(&self) -> &'static str {
+        let recipe = serde_json::from_value::<Recipe>(self.recipe.clone());
+        let has_rows = recipe.is_ok_and(|recipe| recipe.model.sample_tokens() == 1) && !self.is_script();
+        if has_rows { "samples/s" } else { "tokens/s" }
     }
 
     /// Whether it runs a script of the user.

@@ -80,7 +80,7 @@ fn only_what_differs_is_marked_and_noise_is_not_called_better() {
     assert_eq!(call(&two, "best valid.loss"), Call::Open, "one run each tells nothing of its spread");
     assert_eq!(call(&of(&[&a, &c], &[]), "step"), Call::Worse);
     assert_eq!(call(&of(&[&c, &a], &[]), "step"), Call::Better);
-    assert_eq!(call(&of(&[&c, &a], &[]), "tokens/s"), Call::Better);
+    assert_eq!(call(&of(&[&c, &a], &[]), "samples/s"), Call::Better);
     assert_eq!(call(&of(&[&a, &a], &[]), "best valid.loss"), Call::Same);
 
     // Every trial reached 4.0 / 100; the second was there at half the steps.

@@ -94,9 +94,11 @@ fn no_link_in_the_state_is_followed() {
         let (path, aside) = (trial.join(name), trap.folder().join("aside"));
         fs::rename(&path, &aside).expect("it was made");
         symlink(if name == "spool" { trap.folder() } else { precious.clone() }, &path).expect("made");
-        let output = trap.ends(trap.dtrain(["rm", "--yes", "last"]), &[2, PREFLIGHT, 6]);
-        let told = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert!(told.contains("is a symbolic link"), "{name}: {told}");
+        for command in [&["rm", "--yes", "last"][..], &["resume", "last"]] {
+            let output = trap.ends(trap.dtrain(command), &[2, PREFLIGHT, 6]);
+            let told = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert!(told.contains("is a symbolic link"), "{name}: {command:?}: {told}");
+        }
         fs::remove_file(&path).expect("ours");
         fs::rename(&aside, &path).expect("ours");
     }

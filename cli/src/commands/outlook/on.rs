@@ -130,7 +130,14 @@ mod tests {
 
     #[test]
     fn blanks_may_stand_around_numbers() {
-        for on in ["64x8 H100", "64 x 8 H100", " 64  ×8   H100 ", "64X8 H100-SXM-80GB", "64x 8H100"] {
+        for on in [
+            "64x8 H100",
+            "64 x 8 H100",
+            " 64  ×8   H100 ",
+            "64X8 H100-SXM-80GB",
+            "64x 8H100",
+            "64x8 H100 SXM5",
+        ] {
             assert_eq!(size(on), [(512, 8)], "{on}");
         }
         assert_eq!(size("2 x 8 H100 + 4x4 A100"), [(16, 8), (16, 4)]);

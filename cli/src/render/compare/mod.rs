@@ -8,10 +8,11 @@ pub(crate) use csv::compare_csv;
 pub(super) use figures::measured;
 
 use super::history::status;
+use super::param;
 use super::sparkline::plot;
 use super::table::{Style, Tone, age, cut, painted, width};
 use code::{patches, same_code};
-use dtrain_runner::compare::{Comparison, Difference};
+use dtrain_runner::compare::{Cell, Comparison, Difference};
 use figures::{digits, result};
 
 /// Widest name of a line.
@@ -123,20 +124,26 @@ fn part(differences: &[Difference], all: bool) -> Vec<Line> {
 fn difference(difference: &Difference) -> Line {
     let sources = difference.values.iter().flatten().map(|cell| cell.source);
     let is_one_source = sources.clone().is_sorted_by(|a, b| a == b);
-    let value = |cell: &Option<dtrain_runner::compare::Cell>| match cell {
+    let value = |cell: &Option<Cell>| match cell {
         None => "-".to_owned(),
         Some(cell) => match cell.source {
-            Some(source) if !is_one_source => format!("{} ({})", cell.text, source.word()),
-            Some(_) | None => cell.text.clone(),
+            Some(source) if !is_one_source => format!("{} ({})", text(difference, cell), source.word()),
+            Some(_) | None => text(difference, cell),
         },
     };
     let ratio = if difference.differs { difference.ratio() } else { None };
     Line {
-        name: difference.name.clone(),
+        name: param::name(&difference.name).to_owned(),
         values: difference.values.iter().map(value).collect(),
         remark: ratio.map(|ratio| format!("×{}", digits(ratio))).unwrap_or_default(),
         tone: Tone::Plain,
     }
+}
+
+/// A value in the unit of its key.
+pub(crate) fn text(difference: &Difference, cell: &Cell) -> String {
+    let told = cell.number.and_then(|number| param::number(&difference.name, number));
+    told.unwrap_or_else(|| cell.text.clone())
 }
 
 /// `2 of 37 differ; --all shows the rest`.

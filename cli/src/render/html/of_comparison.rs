@@ -4,8 +4,8 @@ use super::chart::{Line, POINTS_MOST, look, reduced};
 use super::document::{Cell, document, header, section, table};
 use super::of_trial::{Across, HOVER, Shown, chart, views};
 use super::unit::{Unit, number};
-use crate::render::compare;
 use crate::render::history::status;
+use crate::render::{compare, param};
 use dtrain_planner::tune::paired::interval;
 use dtrain_runner::compare::{Comparison, Difference, Figure};
 use dtrain_runner::ledger::Trial;
@@ -64,10 +64,9 @@ fn differences(titles: &[&str], all: &[Difference]) -> String {
     let differing = all.iter().filter(|one| one.differs);
     let row = |one: &Difference| -> Vec<Cell> {
         let values = one.values.iter().map(|cell| {
-            let text = cell.as_ref().map_or("-", |cell| cell.text.as_str());
-            Cell::from(text)
+            cell.as_ref().map_or_else(|| Cell::from("-"), |cell| compare::text(one, cell).into())
         });
-        std::iter::once(Cell::from(one.name.as_str())).chain(values).collect()
+        std::iter::once(Cell::from(param::name(&one.name))).chain(values).collect()
     };
     table(titles, &differing.map(row).collect::<Vec<_>>())
 }

@@ -7,7 +7,7 @@ use super::unit::Unit;
 use super::{bytes, ranks};
 use crate::render::history::{figure, rate, status};
 use crate::render::number::{count, seconds};
-use crate::render::show;
+use crate::render::{param, show};
 use dtrain_runner::Ended;
 use dtrain_runner::ledger::{Attempt, Measured, Sample, Source, Summary, Trial};
 
@@ -381,9 +381,7 @@ fn metrics(trial: &Trial) -> String {
 }
 
 fn settings(trial: &Trial) -> String {
-    let row = |param: &&dtrain_runner::ledger::Param| -> Vec<Cell> {
-        vec![param.path.as_str().into(), text(&param.value).into(), param.source.word().into()]
-    };
+    let row = |param: &&dtrain_runner::ledger::Param| param::row(param).map(Cell::from).to_vec();
     let is_chosen =
         |param: &&dtrain_runner::ledger::Param| param.source != Source::Default && !param.value.is_null();
     let chosen: Vec<_> = trial.params.iter().filter(is_chosen).map(|param| row(&param)).collect();

@@ -71,6 +71,21 @@ fn style_and_script_ask_for_nothing() {
     }
 }
 
+/// A page for a phone has no drawing that is wider than it, but parallel axes, which scroll in a box of their own.
+#[test]
+fn drawings_shrink_to_a_narrow_page() {
+    let style = include_str!("style.css");
+    let (_, narrow) =
+        style.split_once("@media (max-width: 640px)").expect("there are rules for narrow pages");
+    let narrow = narrow.split("@media").next().unwrap_or_default();
+    for rule in narrow.lines().filter(|rule| rule.contains("min-width") && rule.contains("svg")) {
+        let least = rule.split("min-width: ").nth(1).and_then(|rest| rest.split("px").next()?.parse().ok());
+        let least: u32 = least.unwrap_or(0);
+        assert!(least <= 360 || rule.contains("svg.parallel"), "{rule}");
+    }
+    assert!(style.contains("svg { display: block; width: 100%;"), "drawings are as wide as the page");
+}
+
 #[test]
 fn a_page_of_a_trial_draws_every_attempt_and_every_rank() {
     let page = of_trial(&shown());

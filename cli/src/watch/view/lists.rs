@@ -136,7 +136,7 @@ pub(super) fn list(canvas: &mut Canvas<'_>, area: Rect, list: &List, cursor: Cur
         column("STEP", true, 6, None),
         column("LOSS", true, 7, None),
         column("BEST", true, 8, None),
-        column("TOK/S", true, 6, None),
+        column("PER S", true, 6, None),
         column("CURVE", false, 3, Some(5)),
     ];
     let lines: Vec<Vec<Text>> = list

@@ -22,7 +22,7 @@ pub(crate) fn emit(source: &Source) -> Emitted {
     let config = File { name: "ds_config.json".into(), text: configuration(source).text() };
     let script = File { name: "deepspeed.sh".into(), text: script(source, &notes) };
     let files = vec![config, hugging_face::config(source, family), script];
-    Emitted { files, notes, start: "bash deepspeed.sh".into() }
+    Emitted { files, notes, start: "bash deepspeed.sh".into(), checkout: None }
 }
 
 fn own_notes(source: &Source) -> Vec<String> {

@@ -29,7 +29,7 @@ pub(crate) fn emit(source: &Source) -> Emitted {
     let text = head(source.plan, &what, &[]) + &arguments(source);
     let training = File { name: "training_arguments.yaml".into(), text };
     let files = vec![config, training, hugging_face::config(source, family)];
-    Emitted { files, notes, start: start.into() }
+    Emitted { files, notes, start: start.into(), checkout: None }
 }
 
 /// Whether anything is sharded or cut; otherwise replicas are those of DistributedDataParallel.

@@ -17,7 +17,7 @@ pub(super) fn emit(plan: &Plan) -> Emitted {
     let job = job(plan, world, hosts) + &limits(plan, hosts.each);
     let text = head(plan, what, &notes) + &service(plan) + "---\n" + &job;
     let file = File { name: "kubernetes.yaml".into(), text: text + VOLUMES };
-    Emitted { files: vec![file], notes, start: "kubectl apply -f kubernetes.yaml".into() }
+    Emitted { files: vec![file], notes, start: "kubectl apply -f kubernetes.yaml".into(), checkout: None }
 }
 
 fn service(plan: &Plan) -> String {

@@ -33,7 +33,7 @@ pub(crate) fn emit(source: &Source) -> Emitted {
         File { name: "maxtext.yml".into(), text: config },
         File { name: "maxtext.sh".into(), text: script(source) },
     ];
-    Emitted { files, notes, start: "bash maxtext.sh".into() }
+    Emitted { files, notes, start: "bash maxtext.sh".into(), checkout: None }
 }
 
 fn own_notes(source: &Source) -> Vec<String> {

@@ -47,6 +47,7 @@ pub(crate) fn emit(source: &Source) -> Emitted {
         files: vec![File { name: "megatron.sh".into(), text }],
         notes,
         start: "bash megatron.sh".into(),
+        checkout: Some("MEGATRON-LM"),
     }
 }
 

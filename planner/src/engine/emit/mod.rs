@@ -59,8 +59,23 @@ pub struct Emitted {
     pub files: Vec<File>,
     /// Sentences without their full stop.
     pub notes: Vec<String>,
-    /// The command that starts training, in the folder of the files.
+    /// The command that starts training, in the folder of the files or in the `checkout`.
     pub start: String,
+    /// What stands for the folder of the engine's own repository, where the command must run in its root.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub checkout: Option<&'static str>,
+}
+
+impl Emitted {
+    /// The line for a shell that starts training with the files in `folder`, which is written as a word of a shell. Where a
+    /// checkout is needed, `folder` should be absolute.
+    pub fn command(&self, folder: &str) -> String {
+        let Self { files, start, checkout, .. } = self;
+        let Some(checkout) = checkout else { return format!("cd {folder} && {start}") };
+        let in_folder =
+            |start: String, file: &File| start.replace(&file.name, &format!("{folder}/{}", file.name));
+        format!("cd {checkout} && {}", files.iter().fold(start.clone(), in_folder))
+    }
 }
 
 /// Why a plan cannot be turned into a format.

@@ -7,5 +7,5 @@ use super::{Emitted, File};
 pub(crate) fn emit(source: &Source) -> Emitted {
     let text = serde_json::to_string_pretty(source.plan).expect("a plan is made of plain values") + "\n";
     let file = File { name: "plan.json".into(), text };
-    Emitted { files: vec![file], notes: Vec::new(), start: "dtrain run plan.json".into() }
+    Emitted { files: vec![file], notes: Vec::new(), start: "dtrain run plan.json".into(), checkout: None }
 }

@@ -31,7 +31,12 @@ pub(super) fn emit(plan: &Plan) -> Emitted {
     );
     let what = "Slurm: sbatch slurm.sh; ranks a host times hosts must stay as many as the plan has";
     let text = directives + &head(plan, what, &notes) + &body(world, each, threads);
-    Emitted { files: vec![File { name: "slurm.sh".into(), text }], notes, start: "sbatch slurm.sh".into() }
+    Emitted {
+        files: vec![File { name: "slurm.sh".into(), text }],
+        notes,
+        start: "sbatch slurm.sh".into(),
+        checkout: None,
+    }
 }
 
 fn body(world: u32, each: u32, threads: u32) -> String {

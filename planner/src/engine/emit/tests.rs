@@ -189,6 +189,14 @@ fn shown(plan: &Plan, format: Format) -> String {
 }
 
 #[test]
+fn what_starts_in_a_checkout_is_named_by_its_whole_path() {
+    let (_, plan) = plans().into_iter().find(|(name, _)| *name == "single").expect("there is one");
+    let command = |format| emit(&plan, format).expect("it can be written").command("'/a b/out'");
+    assert_eq!(command(Format::Megatron), "cd MEGATRON-LM && bash '/a b/out'/megatron.sh");
+    assert_eq!(command(Format::Slurm), "cd '/a b/out' && sbatch slurm.sh");
+}
+
+#[test]
 fn every_plan_in_every_format_is_as_it_was_reviewed() {
     for (name, plan) in plans() {
         for format in Format::ALL {

@@ -43,7 +43,7 @@ pub(crate) fn emit(source: &Source) -> Emitted {
     let mut text = head(source.plan, &what, &notes);
     text += &model::module(source);
     text += &trainer(source, &sharding);
-    Emitted { files: vec![File { name: format!("{MODULE}.py"), text }], notes, start }
+    Emitted { files: vec![File { name: format!("{MODULE}.py"), text }], notes, start, checkout: None }
 }
 
 /// Shards lie within `data × expert × context` as in the plan.

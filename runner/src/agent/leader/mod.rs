@@ -8,6 +8,7 @@ mod end;
 mod io;
 mod launch;
 mod ranks;
+mod target;
 #[cfg(test)]
 mod tests;
 
@@ -275,7 +276,7 @@ impl Leader {
                 self.kill_by(AFTER_A_LOSS_MS);
             }
             Event::Step(_) | Event::Validated { .. } | Event::Metrics { .. } if is_target => {
-                self.stop(StopReason::Target);
+                self.stop_at_target();
             }
             Event::Ready { .. }
             | Event::Step(_)
@@ -283,16 +284,6 @@ impl Leader {
             | Event::Metrics { .. }
             | Event::Notice(_) => {}
         }
-    }
-
-    /// Whether a foreign program reports that its training is complete. The ranks of dtrain's own models know it themselves.
-    fn reaches_target(&mut self, said: &Stamped) -> bool {
-        if !self.are_foreign() {
-            return false;
-        }
-        let Some(target) = &self.settings.first.until.target else { return false };
-        let results = self.reporters.results(said);
-        results.into_iter().any(|(name, value)| target.is_reached(&name, value))
     }
 
     /// Ranks that train say something now and then: each other they wait for, but nobody waits for all of them.

@@ -172,3 +172,17 @@ fn a_target_is_held_against_the_lowest_rank_that_reports() {
     assert!(!stops(&mut leader, 2, f1(0.95)));
     assert!(stops(&mut leader, 1, f1(0.9)));
 }
+
+#[test]
+fn a_target_that_is_reached_is_recorded_once() {
+    let target = Target { metric: Metric::from("loss".to_owned()), goal: Goal::Min, value: 0.2 };
+    let mut leader = leading_with(1, true, Some(target));
+    let mut report = |loss| {
+        let message = HostMessage::Event { rank: Rank(0), event: printed(loss, 1.0, None) };
+        let effects = leader.step(now(), Input::Host(OWN, message));
+        let is_reached =
+            |effect: &&Effect| matches!(effect, Effect::Spool(SpoolRecord::TargetReached { .. }));
+        effects.iter().filter(is_reached).count()
+    };
+    assert_eq!([0.5, 0.1, 0.1, 0.5].map(&mut report), [0, 1, 0, 0]);
+}

@@ -170,6 +170,6 @@ pub(super) fn input_of(record: SpoolRecord) -> Option<Input> {
         SpoolRecord::Committed { attempt, step, folder } => Input::Committed { attempt, step, folder },
         SpoolRecord::CommitFailed { attempt, step, .. } => Input::CommitFailed { attempt, step },
         SpoolRecord::Over { attempt, ended } => Input::Over { attempt, ended },
-        SpoolRecord::Unreadable { .. } => return None,
+        SpoolRecord::TargetReached { .. } | SpoolRecord::Unreadable { .. } => return None,
     })
 }

@@ -236,6 +236,12 @@ impl Engine<'_> {
                 }
                 Input::CommitFailed { attempt, step }
             }
+            SpoolRecord::TargetReached { attempt } => {
+                if is_new {
+                    self.note(Seen::Status(Status::target_reached(attempt)));
+                }
+                return Ok(());
+            }
             SpoolRecord::Unreadable { at, reason } => {
                 self.note(Seen::Status(Status::RecordSkipped { at, reason }));
                 return Ok(());
