@@ -131,7 +131,11 @@ pub fn points_of(stamped: &Stamped, is_script: bool) -> Vec<Point> {
         Event::Step(figures) if !is_script && !is_kept(stamped.rank, figures.step.0) => Vec::new(),
         Event::Step(figures) => {
             let (step, times) = (figures.step.0, &figures.times);
-            let mut points = vec![point("step_seconds", step, times.step)];
+            let mut points = Vec::new();
+            // A script whose times are not known reports 0.
+            if times.step > 0.0 || !is_script {
+                points.push(point("step_seconds", step, times.step));
+            }
             if !figures.is_of_script() {
                 points.extend([
                     point("data_seconds", step, times.data),

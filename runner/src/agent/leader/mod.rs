@@ -8,6 +8,7 @@ mod end;
 mod io;
 mod launch;
 mod ranks;
+mod target;
 #[cfg(test)]
 mod tests;
 
@@ -16,7 +17,6 @@ pub(super) use io::{Effect, Host, Input, Now, OWN, Settings};
 use super::messages::{HostMessage, LeaderMessage, Pulse};
 use super::order::SpoolRecord;
 use crate::machine::{Moment, graver};
-use crate::reporters::Reporters;
 use commit::Commit;
 use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId, StopReason};
 use launch::Launch;
@@ -24,6 +24,7 @@ use ranks::RankState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use target::TargetWatch;
 
 /// How long ranks may take to end by themselves once another was lost, in milliseconds.
 const AFTER_A_LOSS_MS: u64 = 2_000;
@@ -66,8 +67,8 @@ pub(super) struct Leader {
     saved: BTreeMap<StepId, BTreeMap<Rank, Option<Vec<SavedFile>>>>,
     commits: BTreeMap<StepId, Commit>,
     addresses: BTreeMap<Rank, String>,
-    /// Whose figures a target is held against.
-    reporters: Reporters,
+    /// How near the ranks of a script are to their target.
+    target: TargetWatch,
     /// The gravest failure so far.
     cause: Option<Failure>,
     /// Why the ranks were asked to stop, once they were.
@@ -99,7 +100,7 @@ impl Leader {
             saved: BTreeMap::new(),
             commits: BTreeMap::new(),
             addresses: BTreeMap::new(),
-            reporters: Reporters::default(),
+            target: TargetWatch::default(),
             cause: None,
             stopping: None,
             kill_at: None,
@@ -285,16 +286,6 @@ impl Leader {
         }
     }
 
-    /// Whether a foreign program reports that its training is complete. The ranks of dtrain's own models know it themselves.
-    fn reaches_target(&mut self, said: &Stamped) -> bool {
-        if !self.are_foreign() {
-            return false;
-        }
-        let Some(target) = &self.settings.first.until.target else { return false };
-        let results = self.reporters.results(said);
-        results.into_iter().any(|(name, value)| target.is_reached(&name, value))
-    }
-
     /// Ranks that train say something now and then: each other they wait for, but nobody waits for all of them.
     fn note_life(&mut self, event: &Event) {
         let is_training = matches!(event, Event::Step(_)) && !self.are_foreign();
@@ -331,6 +322,9 @@ impl Leader {
         let stopping = self.stopping;
         if let Some(event) = self.rank(rank).last_word(rank, stopping) {
             self.event(rank, event);
+        }
+        if self.has_held_target() {
+            self.stop(StopReason::Target);
         }
     }
 
