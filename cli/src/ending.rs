@@ -65,11 +65,8 @@ pub(crate) fn tell(context: &Context, history: &History, task: &Task<'_>, ending
 fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) {
     let out = context.out;
     let words = out.paint.bold(&format!("{} {}", task.label, verdict_words(verdict)));
-    let of = match expected(task.plan).steps {
-        // What a script counts need not be what its recipe counts.
-        steps if steps == 0 || trial.row.step > steps => String::new(),
-        steps => format!(" of {steps}"),
-    };
+    let of = expected(task.plan).steps_at(trial.row.step);
+    let of = of.map_or_else(String::new, |steps| format!(" of {steps}"));
     out.say(&format!("{words} after {}{of} steps", trial.row.step));
     let figure = |key: &str| trial.figure(key);
     if let Some(last) = figure("loss").and_then(|figure| figure.last) {

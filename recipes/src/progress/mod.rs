@@ -63,10 +63,14 @@ enum Part {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// A brace without its other half.
-    #[error("`{{` and `}}` enclose the name of a metric, such as `{{step}}`; write `{{{{` and `}}}}` for braces of the line")]
+    #[error(
+        "`{{` and `}}` enclose the name of a metric, such as `{{step}}`; write `{{{{` and `}}}}` for braces of the line"
+    )]
     Brace,
     /// No metric can be called so.
-    #[error("`{0}` cannot be the name of a metric: expected letters, digits, and `_ . / : @ -`; write `{{{{` and `}}}}` for braces of the line")]
+    #[error(
+        "`{0}` cannot be the name of a metric: expected letters, digits, and `_ . / : @ -`; write `{{{{` and `}}}}` for braces of the line"
+    )]
     Name(String),
     /// A metric that is named twice.
     #[error("`{{{0}}}` occurs twice")]
@@ -219,11 +223,7 @@ mod tests {
         check("{step},{loss},{acc}", "3,0.5,0.91", &csv(3.0, 0.5, 0.91));
         check("{step},{loss},{acc}", "1,512,0.5", &csv(1.0, 512.0, 0.5));
         check("{step},{loss},{acc}", "1,234,512,0.5", &csv(1.0, 234.0, 512.0));
-        check(
-            "{step},{tokens},{loss}",
-            "1,512,2.0,0.1",
-            &[("step", 1.0), ("tokens", 512.0), ("loss", 2.0)],
-        );
+        check("{step},{tokens},{loss}", "1,512,2.0,0.1", &[("step", 1.0), ("tokens", 512.0), ("loss", 2.0)]);
         check("{step}, {loss}", "1,512, 3", &[("step", 1512.0), ("loss", 3.0)]);
         check("{epoch}.{step} {loss}", "3.17 0.5", &[("epoch", 3.0), ("step", 17.0), ("loss", 0.5)]);
         check("{loss}.", "loss 5.", &[("loss", 5.0)]);

@@ -302,3 +302,34 @@ fn lines(database: &Connection, trial: i64) -> Result<Vec<Summary>, Fault> {
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_protocol::{AttemptId, HeldBytes, PhaseTimes, StepFigures, StepId};
+
+    #[test]
+    fn a_script_has_a_time_only_where_it_is_known() {
+        let keys = |seconds, is_script| {
+            let figures = StepFigures {
+                step: StepId(1),
+                loss: 0.5,
+                gradient_norm: None,
+                learning_rate: f64::NAN,
+                elapsed: None,
+                noise: None,
+                tokens: 8,
+                times: PhaseTimes { step: seconds, ..PhaseTimes::default() },
+                memory_bytes: 0,
+                sent_bytes: 0,
+                held: HeldBytes::default(),
+            };
+            let event = Event::Step(figures);
+            let said = Stamped { attempt: AttemptId(1), rank: Rank(0), sequence: 0, at_ms: 0, event };
+            points_of(&said, is_script).into_iter().map(|point| point.key).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(0.0, true), ["loss"]);
+        assert_eq!(keys(0.5, true), ["step_seconds", "loss", "tokens_per_second"]);
+        assert_eq!(keys(0.0, false)[0], "step_seconds");
+    }
+}

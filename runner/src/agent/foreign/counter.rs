@@ -74,8 +74,7 @@ impl Counters {
         // `1.0` of an epoch after 0.98 in another kind of line is of the same counter.
         counter.has_fractions |= value.fract() != 0.0 || (number.has_decimals && other_has_fractions);
         let is_later_round = std::mem::replace(&mut counter.round, furthest) < furthest;
-        let joined =
-            newest.filter(|place| place.kind != kind).and_then(|place| counter.join(value, place));
+        let joined = newest.filter(|place| place.kind != kind).and_then(|place| counter.join(value, place));
         counter.has_fractions |= joined.is_some() && other_has_fractions;
         let (continued, before) = joined
             .map_or_else(|| counter.go_on(value, furthest, is_later_round), |continued| (continued, None));

@@ -215,7 +215,9 @@ mod tests {
         let [Event::Notice(words)] = &said[..] else { panic!("{said:?}") };
         assert!(words.ends_with("found `{'step': 1, 'loss': 0.5}`"), "{words}");
         let said = events(&format!("\u{1b}{}\n", "x".repeat(1000)));
-        assert!(matches!(&said[..], [Event::Notice(words)] if words.len() < 250 && !words.contains('\u{1b}')));
+        assert!(
+            matches!(&said[..], [Event::Notice(words)] if words.len() < 250 && !words.contains('\u{1b}'))
+        );
     }
 
     #[test]

@@ -121,7 +121,8 @@ mod tests {
             .read_output("loss 1\nloss 2\n".as_bytes(), folder.path(), &|event| said.borrow_mut().push(event))
             .expect("text can be read");
         let said = said.into_inner();
-        let is_notice = |event: &&Event| matches!(event, Event::Notice(words) if words.contains("is missing"));
+        let is_notice =
+            |event: &&Event| matches!(event, Event::Notice(words) if words.contains("is missing"));
         assert_eq!((said.iter().filter(is_notice).count(), said.len()), (1, 3), "{said:?}");
     }
 

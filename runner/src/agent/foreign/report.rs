@@ -173,9 +173,8 @@ impl Clock {
 
     /// Whether a result of the line was reported at the same place before.
     fn repeats(&self, line: &Line, place: Place) -> bool {
-        line.results().any(|(name, _)| {
-            self.results.get(name).is_some_and(|known| known.continued == place.continued)
-        })
+        line.results()
+            .any(|(name, _)| self.results.get(name).is_some_and(|known| known.continued == place.continued))
     }
 
     /// Takes note of the results of a line, and says where one replaces another.
@@ -188,10 +187,8 @@ impl Clock {
             };
             let before = std::mem::replace(known, now);
             if before.step == step && before.value.to_bits() != value.to_bits() {
-                let words = format!(
-                    "`{name}` has several values at `step` {}: the last one counts",
-                    place.value
-                );
+                let words =
+                    format!("`{name}` has several values at `step` {}: the last one counts", place.value);
                 self.remark(Remark::Repeated, words, say);
             }
         }

@@ -58,8 +58,7 @@ fn a_counter_that_begins_again_is_continued_and_said_once() {
 #[test]
 fn counters_of_several_templates_do_not_mix() {
     // Steps, and epochs that are counted by themselves.
-    let (of_epochs, remarks) =
-        steps(&[(0, 50.0), (0, 100.0), (1, 1.0), (0, 150.0), (0, 200.0), (1, 2.0)]);
+    let (of_epochs, remarks) = steps(&[(0, 50.0), (0, 100.0), (1, 1.0), (0, 150.0), (0, 200.0), (1, 2.0)]);
     assert_eq!((of_epochs, remarks), (vec![50, 100, 1, 150, 200, 2], Vec::new()));
     // A validation at the end of each epoch tells of its last step.
     let of_steps = steps(&[(0, 1.0), (0, 9.0), (1, 9.0), (0, 1.0), (0, 9.0), (1, 9.0)]).0;
