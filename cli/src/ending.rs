@@ -4,7 +4,7 @@ use crate::commands::model::{Wish, request};
 use crate::context::Context;
 use crate::drive::{How, Task, expected};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::render::number::{against, count, loss, seconds};
+use crate::render::number::{accuracy, against, count, loss, seconds};
 use crate::render::plan::unit;
 use crate::trials::ledger;
 use crate::{job, sampler, signals, trials, unigram, unreported};
@@ -65,14 +65,13 @@ pub(crate) fn tell(context: &Context, history: &History, task: &Task<'_>, ending
 fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) {
     let out = context.out;
     let words = out.paint.bold(&format!("{} {}", task.label, verdict_words(verdict)));
-    let of = match expected(task.plan).steps {
-        0 => String::new(),
-        steps => format!(" of {steps}"),
-    };
+    let of = expected(task.plan).steps_at(trial.row.step);
+    let of = of.map_or_else(String::new, |steps| format!(" of {steps}"));
     out.say(&format!("{words} after {}{of} steps", trial.row.step));
     let figure = |key: &str| trial.figure(key);
     if let Some(last) = figure("loss").and_then(|figure| figure.last) {
-        out.say(&format!("  training loss    {} (nats)", loss(last)));
+        let unit = if trial.is_script() { "" } else { " (nats)" };
+        out.say(&format!("  training loss    {}{unit}", loss(last)));
     }
     if let Some(valid) = figure("valid.loss")
         && let Some(last) = valid.last
@@ -83,8 +82,8 @@ fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict)
         };
         out.say(&format!("  validation loss  {}{}{best}", loss(last), in_bits(context, task.plan, last)));
     }
-    if let Some(accuracy) = figure("valid.accuracy").and_then(|figure| figure.last) {
-        out.say(&format!("  accuracy         {:.1}%", accuracy * 100.0));
+    if let Some(share) = figure("valid.accuracy").and_then(|figure| figure.last) {
+        out.say(&format!("  accuracy         {}", accuracy(share, 1)));
     }
     if let Some(measured) = trial.row.step_seconds {
         let predicted = expected(task.plan).step_seconds;
@@ -146,6 +145,11 @@ fn ended(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) -
                 && let Some(failure) = unreported::failure(context, &task.plan.recipe, trial, false)
             {
                 return Err(failure);
+            }
+            if *verdict == Verdict::Completed(StopReason::Complete) {
+                for warning in unreported::warnings(context, &task.plan.recipe, trial) {
+                    out.say(&warning.warning(out.paint));
+                }
             }
             show_sample(context, task, trial)?;
             let is_text = matches!(task.plan.recipe.model, Model::Decoder(_));

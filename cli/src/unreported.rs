@@ -1,17 +1,23 @@
 //! A program that ended well and did not report what its recipe reads.
 
 use crate::commands::check_output::{templates, try_on};
-use crate::commands::logs::{Printed, printed};
+use crate::commands::logs::{Printed, files_here, printed};
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
+use crate::render::number::counted;
 use crate::render::tried::{pointed, words};
 use dtrain_recipes::progress::{LineSplitter, Tried, Tryout, plain};
 use dtrain_recipes::{Metric, Model, Recipe};
 use dtrain_runner::ledger::{Source, Trial};
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::Read;
 
 /// Lines of the output that are shown.
 const LAST_LINES: usize = 5;
+
+/// Bytes of each log in which templates are tried. A template may still read a line behind them.
+const TRIED: u64 = 64 << 20;
 
 /// Series of the host, which no program reports.
 const OF_THE_HOST: &str = "system.";
@@ -54,6 +60,52 @@ pub(crate) fn failure(
         failure = failure.cause(cause);
     }
     Some(failure.hint(hint(recipe, label, output.as_ref())))
+}
+
+/// What to warn of when a script has completed: figures that were never finite, and templates that read no line.
+pub(crate) fn warnings(context: &Context, recipe: &Recipe, trial: &Trial) -> Vec<Failure> {
+    if !trial.is_script() {
+        return Vec::new();
+    }
+    let warning = |message: String| Failure::new(Exit::WorkerFailed, message);
+    let figures: BTreeSet<&str> = trial.figures.iter().map(|figure| figure.key.as_str()).collect();
+    let is_never_finite = |key: &&str| {
+        let never = trial.figure(key).is_some_and(|figure| figure.points > 0 && figure.min.is_none());
+        never && !key.starts_with(OF_THE_HOST)
+    };
+    let never_finite = figures.into_iter().filter(is_never_finite);
+    let mut warnings: Vec<Failure> =
+        never_finite.map(|key| warning(format!("`{key}` was never a finite number"))).collect();
+    warnings.extend(unread(context, recipe, trial).into_iter().map(warning));
+    warnings
+}
+
+/// What to say of each template that read no line, by the logs of all ranks and attempts; nothing where not all of the logs are
+/// here, or they are too long to try the templates on.
+fn unread(context: &Context, recipe: &Recipe, trial: &Trial) -> Vec<String> {
+    let Ok(templates) = templates(recipe) else { return Vec::new() };
+    let Some(logs) = files_here(context, trial).filter(|_| !templates.is_empty()) else { return Vec::new() };
+    let mut tryout = Tryout::new(&templates);
+    for log in logs {
+        let is_short = log.metadata().is_ok_and(|log| log.len() <= TRIED);
+        let tried = File::open(&log).and_then(|file| try_on(file.take(TRIED), &mut tryout));
+        if !is_short || tried.is_err() {
+            return Vec::new();
+        }
+    }
+    tryout.tried().iter().filter(|tried| tried.matched == 0).map(unread_words).collect()
+}
+
+fn unread_words(tried: &Tried) -> String {
+    let template = format!("template `{}` read no line", tried.template);
+    match &tried.nearest {
+        _ if tried.shadowed > 0 => {
+            let lines = counted(tried.shadowed, "line");
+            format!("{template}: an earlier template reads the {lines} that it fits; put it first")
+        }
+        Some(nearest) => format!("{template}: {} in `{}`", words(nearest), pointed(nearest)[0]),
+        None => template,
+    }
 }
 
 /// Whether a recipe says which metric counts, and does not leave it at the default.

@@ -163,3 +163,104 @@ fn check_tries_templates_on_an_output() {
     assert_eq!((&second["nearest"]["line"], &second["nearest"]["column"]), (&5.into(), &8.into()));
     house.expect(2, ["check", &recipe, "--try", "nowhere.txt"]);
 }
+
+#[test]
+fn epochs_that_are_counted_by_themselves_replace_no_step() {
+    let script = "n = 0\nfor epoch in range(1, 8):\n    for step in range(1, 6):\n        n += 1\n        \
+        print('step', step, 'loss', 1 / n)\n    print('epoch', epoch, 'acc', epoch / 10)\n";
+    let templates = "[\"step {step} loss {loss}\", \"epoch {step} acc {acc}\"]";
+    let (house, recipe) = house(script, templates, "");
+    let said = words(&house.expect(0, ["run", &recipe]));
+    assert!(said.contains("after 35 steps") && !said.contains("read no line"), "{said}");
+    assert_eq!(series(&house, "loss").len(), 35);
+    let epochs: Vec<u64> = series(&house, "acc").iter().map(|(step, _)| *step).collect();
+    assert_eq!(epochs, (1..=7).collect::<Vec<_>>());
+}
+
+#[test]
+fn lines_of_json_with_other_names_have_counters_of_their_own() {
+    let script = "import json, os\nf = os.fdopen(int(os.environ['DTRAIN_EVENTS_FD']), 'w')\n\
+        for step in range(1, 16):\n    f.write(json.dumps({'step': step, 'loss': 1 / step}) + '\\n')\n    \
+        if step % 5 == 0: f.write(json.dumps({'step': step // 5, 'acc': step / 20}) + '\\n')\n";
+    let (house, recipe) = house(script, "", "");
+    let said = words(&house.expect(0, ["run", &recipe]));
+    assert!(said.contains("after 15 steps") && !said.contains("began again"), "{said}");
+    assert_eq!(series(&house, "acc").iter().map(|(step, _)| *step).collect::<Vec<_>>(), [1, 2, 3]);
+}
+
+#[test]
+fn a_speed_that_is_not_known_is_not_shown() {
+    let (once, recipe) = house("print('step 1 loss 0.5')\n", "[\"step {step} loss {loss}\"]", "");
+    let said = words(&once.expect(0, ["run", &recipe]));
+    assert!(said.contains("training loss    0.5000\n") && !said.contains("/step"), "{said}");
+    let listed = once.expect(0, ["history", "--json"]).stdout;
+    let listed: Value = serde_json::from_slice(&listed).expect("JSON");
+    let row = listed["trials"].as_array().and_then(|rows| rows.first()).expect("a trial");
+    assert_eq!(row["step_seconds"], Value::Null, "{row}");
+    let script = "for i in range(1, 5): print('epoch', 0.25 * i, 'loss', 1 / i)\n";
+    let objective = "stop = { steps = 4 }";
+    let (fractions, recipe) = house(script, "[\"epoch {step} loss {loss}\"]", objective);
+    let said = words(&fractions.expect(0, ["run", &recipe]));
+    assert!(said.contains("after 1000 steps") && !said.contains("/step"), "{said}");
+}
+
+#[test]
+fn a_bar_that_moves_the_cursor_is_read_while_it_moves() {
+    // It goes on for a minute unless its target is seen.
+    for bar in ["'\\x1b[1G' + text", "text + '\\b' * len(text)"] {
+        let script = format!(
+            "import sys, time\nfor i in range(1, 13):\n    text = 'step %d acc=%.3f ' % (i, i / 60)\n    \
+             sys.stderr.write({bar})\nsys.stderr.write('\\x1b[1G')\nsys.stderr.flush()\n\
+             time.sleep(60)\nopen('end', 'w')\n"
+        );
+        let objective = "metric = \"acc\"\ngoal = \"max\"\nstop = { target = 0.2 }";
+        let (house, recipe) = house(&script, "[\"step {step} acc={acc}\"]", objective);
+        let said = words(&house.expect(0, ["run", &recipe]));
+        assert!(said.contains("target reached after 12 steps"), "{said}");
+        assert!(!std::path::Path::new(&recipe).with_file_name("end").exists(), "it was ended at its target");
+    }
+}
+
+#[test]
+fn lines_of_json_that_are_not_understood_are_quoted_once() {
+    let script = "import os\nfd = int(os.environ['DTRAIN_EVENTS_FD'])\n\
+        for step in (1, 2): os.write(fd, (str({'step': step, 'loss': 0.5}) + '\\n').encode())\n";
+    let (house, recipe) = house(script, "", "");
+    let said = words(&house.expect(0, ["run", &recipe]));
+    assert_eq!(said.matches("DTRAIN_EVENTS_FD is ignored").count(), 1, "{said}");
+    assert!(said.contains("found `{'step': 1, 'loss': 0.5}`"), "{said}");
+}
+
+#[test]
+fn templates_that_read_no_line_and_losses_that_are_never_finite_are_warned_of() {
+    let script = "for i in range(1, 4): print('step', i, 'loss nan')\nprint('Val acc: 0.5')\n";
+    let templates = "[\"step {step} loss {loss}\", \"loss {loss}\", \"val acc: {acc}\"]";
+    let (house, recipe) = house(script, templates, "");
+    let said = words(&house.expect(0, ["run", &recipe]));
+    assert!(said.contains("template `val acc: {acc}` read no line: expected `val`"), "{said}");
+    assert!(said.contains("`loss {loss}` read no line: an earlier template reads the 3 lines"), "{said}");
+    assert!(said.contains("`loss` was never a finite number"), "{said}");
+    assert!(!said.contains("`step {step} loss {loss}` read no line"), "{said}");
+}
+
+#[test]
+fn an_accuracy_in_percent_is_shown_as_one() {
+    for (template, line) in [
+        ("acc {valid_accuracy}%, loss {valid_loss}", "acc 93.0%"),
+        ("acc {valid_accuracy}, loss {valid_loss}", "acc 0.93"),
+    ] {
+        let script = format!("print('{line}, loss 0.5')\n");
+        let (house, recipe) = house(&script, &format!("[\"{template}\"]"), "");
+        let said = words(&house.expect(0, ["run", &recipe]));
+        assert!(said.contains("accuracy         93.0%"), "{said}");
+        assert_eq!(series(&house, "valid.accuracy"), [(1, 0.93)]);
+    }
+}
+
+#[test]
+fn a_dict_of_python_is_read_with_its_braces() {
+    let script = "for i in (1, 2): print({'loss': 1 / i, 'epoch': float(i)})\n";
+    let (house, recipe) = house(script, "[\"{'loss': {loss}, 'epoch': {step}}\"]", "");
+    house.expect(0, ["run", &recipe]);
+    assert_eq!(series(&house, "loss"), [(1, 1.0), (2, 0.5)]);
+}

@@ -133,6 +133,18 @@ pub(crate) fn printed(context: &Context, trial: &Trial) -> Option<Printed> {
     })
 }
 
+/// The logs of all ranks and attempts; `None` where the trial has logs on other machines, or they cannot be found.
+pub(crate) fn files_here(context: &Context, trial: &Trial) -> Option<Vec<PathBuf>> {
+    let mut hosts = hosts::of_trial(context, trial).ok()?;
+    let readers = found(context, &trial.row.id, &mut hosts).ok()?;
+    let of_ranks = readers.into_iter().filter(|reader| reader.of.is_some());
+    let paths = of_ranks.map(|reader| match reader.place {
+        Place::Here(path) => Some(path),
+        Place::There(_) => None,
+    });
+    paths.collect()
+}
+
 /// The logs there are now: on this machine, or on the hosts of the trial.
 fn found(context: &Context, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<Reader>, Failure> {
     let reader = |of, place, name| Reader { of, place, name, offset: 0, tail: Vec::new() };

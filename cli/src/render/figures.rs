@@ -20,6 +20,13 @@ pub(crate) struct Expected {
     pub(crate) metric: String,
 }
 
+impl Expected {
+    /// The steps of the whole training; `None` where nobody said, and once there are more: a script may count something else.
+    pub(crate) fn steps_at(&self, step: u64) -> Option<u64> {
+        Some(self.steps).filter(|steps| *steps > 0 && *steps >= step)
+    }
+}
+
 /// Named metrics in one line.
 const METRICS_SHOWN: usize = 3;
 
@@ -108,16 +115,16 @@ impl Figures {
     pub(crate) fn advance(&self, expected: &Expected) -> Advance {
         #![expect(clippy::cast_precision_loss, reason = "an estimate for display")]
         let Some(newest) = &self.step else {
-            let (step, of) = (self.metrics_step, (expected.steps > 0).then_some(expected.steps));
-            let share = of.map(|of| step.min(of) as f64 / of as f64);
+            let step = self.metrics_step;
+            let of = expected.steps_at(step);
+            let share = of.map(|of| step as f64 / of as f64);
             return Advance { step, of, share, ..Advance::default() };
         };
         let step = newest.step.0.max(self.metrics_step);
-        let by_steps = (expected.steps > 0).then(|| {
-            let left = expected.steps.saturating_sub(step) as f64;
-            let share = step.min(expected.steps) as f64 / expected.steps as f64;
-            let left = self.pace.map(|(seconds, _)| left * seconds);
-            Advance { step, of: Some(expected.steps), share: Some(share), left, noun: None }
+        let by_steps = expected.steps_at(step).map(|of| {
+            let share = step as f64 / of as f64;
+            let left = self.pace.map(|(seconds, _)| (of - step) as f64 * seconds);
+            Advance { step, of: Some(of), share: Some(share), left, noun: None }
         });
         let by_time = expected.limit.zip(newest.elapsed).map(|(limit, elapsed)| {
             let passed = (elapsed * limit + newest.times.step).min(limit);
@@ -252,6 +259,20 @@ mod tests {
             sent_bytes: 0,
             held: dtrain_protocol::HeldBytes::default(),
         })
+    }
+
+    #[test]
+    fn more_steps_than_expected_are_told_without_them() {
+        let mut figures = Figures::default();
+        figures.take(&said(0, step(100, 0.1)));
+        assert_eq!(figures.advance(&expected()).of, Some(100));
+        figures.take(&said(0, step(101, 0.1)));
+        let advance = figures.advance(&expected());
+        assert_eq!((advance.step, advance.of, advance.share), (101, None, None));
+        let mut metrics = Figures::default();
+        let figure = dtrain_protocol::NamedFigure { name: "f1".into(), value: 0.5 };
+        metrics.take(&said(0, Event::Metrics { step: StepId(250), figures: vec![figure] }));
+        assert_eq!(metrics.advance(&expected()).of, None);
     }
 
     #[test]

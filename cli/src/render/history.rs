@@ -1,6 +1,6 @@
 //! The list of trials: as a table, as CSV, as JSON.
 
-use super::number::{count, loss, plain};
+use super::number::{accuracy, count, loss, plain};
 use super::sparkline::sparkline;
 use super::table::{Column, Style, Text, Tone, age, csv, table};
 use dtrain_recipes::Goal;
@@ -107,7 +107,7 @@ pub(crate) fn rate(value: f64) -> String {
 /// A value of the figure that decides: an accuracy in percent, a loss in nats.
 pub(crate) fn figure(objective: &str, value: f64) -> String {
     match objective {
-        "valid.accuracy" => format!("{:.2}%", value * 100.0),
+        "valid.accuracy" => accuracy(value, 2),
         "valid.loss" | "loss" => loss(value),
         _ => plain(value),
     }

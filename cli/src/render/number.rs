@@ -70,6 +70,11 @@ pub(crate) fn against(measured: f64, predicted: f64) -> String {
     }
 }
 
+/// An accuracy in percent, with so many decimals. One above 1 is no share, and is shown as it is.
+pub(crate) fn accuracy(value: f64, decimals: usize) -> String {
+    if value.abs() <= 1.0 { format!("{:.decimals$}%", value * 100.0) } else { plain(value) }
+}
+
 /// `1 step`, `2 steps`.
 pub(crate) fn counted(number: u64, noun: &str) -> String {
     if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
@@ -84,6 +89,12 @@ mod tests {
         let shown = [0.0, 7.0, 7.25, 812.0, 999.9, 12_345.0, 999_999.0, 1_250_000.0, 3.2e9].map(count);
         assert_eq!(shown, ["0", "7", "7.2", "812", "1.00 k", "12.3 k", "1.00 M", "1.25 M", "3.20 G"]);
         assert_eq!(count(f64::NAN), "NaN");
+    }
+
+    #[test]
+    fn an_accuracy_above_1_is_no_share() {
+        assert_eq!([accuracy(0.93, 1), accuracy(1.0, 2)], ["93.0%", "100.00%"]);
+        assert_eq!(accuracy(93.0, 1), plain(93.0));
     }
 
     #[test]

@@ -5,8 +5,8 @@ const LONGEST: usize = 1 << 20;
 
 /// Takes bytes as they come and hands over lines as soon as they end.
 ///
-/// A line ends with `\n` or `\r`, by which a progress bar overwrites its line. Empty lines are left out. Each comes with the
-/// number that an editor shows, which counts `\n` alone, from 1.
+/// A line ends with `\n`, or with what a progress bar overwrites its line by: `\r`, a backspace, or a sequence that moves the
+/// cursor. Empty lines are left out. Each comes with the number that an editor shows, which counts `\n` alone, from 1.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     line: Vec<u8>,
@@ -17,19 +17,37 @@ pub struct LineSplitter {
 impl LineSplitter {
     /// Takes more bytes; `take` is given each line that ends in them, without its end.
     pub fn feed(&mut self, bytes: &[u8], mut take: impl FnMut(u64, &[u8])) {
-        let mut rest = bytes;
-        while let Some(end) = rest.iter().position(|byte| matches!(byte, b'\n' | b'\r')) {
-            self.extend(&rest[..end]);
-            self.flush(&mut take);
-            self.newlines += u64::from(rest[end] == b'\n');
-            rest = &rest[end + 1..];
+        let mut begin = 0;
+        for (end, byte) in bytes.iter().copied().enumerate() {
+            if is_line_end(byte) || self.moves_cursor(&bytes[begin..end], byte) {
+                self.extend(&bytes[begin..end]);
+                self.flush(&mut take);
+                self.newlines += u64::from(byte == b'\n');
+                begin = end + 1;
+            }
         }
-        self.extend(rest);
+        self.extend(&bytes[begin..]);
     }
 
     /// Hands over a last line that has no end.
     pub fn finish(mut self, mut take: impl FnMut(u64, &[u8])) {
         self.flush(&mut take);
+    }
+
+    /// Whether `last` ends a sequence that moves the cursor. The sequence may begin in an earlier piece than `bytes`.
+    fn moves_cursor(&self, bytes: &[u8], last: u8) -> bool {
+        if !moves(last.into()) && last != RESTORE {
+            return false;
+        }
+        let mut before = bytes.iter().rev().chain(self.line.iter().rev());
+        if last == RESTORE {
+            return before.next() == Some(&ESCAPE);
+        }
+        match before.find(|byte| !(b' '..=b'?').contains(*byte)) {
+            Some(b'[') => before.next() == Some(&ESCAPE),
+            Some(0x9b) => before.next() == Some(&0xc2),
+            _ => false,
+        }
     }
 
     fn extend(&mut self, bytes: &[u8]) {
@@ -45,6 +63,20 @@ impl LineSplitter {
     }
 }
 
+const ESCAPE: u8 = 0x1b;
+
+/// After an escape: takes the cursor back to where it was saved.
+const RESTORE: u8 = b'8';
+
+fn is_line_end(byte: u8) -> bool {
+    matches!(byte, b'\n' | b'\r' | 8)
+}
+
+/// Whether a control sequence that ends so moves the cursor elsewhere than to the right.
+fn moves(end: char) -> bool {
+    matches!(end, 'A' | 'B' | 'D'..='H' | 'd' | 'f' | '`' | 'u')
+}
+
 /// A line as a person sees it: without colours and other sequences for the terminal. Bytes need not be UTF-8.
 ///
 /// A sequence that moves the cursor, or a backspace, ends a line, as some progress bars overwrite theirs by it; so one
@@ -57,6 +89,7 @@ pub fn plain(line: &[u8]) -> String {
         match c {
             '\u{1b}' => match rest.next() {
                 Some('[') => plain.extend(control(&mut rest)),
+                Some('8') => plain.push('\n'),
                 Some(']' | 'P' | 'X' | '^' | '_') => string(&mut rest),
                 // Of two or three characters, such as ESC ( B.
                 Some(' '..='/') => while rest.next().is_some_and(|c| matches!(c, ' '..='/')) {},
@@ -73,10 +106,11 @@ pub fn plain(line: &[u8]) -> String {
     plain
 }
 
-/// Skips the rest of a control sequence; a line end in its place when it moves the cursor.
+/// Skips the rest of a control sequence. In its place comes a line end when it moves the cursor, and a blank when it moves it
+/// to the right.
 fn control(rest: &mut impl Iterator<Item = char>) -> Option<char> {
     let end = rest.find(|c| !matches!(c, ' '..='?'))?;
-    matches!(end, 'A'..='H' | 'd' | 'f' | '`').then_some('\n')
+    if end == 'C' { Some(' ') } else { moves(end).then_some('\n') }
 }
 
 /// Skips a string for the terminal, such as a title or a link, to its end: BEL, ST or ESC \.
@@ -121,6 +155,20 @@ mod tests {
     }
 
     #[test]
+    fn what_moves_the_cursor_ends_a_line_as_soon_as_it_comes() {
+        for end in ["\x1b[1G", "\x1b[2K\x1b[1A", "\x1b[u", "\x1b8", "\u{9b}3;1H", "\x08\x08"] {
+            let mut found = Vec::new();
+            let mut splitter = LineSplitter::default();
+            for byte in format!("step 1 AH loss 8{end}step 2").bytes() {
+                splitter.feed(&[byte], |_, line| found.push(plain(line)));
+            }
+            found.retain(|line| !line.is_empty());
+            assert_eq!(found, ["step 1 AH loss 8"], "{end:?}");
+        }
+        assert_eq!(lines(&[b"\x1b[1mstep\x1b[2C3\x1b[0m"]).len(), 1, "colours and steps to the right");
+    }
+
+    #[test]
     fn lines_are_numbered_as_an_editor_does() {
         let mut numbers = Vec::new();
         let mut splitter = LineSplitter::default();
@@ -151,6 +199,7 @@ mod tests {
             ("\x1b]8;;http://a/\x1b\\step\x1b]8;;\x1b\\ 3", "step 3"),
             ("\x1b(Bstep\x1b7 3\u{9b}0m", "step 3"),
             ("step\t3\u{7}", "step\t3"),
+            ("step\x1b[1C3", "step 3"),
             ("step 3\x1b[", "step 3"),
             ("step 3\x1b", "step 3"),
             ("a\x1b[2K\x1b[1Gb\x1b[1Ac\u{8}d", "a\nb\nc\nd"),

@@ -1,6 +1,6 @@
 //! Holds a line against the parts of a template.
 
-use super::{Part, number};
+use super::{Number, Part, number};
 
 /// How far a template fits a line, where it does not fit whole.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -25,7 +25,7 @@ pub(super) struct Search<'t, 'l> {
     line: &'l str,
     /// For each part and offset whether the rest of the template is known not to follow there.
     failed: Vec<bool>,
-    found: Vec<(&'t str, f64)>,
+    found: Vec<(&'t str, Number)>,
     /// The best attempt so far, where it is wanted.
     stop: Option<Stop>,
     is_traced: bool,
@@ -38,7 +38,7 @@ impl<'t, 'l> Search<'t, 'l> {
     }
 
     /// The numbers of the line, by name; otherwise where the best attempt stopped, where that is wanted.
-    pub(super) fn run(mut self) -> Result<Vec<(&'t str, f64)>, Option<Stop>> {
+    pub(super) fn run(mut self) -> Result<Vec<(&'t str, Number)>, Option<Stop>> {
         let starts_with_number = matches!(self.parts.first(), Some(Part::Number(_)));
         for at in offsets(self.line, 0) {
             // A sign that follows a digit is a dash, as in `2024-11-26`.
@@ -107,14 +107,23 @@ impl<'t, 'l> Search<'t, 'l> {
         if readings.is_empty() {
             return self.stops(index, at, None);
         }
+        let is_percent = name == "valid_accuracy" && self.has_percent(index + 1);
         readings.into_iter().any(|(value, length)| {
             let known = self.found.len();
-            self.found.push((name, value));
+            let has_decimals = self.line[at..at + length].contains('.');
+            let value = if is_percent { value / 100.0 } else { value };
+            self.found.push((name, Number { value, has_decimals }));
             self.follows(index + 1, at + length) || {
                 self.found.truncate(known);
                 false
             }
         })
+    }
+
+    /// Whether a percent sign stands at part `index`, or behind blanks there.
+    fn has_percent(&self, index: usize) -> bool {
+        let mut parts = self.parts.iter().skip(index).skip_while(|part| **part == Part::Blanks);
+        matches!(parts.next(), Some(Part::Text(text)) if text.starts_with('%'))
     }
 
     /// Any text, the shortest that fits.

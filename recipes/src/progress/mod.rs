@@ -29,10 +29,22 @@ pub fn is_metric_name(name: &str) -> bool {
     !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_part)
 }
 
+/// A number of a line.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Number {
+    /// Its value.
+    pub value: f64,
+    /// Whether it is written with decimals, as 1.0 is.
+    pub has_decimals: bool,
+}
+
 /// A checked template.
 ///
 /// `{name}` stands for a number, `*` for anything, a blank for one or more blanks, and all else for itself. It may
 /// begin anywhere in a line. The blanks before and after a `*` may be the same: ` * ` also fits a single blank.
+///
+/// `{{` and `}}` stand for braces. A single brace stands for itself where it encloses others, or begins with a quote, as in
+/// `{'loss': {loss}}`. A `{valid_accuracy}` with a percent sign behind it is divided by 100.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Template {
     text: String,
@@ -51,10 +63,14 @@ enum Part {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
     /// A brace without its other half.
-    #[error("`{{` and `}}` enclose the name of a metric, such as `{{step}}`")]
+    #[error(
+        "`{{` and `}}` enclose the name of a metric, such as `{{step}}`; write `{{{{` and `}}}}` for braces of the line"
+    )]
     Brace,
     /// No metric can be called so.
-    #[error("`{0}` cannot be the name of a metric: expected letters, digits, and `_ . / : @ -`")]
+    #[error(
+        "`{0}` cannot be the name of a metric: expected letters, digits, and `_ . / : @ -`; write `{{{{` and `}}}}` for braces of the line"
+    )]
     Name(String),
     /// A metric that is named twice.
     #[error("`{{{0}}}` occurs twice")]
@@ -69,10 +85,21 @@ impl Template {
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut parts = Vec::new();
         let mut rest = text.trim();
+        let mut open = 0u32;
         while let Some(first) = rest.chars().next() {
             let plain = rest.find(|c: char| "{}*".contains(c) || c.is_whitespace()).unwrap_or(rest.len());
             let (part, after) = match first {
+                '{' if rest.starts_with("{{") => (Part::Text("{".to_owned()), &rest[2..]),
+                '{' if is_of_line(rest) => {
+                    open += 1;
+                    (Part::Text("{".to_owned()), &rest[1..])
+                }
                 '{' => figure(rest)?,
+                '}' if open > 0 => {
+                    open -= 1;
+                    (Part::Text("}".to_owned()), &rest[1..])
+                }
+                '}' if rest.starts_with("}}") => (Part::Text("}".to_owned()), &rest[2..]),
                 '}' => return Err(TemplateError::Brace),
                 '*' => (Part::Anything, rest.trim_start_matches('*')),
                 _ if first.is_whitespace() => (Part::Blanks, rest.trim_start()),
@@ -83,7 +110,10 @@ impl Template {
             {
                 return Err(TemplateError::Twice(rest[1..rest.find('}').unwrap_or(1)].to_owned()));
             }
-            parts.push(part);
+            match (parts.last_mut(), part) {
+                (Some(Part::Text(before)), Part::Text(text)) => before.push_str(&text),
+                (_, part) => parts.push(part),
+            }
             rest = after;
         }
         let is_result =
@@ -103,7 +133,7 @@ impl Template {
     ///
     /// A number is as long as it can be, and a `*` as short. Time is bounded by the length of the line times that of the
     /// template.
-    pub fn read(&self, line: &str) -> Option<Vec<(&str, f64)>> {
+    pub fn read(&self, line: &str) -> Option<Vec<(&str, Number)>> {
         Search::new(&self.parts, beginning(line), false).run().ok()
     }
 }
@@ -111,6 +141,16 @@ impl Template {
 /// The part of a line that is looked at.
 fn beginning(line: &str) -> &str {
     &line[..line.floor_char_boundary(LONGEST)]
+}
+
+/// Whether the brace that a text begins with is one of the line: it encloses others, or a quote.
+fn is_of_line(text: &str) -> bool {
+    let mut depth = 0i32;
+    let end = text.find(|c| {
+        depth += i32::from(c == '{') - i32::from(c == '}');
+        depth == 0
+    });
+    end.is_some_and(|end| text[1..end].contains('{') || text[1..].trim_start().starts_with(['\'', '"']))
 }
 
 /// The figure that a text begins with, and what follows it.
@@ -131,7 +171,7 @@ mod tests {
     fn read(template: &str, line: &str) -> Option<Vec<(String, f64)>> {
         let template = Template::parse(template).expect("a template");
         let found = template.read(line)?;
-        Some(found.into_iter().map(|(name, value)| (name.to_owned(), value)).collect())
+        Some(found.into_iter().map(|(name, number)| (name.to_owned(), number.value)).collect())
     }
 
     #[test]
@@ -182,12 +222,44 @@ mod tests {
         let csv = |step, loss, acc| [("step", step), ("loss", loss), ("acc", acc)];
         check("{step},{loss},{acc}", "3,0.5,0.91", &csv(3.0, 0.5, 0.91));
         check("{step},{loss},{acc}", "1,512,0.5", &csv(1.0, 512.0, 0.5));
-        check("{step},{loss},{acc}", "1,234,512,0.5", &csv(1234.0, 512.0, 0.5));
+        check("{step},{loss},{acc}", "1,234,512,0.5", &csv(1.0, 234.0, 512.0));
+        check("{step},{tokens},{loss}", "1,512,2.0,0.1", &[("step", 1.0), ("tokens", 512.0), ("loss", 2.0)]);
         check("{step}, {loss}", "1,512, 3", &[("step", 1512.0), ("loss", 3.0)]);
         check("{epoch}.{step} {loss}", "3.17 0.5", &[("epoch", 3.0), ("step", 17.0), ("loss", 0.5)]);
         check("{loss}.", "loss 5.", &[("loss", 5.0)]);
         let nan = read("step {step} loss {loss}", "step 1 loss nan").expect("a line of training");
         assert!(nan[1].1.is_nan());
+    }
+
+    #[test]
+    fn braces_of_the_line_are_read() {
+        let figures = Some(vec![("loss".to_owned(), 0.5), ("step".to_owned(), 2.0)]);
+        for (template, line) in [
+            ("{'loss': {loss}, 'epoch': {step}}", "{'loss': 0.5, 'epoch': 2.0}"),
+            ("{{'loss': {loss}, 'epoch': {step}}}", "{'loss': 0.5, 'epoch': 2.0}"),
+            ("{loss: {loss}, in: {step: {step}}}", "{loss: 0.5, in: {step: 2}}"),
+            ("{ \"a\": 1 } {loss} {step}", "{ \"a\": 1 } 0.5 2"),
+            ("{{x}} {loss} }}{step}", "{x} 0.5 }2"),
+        ] {
+            assert_eq!(read(template, line), figures, "{template}");
+        }
+        assert_eq!(read("{'loss': {loss}}", "'loss': 0.5"), None);
+    }
+
+    #[test]
+    fn an_accuracy_in_percent_is_a_share() {
+        let accuracy = |template, line| read(template, line).map(|found| found[0].1);
+        assert_eq!(accuracy("acc {valid_accuracy}%", "acc 93.0%"), Some(0.93));
+        assert_eq!(accuracy("acc {valid_accuracy} %,", "acc 50 %, x"), Some(0.5));
+        assert_eq!(accuracy("acc {valid_accuracy}", "acc 0.93"), Some(0.93));
+        assert_eq!(accuracy("acc {acc}%", "acc 93%"), Some(93.0), "a name of its own");
+    }
+
+    #[test]
+    fn groups_of_digits_of_other_locales_are_no_numbers() {
+        for line in ["1'234 loss 2", "1\u{202f}234 loss 2", "1\u{a0}234 loss 2"] {
+            assert_eq!(read("{step} loss {loss}", line), None, "{line}");
+        }
     }
 
     #[test]
@@ -227,7 +299,9 @@ mod tests {
         assert_eq!(wrong("step {step}"), "it reads no metric, such as `{loss}` or `{val/f1}`");
         assert_eq!(wrong("no braces"), wrong("{step} {seconds} {tokens}"));
         assert_eq!(wrong("{step} {step} {loss}"), "`{step}` occurs twice");
-        assert_eq!(wrong("{step loss {loss"), "`{` and `}` enclose the name of a metric, such as `{step}`");
+        assert!(wrong("{step loss {loss").starts_with("`{` and `}` enclose the name of a metric"));
+        assert!(wrong("{step loss {loss}").contains("write `{{` and `}}` for braces of the line"));
+        assert_eq!(wrong("loss {loss}}"), wrong("loss {loss} }"));
         assert!(wrong("{val f1} {loss}").starts_with("`val f1` cannot be the name of a metric"));
     }
 }

@@ -3,11 +3,14 @@
 /// Longest number, in bytes.
 const LONGEST: usize = 64;
 
+/// What some locales write between groups of digits. Such numbers are not read.
+const OTHER_SEPARATORS: [char; 3] = ['\'', '\u{a0}', '\u{202f}'];
+
 /// The numbers that `text` begins with, each with its length, the longest first: `1`, `0.25`, `1e-3`, `1,000`, `nan`.
 ///
 /// A comma or an underscore before each group of three digits separates thousands. A number ends where the text stops to
-/// look like one. It ends earlier only before `next`, with which the template goes on: `1,512` is 1512, and also 1 where
-/// the template has a comma behind it.
+/// look like one. It ends earlier only before `next`, with which the template goes on. Where that is a comma, the readings
+/// without a comma come first: `1,512` is 1512, and 1 where the template has a comma behind it.
 pub(super) fn readings(text: &str, next: Option<char>) -> Vec<(f64, usize)> {
     let bytes = text.as_bytes();
     let sign = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
@@ -24,7 +27,11 @@ pub(super) fn readings(text: &str, next: Option<char>) -> Vec<(f64, usize)> {
     };
     let value =
         |length: usize| text[..length].replace([',', '_'], "").parse().ok().map(|value| (value, length));
-    lengths.into_iter().rev().filter(may_end).filter_map(value).collect()
+    let mut readings: Vec<_> = lengths.into_iter().rev().filter(may_end).filter_map(value).collect();
+    if next == Some(',') {
+        readings.sort_by_key(|(_, length)| text[..*length].contains(','));
+    }
+    readings
 }
 
 /// Whether a number begins at `at` of `line`, and not in the middle of another one.
@@ -33,6 +40,10 @@ pub(super) fn begins(line: &str, at: usize) -> bool {
     let Some(first) = rest.first() else { return false };
     let is_digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
     let follows_digit = before.len() >= 2 && is_digit(before.get(before.len() - 2));
+    let separated = line[..at].strip_suffix(OTHER_SEPARATORS);
+    if separated.is_some_and(|before| before.ends_with(|c: char| c.is_ascii_digit())) && is_group(rest) {
+        return false;
+    }
     match before.last() {
         Some(b'0'..=b'9') => !(first.is_ascii_digit() || *first == b'.'),
         Some(b'.') => !follows_digit,
@@ -161,7 +172,7 @@ mod tests {
         let lengths = |text, next| -> Vec<usize> {
             readings(text, next).into_iter().map(|(_, length)| length).collect()
         };
-        assert_eq!(lengths("1,512,0.5", Some(',')), [5, 1]);
+        assert_eq!(lengths("1,512,0.5", Some(',')), [1, 5]);
         assert_eq!(lengths("1,512,0.5", None), [5]);
         assert_eq!(lengths("0.25", Some('.')), [4, 1]);
         assert_eq!(lengths("0,5", Some(',')), [1]);
@@ -175,9 +186,17 @@ mod tests {
         for (before, rest) in [("", "1"), ("x", "12"), ("=", "-1"), ("a.", "5"), ("3,", "0.5"), ("5", "-3")] {
             assert!(begins_after(before, rest), "{before}|{rest}");
         }
-        for (before, rest) in
-            [("1", "2"), ("0", ".25"), ("0.", "25"), ("12,", "567 x"), ("0,", "25"), ("do", "nan")]
-        {
+        for (before, rest) in [
+            ("1", "2"),
+            ("0", ".25"),
+            ("0.", "25"),
+            ("12,", "567 x"),
+            ("0,", "25"),
+            ("do", "nan"),
+            ("1'", "234 x"),
+            ("1\u{202f}", "234"),
+            ("1\u{a0}", "234"),
+        ] {
             assert!(!begins_after(before, rest), "{before}|{rest}");
         }
     }

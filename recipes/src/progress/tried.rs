@@ -1,7 +1,7 @@
 //! Tries templates on the output of a program, and tells where one does not fit.
 
 use super::matching::{Fit, Search, Stop};
-use super::{Part, Template, beginning};
+use super::{Number, Part, Template, beginning};
 use serde::{Serialize, Serializer};
 
 /// Characters of a line that are quoted from where a template stops to fit.
@@ -88,7 +88,7 @@ impl<'t> Tryout<'t> {
                     }
                     is_read = true;
                     tried.nearest = None;
-                    let named = |(name, value): (&str, f64)| (name.to_owned(), value);
+                    let named = |(name, number): (&str, Number)| (name.to_owned(), number.value);
                     tried.first.get_or_insert_with(|| Match {
                         line: number,
                         text: text.to_owned(),

@@ -131,7 +131,11 @@ pub fn points_of(stamped: &Stamped, is_script: bool) -> Vec<Point> {
         Event::Step(figures) if !is_script && !is_kept(stamped.rank, figures.step.0) => Vec::new(),
         Event::Step(figures) => {
             let (step, times) = (figures.step.0, &figures.times);
-            let mut points = vec![point("step_seconds", step, times.step)];
+            let mut points = Vec::new();
+            // A script whose times are not known reports 0.
+            if times.step > 0.0 || !is_script {
+                points.push(point("step_seconds", step, times.step));
+            }
             if !figures.is_of_script() {
                 points.extend([
                     point("data_seconds", step, times.data),
@@ -297,4 +301,35 @@ fn lines(database: &Connection, trial: i64) -> Result<Vec<Summary>, Fault> {
         })
     })?;
     Ok(rows.collect::<Result<_, _>>()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_protocol::{AttemptId, HeldBytes, PhaseTimes, StepFigures, StepId};
+
+    #[test]
+    fn a_script_has_a_time_only_where_it_is_known() {
+        let keys = |seconds, is_script| {
+            let figures = StepFigures {
+                step: StepId(1),
+                loss: 0.5,
+                gradient_norm: None,
+                learning_rate: f64::NAN,
+                elapsed: None,
+                noise: None,
+                tokens: 8,
+                times: PhaseTimes { step: seconds, ..PhaseTimes::default() },
+                memory_bytes: 0,
+                sent_bytes: 0,
+                held: HeldBytes::default(),
+            };
+            let event = Event::Step(figures);
+            let said = Stamped { attempt: AttemptId(1), rank: Rank(0), sequence: 0, at_ms: 0, event };
+            points_of(&said, is_script).into_iter().map(|point| point.key).collect::<Vec<_>>()
+        };
+        assert_eq!(keys(0.0, true), ["loss"]);
+        assert_eq!(keys(0.5, true), ["step_seconds", "loss", "tokens_per_second"]);
+        assert_eq!(keys(0.0, false)[0], "step_seconds");
+    }
 }

@@ -40,6 +40,8 @@ impl Unit {
     pub(super) fn words(self, value: f64) -> String {
         match self {
             Self::Number => number(value),
+            // What is no share stays as it is.
+            Self::Share if value.abs() > 1.0 => number(value),
             Self::Count | Self::PerSecond | Self::Named(_) => count(value),
             Self::Seconds if value == 0.0 => "0".to_owned(),
             Self::Seconds => seconds(value),

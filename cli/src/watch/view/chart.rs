@@ -1,7 +1,7 @@
 //! A metric over the steps: a line in braille, or stars where only ASCII can be shown.
 
 use super::ink::Canvas;
-use crate::render::number::{count, loss, seconds};
+use crate::render::number::{accuracy, count, loss, seconds};
 use crate::render::phases::bytes;
 use crate::render::table::Tone;
 use crate::watch::model::series::Series;
@@ -138,7 +138,7 @@ pub(super) fn figure(name: &str, value: f64) -> String {
     } else if name.ends_with("loss") {
         loss(value)
     } else if name == "valid.accuracy" {
-        format!("{:.2}%", value * 100.0)
+        accuracy(value, 2)
     } else if name.ends_with("_bytes") {
         bytes(value)
     } else if name.ends_with("_seconds") {

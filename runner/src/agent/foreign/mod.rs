@@ -7,7 +7,9 @@
 //! `environment` sets the variables of each framework's own launcher. `meeting` finds free ports; every host does so for its own
 //! ranks. The program saves its own checkpoints, so an attempt begins wherever the program says.
 
+mod counter;
 mod environment;
+mod events;
 mod meeting;
 mod progress;
 mod report;
@@ -125,14 +127,14 @@ fn stand_in(mut log: File, code: u8, words: &str) -> io::Result<Child> {
 pub(super) fn listen(voice: Voice, rank: dtrain_protocol::Rank, inbox: &Sender<Message>) {
     let inbox = inbox.clone();
     thread::spawn(move || {
-        let Voice { events, output, log, progress } = voice;
+        let Voice { events: reports, output, log, progress } = voice;
         let say = |event| drop(inbox.send(Message::Event(rank, event)));
         // What is wrong with a pipe or a log is nothing the rank could help.
         thread::scope(|scope| {
             if let Some(output) = output {
                 scope.spawn(|| drop(progress.read_output(output, &log, &say)));
             }
-            drop(progress::read_events(events, &say));
+            drop(events::read(reports, &say));
         });
         let last = progress::last_lines(&log);
         drop(inbox.send(Message::OutputClosed { rank, garbled: None, last }));

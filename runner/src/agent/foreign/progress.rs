@@ -1,12 +1,10 @@
-//! Reads what foreign programs print and report: lines that templates fit, lines of JSON, and their last words.
+//! Reads what foreign programs print: lines that templates fit, and their last words.
 
 use super::report::{Clock, Line};
 use crate::files;
 use dtrain_protocol::Event;
 use dtrain_recipes::model;
 use dtrain_recipes::progress::{LineSplitter, Template, plain};
-use serde_json::Value;
-use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
@@ -35,10 +33,22 @@ impl Progress {
 
     /// Writes all that is printed to the log as it comes, and tells what its lines report.
     pub(super) fn read_output(&self, from: impl Read, log: &Path, say: &impl Fn(Event)) -> io::Result<()> {
-        // Neither a missing log nor a full disk may keep the program from going on.
-        let mut log = files::append(log).ok();
         let mut clock = Clock::default();
-        let keep = |bytes: &[u8]| drop(log.as_mut().map(|log| log.write_all(bytes)));
+        let mut file = files::append(log);
+        let mut is_whole = true;
+        // Neither a missing log nor a full disk may keep the program from going on.
+        let keep = |bytes: &[u8]| {
+            let written = match &mut file {
+                Ok(file) => file.write_all(bytes).map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(error) = written
+                && std::mem::replace(&mut is_whole, false)
+            {
+                let words = format!("output is missing from {}: {error}", log.display());
+                say(Event::Notice(words));
+            }
+        };
         each_line(from, keep, |line| {
             for line in plain(line).lines() {
                 let read = |(index, template): (usize, &Template)| {
@@ -53,7 +63,7 @@ impl Progress {
 }
 
 /// Hands over bytes as they come and lines as they end, until there is no more; bytes need not be UTF-8.
-fn each_line(
+pub(super) fn each_line(
     mut from: impl Read,
     mut bytes: impl FnMut(&[u8]),
     mut line: impl FnMut(&[u8]),
@@ -73,48 +83,6 @@ fn each_line(
     }
     lines.finish(|_, found| line(found));
     Ok(())
-}
-
-/// Reads lines of JSON until the program ends. A line that is not understood is skipped: it is the program's own business.
-pub(super) fn read_events(from: impl Read, say: &impl Fn(Event)) -> io::Result<()> {
-    let mut clock = Clock::default();
-    each_line(
-        from,
-        |_| {},
-        |line| {
-            if let Ok(line) = serde_json::from_slice(line).or_else(|_| with_names(line)) {
-                clock.report(of_json(&line), 0, say);
-            }
-        },
-    )
-}
-
-/// What a line of JSON reports. What is no number is skipped.
-fn of_json(line: &BTreeMap<String, Value>) -> Line {
-    Line::of(line.iter().filter_map(|(name, value)| Some((name.as_str(), number(value)?))))
-}
-
-/// A line with `NaN`, `Infinity` or `-Infinity`, which Python writes and JSON does not have.
-fn with_names(line: &[u8]) -> serde_json::Result<BTreeMap<String, Value>> {
-    let text = String::from_utf8_lossy(line);
-    let named =
-        text.replace("-Infinity", "\"-inf\"").replace("Infinity", "\"inf\"").replace("NaN", "\"NaN\"");
-    serde_json::from_str(&named)
-}
-
-/// The number that a value of a line is, if it is one.
-fn number(value: &Value) -> Option<f64> {
-    match value {
-        Value::Number(number) => number.as_f64(),
-        // What `with_names` made of numbers that JSON does not have.
-        Value::String(text) => match text.as_str() {
-            "NaN" => Some(f64::NAN),
-            "inf" => Some(f64::INFINITY),
-            "-inf" => Some(f64::NEG_INFINITY),
-            _ => None,
-        },
-        Value::Null | Value::Bool(_) | Value::Array(_) | Value::Object(_) => None,
-    }
 }
 
 /// The last lines of a log.
@@ -141,53 +109,21 @@ pub(super) fn last_lines(log: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::{NamedFigure, PhaseTimes, StepFigures, StepId};
+    use dtrain_protocol::{PhaseTimes, StepFigures, StepId};
     use std::cell::RefCell;
 
     #[test]
-    fn lines_become_events_and_others_are_skipped() {
-        // What is not understood may be of any bytes and of any length.
-        let strange = [b"hello \xff\n".as_slice(), &vec![b'x'; 3 * CHUNK]].concat();
-        let told = b"\n{\"step\": 3, \"loss\": 0.5, \"tokens\": 8}\n{\"step\": 4, \"valid_loss\": 0.25}\n\
-            {\"step\": 5, \"loss\": NaN}\n{\"step\": 6, \"loss\": -Infinity}\n";
-        let text = [strange.as_slice(), told].concat();
+    fn output_that_cannot_be_kept_is_said_once() {
+        let folder = tempfile::tempdir().expect("a folder");
         let said = RefCell::new(Vec::new());
-        read_events(text.as_slice(), &|event| said.borrow_mut().push(event)).expect("text can be read");
+        // A folder cannot be written, whoever writes.
+        Progress(vec![Template::parse("loss {loss}").expect("a template")])
+            .read_output("loss 1\nloss 2\n".as_bytes(), folder.path(), &|event| said.borrow_mut().push(event))
+            .expect("text can be read");
         let said = said.into_inner();
-        assert!(matches!(&said[0], Event::Step(f) if f.step == StepId(3) && f.tokens == 8));
-        assert!(matches!(said[1], Event::Validated { step: StepId(4), loss, .. } if loss == 0.25));
-        assert!(matches!(&said[2], Event::Step(f) if f.step == StepId(5) && f.loss.is_nan()));
-        assert!(matches!(&said[3], Event::Step(f) if f.loss == f64::NEG_INFINITY));
-        assert_eq!(said.len(), 4);
-    }
-
-    fn events(text: &str) -> Vec<Event> {
-        let said = RefCell::new(Vec::new());
-        read_events(text.as_bytes(), &|event| said.borrow_mut().push(event)).expect("text can be read");
-        said.into_inner()
-    }
-
-    #[test]
-    fn any_named_number_is_a_metric_of_the_newest_step() {
-        let metrics = |step, all: &[(&str, f64)]| {
-            let figures = all.iter().map(|(name, value)| NamedFigure { name: (*name).into(), value: *value });
-            Event::Metrics { step: StepId(step), figures: figures.collect() }
-        };
-        let said = events(
-            "{\"step\": 7, \"val/f1\": 0.5, \"note\": \"x\", \"bad name\": 1, \"learning_rate\": 0.1}\n\
-             {\"val/f1\": 0.75}\n{\"step\": 8, \"valid_accuracy\": 0.9}\n",
-        );
-        let expected = [
-            metrics(7, &[("val/f1", 0.5), ("learning_rate", 0.1)]),
-            metrics(7, &[("val/f1", 0.75)]),
-            metrics(8, &[("valid.accuracy", 0.9)]),
-        ];
-        assert_eq!(said, expected);
-        assert_eq!(
-            events("{\"auc\": 1}\n{\"auc\": 2}\n"),
-            [metrics(1, &[("auc", 1.0)]), metrics(2, &[("auc", 2.0)])],
-            "lines are counted where no line names a step"
-        );
+        let is_notice =
+            |event: &&Event| matches!(event, Event::Notice(words) if words.contains("is missing"));
+        assert_eq!((said.iter().filter(is_notice).count(), said.len()), (1, 3), "{said:?}");
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! What a line of a foreign program reports, and at which step.
 
+use super::counter::{Counters, Place, STEPS_OF_A_UNIT, whole};
 use dtrain_protocol::{Event, HeldBytes, NamedFigure, PhaseTimes, StepFigures, StepId};
-use dtrain_recipes::progress::is_metric_name;
+use dtrain_recipes::progress::{Number, is_metric_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
@@ -11,13 +12,10 @@ const METRICS_OF_A_LINE: usize = 1000;
 /// Largest count, 2^53: every whole number up to it is one of floating point.
 const LARGEST: f64 = 9_007_199_254_740_992.0;
 
-/// Steps that a counter with fractions counts from one whole number to the next.
-const STEPS_OF_A_UNIT: f64 = 1000.0;
-
 /// What one line reports, as it stands there.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Line {
-    step: Option<f64>,
+    step: Option<Number>,
     loss: Option<f64>,
     learning_rate: Option<f64>,
     gradient_norm: Option<f64>,
@@ -30,17 +28,18 @@ pub(super) struct Line {
 
 impl Line {
     /// Of numbers with their names. What has a name that no metric can have is skipped.
-    pub(super) fn of<'n>(found: impl IntoIterator<Item = (&'n str, f64)>) -> Self {
+    pub(super) fn of<'n>(found: impl IntoIterator<Item = (&'n str, Number)>) -> Self {
         let mut line = Self::default();
-        for (name, value) in found {
-            line.take(name, value);
+        for (name, number) in found {
+            line.take(name, number);
         }
         line
     }
 
-    fn take(&mut self, name: &str, value: f64) {
+    fn take(&mut self, name: &str, number: Number) {
+        let value = number.value;
         match name {
-            "step" => self.step = Some(value),
+            "step" => self.step = Some(number),
             "loss" => self.loss = Some(value),
             "tokens" => self.tokens = Some(value),
             "seconds" => self.seconds = Some(value),
@@ -69,11 +68,12 @@ impl Line {
         }
     }
 
-    /// Names of the results.
-    fn names(&self) -> impl Iterator<Item = &str> {
-        let loss = self.loss.map(|_| "loss");
-        let valid = self.valid_loss.map(|_| "valid.loss");
-        loss.into_iter().chain(valid).chain(self.metrics.iter().map(|figure| figure.name.as_str()))
+    /// The results, by name.
+    fn results(&self) -> impl Iterator<Item = (&str, f64)> {
+        let loss = self.loss.map(|loss| ("loss", loss));
+        let valid = self.valid_loss.map(|loss| ("valid.loss", loss));
+        let metrics = self.metrics.iter().map(|figure| (figure.name.as_str(), figure.value));
+        loss.into_iter().chain(valid).chain(metrics)
     }
 }
 
@@ -82,37 +82,29 @@ impl Line {
 enum Remark {
     Fraction,
     BeganAgain,
+    Repeated,
     NoStep,
     Tokens,
     Seconds,
 }
 
-/// A counter as lines of one kind show it, in its own units.
-struct Counter {
-    /// What it began with, and began again with.
-    first: f64,
-    newest: f64,
-    /// How far it went on from one line to the next.
-    stride: f64,
-    /// What is added to it, since it began again.
-    offset: f64,
+/// The newest value of a result.
+struct Known {
+    value: f64,
+    continued: f64,
+    step: u64,
 }
 
 /// Where the program is, by the lines so far.
 #[derive(Default)]
 pub(super) struct Clock {
-    /// The counter of each kind of line, such as the lines of one template.
-    counters: BTreeMap<usize, Counter>,
-    /// The newest step that a line named: as it stands there, and continued.
-    newest: Option<(f64, f64)>,
-    /// Whether the counter has fractions, such as those of an epoch.
-    has_fractions: bool,
-    /// Of each result the newest step as it stands in the line, and the one that it counts as.
-    results: BTreeMap<String, (f64, u64)>,
-    /// Lines without a step while none named one.
-    counted: u64,
-    /// The newest step with a loss, and when it was reported.
-    timed: Option<(u64, Instant)>,
+    counters: Counters,
+    /// Of each result the newest value that was reported at a named step.
+    results: BTreeMap<String, Known>,
+    /// Lines of each kind while none named a step.
+    counted: BTreeMap<usize, u64>,
+    /// For each kind of line its furthest step with a loss, and when it was first reported.
+    timed: BTreeMap<usize, (u64, Instant)>,
     remarks: BTreeSet<Remark>,
 }
 
@@ -125,7 +117,7 @@ impl Clock {
         let tokens = self.tokens(&line, say);
         let told = self.told_seconds(&line, say);
         if let Some(loss) = line.loss {
-            let measured = self.seconds(number);
+            let measured = self.seconds(number, kind);
             say(Event::Step(StepFigures {
                 step,
                 loss,
@@ -148,27 +140,58 @@ impl Clock {
         }
     }
 
-    /// The step of a line: the one that it names, otherwise the newest. Where no line ever named one, lines are counted.
+    /// The step of a line: the one that it names, otherwise the newest. Where no line ever named one, lines of a kind are counted.
     fn step(&mut self, line: &Line, kind: usize, say: &impl Fn(Event)) -> u64 {
-        let named = line.step.filter(|value| self.is_step(*value, say));
-        if let Some(value) = named {
-            self.newest = Some((value, self.continued(value, kind, say)));
+        let named = line.step.filter(|number| self.is_step(number.value, say));
+        if let Some(number) = named {
+            self.count(number, kind, say);
         }
-        let Some((value, continued)) = self.newest else {
-            self.counted += 1;
-            return self.counted;
+        let Some(place) = self.counters.newest() else {
+            let counted = self.counted.entry(kind).or_default();
+            *counted += 1;
+            return *counted;
         };
-        let mut step = whole(continued * if self.has_fractions { STEPS_OF_A_UNIT } else { 1.0 });
-        if self.has_fractions && named.is_some() {
-            // Fractions are printed with few digits: what comes a second time is a later step.
-            let known = line.names().filter_map(|name| self.results.get(name));
-            let later = known.filter(|(known, _)| *known <= value).map(|(_, step)| step + 1);
+        if named.is_some_and(|number| number.has_decimals) && self.repeats(line, place) {
+            // Fractions are printed with few digits, so that the first ones may all be 0.0.
+            self.counters.has_fractions_now(kind);
+            let words = format!(
+                "`step` is {:?} in several lines: it is counted in thousandths, and each line as a step",
+                place.value
+            );
+            self.remark(Remark::Fraction, words, say);
+        }
+        let mut step = self.counters.step(place);
+        if named.is_some() && self.counters.has_fractions(place.kind) {
+            // What comes a second time is a later step.
+            let known = line.results().filter_map(|(name, _)| self.results.get(name));
+            let later = known.filter(|known| known.continued <= place.continued).map(|known| known.step + 1);
             step = later.max().map_or(step, |later| step.max(later));
-            for name in line.names() {
-                self.results.insert(name.to_owned(), (value, step));
+        }
+        self.know(line, place, step, say);
+        step
+    }
+
+    /// Whether a result of the line was reported at the same place before.
+    fn repeats(&self, line: &Line, place: Place) -> bool {
+        line.results()
+            .any(|(name, _)| self.results.get(name).is_some_and(|known| known.continued == place.continued))
+    }
+
+    /// Takes note of the results of a line, and says where one replaces another.
+    fn know(&mut self, line: &Line, place: Place, step: u64, say: &impl Fn(Event)) {
+        for (name, value) in line.results() {
+            let now = Known { value, continued: place.continued, step };
+            let Some(known) = self.results.get_mut(name) else {
+                self.results.insert(name.to_owned(), now);
+                continue;
+            };
+            let before = std::mem::replace(known, now);
+            if before.step == step && before.value.to_bits() != value.to_bits() {
+                let words =
+                    format!("`{name}` has several values at `step` {}: the last one counts", place.value);
+                self.remark(Remark::Repeated, words, say);
             }
         }
-        step
     }
 
     /// Whether a value can be a step.
@@ -180,7 +203,6 @@ impl Clock {
             return false;
         }
         if value.fract() != 0.0 {
-            self.has_fractions = true;
             let step = whole(value * STEPS_OF_A_UNIT);
             let words = format!(
                 "`step` is {value}, not a whole number: it is counted in thousandths, {value} as step {step}"
@@ -190,37 +212,16 @@ impl Clock {
         true
     }
 
-    /// The value of a counter, continued where it began again.
-    fn continued(&mut self, value: f64, kind: usize, say: &impl Fn(Event)) -> f64 {
-        let furthest = self.counters.values().map(|counter| counter.offset).fold(0.0, f64::max);
-        let fresh = Counter { first: value, newest: value, stride: 0.0, offset: 0.0 };
-        let counter = self.counters.entry(kind).or_insert(fresh);
-        // Lines of several kinds tell of the same step.
-        if let Some((_, continued)) = self.newest.filter(|(newest, _)| *newest == value) {
-            counter.first = if value < counter.newest { value } else { counter.first };
-            (counter.newest, counter.offset) = (value, continued - value);
-            return continued;
-        }
-        let begins_again = value < counter.newest && value <= counter.first.max(counter.newest / 2.0);
-        if begins_again {
-            let reached = counter.newest + counter.offset;
-            // After 99 of a counter from 0 comes 100.
-            let gap = if value == 0.0 { counter.stride } else { 0.0 };
-            let is_known = furthest > counter.offset && furthest + value > reached;
-            counter.offset = if is_known { furthest } else { reached + gap };
-            counter.first = value;
-        } else if value > counter.newest {
-            counter.stride = value - counter.newest;
-        }
-        let before = std::mem::replace(&mut counter.newest, value);
-        let continued = value + counter.offset;
-        if begins_again {
+    /// Takes in the value of a counter; says when it began again.
+    fn count(&mut self, number: Number, kind: usize, say: &impl Fn(Event)) {
+        let (place, before) = self.counters.count(number, kind);
+        if let Some(before) = before {
+            let Place { value, continued, .. } = place;
             let words = format!(
                 "`step` began again at {value} after {before}: it is continued, {value} as {continued}"
             );
             self.remark(Remark::BeganAgain, words, say);
         }
-        continued
     }
 
     /// Tokens of a line; 0 where it does not tell.
@@ -249,13 +250,20 @@ impl Clock {
         is_time.then_some(value)
     }
 
-    /// Seconds of a step, by the time since an earlier one was reported; 0 for the first.
-    fn seconds(&mut self, step: u64) -> f64 {
+    /// Seconds of a step, by the time since lines of its kind reported an earlier one; 0 where that is not known: for the first
+    /// step, for one that is reported again, and for a counter with fractions, of which nobody knows how many steps they are.
+    fn seconds(&mut self, step: u64, kind: usize) -> f64 {
+        if self.counters.newest().is_some_and(|place| self.counters.has_fractions(place.kind)) {
+            return 0.0;
+        }
         let now = Instant::now();
-        let before = self.timed.replace((step, now));
+        let before = self.timed.get(&kind).copied();
+        if before.is_some_and(|(known, _)| step <= known) {
+            return 0.0;
+        }
+        self.timed.insert(kind, (step, now));
         #[expect(clippy::cast_precision_loss, reason = "steps between two lines are few")]
         let seconds = before
-            .filter(|(known, _)| *known < step)
             .map_or(0.0, |(known, then)| now.duration_since(then).as_secs_f64() / (step - known) as f64);
         seconds
     }
@@ -267,102 +275,5 @@ impl Clock {
     }
 }
 
-/// The whole number that is nearest to a value from 0 on.
-#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "callers check the range")]
-fn whole(value: f64) -> u64 {
-    value.round() as u64
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::cell::RefCell;
-
-    /// The steps at which losses are reported by lines of a kind, and what is remarked.
-    fn steps(lines: &[(usize, f64)]) -> (Vec<u64>, Vec<String>) {
-        let events = RefCell::new(Vec::new());
-        let mut clock = Clock::default();
-        for (kind, step) in lines {
-            clock.report(Line::of([("step", *step), ("loss", 0.5)]), *kind, &|event| {
-                events.borrow_mut().push(event);
-            });
-        }
-        let (mut steps, mut remarks) = (Vec::new(), Vec::new());
-        for event in events.into_inner() {
-            match event {
-                Event::Step(figures) => steps.push(figures.step.0),
-                Event::Notice(words) => remarks.push(words),
-                other => panic!("{other:?}"),
-            }
-        }
-        (steps, remarks)
-    }
-
-    fn of_one_kind(values: &[f64]) -> (Vec<u64>, Vec<String>) {
-        steps(&values.iter().map(|value| (0, *value)).collect::<Vec<_>>())
-    }
-
-    #[test]
-    fn fractions_of_an_epoch_are_steps_of_their_own() {
-        let (steps, remarks) = of_one_kind(&[0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 1.75, 2.0]);
-        assert_eq!(steps, [250, 500, 750, 1000, 1250, 1500, 1750, 2000]);
-        assert_eq!(
-            remarks,
-            ["`step` is 0.25, not a whole number: it is counted in thousandths, 0.25 as step 250"]
-        );
-        assert_eq!(of_one_kind(&[0.01, 0.01, 0.01, 0.02]).0, [10, 11, 12, 20], "none is lost to rounding");
-        assert_eq!(of_one_kind(&[0.001, 0.001, 0.001, 0.002]).0, [1, 2, 3, 4]);
-        assert_eq!(of_one_kind(&[1.0, 2.0]).0, [1, 2]);
-    }
-
-    #[test]
-    fn a_counter_that_begins_again_is_continued_and_said_once() {
-        let (steps, remarks) = of_one_kind(&[1.0, 2.0, 3.0, 1.0, 2.0, 3.0, 1.0]);
-        assert_eq!(steps, [1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(remarks, ["`step` began again at 1 after 3: it is continued, 1 as 4"]);
-        assert_eq!(of_one_kind(&[0.0, 1.0, 2.0, 0.0, 1.0]).0, [0, 1, 2, 3, 4]);
-        assert_eq!(of_one_kind(&[50.0, 100.0, 50.0, 100.0]).0, [50, 100, 150, 200]);
-        assert_eq!(of_one_kind(&[0.5, 1.0, 0.5, 1.0]).0, [500, 1000, 1500, 2000]);
-        let (steps, remarks) = of_one_kind(&[98.0, 100.0, 99.0, 101.0]);
-        assert_eq!((steps, remarks), (vec![98, 100, 99, 101], Vec::new()), "lines that overtake each other");
-    }
-
-    #[test]
-    fn counters_of_several_templates_do_not_mix() {
-        // Steps, and epochs that are counted by themselves.
-        let (of_epochs, remarks) =
-            steps(&[(0, 50.0), (0, 100.0), (1, 1.0), (0, 150.0), (0, 200.0), (1, 2.0)]);
-        assert_eq!((of_epochs, remarks), (vec![50, 100, 1, 150, 200, 2], Vec::new()));
-        // A validation at the end of each epoch tells of its last step.
-        let of_steps = steps(&[(0, 1.0), (0, 9.0), (1, 9.0), (0, 1.0), (0, 9.0), (1, 9.0)]).0;
-        assert_eq!(of_steps, [1, 9, 9, 10, 18, 18]);
-    }
-
-    #[test]
-    fn what_is_no_step_is_ignored_and_said_once() {
-        for absurd in [-1.0, f64::NAN, f64::INFINITY, 1.844e19] {
-            let (steps, remarks) = of_one_kind(&[7.0, absurd, absurd, 8.0]);
-            assert_eq!(steps, [7, 7, 7, 8], "{absurd}");
-            assert!(remarks.len() == 1 && remarks[0].contains("is ignored"), "{absurd}: {remarks:?}");
-        }
-        assert_eq!(of_one_kind(&[-1.0, -1.0]).0, [1, 2], "lines are counted");
-    }
-
-    #[test]
-    fn tokens_and_seconds_that_are_none_are_not_believed() {
-        let told = |name: &str, value: f64| {
-            let events = RefCell::new(Vec::new());
-            Clock::default().report(Line::of([("loss", 1.0), (name, value)]), 0, &|event| {
-                events.borrow_mut().push(event);
-            });
-            let events = events.into_inner();
-            let Some(Event::Step(figures)) = events.last() else { panic!("{events:?}") };
-            (figures.tokens, figures.times.step, events.len() - 1)
-        };
-        assert_eq!(told("tokens", 1003.7), (1004, 0.0, 1));
-        assert_eq!(told("tokens", -3.0), (0, 0.0, 1));
-        assert_eq!(told("tokens", 512.0), (512, 0.0, 0));
-        assert_eq!(told("seconds", -3.0), (0, 0.0, 1));
-        assert_eq!(told("seconds", 0.5), (0, 0.5, 0));
-    }
-}
+mod tests;

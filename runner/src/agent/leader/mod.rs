@@ -17,7 +17,6 @@ pub(super) use io::{Effect, Host, Input, Now, OWN, Settings};
 use super::messages::{HostMessage, LeaderMessage, Pulse};
 use super::order::SpoolRecord;
 use crate::machine::{Moment, graver};
-use crate::reporters::Reporters;
 use commit::Commit;
 use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, Stamped, StepId, StopReason};
 use launch::Launch;
@@ -25,6 +24,7 @@ use ranks::RankState;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
+use target::TargetWatch;
 
 /// How long ranks may take to end by themselves once another was lost, in milliseconds.
 const AFTER_A_LOSS_MS: u64 = 2_000;
@@ -67,8 +67,8 @@ pub(super) struct Leader {
     saved: BTreeMap<StepId, BTreeMap<Rank, Option<Vec<SavedFile>>>>,
     commits: BTreeMap<StepId, Commit>,
     addresses: BTreeMap<Rank, String>,
-    /// Whose figures a target is held against.
-    reporters: Reporters,
+    /// How near the ranks of a script are to their target.
+    target: TargetWatch,
     /// The gravest failure so far.
     cause: Option<Failure>,
     /// Why the ranks were asked to stop, once they were.
@@ -100,7 +100,7 @@ impl Leader {
             saved: BTreeMap::new(),
             commits: BTreeMap::new(),
             addresses: BTreeMap::new(),
-            reporters: Reporters::default(),
+            target: TargetWatch::default(),
             cause: None,
             stopping: None,
             kill_at: None,
@@ -322,6 +322,9 @@ impl Leader {
         let stopping = self.stopping;
         if let Some(event) = self.rank(rank).last_word(rank, stopping) {
             self.event(rank, event);
+        }
+        if self.has_held_target() {
+            self.stop_at_target();
         }
     }
 

@@ -1,18 +1,51 @@
-//! The target of a foreign program: who watches it, and what follows.
+//! When a script has reached its target, by the figures of the lowest rank that reports the metric, and what follows.
 
+use super::ranks::RankState;
 use super::{Effect, Leader};
 use crate::agent::SpoolRecord;
-use dtrain_protocol::{Stamped, StopReason};
+use crate::reporters::Reporters;
+use dtrain_protocol::{Event, Rank, Stamped, StepId, StopReason};
+
+/// What the ranks have reported of the metric of a target.
+#[derive(Debug, Default)]
+pub(super) struct TargetWatch {
+    reporters: Reporters,
+    /// The lowest rank that reports the metric, and the first step at which it did.
+    first: Option<(Rank, StepId)>,
+    /// Whether that rank has reached the target, while a lower rank may still begin to report.
+    is_held: bool,
+}
 
 impl Leader {
-    /// Whether a foreign program reports that its training is complete. The ranks of dtrain's own models know it themselves.
+    /// Whether an event of a script says that its target is reached. The ranks of dtrain's own models know it themselves.
+    ///
+    /// A rank above 0 is believed once it reports a second step, or all lower ranks have ended: a lower one may be slower to
+    /// begin.
     pub(super) fn reaches_target(&mut self, said: &Stamped) -> bool {
-        if !self.are_foreign() {
+        let Some(target) = self.settings.first.until.target.as_ref().filter(|_| self.are_foreign()) else {
             return false;
+        };
+        let results = self.target.reporters.results(said);
+        let name = target.metric.name();
+        let Some(value) = results.into_iter().find(|(found, _)| found == name).map(|(_, value)| value) else {
+            return false;
+        };
+        let is_reached = target.is_reached(name, value);
+        let step = step_of(&said.event).unwrap_or(StepId(0));
+        let watch = &mut self.target;
+        let (rank, first) = *watch.first.get_or_insert((said.rank, step));
+        if rank != said.rank {
+            (watch.first, watch.is_held) = (Some((said.rank, step)), false);
         }
-        let Some(target) = &self.settings.first.until.target else { return false };
-        let results = self.reporters.results(said);
-        results.into_iter().any(|(name, value)| target.is_reached(&name, value))
+        watch.is_held |= is_reached;
+        let is_second = rank == said.rank && step > first;
+        watch.is_held && (is_second || self.has_held_target())
+    }
+
+    /// Whether the target is reached by a rank below which no other one can begin to report.
+    pub(super) fn has_held_target(&self) -> bool {
+        let Some((rank, _)) = self.target.first.filter(|_| self.target.is_held) else { return false };
+        self.ranks[..rank.0 as usize].iter().all(RankState::is_over)
     }
 
     /// Asks the ranks to stop, and records once that they are asked: they may take long.
@@ -23,5 +56,13 @@ impl Leader {
             let attempt = self.settings.attempt;
             self.effects.push(Effect::Spool(SpoolRecord::TargetReached { attempt }));
         }
+    }
+}
+
+fn step_of(event: &Event) -> Option<StepId> {
+    match event {
+        Event::Step(figures) => Some(figures.step),
+        Event::Validated { step, .. } | Event::Metrics { step, .. } => Some(*step),
+        _ => None,
     }
 }

@@ -156,9 +156,8 @@ fn a_script_reaches_a_target_on_any_figure_that_it_reports() {
     ] {
         let target = Target { metric: Metric::from(metric.to_owned()), goal: Goal::Min, value: 0.2 };
         let leader = || leading_with(2, true, Some(target.clone()));
-        // Where only the last rank reports, its figures count.
-        assert!(stops(&mut leader(), 1, reached.clone()), "{metric}");
-        assert!(!stops(&mut leader(), 1, missed), "{metric}");
+        assert!(stops(&mut leader(), 0, reached), "{metric}");
+        assert!(!stops(&mut leader(), 0, missed), "{metric}");
     }
 }
 
@@ -166,11 +165,37 @@ fn a_script_reaches_a_target_on_any_figure_that_it_reports() {
 fn a_target_is_held_against_the_lowest_rank_that_reports() {
     let target = Target { metric: Metric::Named("f1".into()), goal: Goal::Max, value: 0.9 };
     let mut leader = leading_with(3, true, Some(target));
-    let f1 =
-        |value| Event::Metrics { step: StepId(1), figures: vec![NamedFigure { name: "f1".into(), value }] };
-    assert!(!stops(&mut leader, 1, f1(0.5)));
-    assert!(!stops(&mut leader, 2, f1(0.95)));
-    assert!(stops(&mut leader, 1, f1(0.9)));
+    let f1 = |step, value| Event::Metrics {
+        step: StepId(step),
+        figures: vec![NamedFigure { name: "f1".into(), value }],
+    };
+    assert!(!stops(&mut leader, 1, f1(1, 0.5)));
+    assert!(!stops(&mut leader, 2, f1(2, 0.95)));
+    assert!(stops(&mut leader, 1, f1(2, 0.9)));
+}
+
+#[test]
+fn a_higher_rank_waits_with_a_target_until_no_lower_one_can_report() {
+    let target = Target { metric: Metric::Named("f1".into()), goal: Goal::Max, value: 0.9 };
+    let leader = || leading_with(2, true, Some(target.clone()));
+    let f1 = |step, value| Event::Metrics {
+        step: StepId(step),
+        figures: vec![NamedFigure { name: "f1".into(), value }],
+    };
+    let mut slow = leader();
+    assert!(!stops(&mut slow, 1, f1(1, 0.95)), "rank 0 may still begin");
+    assert!(!stops(&mut slow, 0, f1(1, 0.5)));
+    assert!(!stops(&mut slow, 1, f1(2, 0.95)), "the lower rank counts");
+    assert!(stops(&mut slow, 0, f1(2, 0.9)));
+    let mut alone = leader();
+    assert!(!stops(&mut alone, 1, f1(1, 0.95)));
+    assert!(stops(&mut alone, 1, f1(2, 0.5)), "only the higher rank reports");
+    let mut ended = leader();
+    let closed = HostMessage::OutputClosed { rank: Rank(0), garbled: None, last: Vec::new() };
+    ended.step(now(), Input::Host(OWN, closed));
+    let exit = Exit { code: Some(0), signal: None };
+    ended.step(now(), Input::Host(OWN, HostMessage::Exited { rank: Rank(0), exit }));
+    assert!(stops(&mut ended, 1, f1(1, 0.95)), "the lower rank has ended");
 }
 
 #[test]
