@@ -26,6 +26,7 @@ impl Kept {
 
     /// This trial.
     pub(crate) fn of_trial(context: &Context, trial: Trial) -> Result<Self, Failure> {
+        context.check_trial(&trial.row.id)?;
         let hosts = hosts::of_trial(context, &trial)?;
         Ok(Self { trial, hosts })
     }

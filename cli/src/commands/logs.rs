@@ -58,6 +58,7 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     let name = args.trial.as_deref().or(running.as_deref()).unwrap_or("last");
     let known = trials::trial(context, &history, name)?;
     let trial = known.row.id.clone();
+    context.check_trial(&trial)?;
     let mut hosts = hosts::of_trial(context, &known)?;
     let mut readers: Vec<Reader> = Vec::new();
     let mut shown: Option<String> = None;
