@@ -10,9 +10,11 @@ use crate::render::number::counted;
 use crate::trials::{self, ledger};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Bytes;
+use dtrain_runner::DriveError;
 use dtrain_runner::ledger::{History, Status, Trial};
 use dtrain_runner::store::{self, RemoveError};
 use serde::Serialize;
+use std::error::Error;
 
 /// What is gone of a trial.
 #[derive(Serialize)]
@@ -143,9 +145,16 @@ fn remove(context: &Context, history: &mut History, trial: &Trial) -> Result<Gon
 
 fn refused(label: &str, error: &RemoveError) -> Failure {
     match error {
-        RemoveError::Running { .. } | RemoveError::Drive(_) => {
+        RemoveError::Running { .. } | RemoveError::Drive(DriveError::Busy { .. }) => {
             Failure::new(Exit::Usage, format!("{label} cannot be removed: {error}"))
                 .hint(format!("`dtrain stop {label}` stops it"))
+        }
+        RemoveError::Drive(error) => {
+            let failure = Failure::new(Exit::Infrastructure, format!("{label} cannot be removed: {error}"));
+            match error.source() {
+                Some(source) => failure.cause(source.to_string()),
+                None => failure,
+            }
         }
         RemoveError::Ledger(error) if error.is_disk_full() => ledger(error)
             .hint(format!("free some space on that disk, then `dtrain rm {label}` removes the rest")),
@@ -158,5 +167,22 @@ fn refused(label: &str, error: &RemoveError) -> Failure {
         RemoveError::Folder { .. } => {
             Failure::of(Exit::Infrastructure, error).hint("`dtrain gc` removes what is left of it")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Paint;
+    use std::io;
+
+    #[test]
+    fn what_keeps_a_trial_from_being_removed_is_named() {
+        let words = |error: DriveError| refused("a-1", &RemoveError::Drive(error)).render(Paint::plain());
+        let source = io::Error::new(io::ErrorKind::PermissionDenied, "spool is a symbolic link to /etc");
+        let said = words(DriveError::Folder { doing: "lock", path: "/s/lock".into(), source });
+        assert!(said.contains("spool is a symbolic link") && !said.contains("dtrain stop"), "{said}");
+        let said = words(DriveError::Busy { trial: TrialId("x".into()), process: 7 });
+        assert!(said.contains("`dtrain stop a-1` stops it"), "{said}");
     }
 }
