@@ -115,7 +115,9 @@ mod tests {
         std::fs::create_dir_all(state.join("trials")).expect("made");
         std::os::unix::fs::symlink(&state, folder.path().join("link")).expect("made");
         let context = Context::new(Output::new(false, true), Some(state.clone())).expect("a context");
-        for inside in ["state", "state/history.db", "state/new.html", "link/a/b", "state/../state/x", "x/../link/y"] {
+        for inside in
+            ["state", "state/history.db", "state/new.html", "link/a/b", "state/../state/x", "x/../link/y"]
+        {
             drop(std::fs::create_dir(folder.path().join("x")));
             assert!(context.check_output(&folder.path().join(inside)).is_err(), "{inside}");
         }

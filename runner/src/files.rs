@@ -127,9 +127,10 @@ fn check_owner(path: &Path, found: &Metadata) -> io::Result<()> {
     if found.uid() == user || found.uid() == 0 {
         return Ok(());
     }
+    // Root may take it from its owner, who would be kept from it then.
+    let or_take_it = if user == 0 { "" } else { ", or make it yours with `chown`" };
     Err(refused(format!(
-        "{} belongs to user {} (mode {:04o}), and this is user {user}; name a folder of your own with --state FOLDER, or \
-         make it yours with `chown`",
+        "{} belongs to user {} (mode {:04o}), and this is user {user}; name a folder of your own with --state FOLDER{or_take_it}",
         path.display(),
         found.uid(),
         found.mode() & 0o7777

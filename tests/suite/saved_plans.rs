@@ -241,7 +241,9 @@ fn a_document_that_is_no_plan_is_not_trained() {
     let house = House::default();
     let plan = planned(&house, &[]).join("p.json");
     let text = fs::read_to_string(&plan).expect("it was saved");
-    for (format, said) in [("dtrain.plan/2", "newer version of dtrain"), ("dtrain.trial/1", "expected dtrain.plan/1")] {
+    for (format, said) in
+        [("dtrain.plan/2", "newer version of dtrain"), ("dtrain.trial/1", "expected dtrain.plan/1")]
+    {
         fs::write(&plan, text.replacen("dtrain.plan/1", format, 1)).expect("written");
         let words = words(&house.expect(2, ["run", "project/p.json"]));
         assert!(words.contains(said), "{words}");

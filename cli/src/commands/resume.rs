@@ -154,7 +154,8 @@ fn refuse_lost_checkpoints(context: &Context, trial: &Trial, plan: &Plan) -> Res
 /// Whether a committed checkpoint is there that the history does not know yet.
 fn has_unrecorded(context: &Context, trial: &Trial) -> bool {
     let folder = context.home.trial(&trial.row.id).checkpoints();
-    let is_recorded = |name: &OsStr| trial.checkpoints.iter().any(|known| known.folder.file_name() == Some(name));
+    let is_recorded =
+        |name: &OsStr| trial.checkpoints.iter().any(|known| known.folder.file_name() == Some(name));
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.into_iter().any(|entry| !is_recorded(&entry.file_name()) && entry.path().join(COMMIT).exists())
 }

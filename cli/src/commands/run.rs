@@ -201,7 +201,9 @@ fn loaded(args: &RunArgs) -> Result<Loaded, Failure> {
 fn refuse_layers(args: &RunArgs, saved: &Saved) -> Result<(), Failure> {
     if let Some(variable) = saved.other_variables().first() {
         let what = format!("the environment variable {variable} applies to recipes, not to saved plans");
-        return Err(Failure::new(Exit::Usage, what).hint(format!("unset {variable}, or make a new plan with it")));
+        return Err(
+            Failure::new(Exit::Usage, what).hint(format!("unset {variable}, or make a new plan with it"))
+        );
     }
     let layers = &args.layers;
     if layers.set.is_empty() && layers.cluster.is_none() && args.name.is_none() && args.ranks.is_none() {
