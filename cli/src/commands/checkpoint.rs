@@ -110,10 +110,14 @@ fn copy(context: &Context, args: &PullArgs) -> Outcome {
             .hint("name a folder that does not exist yet"));
     }
     let mut kept = Kept::of(context, &args.trial.trial)?;
-    let recorded = kept.recorded();
+    let mut recorded = kept.recorded();
     let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
     let mut holders = kept.holders(context);
     let inventory = inventory(context, &mut holders)?;
+    if !inventory.away.is_empty() {
+        // What is not here may lie on a host that cannot be asked.
+        recorded.clear();
+    }
     let listed = inventory.list(&mut holders, &refused);
     let wanted: Vec<&Listed> = match args.step {
         Some(step) => vec![at(&listed, step, &label)?],

@@ -44,7 +44,7 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
     catch_up(context);
     // Asked for before it is opened for writing, so that a missing history is not made.
     drop(trials::read_history(context)?);
-    let mut history = open_for_removal(context)?;
+    let (mut history, is_full) = open_for_removal(context)?;
     let wanted = wanted(context, &history, &args.trials)?;
     let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
     let folders = wanted.iter().flat_map(|trial| store::folders(&context.home, &trial.row.id));
@@ -56,6 +56,9 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
     }
     if args.yes {
         context.out.say(&format!("removing {} ({size} on this machine)", labels.join(", ")));
+    }
+    if is_full {
+        empty(context, &wanted)?;
     }
     let mut report = Report { bytes: 0, trials: Vec::new() };
     for trial in &wanted {
@@ -82,14 +85,22 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// The history, for writing also where the disk is too full to share it.
-fn open_for_removal(context: &Context) -> Result<History, Failure> {
+/// The history, for writing also where the disk is too full to share it, and whether it is.
+fn open_for_removal(context: &Context) -> Result<(History, bool), Failure> {
     let path = context.home.history();
     let opened = match History::open(&path) {
-        Err(error) if error.is_disk_full() => History::open_alone(&path),
-        opened => opened,
+        Err(error) if error.is_disk_full() => History::open_alone(&path).map(|history| (history, true)),
+        opened => opened.map(|history| (history, false)),
     };
     opened.map_err(|error| ledger(&error))
+}
+
+/// Removes the files of all trials first: the room of one alone may be too little for the history to forget it.
+fn empty(context: &Context, wanted: &[Trial]) -> Result<(), Failure> {
+    let ids: Vec<TrialId> = wanted.iter().map(|trial| trial.row.id.clone()).collect();
+    let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
+    store::empty_all(&context.home, &ids, &|id| trials::is_alive(context, id))
+        .map_err(|error| refused(&labels.join(", "), &error))
 }
 
 /// The trials that were named, each once. `Err` unless all of them can be removed.
