@@ -2,6 +2,7 @@
 
 use crate::failure::{Exit, Failure};
 use crate::output::Output;
+use dtrain_protocol::TrialId;
 use dtrain_runner::{Home, files};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -40,6 +41,39 @@ impl Context {
     }
 }
 
+impl Context {
+    /// Refuses the folder of a trial in which somebody else could have put something.
+    pub(crate) fn check_trial(&self, trial: &TrialId) -> Result<(), Failure> {
+        let folder = self.home.trial(trial);
+        files::check_trial(folder.path()).map_err(|error| {
+            Failure::new(Exit::Preflight, format!("cannot use {}", folder.path().display()))
+                .cause(error.to_string())
+        })
+    }
+
+    /// Refuses a file or folder of the user's that is or lies in the state folder: writing it would replace what dtrain keeps.
+    pub(crate) fn check_output(&self, path: &Path) -> Result<(), Failure> {
+        if !lies_in(path, self.home.path()) {
+            return Ok(());
+        }
+        let what = format!("{} is in the state folder {}", path.display(), self.home.path().display());
+        Err(Failure::new(Exit::Usage, what).hint("name a place outside of it"))
+    }
+}
+
+/// Whether a path leads into a folder, or to it, also by links; what does not exist yet is taken as it is written.
+fn lies_in(path: &Path, folder: &Path) -> bool {
+    let whole = |path: &Path| {
+        let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+        let known = path.ancestors().find_map(|above| Some((above, std::fs::canonicalize(above).ok()?)));
+        known.map_or_else(
+            || path.clone(),
+            |(above, real)| real.join(path.strip_prefix(above).unwrap_or(Path::new(""))),
+        )
+    };
+    whole(path).starts_with(whole(folder))
+}
+
 /// Refuses settings, and what else commands of the user obey, that belong to somebody else, or that others can write.
 pub(crate) fn check_obeyed(path: &Path) -> Result<(), Failure> {
     files::check_behind_links(path).map_err(|error| {
@@ -73,6 +107,24 @@ fn folder(variable: Option<OsString>, home: Option<OsString>, below_home: &str) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_output_in_the_state_folder_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let state = folder.path().join("state");
+        std::fs::create_dir_all(state.join("trials")).expect("made");
+        std::os::unix::fs::symlink(&state, folder.path().join("link")).expect("made");
+        let context = Context::new(Output::new(false, true), Some(state.clone())).expect("a context");
+        for inside in
+            ["state", "state/history.db", "state/new.html", "link/a/b", "state/../state/x", "x/../link/y"]
+        {
+            drop(std::fs::create_dir(folder.path().join("x")));
+            assert!(context.check_output(&folder.path().join(inside)).is_err(), "{inside}");
+        }
+        for outside in ["state.html", "a/b.html", "state/../x.html"] {
+            assert!(context.check_output(&folder.path().join(outside)).is_ok(), "{outside}");
+        }
+    }
 
     #[test]
     fn a_relative_base_folder_is_ignored_as_the_convention_says() {

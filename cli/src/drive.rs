@@ -202,11 +202,35 @@ fn run(
         observer,
         interrupts,
     };
-    Ok(match task.how {
+    let ending = match task.how {
         How::Start => driver::start(drive),
         How::Resume => driver::resume(drive),
         How::Attach | How::Stop => driver::attach(drive),
-    })
+    };
+    if matches!(ending, Ok(Ending::Ended { .. })) {
+        check_recorded(context, task)?;
+    }
+    Ok(ending)
+}
+
+/// Reads the end of a trial back as the next command will. `Err` where the history does not have it.
+fn check_recorded(context: &Context, task: &Task<'_>) -> Result<(), Failure> {
+    let lost = |failure: Failure| {
+        failure.hint(format!(
+            "the end of {} could not be read back; its checkpoints are in {}",
+            task.label,
+            context.home.trial(task.trial).checkpoints().display()
+        ))
+    };
+    let history = trials::read_history(context).map_err(lost)?;
+    let read = history.trial(task.trial, &|_| false).map_err(|error| ledger(&error));
+    let trial = read.map_err(lost)?;
+    if trial.attempts.iter().any(|attempt| attempt.ended.is_none()) {
+        let path = context.home.history();
+        let what = format!("{} does not have the end of {}", path.display(), task.label);
+        return Err(lost(Failure::new(Exit::Infrastructure, what)));
+    }
+    Ok(())
 }
 
 /// What every rank of an attempt must know: by the plan, or where fewer hosts answer than it was made for, by a plan for those.

@@ -6,7 +6,7 @@ use crate::{hosts, trials};
 use dtrain_protocol::TrialId;
 use dtrain_runner::checkpoints::{Here, Holder, Inventory};
 use dtrain_runner::launch::relay::{RemoteHost, There};
-use dtrain_runner::ledger::Trial;
+use dtrain_runner::ledger::{Checkpoint, Trial};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
@@ -26,6 +26,7 @@ impl Kept {
 
     /// This trial.
     pub(crate) fn of_trial(context: &Context, trial: Trial) -> Result<Self, Failure> {
+        context.check_trial(&trial.row.id)?;
         let hosts = hosts::of_trial(context, &trial)?;
         Ok(Self { trial, hosts })
     }
@@ -45,6 +46,12 @@ impl Kept {
             return vec![Box::new(Here::new(context.home.trial(&id)))];
         }
         self.hosts.iter_mut().map(|host| Box::new(There::new(host, &id)) as Box<dyn Holder>).collect()
+    }
+
+    /// The names of the folders of the checkpoints that the history knows, oldest first.
+    pub(crate) fn recorded(&self) -> Vec<String> {
+        let name = |known: &Checkpoint| Some(known.folder.file_name()?.to_str()?.to_owned());
+        self.trial.checkpoints.iter().filter_map(name).collect()
     }
 
     /// The checkpoints that no longer count, by the name of their folder, each with why not.

@@ -55,7 +55,11 @@ pub(crate) fn checkpoint(context: &Context, trial: &Trial, wanted: Wanted) -> Re
         }
         return Ok(found);
     }
-    let damaged = std::mem::take(&mut search.damaged);
+    let mut damaged = std::mem::take(&mut search.damaged);
+    // Older ones may be gone because newer ones took their place.
+    if let (Wanted::Newest | Wanted::UpTo(_), Some(step)) = (wanted, search.missing.first()) {
+        damaged.insert(0, (*step, "its folder is missing".to_owned()));
+    }
     let other = match wanted {
         Wanted::At(_) => search.newest(&others)?,
         Wanted::Newest | Wanted::UpTo(_) => None,

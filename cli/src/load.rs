@@ -58,6 +58,15 @@ impl Over {
         }
     }
 
+    /// The environment variables of this call that say something else than those of the call that this describes, by name.
+    pub(crate) fn other_variables(&self) -> Vec<String> {
+        let now = environment(std::env::vars_os());
+        now.into_iter()
+            .filter(|(name, said)| self.environment.get(name) != Some(said))
+            .map(|(name, _)| name)
+            .collect()
+    }
+
     /// The same for a call from another folder.
     pub(crate) fn with_absolute_paths(mut self) -> Self {
         self.cluster = self.cluster.map(|path| std::path::absolute(&path).unwrap_or(path));

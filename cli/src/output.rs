@@ -207,7 +207,7 @@ pub(crate) fn complain(text: &str) {
 }
 
 /// Version of every JSON document; grows when a field changes its meaning or goes.
-const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 1;
 
 pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> Result<String, Failure> {
     #[derive(Serialize)]

@@ -4,7 +4,7 @@ use crate::args::LayerArgs;
 use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::load::{Loaded, Over, described};
-use crate::output::document;
+use crate::output::{VERSION, document};
 use crate::pretrained::Weights;
 use crate::rates;
 use dtrain_planner::Plan;
@@ -127,6 +127,7 @@ impl Saved {
         let words = |error: &dyn std::error::Error| error.to_string();
         // The format first: a newer one may have other fields.
         let json: Value = serde_json::from_str(text).map_err(|error| words(&error))?;
+        check_format(&json)?;
         let mut plan = match json.get("plan") {
             Some(plan) => Plan::read(plan).map_err(|error| words(&error))?,
             None => return Err("it has no plan".to_owned()),
@@ -150,6 +151,14 @@ impl Saved {
             plan.data_root = is.to_owned();
         }
         Ok(Self { plan, made_from, recipe })
+    }
+
+    /// The environment variables that now lay another value over its recipe than when the plan was made. All of them for a plan
+    /// that does not say what it was made from.
+    pub(crate) fn other_variables(&self) -> Vec<String> {
+        self.made_from
+            .as_ref()
+            .map_or_else(|| Over::default().other_variables(), |from| from.over.other_variables())
     }
 
     /// What has changed of the recipe and of the data since the plan was made, in words. Nothing for the plan of a trial or of
@@ -208,6 +217,18 @@ impl Saved {
     }
 }
 
+/// `Err` unless the document is a plan of a format that this program reads.
+fn check_format(json: &Value) -> Result<(), String> {
+    let format = json.get("format").and_then(Value::as_str).ok_or("it has no format")?;
+    match format.strip_prefix("dtrain.plan/").map(str::parse::<u32>) {
+        Some(Ok(version)) if version == VERSION => Ok(()),
+        Some(Ok(version)) if version > VERSION => Err(format!(
+            "it has the format {format} of a newer version of dtrain; this one reads dtrain.plan/{VERSION}"
+        )),
+        _ => Err(format!("its format is {format}, expected dtrain.plan/{VERSION}")),
+    }
+}
+
 /// The folder that a file is or will be in, absolute and without links.
 fn folder_of(file: &Path) -> Option<PathBuf> {
     let file = std::path::absolute(file).ok()?;
@@ -234,6 +255,17 @@ pub(crate) fn save(path: &Path, text: &str) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_format_of_plans_is_read() {
+        let checked = |format: &str| check_format(&serde_json::json!({ "format": format }));
+        assert_eq!(checked("dtrain.plan/1"), Ok(()));
+        assert!(checked("dtrain.plan/2").expect_err("newer").contains("newer version of dtrain"));
+        for other in ["dtrain.trial/1", "dtrain.plan/0", "dtrain.plan/x", ""] {
+            assert!(checked(other).expect_err(other).contains("expected dtrain.plan/1"), "{other}");
+        }
+        assert!(check_format(&serde_json::json!({})).is_err());
+    }
 
     #[test]
     fn a_recipe_is_found_from_the_folder_of_its_plan() {

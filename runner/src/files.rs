@@ -36,13 +36,19 @@ pub fn check_state(root: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses the folder of a trial whose parts are links or belong to somebody else; one that does not exist holds.
+/// Refuses the folder of a trial whose parts are links, belong to somebody else or can be written by others; one that does not
+/// exist holds.
 ///
 /// On a node of a Slurm job, `checkpoints` is a link to the folder that all nodes share; that of another trial is refused.
 pub fn check_trial(folder: &Path) -> io::Result<()> {
     let Some(found) = present(fs::symlink_metadata(folder))? else { return Ok(()) };
     check_kind(folder, &found)?;
     check_owner(folder, &found)?;
+    let mut lets_others_in = lets_others_reach(folder);
+    if lets_others_in {
+        check_mode(folder, &found)?;
+    }
+    lets_others_in &= found.mode() & 0o011 != 0;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
         let Some(found) = present(fs::symlink_metadata(&path))? else { continue };
@@ -51,8 +57,17 @@ pub fn check_trial(folder: &Path) -> io::Result<()> {
         if !(found.is_symlink() && is_shared()) {
             check_kind(&path, &found)?;
         }
+        if lets_others_in {
+            check_mode(&path, &found)?;
+        }
     }
     Ok(())
+}
+
+/// Whether others may enter the two folders above that of a trial: `trials`, and the state folder.
+fn lets_others_reach(folder: &Path) -> bool {
+    let mut above = folder.ancestors().skip(1).take(2);
+    above.all(|path| fs::metadata(path).map_or(true, |found| found.mode() & 0o011 != 0))
 }
 
 /// Whether a link and what it leads to are both the folder of the checkpoints of one trial.
@@ -112,9 +127,10 @@ fn check_owner(path: &Path, found: &Metadata) -> io::Result<()> {
     if found.uid() == user || found.uid() == 0 {
         return Ok(());
     }
+    // Root may take it from its owner, who would be kept from it then.
+    let or_take_it = if user == 0 { "" } else { ", or make it yours with `chown`" };
     Err(refused(format!(
-        "{} belongs to user {} (mode {:04o}), and this is user {user}; name a folder of your own with --state FOLDER, or \
-         make it yours with `chown`",
+        "{} belongs to user {} (mode {:04o}), and this is user {user}; name a folder of your own with --state FOLDER{or_take_it}",
         path.display(),
         found.uid(),
         found.mode() & 0o7777
@@ -245,6 +261,26 @@ mod tests {
             mode(&root.join(name), 0o700);
         }
         assert_eq!(told(&root), "");
+    }
+
+    #[test]
+    fn a_trial_that_others_can_write_is_refused_where_they_can_reach_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path().join("state");
+        let (trials, trial) = (root.join("trials"), root.join("trials/01J"));
+        make_folder(&trial.join("checkpoints")).expect("made");
+        let told = || check_trial(&trial).err().map(|error| error.to_string()).unwrap_or_default();
+        mode(&trial, 0o777);
+        assert_eq!(told(), "", "nobody else may enter the state folder");
+        mode(&root, 0o755);
+        mode(&trials, 0o755);
+        assert!(told().contains("trials/01J can be written by others (mode 0777"), "{}", told());
+        mode(&trial, 0o755);
+        assert_eq!(told(), "");
+        mode(&trial.join("checkpoints"), 0o777);
+        assert!(told().contains("01J/checkpoints can be written by others"), "{}", told());
+        mode(&trial, 0o700);
+        assert_eq!(told(), "", "nobody else may enter the trial");
     }
 
     #[test]

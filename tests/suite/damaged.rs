@@ -166,3 +166,59 @@ fn checkpoints_that_were_removed_are_not_shown() {
     let page = String::from_utf8(house.expect(0, ["show", "last"]).stdout).expect("UTF-8");
     assert!(page.contains("samples/s") && !page.contains("tokens/s"), "{page}");
 }
+
+#[test]
+fn a_trial_without_an_intact_checkpoint_is_not_trained_from_its_first_step() {
+    let house = House::default();
+    let recipe = root().join("examples/table-mlp/recipe.toml").display().to_string();
+    let settings = ["checkpoint.every=\"7 steps\"", "checkpoint.keep=3", "objective.stop={ steps = 100000 }"];
+    let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+    let mut run = house.dtrain(["run", &recipe].into_iter().chain(settings)).spawn().expect("it starts");
+    let committed = |house: &House| -> Vec<PathBuf> {
+        let trials = fs::read_dir(house.state().join("trials")).into_iter().flatten().flatten();
+        let folders =
+            trials.flat_map(|trial| fs::read_dir(trial.path().join("checkpoints"))).flatten().flatten();
+        folders.map(|entry| entry.path()).filter(|path| path.join("COMMIT").exists()).collect()
+    };
+    while committed(&house).len() < 3 {
+        assert!(run.try_wait().expect("it can be asked").is_none(), "it ended before its checkpoints");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    house.expect(0, ["stop", "table-mlp-1"]);
+    run.wait().expect("it ends");
+    let before = newest(&house);
+    for folder in committed(&house) {
+        damage(&folder);
+    }
+    let said = words(&house, 6, &["resume", "last"]);
+    for part in ["table-mlp-1 has no intact checkpoint", "rank-00000.safetensors", "dtrain run RECIPE"] {
+        assert!(said.contains(part), "expected `{part}` in: {said}");
+    }
+    for folder in committed(&house) {
+        fs::remove_dir_all(folder).expect("removed");
+    }
+    let said = words(&house, 6, &["resume", "last"]);
+    assert!(said.contains("its folder is missing"), "{said}");
+    assert_eq!(newest(&house).attempts.len(), before.attempts.len(), "no attempt is made");
+}
+
+#[test]
+fn a_copy_names_every_newer_checkpoint_that_it_passes_over() {
+    type Harm = fn(&Path);
+    let harms: [(&str, Harm); 4] = [
+        ("is damaged (", |folder| fs::remove_file(folder.join("COMMIT")).expect("removed")),
+        ("is damaged (", |folder| fs::remove_file(folder.join("manifest.json")).expect("removed")),
+        ("is damaged (", |folder| {
+            let tensors = fs::File::options().append(true).open(folder.join("rank-00000.safetensors"));
+            std::io::Write::write_all(&mut tensors.expect("it is there"), b"more").expect("room on disk");
+        }),
+        ("is missing", |folder| fs::remove_dir_all(folder).expect("removed")),
+    ];
+    for (said, harm) in harms {
+        let house = trained();
+        harm(&checkpoint(&house.newest_trial(), 30));
+        let words = words(&house, 0, &["checkpoint", "pull", "last", "--to", "pulled"]);
+        let expected = format!("the checkpoint at step 30 of table-mlp-1 {said}");
+        assert!(words.contains(&expected) && words.contains("going back to step 28"), "{expected}: {words}");
+    }
+}

@@ -202,7 +202,11 @@ grep -q small-1 "$4"
 
 #[test]
 fn a_history_on_a_read_only_disk_can_be_read() {
-    on_a_small_disk(&House::default(), &format!("mount -o remount,ro \"$3\"\n{READ}"));
+    let then = r#"
+if "$1" note last text 2> "$4"; then echo "a note was kept"; exit 1; fi
+cat "$4"; tr '\n' ' ' < "$4" | tr -s ' ' | grep -q "read-only file system"
+"#;
+    on_a_small_disk(&House::default(), &format!("mount -o remount,ro \"$3\"\n{READ}{then}"));
 }
 
 #[test]

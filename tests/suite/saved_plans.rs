@@ -216,3 +216,57 @@ fn a_name_of_a_study_that_is_no_file_name_is_refused_before_the_study() {
     let history = History::open_read_only(&house.history()).expect("a history");
     assert!(history.find("last").is_err(), "nothing was trained");
 }
+
+#[test]
+fn a_variable_over_a_saved_plan_is_refused_unless_the_plan_was_made_with_it() {
+    let house = House::default();
+    planned(&house, &[]);
+    let with = |code: i32, value: &str| {
+        let mut run = house.dtrain(["run", "project/p.json"]);
+        let output = run.env("DTRAIN_OBJECTIVE__STOP__STEPS", value).output().expect("it starts");
+        assert_eq!(output.status.code(), Some(code), "{}", words(&output));
+        words(&output)
+    };
+    let said = with(2, "4");
+    assert!(said.contains("DTRAIN_OBJECTIVE__STOP__STEPS applies to recipes, not to saved plans"), "{said}");
+    let mut plan = house.dtrain(["plan", "project/notes.toml", "--out", "project/p.json"]);
+    let planned = plan.env("DTRAIN_OBJECTIVE__STOP__STEPS", "4").status().expect("it starts");
+    assert!(planned.success());
+    with(0, "4");
+    with(2, "5");
+}
+
+#[test]
+fn a_document_that_is_no_plan_is_not_trained() {
+    let house = House::default();
+    let plan = planned(&house, &[]).join("p.json");
+    let text = fs::read_to_string(&plan).expect("it was saved");
+    for (format, said) in
+        [("dtrain.plan/2", "newer version of dtrain"), ("dtrain.trial/1", "expected dtrain.plan/1")]
+    {
+        fs::write(&plan, text.replacen("dtrain.plan/1", format, 1)).expect("written");
+        let words = words(&house.expect(2, ["run", "project/p.json"]));
+        assert!(words.contains(said), "{words}");
+    }
+}
+
+#[test]
+fn no_output_replaces_what_dtrain_keeps() {
+    let house = House::default();
+    planned(&house, &[]);
+    house.expect(0, ["run", "project/p.json"]);
+    let history = house.history().display().to_string();
+    let before = fs::metadata(&history).expect("a history").len();
+    for command in [
+        &["report", "last", "--out"][..],
+        &["plan", "project/notes.toml", "--out"],
+        &["plan", "project/notes.toml", "--html"],
+        &["history", "export", "--to"],
+        &["export", "last", "--to", "csv", "--force", "--out"],
+    ] {
+        let said = words(&house.expect(2, command.iter().copied().chain([history.as_str()])));
+        assert!(said.contains("is in the state folder"), "{command:?}: {said}");
+    }
+    house.expect(0, ["show", "last"]);
+    assert!(fs::metadata(&history).expect("a history").len() >= before);
+}

@@ -35,7 +35,7 @@ use examples::{
     HISTORY_EXAMPLE, HOSTS_EXAMPLE, PLAN_EXAMPLE, REPORT_EXAMPLE, RM_EXAMPLE, RUN_EXAMPLE, TUNE_EXAMPLE,
     WATCH_EXAMPLE,
 };
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Plans and runs training from a recipe, recovers from failures, and records every trial.
 #[derive(Debug, Parser)]
@@ -267,6 +267,25 @@ impl Command {
                 | Self::Completions { .. }
                 | Self::Man { .. }
         )
+    }
+
+    /// The files and folders that its options say to write.
+    pub(crate) fn outputs(&self) -> Vec<&Path> {
+        let all = match self {
+            Self::Plan(args) => vec![&args.out, &args.html, &args.emit_to],
+            Self::Tune(args) => vec![&args.out, &args.recipe_out],
+            Self::Report(args) => vec![&args.out],
+            Self::Export(args) => vec![&args.out],
+            Self::Doctor(args) => vec![&args.output],
+            Self::Model(ModelCommand::Predict(args)) => vec![&args.output],
+            Self::Model(ModelCommand::Export(args)) => return vec![&args.out],
+            Self::Checkpoint(CheckpointCommand::Pull(args)) => return vec![&args.to],
+            Self::History(HistoryArgs { command: Some(HistoryCommand::Export(args)), .. }) => {
+                return vec![&args.to];
+            }
+            _ => Vec::new(),
+        };
+        all.into_iter().flatten().map(PathBuf::as_path).collect()
     }
 
     /// Whether its JSON is JSON Lines.

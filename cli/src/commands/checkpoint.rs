@@ -5,6 +5,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::holders::{Kept, inventory};
 use crate::render::checkpoint::{Transfer, checkpoints, findings};
+use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_runner::checkpoints::{
     Examined, Holder, Inventory, Listed, State, examine, pull, remove_unfinished,
 };
@@ -109,19 +110,33 @@ fn copy(context: &Context, args: &PullArgs) -> Outcome {
             .hint("name a folder that does not exist yet"));
     }
     let mut kept = Kept::of(context, &args.trial.trial)?;
+    let mut recorded = kept.recorded();
     let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
     let mut holders = kept.holders(context);
     let inventory = inventory(context, &mut holders)?;
+    if !inventory.away.is_empty() {
+        // What is not here may lie on a host that cannot be asked.
+        recorded.clear();
+    }
     let listed = inventory.list(&mut holders, &refused);
     let wanted: Vec<&Listed> = match args.step {
         Some(step) => vec![at(&listed, step, &label)?],
         None => listed.iter().rev().filter(|one| one.state == State::Committed).collect(),
     };
-    let one = copy_first(context, &mut holders, &inventory, &label, &wanted, &args.to)?;
+    let passed = match args.step {
+        Some(_) => Vec::new(),
+        None => passed_over(&recorded, &listed, wanted.first().copied()),
+    };
+    for (step, state) in &passed {
+        context.out.say(&format!("the checkpoint at step {step} of {label} {state}"));
+    }
+    let newest = if passed.is_empty() { wanted.first().copied() } else { None };
+    let one = copy_first(context, &mut holders, &inventory, (&label, newest), &wanted, &args.to)?;
     let Some(one) = one else {
         let mut others = listed.iter().rev().filter(|one| one.state == State::Committed);
         let intact = others.find(|one| !is_damaged(&mut holders, &inventory, &one.name));
-        return Err(no_intact(&label, &wanted, intact));
+        let is_none_there = wanted.is_empty() && passed.is_empty();
+        return Err(if is_none_there { none(&label) } else { no_intact(&label, intact) });
     };
     if context.out.json {
         let (checkpoint, step, bytes) = (one.name.as_str(), one.step, one.bytes);
@@ -132,12 +147,36 @@ fn copy(context: &Context, args: &PullArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// Copies the first of the checkpoints that is not damaged, and says which are; `None` where all are.
+/// The checkpoints that are newer than `first` and cannot be copied, newest first: step, and what is wrong with each. All of them
+/// where there is no `first`.
+///
+/// `recorded` are the names of those that the history knows, oldest first.
+fn passed_over(recorded: &[String], listed: &[Listed], first: Option<&Listed>) -> Vec<(u64, String)> {
+    let age = |name: &str| parse_folder_name(name).map(|(step, attempt)| (attempt, step));
+    let is_newer = |name: &str| first.is_none_or(|first| age(name) > age(&first.name));
+    let damaged = listed.iter().filter(|one| matches!(one.state, State::Damaged | State::Refused));
+    let damaged = damaged.map(|one| {
+        let reason = one.reason.as_deref().unwrap_or("it is not what was written");
+        (one.name.as_str(), format!("is damaged ({reason})"))
+    });
+    let is_there = |name: &str| listed.iter().any(|one| one.name == name && one.state != State::Partial);
+    // Where none is left, the newest that is missing says enough: older ones go when newer ones are saved.
+    let missing = recorded.iter().rev().filter(|name| !is_there(name));
+    let missing = missing.take(if first.is_none() { 1 } else { usize::MAX });
+    let missing = missing.map(|name| (name.as_str(), "is missing".to_owned()));
+    let mut all: Vec<(&str, String)> = damaged.chain(missing).filter(|(name, _)| is_newer(name)).collect();
+    all.sort_by_key(|(name, _)| std::cmp::Reverse(age(name)));
+    let step = |name: &str| parse_folder_name(name).map_or(0, |(step, _)| step.0);
+    all.into_iter().map(|(name, state)| (step(name), state)).collect()
+}
+
+/// Copies the first of the checkpoints that is not damaged, and says which are; `None` where all are. Says so where it goes back from
+/// `newest`, the newest of all.
 fn copy_first<'a>(
     context: &Context,
     holders: &mut [Box<dyn Holder + '_>],
     inventory: &Inventory,
-    label: &str,
+    (label, newest): (&str, Option<&Listed>),
     wanted: &[&'a Listed],
     to: &Path,
 ) -> Result<Option<&'a Listed>, Failure> {
@@ -146,7 +185,7 @@ fn copy_first<'a>(
         let copied = pull(holders, inventory, &one.name, to, &mut |done, total| transfer.tell(done, total));
         transfer.end();
         let Err(reason) = copied else {
-            if one.name != wanted[0].name {
+            if newest.is_none_or(|newest| newest.name != one.name) {
                 context.out.say(&format!("going back to step {}", one.step));
             }
             return Ok(Some(one));
@@ -171,11 +210,8 @@ fn is_damaged(holders: &mut [Box<dyn Holder + '_>], inventory: &Inventory, name:
     all_answer && examined.is_ok_and(|found| !found.lost.is_empty())
 }
 
-/// What is said where none of the checkpoints that are `wanted` is intact; `intact` is the newest of all that is.
-fn no_intact(label: &str, wanted: &[&Listed], intact: Option<&Listed>) -> Failure {
-    if wanted.is_empty() {
-        return none(label);
-    }
+/// What is said where none of the checkpoints that are wanted is intact; `intact` is the newest of all that is.
+fn no_intact(label: &str, intact: Option<&Listed>) -> Failure {
     let hint = match intact {
         Some(Listed { step, .. }) => {
             format!("the newest intact checkpoint is of step {step}: {label}@{step}")

@@ -58,15 +58,20 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     let name = args.trial.as_deref().or(running.as_deref()).unwrap_or("last");
     let known = trials::trial(context, &history, name)?;
     let trial = known.row.id.clone();
+    if let Some(host) = &known.row.imported_from {
+        let what =
+            format!("{} was imported: it was trained on {host}, and its logs are there", known.row.label);
+        return Err(Failure::new(Exit::Usage, what).hint("run `dtrain logs` on that machine"));
+    }
+    context.check_trial(&trial)?;
     let mut hosts = hosts::of_trial(context, &known)?;
     let mut readers: Vec<Reader> = Vec::new();
     let mut shown: Option<String> = None;
     let mut has_any = false;
     // What the ranks report: the logs of a native model hold complaints only.
-    let plan = super::resume::plan(&known)?;
     let mut viewer = Viewer::after(&context.home, &trial, AttemptId(0));
-    let mut progress = Progress::in_lines(context.out, &trial, expected(&plan));
-    let has_reports = args.rank.is_none_or(|rank| rank == 0);
+    let is_wanted = args.rank.is_none_or(|rank| rank == 0);
+    let mut progress = if is_wanted { progress(context, &known) } else { None };
     loop {
         // Asked before reading, so that what was written last is still printed.
         let runs =
@@ -78,8 +83,8 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
                 readers.push(reader);
             }
         }
-        if has_reports {
-            viewer.show_news(&mut progress).map_err(|error| unreadable("the reports", &error.to_string()))?;
+        if let Some(progress) = &mut progress {
+            viewer.show_news(progress).map_err(|error| unreadable("the reports", &error.to_string()))?;
             for line in progress.take_lines() {
                 has_any = true;
                 print(context, None, "progress", &line, &mut shown)?;
@@ -103,6 +108,17 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
         context.out.say("the logs are empty");
     }
     Ok(Exit::Done)
+}
+
+/// What makes lines of the reports of a trial; says why there are none where its plan cannot be read.
+fn progress(context: &Context, trial: &Trial) -> Option<Progress> {
+    match super::resume::plan(trial) {
+        Ok(plan) => Some(Progress::in_lines(context.out, &trial.row.id, expected(&plan))),
+        Err(failure) => {
+            context.out.say(&failure.warning(context.out.paint));
+            None
+        }
+    }
 }
 
 /// What a rank of a trial printed in its newest attempt.

@@ -102,6 +102,7 @@ fn worker(part: Option<WorkerPart>, channel: File) -> ExitCode {
 }
 
 fn dispatch(context: &Context, command: Command) -> Outcome {
+    command.outputs().into_iter().try_for_each(|path| context.check_output(path))?;
     if let Command::Run(_) | Command::Tune(_) | Command::Resume(_) = command {
         limits::refuse_few_files()?;
     }

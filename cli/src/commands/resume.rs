@@ -4,6 +4,7 @@ use crate::args::{ResumeArgs, RunningArgs};
 use crate::context::Context;
 use crate::drive::{How, Task, attach as attach_to, catch_up, drive, watch_stopping};
 use crate::failure::{Exit, Failure, Outcome};
+use crate::intact::{self, Wanted};
 use crate::{audit, child, job, packages, pretrained, trials};
 use dtrain_planner::{Plan, ReadError};
 use dtrain_recipes::sharing::repair_checkout;
@@ -11,7 +12,9 @@ use dtrain_recipes::{Launcher, Model};
 use dtrain_runner::DriveError;
 use dtrain_runner::agent::TO_STOP;
 use dtrain_runner::audit::Action;
+use dtrain_runner::checkpoints::COMMIT;
 use dtrain_runner::ledger::{Status, Trial};
+use std::ffi::OsStr;
 
 /// Continues a trial; with other settings or other data as a new one.
 pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
@@ -118,6 +121,9 @@ pub(crate) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> 
     if trial.checkpoints.is_empty() {
         pretrained::take_in_again(context, &mut history, &trial, &plan.recipe)?;
     }
+    if how == How::Resume && trial.parent.is_none() {
+        refuse_lost_checkpoints(context, &trial, &plan)?;
+    }
     let how = if trial.row.status == Status::Created && how == How::Resume { How::Start } else { how };
     let task = Task { trial: id, label, plan: &plan, how, detach, sample: 0 };
     if how == How::Attach {
@@ -125,6 +131,33 @@ pub(crate) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> 
     } else {
         drive(context, &mut history, &task)
     }
+}
+
+/// Refuses a trial of this machine that saved checkpoints of which none is intact: it would train again from its first step.
+///
+/// One that began with a checkpoint of another trial ends by itself where that is lost too. Says which of the newest ones are damaged or missing where an older one is intact.
+fn refuse_lost_checkpoints(context: &Context, trial: &Trial, plan: &Plan) -> Result<(), Failure> {
+    let is_over = matches!(trial.row.status, Status::Running | Status::Completed);
+    let is_here = plan.recipe.cluster.launcher == Launcher::Local && plan.recipe.cluster.slurm.is_none();
+    if trial.checkpoints.is_empty() || is_over || !is_here || has_unrecorded(context, trial) {
+        return Ok(());
+    }
+    let label = &trial.row.label;
+    intact::checkpoint(context, trial, Wanted::Newest).map(drop).map_err(|failure| {
+        failure.hint(format!(
+            "put an intact checkpoint back into {}, or begin anew with `dtrain run RECIPE`; {label} cannot go on without one",
+            context.home.trial(&trial.row.id).checkpoints().display()
+        ))
+    })
+}
+
+/// Whether a committed checkpoint is there that the history does not know yet.
+fn has_unrecorded(context: &Context, trial: &Trial) -> bool {
+    let folder = context.home.trial(&trial.row.id).checkpoints();
+    let is_recorded =
+        |name: &OsStr| trial.checkpoints.iter().any(|known| known.folder.file_name() == Some(name));
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    entries.into_iter().any(|entry| !is_recorded(&entry.file_name()) && entry.path().join(COMMIT).exists())
 }
 
 /// The plan that a trial carries out.

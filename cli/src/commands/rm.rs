@@ -10,9 +10,11 @@ use crate::render::number::counted;
 use crate::trials::{self, ledger};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Bytes;
+use dtrain_runner::DriveError;
 use dtrain_runner::ledger::{History, Status, Trial};
 use dtrain_runner::store::{self, RemoveError};
 use serde::Serialize;
+use std::error::Error;
 
 /// What is gone of a trial.
 #[derive(Serialize)]
@@ -42,7 +44,7 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
     catch_up(context);
     // Asked for before it is opened for writing, so that a missing history is not made.
     drop(trials::read_history(context)?);
-    let mut history = open_for_removal(context)?;
+    let (mut history, is_full) = open_for_removal(context)?;
     let wanted = wanted(context, &history, &args.trials)?;
     let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
     let folders = wanted.iter().flat_map(|trial| store::folders(&context.home, &trial.row.id));
@@ -54,6 +56,9 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
     }
     if args.yes {
         context.out.say(&format!("removing {} ({size} on this machine)", labels.join(", ")));
+    }
+    if is_full {
+        empty(context, &wanted)?;
     }
     let mut report = Report { bytes: 0, trials: Vec::new() };
     for trial in &wanted {
@@ -80,14 +85,22 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
-/// The history, for writing also where the disk is too full to share it.
-fn open_for_removal(context: &Context) -> Result<History, Failure> {
+/// The history, for writing also where the disk is too full to share it, and whether it is.
+fn open_for_removal(context: &Context) -> Result<(History, bool), Failure> {
     let path = context.home.history();
     let opened = match History::open(&path) {
-        Err(error) if error.is_disk_full() => History::open_alone(&path),
-        opened => opened,
+        Err(error) if error.is_disk_full() => History::open_alone(&path).map(|history| (history, true)),
+        opened => opened.map(|history| (history, false)),
     };
     opened.map_err(|error| ledger(&error))
+}
+
+/// Removes the files of all trials first: the room of one alone may be too little for the history to forget it.
+fn empty(context: &Context, wanted: &[Trial]) -> Result<(), Failure> {
+    let ids: Vec<TrialId> = wanted.iter().map(|trial| trial.row.id.clone()).collect();
+    let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
+    store::empty_all(&context.home, &ids, &|id| trials::is_alive(context, id))
+        .map_err(|error| refused(&labels.join(", "), &error))
 }
 
 /// The trials that were named, each once. `Err` unless all of them can be removed.
@@ -143,9 +156,16 @@ fn remove(context: &Context, history: &mut History, trial: &Trial) -> Result<Gon
 
 fn refused(label: &str, error: &RemoveError) -> Failure {
     match error {
-        RemoveError::Running { .. } | RemoveError::Drive(_) => {
+        RemoveError::Running { .. } | RemoveError::Drive(DriveError::Busy { .. }) => {
             Failure::new(Exit::Usage, format!("{label} cannot be removed: {error}"))
                 .hint(format!("`dtrain stop {label}` stops it"))
+        }
+        RemoveError::Drive(error) => {
+            let failure = Failure::new(Exit::Infrastructure, format!("{label} cannot be removed: {error}"));
+            match error.source() {
+                Some(source) => failure.cause(source.to_string()),
+                None => failure,
+            }
         }
         RemoveError::Ledger(error) if error.is_disk_full() => ledger(error)
             .hint(format!("free some space on that disk, then `dtrain rm {label}` removes the rest")),
@@ -158,5 +178,22 @@ fn refused(label: &str, error: &RemoveError) -> Failure {
         RemoveError::Folder { .. } => {
             Failure::of(Exit::Infrastructure, error).hint("`dtrain gc` removes what is left of it")
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::output::Paint;
+    use std::io;
+
+    #[test]
+    fn what_keeps_a_trial_from_being_removed_is_named() {
+        let words = |error: DriveError| refused("a-1", &RemoveError::Drive(error)).render(Paint::plain());
+        let source = io::Error::new(io::ErrorKind::PermissionDenied, "spool is a symbolic link to /etc");
+        let said = words(DriveError::Folder { doing: "lock", path: "/s/lock".into(), source });
+        assert!(said.contains("spool is a symbolic link") && !said.contains("dtrain stop"), "{said}");
+        let said = words(DriveError::Busy { trial: TrialId("x".into()), process: 7 });
+        assert!(said.contains("`dtrain stop a-1` stops it"), "{said}");
     }
 }

@@ -51,7 +51,7 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     };
     let (plan, sources, folder, recipe) = match what {
         What::Plan(saved) => {
-            refuse_layers(args)?;
+            refuse_layers(args, &saved)?;
             refuse_stale(context, &history, &saved, args.stale_ok)?;
             let plan = saved.plan;
             let folder = plan.data_root.clone();
@@ -198,7 +198,13 @@ fn loaded(args: &RunArgs) -> Result<Loaded, Failure> {
 }
 
 /// A saved plan is carried out as it is.
-fn refuse_layers(args: &RunArgs) -> Result<(), Failure> {
+fn refuse_layers(args: &RunArgs, saved: &Saved) -> Result<(), Failure> {
+    if let Some(variable) = saved.other_variables().first() {
+        let what = format!("the environment variable {variable} applies to recipes, not to saved plans");
+        return Err(
+            Failure::new(Exit::Usage, what).hint(format!("unset {variable}, or make a new plan with it"))
+        );
+    }
     let layers = &args.layers;
     if layers.set.is_empty() && layers.cluster.is_none() && args.name.is_none() && args.ranks.is_none() {
         return Ok(());

@@ -270,6 +270,10 @@ impl Launcher for LocalLauncher {
         found.collect()
     }
 
+    fn is_missing(&self, folder: &Path) -> bool {
+        matches!(folder.try_exists(), Ok(false))
+    }
+
     fn verify(&mut self, folder: &Path) -> Result<(), String> {
         checkpoints::verify(folder).map(drop)
     }

@@ -77,6 +77,11 @@ pub trait Launcher: Send {
     /// Takes in that `host` is said to be lost: until it answers again, it is not waited for as others are.
     fn doubt(&mut self, _host: &str) {}
 
+    /// Whether the folder of a checkpoint is known to be gone; `false` where that cannot be told.
+    fn is_missing(&self, _folder: &Path) -> bool {
+        false
+    }
+
     /// Whether the checkpoint in `folder` is what was committed; `Err` says what is wrong with it.
     fn verify(&mut self, folder: &Path) -> Result<(), String>;
 

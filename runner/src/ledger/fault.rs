@@ -44,6 +44,8 @@ pub(super) fn fault(doing: &'static str, path: &Path, source: Fault) -> LedgerEr
     } else if is_full(&*source, path) {
         let free = Bytes(free(path).unwrap_or(0));
         DiskFull { path: path.to_path_buf(), free }.into()
+    } else if is_unwritable(&source) && is_on_read_only_disk(path) {
+        format!("{} is on a read-only file system, so that nothing can be recorded", path.display()).into()
     } else {
         source
     };
@@ -96,6 +98,12 @@ fn is_full(error: &(dyn Error + Send + Sync + 'static), path: &Path) -> bool {
         Some((ErrorCode::CannotOpen, _)) => free(path).is_some_and(|free| free < TOO_LITTLE),
         Some(_) | None => false,
     }
+}
+
+/// Whether the file system that a file is on is mounted for reading only.
+fn is_on_read_only_disk(path: &Path) -> bool {
+    let known = path.ancestors().find_map(|above| rustix::fs::statvfs(above).ok());
+    known.is_some_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
 /// Whether an I/O error of SQLite is one of writing, or of the shared memory, which it writes.

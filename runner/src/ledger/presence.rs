@@ -5,7 +5,7 @@
 use super::Fault;
 use std::ffi::OsString;
 use std::fs::{self, Metadata};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -73,6 +73,9 @@ impl Presence {
             if identity(&found) != *known {
                 return gone(path, "replaced by another file");
             }
+            if is_blank_log(path, &found)? {
+                return gone(path, "emptied");
+            }
             if self.frozen.is_some_and(|frozen| frozen != state(&found)) {
                 let path = path.display();
                 return Err(format!("{path} was changed while it was read; run the command again").into());
@@ -80,6 +83,18 @@ impl Presence {
         }
         Ok(())
     }
+}
+
+/// Whether `path` is a log of changes that SQLite went on writing to after another program had emptied it: it has no head.
+///
+/// An empty one holds: SQLite itself empties it once all of it is in the database.
+fn is_blank_log(path: &Path, found: &Metadata) -> io::Result<bool> {
+    if found.len() == 0 || !path.as_os_str().as_encoded_bytes().ends_with(b"-wal") {
+        return Ok(false);
+    }
+    let mut head = [0; 4];
+    let read = crate::files::open(path)?.read(&mut head)?;
+    Ok(read > 0 && head == [0; 4])
 }
 
 /// A file beside the database at `path`.
@@ -132,5 +147,17 @@ mod tests {
         assert!(message.expect("noticed").contains("history.db was replaced by another file"));
         let message = after(|path| fs::remove_file(beside(path, "-wal")).expect("removed"));
         assert!(message.expect("noticed").contains("history.db-wal was removed"));
+    }
+
+    #[test]
+    fn a_log_of_changes_that_is_emptied_while_it_is_open_is_an_error() {
+        let root = tempfile::tempdir().expect("a folder");
+        let path = root.path().join("history.db");
+        let mut writer = History::open(&path).expect("made");
+        let log = beside(&path, "-wal");
+        assert!(fs::metadata(&log).expect("there").len() > 0, "the history was just made");
+        fs::File::options().write(true).truncate(true).open(&log).expect("emptied");
+        let written = ["a", "b"].map(|name| writer.create_study(name, &serde_json::json!({})));
+        assert!(written.iter().any(Result::is_err), "what was lost is noticed");
     }
 }

@@ -28,7 +28,7 @@ pub struct Trial {
     pub verdict: Option<Verdict>,
     /// What the user asked for.
     pub recipe: Value,
-    /// The whole plan.
+    /// The whole plan; null where what is recorded is not JSON.
     pub plan: Value,
     /// What was trained.
     pub candidate: Value,
@@ -252,7 +252,7 @@ fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) 
         row,
         verdict: verdict.map(|json| serde_json::from_str(&json)).transpose()?,
         recipe: document(database, trial, "recipe")?,
-        plan: document(database, trial, "plan")?,
+        plan: text(database, trial, "plan").map(|json| serde_json::from_str(&json).unwrap_or(Value::Null))?,
         candidate: document(database, trial, "candidate")?,
         params: parameters(database, trial)?,
         predicted,
@@ -300,12 +300,13 @@ fn line(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) 
 }
 
 fn document(database: &Connection, trial: i64, kind: &str) -> Result<Value, Fault> {
-    let json: String = database.query_row(
-        "SELECT json FROM document WHERE trial = ?1 AND kind = ?2",
-        params![trial, kind],
-        |row| row.get(0),
-    )?;
-    Ok(serde_json::from_str(&json)?)
+    Ok(serde_json::from_str(&text(database, trial, kind)?)?)
+}
+
+/// The text of a document.
+fn text(database: &Connection, trial: i64, kind: &str) -> Result<String, Fault> {
+    let query = "SELECT json FROM document WHERE trial = ?1 AND kind = ?2";
+    Ok(database.query_row(query, params![trial, kind], |row| row.get(0))?)
 }
 
 fn parameters(database: &Connection, trial: i64) -> Result<Vec<Param>, Fault> {

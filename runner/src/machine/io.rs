@@ -66,6 +66,11 @@ pub enum Input {
         /// The folder.
         folder: PathBuf,
     },
+    /// The folder of a durable checkpoint is no longer there. Told only while the disks are looked at.
+    Missing {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// All disks that can be asked were.
     Looked,
     /// The attempt could not be launched; none of its processes lives, nor ever will.
@@ -86,7 +91,7 @@ pub enum Input {
 impl Input {
     /// Whether it is what a look at the disks led to.
     pub fn is_of_a_look(&self) -> bool {
-        matches!(self, Self::Found { .. } | Self::Looked)
+        matches!(self, Self::Found { .. } | Self::Missing { .. } | Self::Looked)
     }
 }
 

@@ -180,6 +180,11 @@ impl Machine {
         self.checkpoints.last().map(|(_, point)| point)
     }
 
+    /// The folders of the durable checkpoints that were not refused.
+    pub fn folders(&self) -> impl Iterator<Item = &Path> {
+        self.checkpoints.iter().map(|(_, point)| point.folder.as_path())
+    }
+
     /// Whether a committed checkpoint in the folder is newer than all that are known, and was not refused. One of an attempt that is
     /// not known is another trial's, or of a history that is newer than this one.
     pub fn would_adopt(&self, attempt: AttemptId, step: StepId, folder: &Path) -> bool {
@@ -224,6 +229,9 @@ impl Machine {
             Input::Found { attempt, step, folder } if self.phase == Phase::Looking => {
                 self.found(attempt, ResumePoint { folder, step }, &mut effects);
             }
+            Input::Missing { folder } if self.phase == Phase::Looking => {
+                self.checkpoints.retain(|(_, point)| point.folder != folder);
+            }
             Input::Looked if self.phase == Phase::Looking => self.launch(&mut effects),
             Input::LaunchFailed { attempt, failure } if self.listens_to(attempt) => {
                 self.not_launched(now, &failure, &mut effects);
@@ -235,6 +243,7 @@ impl Machine {
             | Input::Over { .. }
             | Input::Gone { .. }
             | Input::Found { .. }
+            | Input::Missing { .. }
             | Input::Looked
             | Input::LaunchFailed { .. } => {}
             Input::Tick => self.tick(now, &mut effects),

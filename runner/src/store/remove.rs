@@ -120,6 +120,29 @@ pub(crate) fn is_emptied(folder: &TrialFolder) -> bool {
     folder.path().join(EMPTIED).exists()
 }
 
+/// Removes the files of trials that the history still knows, so that a full disk has room for it to forget them.
+///
+/// `Err` when a trial runs, or a file cannot be removed. Trials whose files are gone can no longer be resumed, only removed.
+pub fn empty_all(
+    home: &Home,
+    trials: &[TrialId],
+    is_alive: &dyn Fn(&TrialId) -> bool,
+) -> Result<(), RemoveError> {
+    for trial in trials {
+        let folder = home.trial(trial);
+        if !folder.path().exists() {
+            continue;
+        }
+        // Asked before this process holds the lock itself.
+        if is_alive(trial) {
+            return Err(RemoveError::Running { processes: processes(home, trial) });
+        }
+        let _lock = take_lock(&folder, trial)?;
+        folders(home, trial).iter().try_for_each(|folder| empty(folder))?;
+    }
+    Ok(())
+}
+
 /// Removes what takes room in the folder of a trial, and keeps its lock.
 fn empty(folder: &Path) -> Result<(), RemoveError> {
     mark(folder, EMPTIED)?;
@@ -187,6 +210,22 @@ mod tests {
         empty(folder.path()).expect("emptied");
         assert!(is_emptied(&folder) && folder.lock().exists() && !folder.checkpoints().exists());
         empty(folder.path()).expect("it may be repeated");
+    }
+
+    #[test]
+    fn the_files_of_several_trials_go_before_the_history_forgets_any() {
+        let root = tempfile::tempdir().expect("a folder");
+        let home = Home::at(root.path());
+        let trials = ["01A", "01B"].map(|id| TrialId(id.into()));
+        for trial in &trials {
+            home.trial(trial).create().expect("a folder");
+        }
+        assert!(empty_all(&home, &trials, &|trial| *trial == trials[1]).is_err(), "one runs");
+        assert!(home.trial(&trials[1]).checkpoints().exists());
+        empty_all(&home, &trials, &|_| false).expect("emptied");
+        for trial in &trials {
+            assert!(is_emptied(&home.trial(trial)) && !home.trial(trial).checkpoints().exists());
+        }
     }
 
     #[test]

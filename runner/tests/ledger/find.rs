@@ -257,3 +257,15 @@ fn ten_thousand_trials_are_listed_and_the_time_is_told() {
     let least = timed("least loss 20", &any, &Sort::Least("valid.loss".into()), Page { skip: 0, limit: 20 });
     assert_eq!(least, best);
 }
+
+#[test]
+fn a_trial_whose_plan_is_not_json_is_shown_and_deleted() {
+    let (_folder, path) = place();
+    let mut history = History::open(&path).expect("opens");
+    let trial = history.create_trial(&new_trial("a")).expect("created").id;
+    let spoilt = Connection::open(&path)
+        .and_then(|database| database.execute("UPDATE document SET json = '{' WHERE kind = 'plan'", []));
+    assert_eq!(spoilt.expect("written"), 1);
+    assert!(history.trial(&trial, &nobody).expect("shown").plan.is_null());
+    history.delete(&trial, &nobody).expect("deleted");
+}

@@ -12,6 +12,7 @@ use crate::machine::{ATTEMPTS_FOR_A_HOST, Blame, Input};
 use crate::seen::{Seen, Status};
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::RecvTimeoutError;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -26,7 +27,12 @@ impl Engine<'_> {
         let (folder, machine) = (self.folder.clone(), self.machine.clone());
         let folder = |attempt, step| folder.checkpoint(step, attempt);
         let is_wanted = |attempt, step| machine.would_adopt(attempt, step, &folder(attempt, step));
-        let (usable, found) = self.wait(|launcher| (launcher.usable(), launcher.found(&is_wanted)))?;
+        let known: Vec<PathBuf> = self.machine.folders().map(Path::to_owned).collect();
+        let (usable, found, missing) = self.wait(move |launcher| {
+            let missing: Vec<PathBuf> =
+                known.into_iter().filter(|folder| launcher.is_missing(folder)).collect();
+            (launcher.usable(), launcher.found(&is_wanted), missing)
+        })?;
         let found = found.into_iter();
         let found =
             found.map(|(attempt, step)| Input::Found { attempt, step, folder: folder(attempt, step) });
@@ -35,6 +41,7 @@ impl Engine<'_> {
             return Ok(());
         }
         self.usable = Some(usable);
+        self.inputs.extend(missing.into_iter().map(|folder| Input::Missing { folder }));
         self.inputs.extend(found);
         self.inputs.push_back(Input::Looked);
         Ok(())
