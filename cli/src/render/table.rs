@@ -171,6 +171,29 @@ fn fit(columns: &[Column], rows: &[Vec<Text>], kept: &mut Vec<usize>, most: usiz
     }
 }
 
+/// A part of a page with its lines in columns; nothing when it has no lines.
+pub(crate) fn section(name: &str, lines: &[Vec<String>], style: Style) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|c| lines.iter().filter_map(|line| line.get(c)).map(|text| width(text)).max().unwrap_or(0))
+        // A line is cut at the page's width; a formatter takes no width above 65,535.
+        .map(|widest| widest.min(style.width))
+        .collect();
+    let mut page = format!("{}\n", painted(name, Tone::Bold, style.paint));
+    for line in lines {
+        let mut text = " ".to_owned();
+        for (cell, wide) in line.iter().zip(&widths) {
+            text += &format!(" {cell:<wide$} ");
+        }
+        page += cut(text.trim_end(), style.width, style).as_str();
+        page.push('\n');
+    }
+    page
+}
+
 /// How long ago, in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`; or `in the future`, where the clock was wrong then or is
 /// wrong now.
 pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
