@@ -71,10 +71,16 @@ pub(crate) fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// The text in at most `most` characters, with an ellipsis where it was cut.
+/// The text in one line.
+pub(crate) fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r', '\t'], " ")
+}
+
+/// The text in one line of at most `most` characters, with an ellipsis where it was cut.
 pub(crate) fn cut(text: &str, most: usize, style: Style) -> String {
-    if width(text) <= most {
-        return text.to_owned();
+    let text = one_line(text);
+    if width(&text) <= most {
+        return text;
     }
     let mark = if style.is_ascii { '~' } else { '…' };
     let mut short: String = text.chars().take(most.saturating_sub(1)).collect();
@@ -261,6 +267,13 @@ pub(crate) mod tests {
             vec!["a-long-name-1".into(), "12.3 k".into(), "first".into(), "".into()],
             vec!["b".into(), "7".into(), "".into(), "".into()],
         ]
+    }
+
+    #[test]
+    fn a_text_of_a_column_stays_in_its_line() {
+        let rows = vec![vec!["a\nb".into(), "1".into(), "c\td".into(), "".into()]];
+        assert_eq!(table(&columns(), &rows, plain(80)), "NAME  SPEED  NOTE\na b       1  c d\n");
+        assert_eq!(section("PART", &[vec!["a\nb".into()]], plain(80)), "PART\n  a b\n");
     }
 
     #[test]
