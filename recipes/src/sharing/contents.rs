@@ -221,7 +221,8 @@ impl Gathering {
         let is_file = names_file(word) || place.is_program && word.contains('/');
         if word.contains(UNKNOWN) {
             if is_file {
-                let why = "is not the same file in each run: only params with a list of values may stand in a path";
+                let why =
+                    "is not the same file in each run: only params with a list of values may stand in a path";
                 self.problem(place.key, word.replace(UNKNOWN, "{…}"), why);
             }
         } else if is_file || self.root.join(path).exists() {
@@ -301,7 +302,9 @@ mod tests {
         for word in ["a.py", "configs/x.yaml", "../x.toml", "/data/x.tar", "weights/a.bin", "nb.ipynb"] {
             assert!(names_file(word), "{word}");
         }
-        for word in [".py", "a.b", "org/model", "facebook/opt-1.3b", "meta-llama/Llama-3.2-1B", "0.1", "f(a/b.item"] {
+        for word in
+            [".py", "a.b", "org/model", "facebook/opt-1.3b", "meta-llama/Llama-3.2-1B", "0.1", "f(a/b.item"]
+        {
             assert!(!names_file(word), "{word}");
         }
     }

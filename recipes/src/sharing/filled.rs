@@ -58,7 +58,8 @@ impl Known {
                 return None;
             }
             let mut more = Vec::new();
-            for (known, value) in combinations.iter().flat_map(|known| values.iter().map(move |v| (known, v))) {
+            for (known, value) in combinations.iter().flat_map(|known| values.iter().map(move |v| (known, v)))
+            {
                 let mut known = known.clone();
                 known.insert(path, value.clone());
                 more.push(known);

@@ -140,7 +140,14 @@ fn files_that_are_named_by_params_lists_and_variables_go_along() {
         "env = { PYTHONPATH = \"src:lib:/usr/lib/x\" }\n[params]\nsize = { choices = [\"s\", \"m\"] }\n",
     );
     let names = [
-        "a.csv", "args.txt", "b.csv", "configs/m.yaml", "configs/s.yaml", "lib/b.py", "src/a.py", "train_m.py",
+        "a.csv",
+        "args.txt",
+        "b.csv",
+        "configs/m.yaml",
+        "configs/s.yaml",
+        "lib/b.py",
+        "src/a.py",
+        "train_m.py",
         "train_s.py",
     ];
     let published = published(&place, &text, &names.map(|name| (name, "1"))).unwrap();
@@ -176,7 +183,9 @@ fn links_to_folders_and_pipes_are_refused() {
     let pipe = place.path("project/pipe");
     assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     let error = published(&place, &text, &[("data/a.txt", "1")]).unwrap_err().to_string();
-    for wanted in ["data/x is reached by a link to a folder", "data/y is", "pipe is neither a file nor a folder"] {
+    for wanted in
+        ["data/x is reached by a link to a folder", "data/y is", "pipe is neither a file nor a folder"]
+    {
         assert!(error.contains(wanted), "{wanted}: {error}");
     }
 }
