@@ -37,6 +37,7 @@ mod leftovers;
 mod library;
 mod lora;
 mod memory;
+mod notes;
 mod output;
 mod parity;
 mod plans;
