@@ -164,7 +164,7 @@ impl Failure {
 
     /// What goes to stderr; empty when there is nothing to say.
     pub(crate) fn render(&self, paint: Paint) -> String {
-        let mut text = render_all(&self.problems, paint.is_coloured());
+        let mut text = paint.adopt(&render_all(&self.problems, paint.is_coloured()));
         if !self.message.is_empty() {
             _ = writeln!(text, "{}: {}", paint.red("error"), paint.bold(&self.message));
         }

@@ -176,7 +176,7 @@ fn wrapped_line(line: &str, width: usize) -> String {
     let lead = line.len() - line.trim_start().len();
     let gap = line[lead..].find("  ").map(|at| lead + at);
     let value = gap.map(|at| at + line[at..].len() - line[at..].trim_start().len());
-    let indent = value.filter(|at| *at <= width / 3).unwrap_or(lead + 2);
+    let indent = value.filter(|at| *at <= width / 3).unwrap_or((lead + 2).min(width));
     let (head, rest) = line.split_at(value.filter(|at| *at <= width / 3).unwrap_or(lead));
     let (mut out, mut column, mut is_first) = (head.to_owned(), head.chars().count(), true);
     for word in rest.split(' ') {
@@ -281,6 +281,7 @@ mod tests {
         assert_eq!(shown, "  rate    one two three four\n          five six seven");
         assert_eq!(wrapped("one two three", 8), "one two\n  three");
         assert_eq!(wrapped("short", 80), "short");
+        assert!(wrapped(&format!("{}one two", " ".repeat(70_000)), 5).ends_with("one\n     two"));
     }
 
     #[test]

@@ -18,6 +18,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
+/// Longest note and longest value of a tag, in bytes.
+pub const LONGEST_NOTE: usize = 1 << 16;
+
 /// The first bytes of a bundle.
 pub const MAGIC: [u8; 8] = *b"DTRNHIST";
 

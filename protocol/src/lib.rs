@@ -12,6 +12,7 @@ pub mod checkpoint;
 pub mod device_check;
 pub mod event;
 pub mod frame;
+pub mod group;
 pub mod ids;
 pub mod inputs;
 pub mod layout;

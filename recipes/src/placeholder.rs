@@ -107,6 +107,15 @@ pub fn fill(text: &str, values: &Value) -> Option<String> {
     Some(filled)
 }
 
+/// A text with what `value` gives for each path that it names.
+pub(crate) fn replaced(text: &str, value: impl Fn(&str) -> String) -> String {
+    let part = |part| match part {
+        Part::Text(text) => text.to_owned(),
+        Part::Path(path) => value(path),
+    };
+    parts(text).into_iter().map(part).collect()
+}
+
 /// An argument filled as [`fill`] does; `None` also where it has nothing but placeholders and all of them are empty.
 pub fn argument(text: &str, values: &Value) -> Option<String> {
     fill(text, values).filter(|filled| text.is_empty() || !filled.is_empty())
@@ -133,7 +142,7 @@ pub fn at<'v>(values: &'v Value, path: &str) -> Option<&'v Value> {
 }
 
 /// A value as an argument: a text without quotes, a section or a list as JSON.
-fn plain(value: &Value) -> Cow<'_, str> {
+pub(crate) fn plain(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
         other => Cow::Owned(other.to_string()),

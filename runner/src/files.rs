@@ -4,6 +4,7 @@
 //! overwritten. So a state folder that is not the user's own is refused as a whole, and a file in it is only opened where its
 //! name leads to a regular file. The folder itself may lie behind links.
 
+use dtrain_protocol::group;
 use rustix::fs::OFlags;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -137,11 +138,10 @@ fn check_owner(path: &Path, found: &Metadata) -> io::Result<()> {
     )))
 }
 
-/// A group that has the number of its user is the user's alone, as most systems make them; that of root is not.
+/// Nobody else writes to it; members of the user's private group are nobody else.
 fn check_mode(path: &Path, found: &Metadata) -> io::Result<()> {
-    let is_private = found.uid() != 0 && found.gid() == found.uid();
-    let others = if is_private { 0o002 } else { 0o022 };
-    if found.is_symlink() || found.mode() & others == 0 {
+    let by_group = || found.mode() & 0o020 != 0 && !has_private_group(found);
+    if found.is_symlink() || found.mode() & 0o002 == 0 && !by_group() {
         return Ok(());
     }
     let shown = path.display();
@@ -152,6 +152,11 @@ fn check_mode(path: &Path, found: &Metadata) -> io::Result<()> {
         found.uid(),
         found.gid()
     )))
+}
+
+/// Whether the group of a file is its user alone.
+fn has_private_group(found: &Metadata) -> bool {
+    group::is_private(found.uid(), found.gid(), |path| fs::read_to_string(path).unwrap_or_default())
 }
 
 fn refused(words: String) -> io::Error {

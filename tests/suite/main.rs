@@ -39,6 +39,7 @@ mod leftovers;
 mod library;
 mod lora;
 mod memory;
+mod notes;
 mod output;
 mod parity;
 mod plans;

@@ -42,3 +42,20 @@ fn what_is_no_regular_file_is_told_by_its_kind() {
     }
     assert!(!house.state().join("trials").exists(), "nothing was recorded");
 }
+
+#[test]
+fn a_pipe_in_the_repository_around_a_recipe_is_not_waited_for() {
+    let script = "[model]\nkind = \"command\"\nargv = [\"echo\", \"step 1 loss 1\"]\n\
+        progress = [\"step {step} loss {loss}\"]\n[objective]\nstop = { steps = 1 }\n[cluster]\nranks = 1\n";
+    let house = House::default();
+    for name in ["HEAD", "index", "commondir"] {
+        let recipe = house.file(&format!("{name}/recipe.toml"), script);
+        let folder = recipe.parent().expect("a folder");
+        let made = std::process::Command::new("git").arg("-C").arg(folder).args(["init", "-q"]).status();
+        assert!(made.expect("git starts").success());
+        let pipe = folder.join(".git").join(name);
+        drop(std::fs::remove_file(&pipe));
+        mknodat(rustix::fs::CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).expect("a FIFO");
+        house.expect(0, ["run", &recipe.display().to_string()]);
+    }
+}

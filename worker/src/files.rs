@@ -1,5 +1,6 @@
 //! Files that are kept for the user: his own, and none behind a symbolic link.
 
+use dtrain_protocol::group;
 use rustix::fs::OFlags;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -31,9 +32,9 @@ pub(crate) fn lock_file(path: &Path) -> io::Result<File> {
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     DirBuilder::new().recursive(true).mode(0o700).create(path)?;
     let (found, user) = (fs::metadata(path)?, rustix::process::geteuid().as_raw());
-    // A group that has the number of its user is the user's alone, as most systems make them; that of root is not.
-    let others = if found.uid() != 0 && found.gid() == found.uid() { 0o002 } else { 0o022 };
-    if (found.uid() == user || found.uid() == 0) && found.mode() & others == 0 {
+    let by_group = || found.mode() & 0o020 != 0 && !has_private_group(&found);
+    let by_others = found.mode() & 0o002 != 0 || by_group();
+    if (found.uid() == user || found.uid() == 0) && !by_others {
         return Ok(());
     }
     let words = format!(
@@ -43,6 +44,11 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
         found.mode() & 0o7777
     );
     Err(io::Error::new(ErrorKind::PermissionDenied, words))
+}
+
+/// Whether the group of a file is its user alone.
+fn has_private_group(found: &fs::Metadata) -> bool {
+    group::is_private(found.uid(), found.gid(), |path| fs::read_to_string(path).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -4,7 +4,11 @@ use super::LayerArgs;
 use crate::completion;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueHint};
+use dtrain_protocol::bundle::LONGEST_NOTE;
 use std::path::PathBuf;
+
+/// Longest name of a tag, in bytes.
+const LONGEST_TAG_NAME: usize = 256;
 
 /// A trial by name.
 #[derive(Args, Clone, Debug)]
@@ -225,7 +229,7 @@ pub(crate) struct NoteArgs {
     pub(crate) trial: String,
 
     /// Text of the note
-    #[arg(value_name = "TEXT", group = "said", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(value_name = "TEXT", group = "said", value_parser = note)]
     pub(crate) text: Option<String>,
 
     /// Add a tag, for `dtrain history --where tag=NAME`; repeatable
@@ -235,6 +239,22 @@ pub(crate) struct NoteArgs {
     /// Remove a tag; repeatable
     #[arg(long, value_name = "NAME", group = "said", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) untag: Vec<String>,
+}
+
+/// The text of a note: not empty, and short enough for a bundle.
+fn note(text: &str) -> Result<String, String> {
+    if text.is_empty() {
+        return Err("a note has at least one character".to_owned());
+    }
+    check_length("a note", text, LONGEST_NOTE)?;
+    Ok(text.to_owned())
+}
+
+fn check_length(what: &str, text: &str, most: usize) -> Result<(), String> {
+    if text.len() <= most {
+        return Ok(());
+    }
+    Err(format!("{what} has at most {most} bytes, not {}", text.len()))
 }
 
 /// A tag as it is typed; without a value it says `yes`.
@@ -247,6 +267,8 @@ fn tag(text: &str) -> Result<(String, String), String> {
     if value.is_empty() {
         return Err(format!("`--untag {name}` removes a tag"));
     }
+    check_length("a tag's name", name, LONGEST_TAG_NAME)?;
+    check_length("a tag's value", value, LONGEST_NOTE)?;
     Ok((name.to_owned(), value.to_owned()))
 }
 

@@ -6,6 +6,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::load::found;
 use crate::packages::{failure, store, trust, trust_file};
 use crate::render::number::counted;
+use crate::render::table::one_line;
 use dtrain_recipes::FilePattern;
 use dtrain_recipes::sharing::{self, Locked, Publication, Shown, State};
 use serde::Serialize;
@@ -54,7 +55,7 @@ pub(crate) fn page(shown: &Shown) -> String {
         lines.push(format!("  {}/{recipe}", locked.name));
     }
     for (path, capabilities) in &shown.capabilities {
-        lines.extend(capabilities.iter().map(|capability| format!("  {path} {capability}")));
+        lines.extend(capabilities.iter().map(|capability| one_line(&format!("  {path} {capability}"))));
     }
     lines.join("\n")
 }

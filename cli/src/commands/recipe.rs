@@ -6,6 +6,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Outcome};
 use crate::load::find;
 use crate::packages::{failure, store};
+use crate::render::table::one_line;
 use dtrain_recipes::keys::{Kind, Need, keys};
 use dtrain_recipes::{Document, Source, library, sharing};
 use serde::Serialize;
@@ -60,7 +61,8 @@ fn list(context: &Context) -> Outcome {
     } else {
         let width = recipes.iter().map(|recipe| recipe.name.len()).max().unwrap_or(0);
         for recipe in &recipes {
-            context.out.data(format!("{:<width$}  {}", recipe.name, recipe.description).trim_end())?;
+            let description = one_line(&recipe.description);
+            context.out.data(format!("{:<width$}  {description}", recipe.name).trim_end())?;
         }
     }
     context.out.next("dtrain recipe show library/char-gpt > recipe.toml");

@@ -2,9 +2,16 @@
 
 use dtrain_recipes::text::{INSTEAD, printable};
 use std::borrow::Cow;
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::LazyLock;
 
 /// What begins a sequence that steers a terminal.
 const ESCAPE: char = '\u{1b}';
+
+/// A number that only this process knows. It marks the sequences of [`Paint`] until [`tame`] writes them, so that the same sequence
+/// in a text of others is told from them.
+static MARK: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
 
 /// The colours of [`Paint`]: no other sequence is written in a text.
 const CODES: [&str; 7] = [RED, GREEN, YELLOW, CYAN, BLUE, BOLD, DIM];
@@ -67,8 +74,24 @@ impl Paint {
     }
 
     fn with(self, code: &str, text: &str) -> String {
-        if self.0 { format!("{ESCAPE}[{code}m{text}{ESCAPE}[{RESET}m") } else { text.to_owned() }
+        if self.0 { format!("{}{text}{}", marked(code), marked(RESET)) } else { text.to_owned() }
     }
+
+    /// Takes the colours of a text for our own. Only for a text in which words of others are [`printable`].
+    pub(crate) fn adopt(self, text: &str) -> String {
+        let colours = CODES.iter().chain([&RESET]);
+        colours.fold(text.to_owned(), |text, code| text.replace(&written(code), &marked(code)))
+    }
+}
+
+/// A sequence as a terminal reads it.
+fn written(code: &str) -> String {
+    format!("{ESCAPE}[{code}m")
+}
+
+/// A sequence as it stands in a text that is not yet written.
+fn marked(code: &str) -> String {
+    format!("{ESCAPE}[{};{code}m", *MARK)
 }
 
 /// The text as [`printable`] has it, but for the colours that `paint` gives: names of files, and what hosts and programs say, are
@@ -81,11 +104,11 @@ pub(super) fn tame(text: &str, paint: Paint) -> Cow<'_, str> {
     let mut rest = text;
     while let Some(at) = rest.find(ESCAPE) {
         out += &printable(&rest[..at]);
-        let code = CODES.iter().chain([&RESET]).map(|code| format!("{ESCAPE}[{code}m"));
-        let length = match code.into_iter().find(|code| rest[at..].starts_with(code.as_str())) {
+        let code = CODES.iter().chain([&RESET]).find(|code| rest[at..].starts_with(&marked(code)));
+        let length = match code {
             Some(code) => {
-                out += &code;
-                code.len()
+                out += &written(code);
+                marked(code).len()
             }
             None => {
                 out.push(INSTEAD);
@@ -105,12 +128,13 @@ mod tests {
     #[test]
     fn only_our_own_colours_reach_the_terminal() {
         let coloured = format!("a\n{}\tc", Paint(true).red("b"));
-        assert_eq!(tame(&coloured, Paint(true)), coloured);
-        assert_eq!(
-            tame(&coloured, Paint(false)),
-            "a\n\u{fffd}[1;31mb\u{fffd}[0m\tc",
-            "without colour, none is ours"
-        );
+        assert_eq!(tame(&coloured, Paint(true)), "a\n\u{1b}[1;31mb\u{1b}[0m\tc");
+        assert!(!tame(&coloured, Paint(false)).contains(ESCAPE), "without colour, none is ours");
+        for code in CODES {
+            let theirs = format!("{}x{}", written(code), written(RESET));
+            assert_eq!(tame(&theirs, Paint(true)), format!("{INSTEAD}[{code}mx{INSTEAD}[0m"));
+            assert_eq!(tame(&Paint(true).adopt(&theirs), Paint(true)), theirs);
+        }
         assert_eq!(
             tame("\u{1b}]0;title\u{7}\u{1b}[2J\r\u{9b}2J\u{1b}[", Paint(true)),
             "\u{fffd}]0;title\u{fffd}\u{fffd}[2J\u{fffd}\u{fffd}2J\u{fffd}["

@@ -4,7 +4,7 @@ use super::history::{rate, status};
 use super::number::{count, deviation, seconds};
 use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
-use super::table::{Style, Tone, ago, cut, painted, width};
+use super::table::{Style, Tone, ago, painted, section};
 use super::{metrics, param};
 use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
@@ -34,27 +34,6 @@ pub(crate) fn show(trial: &Trial, curves: &[(String, Vec<Option<f64>>)], all: bo
         section("NOTES", &notes(trial, style), style),
     ];
     parts.concat()
-}
-
-/// A part of the page with its lines in columns; nothing when it has no lines.
-fn section(name: &str, lines: &[Vec<String>], style: Style) -> String {
-    if lines.is_empty() {
-        return String::new();
-    }
-    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..columns)
-        .map(|c| lines.iter().filter_map(|line| line.get(c)).map(|text| width(text)).max().unwrap_or(0))
-        .collect();
-    let mut page = format!("{}\n", painted(name, Tone::Bold, style.paint));
-    for line in lines {
-        let mut text = " ".to_owned();
-        for (cell, wide) in line.iter().zip(&widths) {
-            text += &format!(" {cell:<wide$} ");
-        }
-        page += cut(text.trim_end(), style.width, style).as_str();
-        page.push('\n');
-    }
-    page
 }
 
 fn head(trial: &Trial, style: Style) -> String {
@@ -253,6 +232,7 @@ pub(crate) mod tests {
     use super::*;
     use crate::render::history::tests::row;
     use crate::render::table::tests::plain;
+    use crate::render::table::width;
     use dtrain_protocol::{AttemptId, Rank, StepId};
     use dtrain_runner::ledger::{Checkpoint, NoiseScale, Note, Param, Predicted, Status, Summary};
     use dtrain_runner::provenance::{Git, Provenance};
@@ -383,6 +363,18 @@ pub(crate) mod tests {
         insta::assert_snapshot!("show_80", page);
         assert!(!page.contains("train.seed"), "a default is not shown");
         assert!(show(&trial(), &curves, true, plain(80)).contains("train.seed"));
+        assert!(page.lines().all(|line| width(line) <= 80), "{page}");
+    }
+
+    #[test]
+    fn a_long_text_is_cut_at_the_width_of_the_page() {
+        let long = "x".repeat(70_000);
+        let mut trial = trial();
+        trial.notes[0].text.clone_from(&long);
+        trial.tags.insert(long.clone(), long.clone());
+        trial.params.push(Param { path: "params.x".into(), value: json!(long), source: Source::Recipe });
+        let page = show(&trial, &[(long, vec![Some(1.0)])], true, plain(80));
+        assert!(page.contains("NOTES\n  1m ago  xxx"), "{page}");
         assert!(page.lines().all(|line| width(line) <= 80), "{page}");
     }
 }

@@ -71,10 +71,16 @@ pub(crate) fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// The text in at most `most` characters, with an ellipsis where it was cut.
+/// The text in one line.
+pub(crate) fn one_line(text: &str) -> String {
+    text.replace(['\n', '\r', '\t'], " ")
+}
+
+/// The text in one line of at most `most` characters, with an ellipsis where it was cut.
 pub(crate) fn cut(text: &str, most: usize, style: Style) -> String {
-    if width(text) <= most {
-        return text.to_owned();
+    let text = one_line(text);
+    if width(&text) <= most {
+        return text;
     }
     let mark = if style.is_ascii { '~' } else { '…' };
     let mut short: String = text.chars().take(most.saturating_sub(1)).collect();
@@ -171,6 +177,29 @@ fn fit(columns: &[Column], rows: &[Vec<Text>], kept: &mut Vec<usize>, most: usiz
     }
 }
 
+/// A part of a page with its lines in columns; nothing when it has no lines.
+pub(crate) fn section(name: &str, lines: &[Vec<String>], style: Style) -> String {
+    if lines.is_empty() {
+        return String::new();
+    }
+    let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns)
+        .map(|c| lines.iter().filter_map(|line| line.get(c)).map(|text| width(text)).max().unwrap_or(0))
+        // A line is cut at the page's width; a formatter takes no width above 65,535.
+        .map(|widest| widest.min(style.width))
+        .collect();
+    let mut page = format!("{}\n", painted(name, Tone::Bold, style.paint));
+    for line in lines {
+        let mut text = " ".to_owned();
+        for (cell, wide) in line.iter().zip(&widths) {
+            text += &format!(" {cell:<wide$} ");
+        }
+        page += cut(text.trim_end(), style.width, style).as_str();
+        page.push('\n');
+    }
+    page
+}
+
 /// How long ago, in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`; or `in the future`, where the clock was wrong then or is
 /// wrong now.
 pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
@@ -238,6 +267,13 @@ pub(crate) mod tests {
             vec!["a-long-name-1".into(), "12.3 k".into(), "first".into(), "".into()],
             vec!["b".into(), "7".into(), "".into(), "".into()],
         ]
+    }
+
+    #[test]
+    fn a_text_of_a_column_stays_in_its_line() {
+        let rows = vec![vec!["a\nb".into(), "1".into(), "c\td".into(), "".into()]];
+        assert_eq!(table(&columns(), &rows, plain(80)), "NAME  SPEED  NOTE\na b       1  c d\n");
+        assert_eq!(section("PART", &[vec!["a\nb".into()]], plain(80)), "PART\n  a b\n");
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! What a record must be before anything of its bundle is imported.
 
-use super::{BundleError, Head, Study, StudyName, Trial, hash};
+use super::{BundleError, Head, LONGEST_NOTE, Study, StudyName, Trial, hash};
 use crate::TrialId;
 use dtrain_recipes::name::{is_plain_name, is_trial_name};
 use serde_json::Value;
@@ -8,6 +8,9 @@ use std::collections::BTreeSet;
 
 /// Longest line in bytes: a key, a host, a layout in words.
 const LONGEST_LINE: usize = 4096;
+
+/// Longest value of a param in bytes.
+const LONGEST_PARAM: usize = 1 << 20;
 
 /// Largest number that a history can hold.
 pub(super) const LARGEST: u64 = i64::MAX.cast_unsigned();
@@ -48,11 +51,16 @@ impl Of {
         if is_trial_name(text) { Ok(()) } else { Err(self.wrong(field, no_name(text))) }
     }
 
+    fn at_most(&self, field: &str, text: &str, most: usize) -> Result<(), BundleError> {
+        if text.len() <= most {
+            return Ok(());
+        }
+        Err(self.wrong(field, format!("has {} bytes, more than {most}", text.len())))
+    }
+
     /// A line of text.
     fn line(&self, field: &str, text: &str) -> Result<(), BundleError> {
-        if text.len() > LONGEST_LINE {
-            return Err(self.wrong(field, format!("has {} bytes, more than {LONGEST_LINE}", text.len())));
-        }
+        self.at_most(field, text, LONGEST_LINE)?;
         match text.chars().find(|c| c.is_control()) {
             Some(odd) => Err(self.wrong(field, format!("contains the control character {odd:?}"))),
             None => Ok(()),
@@ -140,10 +148,15 @@ impl Seen {
             of.moment(&field, *at_ms)?;
             of.json(&field, fact)?;
         }
-        for (number, (at_ms, _)) in trial.notes.iter().enumerate() {
-            of.moment(&format!("notes[{number}]"), *at_ms)?;
+        for (number, (at_ms, text)) in trial.notes.iter().enumerate() {
+            let field = format!("notes[{number}]");
+            of.moment(&field, *at_ms)?;
+            of.at_most(&field, text, LONGEST_NOTE)?;
         }
-        trial.tags.keys().try_for_each(|name| of.words("tags", name))?;
+        for (name, value) in &trial.tags {
+            of.words("tags", name)?;
+            of.at_most(&format!("tags.{name}"), value, LONGEST_NOTE)?;
+        }
         series(&of, trial)?;
         Ok(of)
     }
@@ -239,6 +252,7 @@ fn params(of: &Of, trial: &Trial) -> Result<(), BundleError> {
             return Err(of.wrong(field, "is there twice"));
         }
         of.words(&field, source)?;
+        of.at_most(&field, value, LONGEST_PARAM)?;
         let is_value = match of.json(&field, value)? {
             Value::Array(items) => items.is_empty(),
             Value::Object(fields) => fields.is_empty(),

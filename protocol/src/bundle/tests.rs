@@ -150,6 +150,18 @@ fn a_field_that_an_import_would_stumble_over_is_named() {
             trial_with(&|trial| trial.params.push(trial.params[0].clone())),
             "`params.train.batch` is there twice",
         ),
+        (
+            trial_with(&|trial| trial.params[0].1 = format!("{:?}", "x".repeat(1 << 20))),
+            "`params.train.batch` has 1048578 bytes, more than 1048576",
+        ),
+        (
+            trial_with(&|trial| trial.notes[0].1 = "x".repeat(70_000)),
+            "`notes[0]` has 70000 bytes, more than 65536",
+        ),
+        (
+            trial_with(&|trial| drop(trial.tags.insert("keep".into(), "x".repeat(70_000)))),
+            "`tags.keep` has 70000 bytes, more than 65536",
+        ),
         (trial_with(&|trial| put(trial, "plan", "{")), "`documents.plan` is not JSON"),
         (trial_with(&|trial| put(trial, "plan", "[]")), "`documents.plan` is not a JSON object"),
         (trial_with(&|trial| drop(trial.documents.remove("candidate"))), "`documents.candidate` is missing"),

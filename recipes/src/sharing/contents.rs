@@ -1,10 +1,10 @@
 //! The files that a recipe names, and that have to go with it to whoever gets it.
 
 use super::SharingError;
+use super::filled::{IN_RUN_DIR, Known, UNKNOWN};
 use super::tree::{self, File, MOST_BYTES, MOST_FILES, Tree};
 use crate::check::{Checked, FilePattern};
 use crate::model::{Command, Model};
-use crate::params::{ParamValue, Within};
 use crate::recipe::Recipe;
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,8 +14,9 @@ use std::path::{Component, Path, PathBuf};
 /// Finds the files that a pattern of a recipe names, seen from its folder.
 pub type Expand<'e> = &'e dyn Fn(&FilePattern, &Path) -> Vec<PathBuf>;
 
-/// Ends of the names of scripts: an argument that ends so is a file, also where there is none.
-const SCRIPTS: [&str; 4] = [".py", ".sh", ".jl", ".R"];
+/// Ends of the names of files: a word that ends so is a file, also where there is none.
+const FILES: [&str; 13] =
+    ["py", "sh", "jl", "R", "yaml", "yml", "json", "toml", "ipynb", "cfg", "ini", "txt", "csv"];
 
 /// Folders where the programs of a system lie, which others have as well.
 const SYSTEM: [&str; 4] = ["/bin", "/sbin", "/usr", "/opt"];
@@ -50,6 +51,24 @@ pub(super) fn contents(
 /// Whether a text is that of another package, which has its files itself.
 fn is_shared(source: Option<&crate::source::Source>) -> bool {
     source.is_some_and(|source| source.shared.is_some())
+}
+
+/// Where a text of a command stands.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    key: &'static str,
+    is_program: bool,
+}
+
+/// Whether a word is the path of a file, whether or not there is one.
+fn names_file(word: &str) -> bool {
+    let Some(end) = Path::new(word).extension().and_then(|end| end.to_str()) else { return false };
+    // `org/model-1.3b` has no extension.
+    let is_extension = end.len() <= 5
+        && end.starts_with(|first: char| first.is_ascii_alphabetic())
+        && end.chars().all(|c| c.is_ascii_alphanumeric());
+    let is_plain = |c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '/' | UNKNOWN);
+    FILES.contains(&end) || is_extension && word.contains('/') && word.chars().all(is_plain)
 }
 
 struct Gathering {
@@ -97,13 +116,22 @@ impl Gathering {
         const ELSEWHERE: &str = "is outside of the recipe's folder";
         let Some(plain) = inside(path) else { return self.problem(key, path.display(), ELSEWHERE) };
         let Ok(real) = fs::canonicalize(self.root.join(&plain)) else {
-            return self.problem(key, path.display(), "is not there");
+            let why = "is not there; what the program writes belongs below `{run.dir}`";
+            return self.problem(key, path.display(), why);
         };
         if !real.starts_with(&self.root) {
             return self.problem(key, path.display(), ELSEWHERE);
         }
         if real.is_dir() {
-            return self.folder(key, &plain);
+            // Links can lead back to a folder above them.
+            return if real == self.root.join(&plain) {
+                self.folder(key, &plain);
+            } else {
+                self.problem(key, path.display(), "is reached by a link to a folder; copy the folder there");
+            };
+        }
+        if !real.is_file() {
+            return self.problem(key, path.display(), "is neither a file nor a folder");
         }
         let name = plain.to_string_lossy().into_owned();
         if !tree::is_path(&name) {
@@ -125,27 +153,36 @@ impl Gathering {
     }
 
     fn command(&mut self, command: &Command, recipe: &Recipe) {
+        let known = Known::of(recipe);
         for (index, argument) in command.argv.iter().enumerate() {
             let is_module = index > 0 && command.argv[index - 1] == "-m";
-            if is_module {
-                self.module(argument);
-            } else {
-                self.argument(index == 0, argument);
+            let place = Place { key: "model.argv", is_program: index == 0 };
+            for text in self.filled(place.key, argument, &known) {
+                if is_module {
+                    self.module(&text);
+                } else {
+                    self.text(place, &text);
+                }
             }
         }
+        let place = Place { key: "model.env", is_program: false };
         for value in command.env.values() {
-            self.perhaps("model.env", value);
-        }
-        let values =
-            recipe.params.values().chain(recipe.ranges.values().flat_map(|range| match &range.within {
-                Within::Choices(choices) => choices.as_slice(),
-                Within::Log(..) | Within::Uniform(..) => &[],
-            }));
-        for value in values {
-            if let ParamValue::Text(text) = value {
-                self.perhaps("params", text);
+            for text in self.filled(place.key, value, &known) {
+                self.text(place, &text);
             }
         }
+        for text in known.texts() {
+            self.perhaps("params", text);
+        }
+    }
+
+    /// A text with each combination of values of its placeholders.
+    fn filled(&mut self, key: &str, text: &str, known: &Known) -> Vec<String> {
+        let texts = known.filled(text);
+        if texts.is_none() {
+            self.problem(key, text, "stands for too many texts: give its params fewer values");
+        }
+        texts.unwrap_or_default()
     }
 
     /// `-m NAME`: a module of Python beside the recipe, or one that is installed.
@@ -156,19 +193,40 @@ impl Gathering {
         self.perhaps("model.argv", path.split('/').next().unwrap_or(&path));
     }
 
-    /// An argument, which may be a line for a shell, or `--config=FILE`.
-    fn argument(&mut self, is_program: bool, argument: &str) {
-        for word in argument.split([' ', '=', ';', '&', '|']) {
-            let word = word.trim_matches(['"', '\'', '(', ')']);
-            let path = Path::new(word);
-            let is_of_system = is_program && SYSTEM.iter().any(|folder| path.starts_with(folder));
-            if word.is_empty() || word.contains(['{', '$']) || is_of_system || path.starts_with("/dev") {
+    /// An argument or the value of a variable. It may be a line for a shell, a list of paths, or `--config=FILE`.
+    fn text(&mut self, place: Place, text: &str) {
+        for word in text.split([' ', '\t', '\n', '=', ';', '&', '|']) {
+            // The path of a URL is no file here.
+            if word.contains("://") {
                 continue;
             }
-            let is_script = SCRIPTS.iter().any(|end| word.ends_with(end)) || is_program && word.contains('/');
-            if is_script || self.root.join(path).exists() {
-                self.named("model.argv", path);
+            for part in word.split([':', ',']) {
+                self.word(place, part.trim_matches(['"', '\'', '(', ')', '[', ']', '{', '}']));
             }
+        }
+    }
+
+    fn word(&mut self, place: Place, word: &str) {
+        let word = word.strip_prefix('@').unwrap_or(word);
+        let path = Path::new(word);
+        let is_of_system = SYSTEM.iter().any(|folder| path.starts_with(folder));
+        let may_be_of_system = place.is_program || place.key == "model.env";
+        if word.is_empty()
+            || word.contains(['$', IN_RUN_DIR])
+            || may_be_of_system && is_of_system
+            || path.starts_with("/dev")
+        {
+            return;
+        }
+        let is_file = names_file(word) || place.is_program && word.contains('/');
+        if word.contains(UNKNOWN) {
+            if is_file {
+                let why =
+                    "is not the same file in each run: only params with a list of values may stand in a path";
+                self.problem(place.key, word.replace(UNKNOWN, "{…}"), why);
+            }
+        } else if is_file || self.root.join(path).exists() {
+            self.named(place.key, path);
         }
     }
 
@@ -226,7 +284,7 @@ pub(super) fn inside(path: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::inside;
+    use super::{inside, names_file};
     use std::path::Path;
 
     #[test]
@@ -236,6 +294,18 @@ mod tests {
         assert_eq!(plain(".").as_deref(), Some(""));
         for path in ["/a", "../a", "a/../../b"] {
             assert_eq!(plain(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn words_that_name_files_are_told_from_others() {
+        for word in ["a.py", "configs/x.yaml", "../x.toml", "/data/x.tar", "weights/a.bin", "nb.ipynb"] {
+            assert!(names_file(word), "{word}");
+        }
+        for word in
+            [".py", "a.b", "org/model", "facebook/opt-1.3b", "meta-llama/Llama-3.2-1B", "0.1", "f(a/b.item"]
+        {
+            assert!(!names_file(word), "{word}");
         }
     }
 }

@@ -70,20 +70,35 @@ pub(super) struct Git<'g> {
     pub(super) folder: &'g Path,
     /// Whether local repositories may be fetched from.
     pub(super) allow_file: bool,
+    /// The repository, seen from the folder; without it, git looks for the one that the folder is in.
+    pub(super) git_dir: Option<&'g Path>,
     /// Index file in place of the repository's own.
     pub(super) index: Option<&'g Path>,
+    /// Folder of objects in place of the repository's own.
+    pub(super) objects: Option<&'g Path>,
 }
 
 impl<'g> Git<'g> {
     pub(super) fn new(folder: &'g Path, allow_file: bool) -> Self {
-        Self { folder, allow_file, index: None }
+        Self { folder, allow_file, git_dir: None, index: None, objects: None }
+    }
+
+    /// Git in a bare repository. It is named, since `safe.bareRepository` can forbid git to find one by itself.
+    pub(super) fn bare(folder: &'g Path, allow_file: bool) -> Self {
+        Self { git_dir: Some(Path::new(".")), ..Self::new(folder, allow_file) }
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = command(if self.allow_file { "https:ssh:file" } else { "https:ssh" });
         command.arg("-C").arg(self.folder);
+        if let Some(git_dir) = self.git_dir {
+            command.arg("--git-dir").arg(git_dir);
+        }
         if let Some(index) = self.index {
             command.env("GIT_INDEX_FILE", index);
+        }
+        if let Some(objects) = self.objects {
+            command.env("GIT_OBJECT_DIRECTORY", objects);
         }
         command.args(arguments);
         command

@@ -7,6 +7,7 @@
 mod change;
 mod contents;
 mod error;
+mod filled;
 mod git;
 pub mod lock;
 mod publish;

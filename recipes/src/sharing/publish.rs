@@ -5,7 +5,7 @@ use super::contents::{Expand, contents};
 use super::git::Git;
 use super::lock::{self, Locked};
 use super::store::Store;
-use super::tree::{File, Tree};
+use super::tree::{File, Tree, private_folder};
 use super::url::{check_push, check_rev, is_local};
 use crate::check::{CheckContext, check};
 use crate::document::Document;
@@ -70,9 +70,10 @@ pub fn publish(
     let git = Git::new(publication.repository, publication.allow_file);
     let remotes = git.line(&["remote"])?;
     let has_remote = remotes.lines().any(|remote| remote == publication.remote);
+    let mut urls = String::new();
     if has_remote {
         // Before anything is written: a commit that cannot be pushed would stay on the branch.
-        let urls = git.line(&["remote", "get-url", "--push", "--all", "--", publication.remote])?;
+        urls = git.line(&["remote", "get-url", "--push", "--all", "--", publication.remote])?;
         urls.lines().try_for_each(|url| check_push(url, publication.allow_file))?;
     }
     let commit = committed(git, &branch, &tree, &message)?;
@@ -86,7 +87,7 @@ pub fn publish(
         ];
         return Ok(Published { commit, branch, path, files, pushed: None, commands });
     }
-    git.run(&["push", "-q", "--no-recurse-submodules", "--", publication.remote, &reference])?;
+    push(git, &urls, &format!("{commit}:refs/heads/{branch}"))?;
     let url = git.line(&["remote", "get-url", "--", publication.remote])?;
     let mut commands = Vec::new();
     let known = store.map_or(Ok(Vec::new()), |store| lock::read(&store.lock))?;
@@ -99,6 +100,38 @@ pub fn publish(
     let (address, allow) = address(&url, publication.repository);
     commands.push(format!("dtrain recipe add {address} --rev {branch}{allow}"));
     Ok(Published { commit, branch, path, files, pushed: Some(url), commands })
+}
+
+/// Pushes a commit to each of these URLs, one a line.
+///
+/// The settings of a repository can name programs that a push runs. So git works in a new repository, which borrows the objects:
+/// only the settings of the user and of the system count.
+fn push(git: Git<'_>, urls: &str, reference: &str) -> Result<(), SharingError> {
+    let own = git.line(&["rev-parse", "--absolute-git-dir"])?;
+    let path = |name| git.line(&["rev-parse", "--path-format=absolute", "--git-path", name]);
+    let (objects, shallow) = (path("objects")?, path("shallow")?);
+    let format = format!("--object-format={}", git.line(&["rev-parse", "--show-object-format"])?);
+    // Relative URLs start from here.
+    let top = git.line(&["rev-parse", "--show-toplevel"]).unwrap_or_else(|_| own.clone());
+    let bare = Path::new(&own).join(format!("dtrain-push-{}", std::process::id()));
+    let pushed = || {
+        private_folder(&bare)?;
+        Git::bare(&bare, git.allow_file).run(&["init", "-q", "--bare", "--template=", &format])?;
+        if Path::new(&shallow).exists() {
+            std::fs::copy(&shallow, bare.join("shallow")).map_err(SharingError::io(Path::new(&shallow)))?;
+        }
+        let from = Git {
+            git_dir: Some(&bare),
+            objects: Some(Path::new(&objects)),
+            ..Git::new(Path::new(&top), git.allow_file)
+        };
+        urls.lines().try_for_each(|url| {
+            from.run(&["push", "-q", "--no-recurse-submodules", "--", url, reference]).map(drop)
+        })
+    };
+    let pushed = pushed();
+    drop(std::fs::remove_dir_all(&bare));
+    pushed
 }
 
 /// The address of a remote for whoever adds it from another folder, and the flag that it needs.

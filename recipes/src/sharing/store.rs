@@ -220,7 +220,7 @@ fn fetched(
     check_url(url, store.allow_file)?;
     let bare = store.folder.join(name).join("git");
     emptied(&bare)?;
-    let git = Git::new(&bare, store.allow_file);
+    let git = Git::bare(&bare, store.allow_file);
     git.run(&["init", "-q", "--bare", "--template="])?;
     // Compressed objects may be many times smaller than their files, and history is not fetched.
     let commit = git.fetch(url, wanted, 4 * MOST_BYTES)?;

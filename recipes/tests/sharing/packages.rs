@@ -212,3 +212,27 @@ fn a_lock_file_that_lies_is_refused() {
         assert!(list(&place.store()).is_err(), "{to}");
     }
 }
+
+/// In a process of its own: settings of the user are read by their variable.
+#[test]
+fn a_repository_is_added_where_bare_repositories_have_to_be_named() {
+    const SETTINGS: &str = "DTRAIN_TEST_SETTINGS";
+    if std::env::var_os(SETTINGS).is_some() {
+        let place = Place::new();
+        place.commit(&[("small.toml", RECIPE)]);
+        place.add().unwrap();
+        update(&place.store(), "recipes").unwrap();
+        return;
+    }
+    let place = Place::new();
+    let settings = place.path("gitconfig");
+    fs::write(&settings, "[safe]\n\tbareRepository = explicit\n").unwrap();
+    let name = "packages::a_repository_is_added_where_bare_repositories_have_to_be_named";
+    let status = std::process::Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", name])
+        .env("GIT_CONFIG_GLOBAL", &settings)
+        .env(SETTINGS, "1")
+        .status()
+        .unwrap();
+    assert!(status.success());
+}

@@ -126,6 +126,98 @@ fn what_cannot_go_with_a_recipe_is_listed_and_nothing_is_committed() {
     refused(RECIPE, &[("data/a.txt", &large)], &["data/a.txt is too much: a package holds at most"]);
 }
 
+/// A recipe of a command with these arguments and these further lines.
+fn command(words: &str, more: &str) -> String {
+    format!("name = \"mine\"\n[model]\nkind = \"command\"\nargv = [{words}]\n{more}")
+}
+
+#[test]
+fn files_that_are_named_by_params_lists_and_variables_go_along() {
+    let place = with_remote();
+    let text = command(
+        "\"python3\", \"train_{params.size}.py\", \"--config\", \"configs/{params.size}.yaml\", \"@args.txt\", \"a.csv,b.csv\", \
+         \"--out={run.dir}/log.txt\", \"--from\", \"https://example.org/x.yaml\", \"org/model-1.3b\"",
+        "env = { PYTHONPATH = \"src:lib:/usr/lib/x\" }\n[params]\nsize = { choices = [\"s\", \"m\"] }\n",
+    );
+    let names = [
+        "a.csv",
+        "args.txt",
+        "b.csv",
+        "configs/m.yaml",
+        "configs/s.yaml",
+        "lib/b.py",
+        "src/a.py",
+        "train_m.py",
+        "train_s.py",
+    ];
+    let published = published(&place, &text, &names.map(|name| (name, "1"))).unwrap();
+    assert_eq!(published.files, names);
+}
+
+#[test]
+fn a_named_file_that_is_missing_or_unknown_is_refused() {
+    let place = with_remote();
+    let rate = "[params]\nrate = { uniform = [0.1, 0.2] }\n";
+    let size = "[params]\nsize = { choices = [\"s\", \"m\"] }\n";
+    for (words, params, wanted) in [
+        ("\"--config\", \"configs/nope.yaml\"", "", "configs/nope.yaml is not there"),
+        ("\"papermill\", \"nb.ipynb\"", "", "nb.ipynb is not there"),
+        ("\"configs/{params.size}.yaml\"", size, "configs/m.yaml is not there"),
+        ("\"configs/{params.rate}.yaml\"", rate, "configs/{…}.yaml is not the same file in each run"),
+        ("\"{layout.data}/a.bin\"", "", "{…}/a.bin is not the same file in each run"),
+    ] {
+        let text = command(&format!("\"python3\", {words}"), params);
+        let error = published(&place, &text, &[("configs/s.yaml", "1")]).unwrap_err().to_string();
+        assert!(error.contains(wanted), "{wanted}: {error}");
+    }
+}
+
+#[test]
+fn links_to_folders_and_pipes_are_refused() {
+    let place = with_remote();
+    fs::create_dir_all(place.path("project/data")).unwrap();
+    for name in ["x", "y"] {
+        symlink(".", place.path("project/data").join(name)).unwrap();
+    }
+    let text = command("\"python3\", \"data\", \"pipe\"", "");
+    let pipe = place.path("project/pipe");
+    assert!(std::process::Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let error = published(&place, &text, &[("data/a.txt", "1")]).unwrap_err().to_string();
+    for wanted in
+        ["data/x is reached by a link to a folder", "data/y is", "pipe is neither a file nor a folder"]
+    {
+        assert!(error.contains(wanted), "{wanted}: {error}");
+    }
+}
+
+#[test]
+fn publishing_runs_no_program_of_the_repository() {
+    let place = with_remote();
+    let trap = place.path("trap");
+    let evil = place.path("evil.sh");
+    fs::write(&evil, format!("#!/bin/sh\necho \"$0 $*\" >>'{}'\nexit 1\n", trap.display())).unwrap();
+    fs::set_permissions(&evil, fs::Permissions::from_mode(0o755)).unwrap();
+    let evil = evil.display().to_string();
+    for (key, value) in [
+        ("remote.origin.receivepack", evil.as_str()),
+        ("push.gpgSign", "true"),
+        ("commit.gpgSign", "true"),
+        ("gpg.program", &evil),
+        ("core.sshCommand", &evil),
+        ("core.askPass", &evil),
+        ("credential.helper", &evil),
+    ] {
+        place.git(&["config", key, value]);
+    }
+    published(&place, RECIPE, &[("data/a.txt", "1")]).unwrap();
+    assert_eq!(fs::read_to_string(&trap).unwrap_or_default(), "");
+    let left = fs::read_dir(place.repository().join(".git")).unwrap().map(|entry| entry.unwrap().file_name());
+    assert!(!left.into_iter().any(|name| name.to_string_lossy().starts_with("dtrain-")));
+    place.git(&["remote", "set-url", "origin", "ssh://127.0.0.1:1/team.git"]);
+    published(&place, &RECIPE.replace("steps = 10", "steps = 11"), &[]).unwrap_err();
+    assert_eq!(fs::read_to_string(&trap).unwrap_or_default(), "");
+}
+
 #[test]
 fn publishing_makes_a_commit_that_others_can_add() {
     let place = Place::new();

@@ -13,9 +13,19 @@ use std::os::unix::fs::{DirBuilderExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// Longest file that says where a repository lies, in bytes.
 const LONGEST: u64 = 8192;
+
+/// How long git may work on all questions about a repository: a pipe in place of one of its files would be waited for.
+const LONGEST_WORK: Duration = Duration::from_secs(10);
+
+/// Files of a repository that git opens for most questions.
+const OPENED: [&str; 6] =
+    ["HEAD", "index", "config", "packed-refs", "info/exclude", "objects/info/alternates"];
 
 /// Settings that say how the files of a repository are to be read; none of them names a program.
 const READING: &str =
@@ -31,6 +41,8 @@ pub(super) struct Repository {
     own: PathBuf,
     /// Where objects and branches lie: `own`, but for further work trees of one repository.
     common: PathBuf,
+    /// When git is ended.
+    until: Instant,
 }
 
 /// A folder that git takes for the repository; removed when it is dropped.
@@ -53,13 +65,23 @@ impl Repository {
             found if found.is_file() => named(top, text(&dot)?.strip_prefix("gitdir:")?),
             _ => return None,
         };
-        let common = text(&own.join("commondir")).map_or_else(|| own.clone(), |path| named(&own, &path));
-        Some(Self { top: top.to_owned(), folder, own, common })
+        let shared = own.join("commondir");
+        let common = text(&shared).map_or_else(|| own.clone(), |path| named(&own, &path));
+        let folders = [&own, &common];
+        let mut opened = folders.iter().flat_map(|folder| OPENED.map(|name| folder.join(name)));
+        if is_special(&shared)
+            || is_special(&top.join(".gitattributes"))
+            || opened.any(|path| is_special(&path))
+        {
+            return None;
+        }
+        let until = Instant::now() + LONGEST_WORK;
+        Some(Self { top: top.to_owned(), folder, own, common, until })
     }
 
     /// The name that `HEAD` stands for, and nothing else: no file of the work tree is read.
     pub(super) fn head(&self, question: &[&str]) -> Option<String> {
-        let (text, _) = answer(self.named_only().args(question), 1024)?;
+        let (text, _) = answer(self.named_only().args(question), 1024, self.until)?;
         Some(text.trim().to_owned())
     }
 
@@ -86,7 +108,7 @@ impl Repository {
             .env("GIT_CONFIG_NOSYSTEM", "1")
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env("GIT_ATTR_NOSYSTEM", "1");
-        answer(&mut command, limit)
+        answer(&mut command, limit, self.until)
     }
 
     /// Git in the repository itself, for questions about names and settings, to which it runs no program.
@@ -125,7 +147,7 @@ impl Repository {
     /// The settings by which files are read.
     fn reading(&self) -> String {
         let question = ["config", "--null", "--get-regexp", READING];
-        let (found, _) = answer(self.named_only().args(question), 1 << 16).unwrap_or_default();
+        let (found, _) = answer(self.named_only().args(question), 1 << 16, self.until).unwrap_or_default();
         let mut config = "[core]\nrepositoryformatversion = 1\nbare = false\n".to_owned();
         for (name, value) in found.split('\0').filter_map(|entry| entry.split_once('\n')) {
             let Some((section, key)) = name.split_once('.') else { continue };
@@ -151,19 +173,30 @@ fn text(path: &Path) -> Option<String> {
     Some(text)
 }
 
-/// What a command writes, and whether it was cut at `limit` bytes; `None` when it fails or is not there.
-fn answer(command: &mut Command, limit: usize) -> Option<(String, bool)> {
+/// Whether something else than a file is there, such as a pipe.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| !found.is_file())
+}
+
+/// What a command writes, and whether it was cut at `limit` bytes; `None` when it fails, is not there, or goes on after `until`.
+fn answer(command: &mut Command, limit: usize, until: Instant) -> Option<(String, bool)> {
     let mut child = command.stderr(Stdio::null()).spawn().ok()?;
-    let mut bytes = Vec::new();
-    let read = child.stdout.take()?.take(limit as u64 + 1).read_to_end(&mut bytes);
-    let is_cut = bytes.len() > limit;
-    if is_cut || read.is_err() {
+    let mut output = child.stdout.take()?.take(limit as u64 + 1);
+    let (sender, receiver) = mpsc::channel();
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let read = output.read_to_end(&mut bytes).map(|_| bytes);
+        // Nobody waits for it after the deadline.
+        drop(sender.send(read));
+    });
+    let read =
+        receiver.recv_timeout(until.saturating_duration_since(Instant::now())).ok().and_then(Result::ok);
+    let is_cut = read.as_ref().is_some_and(|bytes| bytes.len() > limit);
+    if is_cut || read.is_none() {
         drop(child.kill());
     }
     let ended = child.wait().ok()?;
-    if !is_cut && (!ended.success() || read.is_err()) {
-        return None;
-    }
+    let mut bytes = read.filter(|_| is_cut || ended.success())?;
     bytes.truncate(limit);
     Some((String::from_utf8_lossy(&bytes).into_owned(), is_cut))
 }

@@ -206,3 +206,34 @@ fn what_the_user_ignores_is_not_told() {
     evil.file("new", "");
     assert_eq!(evil.found("nothing").untracked, ["new"]);
 }
+
+#[test]
+fn a_repository_with_a_pipe_is_left_alone() {
+    let pipe = |path: &Path| {
+        drop(fs::remove_file(path));
+        assert!(Command::new("mkfifo").arg(path).status().expect("mkfifo").success());
+    };
+    for name in [
+        ".git/HEAD",
+        ".git/index",
+        ".git/commondir",
+        ".git/config",
+        ".gitattributes",
+        ".git/objects/info/alternates",
+    ] {
+        let evil = Evil::new();
+        pipe(&evil.top().join(name));
+        assert_eq!(git(&evil.top()), None, "{name}");
+    }
+}
+
+#[test]
+fn git_is_ended_after_the_deadline() {
+    let evil = Evil::new();
+    let pipe = evil.top().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().expect("mkfifo").success());
+    // Nobody writes to the pipe, so it never ends by itself.
+    let mut waits = Command::new("cat");
+    waits.arg(&pipe).stdout(Stdio::piped());
+    assert_eq!(answer(&mut waits, 100, Instant::now()), None);
+}
