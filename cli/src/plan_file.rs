@@ -153,12 +153,10 @@ impl Saved {
         Ok(Self { plan, made_from, recipe })
     }
 
-    /// The environment variables that now lay another value over its recipe than when the plan was made. All of them for a plan
-    /// that does not say what it was made from.
+    /// The environment variables that now lay another value over its recipe than when the plan was made. None for a plan that
+    /// does not say what it was made from.
     pub(crate) fn other_variables(&self) -> Vec<String> {
-        self.made_from
-            .as_ref()
-            .map_or_else(|| Over::default().other_variables(), |from| from.over.other_variables())
+        self.made_from.as_ref().map_or_else(Vec::new, |from| from.over.other_variables())
     }
 
     /// What has changed of the recipe and of the data since the plan was made, in words. Nothing for the plan of a trial or of

@@ -328,7 +328,7 @@ fn a_foreign_command_that_fails_is_kept_with_its_code_and_its_last_words() {
 #[test]
 fn a_file_that_is_no_plan_is_refused_by_name() {
     let house = House::new();
-    house.file("plan.json", "{\"plan\": {\"format\": 99}}");
+    house.file("plan.json", "{\"format\": \"dtrain.plan/1\", \"plan\": {\"format\": 99}}");
     let newer = house.dtrain(&["run", "plan.json"]);
     assert_eq!(newer.code, 2);
     assert!(newer.stderr.contains("format 99"), "{}", newer.stderr);

@@ -97,10 +97,14 @@ fn a_plan_is_compared_under_the_settings_it_was_made_with() {
     let house = House::default();
     house.file("cluster.toml", "[cluster]\nranks = 1\n");
     let folder = planned(&house, &["--set", "train.batch=16", "--cluster", "cluster.toml"]);
-    // From another folder, and with other variables.
+    // From another folder; a variable that would change the recipe is refused, as `--set` is.
     let mut command = house.dtrain(["run", "p.json"]);
-    let output = command.current_dir(&folder).env("DTRAIN_TRAIN__SEED", "3").output().expect("it starts");
+    command.current_dir(&folder);
+    let output = command.output().expect("it starts");
     assert_eq!(output.status.code(), Some(0), "{}", words(&output));
+    let output = command.env("DTRAIN_TRAIN__SEED", "3").output().expect("it starts");
+    assert_eq!(output.status.code(), Some(2), "{}", words(&output));
+    assert!(words(&output).contains("DTRAIN_TRAIN__SEED"), "{}", words(&output));
     house.file("project/notes.toml", RECIPE.replace("batch = 8", "batch = 32"));
     house.expect(0, ["run", "project/p.json"]);
     house.file("cluster.toml", "[cluster]\nranks = 2\n");

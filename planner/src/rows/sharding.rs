@@ -7,7 +7,7 @@ use dtrain_recipes::ZeroStage;
 /// The stage of ZeRO that a cell begins with, as in `3 (hsdp)`; FSDP is the third.
 pub(super) fn stage(row: &Row) -> Option<f64> {
     let cell = row.lower("zero");
-    let word = cell.split(|c: char| !c.is_ascii_alphanumeric()).next().unwrap_or_default();
+    let word = cell.split(|c: char| !c.is_ascii_alphanumeric() && c != '.').next().unwrap_or_default();
     let stage = word.strip_prefix("zero").unwrap_or(word).parse().ok();
     stage.or_else(|| has_any(&cell, &["fsdp", "hsdp", "hybrid"]).then_some(3.0))
 }

@@ -36,7 +36,7 @@ pub(super) fn readings(text: &str, next: Option<char>) -> Vec<(f64, usize)> {
 
 /// Whether a number begins at `at` of `line`, and not in the middle of another one.
 pub(super) fn begins(line: &str, at: usize) -> bool {
-    let (before, rest) = (line[..at].as_bytes(), &line.as_bytes()[at..]);
+    let (before, rest) = line.as_bytes().split_at(at);
     let Some(first) = rest.first() else { return false };
     let is_digit = |byte: Option<&u8>| byte.is_some_and(u8::is_ascii_digit);
     let follows_digit = before.len() >= 2 && is_digit(before.get(before.len() - 2));

@@ -57,19 +57,19 @@ fn checkpoints_are_listed_verified_and_pulled() {
     house.expect(0, ["checkpoint", "verify", "last", "10"]);
 
     // What is not whole is not copied; what was copied by then is kept for when it is.
-    let to = house.state().join("kept");
+    let to = house.state().with_file_name("kept");
     let to = to.to_str().expect("UTF-8");
     let refused = house.expect(6, ["checkpoint", "pull", "last", "20", "--to", to]);
     let said = text(&refused.stderr);
     assert!(
-        said.contains("rank-00001.safetensors at byte 0") && !house.state().join("kept").exists(),
+        said.contains("rank-00001.safetensors at byte 0") && !house.state().with_file_name("kept").exists(),
         "{said}"
     );
     fs::write(&path, &intact).expect("room on disk");
     let pulled = json(&house, 0, &["checkpoint", "pull", "last", "--to", to]);
     assert_eq!((&pulled["format"], &pulled["step"]), (&"dtrain.pulled/1".into(), &20.into()));
     for entry in fs::read_dir(&newest).expect("a checkpoint").flatten() {
-        let copy = house.state().join("kept").join(entry.file_name());
+        let copy = house.state().with_file_name("kept").join(entry.file_name());
         assert_eq!(fs::read(entry.path()).ok(), fs::read(copy).ok(), "{:?}", entry.file_name());
     }
     let again = text(&house.expect(2, ["checkpoint", "pull", "last", "--to", to]).stderr);
