@@ -151,6 +151,7 @@ impl House {
             .env("NO_COLOR", "1")
             .env("DTRAIN_CLUSTER__PROBE", self.probe)
             .env_remove("DTRAIN_KILLS")
+            .env_remove("DTRAIN_EXPORT_TRIALS")
             .env_remove("DTRAIN_POWER_CUTS")
             .current_dir(self.folder.path());
         command

@@ -29,7 +29,7 @@ const SAMPLE_TOKENS: u32 = 120;
 pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     let what = match Saved::read(Path::new(&args.target))? {
         Some(saved) => What::Plan(Box::new(saved)),
-        None => What::Recipe(loaded(args)?),
+        None => What::Recipe(Box::new(loaded(args)?)),
     };
     let recipe = match &what {
         What::Plan(saved) => &saved.plan.recipe,
@@ -170,7 +170,7 @@ impl Beginning {
 /// What is to be trained.
 enum What {
     Plan(Box<Saved>),
-    Recipe(Loaded),
+    Recipe(Box<Loaded>),
 }
 
 impl What {

@@ -37,7 +37,11 @@ const HELP: [(&str, &str); 10] = [
 pub(crate) fn draw(app: &App, ink: Ink, buffer: &mut Buffer) {
     draw_page(app, ink, buffer);
     for cell in &mut buffer.content {
-        if let Cow::Owned(text) = printable(&cell.symbol().to_owned()) {
+        let changed = match printable(cell.symbol()) {
+            Cow::Owned(text) => Some(text),
+            Cow::Borrowed(_) => None,
+        };
+        if let Some(text) = changed {
             cell.set_symbol(&text);
         }
     }
