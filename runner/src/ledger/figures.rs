@@ -116,7 +116,7 @@ pub(crate) fn key_of(name: &str) -> Cow<'_, str> {
 /// The points an event of a trial carries; none for most events.
 ///
 /// Loss, norm, rate and speed are the same on all ranks of a model of dtrain and kept of rank 0; times and memory of every rank, of
-/// the first 64 in every step. Of a script every rank may report results; [`LowestRanks`] drops some of theirs.
+/// the first 64 in every step. Of a script every rank may report results; `LowestRanks` drops some of theirs.
 pub fn points_of(stamped: &Stamped, is_script: bool) -> Vec<Point> {
     let point = |key: &str, step: u64, value: f64| Point {
         attempt: stamped.attempt,
