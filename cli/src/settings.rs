@@ -134,6 +134,8 @@ const NOT_KEYS: &[&str] = &[
     "DTRAIN_STATE",
     "DTRAIN_PARAMS",
     dtrain_worker::device::SOFTWARE_GPUS,
+    dtrain_worker::device::KERNEL_CACHE,
+    dtrain_worker::device::TUNING_SECONDS,
     dtrain_worker::comm::NCCL_SWITCH,
 ];
 

@@ -48,8 +48,9 @@ pub struct DeviceFindings {
     pub burn: String,
     /// Version of cubecl, which makes the kernels.
     pub cubecl: String,
-    /// Whether kernels are measured when a shape is first used, and the fastest is kept.
-    pub autotune: bool,
+    /// How kernels of matrix products were chosen; `None` where that is off, and on the host.
+    #[serde(default)]
+    pub tuning: Option<Tuning>,
     /// The arithmetics of matrix products that it can do.
     pub precisions: Vec<Precision>,
     /// Comparisons with the host.
@@ -73,6 +74,23 @@ impl DeviceFindings {
     pub fn agrees(&self) -> bool {
         !self.parity.is_empty() && self.parity.iter().all(Parity::is_within) && self.faults.is_empty()
     }
+}
+
+/// How kernels of matrix products were chosen.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Tuning {
+    /// Seconds that it may take.
+    pub limit_seconds: f64,
+    /// Seconds that it took.
+    pub seconds: f64,
+    /// Products whose kernel was chosen now.
+    pub tuned: u32,
+    /// Products whose kernel was chosen by an earlier process.
+    pub known: u32,
+    /// Products that took the kernel of a similar one, because time was over.
+    pub untuned: u32,
+    /// Where kernels and choices are kept; `None` where they are not.
+    pub folder: Option<String>,
 }
 
 /// A training on the device beside the same one on the host: plain operations in f32, the same weights and samples.

@@ -149,6 +149,7 @@ impl House {
             .env("XDG_CONFIG_HOME", self.folder.path().join("config"))
             .env("XDG_DATA_HOME", self.folder.path().join("data"))
             .env("NO_COLOR", "1")
+            .env("DTRAIN_KERNEL_CACHE", root().join("target/test-data/kernels"))
             .env("DTRAIN_CLUSTER__PROBE", self.probe)
             .env_remove("DTRAIN_KILLS")
             .env_remove("DTRAIN_EXPORT_TRIALS")

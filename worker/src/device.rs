@@ -7,6 +7,12 @@ use dtrain_protocol::{DeviceKind, Gpu, Placement};
 /// slower than the CPU backend.
 pub const SOFTWARE_GPUS: &str = "DTRAIN_SOFTWARE_GPUS";
 
+/// The environment variable with the folder of compiled kernels of GPUs, an absolute path; `off` keeps none.
+pub const KERNEL_CACHE: &str = "DTRAIN_KERNEL_CACHE";
+
+/// The environment variable with the seconds that a process may spend on choosing kernels for matrix products; 0 chooses none.
+pub const TUNING_SECONDS: &str = "DTRAIN_TUNING_SECONDS";
+
 /// Why a device cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceError {
@@ -52,9 +58,23 @@ pub fn open(placement: &Placement) -> Result<Device, DeviceError> {
     found.into_iter().nth(index).ok_or(absent)
 }
 
+/// Whether it is a device of software, for tests.
+#[cfg(feature = "device")]
+#[cfg_attr(not(feature = "wgpu"), expect(unused_variables, reason = "only wgpu has a software device"))]
+pub(crate) fn is_software(device: &Device) -> bool {
+    #[cfg(feature = "wgpu")]
+    return device.clone().inner() == Device::wgpu(burn::tensor::DeviceKind::Cpu);
+    #[cfg(not(feature = "wgpu"))]
+    false
+}
+
 /// The GPUs of a backend; none without it or without a driver. A software device stands for `software` of them.
 #[cfg_attr(not(feature = "wgpu"), expect(unused_variables, reason = "only wgpu has a software device"))]
 fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
+    #[cfg(feature = "device")]
+    if kind != DeviceKind::Cpu {
+        crate::kernel_cache::keep();
+    }
     match kind {
         DeviceKind::Cpu => Vec::new(),
         #[cfg(feature = "cuda")]

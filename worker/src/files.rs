@@ -5,7 +5,14 @@ use rustix::fs::OFlags;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+
+/// Where caches of this user lie: `$XDG_CACHE_HOME/dtrain`, by default `~/.cache/dtrain`.
+pub(crate) fn cache_folder() -> Option<PathBuf> {
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
+    Some(cache.join("dtrain"))
+}
 
 /// Opens a file as `options` say, unless its name is that of a link; a new one is for its user alone.
 pub(crate) fn open_as(options: &OpenOptions, path: &Path) -> io::Result<File> {

@@ -25,6 +25,8 @@ pub mod trained;
 mod entry;
 mod files;
 mod interpret;
+#[cfg(feature = "device")]
+mod kernel_cache;
 mod loss_scale;
 mod memory;
 mod snapshot;

@@ -101,9 +101,7 @@ fn place(url: &Url) -> Result<PathBuf, DataError> {
 
 /// `$XDG_CACHE_HOME/dtrain/data`, by default `~/.cache/dtrain/data`.
 fn folder() -> Option<PathBuf> {
-    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let cache = absolute("XDG_CACHE_HOME").or_else(|| Some(absolute("HOME")?.join(".cache")))?;
-    Some(cache.join("dtrain/data"))
+    Some(crate::files::cache_folder()?.join("data"))
 }
 
 /// Named by URL and checksum: what was downloaded before a checksum was said has not been compared with it.

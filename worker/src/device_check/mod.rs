@@ -10,14 +10,14 @@ mod training;
 use crate::device;
 use crate::entry::guarded;
 use burn::tensor::{Device, FloatDType};
-use dtrain_protocol::device_check::Fault;
+use dtrain_protocol::device_check::{Fault, Tuning};
 use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceNews, DeviceRequest, Failure};
 use dtrain_recipes::Precision;
 use std::time::Instant;
 
 /// The versions that `Cargo.lock` names.
 const BURN: &str = "0.22.1";
-const CUBECL: &str = "0.11.3";
+pub(crate) const CUBECL: &str = "0.11.3";
 
 /// The loss is multiplied by it where products are in f16, as a training would do.
 const LOSS_SCALE: f32 = 4096.0;
@@ -40,7 +40,7 @@ pub(crate) fn examine(request: &DeviceRequest, tell: &mut dyn FnMut(DeviceNews))
         memory_bytes: card.memory_bytes,
         burn: BURN.to_owned(),
         cubecl: CUBECL.to_owned(),
-        autotune: cfg!(feature = "autotune"),
+        tuning: None,
         precisions: precisions(&device),
         parity: Vec::new(),
         training: Vec::new(),
@@ -135,8 +135,20 @@ impl Check<'_> {
 
     /// Tells what was found so far: nothing of it is lost when the next part takes the process down.
     fn told(&mut self) {
+        self.found.tuning = tuning(&self.device);
         (self.tell)(DeviceNews::Found(Box::new(self.found.clone())));
     }
+}
+
+/// How kernels of matrix products are chosen.
+#[cfg(feature = "device")]
+fn tuning(device: &Device) -> Option<Tuning> {
+    if device::is_host(device) { None } else { crate::ops::device::product::report(device) }
+}
+
+#[cfg(not(feature = "device"))]
+fn tuning(_: &Device) -> Option<Tuning> {
+    None
 }
 
 /// Waits until the device has nothing left to do.
@@ -185,7 +197,7 @@ mod tests {
             memory_bytes: 0,
             burn: String::new(),
             cubecl: String::new(),
-            autotune: false,
+            tuning: None,
             precisions: Vec::new(),
             parity: Vec::new(),
             training: Vec::new(),

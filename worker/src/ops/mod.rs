@@ -105,6 +105,15 @@ impl Rotary {
     }
 }
 
+/// `lhs · rhs`, as linear layers compute it on the device of the factors.
+pub(crate) fn product<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
+    #[cfg(feature = "device")]
+    if !crate::device::is_host(&lhs.device()) {
+        return device::product::product(lhs, rhs);
+    }
+    lhs.matmul(rhs)
+}
+
 /// Linear layers of one input side by side: `x · [w0 | w1 | …] + [b0 | b1 | …] + residual`.
 ///
 /// `x: [b, t, in]`, each weight `[in, out]`; `biases` is empty or as long as `weights`.

@@ -5,6 +5,7 @@
 
 use super::kernels::{largest_of_units, sum_of_units};
 use super::linear::{half_of, narrowed};
+use super::product::product;
 use super::{Gradient, Values, dense, empty, empty_of, of_each, of_each_row, owned, record, shape, values};
 use crate::ops::tape::input;
 use crate::ops::{Arithmetic, Heads};
@@ -19,7 +20,7 @@ pub(super) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads)
         let [b, t, _] = shape(&packed);
         let split = Split::of(packed.clone(), heads, half);
         let seen = split.probabilities();
-        let out = merged(seen.clone().matmul(split.values.clone()), [b, t], heads);
+        let out = merged(product(seen.clone(), split.values.clone()), [b, t], heads);
         let kept = (!arithmetic.forgets_scores).then_some((split, seen));
         let gradient: Gradient = Box::new(move |d: Values, _: [bool; 8]| {
             let (split, seen) = kept.unwrap_or_else(|| {
@@ -72,7 +73,7 @@ impl Split {
 
     /// How much each query sees of each value. `[b·k, s·t, t]`
     fn probabilities(&self) -> Tensor<3> {
-        let scores = self.queries.clone().matmul(self.keys.clone().transpose());
+        let scores = product(self.queries.clone(), self.keys.clone().transpose());
         let scores = owned(values(scores));
         let [groups, rows, t] = shape(&scores);
         let (cubes, cube, units) = of_each_row(&scores, groups * rows, t);
@@ -101,8 +102,8 @@ impl Split {
         let d: Tensor<4> = d.reshape([b, t, query, width]).swap_dims(1, 2);
         let d: Tensor<3> = d.reshape([b * key, query / key * t, width]);
         let d = narrowed(d, self.half);
-        let d_values = seen.clone().transpose().matmul(d.clone());
-        let d_seen = owned(values(d.matmul(self.values.clone().transpose())));
+        let d_values = product(seen.clone().transpose(), d.clone());
+        let d_seen = owned(values(product(d, self.values.clone().transpose())));
         let seen = dense(values(seen));
         let rows = b * query * t;
         let (cubes, cube, units) = of_each_row(&seen, rows, t);
@@ -118,8 +119,8 @@ impl Split {
             _ => softmax_back::launch::<f32>(client, cubes, cube, own, out, rows, t, scale, units),
         }
         let d_scores: Tensor<3> = Tensor::from_primitive::<Cube>(d_seen);
-        let d_queries = d_scores.clone().matmul(self.keys);
-        let d_keys = d_scores.transpose().matmul(self.queries);
+        let d_queries = product(d_scores.clone(), self.keys);
+        let d_keys = product(d_scores.transpose(), self.queries);
         join([d_queries, d_keys, d_values].map(|part| dense(values(part))), [b, t], self.heads)
     }
 }

@@ -1,6 +1,7 @@
 //! Linear layers of one input side by side, as one matrix product, and two in its gradient.
 
 use super::norm::columns;
+use super::product::product;
 use super::{Gradient, Values, dense, record, values};
 use crate::ops::tape::input;
 use burn::backend::Cube;
@@ -27,7 +28,7 @@ pub(super) fn project(
         let [b, t, _] = x.dims();
         let x = narrowed(x.flatten(0, 1), half);
         let weight = narrowed(side_by_side(values.by_ref().take(widths.len()), 1), half);
-        let mut y = widened(x.clone().matmul(weight.clone()), half);
+        let mut y = widened(product(x.clone(), weight.clone()), half);
         if has_bias {
             let bias: Tensor<1> = side_by_side(values.by_ref().take(widths.len()), 0);
             y = y + bias.unsqueeze();
@@ -40,12 +41,12 @@ pub(super) fn project(
             let count = widths.len();
             let rows = narrowed(Tensor::<3>::from_primitive::<Cube>(d.clone()).flatten::<2>(0, 1), half);
             let mut found = vec![wanted[0].then(|| {
-                let d_x = widened(rows.clone().matmul(weight.transpose()), half);
+                let d_x = widened(product(rows.clone(), weight.transpose()), half);
                 let width = d_x.dims()[1];
                 super::values(d_x.reshape([b, t, width]))
             })];
             if wanted[1..=count].contains(&true) {
-                let d_weight = widened(x.transpose().matmul(rows), half);
+                let d_weight = widened(product(x.transpose(), rows), half);
                 found.extend(parts(d_weight, 1, &widths).map(Some));
             } else {
                 found.resize(1 + count, None);

@@ -12,6 +12,7 @@ mod linear;
 mod loss;
 mod norm;
 mod pointwise;
+pub(crate) mod product;
 mod update;
 
 use super::implementations::Ops;

@@ -3,7 +3,7 @@
 use crate::render::number::{count, counted, seconds, whole};
 use crate::render::table::{Column, Style, Text, Tone, table};
 use dtrain_protocol::DeviceFindings;
-use dtrain_protocol::device_check::{AttentionSpeed, Parity, ProductSpeed, TrainingSpeed};
+use dtrain_protocol::device_check::{AttentionSpeed, Parity, ProductSpeed, TrainingSpeed, Tuning};
 use dtrain_recipes::{Bytes, Precision};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -37,14 +37,22 @@ fn head(found: &DeviceFindings) -> String {
     let target = found.target.as_ref().map(|target| format!(", kernels for {target}"));
     let driver = found.driver.as_ref().map(|driver| format!(", driver {driver}"));
     let precisions: Vec<&str> = found.precisions.iter().map(|precision| precision.word()).collect();
-    let autotune = if found.autotune { "with" } else { "without" };
+    let tuning = found.tuning.as_ref().map_or_else(|| "kernels are not tuned".to_owned(), tuning);
     format!(
-        "{name}, {memory}{}{}\nproducts in {}; dtrain {}, burn {burn}, cubecl {cubecl}, {autotune} autotune\n",
+        "{name}, {memory}{}{}\nproducts in {}; dtrain {}, burn {burn}, cubecl {cubecl}; {tuning}\n",
         target.unwrap_or_default(),
         driver.unwrap_or_default(),
         precisions.join(", "),
         crate::rates::PROGRAM,
     )
+}
+
+/// How kernels of matrix products were chosen.
+fn tuning(tuning: &Tuning) -> String {
+    let Tuning { seconds, tuned, known, untuned, folder, .. } = tuning;
+    let over = if *untuned == 0 { String::new() } else { format!(", {untuned} without, as time was over") };
+    let place = folder.as_ref().map(|folder| format!("; kept in {folder}")).unwrap_or_default();
+    format!("kernels tuned for {tuned} products in {seconds:.1} s, {known} known{over}{place}")
 }
 
 /// In what a comparison failed.
@@ -268,7 +276,7 @@ pub(super) mod tests {
             memory_bytes: 8 << 30,
             burn: "0.1".into(),
             cubecl: "0.2".into(),
-            autotune: true,
+            tuning: None,
             precisions: vec![Precision::F32, Precision::F16],
             parity: vec![parity],
             training: Vec::new(),

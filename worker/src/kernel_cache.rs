@@ -1,0 +1,75 @@
+//! Where compiled kernels and the choice among them are kept from one process to the next.
+//!
+//! Kernels of a GPU are compiled when they are first launched, which takes half a minute for a model. CubeCL keeps them in a database
+//! of this folder, which `worker/turso` opens. What it keeps counts for the program that made it only.
+
+use crate::device::{KERNEL_CACHE, TUNING_SECONDS, is_software};
+use burn::tensor::Device;
+use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig, cache::CacheConfig};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::time::Duration;
+
+/// Seconds for choosing kernels where nobody says otherwise.
+const DEFAULT_SECONDS: f64 = 60.0;
+
+/// Name of the database.
+const NAME: &str = "kernels";
+
+/// Bytes of a database that is begun anew: those of many builds.
+const LARGEST: u64 = 1 << 30;
+
+/// The folder of kernels; `None` where none are kept.
+///
+/// It is that of [`KERNEL_CACHE`], by default one of this host in `$XDG_CACHE_HOME/dtrain/kernels` or `~/.cache/dtrain/kernels`: a home may
+/// be shared by hosts whose GPUs differ.
+pub(crate) fn folder() -> Option<PathBuf> {
+    if let Some(named) = std::env::var_os(KERNEL_CACHE).filter(|named| !named.is_empty()) {
+        return (named != "off").then(|| PathBuf::from(named)).filter(|path| path.is_absolute());
+    }
+    // Tests of this crate leave nothing behind.
+    if cfg!(test) {
+        return None;
+    }
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' };
+    Some(crate::files::cache_folder()?.join(NAME).join(host.chars().map(plain).collect::<String>()))
+}
+
+/// How long a process may choose kernels for the products of `device`: not at all for a software device, unless [`TUNING_SECONDS`] says so.
+pub(crate) fn tuning_limit(device: &Device) -> Duration {
+    let named = std::env::var(TUNING_SECONDS).ok().and_then(|text| text.trim().parse::<f64>().ok());
+    let named = named.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
+    let seconds = named.unwrap_or(if is_software(device) { 0.0 } else { DEFAULT_SECONDS });
+    // A day is as good as any longer time.
+    Duration::from_secs_f64(seconds.min(86_400.0))
+}
+
+/// Makes CubeCL keep compiled kernels in [`folder`]. To be called before the first device is opened; later calls change nothing.
+///
+/// The files `cubecl.toml` and `burn.toml` of the folder that a program is started in are not read: they could make it write anywhere.
+pub(crate) fn keep() {
+    static ONCE: OnceLock<()> = OnceLock::new();
+    ONCE.get_or_init(|| {
+        let mut config = CubeClRuntimeConfig::default().override_from_env();
+        // Without the identity of a build, kernels of another one could be taken for its own.
+        let folder = folder().filter(|_| buildid::build_id().is_some());
+        let folder = folder.filter(|folder| crate::files::make_folder(folder).is_ok());
+        config.compilation.cache = folder.is_some();
+        NAME.clone_into(&mut config.environment.name);
+        if let Some(folder) = folder {
+            begin_anew(&folder);
+            config.environment.path = CacheConfig::Directory(folder);
+        }
+        CubeClRuntimeConfig::try_set(config);
+    });
+}
+
+/// Removes a database that has grown too large.
+fn begin_anew(folder: &Path) {
+    let database = folder.join(NAME).with_extension(cubecl::environment::EXTENSION);
+    if fs::metadata(&database).is_ok_and(|found| found.len() > LARGEST) {
+        drop(fs::remove_file(database));
+    }
+}

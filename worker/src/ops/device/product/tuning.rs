@@ -1,0 +1,456 @@
+//! Finds the fastest kernel of each matrix product of a device.
+
+use super::candidates::{CANDIDATES, Candidate, DEFAULTS, named};
+use super::problem::Problem;
+use super::table::{Choice, Kept, Table, Tried};
+use crate::device::TUNING_SECONDS;
+use crate::device_check::CUBECL;
+use crate::kernel_cache;
+use crate::ops::device::{Values, values};
+use burn::backend::Cube;
+use burn::tensor::{Device, FloatDType, Tensor};
+use cubecl::future::block_on;
+use cubek::matmul::definition::MatmulElems;
+use cubek::matmul::launch::launch_ref;
+use cubek::std::InputBinding;
+use dtrain_protocol::device_check;
+use std::collections::HashMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Part of the whole time that one product may take.
+const SHARE: u32 = 10;
+
+/// Launches of a candidate that are timed.
+const LAUNCHES: usize = 3;
+
+/// A candidate that takes this many times as long as the fastest is not launched again.
+const HOPELESS: f64 = 2.0;
+
+/// Rows at the end of the last result that are compared with those of the first candidate.
+const ROWS: usize = 128;
+
+/// How far the results of two kernels may be apart, relative to their norm: bf16 has 8 bits, TF32 and f16 have 11.
+const APART: f64 = 2e-2;
+
+/// Products for which a candidate must fail until it is tried for no other.
+const FAILURES: usize = 2;
+
+/// What is known of the products of one device.
+#[derive(Default)]
+pub(super) struct Tuning {
+    /// How long kernels may be chosen in all.
+    limit: Duration,
+    spent: Duration,
+    table: Table,
+    kept: Option<Kept>,
+    folder: Option<PathBuf>,
+    /// The kernels of the products that came up.
+    chosen: HashMap<Problem, Candidate>,
+    /// Products for which kernels were chosen by this process.
+    tuned: u32,
+    /// Products whose kernel is that of a similar one, because time was over.
+    untuned: u32,
+    failures: HashMap<&'static str, usize>,
+}
+
+impl Tuning {
+    pub(super) fn of(device: &Device) -> Self {
+        let limit = kernel_cache::tuning_limit(device);
+        let folder = kernel_cache::folder().filter(|_| limit > Duration::ZERO);
+        let identity = device.identity();
+        let name = identity.map_or_else(String::new, |one| format!("{} {}", one.name, one.fingerprint));
+        let opened = folder.as_deref().map(|folder| Self::with_table(folder, &name));
+        Self { limit, folder, ..opened.unwrap_or_default() }
+    }
+
+    /// With what earlier processes found for devices of this name.
+    fn with_table(folder: &Path, device: &str) -> Self {
+        let (kept, table) = Kept::open(folder, device, CUBECL);
+        Self { table, kept: Some(kept), ..Self::default() }
+    }
+
+    pub(super) fn product<const D: usize>(&mut self, lhs: Values, rhs: Values) -> Values {
+        let problem = Problem::of(&lhs, &rhs);
+        if problem.is_empty() {
+            let [lhs, rhs] = [lhs, rhs].map(Tensor::<D>::from_primitive::<Cube>);
+            return values(lhs.matmul(rhs));
+        }
+        if let Some(candidate) = self.chosen.get(&problem) {
+            let out = room(&lhs, &rhs);
+            if launch(*candidate, &problem, &lhs, &rhs, &out).is_ok() {
+                return out;
+            }
+        }
+        let known = self.table.products.get(&problem.to_string()).and_then(|choice| named(&choice.kernel));
+        let chosen = match known {
+            Some(candidate) => Some(candidate),
+            None if self.spent < self.limit => self.tune::<D>(&problem, &lhs, &rhs),
+            None => self.similar(&problem),
+        };
+        let defaults = DEFAULTS.iter().filter_map(|name| named(name));
+        let (candidate, out) = first_that_runs(chosen.into_iter().chain(defaults), &problem, &lhs, &rhs);
+        self.chosen.insert(problem, candidate);
+        out
+    }
+
+    /// What was found so far; `None` where kernels are not chosen.
+    pub(super) fn report(&self) -> Option<device_check::Tuning> {
+        (self.limit > Duration::ZERO).then(|| device_check::Tuning {
+            limit_seconds: self.limit.as_secs_f64(),
+            seconds: self.spent.as_secs_f64(),
+            tuned: self.tuned,
+            known: u32::try_from(self.chosen.len()).unwrap_or(u32::MAX) - self.tuned - self.untuned,
+            untuned: self.untuned,
+            folder: self.folder.as_ref().map(|folder| folder.display().to_string()),
+        })
+    }
+
+    /// The kernel of the product that is most like this one.
+    fn similar(&mut self, problem: &Problem) -> Option<Candidate> {
+        if self.limit == Duration::ZERO {
+            return None;
+        }
+        self.untuned += 1;
+        if self.untuned == 1 {
+            self.say(&format!(
+                "the {:.0} s for choosing kernels are over: other products take the kernel of a similar one; {} sets the time",
+                self.limit.as_secs_f64(),
+                TUNING_SECONDS
+            ));
+        }
+        let near = self.chosen.iter().filter_map(|(other, kernel)| Some((problem.distance(other)?, *kernel)));
+        near.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, kernel)| kernel)
+    }
+
+    /// Tries candidates until time is over; `None` where no one works.
+    fn tune<const D: usize>(&mut self, problem: &Problem, lhs: &Values, rhs: &Values) -> Option<Candidate> {
+        if self.tuned == 0 {
+            let place =
+                self.folder.as_ref().map(|folder| format!(", and keeps them in {}", folder.display()));
+            self.say(&format!(
+                "chooses kernels for matrix products for at most {:.0} s{}",
+                self.limit.as_secs_f64(),
+                place.unwrap_or_default()
+            ));
+        }
+        self.tuned += 1;
+        let (began, name) = (Instant::now(), problem.to_string());
+        let limit = (self.limit / SHARE).min(self.limit.saturating_sub(self.spent));
+        let mut choice = Choice { is_complete: true, ..Choice::default() };
+        let (mut best, mut wanted) = (None::<(Candidate, f64)>, None);
+        for candidate in CANDIDATES {
+            let is_hopeless = self.failures.get(candidate.name).is_some_and(|times| *times >= FAILURES);
+            if is_hopeless
+                || self.table.is_left_out(candidate.name, &name)
+                || !candidate.is_possible(&lhs.client, problem)
+            {
+                continue;
+            }
+            if best.is_some() && began.elapsed() >= limit {
+                choice.is_complete = false;
+                break;
+            }
+            if let Some(kept) = &mut self.kept {
+                kept.note(candidate.name, &name);
+            }
+            let first = Instant::now();
+            let mut tried = Tried { kernel: candidate.name.to_owned(), ..Tried::default() };
+            match try_candidate::<D>(
+                candidate,
+                problem,
+                lhs,
+                rhs,
+                best.map(|(_, seconds)| seconds),
+                &mut wanted,
+            ) {
+                Ok(times) => {
+                    (tried.first_seconds, tried.seconds) = (times.first, Some(times.fastest));
+                    if best.is_none_or(|(_, seconds)| times.fastest < seconds) {
+                        best = Some((candidate, times.fastest));
+                    }
+                }
+                Err(error) => {
+                    tried.first_seconds = first.elapsed().as_secs_f64();
+                    tried.error = Some(error);
+                    *self.failures.entry(candidate.name).or_default() += 1;
+                }
+            }
+            choice.tried.push(tried);
+        }
+        if let Some(kept) = &mut self.kept {
+            kept.note("", "");
+        }
+        self.spent += began.elapsed();
+        let (candidate, _) = best?;
+        candidate.name.clone_into(&mut choice.kernel);
+        self.table.products.insert(name, choice);
+        if let Some(kept) = &self.kept
+            && let Err(error) = kept.write(&self.table)
+        {
+            self.say(&format!("what was chosen is not kept: {error}"));
+            self.kept = None;
+        }
+        Some(candidate)
+    }
+
+    /// A line for the log of this rank.
+    fn say(&self, words: &str) {
+        // The log of a rank, or the terminal of whoever examines a device.
+        drop(writeln!(std::io::stderr(), "dtrain {words}"));
+    }
+}
+
+/// How long a candidate takes.
+struct Times {
+    /// Of the first launch, which compiles it.
+    first: f64,
+    /// Of the fastest of the others.
+    fastest: f64,
+}
+
+/// Runs a candidate some times. `wanted` is the end of the result of the first one that ran.
+fn try_candidate<const D: usize>(
+    candidate: Candidate,
+    problem: &Problem,
+    lhs: &Values,
+    rhs: &Values,
+    best: Option<f64>,
+    wanted: &mut Option<Tensor<1>>,
+) -> Result<Times, String> {
+    let began = Instant::now();
+    let client = &lhs.client;
+    let out = room(lhs, rhs);
+    launch(candidate, problem, lhs, rhs, &out)?;
+    // A kernel that does not compile is told by what it should have written.
+    if let Err(error) = block_on(client.sync_buffers([&out.handle])) {
+        // A device that has failed computes nothing any more: the process has to end, and the next one knows why.
+        assert!(
+            block_on(client.sync()).is_ok(),
+            "the device failed while the kernel {} was tried for {problem}; the next attempt does without it: {error}",
+            candidate.name
+        );
+        return Err(first_line(&error.to_string()));
+    }
+    let first = began.elapsed().as_secs_f64();
+    let found = end::<D>(&out);
+    match wanted {
+        None => *wanted = Some(found),
+        Some(wanted) => {
+            let apart = apart(found, wanted.clone());
+            if apart > APART {
+                return Err(format!(
+                    "its result differs from that of the first kernel by {apart:.1e} of the norm"
+                ));
+            }
+        }
+    }
+    let mut fastest = f64::INFINITY;
+    for _ in 0..LAUNCHES {
+        let seconds = timed(candidate, problem, lhs, rhs, &out)?;
+        fastest = fastest.min(seconds);
+        if best.is_some_and(|best| seconds > HOPELESS * best) {
+            break;
+        }
+    }
+    Ok(Times { first, fastest })
+}
+
+/// Seconds of a launch, on the device.
+fn timed(
+    candidate: Candidate,
+    problem: &Problem,
+    lhs: &Values,
+    rhs: &Values,
+    out: &Values,
+) -> Result<f64, String> {
+    let work = || launch(candidate, problem, lhs, rhs, out);
+    let (launched, duration) = lhs.client.profile(work, candidate.name).map_err(|error| error.to_string())?;
+    launched?;
+    let ticks = block_on(duration.resolve()).ok_or("the device measured no time")?;
+    Ok(ticks.duration().as_secs_f64())
+}
+
+/// The first of these kernels that the device accepts, and the product as it computes it.
+fn first_that_runs(
+    candidates: impl Iterator<Item = Candidate>,
+    problem: &Problem,
+    lhs: &Values,
+    rhs: &Values,
+) -> (Candidate, Values) {
+    let out = room(lhs, rhs);
+    let mut refusals = Vec::new();
+    for candidate in candidates {
+        match launch(candidate, problem, lhs, rhs, &out) {
+            Ok(()) => return (candidate, out),
+            Err(error) => refusals.push(format!("{}: {error}", candidate.name)),
+        }
+    }
+    panic!("no kernel computes {problem}: {}", refusals.join("; "))
+}
+
+/// Queues a kernel. An `Err` where the device cannot run it; one that does not compile is told by a later read of `out`.
+fn launch(
+    candidate: Candidate,
+    problem: &Problem,
+    lhs: &Values,
+    rhs: &Values,
+    out: &Values,
+) -> Result<(), String> {
+    let elements = problem.elements();
+    let [left, right] = [(lhs, elements.lhs), (rhs, elements.rhs)]
+        .map(|(side, element)| InputBinding::new(side.clone().binding(), element));
+    let mut types = MatmulElems::from_globals(&elements);
+    let strategy = candidate.strategy().into();
+    launch_ref(&strategy, &out.client, left, right, out.clone().binding(), &mut types)
+        .map_err(|error| first_line(&format!("{error:?}")))
+}
+
+/// Memory for the product of two factors, whose rows may be further apart than they are long.
+fn room(lhs: &Values, rhs: &Values) -> Values {
+    burn_cubecl::kernel::matmul::init_matmul_output(lhs, rhs, lhs.dtype)
+}
+
+/// The last rows of the last matrix, in f32.
+fn end<const D: usize>(out: &Values) -> Tensor<1> {
+    let out: Tensor<D> = Tensor::from_primitive::<Cube>(out.clone());
+    let sides = out.dims();
+    let mut part = out;
+    for (dimension, side) in sides.into_iter().enumerate().take(D - 1) {
+        let length = if dimension == D - 2 { side.min(ROWS) } else { 1 };
+        part = part.narrow(dimension, side - length, length);
+    }
+    part.cast(FloatDType::F32).flatten::<1>(0, D - 1)
+}
+
+/// How far values are from others, relative to the norm of those; 0 where that is not finite.
+fn apart(found: Tensor<1>, wanted: Tensor<1>) -> f64 {
+    let squares = |values: Tensor<1>| (values.clone() * values).sum();
+    let both = Tensor::cat(vec![squares(found - wanted.clone()), squares(wanted)], 0);
+    let both: Vec<f32> = both.into_data().try_to_vec().unwrap_or_default();
+    let [difference, norm] = <[f32; 2]>::try_from(both).unwrap_or_default().map(f64::from);
+    if !norm.is_finite() {
+        return 0.0;
+    }
+    // Also where the result has values that are no numbers.
+    let relative = (difference / norm.max(f64::MIN_POSITIVE)).sqrt();
+    if difference == 0.0 {
+        0.0
+    } else if relative.is_nan() {
+        f64::INFINITY
+    } else {
+        relative
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().chars().take(300).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::tests::gpu;
+    use burn::tensor::TensorData;
+    use dtrain_protocol::order::mix;
+
+    fn tensor(seed: u64, shape: [usize; 3], device: &Device) -> Tensor<3> {
+        let count = shape.iter().product::<usize>() as u64;
+        let data = (0..count).map(|at| (mix(seed, at) % 2000) as f32 / 1000.0 - 1.0);
+        Tensor::from_data(TensorData::new(data.collect::<Vec<_>>(), shape), device)
+    }
+
+    /// The factors of a product whose sides fill no tile, each in both orders of memory, on a device and on the host.
+    fn factors(device: &Device) -> Vec<[Tensor<3>; 2]> {
+        let [lhs, rhs] = [tensor(1, [2, 50, 70], device), tensor(2, [2, 70, 33], device)];
+        let [left, right] = [tensor(1, [2, 70, 50], device), tensor(2, [2, 33, 70], device)];
+        vec![[lhs.clone(), rhs.clone()], [left.transpose(), rhs], [lhs, right.transpose()]]
+    }
+
+    fn difference(found: Tensor<3>, wanted: Tensor<3>) -> f64 {
+        let [found, wanted]: [Vec<f32>; 2] =
+            [found, wanted].map(|values| values.cast(FloatDType::F32).into_data().try_to_vec().unwrap());
+        assert_eq!(found.len(), wanted.len());
+        let apart = |(found, wanted): (&f32, &f32)| f64::from((found - wanted).abs());
+        found.iter().zip(&wanted).map(apart).fold(0.0, f64::max)
+    }
+
+    #[test]
+    fn every_candidate_that_a_device_accepts_computes_the_product() {
+        let Some(device) = gpu() else { return };
+        for (device_side, host_side) in factors(&device).into_iter().zip(factors(&Device::flex())) {
+            let [lhs, rhs] = host_side;
+            let wanted = lhs.matmul(rhs);
+            let [lhs, rhs] = device_side.map(values);
+            let problem = Problem::of(&lhs, &rhs);
+            let mut ran = Vec::new();
+            for candidate in CANDIDATES {
+                let out = room(&lhs, &rhs);
+                let launched = launch(candidate, &problem, &lhs, &rhs, &out);
+                if launched.is_ok() && block_on(lhs.client.sync_buffers([&out.handle])).is_ok() {
+                    let found = difference(Tensor::from_primitive::<Cube>(out), wanted.clone());
+                    assert!(found < 1e-4, "{} for {problem} differs by {found}", candidate.name);
+                    ran.push(candidate.name);
+                }
+            }
+            assert!(ran.contains(&"unit") && ran.contains(&"naive"), "{problem}: {ran:?}");
+        }
+    }
+
+    #[test]
+    fn the_fastest_candidate_is_chosen_once_and_known_to_the_next_process() {
+        let Some(device) = gpu() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let [lhs, rhs] = factors(&device).remove(0);
+        let wanted = lhs.clone().matmul(rhs.clone());
+        let of_process = || Tuning {
+            limit: Duration::from_secs(600),
+            folder: Some(folder.path().to_owned()),
+            ..Tuning::with_table(folder.path(), "a device")
+        };
+        let mut first = of_process();
+        for _ in 0..2 {
+            let out = first.product::<3>(values(lhs.clone()), values(rhs.clone()));
+            assert!(difference(Tensor::from_primitive::<Cube>(out), wanted.clone()) < 1e-4);
+        }
+        assert_eq!((first.tuned, first.chosen.len()), (1, 1));
+        let choice = first.table.products.values().next().expect("a product").clone();
+        assert!(choice.is_complete && choice.tried.len() > 2, "{choice:?}");
+        let fastest = choice.tried.iter().filter_map(|one| Some((one.seconds?, &one.kernel)));
+        assert_eq!(fastest.min_by(|a, b| a.0.total_cmp(&b.0)).expect("one ran").1, &choice.kernel);
+        let mut second = of_process();
+        let out = second.product::<3>(values(lhs), values(rhs));
+        assert!(difference(Tensor::from_primitive::<Cube>(out), wanted) < 1e-4);
+        let report = second.report().expect("kernels are chosen");
+        assert_eq!((report.tuned, report.known, report.untuned), (0, 1, 0));
+    }
+
+    #[test]
+    fn when_time_is_over_a_product_takes_the_kernel_of_a_similar_one() {
+        let Some(device) = gpu() else { return };
+        let mut tuning = Tuning { limit: Duration::from_nanos(1), ..Tuning::of(&device) };
+        let pair = |rows| [tensor(1, [1, rows, 40], &device), tensor(2, [1, 40, 24], &device)].map(values);
+        let [lhs, rhs] = pair(20);
+        drop(tuning.product::<3>(lhs, rhs));
+        let own =
+            *tuning.chosen.values().next().expect("the first candidate was tried, however short the time");
+        let choice = tuning.table.products.values().next().expect("a product");
+        assert!(!choice.is_complete && choice.tried.len() == 1, "{choice:?}");
+        let [lhs, rhs] = pair(30);
+        drop(tuning.product::<3>(lhs, rhs));
+        assert_eq!((tuning.tuned, tuning.untuned), (1, 1));
+        assert!(tuning.chosen.len() == 2 && tuning.chosen.values().all(|candidate| *candidate == own));
+    }
+
+    #[test]
+    fn a_result_that_differs_is_told_from_rounding() {
+        let host = Device::flex();
+        let values = |data: [f32; 3]| Tensor::<1>::from_floats(data, &host);
+        assert!(apart(values([1.0, 2.0, 3.001]), values([1.0, 2.0, 3.0])) < APART);
+        assert!(apart(values([1.0, 2.0, 0.0]), values([1.0, 2.0, 3.0])) > APART);
+        assert!(apart(values([1.0, f32::NAN, 3.0]), values([1.0, 2.0, 3.0])) > APART);
+        assert!(apart(values([0.0; 3]), values([0.0; 3])) == 0.0, "as on a device that computes nothing");
+        assert!(apart(values([1.0; 3]), values([f32::INFINITY; 3])) == 0.0, "nothing to compare with");
+    }
+}
