@@ -81,10 +81,15 @@ pub(crate) fn step(
         run.totals = StepTotals { square, ..flags };
         run.begin_batch();
         run.follow(passes, stream)?;
-        let Replica { stage, reduction, outer, loss_scale, noise, mesh, .. } = &mut *run.replica;
+        let Replica { stage, reduction, outer, mesh, .. } = &mut *run.replica;
         if outer.is_none() {
             reduction.leave(stage.gradients(), mesh);
         }
+        if run.replica.reduction.is_of_device() {
+            run.send_totals();
+            run.spent(Phase::Backward);
+        }
+        let Replica { stage, loss_scale, noise, .. } = &mut *run.replica;
         if let Some(noise) = noise {
             noise.measure(stage.gradients(), loss_scale.as_ref().map_or(1.0, LossScale::scale));
         }
@@ -92,10 +97,6 @@ pub(crate) fn step(
             scale.leave();
         }
         run.spent(Phase::Optimizer);
-        if run.replica.reduction.is_of_device() {
-            run.send_totals();
-            run.spent(Phase::Backward);
-        }
     }
     run.follow(end, stream)?;
     Ok(StepOutcome { times: run.watch.times(), ..run.outcome })
