@@ -81,10 +81,15 @@ pub(crate) fn step(
         run.totals = StepTotals { square, ..flags };
         run.begin_batch();
         run.follow(passes, stream)?;
-        let Replica { stage, reduction, outer, loss_scale, noise, mesh, .. } = &mut *run.replica;
+        let Replica { stage, reduction, outer, mesh, .. } = &mut *run.replica;
         if outer.is_none() {
             reduction.leave(stage.gradients(), mesh);
         }
+        if run.replica.reduction.is_of_device() {
+            run.send_totals();
+            run.spent(Phase::Backward);
+        }
+        let Replica { stage, loss_scale, noise, .. } = &mut *run.replica;
         if let Some(noise) = noise {
             noise.measure(stage.gradients(), loss_scale.as_ref().map_or(1.0, LossScale::scale));
         }
@@ -190,7 +195,7 @@ impl Run<'_, '_> {
     }
 
     fn backward(&mut self, pass: Pass, last: Last) -> Phase {
-        self.send_totals(last);
+        self.before_last(last);
         let weight = self.weight();
         let Replica { stage, reduction, outer, messages, mesh, .. } = &mut *self.replica;
         let is_final = last.of_chunk && outer.is_none();
@@ -215,7 +220,7 @@ impl Run<'_, '_> {
     }
 
     fn backward_weights(&mut self, pass: Pass, last: Last) -> Phase {
-        self.send_totals(last);
+        self.before_last(last);
         let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
         let is_final = last.of_chunk && outer.is_none();
         stage.backward_weights(pass, &mut |unit, gradients| {
@@ -224,13 +229,18 @@ impl Run<'_, '_> {
         Phase::Backward
     }
 
-    /// The loss is known before the last backward, so its sum over the ranks travels first, and gradients follow
-    /// while backward computes.
-    fn send_totals(&mut self, last: Last) {
-        if last.of_step {
-            self.totals.add(&StepTotals::of(std::mem::take(&mut self.measured).read()));
-            step_totals::send(&self.totals, self.replica.mesh.world());
+    /// The host knows the loss before the last backward, so its sum over the ranks travels first, and gradients follow while
+    /// backward computes. A device would have to be waited for in the middle of the batch: there gradients go first.
+    fn before_last(&mut self, last: Last) {
+        if last.of_step && !self.replica.reduction.is_of_device() {
+            self.send_totals();
         }
+    }
+
+    /// Reads the figures of the batch and begins to sum them over the ranks.
+    fn send_totals(&mut self) {
+        self.totals.add(&StepTotals::of(std::mem::take(&mut self.measured).read()));
+        step_totals::send(&self.totals, self.replica.mesh.world());
     }
 
     /// What the mean loss of a micro-batch on this rank counts in the loss of the batch, times the loss scale.
@@ -254,20 +264,35 @@ impl Run<'_, '_> {
     }
 
     fn reduce(&mut self) -> Result<Phase, Failure> {
+        // In the order in which they left.
+        let gradients_first = self.replica.reduction.is_of_device();
+        if gradients_first {
+            self.collect_gradients()?;
+        }
         let totals = step_totals::collect(self.replica.mesh.world())?;
         // Stages that are done early wait here for the last one.
         let is_pipeline = self.replica.mesh.pipeline().size() > 1;
         self.spent(if is_pipeline { Phase::Bubble } else { Phase::Communication });
-        let Replica { stage, reduction, outer, messages, mesh, .. } = &mut *self.replica;
-        if outer.is_none() {
-            reduction.collect(stage.gradients(), mesh)?;
+        if !gradients_first {
+            self.collect_gradients()?;
         }
+        let Replica { stage, messages, mesh, .. } = &mut *self.replica;
         tensor::sum_parts(stage, mesh.partners());
         if let Some(index) = stage.tied_across_stages() {
             stage.gradients().change(index, |values| messages.sum_with_other_end(values));
         }
         self.outcome.totals = totals;
         if totals.loss().is_finite() { Ok(Phase::Communication) } else { Err(self.not_finite("the loss")) }
+    }
+
+    /// Waits for the sums of the gradients of the oldest batch that left.
+    fn collect_gradients(&mut self) -> Result<(), Failure> {
+        let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
+        if outer.is_none() {
+            reduction.collect(stage.gradients(), mesh)?;
+        }
+        self.spent(Phase::Communication);
+        Ok(())
     }
 
     /// Clips and applies. Unless the gradient is finite, nothing is applied and error feedback forgets the batch; that is

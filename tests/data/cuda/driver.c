@@ -6,15 +6,19 @@
    STAND_IN_COUNTS   the file to which a process that opened the device appends its counts as it ends: one line of JSON
    STAND_IN_SM       the compute capability [default: 80]
    STAND_IN_DEVICES  the number of devices [default: 1]
+   STAND_IN_LOG      the file to which launches, copies, events, waits and allocations are appended as they are asked for: one line of
+                     JSON each, with process and thread
 
    Device memory is a range of addresses without anything behind them: whoever follows a device pointer on the host crashes, as on a GPU. */
 
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 typedef int Result;
@@ -96,6 +100,104 @@ __attribute__((destructor)) static void at_end(void) {
     free(line);
 }
 
+/* ------------------------------------------------------------------------------------------------------------------- log */
+
+static int log_file = -1;
+static void open_log(void) {
+    const char *path = getenv("STAND_IN_LOG");
+    if (path && (log_file = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600)) < 0) perror(path);
+}
+
+static int is_logged(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, open_log);
+    return log_file >= 0;
+}
+
+/* Appends a call and what follows it, in one write, so that lines of several threads and processes stay whole. */
+static void say(const char *call, const char *format, ...) {
+    char line[4096];
+    va_list arguments;
+    if (!is_logged()) return;
+    int used = snprintf(line, sizeof line, "{\"process\": %d, \"thread\": %ld, \"call\": \"%s\"", (int)getpid(),
+                        (long)syscall(SYS_gettid), call);
+    va_start(arguments, format);
+    used += vsnprintf(line + used, sizeof line - (size_t)used - 2, format, arguments);
+    va_end(arguments);
+    if (used > (int)sizeof line - 3) used = (int)sizeof line - 3;
+    used += snprintf(line + used, 3, "}\n");
+    if (write(log_file, line, (size_t)used) != used) perror("STAND_IN_LOG");
+}
+
+static void say_wait(const char *call, const void *stream, const void *event) {
+    say(call, ", \"stream\": %zu, \"event\": %zu", (size_t)stream, (size_t)event);
+}
+
+static void say_memory(const char *call, Pointer pointer, size_t bytes, const void *stream) {
+    say(call, ", \"pointers\": [%zu], \"bytes\": %zu, \"stream\": %zu", (size_t)pointer, bytes, (size_t)stream);
+}
+
+static void say_copy(const char *call, Pointer to, Pointer from, size_t bytes, const void *stream) {
+    say(call, ", \"to\": %zu, \"from\": %zu, \"bytes\": %zu, \"stream\": %zu", (size_t)to, (size_t)from, bytes, (size_t)stream);
+}
+
+/* What NVRTC made of a module, and which parameters of a function are addresses: bit 0 is the first parameter. */
+static struct Image { const void *module; char *text; struct Image *next; } *images;
+static struct Function { const void *function; uint64_t addresses; struct Function *next; } *functions;
+
+static void keep_image(const void *module, const char *text) {
+    struct Image *image = is_logged() ? malloc(sizeof *image) : NULL;
+    if (!image) return;
+    pthread_mutex_lock(&counting);
+    *image = (struct Image){module, strdup(text), images};
+    images = image;
+    pthread_mutex_unlock(&counting);
+}
+
+/* The parameters of `.entry NAME(.param .u64 .ptr .align 1 NAME_param_0, .param .align 8 .b8 NAME_param_1[16])` that are addresses. */
+static uint64_t addresses_of(const char *text, const char *name) {
+    const size_t length = strlen(name);
+    uint64_t addresses = 0;
+    for (const char *at = text; at && (at = strstr(at, ".entry ")) != NULL;) {
+        at += strlen(".entry ");
+        if (strncmp(at, name, length) != 0 || at[length] != '(') continue;
+        const char *end = strchr(at, ')');
+        for (int index = 0; index < 64 && (at = strstr(at, ".param ")) != NULL && at < end; index++) {
+            at += strlen(".param ");
+            if (strncmp(at, ".u64", 4) == 0) addresses |= (uint64_t)1 << index;
+        }
+        break;
+    }
+    return addresses;
+}
+
+static void keep_function(const void *function, const void *module, const char *name) {
+    struct Function *kept = is_logged() ? malloc(sizeof *kept) : NULL;
+    if (!kept) return;
+    pthread_mutex_lock(&counting);
+    const struct Image *image = images;
+    while (image && image->module != module) image = image->next;
+    *kept = (struct Function){function, image ? addresses_of(image->text, name) : 0, functions};
+    functions = kept;
+    pthread_mutex_unlock(&counting);
+}
+
+static void say_launch(const void *function, const void *stream, void **arguments) {
+    char pointers[1024] = "";
+    int used = 0;
+    if (!is_logged()) return;
+    pthread_mutex_lock(&counting);
+    const struct Function *kept = functions;
+    while (kept && kept->function != function) kept = kept->next;
+    pthread_mutex_unlock(&counting);
+    for (int index = 0; kept && index < 64 && used < (int)sizeof pointers - 24; index++)
+        if (kept->addresses >> index & 1)
+            used += snprintf(pointers + used, sizeof pointers - (size_t)used, "%s%zu", used ? ", " : "",
+                             (size_t)*(const Pointer *)arguments[index]);
+    say("cuLaunchKernel", ", \"kernel\": \"%.200s\", \"stream\": %zu, \"pointers\": [%s]", (const char *)function, (size_t)stream,
+        pointers);
+}
+
 /* ---------------------------------------------------------------------------------------------------------------- device */
 
 static int capability(void) {
@@ -147,7 +249,7 @@ Result cuDevicePrimaryCtxRelease_v2(int device) { return DONE; }
 Result cuCtxSetCurrent(void *context) { current = context; return DONE; }
 Result cuCtxGetCurrent(void **context) { *context = current; return DONE; }
 Result cuCtxGetStreamPriorityRange(int *least, int *greatest) { *least = *greatest = 0; return DONE; }
-Result cuCtxSynchronize(void) { count(&synchronisations); return DONE; }
+Result cuCtxSynchronize(void) { say_wait("cuCtxSynchronize", NULL, NULL); count(&synchronisations); return DONE; }
 
 /* ---------------------------------------------------------------------------------------------------------------- memory */
 
@@ -161,18 +263,40 @@ static Result allocate(Pointer *pointer, size_t bytes) {
     return DONE;
 }
 
-Result cuMemAlloc_v2(Pointer *pointer, size_t bytes) { return allocate(pointer, bytes); }
-Result cuMemAllocAsync(Pointer *pointer, size_t bytes, void *stream) { return allocate(pointer, bytes); }
-Result cuMemFree_v2(Pointer pointer) { return DONE; }
-Result cuMemFreeAsync(Pointer pointer, void *stream) { return DONE; }
+Result cuMemAllocAsync(Pointer *pointer, size_t bytes, void *stream) {
+    const Result result = allocate(pointer, bytes);
+    if (result == DONE) say_memory("cuMemAlloc", *pointer, bytes, stream);
+    return result;
+}
+
+Result cuMemAlloc_v2(Pointer *pointer, size_t bytes) { return cuMemAllocAsync(pointer, bytes, NULL); }
+Result cuMemFreeAsync(Pointer pointer, void *stream) { say_memory("cuMemFree", pointer, 0, stream); return DONE; }
+Result cuMemFree_v2(Pointer pointer) { return cuMemFreeAsync(pointer, NULL); }
 Result cuMemAllocHost_v2(void **pointer, size_t bytes) {
     count(&host_allocations);
     return posix_memalign(pointer, 512, bytes ? bytes : 1) ? NO_MEMORY : DONE;
 }
 Result cuMemFreeHost(void *pointer) { free(pointer); return DONE; }
-Result cuMemcpyHtoDAsync_v2(Pointer to, const void *from, size_t bytes, void *stream) { copy(&uploads, bytes); return DONE; }
-Result cuMemcpyDtoHAsync_v2(void *to, Pointer from, size_t bytes, void *stream) { memset(to, 0, bytes); copy(&downloads, bytes); return DONE; }
-Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, void *stream) { copy(&moves, bytes); return DONE; }
+
+Result cuMemcpyHtoDAsync_v2(Pointer to, const void *from, size_t bytes, void *stream) {
+    say_copy("upload", to, 0, bytes, stream);
+    copy(&uploads, bytes);
+    return DONE;
+}
+
+Result cuMemcpyDtoHAsync_v2(void *to, Pointer from, size_t bytes, void *stream) {
+    say_copy("download", 0, from, bytes, stream);
+    memset(to, 0, bytes);
+    copy(&downloads, bytes);
+    return DONE;
+}
+
+Result cuMemcpyDtoDAsync_v2(Pointer to, Pointer from, size_t bytes, void *stream) {
+    say_copy("move", to, from, bytes, stream);
+    copy(&moves, bytes);
+    return DONE;
+}
+
 Result cuMemcpyHtoD_v2(Pointer to, const void *from, size_t bytes) { return cuMemcpyHtoDAsync_v2(to, from, bytes, NULL); }
 Result cuMemcpyDtoH_v2(void *to, Pointer from, size_t bytes) { return cuMemcpyDtoHAsync_v2(to, from, bytes, NULL); }
 Result cuMemsetD8_v2(Pointer to, unsigned char value, size_t bytes) { return DONE; }
@@ -184,6 +308,8 @@ struct Copy2D { struct Side from, to; size_t width, height; };
 
 Result cuMemcpy2DAsync_v2(const struct Copy2D *rows, void *stream) {
     const size_t bytes = rows->width * rows->height;
+    say_copy(rows->to.kind == 1 ? "download" : rows->from.kind == 1 ? "upload" : "move", rows->to.kind == 1 ? 0 : rows->to.device,
+             rows->from.kind == 1 ? 0 : rows->from.device, bytes, stream);
     if (rows->to.kind != 1) {
         copy(rows->from.kind == 1 ? &uploads : &moves, bytes);
         return DONE;
@@ -204,25 +330,38 @@ static void *handle(void) {
 Result cuStreamCreate(void **stream, unsigned flags) { *stream = handle(); return DONE; }
 Result cuStreamCreateWithPriority(void **stream, unsigned flags, int priority) { *stream = handle(); return DONE; }
 Result cuStreamDestroy_v2(void *stream) { return DONE; }
-Result cuStreamSynchronize(void *stream) { count(&synchronisations); return DONE; }
-Result cuStreamWaitEvent(void *stream, void *event, unsigned flags) { return DONE; }
+Result cuStreamSynchronize(void *stream) { say_wait("cuStreamSynchronize", stream, NULL); count(&synchronisations); return DONE; }
+Result cuStreamWaitEvent(void *stream, void *event, unsigned flags) { say_wait("cuStreamWaitEvent", stream, event); return DONE; }
 Result cuStreamQuery(void *stream) { return DONE; }
 Result cuEventCreate(void **event, unsigned flags) { *event = handle(); return DONE; }
 Result cuEventDestroy_v2(void *event) { return DONE; }
-Result cuEventRecord(void *event, void *stream) { return DONE; }
-Result cuEventSynchronize(void *event) { count(&synchronisations); return DONE; }
-Result cuEventQuery(void *event) { return DONE; }
+Result cuEventRecord(void *event, void *stream) { say_wait("cuEventRecord", stream, event); return DONE; }
+Result cuEventSynchronize(void *event) { say_wait("cuEventSynchronize", NULL, event); count(&synchronisations); return DONE; }
+Result cuEventQuery(void *event) { say_wait("cuEventQuery", NULL, event); return DONE; }
 /* As if everything between two events took a millisecond. */
 Result cuEventElapsedTime(float *milliseconds, void *from, void *to) { *milliseconds = 1.0f; return DONE; }
 Result cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) { return cuEventElapsedTime(milliseconds, from, to); }
 
-Result cuModuleLoadData(void **module, const void *image) { count(&kernels); *module = handle(); return DONE; }
+
+Result cuModuleLoadData(void **module, const void *image) {
+    count(&kernels);
+    *module = handle();
+    keep_image(*module, image);
+    return DONE;
+}
+
 Result cuModuleUnload(void *module) { return DONE; }
 /* A function is its name. */
-Result cuModuleGetFunction(void **function, void *module, const char *name) { *function = strdup(name); return *function ? DONE : NO_MEMORY; }
+Result cuModuleGetFunction(void **function, void *module, const char *name) {
+    if ((*function = strdup(name)) == NULL) return NO_MEMORY;
+    keep_function(*function, module, name);
+    return DONE;
+}
+
 Result cuFuncSetAttribute(void *function, int attribute, int value) { return DONE; }
 Result cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                       void *stream, void **arguments, void **more) {
+    say_launch(function, stream, arguments);
     tally(&launches, function, 0);
     return DONE;
 }

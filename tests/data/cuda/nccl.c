@@ -5,6 +5,7 @@
    STAND_IN_NCCL        the file to which every call is appended: one line of JSON
    STAND_IN_NCCL_FAIL   NAME:N:CODE: the N-th call of function NAME in a process fails with CODE
    STAND_IN_NCCL_RELEASE   the version [default: 22703]
+   STAND_IN_NCCL_TAKES  milliseconds that a collective is in progress [default: 0]
 
    Signatures as in nccl.h of NCCL 2.14 and later. Communicators do not block: their first state is "in progress". */
 
@@ -14,18 +15,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 typedef int Result;
 enum { SUCCESS = 0, INVALID_ARGUMENT = 4, IN_PROGRESS = 7 };
 struct Id { unsigned char bytes[128]; };
 struct Config { size_t size; unsigned magic, version; int blocking; };
-struct Comm { int rank, ranks, looks; unsigned id; };
+struct Comm { int rank, ranks, looks; unsigned id; long long done; };
 
 static void record(const char *format, ...) {
     const char *path = getenv("STAND_IN_NCCL");
     char line[512];
-    int used = snprintf(line, sizeof line, "{\"process\": %d, ", (int)getpid());
+    int used = snprintf(line, sizeof line, "{\"process\": %d, \"thread\": %ld, ", (int)getpid(), (long)syscall(SYS_gettid));
     va_list arguments;
     if (!path) return;
     va_start(arguments, format);
@@ -47,12 +50,22 @@ static Result fails(const char *name) {
     return __atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) == call ? code : SUCCESS;
 }
 
-static Result collective(const char *name, const struct Comm *comm, size_t count, int type, int peer, const void *from,
+static long long milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return now.tv_sec * 1000LL + now.tv_nsec / 1000000;
+}
+
+static Result collective(const char *name, struct Comm *comm, size_t count, int type, int peer, const void *from,
                          const void *to, void *stream) {
     record("\"call\": \"%s\", \"id\": %u, \"rank\": %d, \"ranks\": %d, \"count\": %zu, \"type\": %d, \"peer\": %d, \"from\": %zu, "
            "\"to\": %zu, \"stream\": %zu", name, comm->id, comm->rank, comm->ranks, count, type, peer, (size_t)from, (size_t)to,
            (size_t)stream);
-    return fails(name);
+    const char *takes = getenv("STAND_IN_NCCL_TAKES");
+    const Result code = fails(name);
+    if (!takes || code != SUCCESS) return code;
+    comm->done = milliseconds() + atoi(takes);
+    return IN_PROGRESS;
 }
 
 Result ncclGetVersion(int *version) {
@@ -85,7 +98,7 @@ Result ncclCommInitRankConfig(struct Comm **made, int ranks, struct Id id, int r
 }
 
 Result ncclCommGetAsyncError(struct Comm *comm, Result *state) {
-    *state = comm->looks++ == 0 ? IN_PROGRESS : SUCCESS;
+    *state = comm->looks++ == 0 || milliseconds() < comm->done ? IN_PROGRESS : SUCCESS;
     return SUCCESS;
 }
 

@@ -1,23 +1,27 @@
 //! What GPUs ask of NCCL, on the stand-in `tests/data/cuda/nccl.c`: ranks, counts, types, streams and order of every call. The real
 //! library is loaded where its package is installed.
 
+mod buckets;
+
 use super::{Device, before, words};
 use dtrain_skip::skip;
 use dtrain_tests::{House, root};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// `ncclFloat32`.
 const F32: i32 = 7;
 const STEPS: usize = 6;
 
-/// A call, as the stand-in writes it.
+/// A call of NCCL or of the driver, as the stand-ins write it.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 struct Call {
     process: u32,
+    thread: u64,
     call: String,
     /// Of the communicator.
     id: u32,
@@ -29,6 +33,13 @@ struct Call {
     stream: u64,
     from: u64,
     to: u64,
+    event: u64,
+    /// Of a launch.
+    kernel: String,
+    /// Arguments of a launch; what is allocated or freed.
+    pointers: Vec<u64>,
+    /// That are allocated or copied.
+    bytes: u64,
 }
 
 impl Call {
@@ -48,23 +59,34 @@ fn compile(device: &Device) {
     assert!(output.status.success(), "{}", words(&output));
 }
 
-/// Runs the tiny recipe on two GPUs with a layout; the calls of each process that called NCCL, in their order.
-fn train(device: &Device, settings: &[&str], environment: &[(&str, &str)]) -> (Output, Vec<Vec<Call>>) {
-    let house = House::default();
+/// A run of the tiny recipe on two GPUs with a layout, and the file to which its calls of NCCL go.
+fn training(device: &Device, house: &House, settings: &[&str]) -> (Command, PathBuf) {
     let record = house.file("nccl", "");
     let settings = [&["cluster.ranks=2", "train.precision=\"f32\""], settings].concat();
-    let mut command = device.command(&house, "run", &settings, STEPS as u64);
-    command.env("STAND_IN_DEVICES", "2").env("STAND_IN_NCCL", &record).envs(environment.iter().copied());
-    let output = command.output().expect("the program starts");
+    let mut command = device.command(house, "run", &settings, STEPS as u64);
+    command.env("STAND_IN_DEVICES", "2").env("STAND_IN_NCCL", &record);
+    (command, record)
+}
+
+/// The calls of each process in a file, in their order; processes that called NCCL by their ranks.
+fn calls(record: &Path) -> Vec<Vec<Call>> {
     let mut by_process = BTreeMap::<u32, Vec<Call>>::new();
-    for line in fs::read_to_string(&record).expect("the file is ours").lines() {
+    for line in fs::read_to_string(record).expect("the file is ours").lines() {
         let call: Call = serde_json::from_str(line).expect("calls are JSON");
         by_process.entry(call.process).or_default().push(call);
     }
     let mut processes: Vec<_> = by_process.into_values().collect();
     let rank = |calls: &Vec<Call>| calls.iter().find(|call| call.ranks > 0).map(|call| call.rank);
     processes.sort_by_key(rank);
-    (output, processes)
+    processes
+}
+
+/// Runs the tiny recipe on two GPUs with a layout; the calls of each process that called NCCL, in their order.
+fn train(device: &Device, settings: &[&str], environment: &[(&str, &str)]) -> (Output, Vec<Vec<Call>>) {
+    let house = House::default();
+    let (mut command, record) = training(device, &house, settings);
+    let output = command.envs(environment.iter().copied()).output().expect("the program starts");
+    (output, calls(&record))
 }
 
 /// Both processes of a run that ended well, each with its rank, one communicator and one stream, all values f32.
@@ -105,12 +127,19 @@ fn gpus_of_replicas_sum_gradients_by_nccl() {
     assert_eq!(sums, sequence(&second), "both ranks call the same, in the same order");
     assert!(sums.iter().all(|(call, ..)| *call == "ncclAllReduce"), "{sums:?}");
     assert!(first.iter().all(|call| call.from == call.to), "sums take the place of what is summed");
-    // Embedding and head, positions, the last norm; and of each block two norms, four matrices of attention and two of the
-    // feed-forward layer, each with what is added to it.
-    let [w, f, vocabulary, context, layers] = [32, 128, 256, 32, 2];
+    assert_eq!(
+        sums,
+        vec![("ncclAllReduce", parameters(32, 2), -1); STEPS],
+        "a bucket of all gradients in each step"
+    );
+}
+
+/// Parameters of the tiny recipe's model in this width: embedding and head, positions, the last norm; and of each block two norms,
+/// four matrices of attention and two of the feed-forward layer, each with what is added to it.
+fn parameters(w: usize, layers: usize) -> usize {
+    let [f, vocabulary, context] = [4 * w, 256, 32];
     let block = 2 * 2 * w + 4 * (w * w + w) + (w * f + f) + (f * w + w);
-    let model: usize = vocabulary * w + context * w + layers * block + 2 * w;
-    assert_eq!(sums, vec![("ncclAllReduce", model, -1); STEPS], "a bucket of all gradients in each step");
+    vocabulary * w + context * w + layers * block + 2 * w
 }
 
 #[test]

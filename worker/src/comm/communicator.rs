@@ -4,6 +4,29 @@ use super::{CommError, Group, Incoming, Outgoing, Waits};
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::Placement;
 
+/// Values on a device that one thread gives to another, which sums them: made by the thread that queued the kernels which write them,
+/// before it queues others.
+pub struct Queued(Values);
+
+enum Values {
+    /// Reads by any thread come after these kernels.
+    Tensor(Tensor<1>),
+    /// Each thread has a stream of its own, and a read need not wait for the kernels of another thread.
+    #[cfg(feature = "cuda")]
+    Cuda(super::nccl::Queued),
+}
+
+impl Queued {
+    /// `Err` where the values cannot be found on the device.
+    pub fn of(values: Tensor<1>) -> Result<Self, CommError> {
+        #[cfg(feature = "cuda")]
+        if super::nccl::is_of_cuda(&values) {
+            return Ok(Self(Values::Cuda(super::nccl::Queued::of(values)?)));
+        }
+        Ok(Self(Values::Tensor(values)))
+    }
+}
+
 /// How the devices of the ranks of an attempt reach each other.
 #[derive(Default)]
 pub struct DeviceLinks {
@@ -84,11 +107,23 @@ impl Communicator {
     pub fn all_reduce(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
         #[cfg(feature = "cuda")]
         if let Some(nccl) = &mut self.nccl {
-            return nccl.all_reduce(values);
+            return nccl.all_reduce(super::nccl::Queued::of(values)?);
         }
         let (device, mut values) = fetch(values);
         self.host.all_reduce(&mut values)?;
         Ok(put(values, &device))
+    }
+
+    /// As [`Communicator::all_reduce`], of values whose kernels another thread queued.
+    pub fn all_reduce_queued(&mut self, values: Queued) -> Result<Tensor<1>, CommError> {
+        match values.0 {
+            Values::Tensor(values) => self.all_reduce(values),
+            #[cfg(feature = "cuda")]
+            Values::Cuda(values) => match &mut self.nccl {
+                Some(nccl) => nccl.all_reduce(values),
+                None => self.all_reduce(values.wait()?),
+            },
+        }
     }
 
     /// This rank's part of the sum of `values` over the ranks; their number divides that of the values.

@@ -14,7 +14,7 @@ mod heart;
 #[cfg(feature = "cuda")]
 pub mod nccl;
 
-pub use communicator::{Communicator, DeviceLinks};
+pub use communicator::{Communicator, DeviceLinks, Queued};
 pub use error::CommError;
 pub use heart::{Progress, Waits};
 

@@ -4,7 +4,7 @@
 //! follow the same actions.
 
 use super::sync::{self, Half};
-use crate::comm::{CommError, Communicator, Group};
+use crate::comm::{CommError, Communicator, Group, Queued};
 use burn::tensor::Tensor;
 use dtrain_protocol::Failure;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,14 @@ enum Collective {
     Barrier,
 }
 
-/// Values that are summed, gathered or scattered.
+/// What the thread is to do.
+enum Work {
+    Host(Collective, Vec<f32>),
+    /// An all-reduce of values on a device, unless they were not found there.
+    Device(Result<Queued, CommError>),
+}
+
+/// What a collective gave.
 #[derive(Debug)]
 enum Buffer {
     Host(Vec<f32>),
@@ -42,7 +49,7 @@ pub struct CommQueue {
     ranks: u32,
     /// Bytes sent, up to the last collective that is done.
     sent: Arc<AtomicU64>,
-    collectives: Sender<(Collective, Buffer)>,
+    collectives: Sender<Work>,
     /// Behind a lock, so that those who share a queue may be on several threads.
     done: Mutex<Receiver<Result<Buffer, CommError>>>,
     /// Nanoseconds spent in [`CommQueue::wait`].
@@ -90,9 +97,10 @@ impl CommQueue {
         self.send(Collective::AllReduce, values);
     }
 
-    /// As [`CommQueue::start_all_reduce`], of values on a device; [`CommQueue::wait_for_tensor`] gives the sum.
+    /// As [`CommQueue::start_all_reduce`], of values on a device, whose kernels this thread queued; [`CommQueue::wait_for_tensor`]
+    /// gives the sum. What this thread queues later is not waited for.
     pub fn start_all_reduce_of_tensor(&self, values: Tensor<1>) {
-        drop(self.collectives.send((Collective::AllReduce, Buffer::Device(values))));
+        drop(self.collectives.send(Work::Device(Queued::of(values))));
     }
 
     /// As [`CommQueue::start_all_reduce`], with every value rounded to 16 bits on its way.
@@ -151,21 +159,23 @@ impl CommQueue {
 
     // When the thread has ended, `wait` tells why.
     fn send(&self, collective: Collective, values: Vec<f32>) {
-        drop(self.collectives.send((collective, Buffer::Host(values))));
+        drop(self.collectives.send(Work::Host(collective, values)));
     }
 }
 
 /// Runs collectives until nobody sends any more, or one fails.
 fn serve(
     mut group: Communicator,
-    inbox: &Receiver<(Collective, Buffer)>,
+    inbox: &Receiver<Work>,
     outbox: &Sender<Result<Buffer, CommError>>,
     sent: &AtomicU64,
 ) {
-    while let Ok((collective, buffer)) = inbox.recv() {
-        let done = match buffer {
-            Buffer::Device(values) => group.all_reduce(values).map(Buffer::Device),
-            Buffer::Host(mut values) => {
+    while let Ok(work) = inbox.recv() {
+        let done = match work {
+            Work::Device(values) => {
+                values.and_then(|values| group.all_reduce_queued(values)).map(Buffer::Device)
+            }
+            Work::Host(collective, mut values) => {
                 run(collective, group.host(), &mut values).map(|()| Buffer::Host(values))
             }
         };

@@ -60,6 +60,11 @@ impl Reduction {
         }
     }
 
+    /// Whether gradients are tensors of a device, which is not waited for while a batch is computed.
+    pub fn is_of_device(&self) -> bool {
+        matches!(self, Self::DeviceBuckets { .. })
+    }
+
     /// Notes that a backward has added the gradients of `unit`; `is_final` when no other follows in this step.
     /// Sends what can leave.
     pub fn finish(&mut self, unit: usize, gradients: &mut Gradients, mesh: &Mesh, is_final: bool) {

@@ -3,23 +3,28 @@
 //! The ranks meet through the group that they have already: it carries the identifier of each communicator. Values are summed in
 //! whatever order NCCL chooses, so that the last bits of a sum may differ from those of the groups on the host.
 //!
-//! CubeCL has streams of its own, which it does not show. So a collective waits until its values are there, runs on a stream of its
-//! communicator, and returns when it is done: the thread that asked waits, the kernels of other threads go on.
+//! CubeCL has a stream for each thread and shows none of them, but it records an event on the stream of a thread, and any thread may
+//! wait for that. So the thread that queued the kernels which write some values takes their address and such an event before it queues
+//! anything else, and the thread that calls NCCL, mostly another one, waits for the event: for those kernels and none that follow. The
+//! collective then runs on a stream of the communicator, beside the kernels of other threads. The host waits for its end as well, so
+//! that whoever gets the result may queue kernels that read it. CubeCL holds the memory from the moment its address is taken until the
+//! collective has ended, and after a failure for good.
 
 #![expect(unsafe_code, reason = "NCCL is a C library, and reads the memory of a device by its address")]
 
 mod library;
+mod memory;
+
+pub(super) use memory::{Queued, is_of_cuda};
 
 use super::{CommError, Group, NCCL_SWITCH, Waits};
-use burn::backend::Cube;
-use burn::backend::tensor::FloatTensor;
-use burn::tensor::{DType, Tensor};
-use cubecl::cuda::CudaRuntime;
-use cubecl_runtime::runtime::Runtime;
+use burn::tensor::Tensor;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 use dtrain_protocol::{DeviceKind, Placement};
 use library::{Comm, Config, F32, IN_PROGRESS, Library, REMOTE_ERROR, SUCCESS, SUM, Stream, UniqueId};
-use std::ffi::{CStr, c_int, c_void};
+use memory::{Memory, Written};
+use std::ffi::{CStr, c_int};
+use std::mem::ManuallyDrop;
 use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -90,7 +95,7 @@ impl Founder {
             bind.and_then(|()| self.context.new_stream()).map_err(|error| driver(OPERATION, error))?;
         let done = self.context.new_event(None).map_err(|error| driver(OPERATION, error))?;
         let (ranks, rank) = (group.size(), group.rank());
-        let [c_ranks, c_rank] = [ranks, rank].map(|number| c_int::try_from(number).unwrap_or(c_int::MAX));
+        let [c_ranks, c_rank] = [ranks, rank].map(rank_of);
         let (mut comm, mut config): (Comm, _) = (ptr::null_mut(), Config::non_blocking());
         // SAFETY: the pointers are to values that live until the call returns, and the context of the GPU is this thread's.
         let code =
@@ -125,27 +130,30 @@ impl Communicator {
     }
 
     /// The sum of `values` over the ranks.
-    pub(super) fn all_reduce(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
-        let memory = Memory::of(values)?;
-        let (at, library, comm) = (memory.pointer, self.library, self.comm);
+    pub(super) fn all_reduce(&mut self, values: Queued) -> Result<Tensor<1>, CommError> {
+        let (library, comm) = (self.library, self.comm);
         // SAFETY: the memory is this call's until it returns, and has that many values.
-        self.run("all-reduce", |stream| unsafe {
-            (library.all_reduce)(at, at, memory.values, F32, SUM, comm, stream)
-        })?;
+        let start = |memory: &Memory, stream| unsafe {
+            let at = memory.pointer();
+            (library.all_reduce)(at, at, memory.length(), F32, SUM, comm, stream)
+        };
+        let memory = self.run("all-reduce", values.memory, values.written, start)?;
         self.count(2 * memory.bytes());
         Ok(memory.tensor())
     }
 
     /// This rank's part of the sum of `values` over the ranks, which divide them evenly.
     pub(super) fn reduce_scatter(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
-        let memory = Memory::of(values)?;
-        let part = memory.values / self.ranks as usize;
+        let Queued { memory, written } = Queued::of(values)?;
+        let part = memory.length() / self.ranks as usize;
         let begin = part * self.rank as usize;
-        let (at, library, comm) = (memory.pointer, self.library, self.comm);
+        let (library, comm) = (self.library, self.comm);
         // SAFETY: as above; NCCL sums in place where the part lies in the whole.
-        self.run("reduce-scatter", |stream| unsafe {
+        let start = |memory: &Memory, stream| unsafe {
+            let at = memory.pointer();
             (library.reduce_scatter)(at, at.byte_add(4 * begin), part, F32, SUM, comm, stream)
-        })?;
+        };
+        let memory = self.run("reduce-scatter", memory, written, start)?;
         self.count(memory.bytes());
         let own = begin..begin + part;
         Ok(memory.tensor().slice([own]))
@@ -153,13 +161,16 @@ impl Communicator {
 
     /// The parts of all ranks, in their order, of which this one gives `part`; all have its length.
     pub(super) fn all_gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, CommError> {
-        let part = Memory::of(part)?;
-        let whole = Memory::of(Tensor::empty([part.values * self.ranks as usize], &part.tensor_device()))?;
+        let whole = Tensor::empty([part.dims()[0] * self.ranks as usize], &part.device());
+        let both = (Memory::of(part)?, Memory::of(whole)?);
+        // Kernels that are queued may still use what is now the room of the whole.
+        let written = both.1.written();
         let (library, comm) = (self.library, self.comm);
         // SAFETY: as above.
-        self.run("all-gather", |stream| unsafe {
-            (library.all_gather)(part.pointer, whole.pointer, part.values, F32, comm, stream)
-        })?;
+        let start = |(part, whole): &(Memory, Memory), stream| unsafe {
+            (library.all_gather)(part.pointer(), whole.pointer(), part.length(), F32, comm, stream)
+        };
+        let (_, whole) = self.run("all-gather", both, written, start)?;
         self.count(whole.bytes());
         Ok(whole.tensor())
     }
@@ -170,29 +181,33 @@ impl Communicator {
         send: Option<(u32, Tensor<1>)>,
         recv: Option<(u32, Tensor<1>)>,
     ) -> Result<Option<Tensor<1>>, CommError> {
-        const OPERATION: &str = "exchange";
-        let peer = |rank: u32| c_int::try_from(rank).unwrap_or(c_int::MAX);
-        let send =
-            send.map(|(to, values)| Memory::of(values).map(|memory| (peer(to), memory))).transpose()?;
-        let recv =
-            recv.map(|(from, room)| Memory::of(room).map(|memory| (peer(from), memory))).transpose()?;
+        let memory = |peer: Option<(u32, Tensor<1>)>| {
+            let of = |(rank, values)| Memory::of(values).map(|memory| (rank_of(rank), memory));
+            peer.map(of).transpose()
+        };
+        let (send, recv) = (memory(send)?, memory(recv)?);
+        let Some((_, any)) = send.as_ref().or(recv.as_ref()) else { return Ok(None) };
+        let written = any.written();
         let (library, comm) = (self.library, self.comm);
-        self.run(OPERATION, |stream| {
+        let start = |(send, recv): &(Option<_>, Option<_>), stream| {
             // SAFETY: as above; between start and end of a group nothing is done yet.
             unsafe {
                 let mut codes = vec![(library.group_start)()];
-                if let Some((to, memory)) = &send {
-                    codes.push((library.send)(memory.pointer, memory.values, F32, *to, comm, stream));
+                if let Some((to, memory)) = send {
+                    let memory: &Memory = memory;
+                    codes.push((library.send)(memory.pointer(), memory.length(), F32, *to, comm, stream));
                 }
-                if let Some((from, memory)) = &recv {
-                    codes.push((library.recv)(memory.pointer, memory.values, F32, *from, comm, stream));
+                if let Some((from, memory)) = recv {
+                    let memory: &Memory = memory;
+                    codes.push((library.recv)(memory.pointer(), memory.length(), F32, *from, comm, stream));
                 }
                 codes.push((library.group_end)());
                 let failed = |code: &c_int| !matches!(*code, SUCCESS | IN_PROGRESS);
                 let last = codes.last().copied().unwrap_or(SUCCESS);
                 codes.into_iter().find(failed).unwrap_or(last)
             }
-        })?;
+        };
+        let (send, recv) = self.run("exchange", (send, recv), written, start)?;
         self.sent += send.as_ref().map_or(0, |(_, memory)| memory.bytes());
         Ok(recv.map(|(_, memory)| memory.tensor()))
     }
@@ -203,14 +218,24 @@ impl Communicator {
         self.sent += bytes * (ranks - 1) / ranks;
     }
 
-    /// Starts a collective with `start` and returns when it is done.
-    fn run(&mut self, operation: &'static str, start: impl FnOnce(Stream) -> c_int) -> Result<(), CommError> {
+    /// Starts a collective on `memory`, once its values are written, and gives the memory back when the collective is done. That of a
+    /// collective which failed is never freed, because the GPU may still work on it: the process ends with the attempt.
+    fn run<M>(
+        &mut self,
+        operation: &'static str,
+        memory: M,
+        written: Written,
+        start: impl FnOnce(&M, Stream) -> c_int,
+    ) -> Result<M, CommError> {
         let of_driver = |error| driver(operation, error);
         self.stream.context().bind_to_thread().map_err(of_driver)?;
-        let code = start(self.stream.cu_stream().cast());
+        written.wait()?;
+        let memory = ManuallyDrop::new(memory);
+        let code = start(&memory, self.stream.cu_stream().cast());
         self.settle(operation, code)?;
         self.done.record(&self.stream).map_err(of_driver)?;
-        self.wait(operation, || self.done.try_is_complete().map_err(of_driver))
+        self.wait(operation, || self.done.try_is_complete().map_err(of_driver))?;
+        Ok(ManuallyDrop::into_inner(memory))
     }
 
     /// Returns when a call that gave `code` is accepted.
@@ -273,44 +298,9 @@ impl Communicator {
     }
 }
 
-/// Values of a tensor of CUDA that nobody else has, one after another.
-struct Memory {
-    tensor: FloatTensor<Cube>,
-    pointer: *mut c_void,
-    values: usize,
-}
-
-impl Memory {
-    /// That of `values`, which are all written when this returns.
-    fn of(values: Tensor<1>) -> Result<Self, CommError> {
-        type Server = <CudaRuntime as Runtime>::Server;
-        let unreadable = |error: &dyn std::fmt::Display| {
-            CommError::Link(format!("the values for NCCL could not be found on the device: {error}"))
-        };
-        let tensor =
-            values.try_into_primitive::<Cube>().map_err(|error| unreadable(&format!("{error:?}")))?;
-        let tensor = burn_cubecl::kernel::into_contiguous(tensor);
-        let tensor = if tensor.can_mut() { tensor } else { tensor.copy() };
-        assert_eq!(tensor.dtype, DType::F32, "values that travel are f32");
-        let resource = tensor.client.get_resource::<Server>(tensor.handle.clone());
-        let pointer = resource.map_err(|error| unreadable(&error))?.resource().ptr as *mut c_void;
-        // The stream of this thread, which now waits for that of the values, is empty when they are there.
-        cubecl::future::block_on(tensor.client.sync()).map_err(|error| unreadable(&error))?;
-        let values = tensor.meta.num_elements();
-        Ok(Self { tensor, pointer, values })
-    }
-
-    fn bytes(&self) -> u64 {
-        4 * self.values as u64
-    }
-
-    fn tensor_device(&self) -> burn::tensor::Device {
-        Tensor::<1>::from_primitive::<Cube>(self.tensor.clone()).device()
-    }
-
-    fn tensor(self) -> Tensor<1> {
-        Tensor::from_primitive::<Cube>(self.tensor)
-    }
+/// A rank, as NCCL counts them.
+fn rank_of(rank: u32) -> c_int {
+    c_int::try_from(rank).unwrap_or(c_int::MAX)
 }
 
 fn check(library: &Library, operation: &'static str, code: c_int) -> Result<(), CommError> {
