@@ -115,8 +115,8 @@ fn pair<'a>(
             set.is_some_and(|set| set.headers.missing.is_empty()),
             are_alike(release, of_headers),
             nvrtc.is_some_and(|nvrtc| nvrtc.goes_first),
-            set.is_some_and(|set| set.goes_first),
             release == of_headers,
+            set.is_some_and(|set| set.goes_first),
             release,
             set.is_some_and(|set| set.headers.cccl.is_some()),
             // The one that was found first.

@@ -144,14 +144,21 @@ fn sites(place: &Place, known: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
             }
         }
     }
-    distinct(sites.into_iter().map(|site| site.join("nvidia")).collect())
+    // A path that depends on the folder of a process could lead to somebody else's files.
+    let absolute = sites.into_iter().filter(|site| site.is_absolute());
+    distinct(absolute.map(|site| site.join("nvidia")).collect())
         .iter()
         .filter_map(|nvidia| nvidia.parent().map(Path::to_path_buf))
         .collect()
 }
 
-/// The folder of a Python's environment, and that of the Python it was made from, where that one's packages count as well.
+/// The folder of a Python's environment, and that of the Python it was made from, where that one's packages count as well. A program
+/// of pyenv stands for each of its Pythons: which one it starts is not known.
 fn prefixes(python: &Path) -> Vec<PathBuf> {
+    if python.parent().and_then(Path::file_name).is_some_and(|name| name == "shims") {
+        let versions = prefix(python).map(|pyenv| pyenv.join("versions")).unwrap_or_default();
+        return Place::names(&versions, "").into_iter().map(|name| versions.join(name)).collect();
+    }
     let own = prefix(python);
     let settings = own.as_ref().and_then(|own| fs::read_to_string(own.join("pyvenv.cfg")).ok());
     let is_closed = settings.is_some_and(|text| !text.contains("include-system-site-packages = true"));
@@ -257,6 +264,18 @@ mod tests {
         let [active, user] = ["env/lib/python3.12", ".local/lib/python3.9"]
             .map(|at| format!("NVIDIA's wheels in /home/me/{at}/site-packages"));
         assert_eq!(found(&place), [active.as_str(), system, user.as_str()]);
+    }
+
+    #[test]
+    fn the_pythons_of_pyenv_count_where_its_program_comes_first() {
+        let site = "/home/me/.pyenv/versions/3.12.1/lib/python3.12/site-packages";
+        let library = format!("{site}/nvidia/cu13/lib/libnvrtc.so.13");
+        let (_folder, mut place) =
+            fake::machine(&[&library, "/home/me/.pyenv/shims/python3", "/usr/bin/python3"]);
+        fake::set(&mut place, "PATH", "/usr/bin");
+        assert!(found(&place).is_empty());
+        fake::set(&mut place, "PATH", "/home/me/.pyenv/shims");
+        assert_eq!(found(&place), [format!("NVIDIA's wheels in {site}")]);
     }
 
     #[test]
