@@ -5,6 +5,7 @@ pub mod audit;
 pub mod channel;
 pub mod checkpoints;
 pub mod compare;
+pub mod cuda;
 mod descendants;
 pub mod driver;
 mod durable;

@@ -241,6 +241,63 @@ fn kernels(house: &House) -> PathBuf {
     house.state().with_file_name("kernels")
 }
 
+/// NVIDIA's packages in the Python environment that is active are found and used: no variable names CUDA, and no link was made to the
+/// compiler, whose name is another than the program asks for.
+#[test]
+fn wheels_of_the_active_environment_are_found_and_used() {
+    let Some(device) = Device::new(80) else { return };
+    let own = ["/usr/local/cuda", "/opt/cuda", "/usr/bin/nvcc", "/dev/nvidiactl"];
+    if own.iter().any(|path| Path::new(path).exists()) {
+        return skip("this host has a CUDA toolkit or a driver of its own, which decide as well");
+    }
+    fs::remove_file(device.driver.path().join("libnvrtc.so")).expect("the folder is ours");
+    let house = House::default();
+    let counts = house.file("counts", "");
+    let home = counts.with_file_name("home");
+    let caches = home.join(".cache/dtrain/cuda");
+    let path = [device.driver.path(), Path::new("/usr/bin"), Path::new("/bin")];
+    let path = std::env::join_paths(path).expect("no colons in folders");
+    let active = |mut command: Command| {
+        command
+            .env("STAND_IN_COUNTS", &counts)
+            .env("LD_LIBRARY_PATH", device.driver.path())
+            .env("PATH", &path)
+            .env("HOME", &home)
+            .env("VIRTUAL_ENV", root().join("target/test-data/cuda"))
+            .env_remove("CUDA_PATH")
+            .env_remove("CUDA_HOME")
+            .env_remove("CONDA_PREFIX")
+            .env_remove("PYTHONPATH")
+            .env_remove("XDG_CACHE_HOME");
+        command.output().expect("the program starts")
+    };
+    let found = active(house.dtrain(["doctor", "--json"]));
+    let found: serde_json::Value = serde_json::from_slice(&found.stdout).expect("doctor writes JSON");
+    let check = |name: &str| {
+        let checks = found["checks"].as_array().expect("there are checks");
+        checks.iter().find(|check| check["name"] == name).cloned().unwrap_or_default()
+    };
+    for (name, part) in [("NVRTC", "lib/libnvrtc.so.13"), ("CUDA headers", "include")] {
+        let check = check(name);
+        println!("{check:#}");
+        assert_eq!(check["verdict"], "good", "{check:#}");
+        assert_eq!(check["taken"]["path"].as_str().map(Path::new), Some(device.toolkit.join(part).as_path()));
+    }
+    assert!(!caches.exists(), "who only looks makes no links");
+
+    let output = active(device.command(&house, "run", &LLAMA, STEPS[0]));
+    assert!(output.status.success(), "{}", words(&output));
+    let lines = fs::read_to_string(&counts).expect("the file is ours");
+    let calls = lines.lines().map(|line| serde_json::from_str::<Calls>(line).expect("counts are JSON"));
+    let kernels = calls.map(|calls| calls.kernels).max().unwrap_or(0);
+    assert!(kernels > LEAST_KERNELS, "a training has more kernels than {kernels}");
+    let folders = fs::read_dir(&caches).expect("links were made").flatten();
+    let folders: Vec<_> = folders.map(|folder| folder.path()).collect();
+    let [links] = folders.as_slice() else { panic!("probes and ranks use one folder: {folders:?}") };
+    let compiler = links.join("lib/libnvrtc.so").canonicalize().expect("the link leads somewhere");
+    assert_eq!(Some(compiler), device.toolkit.join("lib/libnvrtc.so.13").canonicalize().ok());
+}
+
 /// How a program ended, and what it wrote.
 fn words(output: &Output) -> String {
     let written = [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes));

@@ -3,6 +3,7 @@
 use super::memory::Memory;
 use super::order::Program;
 use super::{Message, foreign};
+use crate::cuda;
 use crate::files;
 use crate::home::TrialFolder;
 use crate::process::for_compute;
@@ -87,6 +88,7 @@ impl RankProcess {
                     .process_group(0)
                     .envs(descendants::marks(&assignment.trial.0, ground.attempt));
                 for_compute(&mut command, assignment.placement.threads);
+                cuda::prepare(&mut command, assignment.placement.device)?;
                 let (mut child, messages) = channel::spawn_bound(command, mapping.as_slice())?;
                 let stdin = child.stdin.take().expect("it is piped");
                 listen(rank, inbox, messages, read_frames);

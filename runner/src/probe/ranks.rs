@@ -2,9 +2,9 @@
 
 use super::{Probe, ProbeError};
 use crate::agent::{identities, mapping};
-use crate::channel;
 use crate::launch::relay::RemoteHost;
 use crate::process::for_compute;
+use crate::{channel, cuda};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
     AttemptId, DeviceKind, Event, Layout, Link, Order, Placement, ProbeRequest, Rank, RankRates, TrialId,
@@ -88,8 +88,8 @@ pub(super) fn measure(
             budget_seconds,
         };
         let station = match others.get_mut(host as usize) {
-            Some(other) => there(other, threads),
-            None => here(probe, threads, mapping.clone(), &mut children),
+            Some(other) => there(other, &request.placement),
+            None => here(probe, &request.placement, mapping.clone(), &mut children),
         };
         let station = station.map_err(|reason| wrong(format!("rank {rank}: {reason}")))?;
         tell.push(attend(station, request, sender.clone()));
@@ -126,7 +126,7 @@ fn links(
 /// Starts a rank on this machine.
 fn here(
     probe: &Probe<'_>,
-    threads: u32,
+    placement: &Placement,
     mapping: Option<Arc<OwnedFd>>,
     children: &mut Children,
 ) -> Result<Station, String> {
@@ -135,7 +135,8 @@ fn here(
     let (mut printed, writer) = io::pipe().map_err(failed)?;
     let again = writer.try_clone().map_err(failed)?;
     command.args(&probe.worker.arguments).stdin(Stdio::piped()).stdout(again).stderr(writer);
-    for_compute(&mut command, threads);
+    for_compute(&mut command, placement.threads);
+    cuda::prepare(&mut command, placement.device).map_err(|error| error.to_string())?;
     let (mut child, messages) = channel::spawn_bound(command, mapping.as_slice()).map_err(failed)?;
     let stdin = child.stdin.take().expect("it is piped");
     let child = Arc::new(Mutex::new(child));
@@ -150,9 +151,9 @@ fn here(
 }
 
 /// Starts a rank on another host.
-fn there(host: &mut RemoteHost, threads: u32) -> Result<Station, String> {
+fn there(host: &mut RemoteHost, placement: &Placement) -> Result<Station, String> {
     let name = host.name.clone();
-    let stream = host.measure(threads).map_err(|reason| format!("{name}: {reason}"))?;
+    let stream = host.measure(placement).map_err(|reason| format!("{name}: {reason}"))?;
     let to = stream.try_clone().map_err(|error| format!("{name}: {error}"))?;
     Ok(Station {
         to: Box::new(to),

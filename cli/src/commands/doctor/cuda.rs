@@ -1,14 +1,10 @@
-//! What the CUDA backend needs on a host: the driver, the compiler of kernels, and the headers that kernels include.
-//! Looks at files only; nothing is loaded.
+//! What the CUDA backend needs on a host: the driver, the compiler of kernels, the headers that kernels include, and NCCL for several
+//! GPUs. Looks at files; only NCCL is loaded, which tells its version.
 
 use super::Finding;
 use super::place::Place;
-use std::path::{Path, PathBuf};
-
-/// The CUDA release that the backend was built for, such as `12020`; `.cargo/config.toml` says it.
-///
-/// Without it the backend was built for the release of `nvcc`, or for the newest that it knows.
-const BUILT_FOR: Option<&str> = option_env!("CUDARC_CUDA_VERSION");
+use dtrain_runner::cuda::{Header, Headers, Release, Toolkit, driver_release, nvrtc_names};
+use std::path::PathBuf;
 
 const DRIVER: &str = "CUDA driver";
 
@@ -18,9 +14,10 @@ const WHOLE_DRIVER: &str = "install the whole NVIDIA driver (on Debian: libcuda1
 
 /// Every check of a host with an NVIDIA GPU.
 pub(super) fn checks(place: &Place) -> Vec<Finding> {
-    let major = BUILT_FOR.and_then(|release| release.get(..2)).unwrap_or("13");
-    let mut checks = driver(place);
-    checks.extend([nvrtc(place, major), headers(place)]);
+    let found = Toolkit::with_driver(place, driver_release());
+    let mut checks = driver(place, found.driver.as_ref());
+    checks.extend([nvrtc(&found), headers(&found, place)]);
+    checks.extend(nccl(&found));
     checks
 }
 
@@ -35,10 +32,13 @@ fn cuda_library(place: &Place) -> Option<PathBuf> {
 
 /// The library that computes, and NVML with the program `nvidia-smi`, which tell the memory of a GPU. A container may have one
 /// without the other.
-fn driver(place: &Place) -> Vec<Finding> {
+fn driver(place: &Place, release: Option<&Release>) -> Vec<Finding> {
     let (cuda, nvml) = (cuda_library(place), place.library(&["libnvidia-ml.so.1"]));
     let mut checks = vec![match (&cuda, &nvml) {
-        (Some(path), _) => Finding::good(DRIVER, path.display().to_string()),
+        (Some(path), _) => {
+            let release = release.map_or_else(String::new, |release| format!(", CUDA {release}"));
+            Finding::good(DRIVER, format!("{}{release}", path.display()))
+        }
         (None, Some(_)) => {
             Finding::bad(DRIVER, "libnvidia-ml.so.1 is there, libcuda.so.1 is missing", WHOLE_DRIVER)
         }
@@ -49,7 +49,7 @@ fn driver(place: &Place) -> Vec<Finding> {
         ),
     }];
     match (cuda, nvml) {
-        (_, Some(path)) if place.has_program("nvidia-smi") => {
+        (_, Some(path)) if place.program("nvidia-smi").is_some() => {
             checks.push(Finding::good("NVML", path.display().to_string()));
         }
         (_, Some(_)) => {
@@ -68,103 +68,137 @@ fn driver(place: &Place) -> Vec<Finding> {
     checks
 }
 
-/// The compiler of kernels. A backend that was built for CUDA `major` asks for it by these names only.
-fn nvrtc(place: &Place, major: &str) -> Finding {
+/// The compiler of kernels that workers use.
+fn nvrtc(found: &Toolkit) -> Finding {
     let name = "NVRTC";
-    let mut names = vec!["libnvrtc.so".to_owned()];
-    let releases = [major, "12", "11"];
-    let wanted = releases.iter().enumerate().filter(|(at, release)| !releases[..*at].contains(release));
-    names.extend(wanted.map(|(_, release)| format!("libnvrtc.so.{release}")));
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    if let Some(path) = place.library(&names) {
-        return Finding::good(name, path.display().to_string());
-    }
-    let Some((folder, file)) = stray_nvrtc(place) else {
-        let fix = format!("install the CUDA toolkit {major}, or its package cuda-nvrtc-{major}-*");
-        return Finding::bad(name, format!("none of {} was found", names.join(", ")), fix);
+    let Some(taken) = &found.nvrtc.taken else {
+        let looked = format!(
+            "none of {} was found by the loader, and none in a CUDA toolkit or in wheels of Python",
+            nvrtc_names().join(", ")
+        );
+        let fix = format!("{}, or install the CUDA toolkit", install(&PARTS, found.driver.as_ref()));
+        return Finding::bad(name, looked, fix);
     };
-    let folder_words = folder.display();
-    let mut steps = Vec::new();
-    if !names.contains(&file.as_str()) {
-        steps.push(format!("`ln -s {file} {folder_words}/libnvrtc.so`"));
-    }
-    if !place.loader_folders().contains(&folder) {
-        steps.push(format!("add {folder_words} to LD_LIBRARY_PATH"));
-    }
-    let found = format!("{folder_words}/{file} is there, and this build finds only {}", names.join(", "));
-    Finding::bad(name, found, steps.join(", and "))
+    let finding = match (&taken.release, &found.driver) {
+        (Some(release), Some(driver)) if release > driver => {
+            let found = format!("{taken}: newer than the driver's CUDA {driver}, which refuses its kernels");
+            let fix = format!("{}, or install a newer driver", install(&PARTS, Some(driver)));
+            Finding::bad(name, found, fix)
+        }
+        _ => Finding::good(name, taken.to_string()),
+    };
+    finding.with_part(taken, &found.nvrtc.passed_over)
 }
 
-/// Folder and name of an NVRTC that the loader does not find by the names that are asked for.
-fn stray_nvrtc(place: &Place) -> Option<(PathBuf, String)> {
-    let mut folders = place.loader_folders();
-    if let Some((cuda, _)) = cuda_folder(place) {
-        folders.extend(["lib64", "lib", "targets/x86_64-linux/lib"].map(|below| cuda.join(below)));
-    }
-    let is_nvrtc = |path: &PathBuf| path.to_string_lossy().contains("/libnvrtc.so");
-    let cached = place.loader_cache().into_iter().filter(is_nvrtc);
-    folders.extend(cached.filter_map(|path| path.parent().map(Path::to_path_buf)));
-    let first = |folder: &PathBuf| Place::names(folder, "libnvrtc.so").into_iter().next();
-    folders.into_iter().find_map(|folder| first(&folder).map(|file| (folder, file)))
+/// The headers that workers use.
+fn headers(found: &Toolkit, place: &Place) -> Finding {
+    let name = "CUDA headers";
+    let release =
+        found.nvrtc.taken.as_ref().and_then(|nvrtc| nvrtc.release.as_ref()).or(found.driver.as_ref());
+    let Some(taken) = &found.headers.taken else {
+        let named = place
+            .folder("CUDA_PATH")
+            .map(|path| format!("CUDA_PATH is {}, which has none; ", path.display()));
+        let looked =
+            format!("{}none are in a CUDA toolkit or in wheels of Python", named.unwrap_or_default());
+        let fix = format!("{}, or install the CUDA toolkit", install(&PARTS[1..], release));
+        return Finding::bad(name, looked, fix);
+    };
+    judged(name, taken, release).with_part(&taken.part, &found.headers.passed_over)
 }
 
-/// Where the backend takes the headers from, and how it came to be that folder.
-fn cuda_folder(place: &Place) -> Option<(PathBuf, &'static str)> {
-    if let Some(path) = place.variable("CUDA_PATH") {
-        return Some((path.into(), "CUDA_PATH"));
+fn judged(name: &'static str, taken: &Headers, nvrtc: Option<&Release>) -> Finding {
+    let Headers { part, missing, cccl, .. } = taken;
+    let release = part.release.as_ref().or(nvrtc);
+    if !missing.is_empty() {
+        let list = missing.iter().map(|header| header.name).collect::<Vec<_>>().join(", ");
+        let fix = if part.from.is_wheels() {
+            install(&packages(missing), release)
+        } else {
+            let mut debian: Vec<_> = missing.iter().map(|header| format!("{}-*", header.debian)).collect();
+            debian.dedup();
+            format!("install {} of the same release, or {}", debian.join(" and "), install(&PARTS, nvrtc))
+        };
+        return Finding::bad(name, format!("{part}, lacks {list}"), fix);
     }
-    let usual = ["/usr/local/cuda", "/opt/cuda"].map(|path| place.at(path));
-    let usual = usual.into_iter().find(|path| path.exists());
-    usual
-        .or_else(|| place.at("/usr/bin/nvcc").exists().then(|| place.at("/usr")))
-        .map(|path| (path, "CUDA_PATH is not set"))
+    if let Some((nvrtc, release)) =
+        nvrtc.zip(part.release.as_ref()).filter(|(nvrtc, own)| nvrtc.major() != own.major())
+    {
+        let found =
+            format!("{part}; NVRTC is of {nvrtc}, and kernels may not compile with headers of {release}");
+        return Finding::poor(name, found, install(&PARTS[1..], Some(nvrtc)));
+    }
+    match cccl {
+        Some(cccl) if taken.includes.iter().any(|include| cccl.starts_with(include)) => {
+            Finding::good(name, part.to_string())
+        }
+        Some(cccl) => Finding::good(name, format!("{part}, with cuda/barrier of {}", cccl.display())),
+        None => {
+            let found = format!("{part}, lacks cuda/barrier, which some kernels include");
+            Finding::poor(name, found, format!("install cuda-cccl-*, or {}", install(&PARTS[3..], release)))
+        }
+    }
 }
 
-/// Headers that kernels include, each with the packages that have it: of NVIDIA's repository for Debian, and of PyPI.
-const HEADERS: [(&str, &str, &str); 3] = [
-    ("cuda_fp16.h", "cuda-cudart-dev-*", "nvidia-cuda-runtime"),
-    ("mma.h", "cuda-cudart-dev-*", "nvidia-cuda-runtime"),
-    ("crt/mma.h", "cuda-crt-*", "nvidia-cuda-crt"),
+/// Packages of PyPI with NVRTC and all headers, for CUDA 13 and for CUDA 12.
+const PARTS: [(&str, &str); 4] = [
+    ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
+    ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
+    ("nvidia-cuda-crt", "nvidia-cuda-nvcc-cu12"),
+    ("nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12"),
 ];
 
-fn headers(place: &Place) -> Finding {
-    let name = "CUDA headers";
-    let Some((folder, origin)) = cuda_folder(place) else {
-        return Finding::bad(
-            name,
-            "CUDA_PATH is not set, and neither /usr/local/cuda, /opt/cuda nor /usr/bin/nvcc is there",
-            "install the CUDA toolkit, or set CUDA_PATH to the folder that holds its `include`",
-        );
-    };
-    let include = folder.join("include");
-    let words = format!("{} ({origin})", include.display());
-    if !include.is_dir() {
-        return Finding::bad(
-            name,
-            format!("{words} is no folder"),
-            "set CUDA_PATH to the folder that holds `include` of the CUDA toolkit",
-        );
-    }
-    let missing: Vec<_> = HEADERS.iter().filter(|(header, ..)| !include.join(header).exists()).collect();
-    if missing.is_empty() {
-        return barriers(&include, words);
-    }
-    let list = missing.iter().map(|(header, ..)| *header).collect::<Vec<_>>().join(", ");
-    let mut packages: Vec<_> =
-        missing.iter().map(|(_, debian, python)| format!("{debian} (PyPI: {python})")).collect();
-    packages.dedup();
-    let fix = format!("install the CUDA toolkit, or of the release of NVRTC {}", packages.join(" and "));
-    Finding::bad(name, format!("{words} lacks {list}"), fix)
+/// The packages of PyPI that have headers, each once.
+fn packages(missing: &[&Header]) -> Vec<(&'static str, &'static str)> {
+    let is_there =
+        |part: &(&str, &str)| missing.iter().any(|header| (header.python, header.python_12) == *part);
+    PARTS.into_iter().filter(is_there).collect()
 }
 
-/// Kernels that wait for copies in the background include a header of CUDA's C++ library; most do not.
-fn barriers(include: &Path, words: String) -> Finding {
-    let name = "CUDA headers";
-    if ["cuda/barrier", "cccl/cuda/barrier"].iter().any(|header| include.join(header).exists()) {
-        return Finding::good(name, words);
-    }
-    let found = format!("{words} lacks cuda/barrier, which some kernels include");
-    Finding::poor(name, found, "install cuda-cccl-* (PyPI: nvidia-cuda-cccl)")
+/// How to install packages of a release: the newest may be newer than the driver.
+fn install(parts: &[(&str, &str)], release: Option<&Release>) -> String {
+    let is_old = release.is_some_and(|release| release.major() <= 12);
+    let package = |(since_13, of_12): &(&str, &str)| {
+        let name = if is_old { of_12 } else { since_13 };
+        match release {
+            // Its versions are of the C++ library, after the first number.
+            Some(release) if *name == PARTS[3].0 => format!("'{name}=={}.*'", release.major()),
+            Some(release) => format!("'{name}=={release}.*'"),
+            None => (*name).to_owned(),
+        }
+    };
+    format!("`pip install {}`", parts.iter().map(package).collect::<Vec<_>>().join(" "))
+}
+
+/// Whether GPUs reach each other, here and on other hosts, without a way through host memory.
+#[cfg(feature = "cuda")]
+fn nccl(found: &Toolkit) -> Option<Finding> {
+    let name = "NCCL";
+    let major = found.driver.as_ref().map(Release::major);
+    let package = match major {
+        Some(..=12) => "nvidia-nccl-cu12",
+        Some(_) => "nvidia-nccl-cu13",
+        None => "nvidia-nccl-cu12` or `nvidia-nccl-cu13",
+    };
+    let fix = format!("for more than one GPU, on every host `pip install {package}`, or install libnccl2");
+    let through_host = "several GPUs exchange values through host memory";
+    let Some(taken) = &found.nccl.taken else {
+        let words = format!("libnccl.so.2 was not found; {through_host}");
+        return Some(Finding {
+            passed_over: found.nccl.passed_over.clone(),
+            ..Finding::poor(name, words, fix)
+        });
+    };
+    let finding = match dtrain_worker::comm::nccl::version_at(&taken.path) {
+        Ok(version) => Finding::good(name, format!("NCCL {version}: {taken}")),
+        Err(reason) => Finding::poor(name, format!("{taken}: {reason}; {through_host}"), fix),
+    };
+    Some(finding.with_part(taken, &found.nccl.passed_over))
+}
+
+#[cfg(not(feature = "cuda"))]
+fn nccl(_: &Toolkit) -> Option<Finding> {
+    None
 }
 
 #[cfg(test)]
@@ -180,7 +214,7 @@ mod tests {
     fn of_driver(files: &[&str]) -> Vec<(Verdict, String, String)> {
         let (_folder, mut place) = fake::machine(files);
         fake::set(&mut place, "PATH", "/usr/bin");
-        let checks = driver(&place).into_iter();
+        let checks = driver(&place, None).into_iter();
         checks.map(|check| (check.verdict, check.found, check.fix.unwrap_or_default())).collect()
     }
 
@@ -201,55 +235,114 @@ mod tests {
         assert!(mute[1].0 == Verdict::Bad && mute[1].1.contains("nvidia-smi is not in PATH"), "{mute:?}");
     }
 
-    #[test]
-    fn nvrtc_counts_only_under_a_name_that_the_backend_asks_for() {
-        let wheel = "/opt/cu13/lib/libnvrtc.so.13";
-        let (_folder, mut place) = fake::machine(&[]);
-        let nothing = nvrtc(&place, "12");
-        assert_eq!(nothing.found, "none of libnvrtc.so, libnvrtc.so.12, libnvrtc.so.11 was found");
-        assert!(nothing.fix.is_some_and(|fix| fix.contains("cuda-nvrtc-12-*")));
+    const TOOLKIT: [&str; 4] = ["cuda_fp16.h", "mma.h", "crt/mma.h", "cuda/barrier"];
 
-        fake::write(&place, wheel, "");
-        fake::set(&mut place, "LD_LIBRARY_PATH", "/opt/cu13/lib");
-        let newer = nvrtc(&place, "12");
-        let folder = place.at("/opt/cu13/lib");
-        assert_eq!(newer.verdict, Verdict::Bad);
-        let link = format!("`ln -s libnvrtc.so.13 {}/libnvrtc.so`", folder.display());
-        assert_eq!(newer.fix.as_deref(), Some(link.as_str()));
-        assert_eq!(nvrtc(&place, "13").verdict, Verdict::Good, "a backend that was built for it finds it");
-        fake::write(&place, "/opt/cu13/lib/libnvrtc.so", "");
-        assert_eq!(nvrtc(&place, "12").verdict, Verdict::Good);
+    /// The checks of NVRTC and of the headers on a machine, whose driver is of this release.
+    fn said(place: &Place, driver: u32) -> [Finding; 2] {
+        let found = Toolkit::with_driver(place, Some(Release::of_number(driver)));
+        [nvrtc(&found), headers(&found, place)]
+    }
+
+    /// Packages of a Python with these files.
+    fn packages_with(files: &[&str]) -> (tempfile::TempDir, Place) {
+        let site = "/env/lib/python3.12/site-packages";
+        let files: Vec<String> = files.iter().map(|file| format!("{site}/{file}")).collect();
+        let files: Vec<&str> = files.iter().map(String::as_str).collect();
+        let (folder, mut place) = fake::machine(&files);
+        fake::set(&mut place, "VIRTUAL_ENV", "/env");
+        (folder, place)
     }
 
     #[test]
-    fn nvrtc_in_a_folder_that_the_loader_does_not_know_is_said_with_the_folder() {
-        let (_folder, place) = fake::machine(&["/usr/local/cuda/lib64/libnvrtc.so.12"]);
-        let hidden = nvrtc(&place, "12");
-        let fix = format!("add {} to LD_LIBRARY_PATH", place.at("/usr/local/cuda/lib64").display());
-        assert_eq!((hidden.verdict, hidden.fix), (Verdict::Bad, Some(fix)));
+    fn a_whole_toolkit_is_good_and_named() {
+        let (_folder, place) = fake::machine(&["/usr/local/cuda/lib64/libnvrtc.so.12.4.127"]);
+        TOOLKIT
+            .iter()
+            .for_each(|header| fake::write(&place, &format!("/usr/local/cuda/include/{header}"), ""));
+        let [nvrtc, headers] = said(&place, 12040);
+        assert_eq!((nvrtc.verdict, headers.verdict), (Verdict::Good, Verdict::Good), "{nvrtc:?} {headers:?}");
+        let cuda = place.at("/usr/local/cuda");
+        let words = format!("{0}/lib64/libnvrtc.so.12.4.127, 12.4, of toolkit {0}", cuda.display());
+        assert_eq!(nvrtc.found, words);
+        assert_eq!(nvrtc.taken.map(|part| part.path), Some(cuda.join("lib64/libnvrtc.so.12.4.127")));
     }
 
     #[test]
-    fn a_header_that_is_missing_is_named_with_its_package() {
+    fn where_nothing_is_found_the_packages_of_the_drivers_release_are_named() {
         let (_folder, mut place) = fake::machine(&[]);
-        assert!(headers(&place).found.contains("CUDA_PATH is not set"));
-
-        fake::write(&place, "/usr/local/cuda/include/cuda_fp16.h", "");
-        let few = headers(&place);
-        assert!(few.found.ends_with("(CUDA_PATH is not set) lacks mma.h, crt/mma.h"), "{}", few.found);
-        fake::write(&place, "/usr/local/cuda/include/mma.h", "");
-        let fix = headers(&place).fix.expect("it fails");
-        assert!(fix.contains("cuda-crt-* (PyPI: nvidia-cuda-crt)") && !fix.contains("cudart"), "{fix}");
-        fake::write(&place, "/usr/local/cuda/include/crt/mma.h", "");
-        assert_eq!(headers(&place).verdict, Verdict::Poor, "without cuda/barrier");
-        fake::write(&place, "/usr/local/cuda/include/cccl/cuda/barrier", "");
-        assert_eq!(headers(&place).verdict, Verdict::Good);
-
-        fake::set(&mut place, "CUDA_PATH", "/opt/elsewhere");
-        let elsewhere = headers(&place);
+        let [nvrtc, headers] = said(&place, 13000);
+        assert_eq!((nvrtc.verdict, headers.verdict), (Verdict::Bad, Verdict::Bad));
+        let fix = nvrtc.fix.expect("it fails");
         assert!(
-            elsewhere.found.ends_with("/opt/elsewhere/include (CUDA_PATH) is no folder"),
-            "{elsewhere:?}"
+            fix.contains("'nvidia-cuda-nvrtc==13.0.*'") && fix.contains("'nvidia-cuda-cccl==13.*'"),
+            "{fix}"
         );
+        let [nvrtc, _] = said(&place, 12020);
+        let fix = nvrtc.fix.expect("it fails");
+        assert!(
+            fix.contains("'nvidia-cuda-nvcc-cu12==12.2.*'")
+                && fix.contains("'nvidia-cuda-cccl-cu12==12.2.*'"),
+            "{fix}"
+        );
+        fake::set(&mut place, "CUDA_PATH", "/opt/elsewhere");
+        let [_, headers] = said(&place, 13000);
+        assert!(headers.found.contains("/opt/elsewhere, which has none"), "{}", headers.found);
+    }
+
+    #[test]
+    fn an_nvrtc_newer_than_the_driver_is_bad_where_it_is_the_only_one_and_told_where_it_is_not() {
+        let (_folder, place) =
+            packages_with(&["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cu13/lib/libnvrtc-builtins.so.13.5"]);
+        let [only, _] = said(&place, 13000);
+        assert!(
+            only.verdict == Verdict::Bad && only.found.contains("newer than the driver's CUDA 13.0"),
+            "{only:?}"
+        );
+        assert!(only.fix.is_some_and(|fix| fix.contains("'nvidia-cuda-nvrtc==13.0.*'")));
+
+        fake::write(&place, "/usr/local/cuda/lib64/libnvrtc.so.12.4.127", "");
+        let [older, _] = said(&place, 13000);
+        assert_eq!(older.verdict, Verdict::Good);
+        let [newer] = older.passed_over.as_slice() else { panic!("one is passed over: {older:?}") };
+        assert_eq!(newer.reason, "newer than the driver's CUDA 13.0");
+        let json = serde_json::to_value(&older).expect("a check is JSON");
+        assert_eq!(json["taken"]["release"], "12.4");
+        assert!(
+            json["passed_over"][0]["from"]
+                .as_str()
+                .is_some_and(|from| from.starts_with("NVIDIA's wheels in")),
+            "{json}"
+        );
+    }
+
+    #[test]
+    fn wheels_without_a_header_name_the_package_that_has_it() {
+        let (_folder, place) = packages_with(&[
+            "torch/version.py",
+            "nvidia/cu13/lib/libnvrtc.so.13",
+            "nvidia/cu13/lib/libnvrtc-builtins.so.13.0",
+            "nvidia/cu13/include/cuda_fp16.h",
+            "nvidia/cu13/include/mma.h",
+        ]);
+        let [nvrtc, headers] = said(&place, 13000);
+        assert!(nvrtc.verdict == Verdict::Good && nvrtc.found.contains("PyTorch's wheels in"), "{nvrtc:?}");
+        assert!(headers.verdict == Verdict::Bad && headers.found.ends_with("lacks crt/mma.h"), "{headers:?}");
+        assert_eq!(headers.fix.as_deref(), Some("`pip install 'nvidia-cuda-crt==13.0.*'`"));
+    }
+
+    #[test]
+    fn a_toolkit_without_the_cpp_library_is_poor() {
+        let (_folder, place) = fake::machine(&["/usr/local/cuda/lib64/libnvrtc.so.12.4.127"]);
+        TOOLKIT[..3]
+            .iter()
+            .for_each(|header| fake::write(&place, &format!("/usr/local/cuda/include/{header}"), ""));
+        let [_, headers] = said(&place, 12040);
+        assert!(
+            headers.verdict == Verdict::Poor && headers.found.contains("lacks cuda/barrier"),
+            "{headers:?}"
+        );
+        assert!(headers.fix.is_some_and(|fix| fix.contains("'nvidia-cuda-cccl-cu12==12.4.*'")));
+        fake::write(&place, "/usr/local/cuda/include/cccl/cuda/barrier", "");
+        assert_eq!(said(&place, 12040)[1].verdict, Verdict::Good);
     }
 }

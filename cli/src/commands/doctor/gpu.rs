@@ -17,25 +17,8 @@ pub(super) fn checks() -> Vec<Finding> {
     let by_cuda = usable.iter().any(|gpu| gpu.device == DeviceKind::Cuda);
     if Backends::HERE.cuda && (seen.nvidia || by_cuda) {
         checks.extend(cuda::checks(&place));
-        checks.extend(nccl());
     }
     checks
-}
-
-/// Whether GPUs reach each other, here and on other hosts, without a way through host memory.
-fn nccl() -> Option<Finding> {
-    #[cfg(feature = "cuda")]
-    return Some(match dtrain_worker::comm::nccl::version() {
-        Ok(version) => Finding::good("NCCL", format!("NCCL {version}")),
-        Err(reason) => Finding::poor(
-            "NCCL",
-            format!("{reason}; several GPUs exchange values through host memory"),
-            "for more than one GPU, install libnccl2 (PyPI: nvidia-nccl-cu12 or -cu13) on every host, and add the folder of \
-             libnccl.so.2 to LD_LIBRARY_PATH where the loader does not look there",
-        ),
-    });
-    #[cfg(not(feature = "cuda"))]
-    None
 }
 
 /// A GPU of NVIDIA in this machine that this build has no backend for; `None` where there is no such GPU. Others may be part of

@@ -108,11 +108,11 @@ fn findings(facts: &str, now: i64) -> Vec<Finding> {
     });
     found.push(match (text("gpus"), text("cuda_headers")) {
         ("0" | "", _) => Finding::good("gpu", "no NVIDIA GPU"),
-        // CUDA_PATH may name another folder, which is not known here.
+        // Another toolkit and wheels of Python are looked for there.
         (gpus, "") => Finding::poor(
             "gpu",
-            format!("NVIDIA GPUs: {gpus}, and no CUDA headers in /usr/local/cuda or /opt/cuda"),
-            "`dtrain doctor` on that host checks CUDA_PATH, the driver and NVRTC",
+            format!("NVIDIA GPUs: {gpus}, and no CUDA toolkit in /usr/local/cuda or /opt/cuda"),
+            "`dtrain doctor` on that host looks for CUDA in other folders and in wheels of Python, and checks the driver",
         ),
         (gpus, _) => Finding::good("gpu", format!("NVIDIA GPUs: {gpus}, and CUDA headers")),
     });

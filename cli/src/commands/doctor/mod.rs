@@ -15,6 +15,7 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::Output;
 use crate::render::number::counted;
+use dtrain_runner::cuda::{Part, PassedOver};
 use serde::Serialize;
 
 /// How a check went.
@@ -38,19 +39,34 @@ struct Finding {
     /// What to do about it.
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
+    /// The part of CUDA that is taken.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    taken: Option<Part>,
+    /// Others that were found.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    passed_over: Vec<PassedOver>,
 }
 
 impl Finding {
+    fn new(name: &'static str, verdict: Verdict, found: impl Into<String>, fix: Option<String>) -> Self {
+        Self { name, verdict, found: found.into(), fix, taken: None, passed_over: Vec::new() }
+    }
+
     fn good(name: &'static str, found: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Good, found: found.into(), fix: None }
+        Self::new(name, Verdict::Good, found, None)
     }
 
     fn poor(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Poor, found: found.into(), fix: Some(fix.into()) }
+        Self::new(name, Verdict::Poor, found, Some(fix.into()))
     }
 
     fn bad(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self { name, verdict: Verdict::Bad, found: found.into(), fix: Some(fix.into()) }
+        Self::new(name, Verdict::Bad, found, Some(fix.into()))
+    }
+
+    /// The same with the part of CUDA that is taken, and the others that were found.
+    fn with_part(self, taken: &Part, passed_over: &[PassedOver]) -> Self {
+        Self { taken: Some(taken.clone()), passed_over: passed_over.to_vec(), ..self }
     }
 }
 
@@ -129,5 +145,9 @@ fn line(out: Output, check: &Finding) -> String {
         Verdict::Bad => paint.red("FAIL"),
     };
     let fix = check.fix.as_ref().map_or(String::new(), |fix| format!("\n                        fix: {fix}"));
-    format!("{mark}  {:<16}  {}{fix}", check.name, check.found)
+    let others = check
+        .passed_over
+        .iter()
+        .map(|other| format!("\n                        not taken: {}: {}", other.part, other.reason));
+    format!("{mark}  {:<16}  {}{}{fix}", check.name, check.found, others.collect::<String>())
 }

@@ -5,14 +5,14 @@ use super::address::address;
 use super::put::Copy;
 use super::{Reply, Request};
 use crate::agent::{AgentOrder, FollowerOrder, Program};
-use crate::channel;
 use crate::checkpoints::{Here, Holder};
 use crate::driver::{Programs, logs};
 use crate::files;
 use crate::home::{Home, TrialFolder};
 use crate::process::for_compute;
 use crate::store;
-use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
+use crate::{channel, cuda};
+use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
 use std::io::{self, PipeReader, Read, Seek, SeekFrom, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -126,7 +126,7 @@ pub fn run(
             }
             Request::IsAlive { trial, attempt } => Reply::Alive(starting(&trial).is_alive(attempt)),
             Request::Facts => Reply::Facts(host()),
-            Request::Measure { threads } => match probing(&programs.worker, threads) {
+            Request::Measure { placement } => match probing(&programs.worker, &placement) {
                 Ok((mut child, messages)) => {
                     frame::write(&mut stdout, &Reply::Measuring)?;
                     let to = child.stdin.take().expect("it is piped");
@@ -229,10 +229,11 @@ fn at_home(order: AgentOrder, home: &Home, programs: &Programs) -> AgentOrder {
 }
 
 /// Starts a rank that measures. It ends with this process, whose standard output it must not write to.
-fn probing(worker: &Program, threads: u32) -> io::Result<(Child, PipeReader)> {
+fn probing(worker: &Program, placement: &Placement) -> io::Result<(Child, PipeReader)> {
     let mut command = Command::new(&worker.path);
     command.args(&worker.arguments).arg("probe").stdin(Stdio::piped()).stdout(Stdio::from(io::stderr()));
-    for_compute(&mut command, threads);
+    for_compute(&mut command, placement.threads);
+    cuda::prepare(&mut command, placement.device)?;
     channel::spawn_bound(command, &[])
 }
 

@@ -18,7 +18,7 @@ pub(super) use near::HangUp;
 
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use crate::checkpoints::Folder;
-use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId};
+use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId};
 use dtrain_recipes::Network;
 use serde::{Deserialize, Serialize};
 
@@ -45,8 +45,8 @@ enum Request {
     },
     /// What the planner must know of the host.
     Facts,
-    /// Start a rank that measures, with so many threads; this stream is its standard input and output from then on.
-    Measure { threads: u32 },
+    /// Start a rank that measures on such a device; this stream is its standard input and output from then on.
+    Measure { placement: Placement },
     /// Whose logs of a trial there are: of a rank in an attempt, or of the agents.
     Logs { trial: TrialId },
     /// What one of them says.

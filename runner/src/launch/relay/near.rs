@@ -4,7 +4,7 @@ use super::super::{Connection, NotLaunched, Reached};
 use super::leftover::{Leftover, STALLED};
 use super::{Reply, Request};
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
-use dtrain_protocol::{AttemptId, HostFacts, Rank, TrialId, frame};
+use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};
 use dtrain_recipes::Network;
 use std::io::{self, Read};
 use std::net::Shutdown;
@@ -95,9 +95,9 @@ impl RemoteHost {
     }
 
     /// Starts a rank that measures there; its standard input and output.
-    pub(crate) fn measure(&mut self, threads: u32) -> Result<UnixStream, String> {
+    pub(crate) fn measure(&mut self, placement: &Placement) -> Result<UnixStream, String> {
         let stream = self.dial.dial().map_err(|error| error.to_string())?;
-        match converse(&stream, &Request::Measure { threads })? {
+        match converse(&stream, &Request::Measure { placement: placement.clone() })? {
             Reply::Measuring => Ok(stream),
             other => Err(unexpected(&other)),
         }

@@ -6,6 +6,7 @@
 
 use libloading::Library as Loaded;
 use std::ffi::{c_char, c_int, c_void};
+use std::path::Path;
 use std::sync::OnceLock;
 
 /// Names under which the library is looked for.
@@ -80,6 +81,12 @@ impl Library {
     pub(super) fn get() -> Result<&'static Self, &'static str> {
         static LIBRARY: OnceLock<Result<Library, String>> = OnceLock::new();
         LIBRARY.get_or_init(Self::load).as_ref().map_err(String::as_str)
+    }
+
+    /// The library in a file.
+    pub(super) fn at(path: &Path) -> Result<Self, String> {
+        // SAFETY: the initialisers of NVIDIA's library may run in any thread.
+        Self::of(unsafe { Loaded::new(path) }.map_err(|error| error.to_string())?)
     }
 
     fn load() -> Result<Self, String> {

@@ -25,6 +25,7 @@ use library::{Comm, Config, F32, IN_PROGRESS, Library, REMOTE_ERROR, SUCCESS, SU
 use memory::{Memory, Written};
 use std::ffi::{CStr, c_int};
 use std::mem::ManuallyDrop;
+use std::path::Path;
 use std::ptr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -34,9 +35,13 @@ const SPIN: Duration = Duration::from_micros(200);
 /// Time between two looks at a collective that takes longer.
 const SLEEP: Duration = Duration::from_micros(50);
 
-/// The version of NCCL on this host, such as `2.27.3`; `Err` says why it cannot be used.
-pub fn version() -> Result<String, &'static str> {
-    Library::get().map(|library| library::words(library.version))
+/// The version of the NCCL in a file, such as `2.27.3`; `Err` says why it cannot be used.
+pub fn version_at(path: &Path) -> Result<String, String> {
+    let library = Library::at(path)?;
+    let words = library::words(library.version);
+    // It may have started something: it is not unloaded.
+    std::mem::forget(library);
+    Ok(words)
 }
 
 /// What a rank needs to found communicators.

@@ -4,7 +4,7 @@ use crate::failure::{Exit, Failure};
 use crate::output::Output;
 use crate::signals;
 use dtrain_protocol::{DeviceFindings, DeviceNews, DeviceRequest, frame};
-use dtrain_runner::channel;
+use dtrain_runner::{channel, cuda};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -38,6 +38,7 @@ pub(super) fn examine(out: Output, request: &DeviceRequest) -> Result<Heard, Fai
     let again = writer.try_clone().map_err(|error| failed(error.to_string()))?;
     let mut command = Command::new(program);
     command.args(["worker", "device"]).stdin(Stdio::piped()).stdout(again).stderr(writer);
+    cuda::prepare(&mut command, request.placement.device).map_err(|error| failed(error.to_string()))?;
     let (mut child, mut messages) = channel::spawn(command).map_err(|error| failed(error.to_string()))?;
     let mut to = child.stdin.take().expect("it is piped");
     let said = thread::spawn(move || {

@@ -5,7 +5,7 @@
 mod child;
 mod page;
 
-use super::{Finding, gpu};
+use super::gpu;
 use crate::args::DeviceChoice;
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
@@ -18,6 +18,7 @@ use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceRequest, HostFacts, Plac
 use dtrain_runner::probe::host_facts;
 use dtrain_worker::device::{self, DeviceError};
 use serde::Serialize;
+use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -38,7 +39,7 @@ struct Document<'a> {
     #[serde(flatten)]
     findings: &'a DeviceFindings,
     /// What `dtrain doctor` says of the GPUs and their drivers.
-    checks: Vec<Finding>,
+    checks: Value,
 }
 
 /// Examines a device.
@@ -139,9 +140,26 @@ fn written(
         agrees: failure.is_none() && findings.agrees(),
         failure,
         findings,
-        checks: gpu::checks(),
+        checks: without_home(serde_json::to_value(gpu::checks()).unwrap_or_default(), &home_folder()),
     };
     Ok(document("device", &document_of_this, true)? + "\n")
+}
+
+/// The beginning of all paths in the user's own folder; empty where there is none.
+fn home_folder() -> String {
+    let home = std::env::var("HOME").unwrap_or_default();
+    let home = home.trim_end_matches('/');
+    if home.is_empty() { String::new() } else { format!("{home}/") }
+}
+
+/// The same without the name of the user, which is in paths below `home`.
+fn without_home(value: Value, home: &str) -> Value {
+    match value {
+        Value::String(text) if !home.is_empty() => Value::String(text.replace(home, "~/")),
+        Value::Array(all) => all.into_iter().map(|one| without_home(one, home)).collect(),
+        Value::Object(all) => all.into_iter().map(|(key, one)| (key, without_home(one, home))).collect(),
+        other => other,
+    }
 }
 
 fn ended_early(failure: Option<String>, is_interrupted: bool, file: Option<&Path>) -> Failure {
@@ -208,6 +226,17 @@ mod tests {
         let (exit, _) = told(&DeviceFindings { parity: Vec::new(), ..found });
         assert_eq!(exit, Exit::Preflight, "who compared nothing knows nothing");
         assert_eq!(Precision::Bf16.word(), "bf16");
+    }
+
+    #[test]
+    fn paths_in_the_file_do_not_name_the_user() {
+        let checks = serde_json::json!([{ "found": "/home/alice/env/lib, of /home/alicette", "taken": { "path": "/home/alice/x" } }]);
+        let told = without_home(checks.clone(), "/home/alice/").to_string();
+        assert!(
+            told.contains("~/env/lib") && told.contains("\"~/x\"") && told.contains("/home/alicette"),
+            "{told}"
+        );
+        assert_eq!(without_home(checks.clone(), ""), checks);
     }
 
     #[test]

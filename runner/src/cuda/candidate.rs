@@ -1,0 +1,204 @@
+//! What of CUDA could be taken on a host: every NVRTC, every NCCL and every set of headers, each once.
+
+use super::part::{Origin, Part, Release};
+use super::place::Place;
+use super::search::{self, Source, libraries};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// The names by which NCCL is loaded, in their order.
+pub(super) const NCCL: [&str; 2] = ["libnccl.so.2", "libnccl.so"];
+
+/// A header of CUDA's C++ library. Kernels that wait for copies in the background include it; most do not.
+pub(super) const BARRIER: &str = "cuda/barrier";
+
+/// A header that kernels include, with the packages that have it.
+#[derive(Debug, PartialEq, Eq, Serialize)]
+pub struct Header {
+    /// Its name below `include`.
+    pub name: &'static str,
+    /// The package of NVIDIA's repository for Debian, without its release.
+    pub debian: &'static str,
+    /// The package of PyPI since CUDA 13.
+    pub python: &'static str,
+    /// The package of PyPI for CUDA 12.
+    pub python_12: &'static str,
+}
+
+/// Every header that kernels need.
+pub(super) const HEADERS: [Header; 3] = [
+    Header {
+        name: "cuda_fp16.h",
+        debian: "cuda-cudart-dev",
+        python: "nvidia-cuda-runtime",
+        python_12: "nvidia-cuda-runtime-cu12",
+    },
+    Header {
+        name: "mma.h",
+        debian: "cuda-cudart-dev",
+        python: "nvidia-cuda-runtime",
+        python_12: "nvidia-cuda-runtime-cu12",
+    },
+    Header {
+        name: "crt/mma.h",
+        debian: "cuda-crt",
+        python: "nvidia-cuda-crt",
+        python_12: "nvidia-cuda-nvcc-cu12",
+    },
+];
+
+/// Folders of headers that are used together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Headers {
+    /// The first of the folders, with the release of all.
+    pub part: Part,
+    /// The folders.
+    pub includes: Vec<PathBuf>,
+    /// Those that are in none of the folders.
+    pub missing: Vec<&'static Header>,
+    /// The folder that holds `cuda/barrier`; of another source where this one has none.
+    pub cccl: Option<PathBuf>,
+}
+
+/// A part that could be taken.
+#[derive(Debug)]
+pub(super) struct Candidate {
+    pub(super) part: Part,
+    /// The file behind all links.
+    pub(super) real: PathBuf,
+    /// Whether the loader finds it by a name that is asked for, or a variable names its folder.
+    pub(super) goes_first: bool,
+    /// The release of CUDA that it needs of the driver at least; a release of one number stands for all that begin with it.
+    pub(super) needs: Option<Release>,
+}
+
+impl Candidate {
+    /// Whether the driver takes it, as far as both releases are known.
+    pub(super) fn fits(&self, driver: Option<&Release>) -> bool {
+        !matches!((&self.needs, driver), (Some(needs), Some(driver)) if needs > driver)
+    }
+}
+
+/// Headers that could be taken.
+pub(super) struct Set {
+    pub(super) headers: Headers,
+    pub(super) goes_first: bool,
+}
+
+/// Whether two releases begin with the same number, as far as both are known.
+pub(super) fn are_alike(one: Option<&Release>, other: Option<&Release>) -> bool {
+    one.zip(other).is_none_or(|(one, other)| one.major() == other.major())
+}
+
+/// Every NVRTC, each once: what the loader finds by itself, then those of the sources.
+pub(super) fn nvrtcs(place: &Place, sources: &[Source]) -> Vec<Candidate> {
+    let asked = super::nvrtc_names();
+    let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
+    let opened = place.library(&asked).and_then(|path| path.canonicalize().ok());
+    let folders = place.loader_folders().into_iter();
+    let cached = place.loader_cache().into_iter().filter(|path| search::is_nvrtc(path));
+    let known = folders.flat_map(|folder| libraries(&folder, "libnvrtc.so")).chain(cached);
+    let known = place.library(&asked).into_iter().chain(known);
+    let mut all = Vec::<Candidate>::new();
+    let of_sources = sources.iter().flat_map(|source| {
+        let paths = source.libraries.iter().flat_map(|folder| libraries(folder, "libnvrtc.so"));
+        paths.map(|path| (path, source.origin.clone()))
+    });
+    for (path, from) in known.map(|path| (path, Origin::Loader)).chain(of_sources) {
+        let Ok(real) = path.canonicalize() else { continue };
+        let is_named = matches!(from, Origin::Variable(..));
+        if let Some(same) = all.iter_mut().find(|one| one.real == real) {
+            // Its folder tells more than that the loader finds it.
+            if same.part.from == Origin::Loader {
+                same.part.from = from;
+            }
+            same.goes_first |= is_named;
+            continue;
+        }
+        let release = nvrtc_release(&real);
+        let goes_first = is_named || opened.as_ref() == Some(&real);
+        all.push(Candidate { needs: release.clone(), part: Part { path, release, from }, real, goes_first });
+    }
+    all
+}
+
+/// The release of NVRTC: of the file itself where its name is whole, otherwise of what it loads from its folder, whose names have two
+/// numbers. `libnvrtc.so.11.2` is the name of every later release of CUDA 11.
+fn nvrtc_release(real: &Path) -> Option<Release> {
+    let numbers = |path: &Path| Some(path.file_name()?.to_str()?.split_once(".so.")?.1.to_owned());
+    let own = numbers(real);
+    if let Some(own) = own.as_ref().filter(|own| own.split('.').count() > 2) {
+        return Release::of(own, 2);
+    }
+    let own = own.and_then(|own| Release::of(&own, 2));
+    let beside = libraries(real.parent()?, "libnvrtc-builtins.so.").into_iter();
+    let beside = beside.filter_map(|path| Release::of(&numbers(&path)?, 2));
+    beside.filter(|release| are_alike(own.as_ref(), Some(release))).max().or(own)
+}
+
+/// Every NCCL, each once: what the loader finds by itself, then those of the sources.
+pub(super) fn nccls(place: &Place, sources: &[Source]) -> Vec<Candidate> {
+    let mut all = Vec::<Candidate>::new();
+    let of_sources = sources.iter().flat_map(|source| {
+        let paths = source.nccl.iter().flat_map(|folder| NCCL.map(|name| folder.join(name)));
+        paths.map(|path| (path, source.origin.clone()))
+    });
+    for (path, from) in place.library(&NCCL).into_iter().map(|path| (path, Origin::Loader)).chain(of_sources)
+    {
+        let Ok(real) = path.canonicalize() else { continue };
+        if let Some(same) = all.iter_mut().find(|one| one.real == real) {
+            if same.part.from == Origin::Loader {
+                same.part.from = from;
+            }
+            continue;
+        }
+        let (release, needs) = nccl_release(&real).unzip();
+        let part = Part { path, release, from };
+        all.push(Candidate { goes_first: part.from == Origin::Loader, part, real, needs: needs.flatten() });
+    }
+    all
+}
+
+/// The release of NCCL, and that of the CUDA that it was built for: the wheels' packages say both, other files their own.
+fn nccl_release(real: &Path) -> Option<(Release, Option<Release>)> {
+    let name = real.file_name()?.to_str()?;
+    if let Some(release) = name.strip_prefix("libnccl.so.").and_then(|text| Release::of(text, 3))
+        && release > Release::of("2", 1)?
+    {
+        return Some((release, None));
+    }
+    // nvidia/nccl/lib, beside nvidia_nccl_cu13-2.27.3.dist-info.
+    let site = real.ancestors().nth(4)?;
+    Place::names(site, "nvidia_nccl_cu").iter().find_map(|name| {
+        let (cuda, version) =
+            name.strip_prefix("nvidia_nccl_cu")?.strip_suffix(".dist-info")?.split_once('-')?;
+        Some((Release::of(version, 3)?, Release::of(cuda, 1)))
+    })
+}
+
+/// The headers of every source that has any.
+pub(super) fn sets(sources: &[Source]) -> Vec<Set> {
+    let mut all = Vec::<Set>::new();
+    for source in sources {
+        let missing =
+            HEADERS.iter().filter(|header| source.folder_with(header.name).is_none()).collect::<Vec<_>>();
+        let release = source.release();
+        let is_new = |set: &Set| {
+            let real = |folders: &[PathBuf]| {
+                folders.iter().map(|folder| folder.canonicalize().ok()).collect::<Vec<_>>()
+            };
+            real(&set.headers.includes) != real(&source.includes)
+        };
+        let Some(path) = source.includes.first().cloned() else { continue };
+        if (missing.len() == HEADERS.len() && release.is_none()) || !all.iter().all(is_new) {
+            continue;
+        }
+        let cccl = source
+            .folder_with(BARRIER)
+            .or_else(|| source.folder_with(&format!("cccl/{BARRIER}")).map(|include| include.join("cccl")));
+        let part = Part { path, release, from: source.origin.clone() };
+        let headers = Headers { part, includes: source.includes.clone(), missing, cccl };
+        all.push(Set { headers, goes_first: matches!(source.origin, Origin::Variable(..)) });
+    }
+    all
+}

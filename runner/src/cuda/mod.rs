@@ -1,0 +1,62 @@
+//! The parts of CUDA that a worker needs on its host, and how its process finds them: NVRTC, which compiles kernels, the headers that
+//! kernels include, and NCCL.
+//!
+//! They lie in a CUDA toolkit, in PyTorch's wheels or in NVIDIA's. The libraries that load them ask the dynamic loader for few names,
+//! and one variable for one folder of headers. So they are looked for here, and the process of a worker is started with variables
+//! that lead to them; where a name or a folder is another than what is asked for, to links in the user's folder of caches.
+
+mod candidate;
+mod choice;
+#[cfg(test)]
+mod fake;
+mod links;
+mod part;
+mod place;
+mod search;
+#[cfg(test)]
+mod tests;
+
+pub use candidate::{Header, Headers};
+pub use choice::{Choice, PassedOver, Toolkit};
+pub use part::{Origin, Part, Release};
+pub use place::Place;
+
+use dtrain_protocol::DeviceKind;
+use nvml_wrapper::Nvml;
+use std::io;
+use std::process::Command;
+
+/// The CUDA release whose functions this program calls, such as `12020`; `.cargo/config.toml` says it.
+///
+/// Without it the program was built for the release of `nvcc`, or for the newest that is known.
+const BUILT_FOR: Option<&str> = option_env!("CUDARC_CUDA_VERSION");
+
+/// Lets the process of a worker on such a device find the parts of CUDA that this host has. Of other devices, nothing is looked for.
+///
+/// `Err` says which links could not be made.
+pub fn prepare(command: &mut Command, device: DeviceKind) -> io::Result<()> {
+    if device != DeviceKind::Cuda {
+        return Ok(());
+    }
+    let place = Place::here();
+    let variables = Toolkit::find(&place, driver_release)
+        .environment(&place)
+        .map_err(|error| io::Error::new(error.kind(), format!("linking the parts of CUDA: {error}")))?;
+    command.envs(variables);
+    Ok(())
+}
+
+/// The newest CUDA release whose kernels the driver takes, which `nvidia-smi` prints as well; `None` where NVML does not tell.
+pub fn driver_release() -> Option<Release> {
+    let number = Nvml::init().ok()?.sys_cuda_driver_version().ok()?;
+    u32::try_from(number).ok().filter(|number| *number > 0).map(Release::of_number)
+}
+
+/// The names by which this program asks the loader for NVRTC, in their order.
+pub fn nvrtc_names() -> Vec<String> {
+    let built_for = BUILT_FOR.and_then(|release| release.get(..2)).unwrap_or("13");
+    let releases = [built_for, "12", "11"];
+    let wanted = releases.iter().enumerate().filter(|(at, release)| !releases[..*at].contains(release));
+    let longer = wanted.map(|(_, release)| format!("libnvrtc.so.{release}"));
+    std::iter::once("libnvrtc.so".to_owned()).chain(longer).collect()
+}
