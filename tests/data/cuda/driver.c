@@ -6,6 +6,9 @@
    STAND_IN_COUNTS   the file to which a process that opened the device appends its counts as it ends: one line of JSON
    STAND_IN_SM       the compute capability [default: 80]
    STAND_IN_DEVICES  the number of devices [default: 1]
+   STAND_IN_MEMORY   the memory of a device in GiB [default: 80]
+
+   A kernel that takes 64-bit indices is counted under its name with `_u64` behind it.
 
    Device memory is a range of addresses without anything behind them: whoever follows a device pointer on the host crashes, as on a GPU. */
 
@@ -21,8 +24,11 @@ typedef int Result;
 typedef uint64_t Pointer;
 enum { DONE = 0, INVALID = 1, NO_MEMORY = 2 };
 
-/* The memory that the device says it has: as much as an A100 of 80 GB. */
-static const size_t MEMORY = (size_t)80 << 30;
+/* The memory that the device says it has: as much as an A100 of 80 GB, unless told otherwise. */
+static size_t memory(void) {
+    const char *text = getenv("STAND_IN_MEMORY");
+    return (size_t)(text ? atoi(text) : 80) << 30;
+}
 
 /* ---------------------------------------------------------------------------------------------------------------- counts */
 
@@ -117,8 +123,8 @@ Result cuDeviceGetName(char *name, int room, int device) { snprintf(name, (size_
 Result cuDeviceGetPCIBusId(char *address, int room, int device) { snprintf(address, (size_t)room, "00ff:ee:%02x.0", device); return DONE; }
 Result cuDeviceGetUuid(void *id, int device) { memset(id, device + 1, 16); return DONE; }
 Result cuDeviceGetUuid_v2(void *id, int device) { return cuDeviceGetUuid(id, device); }
-Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = MEMORY; return DONE; }
-Result cuMemGetInfo_v2(size_t *available, size_t *all) { *available = *all = MEMORY; return DONE; }
+Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = memory(); return DONE; }
+Result cuMemGetInfo_v2(size_t *available, size_t *all) { *available = *all = memory(); return DONE; }
 
 Result cuDeviceGetAttribute(int *value, int attribute, int device) {
     const int sm = capability(), is_hopper = sm >= 90;
@@ -155,7 +161,7 @@ static Result allocate(Pointer *pointer, size_t bytes) {
     static Pointer next = (Pointer)1 << 62;
     const size_t whole = (bytes + 511) & ~(size_t)511;
     if (bytes == 0) return INVALID;
-    if (bytes > MEMORY) return NO_MEMORY;
+    if (bytes > memory()) return NO_MEMORY;
     *pointer = __atomic_fetch_add(&next, whole, __ATOMIC_RELAXED);
     count(&allocations);
     return DONE;
@@ -216,10 +222,22 @@ Result cuEventQuery(void *event) { return DONE; }
 Result cuEventElapsedTime(float *milliseconds, void *from, void *to) { *milliseconds = 1.0f; return DONE; }
 Result cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) { return cuEventElapsedTime(milliseconds, from, to); }
 
-Result cuModuleLoadData(void **module, const void *image) { count(&kernels); *module = handle(); return DONE; }
+/* Whether the kernel of this PTX takes 64-bit indices: then its last parameter, a structure of lengths and indices, is aligned to them. */
+static int is_wide(const char *ptx) {
+    const char *entry = strstr(ptx, ".entry "), *end = entry ? strchr(entry, ')') : NULL, *wide = entry ? strstr(entry, ".align 8 .b8") : NULL;
+    return wide && end && wide < end;
+}
+
+/* The lowest bit of a module says whether its kernel is wide. */
+Result cuModuleLoadData(void **module, const void *image) { count(&kernels); *module = (char *)handle() + is_wide(image); return DONE; }
 Result cuModuleUnload(void *module) { return DONE; }
 /* A function is its name. */
-Result cuModuleGetFunction(void **function, void *module, const char *name) { *function = strdup(name); return *function ? DONE : NO_MEMORY; }
+Result cuModuleGetFunction(void **function, void *module, const char *name) {
+    char named[160];
+    snprintf(named, sizeof named, "%s%s", name, (intptr_t)module & 1 ? "_u64" : "");
+    *function = strdup(named);
+    return *function ? DONE : NO_MEMORY;
+}
 Result cuFuncSetAttribute(void *function, int attribute, int value) { return DONE; }
 Result cuLaunchKernel(void *function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                       void *stream, void **arguments, void **more) {
