@@ -3,6 +3,7 @@
 
 mod kernels;
 mod nccl;
+mod shapes;
 
 use dtrain_skip::{skip, skip_unbuilt};
 use dtrain_tests::{House, root};
@@ -39,6 +40,8 @@ struct Calls {
     downloads: u64,
     /// The same by the bytes of a copy.
     downloads_by: BTreeMap<String, u64>,
+    /// Copies within the device.
+    moves: u64,
     /// Kernels that NVRTC compiled.
     kernels: u64,
     /// Allocations of memory of the device.
@@ -61,6 +64,7 @@ struct Step {
     launches: f64,
     uploads: f64,
     downloads: f64,
+    moves: f64,
     allocations: f64,
     synchronisations: f64,
 }
@@ -74,6 +78,7 @@ impl Step {
             launches: of(|calls| calls.launches),
             uploads: of(|calls| calls.uploads),
             downloads: of(|calls| calls.downloads),
+            moves: of(|calls| calls.moves),
             allocations: of(|calls| calls.allocations),
             synchronisations: of(|calls| calls.synchronisations),
         }
@@ -147,7 +152,7 @@ fn driver(toolkit: &Path) -> Result<tempfile::TempDir, String> {
     let nvrtc = toolkit.join("lib/libnvrtc.so.13");
     symlink(nvrtc, folder.path().join("libnvrtc.so")).expect("the folder is ours");
     let told = folder.path().join("nvidia-smi");
-    fs::write(&told, "#!/bin/sh\necho 81920\n").expect("room on disk");
+    fs::write(&told, "#!/bin/sh\necho $((${STAND_IN_MEMORY:-80} * 1024))\n").expect("room on disk");
     fs::set_permissions(&told, fs::Permissions::from_mode(0o700)).expect("the file is ours");
     Ok(folder)
 }
@@ -167,6 +172,8 @@ struct Device {
     toolkit: PathBuf,
     /// Its compute capability: 80 for 8.0.
     capability: u32,
+    /// Its memory, in GiB.
+    memory: u32,
 }
 
 impl Device {
@@ -177,7 +184,8 @@ impl Device {
             skip_unbuilt("cuda");
             return None;
         }
-        let made = toolkit().and_then(|toolkit| Ok(Self { driver: driver(&toolkit)?, toolkit, capability }));
+        let made = toolkit()
+            .and_then(|toolkit| Ok(Self { driver: driver(&toolkit)?, toolkit, capability, memory: 80 }));
         made.map_err(skip).ok()
     }
 
@@ -231,7 +239,8 @@ impl Device {
             // Nothing is there that another test compiled, and no kernel is chosen where nothing takes time.
             .env("DTRAIN_KERNEL_CACHE", kernels(house))
             .env("DTRAIN_TUNING_SECONDS", "0")
-            .env("STAND_IN_SM", self.capability.to_string());
+            .env("STAND_IN_SM", self.capability.to_string())
+            .env("STAND_IN_MEMORY", self.memory.to_string());
         command
     }
 }

@@ -16,21 +16,24 @@ use std::time::{Duration, Instant};
 /// Steps of a run.
 const STEPS: u64 = 30;
 
-/// Two ranks of the tiny recipe on `devices`, with optimizer state sharded.
-fn command(house: &House, devices: &str) -> Command {
+/// Replicas with optimizer state sharded.
+const SHARDED: [&str; 3] = ["layout.data=2", "layout.zero=1", "layout.shard=2"];
+
+/// Two ranks of the tiny recipe on `devices`, in a layout.
+fn command(house: &House, devices: &str, layout: &[&str]) -> Command {
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let mut command = house.dtrain(["run", recipe.to_str().expect("UTF-8"), "--quiet", "--no-sample"]);
     for setting in [
         format!("cluster.devices=\"{devices}\""),
         format!("objective.stop={{ steps = {STEPS} }}"),
         "cluster.ranks=2".to_owned(),
-        "layout.data=2".to_owned(),
-        "layout.zero=1".to_owned(),
-        "layout.shard=2".to_owned(),
         "layout.micro_batch=2".to_owned(),
         "checkpoint.every=\"5 steps\"".to_owned(),
     ] {
         command.args(["--set", &setting]);
+    }
+    for setting in layout {
+        command.args(["--set", setting]);
     }
     command.env(device::SOFTWARE_GPUS, "2").stdout(Stdio::null()).stderr(Stdio::null());
     command
@@ -52,11 +55,11 @@ fn two_ranks_with_a_device_each_resume_after_one_was_killed() {
         return dtrain_skip::skip(reason);
     }
     let host = House::default();
-    assert!(command(&host, "cpu").status().expect("it starts").success());
+    assert!(command(&host, "cpu", &SHARDED).status().expect("it starts").success());
     let (expected, _) = losses(&host).expect("a trial");
 
     let house = House::default();
-    let mut run = command(&house, "gpu").spawn().expect("it starts");
+    let mut run = command(&house, "gpu", &SHARDED).spawn().expect("it starts");
     let begun = Instant::now();
     while losses(&house).is_none_or(|(losses, _)| losses.len() < 10) {
         assert!(begun.elapsed() < Duration::from_secs(300), "it should train");
@@ -68,6 +71,25 @@ fn two_ranks_with_a_device_each_resume_after_one_was_killed() {
 
     let (found, attempts) = losses(&house).expect("a trial");
     assert_eq!(attempts, 2, "a rank was killed in the middle");
+    assert_eq!(found.len() as u64, STEPS);
+    let worst = found.iter().map(|(step, loss)| ((loss - expected[step]) / loss).abs()).fold(0.0, f64::max);
+    println!("largest relative difference of a loss over {STEPS} steps: {worst:.1e}");
+    assert!(worst < 1e-3, "losses on devices differ from those on CPUs by {worst:.1e}");
+}
+
+/// Matrices, vocabulary and sequences cut between two devices: losses, norms and sums over both are found there.
+#[test]
+fn two_devices_that_hold_parts_of_matrices_train_as_two_processors_do() {
+    let placement = Placement { host: 0, device: DeviceKind::Wgpu, index: 0, threads: 1 };
+    if let Err(reason) = device::open(&placement) {
+        return dtrain_skip::skip(reason);
+    }
+    let [expected, found] = ["cpu", "gpu"].map(|devices| {
+        let house = House::default();
+        let mut run = command(&house, devices, &["layout.tensor=2", "layout.sequence=true"]);
+        assert!(run.status().expect("it starts").success(), "on {devices}");
+        losses(&house).expect("a trial").0
+    });
     assert_eq!(found.len() as u64, STEPS);
     let worst = found.iter().map(|(step, loss)| ((loss - expected[step]) / loss).abs()).fold(0.0, f64::max);
     println!("largest relative difference of a loss over {STEPS} steps: {worst:.1e}");
@@ -105,7 +127,7 @@ fn the_doctor_compares_a_device_with_the_host_and_measures_it() {
     let list = |key: &str| found[key].as_array().unwrap_or_else(|| panic!("{key} is a list")).clone();
     let number = |one: &Value, key: &str| one[key].as_f64().unwrap_or_else(|| panic!("{key} in {one}"));
     let full: Vec<Value> = list("parity").into_iter().filter(|one| one["precision"] == "f32").collect();
-    assert_eq!(full.iter().map(|one| one["family"].clone()).collect::<Vec<_>>(), ["gpt", "llama"]);
+    assert_eq!(full.iter().map(|one| one["family"].clone()).collect::<Vec<_>>(), ["gpt", "llama", "odd"]);
     for one in &full {
         assert!(number(one, "loss_difference") < 1e-3 && number(one, "gradient_difference") < 1e-3, "{one}");
         let losses: Vec<f64> =
@@ -172,7 +194,7 @@ fn the_script_for_gpus_prints_parity_and_speed_and_says_where_there_is_no_gpu() 
     let host = script("cpu");
     let (page, told) = (String::from_utf8_lossy(&host.stdout), String::from_utf8_lossy(&host.stderr));
     assert_eq!(host.status.code(), Some(0), "{told}");
-    for words in ["gpt", "llama", "agrees", "tokens/s", "without PyTorch: it was not asked for"] {
+    for words in ["gpt", "llama", "odd", "agrees", "tokens/s", "without PyTorch: it was not asked for"] {
         assert!(page.contains(words), "`{words}` in {page}");
     }
     assert_eq!(document(&house, "found.json")["device"], "cpu");

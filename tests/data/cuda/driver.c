@@ -8,6 +8,9 @@
    STAND_IN_DEVICES  the number of devices [default: 1]
    STAND_IN_LOG      the file to which launches, copies, events, waits and allocations are appended as they are asked for: one line of
                      JSON each, with process and thread
+   STAND_IN_MEMORY   the memory of a device in GiB [default: 80]
+
+   A kernel that takes 64-bit indices is counted under its name with `_u64` behind it.
 
    Device memory is a range of addresses without anything behind them: whoever follows a device pointer on the host crashes, as on a GPU. */
 
@@ -25,8 +28,11 @@ typedef int Result;
 typedef uint64_t Pointer;
 enum { DONE = 0, INVALID = 1, NO_MEMORY = 2 };
 
-/* The memory that the device says it has: as much as an A100 of 80 GB. */
-static const size_t MEMORY = (size_t)80 << 30;
+/* The memory that the device says it has: as much as an A100 of 80 GB, unless told otherwise. */
+static size_t memory(void) {
+    const char *text = getenv("STAND_IN_MEMORY");
+    return (size_t)(text ? atoi(text) : 80) << 30;
+}
 
 /* ---------------------------------------------------------------------------------------------------------------- counts */
 
@@ -219,8 +225,8 @@ Result cuDeviceGetName(char *name, int room, int device) { snprintf(name, (size_
 Result cuDeviceGetPCIBusId(char *address, int room, int device) { snprintf(address, (size_t)room, "00ff:ee:%02x.0", device); return DONE; }
 Result cuDeviceGetUuid(void *id, int device) { memset(id, device + 1, 16); return DONE; }
 Result cuDeviceGetUuid_v2(void *id, int device) { return cuDeviceGetUuid(id, device); }
-Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = MEMORY; return DONE; }
-Result cuMemGetInfo_v2(size_t *available, size_t *all) { *available = *all = MEMORY; return DONE; }
+Result cuDeviceTotalMem_v2(size_t *bytes, int device) { *bytes = memory(); return DONE; }
+Result cuMemGetInfo_v2(size_t *available, size_t *all) { *available = *all = memory(); return DONE; }
 
 Result cuDeviceGetAttribute(int *value, int attribute, int device) {
     const int sm = capability(), is_hopper = sm >= 90;
@@ -257,7 +263,7 @@ static Result allocate(Pointer *pointer, size_t bytes) {
     static Pointer next = (Pointer)1 << 62;
     const size_t whole = (bytes + 511) & ~(size_t)511;
     if (bytes == 0) return INVALID;
-    if (bytes > MEMORY) return NO_MEMORY;
+    if (bytes > memory()) return NO_MEMORY;
     *pointer = __atomic_fetch_add(&next, whole, __ATOMIC_RELAXED);
     count(&allocations);
     return DONE;
@@ -342,10 +348,16 @@ Result cuEventQuery(void *event) { say_wait("cuEventQuery", NULL, event); return
 Result cuEventElapsedTime(float *milliseconds, void *from, void *to) { *milliseconds = 1.0f; return DONE; }
 Result cuEventElapsedTime_v2(float *milliseconds, void *from, void *to) { return cuEventElapsedTime(milliseconds, from, to); }
 
+/* Whether the kernel of this PTX takes 64-bit indices: then its last parameter, a structure of lengths and indices, is aligned to them. */
+static int is_wide(const char *ptx) {
+    const char *entry = strstr(ptx, ".entry "), *end = entry ? strchr(entry, ')') : NULL, *wide = entry ? strstr(entry, ".align 8 .b8") : NULL;
+    return wide && end && wide < end;
+}
 
+/* The lowest bit of a module says whether its kernel is wide. */
 Result cuModuleLoadData(void **module, const void *image) {
     count(&kernels);
-    *module = handle();
+    *module = (char *)handle() + is_wide(image);
     keep_image(*module, image);
     return DONE;
 }
@@ -353,7 +365,9 @@ Result cuModuleLoadData(void **module, const void *image) {
 Result cuModuleUnload(void *module) { return DONE; }
 /* A function is its name. */
 Result cuModuleGetFunction(void **function, void *module, const char *name) {
-    if ((*function = strdup(name)) == NULL) return NO_MEMORY;
+    char named[160];
+    snprintf(named, sizeof named, "%s%s", name, (intptr_t)module & 1 ? "_u64" : "");
+    if ((*function = strdup(named)) == NULL) return NO_MEMORY;
     keep_function(*function, module, name);
     return DONE;
 }

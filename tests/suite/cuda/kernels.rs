@@ -54,7 +54,10 @@ impl Device {
         assert!(output.status.success(), "{command:?}: {}", words(&output));
         let lines = fs::read_to_string(&counts).expect("the file is ours");
         let output = house.dtrain(["logs"]).output().expect("the program starts");
-        (lines.lines().map(|line| serde_json::from_str(line).expect("counts are JSON")).collect(), words(&output))
+        (
+            lines.lines().map(|line| serde_json::from_str(line).expect("counts are JSON")).collect(),
+            words(&output),
+        )
     }
 }
 
@@ -107,14 +110,16 @@ fn a_second_process_compiles_and_chooses_nothing() {
     let house = House::default();
     let (first, told) = device.tuned(&house, &LLAMA, 60);
     assert!(told.contains("chooses kernels for matrix products for at most 60 s"), "{told}");
-    let before = tables(&house).into_iter().map(|path| fs::read(path).expect("it is ours")).collect::<Vec<_>>();
+    let before =
+        tables(&house).into_iter().map(|path| fs::read(path).expect("it is ours")).collect::<Vec<_>>();
     assert!(!table(&house).products.is_empty());
 
     fs::remove_file(device.driver.path().join("libnvrtc.so")).expect("it is ours");
     device.toolkit = device.driver.path().to_owned();
     let (second, told) = device.tuned(&house, &LLAMA, 60);
     assert!(!told.contains("chooses kernels"), "{told}");
-    let after = tables(&house).into_iter().map(|path| fs::read(path).expect("it is ours")).collect::<Vec<_>>();
+    let after =
+        tables(&house).into_iter().map(|path| fs::read(path).expect("it is ours")).collect::<Vec<_>>();
     assert_eq!(before, after, "nothing was chosen anew");
     let loaded = |calls: &[Calls]| calls.iter().map(|calls| calls.kernels).max().unwrap_or(0);
     println!("{} kernels loaded by the first run, {} by the second", loaded(&first), loaded(&second));
@@ -129,7 +134,8 @@ fn a_short_limit_ends_the_choice_and_not_the_training() {
     let (_, told) = device.tuned(&house, &LLAMA, 1);
     let table = table(&house);
     let tried: usize = table.products.values().map(|choice| choice.tried.len()).sum();
-    let seconds: f64 = table.products.values().flat_map(|choice| &choice.tried).map(|one| one.first_seconds).sum();
+    let seconds: f64 =
+        table.products.values().flat_map(|choice| &choice.tried).map(|one| one.first_seconds).sum();
     println!("{} products, {tried} candidates in {seconds:.1} s", table.products.len());
     assert!(table.products.values().any(|choice| !choice.is_complete), "{table:?}");
     assert!(told.contains("DTRAIN_TUNING_SECONDS sets the time"), "it is told: {told}");

@@ -3,7 +3,7 @@
 
 mod buckets;
 
-use super::{Device, before, words};
+use super::{Calls, Device, Step, before, words};
 use dtrain_skip::skip;
 use dtrain_tests::{House, root};
 use serde::Deserialize;
@@ -151,14 +151,66 @@ fn gpus_of_a_tensor_parallel_group_sum_activations_by_nccl() {
     assert_eq!(sums, sequence(&second), "both ranks call the same, in the same order");
     // Micro-batches of 4 sequences of 32 tokens, 32 wide.
     let whole = ("ncclAllReduce", 4 * 32 * 32, -1);
-    // Of each token the sum of exponentials and the score of its target, which lie on both ranks.
-    let figures = ("ncclAllReduce", 2 * 4 * 32, -1);
+    // Of each token the largest score, the sum of exponentials and the score of its target, of the classes of each rank.
+    let figures = ("ncclAllGather", 3 * 4 * 32, -1);
     assert!(sums.iter().all(|sum| [whole, figures].contains(sum)), "{sums:?}");
     // In each of 2 micro-batches of a step, for each of 2 layers one after attention and one after the feed-forward layer, and as
     // many in backward; and one for the embedding, whose vocabulary is cut, and in backward one for what the head reads.
     let of_training = STEPS * 2 * (2 * 2 + 2 * 2 + 2);
     let found = sums.iter().filter(|sum| **sum == whole).count();
     assert!(found > of_training, "validation comes on top of {of_training}: {found}");
+    let found = sums.iter().filter(|sum| **sum == figures).count();
+    assert!(found > STEPS * 2, "each micro-batch has a loss: {found}");
+}
+
+/// Calls of a step of each of the two ranks of a layout.
+fn step_of_both(device: &Device, settings: &[&str]) -> Vec<Step> {
+    let house = House::default();
+    let settings = [&["cluster.ranks=2", "train.precision=\"f32\""], settings].concat();
+    let run = |command: &str, steps: u64| -> Vec<Calls> {
+        let counts = house.file("counts", "");
+        let mut command = device.command(&house, command, &settings, steps);
+        command.env("STAND_IN_DEVICES", "2").env("STAND_IN_COUNTS", &counts);
+        let output = command.output().expect("the program starts");
+        assert!(output.status.success(), "{settings:?}: {}", words(&output));
+        let lines = fs::read_to_string(&counts).expect("the file is ours");
+        let calls = lines.lines().map(|line| serde_json::from_str(line).expect("counts are JSON"));
+        calls.filter(|calls: &Calls| calls.launches > 0).collect()
+    };
+    // Speeds are measured first, so that later only the ranks compute.
+    run("plan", super::STEPS[0]);
+    let [short, long] = super::STEPS.map(|steps| run("run", steps));
+    assert_eq!((short.len(), long.len()), (2, 2), "two ranks compute, and nobody else");
+    // Both ranks do the same, so it does not matter whose calls are put together.
+    short.into_iter().zip(long).map(|(short, long)| Step::of(&[short, long])).collect()
+}
+
+/// As on one GPU: of each of two micro-batches the loss and the hits, and the norm of the gradients.
+#[test]
+fn a_step_of_tensor_parallel_gpus_reads_no_more_than_that_of_one() {
+    let Some(device) = Device::new(80) else { return };
+    compile(&device);
+    for settings in [&["layout.tensor=2"][..], &["layout.tensor=2", "layout.sequence=true"]] {
+        let steps = step_of_both(&device, settings);
+        println!("{settings:?}: {steps:?}");
+        for step in steps {
+            assert!(step.downloads <= 5.0, "{settings:?}: {step:?}");
+        }
+    }
+}
+
+/// The gradients of all that both ranks hold whole are summed in one message.
+#[test]
+fn gpus_that_share_sequences_sum_gradients_once_a_step() {
+    let Some(device) = Device::new(80) else { return };
+    compile(&device);
+    let [first, second] = of_both(&device, &["layout.tensor=2", "layout.sequence=true"]);
+    let moves = sequence(&first);
+    assert_eq!(moves, sequence(&second), "both ranks call the same, in the same order");
+    // Positions, the last norm, and of each of two blocks two norms and the biases of the two matrices that are cut by rows.
+    let whole = 32 * 32 + 2 * 32 + 2 * (2 * 2 * 32 + 2 * 32);
+    let sums: Vec<_> = moves.iter().filter(|(call, ..)| *call == "ncclAllReduce").collect();
+    assert_eq!(sums, vec![&("ncclAllReduce", whole, -1); STEPS], "of {moves:?}");
 }
 
 #[test]

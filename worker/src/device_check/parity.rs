@@ -12,8 +12,9 @@ use dtrain_protocol::device_check::Parity;
 use dtrain_protocol::{Arrangement, DeviceKind, Failure, Rank};
 use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions, Precision};
 
-/// The families of decoders, which have no building block in common but attention and linear layers.
-pub(super) const FAMILIES: [&str; 2] = ["gpt", "llama"];
+/// The decoders that are compared: two families with no building block in common but attention and linear layers, and one whose sides
+/// fill no tile of a kernel and no aligned row of memory.
+pub(super) const FAMILIES: [&str; 3] = ["gpt", "llama", "odd"];
 
 /// Steps of a comparison.
 const STEPS: usize = 8;
@@ -25,8 +26,11 @@ const BATCH: u32 = 4;
 /// rounding, such as the gradient of the biases of keys.
 const FLOOR: f64 = 1e-3;
 
-/// Small enough for the host, and with sides that fill the tiles of a kernel.
+/// Small enough for the host, and with sides that fill the tiles of a kernel, but for the odd one.
 fn decoder(family: &str) -> Decoder {
+    if family == "odd" {
+        return Decoder { kv_heads: 1, ..llama(2, 120, 3, 250, 509, 60) };
+    }
     let llama = Decoder { kv_heads: 2, ..llama(2, 128, 4, 256, 512, 64) };
     if family == "llama" {
         return llama;

@@ -137,7 +137,7 @@ impl Layers {
     /// Scores by a matrix that may be cut by classes. `[b, t, w]` → `[b·t, classes held]`
     pub(crate) fn classify(&self, weight: Factor, x: Tensor<3>) -> Tensor<2> {
         let x = tensor::enter(&self.partners, x);
-        ops::project(self.arithmetic, x, vec![weight], Vec::new(), None).flatten(0, 1)
+        ops::rows(self.arithmetic, ops::project(self.arithmetic, x, vec![weight], Vec::new(), None))
     }
 
     /// Mean cross-entropy of scores of which this rank has its `share`.

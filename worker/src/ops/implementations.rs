@@ -124,6 +124,10 @@ pub(super) trait Ops: Sync {
         plain::cross_entropy_of_part(logits, targets, share, peers)
     }
 
+    fn rows(&self, x: Tensor<3>) -> Tensor<2> {
+        x.flatten(0, 1)
+    }
+
     fn inject(&self, output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
         plain::inject(output, upstream)
     }

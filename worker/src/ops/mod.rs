@@ -220,6 +220,11 @@ pub(crate) fn cross_entropy_of_part(
     arithmetic.by.ops().cross_entropy_of_part(logits, targets, share, peers)
 }
 
+/// The rows of all samples after one another. `[b, t, w]` → `[b·t, w]`
+pub(crate) fn rows(arithmetic: Arithmetic, x: Tensor<3>) -> Tensor<2> {
+    arithmetic.by.ops().rows(x)
+}
+
 /// A scalar whose gradient with respect to `output` is `upstream`: continues a backward pass that began in
 /// another graph.
 pub(crate) fn inject(arithmetic: Arithmetic, output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {

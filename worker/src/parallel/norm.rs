@@ -17,7 +17,15 @@ pub fn norm_squared(stage: &mut Stage, mesh: &Mesh) -> Result<f64, Failure> {
     let counted = stage.parameters().iter().enumerate();
     let counted = counted.filter(|(index, one)| Some(*index) != again && mesh.speaks_for(&one.name));
     let counted: Vec<_> = counted.map(|(index, _)| index).collect();
-    let mine = counted.into_iter().map(|index| stage.gradients().norm_squared_own(index)).sum();
+    let gradients = stage.gradients();
+    let mine = if gradients.are_tensors() {
+        let sums = counted.into_iter().filter_map(|index| gradients.tensor(index));
+        let squares = sums.map(|sum| (sum.clone() * sum).sum());
+        // One tensor, so that the device is asked once.
+        squares.reduce(|a, b| a + b).map_or(0.0, |sum| f64::from(sum.into_scalar::<f32>()))
+    } else {
+        counted.into_iter().map(|index| gradients.norm_squared_own(index)).sum()
+    };
     step_totals::send(&StepTotals { square: mine, ..StepTotals::default() }, mesh.world());
     Ok(step_totals::collect(mesh.world())?.square)
 }

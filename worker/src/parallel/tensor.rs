@@ -143,6 +143,20 @@ pub(crate) fn sum_parts(stage: &mut Stage, partners: &Partners) {
     let whole = parameters.filter(|(_, parameter)| !is_cut(&parameter.name, Axis::Tensor));
     let whole: Vec<_> = whole.map(|(index, _)| index).collect();
     let gradients = stage.gradients();
+    if gradients.are_tensors() {
+        let sums: Vec<_> = whole.iter().map(|index| gradients.tensor_or_zeros(*index)).collect();
+        let lengths: Vec<_> = sums.iter().map(|sum| sum.dims()[0]).collect();
+        if sums.is_empty() {
+            return;
+        }
+        let sums = partners.tensor.all_reduce_tensor(Tensor::cat(sums, 0));
+        let mut before = 0;
+        for (index, length) in whole.into_iter().zip(lengths) {
+            gradients.set_tensor(index, sums.clone().narrow(0, before, length));
+            before += length;
+        }
+        return;
+    }
     let mut sums = Vec::new();
     for index in &whole {
         gradients.to_host(*index..index + 1);

@@ -201,6 +201,49 @@ fn a_cut_vocabulary_gives_the_loss_of_the_whole_one() {
     }
 }
 
+/// Loss, figures and the gradient of the scores of some classes, on a device where each rank has some of them.
+#[cfg(feature = "device")]
+#[test]
+fn devices_that_have_some_of_the_classes_find_the_loss_of_all() {
+    let Some(gpu) = crate::ops::tests::gpu() else { return };
+    let count = B * T;
+    let device = Arithmetic { by: Implementation::Device, ..REFERENCE };
+    // Large enough for exponentials that are not relative to the largest score of all to overflow.
+    let scores = || made(21, [count, V]) * 100.0;
+    let scored = flat(scores());
+    let best = |row: &[f32]| (0..V).max_by(|a, b| row[*a].total_cmp(&row[*b])).unwrap() as u32;
+    // Every third prediction is right.
+    let targets = words(22).into_iter().zip(scored.chunks(V)).enumerate();
+    let targets: Vec<u32> =
+        targets.map(|(place, (word, row))| if place % 3 == 0 { best(row) } else { word }).collect();
+    let whole = leaf(scores());
+    let (loss, figures) = cross_entropy(REFERENCE, whole.clone(), &targets);
+    let (wanted_loss, wanted) = (loss.clone().into_scalar::<f32>(), figures.read());
+    let gradient = flat(whole.grad_remove(&mut (loss * 0.7).backward()).unwrap());
+    assert!(wanted.hits > 0 && wanted.hits < wanted.count, "{wanted:?}");
+    for ranks in [2, 3] {
+        let found = among(ranks, false, |partners| {
+            let columns = held(V, partners.tensor.rank(), ranks);
+            let own = narrow(scores(), 1, &columns).into_data();
+            let own = leaf(Tensor::<2>::from_data(own, &gpu));
+            let share = Share { begin: columns.start, of: V };
+            let (loss, figures) =
+                cross_entropy_of_part(device, own.clone(), &targets, share, &partners.tensor);
+            let gradient = flat(own.grad_remove(&mut (loss.clone() * 0.7).backward()).unwrap());
+            (loss.into_scalar::<f32>(), figures.read(), gradient)
+        });
+        for (rank, (own_loss, own_figures, own_gradient)) in (0..).zip(&found) {
+            assert!((own_loss - wanted_loss).abs() < 1e-5 * wanted_loss, "{own_loss} for {wanted_loss}");
+            assert_eq!(own_loss.to_bits(), found[0].0.to_bits(), "all ranks have the same bits");
+            assert_eq!((own_figures.hits, own_figures.count), (wanted.hits, wanted.count));
+            let columns = held(V, rank, ranks);
+            let part: Vec<f32> =
+                gradient.chunks(V).flat_map(|row| row[columns.clone()].iter().copied()).collect();
+            close("scores", own_gradient, &part);
+        }
+    }
+}
+
 #[test]
 fn alone_nothing_is_done() {
     let alone = Partners::none().tensor;

@@ -6,7 +6,10 @@
 use super::kernels::{largest_of_units, sum_of_units};
 use super::linear::{half_of, narrowed};
 use super::product::product;
-use super::{Gradient, Values, dense, empty, empty_of, of_each, of_each_row, owned, record, shape, values};
+use super::{
+    Gradient, Values, buffer, empty, empty_of, flat_rows, of_each, of_each_row, owned_rows, record, rows,
+    shape, values,
+};
 use crate::ops::tape::input;
 use crate::ops::{Arithmetic, Heads};
 use burn::backend::Cube;
@@ -16,15 +19,18 @@ use cubecl::prelude::*;
 pub(super) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
     let half = half_of(arithmetic.precision);
     record(vec![input(packed)], |values| {
-        let [packed] = <[_; 1]>::try_from(values).expect("attention has one input").map(dense);
+        let [packed] = <[_; 1]>::try_from(values).expect("attention has one input");
         let [b, t, _] = shape(&packed);
-        let split = Split::of(packed.clone(), heads, half);
+        let again = arithmetic.forgets_scores.then(|| packed.clone());
+        let split = Split::of(packed, heads, half);
         let seen = split.probabilities();
         let out = merged(product(seen.clone(), split.values.clone()), [b, t], heads);
-        let kept = (!arithmetic.forgets_scores).then_some((split, seen));
+        // The packed tensor is not needed beside its heads.
+        let kept = again.is_none().then_some((split, seen));
         let gradient: Gradient = Box::new(move |d: Values, _: [bool; 8]| {
             let (split, seen) = kept.unwrap_or_else(|| {
-                let split = Split::of(packed.clone(), heads, half);
+                let packed = again.expect("it is kept where its heads are not");
+                let split = Split::of(packed, heads, half);
                 let seen = split.probabilities();
                 (split, seen)
             });
@@ -36,7 +42,7 @@ pub(super) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads)
 
 /// The heads of a packed tensor.
 struct Split {
-    /// `[b·k, s·t, d]`
+    /// Divided by the root of `d`, so that no score leaves the range of f16 before its softmax. `[b·k, s·t, d]`
     queries: Tensor<3>,
     /// `[b·k, t, d]`
     keys: Tensor<3>,
@@ -52,19 +58,63 @@ impl Split {
         let Heads { query, key, width } = heads;
         let dtype = half.map_or(DType::F32, Into::into);
         let made = [query / key, 1, 1].map(|served| empty_of(&packed, [b * key, served * t, width], dtype));
+        let (packed, stride) = rows(packed);
+        let [queries, keys, values] = &made;
+        let (cubes, cube, indices) = of_each(b * t * all, [&packed, queries, keys, values]);
         let [queries, keys, values] = made.each_ref().map(|part: &Values| part.clone().into_buffer_arg());
-        let (cubes, cube) = of_each(&packed, b * t * all);
-        let client = packed.client.clone();
-        let packed = packed.into_buffer_arg();
+        let (client, scale) = (packed.client.clone(), scale(heads));
+        let packed = buffer(&packed, stride);
         match dtype {
             DType::BF16 => split_heads::launch::<half::bf16>(
-                &client, cubes, cube, packed, queries, keys, values, t, query, key, width,
+                &client,
+                cubes,
+                cube,
+                indices,
+                packed,
+                queries,
+                keys,
+                values,
+                b * t,
+                t,
+                query,
+                key,
+                width,
+                stride,
+                scale,
             ),
             DType::F16 => split_heads::launch::<half::f16>(
-                &client, cubes, cube, packed, queries, keys, values, t, query, key, width,
+                &client,
+                cubes,
+                cube,
+                indices,
+                packed,
+                queries,
+                keys,
+                values,
+                b * t,
+                t,
+                query,
+                key,
+                width,
+                stride,
+                scale,
             ),
             _ => split_heads::launch::<f32>(
-                &client, cubes, cube, packed, queries, keys, values, t, query, key, width,
+                &client,
+                cubes,
+                cube,
+                indices,
+                packed,
+                queries,
+                keys,
+                values,
+                b * t,
+                t,
+                query,
+                key,
+                width,
+                stride,
+                scale,
             ),
         }
         let [queries, keys, values] = made.map(Tensor::from_primitive::<Cube>);
@@ -74,24 +124,7 @@ impl Split {
     /// How much each query sees of each value. `[b·k, s·t, t]`
     fn probabilities(&self) -> Tensor<3> {
         let scores = product(self.queries.clone(), self.keys.clone().transpose());
-        let scores = owned(values(scores));
-        let [groups, rows, t] = shape(&scores);
-        let (cubes, cube, units) = of_each_row(&scores, groups * rows, t);
-        let (client, own, scale) = (&scores.client, scores.clone().into_buffer_arg(), self.scale());
-        match scores.dtype {
-            DType::BF16 => {
-                softmax::launch::<half::bf16>(client, cubes, cube, own, groups * rows, t, scale, units);
-            }
-            DType::F16 => {
-                softmax::launch::<half::f16>(client, cubes, cube, own, groups * rows, t, scale, units);
-            }
-            _ => softmax::launch::<f32>(client, cubes, cube, own, groups * rows, t, scale, units),
-        }
-        Tensor::from_primitive::<Cube>(scores)
-    }
-
-    fn scale(&self) -> f32 {
-        (self.heads.width as f32).powf(-0.5)
+        Tensor::from_primitive::<Cube>(softmax_of(values(scores)))
     }
 
     /// The gradient of the packed tensor from that of the result, `[b, t, k·s·d]`.
@@ -103,83 +136,127 @@ impl Split {
         let d: Tensor<3> = d.reshape([b * key, query / key * t, width]);
         let d = narrowed(d, self.half);
         let d_values = product(seen.clone().transpose(), d.clone());
-        let d_seen = owned(values(product(d, self.values.clone().transpose())));
-        let seen = dense(values(seen));
-        let rows = b * query * t;
-        let (cubes, cube, units) = of_each_row(&seen, rows, t);
-        let (client, scale) = (&seen.client, self.scale());
-        let [own, out] = [&seen, &d_seen].map(|side| side.clone().into_buffer_arg());
-        match seen.dtype {
-            DType::BF16 => {
-                softmax_back::launch::<half::bf16>(client, cubes, cube, own, out, rows, t, scale, units);
-            }
-            DType::F16 => {
-                softmax_back::launch::<half::f16>(client, cubes, cube, own, out, rows, t, scale, units);
-            }
-            _ => softmax_back::launch::<f32>(client, cubes, cube, own, out, rows, t, scale, units),
-        }
-        let d_scores: Tensor<3> = Tensor::from_primitive::<Cube>(d_seen);
+        let d_seen = values(product(d, self.values.clone().transpose()));
+        let d_scores: Tensor<3> = Tensor::from_primitive::<Cube>(softmax_back_of(values(seen), d_seen));
         let d_queries = product(d_scores.clone(), self.keys);
         let d_keys = product(d_scores.transpose(), self.queries);
-        join([d_queries, d_keys, d_values].map(|part| dense(values(part))), [b, t], self.heads)
+        join([d_queries, d_keys, d_values].map(|part| rows(values(part))), [b, t], self.heads)
     }
+}
+
+/// The softmax of scores, where they were if nobody else holds them. `[b·k, s·t, t]`
+pub(super) fn softmax_of(scores: Values) -> Values {
+    let (scores, stride) = owned_rows(scores);
+    let [groups, queries, t] = shape(&scores);
+    let count = groups * queries;
+    let (cubes, cube, indices, units) = of_each_row(count, t, [&scores]);
+    let (client, own) = (&scores.client, buffer(&scores, stride));
+    match scores.dtype {
+        DType::BF16 => {
+            softmax::launch::<half::bf16>(client, cubes, cube, indices, own, count, t, stride, units);
+        }
+        DType::F16 => {
+            softmax::launch::<half::f16>(client, cubes, cube, indices, own, count, t, stride, units)
+        }
+        _ => softmax::launch::<f32>(client, cubes, cube, indices, own, count, t, stride, units),
+    }
+    scores
+}
+
+/// The gradient of scores from their softmax and its gradient, whose place it takes. `[b·k, s·t, t]`
+pub(super) fn softmax_back_of(seen: Values, d_seen: Values) -> Values {
+    let ((seen, stride), (d_seen, d_stride)) = (rows(seen), owned_rows(d_seen));
+    let [groups, queries, t] = shape(&seen);
+    let count = groups * queries;
+    let (cubes, cube, indices, units) = of_each_row(count, t, [&seen, &d_seen]);
+    let (client, own, out) = (&seen.client, buffer(&seen, stride), buffer(&d_seen, d_stride));
+    match seen.dtype {
+        DType::BF16 => softmax_back::launch::<half::bf16>(
+            client, cubes, cube, indices, own, out, count, t, stride, d_stride, units,
+        ),
+        DType::F16 => softmax_back::launch::<half::f16>(
+            client, cubes, cube, indices, own, out, count, t, stride, d_stride, units,
+        ),
+        _ => softmax_back::launch::<f32>(
+            client, cubes, cube, indices, own, out, count, t, stride, d_stride, units,
+        ),
+    }
+    d_seen
+}
+
+/// What scores are multiplied by before their softmax.
+fn scale(heads: Heads) -> f32 {
+    (heads.width as f32).powf(-0.5)
 }
 
 /// `[b·k, s·t, d]` → `[b, t, k·s·d]`
 fn merged(mixed: Tensor<3>, [b, t]: [usize; 2], heads: Heads) -> Values {
-    let mixed: Tensor<4> = mixed.reshape([b, heads.query, t, heads.width]).swap_dims(1, 2);
+    let mixed: Tensor<4> = flat_rows(values(mixed)).reshape([b, heads.query, t, heads.width]).swap_dims(1, 2);
     let mixed: Tensor<3> = mixed.reshape([b, t, heads.query * heads.width]);
     values(mixed.cast(FloatDType::F32))
 }
 
-/// The inverse of [`Split::of`].
-fn join(parts: [Values; 3], [b, t]: [usize; 2], heads: Heads) -> Values {
+/// The gradient of a packed tensor from those of its parts, each with the stride of its rows.
+fn join(parts: [(Values, usize); 3], [b, t]: [usize; 2], heads: Heads) -> Values {
     let Heads { query, key, width } = heads;
-    let packed = empty(&parts[0], [b, t, (query + 2 * key) * width]);
-    let (cubes, cube) = of_each(&packed, b * t * (query + 2 * key) * width);
-    let (client, dtype, out) = (&packed.client, parts[0].dtype, packed.clone().into_buffer_arg());
-    let [queries, keys, values] = parts.map(Values::into_buffer_arg);
+    let [(queries, by_query), (keys, by_key), (values, by_value)] = &parts;
+    let packed = empty(queries, [b, t, (query + 2 * key) * width]);
+    let (cubes, cube, indices) = of_each(b * t * (query + 2 * key) * width, [queries, keys, values, &packed]);
+    let (client, dtype, out) = (&packed.client, queries.dtype, packed.clone().into_buffer_arg());
+    let [own, key_rows, value_rows] = parts.each_ref().map(|(part, stride)| buffer(part, *stride));
+    let (by_query, by_key, by_value, scale) = (*by_query, *by_key, *by_value, scale(heads));
     match dtype {
         DType::BF16 => join_heads::launch::<half::bf16>(
-            client, cubes, cube, queries, keys, values, out, t, query, key, width,
+            client, cubes, cube, indices, own, key_rows, value_rows, out, t, query, key, width, by_query,
+            by_key, by_value, scale,
         ),
         DType::F16 => join_heads::launch::<half::f16>(
-            client, cubes, cube, queries, keys, values, out, t, query, key, width,
+            client, cubes, cube, indices, own, key_rows, value_rows, out, t, query, key, width, by_query,
+            by_key, by_value, scale,
         ),
-        _ => join_heads::launch::<f32>(client, cubes, cube, queries, keys, values, out, t, query, key, width),
+        _ => join_heads::launch::<f32>(
+            client, cubes, cube, indices, own, key_rows, value_rows, out, t, query, key, width, by_query,
+            by_key, by_value, scale,
+        ),
     }
     packed
 }
 
-/// One unit for each value of `packed: [b, t, (query + 2·key)·d]`.
-#[cube(launch)]
+/// One unit for each value of `packed: [b, t, (query + 2·key)·d]`, whose rows begin `stride` values after one another. Queries are
+/// multiplied by `scale`.
+#[cube(launch, address_type = "dynamic")]
 fn split_heads<F: Float>(
     packed: &[f32],
     queries: &mut [F],
     keys: &mut [F],
     values: &mut [F],
+    rows: usize,
     t: usize,
     query: usize,
     key: usize,
     width: usize,
+    stride: usize,
+    scale: f32,
 ) {
-    if ABSOLUTE_POS < packed.len() {
-        let all = (query + 2 * key) * width;
-        let (row, head) = (ABSOLUTE_POS / all, ABSOLUTE_POS % all / width);
-        let (sample, place) = (row / t, row % t * width + ABSOLUTE_POS % width);
-        let value = F::cast_from(packed[ABSOLUTE_POS]);
+    let all = (query + 2 * key) * width;
+    let (row, column) = (ABSOLUTE_POS / all, ABSOLUTE_POS % all);
+    if row < rows {
+        let head = column / width;
+        let (sample, place) = (row / t, row % t * width + column % width);
+        let value = packed[row * stride + column];
         if head < query {
-            queries[(sample * query + head) * t * width + place] = value;
+            queries[(sample * query + head) * t * width + place] = F::cast_from(value * scale);
         } else if head < query + key {
-            keys[(sample * key + head - query) * t * width + place] = value;
+            keys[(sample * key + head - query) * t * width + place] = F::cast_from(value);
         } else {
-            values[(sample * key + head - query - key) * t * width + place] = value;
+            values[(sample * key + head - query - key) * t * width + place] = F::cast_from(value);
         }
     }
 }
 
-/// One unit for each value of `packed`.
-#[cube(launch)]
+/// The inverse of [`fn@split_heads`] for gradients: those of queries are multiplied by `scale` as well. One unit for each value of `packed`;
+/// rows of queries begin `by_query` values after one another, and so on.
+#[cube(launch, address_type = "dynamic")]
 fn join_heads<F: Float>(
     queries: &[F],
     keys: &[F],
@@ -189,30 +266,37 @@ fn join_heads<F: Float>(
     query: usize,
     key: usize,
     width: usize,
+    by_query: usize,
+    by_key: usize,
+    by_value: usize,
+    scale: f32,
 ) {
     if ABSOLUTE_POS < packed.len() {
         let all = (query + 2 * key) * width;
         let (row, head) = (ABSOLUTE_POS / all, ABSOLUTE_POS % all / width);
-        let (sample, place) = (row / t, row % t * width + ABSOLUTE_POS % width);
+        let (sample, token, column) = (row / t, row % t, ABSOLUTE_POS % width);
         if head < query {
-            packed[ABSOLUTE_POS] = f32::cast_from(queries[(sample * query + head) * t * width + place]);
+            let own = (sample * query + head) * t + token;
+            packed[ABSOLUTE_POS] = f32::cast_from(queries[own * by_query + column]) * scale;
         } else if head < query + key {
-            packed[ABSOLUTE_POS] = f32::cast_from(keys[(sample * key + head - query) * t * width + place]);
+            let own = (sample * key + head - query) * t + token;
+            packed[ABSOLUTE_POS] = f32::cast_from(keys[own * by_key + column]);
         } else {
-            packed[ABSOLUTE_POS] =
-                f32::cast_from(values[(sample * key + head - query - key) * t * width + place]);
+            let own = (sample * key + head - query - key) * t + token;
+            packed[ABSOLUTE_POS] = f32::cast_from(values[own * by_value + column]);
         }
     }
 }
 
-/// Scores become the softmax of those that a row sees: the first `row % t + 1`. One cube for each row.
-#[cube(launch)]
-fn softmax<F: Float>(scores: &mut [F], rows: usize, t: usize, scale: f32, #[comptime] units: usize) {
+/// Scores become the softmax of those that a row sees: the first `row % t + 1`. One cube for each row; rows begin `stride` values after
+/// one another.
+#[cube(launch, address_type = "dynamic")]
+fn softmax<F: Float>(scores: &mut [F], rows: usize, t: usize, stride: usize, #[comptime] units: usize) {
     let row = CUBE_POS;
     if row >= rows {
         terminate!();
     }
-    let (unit, begin, seen) = (UNIT_POS as usize, row * t, row % t + 1);
+    let (unit, begin, seen) = (UNIT_POS as usize, row * stride, row % t + 1);
     let mut largest = f32::min_value();
     let mut column = unit;
     while column < seen {
@@ -224,7 +308,7 @@ fn softmax<F: Float>(scores: &mut [F], rows: usize, t: usize, scale: f32, #[comp
     let mut sum = 0.0f32;
     let mut column = unit;
     while column < seen {
-        sum += ((f32::cast_from(scores[begin + column]) - top) * scale).exp();
+        sum += (f32::cast_from(scores[begin + column]) - top).exp();
         column += units;
     }
     let total = sum_of_units(sum, units);
@@ -232,32 +316,41 @@ fn softmax<F: Float>(scores: &mut [F], rows: usize, t: usize, scale: f32, #[comp
     while column < t {
         let mut value = 0.0f32;
         if column < seen {
-            value = ((f32::cast_from(scores[begin + column]) - top) * scale).exp() / total;
+            value = (f32::cast_from(scores[begin + column]) - top).exp() / total;
         }
         scores[begin + column] = F::cast_from(value);
         column += units;
     }
 }
 
-/// The gradient of probabilities `p` becomes that of the scores. One cube for each row.
-#[cube(launch)]
-fn softmax_back<F: Float>(p: &[F], d: &mut [F], rows: usize, t: usize, scale: f32, #[comptime] units: usize) {
+/// The gradient of probabilities `p` becomes that of the scores. One cube for each row; rows begin `stride` and `d_stride` values after
+/// one another.
+#[cube(launch, address_type = "dynamic")]
+fn softmax_back<F: Float>(
+    p: &[F],
+    d: &mut [F],
+    rows: usize,
+    t: usize,
+    stride: usize,
+    d_stride: usize,
+    #[comptime] units: usize,
+) {
     let row = CUBE_POS;
     if row >= rows {
         terminate!();
     }
-    let (unit, begin) = (UNIT_POS as usize, row * t);
+    let (unit, begin, d_begin) = (UNIT_POS as usize, row * stride, row * d_stride);
     let mut dots = 0.0f32;
     let mut column = unit;
     while column < t {
-        dots += f32::cast_from(p[begin + column]) * f32::cast_from(d[begin + column]);
+        dots += f32::cast_from(p[begin + column]) * f32::cast_from(d[d_begin + column]);
         column += units;
     }
     let dot = sum_of_units(dots, units);
     let mut column = unit;
     while column < t {
-        let (own, up) = (f32::cast_from(p[begin + column]), f32::cast_from(d[begin + column]));
-        d[begin + column] = F::cast_from(own * (up - dot) * scale);
+        let (own, up) = (f32::cast_from(p[begin + column]), f32::cast_from(d[d_begin + column]));
+        d[d_begin + column] = F::cast_from(own * (up - dot));
         column += units;
     }
 }

@@ -24,16 +24,16 @@ pub(super) fn embed(
         let held = plan.held;
         let plan = numbers(&table, &plan.numbers);
         let out = empty(&table, [samples, length, width]);
-        let (cubes, cube) = of_each(&table, count * width);
+        let (cubes, cube, indices) = of_each(count * width, [&table, &plan, &out]);
         let [from, by, to] = [&table, &plan, &out].map(|side| side.clone().into_buffer_arg());
-        take_rows::launch(&out.client, cubes, cube, from, by, to, width);
+        take_rows::launch(&out.client, cubes, cube, indices, from, by, to, width);
         let gradient = move |d: Values, _: [bool; 8]| {
             let d = dense(d);
             let d_table = zeros(&d, [rows, width]);
             if held > 0 {
-                let (cubes, cube) = of_each(&d, held * width);
+                let (cubes, cube, indices) = of_each(held * width, [&d, &plan, &d_table]);
                 let [own, by, to] = [&d, &plan, &d_table].map(|side| side.clone().into_buffer_arg());
-                add_rows::launch(&d.client, cubes, cube, own, by, to, count, held, width);
+                add_rows::launch(&d.client, cubes, cube, indices, own, by, to, count, held, width);
             }
             vec![Some(d_table)]
         };
@@ -74,16 +74,16 @@ pub(super) fn add_positions(x: Tensor<3>, table: Tensor<2>, first: usize) -> Ten
         let ([b, t, width], [rows, _]) = (shape::<3>(&x), shape::<2>(&table));
         assert!(first + t <= rows, "positions {first} to {} of {rows}", first + t);
         let out = empty(&x, [b, t, width]);
-        let (cubes, cube) = of_each(&x, b * t * width);
+        let (cubes, cube, indices) = of_each(b * t * width, [&x, &table, &out]);
         let [from, added, to] = [&x, &table, &out].map(|side| side.clone().into_buffer_arg());
-        add_table::launch(&out.client, cubes, cube, from, added, to, first * width, t * width);
+        add_table::launch(&out.client, cubes, cube, indices, from, added, to, first * width, t * width);
         let gradient = move |d: Values, wanted: [bool; 8]| {
             let d = dense(d);
             let d_table = wanted[1].then(|| {
                 let d_table = empty(&d, [rows, width]);
-                let (cubes, cube) = of_each(&d, rows * width);
+                let (cubes, cube, indices) = of_each(rows * width, [&d, &d_table]);
                 let [own, to] = [&d, &d_table].map(|side| side.clone().into_buffer_arg());
-                add_samples::launch(&d.client, cubes, cube, own, to, first * width, t * width, b);
+                add_samples::launch(&d.client, cubes, cube, indices, own, to, first * width, t * width, b);
                 d_table
             });
             vec![Some(d), d_table]
@@ -93,7 +93,7 @@ pub(super) fn add_positions(x: Tensor<3>, table: Tensor<2>, first: usize) -> Ten
 }
 
 /// One unit for each value of `out`.
-#[cube(launch)]
+#[cube(launch, address_type = "dynamic")]
 fn take_rows(table: &[f32], plan: &[u32], out: &mut [f32], width: usize) {
     if ABSOLUTE_POS < out.len() {
         let row = plan[ABSOLUTE_POS / width];
@@ -106,7 +106,7 @@ fn take_rows(table: &[f32], plan: &[u32], out: &mut [f32], width: usize) {
 }
 
 /// One unit for each column of the `held` rows that tokens have, see [`Plan`].
-#[cube(launch)]
+#[cube(launch, address_type = "dynamic")]
 fn add_rows(d: &[f32], plan: &[u32], d_table: &mut [f32], count: usize, held: usize, width: usize) {
     let used = ABSOLUTE_POS / width;
     if used < held {
@@ -124,7 +124,7 @@ fn add_rows(d: &[f32], plan: &[u32], d_table: &mut [f32], count: usize, held: us
 }
 
 /// One unit for each value of `y`, of samples of `length` values; those of the table begin at `first`.
-#[cube(launch)]
+#[cube(launch, address_type = "dynamic")]
 fn add_table(x: &[f32], table: &[f32], y: &mut [f32], first: usize, length: usize) {
     if ABSOLUTE_POS < y.len() {
         y[ABSOLUTE_POS] = x[ABSOLUTE_POS] + table[first + ABSOLUTE_POS % length];
@@ -132,7 +132,7 @@ fn add_table(x: &[f32], table: &[f32], y: &mut [f32], first: usize, length: usiz
 }
 
 /// One unit for each value of `d_table`; zero where no position is.
-#[cube(launch)]
+#[cube(launch, address_type = "dynamic")]
 fn add_samples(d: &[f32], d_table: &mut [f32], first: usize, length: usize, samples: usize) {
     if ABSOLUTE_POS < d_table.len() {
         let mut sum = 0.0f32;

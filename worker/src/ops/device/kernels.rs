@@ -44,9 +44,17 @@ pub(super) fn largest_of_units(value: f32, #[comptime] units: usize) -> f32 {
     largest
 }
 
-/// Sums of the columns of each `height` rows. `values: [rows, width]`, `sums: [rows / height, width]`; one unit for each sum.
-#[cube(launch)]
-pub(super) fn column_sums(values: &[f32], sums: &mut [f32], rows: usize, width: usize, height: usize) {
+/// Sums of the columns of each `height` rows. `values: [rows, width]`, whose rows begin `stride` values after one another,
+/// `sums: [rows / height, width]`; one unit for each sum.
+#[cube(launch, address_type = "dynamic")]
+pub(super) fn column_sums(
+    values: &[f32],
+    sums: &mut [f32],
+    rows: usize,
+    width: usize,
+    height: usize,
+    stride: usize,
+) {
     if ABSOLUTE_POS < sums.len() {
         let column = ABSOLUTE_POS % width;
         let mut row = ABSOLUTE_POS / width * height;
@@ -56,7 +64,7 @@ pub(super) fn column_sums(values: &[f32], sums: &mut [f32], rows: usize, width: 
         }
         let mut sum = 0.0f32;
         while row < end {
-            sum += values[row * width + column];
+            sum += values[row * stride + column];
             row += 1;
         }
         sums[ABSOLUTE_POS] = sum;

@@ -2,7 +2,7 @@
 
 use super::norm::columns;
 use super::product::product;
-use super::{Gradient, Values, dense, record, values};
+use super::{Gradient, Values, flat_rows, record, shape, values};
 use crate::ops::tape::input;
 use burn::backend::Cube;
 use burn::tensor::{FloatDType, Tensor};
@@ -24,9 +24,9 @@ pub(super) fn project(
     inputs.extend(residual.map(input));
     record(inputs, |values| {
         let mut values = values.into_iter();
-        let x = Tensor::<3>::from_primitive::<Cube>(values.next().expect("x is the first input"));
-        let [b, t, _] = x.dims();
-        let x = narrowed(x.flatten(0, 1), half);
+        let x = values.next().expect("x is the first input");
+        let [b, t, _] = shape(&x);
+        let x = narrowed(flat_rows(x), half);
         let weight = narrowed(side_by_side(values.by_ref().take(widths.len()), 1), half);
         let mut y = widened(product(x.clone(), weight.clone()), half);
         if has_bias {
@@ -39,7 +39,7 @@ pub(super) fn project(
         }
         let gradient: Gradient = Box::new(move |d: Values, wanted: [bool; 8]| {
             let count = widths.len();
-            let rows = narrowed(Tensor::<3>::from_primitive::<Cube>(d.clone()).flatten::<2>(0, 1), half);
+            let rows = narrowed(flat_rows(d.clone()), half);
             let mut found = vec![wanted[0].then(|| {
                 let d_x = widened(product(rows.clone(), weight.transpose()), half);
                 let width = d_x.dims()[1];
@@ -52,7 +52,7 @@ pub(super) fn project(
                 found.resize(1 + count, None);
             }
             if has_bias {
-                let sums = Tensor::<1>::from_primitive::<Cube>(columns(dense(d.clone())));
+                let sums = Tensor::<1>::from_primitive::<Cube>(columns(d.clone()));
                 found.extend(parts(sums, 0, &widths).map(Some));
             }
             if has_residual {

@@ -1,9 +1,13 @@
 //! Cross-entropy that reads the scores once, leaves its gradient where they were, and keeps loss and hits on the device.
 
 use super::kernels::{largest_of_units, sum_of_units};
-use super::{Values, empty, empty_of, numbers, of_each, of_each_row, owned, record, shape};
-use crate::ops::Measured;
+use super::{
+    Gradient, Values, buffer, dense, empty, empty_of, indices, numbers, of_each, of_each_row, owned_rows,
+    record, shape, values,
+};
 use crate::ops::tape::input;
+use crate::ops::{Measured, Share};
+use crate::parallel::Peers;
 use burn::backend::Cube;
 use burn::tensor::{DType, Int, Tensor};
 use cubecl::prelude::*;
@@ -11,55 +15,113 @@ use cubecl::prelude::*;
 /// Units that add up the losses of all rows.
 const UNITS: usize = 256;
 
+/// The target of a prediction whose class another rank has.
+const ELSEWHERE: u32 = u32::MAX;
+
 pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, Measured) {
-    let mut hits = None;
-    let loss: Tensor<1> = record(vec![input(logits)], |values| {
-        let [logits] = <[_; 1]>::try_from(values).expect("the loss has one input");
-        let differences = owned(logits);
-        let [count, classes] = shape(&differences);
-        assert_eq!(targets.len(), count, "there is a target for each prediction");
+    measured(logits, targets, |differences, stride| {
+        let [count, classes] = shape(differences);
         // A device would read past the scores.
         targets.iter().for_each(|id| {
             assert!((*id as usize) < classes, "target {id} is not one of {classes} classes");
         });
-        let found = empty(&differences, [count, 2]);
-        let (cubes, cube, units) = of_each_row(&differences, count, classes);
-        let wanted = numbers(&differences, targets).into_buffer_arg();
-        let [scores, out] = [&differences, &found].map(|side| side.clone().into_buffer_arg());
-        cross_entropy_rows::launch(&found.client, cubes, cube, scores, wanted, out, count, classes, units);
+        let found = empty(differences, [count, 2]);
+        let wanted = numbers(differences, targets);
+        let (cubes, cube, indices, units) = of_each_row(count, classes, [differences, &wanted, &found]);
+        let (client, scores) = (&found.client, buffer(differences, stride));
+        let [wanted, out] = [&wanted, &found].map(|side| side.clone().into_buffer_arg());
+        cross_entropy_rows::launch(
+            client, cubes, cube, indices, scores, wanted, out, count, classes, stride, units,
+        );
+        found
+    })
+}
+
+/// Ranks that each have the scores of some classes tell each other three numbers for each prediction: the largest score, the sum of
+/// the exponentials relative to it, and the score of the target where they have it.
+pub(super) fn cross_entropy_of_part(
+    logits: Tensor<2>,
+    targets: &[u32],
+    share: Share,
+    peers: &Peers,
+) -> (Tensor<1>, Measured) {
+    measured(logits, targets, |differences, stride| {
+        let [count, classes] = shape(differences);
+        let own = |id: &u32| {
+            let own = share.own(*id, classes);
+            own.map_or(ELSEWHERE, |class| u32::try_from(class).expect("a class is a u32"))
+        };
+        let own: Vec<_> = targets.iter().map(own).collect();
+        let (wanted, told) = (numbers(differences, &own), empty(differences, [3 * count]));
+        let (cubes, cube, indices, units) = of_each_row(count, classes, [differences, &wanted, &told]);
+        let (client, scores) = (&told.client, buffer(differences, stride));
+        let [targets, out] = [&wanted, &told].map(|side| side.clone().into_buffer_arg());
+        tell_rows::launch(client, cubes, cube, indices, scores, targets, out, count, classes, stride, units);
+
+        let (ranks, found) = (peers.size() as usize, empty(differences, [count, 2]));
+        let told = dense(values(peers.all_gather_tensor(Tensor::from_primitive::<Cube>(told))));
+        let (cubes, cube, indices, units) =
+            of_each_row(count, classes, [differences, &wanted, &told, &found]);
+        let (client, scores) = (&found.client, buffer(differences, stride));
+        let [targets, of, out] = [&wanted, &told, &found].map(|side| side.clone().into_buffer_arg());
+        cross_entropy_of_told::launch(
+            client, cubes, cube, indices, scores, targets, of, out, count, classes, stride, ranks, units,
+        );
+        found
+    })
+}
+
+/// Mean loss and figures of what `rows` finds of each prediction: `[count, 2]`, its cross-entropy and whether it was right. `rows` gets
+/// the scores, with the stride of their rows, and leaves the gradient of the sum of all losses where they were.
+fn measured(
+    logits: Tensor<2>,
+    targets: &[u32],
+    rows: impl FnOnce(&Values, usize) -> Values,
+) -> (Tensor<1>, Measured) {
+    let mut hits = None;
+    let loss: Tensor<1> = record(vec![input(logits)], |inputs| {
+        let [logits] = <[_; 1]>::try_from(inputs).expect("the loss has one input");
+        let (differences, stride) = owned_rows(logits);
+        let [count, _] = shape(&differences);
+        assert_eq!(targets.len(), count, "there is a target for each prediction");
+        let found = rows(&differences, stride);
         let (loss, own_hits) = (empty(&found, [1]), empty_of(&found, [1], DType::I32));
         let (one, cube) = (CubeCount::Static(1, 1, 1), CubeDim::new_1d(256));
+        let addresses = indices(UNITS, [&found, &loss, &own_hits]);
         let [of, to, right] = [&found, &loss, &own_hits].map(|side| side.clone().into_buffer_arg());
-        add_up::launch(&found.client, one, cube, of, to, right, count, UNITS);
+        add_up::launch(&found.client, one, cube, addresses, of, to, right, count, UNITS);
         hits = Some(Tensor::<1, Int>::from_primitive::<Cube>(own_hits));
-        let gradient = move |d: Values, _: [bool; 8]| {
-            let (cubes, cube) = of_each(&differences, count * classes);
-            let [own, d] = [&differences, &d].map(|side| side.clone().into_buffer_arg());
-            scale::launch(&differences.client, cubes, cube, own, d, 1.0 / count as f32);
+        let gradient: Gradient = Box::new(move |d: Values, _: [bool; 8]| {
+            let scores = buffer(&differences, stride);
+            // What lies between rows is changed as well, and read by nobody.
+            let (cubes, cube, indices) = of_each(scores.len(), [&differences, &d]);
+            let (client, d) = (&differences.client, d.clone().into_buffer_arg());
+            scale::launch(client, cubes, cube, indices, scores, d, 1.0 / count as f32);
             vec![Some(differences)]
-        };
-        (loss, Box::new(gradient))
+        });
+        (loss, gradient)
     });
     let hits = hits.expect("the operation ran");
     (loss.clone(), Measured::on_device(loss.inner(), hits, targets.len() as u64))
 }
 
 /// Each row of scores becomes its softmax less the target; `found: [rows, 2]` gets its cross-entropy, and 1 where no other class
-/// has a higher score. One cube for each row.
-#[cube(launch)]
+/// has a higher score. One cube for each row; those of scores begin `stride` values after one another.
+#[cube(launch, address_type = "dynamic")]
 fn cross_entropy_rows(
     scores: &mut [f32],
     targets: &[u32],
     found: &mut [f32],
     rows: usize,
     classes: usize,
+    stride: usize,
     #[comptime] units: usize,
 ) {
     let row = CUBE_POS;
     if row >= rows {
         terminate!();
     }
-    let (unit, begin) = (UNIT_POS as usize, row * classes);
+    let (unit, begin) = (UNIT_POS as usize, row * stride);
     let target = targets[row] as usize;
     let wanted = scores[begin + target];
     // The largest score that a unit has seen, and the sum of exponentials relative to it.
@@ -93,8 +155,103 @@ fn cross_entropy_rows(
     }
 }
 
+/// `told: [rows, 3]` gets the largest score of a row, the sum of the exponentials relative to it, and the score of the target, zero where
+/// that is [`ELSEWHERE`]. One cube for each row; those of scores begin `stride` values after one another.
+#[cube(launch, address_type = "dynamic")]
+fn tell_rows(
+    scores: &[f32],
+    targets: &[u32],
+    told: &mut [f32],
+    rows: usize,
+    classes: usize,
+    stride: usize,
+    #[comptime] units: usize,
+) {
+    let row = CUBE_POS;
+    if row >= rows {
+        terminate!();
+    }
+    let (unit, begin) = (UNIT_POS as usize, row * stride);
+    // The largest score that a unit has seen, and the sum of exponentials relative to it.
+    let mut largest = f32::min_value();
+    let mut sum = 0.0f32;
+    let mut class = unit;
+    while class < classes {
+        let score = scores[begin + class];
+        if score > largest {
+            sum = sum * (largest - score).exp() + 1.0f32;
+            largest = score;
+        } else {
+            sum += (score - largest).exp();
+        }
+        class += units;
+    }
+    let top = largest_of_units(largest, units);
+    let total = sum_of_units(sum * (largest - top).exp(), units);
+    if unit == 0 {
+        let target = targets[row];
+        let mut wanted = 0.0f32;
+        if target != 4_294_967_295u32 {
+            wanted = scores[begin + target as usize];
+        }
+        told[3 * row] = top;
+        told[3 * row + 1] = total;
+        told[3 * row + 2] = wanted;
+    }
+}
+
+/// As [`fn@cross_entropy_rows`] where other ranks have the scores of other classes, of which they told: `told: [ranks, rows, 3]`.
+#[cube(launch, address_type = "dynamic")]
+fn cross_entropy_of_told(
+    scores: &mut [f32],
+    targets: &[u32],
+    told: &[f32],
+    found: &mut [f32],
+    rows: usize,
+    classes: usize,
+    stride: usize,
+    ranks: usize,
+    #[comptime] units: usize,
+) {
+    let row = CUBE_POS;
+    if row >= rows {
+        terminate!();
+    }
+    let (unit, begin) = (UNIT_POS as usize, row * stride);
+    let mut top = f32::min_value();
+    let mut rank = 0usize.runtime();
+    while rank < ranks {
+        let largest = told[3 * (rank * rows + row)];
+        top = select(largest > top, largest, top);
+        rank += 1;
+    }
+    let mut total = 0.0f32;
+    let mut wanted = 0.0f32;
+    let mut rank = 0usize.runtime();
+    while rank < ranks {
+        let at = 3 * (rank * rows + row);
+        total += told[at + 1] * (told[at] - top).exp();
+        wanted += told[at + 2];
+        rank += 1;
+    }
+    let target = targets[row];
+    let mut class = unit;
+    while class < classes {
+        let mut value = (scores[begin + class] - top).exp() / total;
+        if class as u32 == target {
+            value -= 1.0f32;
+        }
+        scores[begin + class] = value;
+        class += units;
+    }
+    if unit == 0 {
+        found[2 * row] = total.ln() + top - wanted;
+        found[2 * row + 1] = select(wanted >= top, 1.0f32, 0.0f32);
+    }
+}
+
 /// The mean of the cross-entropies, and the number of hits. One cube.
-#[cube(launch)]
+#[cube(launch, address_type = "dynamic")]
 fn add_up(found: &[f32], loss: &mut [f32], hits: &mut [i32], rows: usize, #[comptime] units: usize) {
     let unit = UNIT_POS as usize;
     let mut losses = 0.0f32;
@@ -114,7 +271,7 @@ fn add_up(found: &[f32], loss: &mut [f32], hits: &mut [i32], rows: usize, #[comp
 }
 
 /// `values *= d[0] * factor`
-#[cube(launch)]
+#[cube(launch, address_type = "dynamic")]
 fn scale(values: &mut [f32], d: &[f32], factor: f32) {
     if ABSOLUTE_POS < values.len() {
         let factor = d[0] * factor;

@@ -18,12 +18,13 @@ mod update;
 use super::implementations::Ops;
 use super::tape::{self, INPUTS, Input, input};
 use super::{Arithmetic, Heads, Measured, Rotary, Share, plain};
+use crate::parallel::Peers;
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::FloatTensor;
 use burn::tensor::{DType, FloatDType, Tensor};
 use cubecl::calculate_cube_count_elemwise;
-use cubecl::prelude::{CubeCount, CubeDim};
+use cubecl::prelude::{AddressType, BufferArg, CubeCount, CubeDim};
 use dtrain_recipes::Precision;
 
 pub(crate) use update::adamw;
@@ -94,6 +95,30 @@ impl Ops for Device {
         loss::cross_entropy(logits, targets)
     }
 
+    fn cross_entropy_of_part(
+        &self,
+        logits: Tensor<2>,
+        targets: &[u32],
+        share: Share,
+        peers: &Peers,
+    ) -> (Tensor<1>, Measured) {
+        loss::cross_entropy_of_part(logits, targets, share, peers)
+    }
+
+    /// Rows that lie evenly stay where they are.
+    fn rows(&self, x: Tensor<3>) -> Tensor<2> {
+        record(vec![input(x)], |inputs| {
+            let [x] = <[_; 1]>::try_from(inputs).expect("rows have one input");
+            let [b, t, _] = shape(&x);
+            let gradient = move |d: Values, _: [bool; INPUTS]| {
+                let d = Tensor::<2>::from_primitive::<Cube>(d);
+                let width = d.dims()[1];
+                vec![Some(values(d.reshape([b, t, width])))]
+            };
+            (values(flat_rows(x)), Box::new(gradient))
+        })
+    }
+
     fn inject(&self, output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
         let upstream = values(upstream.inner());
         record(vec![input(output)], |_| (zeros(&upstream, [1]), Box::new(move |_, _| vec![Some(upstream)])))
@@ -122,6 +147,63 @@ fn dense(tensor: Values) -> Values {
 fn owned(tensor: Values) -> Values {
     let tensor = dense(tensor);
     if tensor.can_mut() { tensor } else { tensor.copy() }
+}
+
+/// The tensor, and from the beginning of one row of its last dimension to that of the next: copied where rows do not lie evenly.
+///
+/// Where the memory of a device is fastest with aligned rows, those of a result have room behind them.
+fn rows(tensor: Values) -> (Values, usize) {
+    if !tensor.meta.is_tiled()
+        && let Some(stride) = stride_of_rows(tensor.meta.shape(), tensor.meta.strides())
+    {
+        return (tensor, stride);
+    }
+    let tensor = dense(tensor);
+    let width = tensor.meta.shape().iter().copied().next_back().unwrap_or(1);
+    (tensor, width)
+}
+
+/// As [`rows`], in nobody else's hands, so that a kernel may change them.
+fn owned_rows(tensor: Values) -> (Values, usize) {
+    let (tensor, stride) = rows(tensor);
+    if tensor.can_mut() { (tensor, stride) } else { rows(tensor.copy()) }
+}
+
+/// From the beginning of one row to that of the next; `None` where the values of a row do not lie side by side, or rows not evenly
+/// after one another.
+fn stride_of_rows(shape: &[usize], strides: &[usize]) -> Option<usize> {
+    let ((width, outer), (step, outer_strides)) = (shape.split_last()?, strides.split_last()?);
+    if *step != 1 && *width != 1 {
+        return None;
+    }
+    let mut outer = outer.iter().zip(outer_strides).rev().filter(|(length, _)| **length != 1);
+    let Some((length, stride)) = outer.next() else { return Some(*width) };
+    let mut end = length * stride;
+    let is_even = outer.all(|(length, stride)| {
+        let follows = *stride == end;
+        end *= length;
+        follows
+    });
+    (*stride >= *width && is_even).then_some(*stride)
+}
+
+/// The memory of a tensor whose rows begin `stride` values after one another, up to the end of its last row, as an argument of a kernel.
+fn buffer(tensor: &Values, stride: usize) -> BufferArg {
+    let width = tensor.meta.shape().iter().copied().next_back().unwrap_or(1);
+    let rows = tensor.meta.shape().iter().product::<usize>() / width.max(1);
+    let length = rows.checked_sub(1).map_or(0, |before| before * stride + width);
+    let (client, device) = (tensor.client.clone(), tensor.device.clone());
+    Values::new_contiguous(client, device, [length].into(), tensor.handle.clone(), tensor.dtype)
+        .into_buffer_arg()
+}
+
+/// The rows of all samples after one another, where they are if they lie evenly. `[b, t, w]` → `[b·t, w]`
+fn flat_rows(tensor: Values) -> Tensor<2> {
+    let [b, t, width] = shape(&tensor);
+    let (mut tensor, stride) = rows(tensor);
+    tensor.meta.shape = [b * t, width].into();
+    tensor.meta.strides = [stride, 1].into();
+    Tensor::from_primitive::<Cube>(tensor)
 }
 
 /// Memory for values of this shape, beside a tensor. What is there is unknown.
@@ -153,15 +235,47 @@ fn numbers(near: &Values, numbers: &[u32]) -> Values {
     Values::new_contiguous(client, device, [numbers.len()].into(), handle, DType::U32)
 }
 
-/// A launch with one unit for each of `count` values; some units at the end have none.
-fn of_each(near: &Values, count: usize) -> (CubeCount, CubeDim) {
-    let cube = CubeDim::new_1d(256);
-    (calculate_cube_count_elemwise(&near.client, count, cube), cube)
+/// Units of a cube where each has a value of its own.
+const UNITS: usize = 256;
+
+/// A launch with one unit for each of `count` values, and the type of the indices of a kernel that reads and writes `tensors`; some
+/// units at the end have no value.
+fn of_each<const N: usize>(count: usize, tensors: [&Values; N]) -> (CubeCount, CubeDim, AddressType) {
+    grid(count.div_ceil(UNITS), UNITS, tensors)
 }
 
-/// A launch with one cube for each of `rows` rows of `width` values, and the units of a cube; some cubes at the end have no row.
-fn of_each_row(near: &Values, rows: usize, width: usize) -> (CubeCount, CubeDim, usize) {
+/// As [`of_each`], with one cube for each of `rows` rows of `width` values, and the units of a cube; some cubes at the end have no row.
+fn of_each_row<const N: usize>(
+    rows: usize,
+    width: usize,
+    tensors: [&Values; N],
+) -> (CubeCount, CubeDim, AddressType, usize) {
     let units = width.next_power_of_two().clamp(32, 256);
-    let cube = CubeDim::new_1d(u32::try_from(units).unwrap_or(256));
-    (calculate_cube_count_elemwise(&near.client, rows * units, cube), cube, units)
+    let (cubes, cube, indices) = grid(rows, units, tensors);
+    (cubes, cube, indices, units)
 }
+
+fn grid<const N: usize>(
+    cubes: usize,
+    units: usize,
+    tensors: [&Values; N],
+) -> (CubeCount, CubeDim, AddressType) {
+    assert!(u32::try_from(cubes).is_ok(), "{cubes} cubes: a device counts them with 32 bits");
+    let cube = CubeDim::new_1d(u32::try_from(units).expect("a cube has a few hundred units"));
+    let near = tensors.first().expect("a kernel has a tensor");
+    let count = calculate_cube_count_elemwise(&near.client, cubes * units, cube);
+    let launched = match &count {
+        CubeCount::Static(x, y, z) => [x, y, z].map(|side| *side as usize).iter().product::<usize>() * units,
+        CubeCount::Dynamic(_) => 0,
+    };
+    (count, cube, indices(launched, tensors))
+}
+
+/// The type of the indices of a kernel of this many units that reads and writes `tensors`: 64 bits where 32 do not count them.
+fn indices<const N: usize>(units: usize, tensors: [&Values; N]) -> AddressType {
+    let types = tensors.map(Values::required_address_type);
+    types.into_iter().fold(AddressType::from_len(units.saturating_sub(1)), Ord::max)
+}
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 //! Gradients of weights are sums over all rows: first over some at a time, then over those sums, in an order that is always the same.
 
 use super::kernels::{column_sums, sum_of_units};
-use super::{Gradient, Values, dense, empty, of_each, of_each_row, record, shape};
+use super::{Gradient, Values, buffer, dense, empty, of_each, of_each_row, record, rows, shape};
 use crate::ops::tape::input;
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
@@ -13,92 +13,126 @@ const HEIGHT: usize = 64;
 
 pub(super) fn layer_norm(x: Tensor<3>, weight: Tensor<1>, bias: Tensor<1>, epsilon: f32) -> Tensor<3> {
     record(vec![input(x), input(weight), input(bias)], |values| {
-        let [x, weight, bias] = <[_; 3]>::try_from(values).expect("layer norm has three inputs").map(dense);
-        forward(x, weight, Some(bias), epsilon)
+        let [x, weight, bias] = <[_; 3]>::try_from(values).expect("layer norm has three inputs");
+        forward(x, dense(weight), Some(dense(bias)), epsilon)
     })
 }
 
 pub(super) fn rms_norm(x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<3> {
     record(vec![input(x), input(weight)], |values| {
-        let [x, weight] = <[_; 2]>::try_from(values).expect("rms norm has two inputs").map(dense);
-        forward(x, weight, None, epsilon)
+        let [x, weight] = <[_; 2]>::try_from(values).expect("rms norm has two inputs");
+        forward(x, dense(weight), None, epsilon)
     })
 }
 
 /// A layer norm with a bias, an RMS norm without.
 fn forward(x: Values, weight: Values, bias: Option<Values>, epsilon: f32) -> (Values, Gradient) {
     let [b, t, width] = shape(&x);
-    let rows = b * t;
-    let (y, statistics) = (empty(&x, [b, t, width]), empty(&x, [rows, 2]));
-    let (cubes, cube, units) = of_each_row(&x, rows, width);
+    let (count, (x, stride)) = (b * t, rows(x));
+    let (y, statistics) = (empty(&x, [b, t, width]), empty(&x, [count, 2]));
+    let (cubes, cube, indices, units) = of_each_row(count, width, [&x, &weight, &y, &statistics]);
     let is_centred = bias.is_some();
     normalise::launch(
         &x.client,
         cubes,
         cube,
-        x.clone().into_buffer_arg(),
+        indices,
+        buffer(&x, stride),
         weight.clone().into_buffer_arg(),
         bias.map(Values::into_buffer_arg).into(),
         y.clone().into_buffer_arg(),
         statistics.clone().into_buffer_arg(),
-        rows,
+        count,
         width,
+        stride,
         epsilon,
         units,
     );
     let gradient = move |d: Values, wanted: [bool; 8]| {
-        let d = dense(d);
-        let d_x = wanted[0].then(|| backward(&x, &d, &weight, &statistics, is_centred));
-        let d_weight = wanted[1].then(|| {
-            let (height, count) = (height(rows), rows.div_ceil(height(rows)));
-            let parts = empty(&x, [count, width]);
-            let (cubes, cube) = of_each(&x, count * width);
-            let [x, d, statistics] = [&x, &d, &statistics].map(|side| side.clone().into_buffer_arg());
-            let part = parts.clone().into_buffer_arg();
-            weight_sums::launch(&parts.client, cubes, cube, x, d, statistics, part, rows, width, height);
-            sums(parts, [count, width], count)
-        });
-        let d_bias = (is_centred && wanted[2]).then(|| columns(d));
+        let (d, d_stride) = rows(d);
+        let sides = Sides { x, d, statistics, stride, d_stride };
+        let d_x = wanted[0].then(|| sides.of_input(&weight, is_centred));
+        let d_weight = wanted[1].then(|| sides.of_weight());
+        let d_bias = (is_centred && wanted[2]).then(|| columns(sides.d));
         vec![d_x, d_weight, d_bias]
     };
     (y, Box::new(gradient))
 }
 
-/// The gradient of `x` from that of the result.
-fn backward(x: &Values, d: &Values, weight: &Values, statistics: &Values, is_centred: bool) -> Values {
-    let [b, t, width] = shape(x);
-    let (cubes, cube, units) = of_each_row(x, b * t, width);
-    let d_x = empty(x, [b, t, width]);
-    let [x, d, weight, statistics] = [x, d, weight, statistics].map(|side| side.clone().into_buffer_arg());
-    let out = d_x.clone().into_buffer_arg();
-    let client = &d_x.client;
-    normalise_back::launch(
-        client,
-        cubes,
-        cube,
-        x,
-        d,
-        weight,
-        statistics,
-        out,
-        b * t,
-        width,
-        is_centred,
-        units,
-    );
-    d_x
+/// What gradients are computed from: the input and the gradient of the result, with the strides of their rows.
+struct Sides {
+    x: Values,
+    d: Values,
+    statistics: Values,
+    stride: usize,
+    d_stride: usize,
+}
+
+impl Sides {
+    /// The gradient of `x`.
+    fn of_input(&self, weight: &Values, is_centred: bool) -> Values {
+        let Self { x, d, statistics, stride, d_stride } = self;
+        let [b, t, width] = shape(x);
+        let d_x = empty(x, [b, t, width]);
+        let (cubes, cube, indices, units) = of_each_row(b * t, width, [x, d, weight, statistics, &d_x]);
+        normalise_back::launch(
+            &d_x.client,
+            cubes,
+            cube,
+            indices,
+            buffer(x, *stride),
+            buffer(d, *d_stride),
+            weight.clone().into_buffer_arg(),
+            statistics.clone().into_buffer_arg(),
+            d_x.clone().into_buffer_arg(),
+            b * t,
+            width,
+            *stride,
+            *d_stride,
+            is_centred,
+            units,
+        );
+        d_x
+    }
+
+    /// The gradient of the weight.
+    fn of_weight(&self) -> Values {
+        let Self { x, d, statistics, stride, d_stride } = self;
+        let [b, t, width] = shape(x);
+        let (rows, height) = (b * t, height(b * t));
+        let count = rows.div_ceil(height);
+        let parts = empty(x, [count, width]);
+        let (cubes, cube, indices) = of_each(count * width, [x, d, statistics, &parts]);
+        weight_sums::launch(
+            &parts.client,
+            cubes,
+            cube,
+            indices,
+            buffer(x, *stride),
+            buffer(d, *d_stride),
+            statistics.clone().into_buffer_arg(),
+            parts.clone().into_buffer_arg(),
+            rows,
+            width,
+            height,
+            *stride,
+            *d_stride,
+        );
+        sums(parts, [count, width], width, count)
+    }
 }
 
 /// The sum of all rows. `[.., width]` → `[width]`
 pub(super) fn columns(values: Values) -> Values {
     let width = values.meta.shape().iter().copied().next_back().unwrap_or(1);
-    let rows = values.meta.shape().iter().product::<usize>() / width.max(1);
-    let height = height(rows);
-    if height >= rows {
-        return sums(values, [rows, width], rows);
+    let count = values.meta.shape().iter().product::<usize>() / width.max(1);
+    let (values, stride) = rows(values);
+    let height = height(count);
+    if height >= count {
+        return sums(values, [count, width], stride, count);
     }
-    let parts = rows.div_ceil(height);
-    sums(sums(values, [rows, width], height), [parts, width], parts)
+    let parts = count.div_ceil(height);
+    sums(sums(values, [count, width], stride, height), [parts, width], width, parts)
 }
 
 /// Rows that one unit adds up, so that as many are left to another.
@@ -106,18 +140,19 @@ fn height(rows: usize) -> usize {
     HEIGHT.max(rows.isqrt())
 }
 
-/// Sums of the columns of each `height` rows.
-fn sums(values: Values, [rows, width]: [usize; 2], height: usize) -> Values {
+/// Sums of the columns of each `height` rows, which begin `stride` values after one another.
+fn sums(values: Values, [rows, width]: [usize; 2], stride: usize, height: usize) -> Values {
     let parts = rows.div_ceil(height);
     let sums = if parts == 1 { empty(&values, [width]) } else { empty(&values, [parts, width]) };
-    let (cubes, cube) = of_each(&values, parts * width);
-    let (own, out) = (values.into_buffer_arg(), sums.clone().into_buffer_arg());
-    column_sums::launch(&sums.client, cubes, cube, own, out, rows, width, height);
+    let (cubes, cube, indices) = of_each(parts * width, [&values, &sums]);
+    let (own, out) = (buffer(&values, stride), sums.clone().into_buffer_arg());
+    column_sums::launch(&sums.client, cubes, cube, indices, own, out, rows, width, height, stride);
     sums
 }
 
-/// `statistics: [rows, 2]` gets the mean and `1 / sqrt(variance + epsilon)`; one cube for each row.
-#[cube(launch)]
+/// `statistics: [rows, 2]` gets the mean and `1 / sqrt(variance + epsilon)`; one cube for each row. Rows of `x` begin `stride` values
+/// after one another.
+#[cube(launch, address_type = "dynamic")]
 fn normalise(
     x: &[f32],
     weight: &[f32],
@@ -126,6 +161,7 @@ fn normalise(
     statistics: &mut [f32],
     rows: usize,
     width: usize,
+    stride: usize,
     epsilon: f32,
     #[comptime] units: usize,
 ) {
@@ -133,7 +169,7 @@ fn normalise(
     if row >= rows {
         terminate!();
     }
-    let (unit, begin) = (UNIT_POS as usize, row * width);
+    let (unit, begin, out) = (UNIT_POS as usize, row * stride, row * width);
     let mut mean = 0.0f32;
     if comptime!(bias.is_some()) {
         let mut sum = 0.0f32;
@@ -161,15 +197,15 @@ fn normalise(
         let value = (x[begin + column] - mean) * inverse * weight[column];
         #[comptime]
         match &bias {
-            ComptimeOption::Some(bias) => y[begin + column] = value + bias[column],
-            ComptimeOption::None => y[begin + column] = value,
+            ComptimeOption::Some(bias) => y[out + column] = value + bias[column],
+            ComptimeOption::None => y[out + column] = value,
         }
         column += units;
     }
 }
 
-/// The gradient of `x`; one cube for each row.
-#[cube(launch)]
+/// The gradient of `x`; one cube for each row. Rows of `x` and `d` begin `stride` and `d_stride` values after one another.
+#[cube(launch, address_type = "dynamic")]
 fn normalise_back(
     x: &[f32],
     d: &[f32],
@@ -178,6 +214,8 @@ fn normalise_back(
     d_x: &mut [f32],
     rows: usize,
     width: usize,
+    stride: usize,
+    d_stride: usize,
     #[comptime] is_centred: bool,
     #[comptime] units: usize,
 ) {
@@ -185,13 +223,13 @@ fn normalise_back(
     if row >= rows {
         terminate!();
     }
-    let (unit, begin) = (UNIT_POS as usize, row * width);
+    let (unit, begin, d_begin) = (UNIT_POS as usize, row * stride, row * d_stride);
     let (mean, inverse) = (statistics[2 * row], statistics[2 * row + 1]);
     let mut sum = 0.0f32;
     let mut dots = 0.0f32;
     let mut column = unit;
     while column < width {
-        let own = d[begin + column] * weight[column];
+        let own = d[d_begin + column] * weight[column];
         sum += own;
         dots += own * (x[begin + column] - mean) * inverse;
         column += units;
@@ -204,13 +242,13 @@ fn normalise_back(
     let mut column = unit;
     while column < width {
         let normal = (x[begin + column] - mean) * inverse;
-        d_x[begin + column] = (d[begin + column] * weight[column] - level - normal * dot) * inverse;
+        d_x[row * width + column] = (d[d_begin + column] * weight[column] - level - normal * dot) * inverse;
         column += units;
     }
 }
 
 /// Parts of the gradient of the weight, each of `height` rows; one unit for each value of `parts: [rows / height, width]`.
-#[cube(launch)]
+#[cube(launch, address_type = "dynamic")]
 fn weight_sums(
     x: &[f32],
     d: &[f32],
@@ -219,6 +257,8 @@ fn weight_sums(
     rows: usize,
     width: usize,
     height: usize,
+    stride: usize,
+    d_stride: usize,
 ) {
     if ABSOLUTE_POS < parts.len() {
         let column = ABSOLUTE_POS % width;
@@ -229,8 +269,8 @@ fn weight_sums(
         }
         let mut sum = 0.0f32;
         while row < end {
-            let at = row * width + column;
-            sum += d[at] * (x[at] - statistics[2 * row]) * statistics[2 * row + 1];
+            let value = x[row * stride + column] - statistics[2 * row];
+            sum += d[row * d_stride + column] * value * statistics[2 * row + 1];
             row += 1;
         }
         parts[ABSOLUTE_POS] = sum;

@@ -1,6 +1,6 @@
 //! Operations on single values and pairs: GELU, SwiGLU and rotary positions.
 
-use super::{Values, dense, empty, of_each, record, shape, values};
+use super::{Values, buffer, empty, of_each, record, rows, shape, values};
 use crate::ops::tape::input;
 use crate::ops::{CUBIC, Heads, Rotary, SLOPE};
 use burn::tensor::Tensor;
@@ -16,18 +16,19 @@ pub(super) fn gelu_tanh(x: Tensor<3>) -> Tensor<3> {
 
 fn gelu_of(x: Tensor<3>, is_tanh: bool) -> Tensor<3> {
     record(vec![input(x)], |values| {
-        let [x] = <[_; 1]>::try_from(values).expect("gelu has one input").map(dense);
-        let size = shape::<3>(&x);
-        let y = empty(&x, size);
-        let (cubes, cube) = of_each(&x, size.iter().product());
-        let [own, out] = [&x, &y].map(|side| side.clone().into_buffer_arg());
-        gelu_forward::launch(&x.client, cubes, cube, own, out, is_tanh);
+        let [x] = <[_; 1]>::try_from(values).expect("gelu has one input");
+        let ([b, t, width], (x, stride)) = (shape(&x), rows(x));
+        let y = empty(&x, [b, t, width]);
+        let (cubes, cube, indices) = of_each(b * t * width, [&x, &y]);
+        let (own, out) = (buffer(&x, stride), y.clone().into_buffer_arg());
+        gelu_forward::launch(&x.client, cubes, cube, indices, own, out, width, stride, is_tanh);
         let gradient = move |d: Values, _: [bool; 8]| {
-            let d = dense(d);
-            let d_x = empty(&x, size);
-            let (cubes, cube) = of_each(&x, size.iter().product());
-            let [own, d, out] = [&x, &d, &d_x].map(|side| side.clone().into_buffer_arg());
-            gelu_back::launch(&x.client, cubes, cube, own, d, out, is_tanh);
+            let (d, d_stride) = rows(d);
+            let d_x = empty(&x, [b, t, width]);
+            let (cubes, cube, indices) = of_each(b * t * width, [&x, &d, &d_x]);
+            let (own, up, out) = (buffer(&x, stride), buffer(&d, d_stride), d_x.clone().into_buffer_arg());
+            let client = &x.client;
+            gelu_back::launch(client, cubes, cube, indices, own, up, out, width, stride, d_stride, is_tanh);
             vec![Some(d_x)]
         };
         (y, Box::new(gradient))
@@ -36,19 +37,21 @@ fn gelu_of(x: Tensor<3>, is_tanh: bool) -> Tensor<3> {
 
 pub(super) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
     record(vec![input(packed)], |values| {
-        let [packed] = <[_; 1]>::try_from(values).expect("swiglu has one input").map(dense);
-        let [b, t, both] = shape(&packed);
+        let [packed] = <[_; 1]>::try_from(values).expect("swiglu has one input");
+        let ([b, t, both], (packed, stride)) = (shape(&packed), rows(packed));
         let width = both / 2;
         let y = empty(&packed, [b, t, width]);
-        let (cubes, cube) = of_each(&packed, b * t * width);
-        let [own, out] = [&packed, &y].map(|side| side.clone().into_buffer_arg());
-        swiglu_forward::launch(&packed.client, cubes, cube, own, out, width);
+        let (cubes, cube, indices) = of_each(b * t * width, [&packed, &y]);
+        let (own, out) = (buffer(&packed, stride), y.clone().into_buffer_arg());
+        swiglu_forward::launch(&packed.client, cubes, cube, indices, own, out, width, stride);
         let gradient = move |d: Values, _: [bool; 8]| {
-            let d = dense(d);
+            let (d, d_stride) = rows(d);
             let d_packed = empty(&packed, [b, t, both]);
-            let (cubes, cube) = of_each(&packed, b * t * width);
-            let [own, d, out] = [&packed, &d, &d_packed].map(|side| side.clone().into_buffer_arg());
-            swiglu_back::launch(&packed.client, cubes, cube, own, d, out, width);
+            let count = b * t * width;
+            let (cubes, cube, indices) = of_each(count, [&packed, &d, &d_packed]);
+            let (own, up) = (buffer(&packed, stride), buffer(&d, d_stride));
+            let (client, out) = (&packed.client, d_packed.clone().into_buffer_arg());
+            swiglu_back::launch(client, cubes, cube, indices, own, up, out, count, width, stride, d_stride);
             vec![Some(d_packed)]
         };
         (y, Box::new(gradient))
@@ -67,14 +70,31 @@ pub(super) fn rotary(packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<
 
 /// The tensor with its query and key heads turned; backwards where `sign` is -1.
 fn turn(packed: Values, heads: Heads, tables: &[Values; 2], sign: f32) -> Values {
-    let packed = dense(packed);
-    let [b, t, all] = shape(&packed);
+    let ([b, t, all], (packed, stride)) = (shape(&packed), rows(packed));
     let out = empty(&packed, [b, t, all]);
-    let (cubes, cube) = of_each(&packed, b * t * all);
+    // Both tables have the same shape, and so the same rows.
+    let [(cos, by_place), (sin, _)] = tables.each_ref().map(|table| rows(table.clone()));
+    let (cubes, cube, indices) = of_each(b * t * all, [&packed, &cos, &sin, &out]);
     let columns = (heads.query + heads.key) * heads.width;
-    let [own, cos, sin, to] =
-        [&packed, &tables[0], &tables[1], &out].map(|side| side.clone().into_buffer_arg());
-    turn_pairs::launch(&out.client, cubes, cube, own, cos, sin, to, t, all, columns, heads.width, sign);
+    let [cos, sin] = [cos, sin].map(|table| buffer(&table, by_place));
+    let (own, to) = (buffer(&packed, stride), out.clone().into_buffer_arg());
+    turn_pairs::launch(
+        &out.client,
+        cubes,
+        cube,
+        indices,
+        own,
+        cos,
+        sin,
+        to,
+        t,
+        all,
+        columns,
+        heads.width,
+        stride,
+        by_place,
+        sign,
+    );
     out
 }
 
@@ -84,10 +104,11 @@ fn normal_below(x: f32) -> f32 {
     0.5f32 * (1.0f32 + Erf::erf(x * std::f32::consts::FRAC_1_SQRT_2))
 }
 
-#[cube(launch)]
-fn gelu_forward(x: &[f32], y: &mut [f32], #[comptime] is_tanh: bool) {
+/// One unit for each value of `y: [.., width]`; rows of `x` begin `stride` values after one another.
+#[cube(launch, address_type = "dynamic")]
+fn gelu_forward(x: &[f32], y: &mut [f32], width: usize, stride: usize, #[comptime] is_tanh: bool) {
     if ABSOLUTE_POS < y.len() {
-        let value = x[ABSOLUTE_POS];
+        let value = x[ABSOLUTE_POS / width * stride + ABSOLUTE_POS % width];
         if is_tanh {
             y[ABSOLUTE_POS] = value * sigmoid(value * SLOPE * (1.0f32 + value * value * CUBIC));
         } else {
@@ -96,19 +117,29 @@ fn gelu_forward(x: &[f32], y: &mut [f32], #[comptime] is_tanh: bool) {
     }
 }
 
-#[cube(launch)]
-fn gelu_back(x: &[f32], d: &[f32], d_x: &mut [f32], #[comptime] is_tanh: bool) {
+/// One unit for each value of `d_x: [.., width]`; rows of `x` and `d` begin `stride` and `d_stride` values after one another.
+#[cube(launch, address_type = "dynamic")]
+fn gelu_back(
+    x: &[f32],
+    d: &[f32],
+    d_x: &mut [f32],
+    width: usize,
+    stride: usize,
+    d_stride: usize,
+    #[comptime] is_tanh: bool,
+) {
     if ABSOLUTE_POS < d_x.len() {
-        let value = x[ABSOLUTE_POS];
+        let (row, column) = (ABSOLUTE_POS / width, ABSOLUTE_POS % width);
+        let (value, up) = (x[row * stride + column], d[row * d_stride + column]);
         if is_tanh {
             let square = value * value;
             let open = sigmoid(value * SLOPE * (1.0f32 + square * CUBIC));
             let slope = open * (1.0f32 - open) * SLOPE * (1.0f32 + square * 3.0f32 * CUBIC);
-            d_x[ABSOLUTE_POS] = d[ABSOLUTE_POS] * (open + value * slope);
+            d_x[ABSOLUTE_POS] = up * (open + value * slope);
         } else {
             // 1 / sqrt(2·π)
             let density = 0.398_942_3f32 * (value * value * -0.5f32).exp();
-            d_x[ABSOLUTE_POS] = d[ABSOLUTE_POS] * (normal_below(value) + value * density);
+            d_x[ABSOLUTE_POS] = up * (normal_below(value) + value * density);
         }
     }
 }
@@ -118,31 +149,40 @@ fn sigmoid(x: f32) -> f32 {
     1.0f32 / (1.0f32 + (0.0f32 - x).exp())
 }
 
-/// One unit for each value of `y`.
-#[cube(launch)]
-fn swiglu_forward(packed: &[f32], y: &mut [f32], width: usize) {
+/// One unit for each value of `y: [.., width]`; rows of `packed` begin `stride` values after one another.
+#[cube(launch, address_type = "dynamic")]
+fn swiglu_forward(packed: &[f32], y: &mut [f32], width: usize, stride: usize) {
     if ABSOLUTE_POS < y.len() {
-        let place = ABSOLUTE_POS / width * 2 * width + ABSOLUTE_POS % width;
+        let place = ABSOLUTE_POS / width * stride + ABSOLUTE_POS % width;
         let gate = packed[place];
         y[ABSOLUTE_POS] = gate * sigmoid(gate) * packed[place + width];
     }
 }
 
-/// One unit for each value of `d`.
-#[cube(launch)]
-fn swiglu_back(packed: &[f32], d: &[f32], d_packed: &mut [f32], width: usize) {
-    if ABSOLUTE_POS < d.len() {
-        let place = ABSOLUTE_POS / width * 2 * width + ABSOLUTE_POS % width;
-        let (gate, up, own) = (packed[place], packed[place + width], d[ABSOLUTE_POS]);
+/// One unit for each of the `count` values of `d`; rows of `packed` and `d` begin `stride` and `d_stride` values after one another.
+#[cube(launch, address_type = "dynamic")]
+fn swiglu_back(
+    packed: &[f32],
+    d: &[f32],
+    d_packed: &mut [f32],
+    count: usize,
+    width: usize,
+    stride: usize,
+    d_stride: usize,
+) {
+    if ABSOLUTE_POS < count {
+        let (row, column) = (ABSOLUTE_POS / width, ABSOLUTE_POS % width);
+        let (place, out) = (row * stride + column, row * 2 * width + column);
+        let (gate, up, own) = (packed[place], packed[place + width], d[row * d_stride + column]);
         let open = sigmoid(gate);
-        d_packed[place] = own * up * open * (1.0f32 + gate * (1.0f32 - open));
-        d_packed[place + width] = own * gate * open;
+        d_packed[out] = own * up * open * (1.0f32 + gate * (1.0f32 - open));
+        d_packed[out + width] = own * gate * open;
     }
 }
 
-/// One unit for each value. `x: [.., tokens, all]`, of which the first `columns` of a row turn; `cos` and `sin` have a row for each
-/// token and a value for each pair.
-#[cube(launch)]
+/// One unit for each value of `y: [.., tokens, all]`, of which the first `columns` of a row turn. Rows of `x` begin `stride` values after
+/// one another; those of `cos` and `sin`, one for each token with a value for each pair, `by_place`.
+#[cube(launch, address_type = "dynamic")]
 fn turn_pairs(
     x: &[f32],
     cos: &[f32],
@@ -152,20 +192,23 @@ fn turn_pairs(
     all: usize,
     columns: usize,
     width: usize,
+    stride: usize,
+    by_place: usize,
     sign: f32,
 ) {
     if ABSOLUTE_POS < y.len() {
-        let column = ABSOLUTE_POS % all;
-        let mut value = x[ABSOLUTE_POS];
+        let (row, column) = (ABSOLUTE_POS / all, ABSOLUTE_POS % all);
+        let at = row * stride + column;
+        let mut value = x[at];
         if column < columns {
             let (half, place) = (width / 2, column % width);
-            let angles = ABSOLUTE_POS / all % tokens * half;
+            let angles = row % tokens * by_place;
             if place < half {
                 let angle = angles + place;
-                value = value * cos[angle] - x[ABSOLUTE_POS + half] * sin[angle] * sign;
+                value = value * cos[angle] - x[at + half] * sin[angle] * sign;
             } else {
                 let angle = angles + place - half;
-                value = value * cos[angle] + x[ABSOLUTE_POS - half] * sin[angle] * sign;
+                value = value * cos[angle] + x[at - half] * sin[angle] * sign;
             }
         }
         y[ABSOLUTE_POS] = value;

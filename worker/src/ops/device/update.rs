@@ -16,12 +16,15 @@ pub(crate) fn adamw(
 ) -> (Tensor<1>, Tensor<1>, Tensor<1>) {
     let gradient = dense(values(gradient));
     let changed = [value, first, second].map(|tensor| owned(values(tensor)));
-    let (cubes, cube) = of_each(&gradient, gradient.meta.shape().iter().product());
+    let [own, of, with] = &changed;
+    let count = gradient.meta.shape().iter().product();
+    let (cubes, cube, indices) = of_each(count, [&gradient, own, of, with]);
     let [value, first, second] = changed.each_ref().map(|tensor: &Values| tensor.clone().into_buffer_arg());
     adamw_step::launch(
         &gradient.client.clone(),
         cubes,
         cube,
+        indices,
         gradient.into_buffer_arg(),
         value,
         first,
@@ -40,7 +43,7 @@ pub(crate) fn adamw(
 }
 
 /// Adam with decoupled weight decay; `keep` is what the decay leaves of a value.
-#[cube(launch)]
+#[cube(launch, address_type = "dynamic")]
 fn adamw_step(
     gradient: &[f32],
     values: &mut [f32],
