@@ -173,6 +173,12 @@ impl<'a> Judge<'a> {
         self.speeds[self.space.ways[place.way as usize].pool as usize].source
     }
 
+    /// Seconds that the first step takes beyond those after it: what a device compiles and tunes. `None` where nobody measured
+    /// them, and on CPUs.
+    pub fn first_step(&self, place: Place) -> Option<f64> {
+        self.speeds[self.space.ways[place.way as usize].pool as usize].first_step
+    }
+
     /// The correction from earlier trials.
     pub fn factors(&self) -> Factors {
         self.case.factors
@@ -220,6 +226,7 @@ fn whole(case: &Case<'_>, rates: &RankRates) -> Option<f64> {
         arrangement: Arrangement {
             layout: Layout::replicas(ranks),
             device: rates.device,
+            precision: rates.precision,
             ..Arrangement::SINGLE
         },
         split: BatchSplit::of(NonZeroU64::new(global)?, micro, ranks).ok()?,
