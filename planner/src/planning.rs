@@ -211,7 +211,12 @@ fn rejected(space: &Space, judge: &Judge<'_>, ranking: &Ranking) -> Vec<Rejected
     if let Some((_, place)) = ranking.nearest {
         let way = &space.ways[place.way as usize];
         let (needed, available) = (judge.memory(place).total(), judge.available(way));
-        let rejection = Rejection::TooMuchMemory { needed, available };
+        let rejection = match judge.too_large(place) {
+            Some((tensor, most)) if needed <= available => {
+                Rejection::TooLargeTensor { what: tensor.what.to_owned(), needed: tensor.bytes, most }
+            }
+            _ => Rejection::TooMuchMemory { needed, available },
+        };
         left_out.add(ranking.too_large, &rejection, || space.candidate(place, 0.0).to_string(), 0);
     }
     left_out.groups()

@@ -6,7 +6,7 @@ use crate::choice::front::Cost;
 use crate::layout::parameters::Parts;
 use crate::layout::space::{Place, Space, Way};
 use crate::price::estimate::{Breakdown, Causes};
-use crate::price::memory::Memory;
+use crate::price::memory::{Largest, Memory};
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::MicroCost;
 use crate::rates::speeds::{Source, Speeds, nearest, speeds};
@@ -101,9 +101,15 @@ impl<'a> Judge<'a> {
         verdicts
     }
 
-    /// Whether the memory of a rank suffices.
+    /// Whether the memory of a rank suffices, and its device gives as much as is needed to one tensor.
     pub fn fits(&self, place: Place) -> bool {
         self.memory(place).total() <= self.available(&self.space.ways[place.way as usize])
+            && self.too_large(place).is_none()
+    }
+
+    /// A tensor that is larger than the device gives to one, and that size.
+    pub fn too_large(&self, place: Place) -> Option<(Largest, Bytes)> {
+        self.common(place.way).too_large(place.micro)
     }
 
     /// Where the time of a step goes, with pipelines walked action by action.
@@ -146,11 +152,24 @@ impl<'a> Judge<'a> {
             DeviceKind::Cpu => {
                 self.case.host.memory_bytes / u64::from((pool.ranks / self.case.host.hosts).max(1))
             }
-            DeviceKind::Cuda | DeviceKind::Wgpu => {
-                self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0)
-            }
+            DeviceKind::Cuda | DeviceKind::Wgpu => self.gpu_memory(),
         };
         Bytes(share / 10 * 9)
+    }
+
+    /// Bytes of the smallest GPU.
+    fn gpu_memory(&self) -> u64 {
+        self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0)
+    }
+
+    /// Bytes that the device of a rank of `way` gives to one tensor at most; `None` where it is as much as there is. The runtime
+    /// of CUDA stops at a quarter of the memory, that of wgpu at what a binding of Vulkan can hold.
+    pub fn largest_tensor(&self, way: &Way) -> Option<Bytes> {
+        match self.space.pools[way.pool as usize].device {
+            DeviceKind::Cpu => None,
+            DeviceKind::Cuda => Some(Bytes(self.gpu_memory() / 4)),
+            DeviceKind::Wgpu => Some(Bytes(u32::MAX.into())),
+        }
     }
 
     /// Devices that `way` keeps busy: GPUs, or cores where CPUs train.
