@@ -1,6 +1,7 @@
 //! The program on a stand-in CUDA driver, `tests/data/cuda/driver.c`: NVRTC compiles every kernel of a training, and what a step asks
 //! of the driver is counted and bounded. Values mean nothing there: what is read from the device is zero.
 
+mod memory;
 mod nccl;
 
 use dtrain_skip::{skip, skip_unbuilt};
