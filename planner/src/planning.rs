@@ -48,6 +48,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
         host,
+        engine: request.engine,
         rates: request.rates,
         factors: Factors::default(),
     };
@@ -136,6 +137,7 @@ fn rough_speed(request: &PlanRequest<'_>) -> f64 {
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
         host: request.host,
+        engine: request.engine,
         rates: request.rates,
         factors: Factors::default(),
     };

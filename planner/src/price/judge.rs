@@ -3,6 +3,7 @@
 mod common;
 
 use crate::choice::front::Cost;
+use crate::engine::Engine;
 use crate::layout::parameters::Parts;
 use crate::layout::space::{Place, Space, Way};
 use crate::price::estimate::{Breakdown, Causes};
@@ -29,6 +30,8 @@ pub struct Case<'a> {
     pub optimizer: &'a Optimizer,
     /// The host.
     pub host: &'a HostFacts,
+    /// Another engine that the choice will be written for.
+    pub engine: Option<&'static dyn Engine>,
     /// Measured speeds, where there are any.
     pub rates: Option<&'a Rates>,
     /// Correction from earlier trials.
@@ -163,8 +166,11 @@ impl<'a> Judge<'a> {
     }
 
     /// Bytes that the device of a rank of `way` gives to one tensor at most; `None` where it is as much as there is. The runtime
-    /// of CUDA stops at a quarter of the memory, that of wgpu at what a binding of Vulkan can hold.
+    /// that the worker uses stops with CUDA at a quarter of the memory, and with wgpu at what a binding of Vulkan can hold.
     pub fn largest_tensor(&self, way: &Way) -> Option<Bytes> {
+        if self.case.engine.is_some() {
+            return None;
+        }
         match self.space.pools[way.pool as usize].device {
             DeviceKind::Cpu => None,
             DeviceKind::Cuda => Some(Bytes(self.gpu_memory() / 4)),
