@@ -32,7 +32,7 @@ fn a_plan_for_a_device_knows_the_time_of_its_first_step() {
     assert!((with.total_high.0 - without.total_high.0 - 41.0).abs() < 1e-9);
     assert_eq!(with.total_low, without.total_low, "kernels may be kept");
     assert_eq!(with.step, without.step);
-    assert!(words.contains("first step      about 41 s more: kernels are compiled and tuned"), "{words}");
+    assert!(words.contains("first step      about 41.0 s more: kernels are compiled and tuned"), "{words}");
     // Nothing is said of it where nothing was measured.
     let (host, _) = measured_on_gpu(Precision::F32, None);
     let sheet = plan(&sample::request(&recipe, &host, None)).expect("it fits");
