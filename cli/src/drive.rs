@@ -12,7 +12,7 @@ use crate::render::progress::Progress;
 use crate::trials::ledger;
 use crate::viewer::{self, Viewed};
 use crate::{hosts, signals, trials};
-use dtrain_planner::{Launch, Plan, PlanError, PlanRequest, lower, model_digest};
+use dtrain_planner::{Launch, Plan, PlanError, PlanRequest, lower, rates_key};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
 use dtrain_recipes::{Choice, Model, Samples};
 use dtrain_runner::agent::TO_STOP;
@@ -187,7 +187,7 @@ fn run(
         Box::new(if is_job { launcher.sharing(&context.home) } else { launcher })
     });
     let rates = history
-        .rates(&task.plan.host, &model_digest(&task.plan.recipe.model))
+        .rates(&task.plan.host, &rates_key(&task.plan.recipe, &task.plan.host))
         .map_err(|error| ledger(&error))?;
     let spell_out = |launching: &Launching| assignments(task, rates.as_ref(), launching);
     let drive = Drive {

@@ -10,7 +10,7 @@ use crate::trials::ledger;
 use dtrain_planner::engine::Engine;
 use dtrain_planner::{
     Correction, Observation, Picture, Plan, PlanRequest, micro_batches_to_measure, model_digest,
-    training_digest,
+    precision_to_measure, rates_key, training_digest,
 };
 use dtrain_protocol::{HostFacts, Inputs, Rates};
 use dtrain_recipes::{Data, Model, Recipe, Seconds};
@@ -49,7 +49,7 @@ pub(crate) fn settle(
     train_samples: Option<u64>,
     fresh: bool,
 ) -> Result<Option<Rates>, Failure> {
-    let digest = model_digest(&recipe.model);
+    let digest = rates_key(recipe, host);
     if !fresh && let Some(known) = history.rates(host, &digest).map_err(|error| ledger(&error))? {
         return Ok(Some(known));
     }
@@ -94,6 +94,7 @@ fn measure(
         model_digest: digest,
         host: host.clone(),
         micro_batches,
+        precision: precision_to_measure(recipe, host),
         budget_seconds: recipe.cluster.probe.map_or(PROBE_SECONDS, |time| time.0),
         grace_seconds: GRACE_SECONDS,
     };
@@ -190,7 +191,7 @@ fn request(
 
 /// One step of the best candidate of a plan, stage by stage, from the rates it was made from.
 pub(crate) fn picture(history: &History, plan: &Plan) -> Result<Picture, Failure> {
-    let digest = model_digest(&plan.recipe.model);
+    let digest = rates_key(&plan.recipe, &plan.host);
     let rates = history.rates(&plan.host, &digest).map_err(|error| ledger(&error))?;
     let picture = dtrain_planner::picture(plan, &plan.best().candidate, rates.as_ref());
     picture.ok_or_else(|| Failure::new(Exit::Infrastructure, "the plan's pipeline schedule deadlocks"))

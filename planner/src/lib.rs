@@ -35,13 +35,14 @@ pub use layout::candidate::{Candidate, Rejected, Rejection};
 pub use planning::error::PlanError;
 pub use planning::plan;
 pub use planning::plan::{
-    Epochs, Plan, PlanRequest, Ranked, RatesStamp, ReadError, model_digest, rates_digest, training_digest,
+    Epochs, Plan, PlanRequest, Ranked, RatesStamp, ReadError, model_digest, rates_digest, rates_key,
+    training_digest,
 };
 pub use planning::precheck::precheck;
 pub use price::estimate::{Breakdown, Causes, Estimate};
 pub use price::memory::Memory;
 pub use rates::calibrate::{Factors, Observation};
-pub use rates::probing::micro_batches_to_measure;
+pub use rates::probing::{micro_batches_to_measure, precision_to_measure};
 pub use rates::stale::Staleness;
 pub use step::lower::{Launch, lower};
 pub use step::picture::{Picture, picture};

@@ -48,6 +48,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
         host,
+        engine: request.engine,
         rates: request.rates,
         factors: Factors::default(),
     };
@@ -136,6 +137,7 @@ fn rough_speed(request: &PlanRequest<'_>) -> f64 {
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
         host: request.host,
+        engine: request.engine,
         rates: request.rates,
         factors: Factors::default(),
     };
@@ -211,7 +213,12 @@ fn rejected(space: &Space, judge: &Judge<'_>, ranking: &Ranking) -> Vec<Rejected
     if let Some((_, place)) = ranking.nearest {
         let way = &space.ways[place.way as usize];
         let (needed, available) = (judge.memory(place).total(), judge.available(way));
-        let rejection = Rejection::TooMuchMemory { needed, available };
+        let rejection = match judge.too_large(place) {
+            Some((tensor, most)) if needed <= available => {
+                Rejection::TooLargeTensor { what: tensor.what.to_owned(), needed: tensor.bytes, most }
+            }
+            _ => Rejection::TooMuchMemory { needed, available },
+        };
         left_out.add(ranking.too_large, &rejection, || space.candidate(place, 0.0).to_string(), 0);
     }
     left_out.groups()

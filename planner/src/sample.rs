@@ -200,6 +200,8 @@ pub(crate) fn rates(cores: u32) -> Rates {
             spread: 0.02,
             baseline_bytes: 20 << 20,
             whole_step: None,
+            precision: Precision::F32,
+            first_step_seconds: None,
         }
     });
     Rates {

@@ -188,6 +188,19 @@ impl PhaseTimes {
     pub fn parts(&self) -> f64 {
         self.data + self.forward + self.backward + self.communication + self.bubble + self.optimizer
     }
+
+    /// All of it times `factor`.
+    pub fn scaled(self, factor: f64) -> Self {
+        Self {
+            step: self.step * factor,
+            data: self.data * factor,
+            forward: self.forward * factor,
+            backward: self.backward * factor,
+            communication: self.communication * factor,
+            bubble: self.bubble * factor,
+            optimizer: self.optimizer * factor,
+        }
+    }
 }
 
 /// Why a rank stopped as it was told.

@@ -1,6 +1,7 @@
 //! Measured speeds of a host, with when and how they were measured.
 
 use crate::{DeviceKind, Layout, Rank};
+use dtrain_recipes::Precision;
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
@@ -104,6 +105,21 @@ pub struct RankRates {
     /// Whole steps as training does them; what the parts above leave out shows here.
     #[serde(default)]
     pub whole_step: Option<WholeStep>,
+    /// Precision of the products while this was measured; f32 in rates of an older program.
+    #[serde(default = "f32_products", skip_serializing_if = "is_f32")]
+    pub precision: Precision,
+    /// How much longer the first pass took on a device, which compiles and tunes its kernels in it; `None` on a CPU, and in
+    /// rates of an older program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_step_seconds: Option<f64>,
+}
+
+fn f32_products() -> Precision {
+    Precision::F32
+}
+
+fn is_f32(precision: &Precision) -> bool {
+    *precision == Precision::F32
 }
 
 /// Data-parallel steps of all ranks together, with everything that belongs to them: reading ahead, the reduction
@@ -150,6 +166,9 @@ pub struct ProbeRequest {
     pub link: crate::Link,
     /// Micro-batches to measure, ascending.
     pub micro_batches: Vec<u32>,
+    /// Precision of the products.
+    #[serde(default = "f32_products")]
+    pub precision: Precision,
     /// Seconds the whole measurement may take.
     pub budget_seconds: f64,
 }

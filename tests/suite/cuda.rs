@@ -2,6 +2,7 @@
 //! of the driver is counted and bounded. Values mean nothing there: what is read from the device is zero.
 
 mod kernels;
+mod memory;
 mod nccl;
 mod shapes;
 

@@ -4,7 +4,7 @@
 //! The channel is a pipe of its own: standard output is for what libraries, and networks of users, print.
 
 use crate::session::{Orders, Tell};
-use crate::{device_check, probe as measure, sample as text, session, trained};
+use crate::{device_check, exhausted, probe as measure, sample as text, session, trained};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
     Assignment, DeviceNews, DeviceRequest, EvaluateRequest, Evaluated, Event, Failure, Order, PredictRequest,
@@ -211,11 +211,10 @@ fn print_no_panics() {
 fn of_panic(panic: &(dyn Any + Send)) -> Failure {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
-    let lower = text.to_lowercase();
-    if ["out of memory", "outofmemory", "out_of_memory"].iter().any(|words| lower.contains(words)) {
-        return Failure::OutOfMemory { detail: text.to_owned() };
+    match exhausted::exhausted(text) {
+        Some(detail) => Failure::OutOfMemory { detail },
+        None => Failure::Other(format!("the worker panicked: {text}")),
     }
-    Failure::Other(format!("the worker panicked: {text}"))
 }
 
 /// Ctrl-C and a closed terminal reach every process of the terminal; what becomes of a rank is its agent's to say.

@@ -1,7 +1,8 @@
 //! Gradients of one stage, summed over micro-batches.
 //!
 //! On the host they lie in one flat vector in the order of [`Parameter::range`], so that a bucket of an
-//! all-reduce is a slice of it. On other devices they are tensors, which [`Gradients::to_host`] brings here.
+//! all-reduce is a slice of it. On other devices they are tensors, which [`Gradients::to_host`] brings here: only then
+//! is there a flat vector.
 //!
 //! Where state is sharded they lie in host memory on every device. With zero 2 and 3 the vector has this rank's blocks
 //! of all packs and no more: what a backward finds is put into the pack it leaves in, whose sum comes back to be added.
@@ -18,7 +19,10 @@ use std::sync::Arc;
 
 /// Gradients of one stage, summed over micro-batches.
 pub struct Gradients {
+    /// Empty where sums are tensors, until values are brought to the host.
     flat: Vec<f32>,
+    /// Values of `flat` once it is there.
+    length: usize,
     ranges: Vec<Range<usize>>,
     shards: Arc<Shards>,
     remote: Option<Remote>,
@@ -57,7 +61,8 @@ impl Gradients {
                 (shards.kept_length(), Some(Fresh { packs, spare: Vec::new() }))
             }
         };
-        Self { flat: vec![0.0; length], ranges, shards, remote, fresh }
+        let flat = if is_remote { Vec::new() } else { vec![0.0; length] };
+        Self { flat, length, ranges, shards, remote, fresh }
     }
 
     /// Sets all gradients to zero: to be called once before the first backward pass of a step.
@@ -68,14 +73,17 @@ impl Gradients {
         }
     }
 
-    /// Bytes of the sums, and of the room for them on the host.
+    /// Bytes of the sums where they lie. Room on the host that tensors are brought to is not counted.
     pub fn bytes(&self) -> u64 {
-        let sums = self.remote.iter().flat_map(|remote| remote.sums.iter().flatten());
-        4 * (self.flat.capacity() + sums.map(|sum| sum.shape().num_elements()).sum::<usize>()) as u64
+        let values = match &self.remote {
+            Some(remote) => remote.sums.iter().flatten().map(|sum| sum.shape().num_elements()).sum(),
+            None => self.flat.capacity(),
+        };
+        4 * values as u64
     }
 
     /// All gradients in the order of [`Parameter::range`]; of shards this rank's blocks. On another device than the
-    /// host these are the values of the last [`Gradients::to_host`].
+    /// host these are the values of the last [`Gradients::to_host`], and none before the first.
     pub fn values(&self) -> &[f32] {
         &self.flat
     }
@@ -83,11 +91,20 @@ impl Gradients {
     /// As [`Gradients::values`], to be changed, such as by an all-reduce of a range of them. On another device
     /// than the host, [`Gradients::from_host`] makes the change count.
     pub fn values_mut(&mut self) -> &mut [f32] {
+        self.make_room();
         &mut self.flat
+    }
+
+    /// Makes the flat vector, where it is not there yet.
+    fn make_room(&mut self) {
+        if self.flat.len() < self.length {
+            self.flat = vec![0.0; self.length];
+        }
     }
 
     /// Brings the gradients of the parameters `indices` into the flat vector; nothing to do on the host.
     pub fn to_host(&mut self, indices: Range<usize>) {
+        self.make_room();
         let Some(remote) = &self.remote else { return };
         for index in indices {
             let range = &mut self.flat[self.ranges[index].clone()];
@@ -100,7 +117,8 @@ impl Gradients {
         }
     }
 
-    /// Puts the flat values of the parameters `indices` back on the device; nothing to do on the host.
+    /// Puts the flat values of the parameters `indices`, which were brought to the host, back on the device; nothing to do
+    /// on the host.
     pub fn from_host(&mut self, indices: Range<usize>) {
         let Some(remote) = &mut self.remote else { return };
         for index in indices {
@@ -126,7 +144,7 @@ impl Gradients {
 
     /// Square of the L2 norm of all gradients, summed in a fixed order.
     pub fn norm_squared(&self) -> f64 {
-        self.norm_squared_of(0..self.flat.len())
+        self.norm_squared_of(0..self.length)
     }
 
     /// Square of the L2 norm of the owned part of the gradient of parameter `index`.

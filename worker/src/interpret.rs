@@ -10,7 +10,7 @@ use crate::parallel::{
 };
 use crate::session::{Copying, Stream};
 use crate::stage::{Flow, Samples, Stage};
-use crate::watch::{Phase, Slowdown, Watch};
+use crate::watch::{DeviceClock, Phase, Slowdown, Watch};
 use dtrain_protocol::rate::{Curve, Progress};
 use dtrain_protocol::{Action, Failure, GradientNoise, Pass, PhaseTimes, RunUntil, StepId, Toward, Training};
 use std::sync::Arc;
@@ -33,6 +33,8 @@ pub(crate) struct Replica<'a> {
     pub(crate) messages: PipelineMessages,
     pub(crate) mesh: Mesh,
     pub(crate) slowdown: Slowdown,
+    /// Tells the phases of a step apart where a device computes them.
+    pub(crate) clock: DeviceClock,
     /// The state that is being copied, where it is: it must not change before it was.
     pub(crate) copying: Option<Arc<Copying>>,
 }
@@ -67,6 +69,7 @@ pub(crate) fn step(
     let passes = actions.iter().position(|action| *action == Action::ReduceGradients);
     let passes = passes.ok_or_else(|| beyond("a step that does not reduce its gradients"))?;
     let (passes, end) = actions.split_at(passes);
+    let is_timed = replica.clock.begin_step();
     let watch = Watch::start(replica.mesh.waited());
     let outcome = StepOutcome {
         totals: StepTotals::default(),
@@ -75,7 +78,8 @@ pub(crate) fn step(
         noise: None,
         times: PhaseTimes::default(),
     };
-    let mut run = Run { replica, done, totals: flags, measured: Measured::default(), outcome, watch };
+    let measured = Measured::default();
+    let mut run = Run { replica, done, totals: flags, measured, outcome, watch, is_timed };
     for _ in 0..fresh {
         let square = run.replica.noise.as_ref().map_or(0.0, NoiseGauge::own);
         run.totals = StepTotals { square, ..flags };
@@ -99,7 +103,8 @@ pub(crate) fn step(
         run.spent(Phase::Optimizer);
     }
     run.follow(end, stream)?;
-    Ok(StepOutcome { times: run.watch.times(), ..run.outcome })
+    let times = run.replica.clock.end_step(run.watch.times(), is_timed);
+    Ok(StepOutcome { times, ..run.outcome })
 }
 
 /// Whether the action at `index` is the last backward of all, and the last of its chunk: gradients are final then.
@@ -135,6 +140,8 @@ struct Run<'r, 'a> {
     measured: Measured,
     outcome: StepOutcome,
     watch: Watch,
+    /// Whether every phase ends only when the device has done it.
+    is_timed: bool,
 }
 
 impl Run<'_, '_> {
@@ -175,6 +182,9 @@ impl Run<'_, '_> {
 
     /// Puts the time since this was last called down to `phase`.
     fn spent(&mut self, phase: Phase) {
+        if self.is_timed {
+            self.replica.clock.wait();
+        }
         self.watch.spent(phase, self.replica.mesh.waited());
     }
 
@@ -359,4 +369,4 @@ fn learning_rate(training: &Training, until: &RunUntil, done: StepId, elapsed: f
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -23,6 +23,7 @@ pub mod stage;
 pub mod trained;
 
 mod entry;
+mod exhausted;
 mod files;
 mod interpret;
 #[cfg(feature = "device")]

@@ -2,7 +2,12 @@
 //!
 //! Waiting for other pipeline stages is *bubble*: in an `Exchange`, and at the end of the step for the slowest stage. All other
 //! waiting, also in the middle of a pass, is *communication*.
+//!
+//! A device only queues what it is asked, and the host would see its time where it happens to wait for it. So in some steps
+//! the host waits for the device at every border of phases, and the time of all others is divided as in the last such step.
 
+use crate::device::is_host;
+use burn::tensor::Device;
 use dtrain_protocol::{Action, PhaseTimes};
 use std::time::{Duration, Instant};
 
@@ -66,6 +71,68 @@ impl Watch {
     }
 }
 
+/// Steps of a device from one whose phases are timed to the next.
+const TIMED_EVERY: u64 = 50;
+
+/// Waits until a device has nothing left to do, and divides the time of its steps by phases.
+pub(crate) struct DeviceClock {
+    /// `None` where tensors lie on the host, whose operations end before they return.
+    wait: Option<Box<dyn FnMut()>>,
+    /// Steps so far.
+    steps: u64,
+    /// The phases of the last step that was timed, whose sum is 1.
+    shares: Option<PhaseTimes>,
+}
+
+impl DeviceClock {
+    /// The clock of a rank whose tensors lie on `device`.
+    pub(crate) fn of(device: &Device) -> Self {
+        if is_host(device) {
+            return Self::with(None);
+        }
+        let device = device.clone().inner();
+        // What went wrong comes out where results are read.
+        Self::with(Some(Box::new(move || drop(device.sync()))))
+    }
+
+    /// A clock with this way to wait for the device.
+    pub(crate) fn with(wait: Option<Box<dyn FnMut()>>) -> Self {
+        Self { wait, steps: 0, shares: None }
+    }
+
+    /// Whether what is asked only begins, so that it takes a wait to time it.
+    pub(crate) fn is_asynchronous(&self) -> bool {
+        self.wait.is_some()
+    }
+
+    /// Waits until everything is done that was asked so far.
+    pub(crate) fn wait(&mut self) {
+        if let Some(wait) = &mut self.wait {
+            wait();
+        }
+    }
+
+    /// Begins a step; whether its phases are to be timed, with a [`DeviceClock::wait`] at the end of each: those of the first two
+    /// steps, of which the first also compiles kernels, and of some later ones.
+    pub(crate) fn begin_step(&mut self) -> bool {
+        let step = self.steps;
+        self.steps += 1;
+        self.is_asynchronous() && (step == 1 || step.is_multiple_of(TIMED_EVERY))
+    }
+
+    /// The phases of the step that ended: `seen` by the host where it waited for each or the host computes, and otherwise as
+    /// much of each as in the last step that was timed.
+    pub(crate) fn end_step(&mut self, seen: PhaseTimes, is_timed: bool) -> PhaseTimes {
+        if is_timed && seen.step > 0.0 {
+            self.shares = Some(seen.scaled(seen.step.recip()));
+        }
+        match self.shares {
+            Some(shares) if !is_timed => shares.scaled(seen.step),
+            _ => seen,
+        }
+    }
+}
+
 /// Least time of each pass, and of a copy: stands for a slower device where schedules are studied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slowdown {
@@ -123,5 +190,36 @@ mod tests {
         assert!((times.communication - 0.002).abs() < 1e-9, "{times:?}");
         assert!(times.forward > 0.003 && times.bubble > 0.002 && times.optimizer > 0.002, "{times:?}");
         assert!((times.parts() - times.step).abs() < 1e-9, "{times:?}");
+    }
+
+    fn phases(forward: f64, backward: f64, optimizer: f64) -> PhaseTimes {
+        let step = forward + backward + optimizer;
+        PhaseTimes { step, forward, backward, optimizer, ..PhaseTimes::default() }
+    }
+
+    #[test]
+    fn steps_between_those_that_are_timed_are_divided_as_the_last_of_them() {
+        let mut clock = DeviceClock::with(Some(Box::new(|| ())));
+        let mut step = |seen| {
+            let is_timed = clock.begin_step();
+            (is_timed, clock.end_step(seen, is_timed))
+        };
+        assert_eq!(step(phases(8.0, 1.0, 1.0)), (true, phases(8.0, 1.0, 1.0)), "kernels are compiled");
+        assert_eq!(step(phases(1.0, 2.0, 1.0)), (true, phases(1.0, 2.0, 1.0)));
+        // The host sees all of the time where it reads the norm.
+        for _ in 2..TIMED_EVERY {
+            assert_eq!(step(phases(0.0, 0.0, 8.0)), (false, phases(2.0, 4.0, 2.0)));
+        }
+        assert_eq!(step(phases(1.0, 1.0, 2.0)), (true, phases(1.0, 1.0, 2.0)));
+        assert_eq!(step(phases(0.0, 0.0, 4.0)), (false, phases(1.0, 1.0, 2.0)));
+    }
+
+    #[test]
+    fn what_the_host_computes_is_told_as_it_was_seen() {
+        let mut clock = DeviceClock::of(&Device::flex());
+        for seen in [phases(1.0, 2.0, 3.0), phases(3.0, 2.0, 1.0)] {
+            assert!(!clock.begin_step());
+            assert_eq!(clock.end_step(seen, false), seen);
+        }
     }
 }

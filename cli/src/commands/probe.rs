@@ -68,7 +68,9 @@ fn table(rates: &Rates, model: &Model) -> String {
 fn rank(rates: &RankRates, model: &Model) -> Vec<String> {
     let device = match rates.device {
         dtrain_protocol::DeviceKind::Cpu => format!("{} each", counted(rates.threads.into(), "thread")),
-        dtrain_protocol::DeviceKind::Cuda | dtrain_protocol::DeviceKind::Wgpu => "a GPU each".to_owned(),
+        dtrain_protocol::DeviceKind::Cuda | dtrain_protocol::DeviceKind::Wgpu => {
+            format!("a GPU each, {}", rates.precision.word())
+        }
     };
     let mut lines = vec![format!(
         "{}, {device} (spread {:.1}%)",
@@ -91,6 +93,9 @@ fn rank(rates: &RankRates, model: &Model) -> Vec<String> {
             point.micro_batch,
             count(speed)
         ));
+    }
+    if let Some(more) = rates.first_step_seconds {
+        lines.push(format!("  first step: {} more, in which kernels are compiled and tuned", seconds(more)));
     }
     for (bytes, time) in rates.all_reduce.iter().rev().take(1) {
         #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]

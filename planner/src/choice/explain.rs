@@ -161,6 +161,12 @@ fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
         format!("80 % interval {}", between(e.total_low, e.total_high))
     };
     row(text, "total", &format!("{steps}{}, {within}", e.total));
+    // What is less is not seen beside a step.
+    if let Some(first) = e.first_step.filter(|first| first.0 >= 0.5) {
+        let told =
+            format!("about {first} more: kernels are compiled and tuned, unless they are kept from before");
+        row(text, "first step", &told);
+    }
     if let Some(epochs) = plan.epochs() {
         row(text, "data", &epochs.to_string());
     }

@@ -126,6 +126,16 @@ pub enum Rejection {
         /// What one rank may use.
         available: Bytes,
     },
+    /// One tensor is larger than a device gives to one, whatever is free.
+    #[error("{what} would be one tensor of {needed}; a GPU here gives at most {most} to one")]
+    TooLargeTensor {
+        /// The tensor, in words.
+        what: String,
+        /// Its size.
+        needed: Bytes,
+        /// What a device gives to one tensor.
+        most: Bytes,
+    },
     /// A dimension of the model cannot be cut that many ways.
     #[error("{what} = {size} cannot be split {degree} ways")]
     DoesNotDivide {
@@ -153,6 +163,9 @@ impl Rejection {
             }
             Self::TooMuchMemory { available, .. } => {
                 format!("more memory than the {available} a rank may use")
+            }
+            Self::TooLargeTensor { most, .. } => {
+                format!("more memory than a rank may use, or one tensor of more than {most}")
             }
             Self::DoesNotDivide { what, size, .. } => format!("{what} = {size} does not divide"),
             Self::EngineCannot(reason) => reason.clone(),

@@ -120,7 +120,7 @@ fn nothing_fits(rejected: &[Rejected]) -> String {
 
 fn telling(rejection: &Rejection) -> u8 {
     match rejection {
-        Rejection::TooMuchMemory { .. } => 0,
+        Rejection::TooMuchMemory { .. } | Rejection::TooLargeTensor { .. } => 0,
         Rejection::BatchDoesNotDivide { .. } => 1,
         Rejection::DoesNotDivide { .. } => 2,
         Rejection::EngineCannot(_) => 3,
@@ -141,6 +141,9 @@ fn hint(group: &Rejected) -> Option<&'static str> {
         }
         Rejection::TooMuchMemory { .. } => {
             Some("use a smaller model, a shorter model.context or layout.recompute = \"full\"")
+        }
+        Rejection::TooLargeTensor { .. } => {
+            Some("use a smaller layout.micro_batch, a shorter model.context, or cut it with layout.tensor")
         }
         Rejection::BatchDoesNotDivide { .. } => {
             Some("choose a train.batch that is a multiple of layout.data × layout.micro_batch")

@@ -6,12 +6,13 @@ use crate::engine::Engine;
 use crate::layout::candidate::{Candidate, Rejected};
 use crate::price::estimate::Estimate;
 use crate::rates::calibrate::{Factors, Observation};
+use crate::rates::probing::precision_to_measure;
 use crate::training::batch_size::EPOCHS_MOST;
 use crate::training::correction::Correction;
 use crate::training::learning_rate::Decision;
 use crate::training::pace::Pace;
 use dtrain_protocol::{HostFacts, Rates};
-use dtrain_recipes::{Model, Recipe, Samples};
+use dtrain_recipes::{Model, Precision, Recipe, Samples};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -213,6 +214,15 @@ impl Plan {
 /// blake3 of the canonical JSON of a model, in hex: rates are measured for one model.
 pub fn model_digest(model: &Model) -> String {
     digest(model)
+}
+
+/// What the rates of a recipe on `host` are kept under: the model's digest, where products are measured in f32, and otherwise
+/// that of the model and the precision.
+pub fn rates_key(recipe: &Recipe, host: &HostFacts) -> String {
+    match precision_to_measure(recipe, host) {
+        Precision::F32 => model_digest(&recipe.model),
+        precision => digest(&(&recipe.model, precision)),
+    }
 }
 
 /// blake3 of what a learning rate depends on beside batch and tokens: the model, the optimizer and the data, in hex.

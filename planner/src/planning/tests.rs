@@ -10,6 +10,8 @@ use dtrain_recipes::*;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
+mod devices;
+
 fn planned(recipe: &Recipe, cores: u32) -> Plan {
     let (host, rates) = (sample::host(cores), sample::rates(cores));
     plan(&sample::request(recipe, &host, Some(&rates))).expect("the sample fits")

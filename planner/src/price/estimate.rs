@@ -29,9 +29,13 @@ pub struct Estimate {
     pub tokens_per_second: f64,
     /// Optimizer steps, when the stop condition counts them.
     pub steps: Option<u64>,
-    /// The whole run with its validations, not counting start and checkpoints.
+    /// How much longer the first step takes on a device, which compiles and tunes its kernels in it, as it was measured; `None`
+    /// where nothing was, and on CPUs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub first_step: Option<Seconds>,
+    /// The whole run with its validations and what the first step takes longer, not counting start and checkpoints.
     pub total: Seconds,
-    /// Low end of the whole run.
+    /// Low end of the whole run, where the kernels of the first step are ready.
     pub total_low: Seconds,
     /// High end of the whole run.
     pub total_high: Seconds,

@@ -3,10 +3,11 @@
 mod common;
 
 use crate::choice::front::Cost;
+use crate::engine::Engine;
 use crate::layout::parameters::Parts;
 use crate::layout::space::{Place, Space, Way};
 use crate::price::estimate::{Breakdown, Causes};
-use crate::price::memory::Memory;
+use crate::price::memory::{Largest, Memory};
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::MicroCost;
 use crate::rates::speeds::{Source, Speeds, nearest, speeds};
@@ -29,6 +30,8 @@ pub struct Case<'a> {
     pub optimizer: &'a Optimizer,
     /// The host.
     pub host: &'a HostFacts,
+    /// Another engine that the choice will be written for.
+    pub engine: Option<&'static dyn Engine>,
     /// Measured speeds, where there are any.
     pub rates: Option<&'a Rates>,
     /// Correction from earlier trials.
@@ -101,9 +104,15 @@ impl<'a> Judge<'a> {
         verdicts
     }
 
-    /// Whether the memory of a rank suffices.
+    /// Whether the memory of a rank suffices, and its device gives as much as is needed to one tensor.
     pub fn fits(&self, place: Place) -> bool {
         self.memory(place).total() <= self.available(&self.space.ways[place.way as usize])
+            && self.too_large(place).is_none()
+    }
+
+    /// A tensor that is larger than the device gives to one, and that size.
+    pub fn too_large(&self, place: Place) -> Option<(Largest, Bytes)> {
+        self.common(place.way).too_large(place.micro)
     }
 
     /// Where the time of a step goes, with pipelines walked action by action.
@@ -146,11 +155,27 @@ impl<'a> Judge<'a> {
             DeviceKind::Cpu => {
                 self.case.host.memory_bytes / u64::from((pool.ranks / self.case.host.hosts).max(1))
             }
-            DeviceKind::Cuda | DeviceKind::Wgpu => {
-                self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0)
-            }
+            DeviceKind::Cuda | DeviceKind::Wgpu => self.gpu_memory(),
         };
         Bytes(share / 10 * 9)
+    }
+
+    /// Bytes of the smallest GPU.
+    fn gpu_memory(&self) -> u64 {
+        self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0)
+    }
+
+    /// Bytes that the device of a rank of `way` gives to one tensor at most; `None` where it is as much as there is. The runtime
+    /// that the worker uses stops with CUDA at a quarter of the memory, and with wgpu at what a binding of Vulkan can hold.
+    pub fn largest_tensor(&self, way: &Way) -> Option<Bytes> {
+        if self.case.engine.is_some() {
+            return None;
+        }
+        match self.space.pools[way.pool as usize].device {
+            DeviceKind::Cpu => None,
+            DeviceKind::Cuda => Some(Bytes(self.gpu_memory() / 4)),
+            DeviceKind::Wgpu => Some(Bytes(u32::MAX.into())),
+        }
     }
 
     /// Devices that `way` keeps busy: GPUs, or cores where CPUs train.
@@ -171,6 +196,12 @@ impl<'a> Judge<'a> {
     /// Where the constants come from.
     pub fn source(&self, place: Place) -> Source {
         self.speeds[self.space.ways[place.way as usize].pool as usize].source
+    }
+
+    /// Seconds that the first step takes beyond those after it: what a device compiles and tunes. `None` where nobody measured
+    /// them, and on CPUs.
+    pub fn first_step(&self, place: Place) -> Option<f64> {
+        self.speeds[self.space.ways[place.way as usize].pool as usize].first_step
     }
 
     /// The correction from earlier trials.
@@ -220,6 +251,7 @@ fn whole(case: &Case<'_>, rates: &RankRates) -> Option<f64> {
         arrangement: Arrangement {
             layout: Layout::replicas(ranks),
             device: rates.device,
+            precision: rates.precision,
             ..Arrangement::SINGLE
         },
         split: BatchSplit::of(NonZeroU64::new(global)?, micro, ranks).ok()?,

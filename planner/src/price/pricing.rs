@@ -39,10 +39,12 @@ impl Pricing<'_> {
         let tokens = (self.batch * request.recipe.model.sample_tokens()) as f64;
         let total = total(request.recipe, &pace, &candidate, step, breakdown.forward);
         let (low, high) = (1.0 / (1.0 + doubt), 1.0 + doubt);
-        let ends = |factor: f64| match (pace.steps, request.recipe.objective.stop.time) {
-            (Some(_), Some(time)) => Seconds((total * factor).min(time.0)),
+        let first_step = judge.first_step(place);
+        let first = first_step.unwrap_or(0.0);
+        let ends = |factor: f64, first: f64| match (pace.steps, request.recipe.objective.stop.time) {
+            (Some(_), Some(time)) => Seconds((total * factor + first).min(time.0)),
             (None, Some(time)) => time,
-            (Some(_) | None, None) => Seconds(total * factor),
+            (Some(_) | None, None) => Seconds(total * factor + first),
         };
         let estimate = Estimate {
             step: Seconds(step),
@@ -55,9 +57,11 @@ impl Pricing<'_> {
             traffic: judge.traffic(place),
             tokens_per_second: tokens / step,
             steps: pace.steps,
-            total: ends(1.0),
-            total_low: ends(low),
-            total_high: ends(high),
+            first_step: first_step.map(Seconds),
+            total: ends(1.0, first),
+            // Kernels may be kept from an earlier process.
+            total_low: ends(low, 0.0),
+            total_high: ends(high, first),
             resolution,
             source: self.source(place),
         };

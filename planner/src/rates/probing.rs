@@ -1,12 +1,12 @@
 //! What is worth measuring before a recipe is planned.
 
-use crate::layout::space::{Abilities, Space};
+use crate::layout::space::{self, Abilities, Space};
 use crate::planning::batch;
 use crate::planning::plan::PlanRequest;
 use crate::price::judge::{Case, Judge};
 use crate::rates::calibrate::Factors;
-use dtrain_protocol::HostFacts;
-use dtrain_recipes::Recipe;
+use dtrain_protocol::{Arrangement, HostFacts, cannot_run};
+use dtrain_recipes::{Choice, Precision, Recipe};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
@@ -39,6 +39,7 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
         host,
+        engine: None,
         rates: None,
         factors: Factors::default(),
     };
@@ -48,6 +49,23 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
     fitting.sort_unstable();
     fitting.dedup();
     evenly(&fitting, PROBES)
+}
+
+/// The precision of products in which GPUs are measured for `recipe`: the one that it pins, or else the fastest that it allows
+/// and they have. F32 where CPUs train.
+pub fn precision_to_measure(recipe: &Recipe, host: &HostFacts) -> Precision {
+    let device = space::device(recipe, host);
+    let allowed = |precision: &Precision| match &recipe.train.precision {
+        Choice::Pinned(pinned) => pinned == precision,
+        Choice::Among(all) => all.contains(precision),
+        Choice::Auto | Choice::Log { .. } => matches!(precision, Precision::F32 | Precision::Bf16),
+    };
+    let runs = |precision: &Precision| {
+        let arrangement = Arrangement { precision: *precision, device, ..Arrangement::SINGLE };
+        cannot_run(&arrangement, &recipe.model).is_none()
+    };
+    let fastest = [Precision::Bf16, Precision::F16].into_iter().filter(|_| device.is_gpu());
+    fastest.filter(allowed).find(runs).unwrap_or(Precision::F32)
 }
 
 /// At most `count` of the ascending `values`, both ends among them, evenly spread in the logarithm.
@@ -63,4 +81,38 @@ fn evenly(values: &[u32], count: usize) -> Vec<u32> {
         .collect();
     chosen.dedup();
     chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::planning::plan::{model_digest, rates_key};
+    use crate::sample;
+    use dtrain_protocol::{DeviceKind, Gpu};
+    use dtrain_recipes::Devices;
+
+    #[test]
+    fn gpus_are_measured_in_the_precision_that_is_planned() {
+        let gpu = |device| Gpu { device, name: "NVIDIA A100".into(), memory_bytes: 80 << 30 };
+        let with = |device| HostFacts { gpus: vec![gpu(device)], ..sample::host(8) };
+        let mut recipe = sample::recipe();
+        let mut measured = |precision: Choice<Precision>, devices, host: &HostFacts| {
+            recipe.train.precision = precision;
+            recipe.cluster.devices = devices;
+            let is_of_model = rates_key(&recipe, host) == model_digest(&recipe.model);
+            let found = precision_to_measure(&recipe, host);
+            assert_eq!(is_of_model, found == Precision::F32, "other products have rates of their own");
+            found
+        };
+        let [cuda, wgpu] = [DeviceKind::Cuda, DeviceKind::Wgpu].map(with);
+        assert_eq!(measured(Choice::Auto, Devices::Auto, &cuda), Precision::Bf16);
+        assert_eq!(measured(Choice::Auto, Devices::Auto, &wgpu), Precision::F32, "it has no bf16");
+        assert_eq!(measured(Choice::Auto, Devices::Cpu, &cuda), Precision::F32);
+        assert_eq!(measured(Choice::Auto, Devices::Auto, &sample::host(8)), Precision::F32);
+        assert_eq!(measured(Choice::Pinned(Precision::F32), Devices::Auto, &cuda), Precision::F32);
+        let pinned = Choice::Pinned(Precision::F16);
+        assert_eq!(measured(pinned, Devices::Auto, &wgpu), Precision::F16);
+        let among = Choice::Among(vec![Precision::F32, Precision::F16]);
+        assert_eq!(measured(among, Devices::Auto, &cuda), Precision::F16);
+    }
 }

@@ -148,6 +148,7 @@ pub fn picture(plan: &Plan, candidate: &Candidate, rates: Option<&Rates>) -> Opt
         model: &plan.recipe.model,
         optimizer: &plan.recipe.train.optimizer,
         host: &plan.host,
+        engine: None,
         rates,
         factors: plan.factors,
     };

@@ -5,7 +5,7 @@ mod ranks;
 use crate::agent::Program;
 use crate::launch::relay::RemoteHost;
 use dtrain_protocol::{DeviceKind, Gpu, HostFacts, ProfilePoint, RankRates, Rates, WholeStep};
-use dtrain_recipes::Model;
+use dtrain_recipes::{Model, Precision};
 use ranks::measure;
 use std::num::NonZeroU32;
 use std::thread;
@@ -24,6 +24,8 @@ pub struct Probe<'a> {
     pub host: HostFacts,
     /// Micro-batches to measure, ascending.
     pub micro_batches: Vec<u32>,
+    /// Precision of the products of GPUs; those of a CPU are f32.
+    pub precision: Precision,
     /// Seconds all measurements together may take.
     pub budget_seconds: f64,
     /// Seconds beyond its share of them that one measurement may take before it is given up: at least one pass of every kind of
@@ -119,6 +121,9 @@ fn mean(measured: &[RankRates]) -> Option<RankRates> {
             seconds: over(&|one| one.whole_step.map_or(whole.seconds, |whole| whole.seconds)),
             ..whole
         }),
+        precision: first.precision,
+        // They wait for each other.
+        first_step_seconds: measured.iter().filter_map(|one| one.first_step_seconds).max_by(f64::total_cmp),
     })
 }
 
@@ -241,6 +246,8 @@ mod tests {
             spread: 0.0,
             baseline_bytes: u64::from(points),
             whole_step: None,
+            precision: Precision::F32,
+            first_step_seconds: None,
         }
     }
 
@@ -259,6 +266,13 @@ mod tests {
         assert!((mean.profile[0].block_backward - 4.0).abs() < 1e-12);
         assert!((mean.all_reduce[0].1 - 2.0).abs() < 1e-12);
         assert!(super::mean(&[]).is_none());
+    }
+
+    #[test]
+    fn ranks_that_compile_are_waited_for() {
+        let compiling = |seconds| RankRates { first_step_seconds: Some(seconds), ..measured(1.0, 1) };
+        let mean = mean(&[compiling(2.0), compiling(5.0)]).expect("two were measured");
+        assert_eq!(mean.first_step_seconds, Some(5.0));
     }
 
     #[test]
@@ -304,6 +318,7 @@ mod tests {
             model_digest: "",
             host: host_facts(Vec::new()),
             micro_batches: vec![1],
+            precision: Precision::F32,
             budget_seconds: 0.1,
             grace_seconds,
         };

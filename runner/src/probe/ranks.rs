@@ -9,7 +9,7 @@ use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
     AttemptId, DeviceKind, Event, Layout, Link, Order, Placement, ProbeRequest, Rank, RankRates, TrialId,
 };
-use dtrain_recipes::Bytes;
+use dtrain_recipes::{Bytes, Precision};
 use rustix::fd::OwnedFd;
 use rustix::process::Signal;
 use std::io::{self, Read, Write};
@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 
 /// How long a rank whose pipes are closed may take to end.
 const LAST_WORDS: Duration = Duration::from_secs(2);
+
+/// Seconds that compiling and tuning the kernels of a GPU may take, beyond what else a measurement may.
+const COMPILING_SECONDS: f64 = 600.0;
 
 /// A rank that measures, wherever it runs.
 struct Station {
@@ -65,10 +68,12 @@ pub(super) fn measure(
     (ranks, threads): (u32, u32),
     budget_seconds: f64,
 ) -> Result<Vec<RankRates>, ProbeError> {
+    let grace_seconds = probe.grace_seconds + if device.is_gpu() { COMPILING_SECONDS } else { 0.0 };
+    let precision = if device.is_gpu() { probe.precision } else { Precision::F32 };
     let wrong = |reason: String| ProbeError::Worker { ranks, reason };
     let because = |Reason { words: reason, kind }: Reason| match kind {
         Kind::Memory => ProbeError::Memory { ranks, reason },
-        Kind::Late => ProbeError::Late { ranks, grace_seconds: probe.grace_seconds },
+        Kind::Late => ProbeError::Late { ranks, grace_seconds },
         Kind::Other => ProbeError::Worker { ranks, reason },
     };
     let (links, mapping) = links(others, probe, ranks).map_err(wrong)?;
@@ -85,6 +90,7 @@ pub(super) fn measure(
             rank,
             link,
             micro_batches: probe.micro_batches.clone(),
+            precision,
             budget_seconds,
         };
         let station = match others.get_mut(host as usize) {
@@ -94,7 +100,7 @@ pub(super) fn measure(
         let station = station.map_err(|reason| wrong(format!("rank {rank}: {reason}")))?;
         tell.push(attend(station, request, sender.clone()));
     }
-    let until = Instant::now() + Duration::from_secs_f64(budget_seconds + probe.grace_seconds);
+    let until = Instant::now() + Duration::from_secs_f64(budget_seconds + grace_seconds);
     collect(&answers, &tell, until).map_err(because)
 }
 

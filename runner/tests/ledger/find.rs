@@ -203,6 +203,8 @@ fn rates_are_kept_by_host_and_model() {
         spread: 0.02,
         baseline_bytes: 1 << 20,
         whole_step: None,
+        precision: dtrain_recipes::Precision::F32,
+        first_step_seconds: None,
     };
     let rates = |at: u64| Rates {
         host: host(),

@@ -4,6 +4,8 @@
    cc -shared -fPIC -o libcuda.so driver.c, without a soname: NVRTC asks a library named `libcuda.so.1` for tables that are not here.
 
    STAND_IN_COUNTS   the file to which a process that opened the device appends its counts as it ends: one line of JSON
+   STAND_IN_OUT_OF_MEMORY_AFTER
+                     bytes of device memory after which a process gets no more, whatever it gives back [default: none]
    STAND_IN_SM       the compute capability [default: 80]
    STAND_IN_DEVICES  the number of devices [default: 1]
    STAND_IN_LOG      the file to which launches, copies, events, waits and allocations are appended as they are asked for: one line of
@@ -259,7 +261,15 @@ Result cuCtxSynchronize(void) { say_wait("cuCtxSynchronize", NULL, NULL); count(
 
 /* ---------------------------------------------------------------------------------------------------------------- memory */
 
+/* Whether a process that asks for so much has had all that it gets. */
+static int is_exhausted(size_t bytes) {
+    static size_t given;
+    const char *text = getenv("STAND_IN_OUT_OF_MEMORY_AFTER");
+    return text && __atomic_add_fetch(&given, bytes, __ATOMIC_RELAXED) > strtoull(text, NULL, 10);
+}
+
 static Result allocate(Pointer *pointer, size_t bytes) {
+    if (is_exhausted(bytes)) return NO_MEMORY;
     static Pointer next = (Pointer)1 << 62;
     const size_t whole = (bytes + 511) & ~(size_t)511;
     if (bytes == 0) return INVALID;

@@ -1,5 +1,6 @@
 //! What can go wrong between ranks.
 
+use crate::exhausted;
 use dtrain_protocol::{Failure, Rank};
 use dtrain_recipes::Seconds;
 
@@ -82,7 +83,8 @@ impl CommError {
                 return Failure::Stuck { peer: *peer, detail: self.to_string() };
             }
             Self::Refused { .. } | Self::Nccl { is_of_peer: true, .. } => None,
-            Self::Link(_) | Self::Nccl { .. } => return Failure::Other(self.to_string()),
+            // The GPU may have had no memory for what was to be sent.
+            Self::Link(_) | Self::Nccl { .. } => return exhausted::failure(self.to_string()),
         };
         Failure::PeerLost { peer, detail: self.to_string() }
     }

@@ -54,7 +54,7 @@ const ACTIONS: [Action; 4] =
     [Action::Forward(PASS), Action::Backward(PASS), Action::ReduceGradients, Action::UpdateWeights];
 
 /// A replica without a checkpoint or any other optional part.
-fn replica<'a>(
+pub(crate) fn replica<'a>(
     stage: Stage,
     mesh: Mesh,
     arrangement: &Arrangement,
@@ -62,6 +62,7 @@ fn replica<'a>(
     loss_scale: Option<LossScale>,
 ) -> Replica<'a> {
     Replica {
+        clock: DeviceClock::of(stage.device()),
         optimizer: Optimizer::new(&training.optimizer, stage.parameters()),
         reduction: Reduction::of(&stage, arrangement),
         messages: PipelineMessages::new(mesh.pipeline().clone(), stage.device()),
@@ -101,6 +102,41 @@ fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(Option<f64>, Vec<f32>)>, F
             Ok((outcome.gradient_norm, weights))
         })
         .collect()
+}
+
+/// On a device, every border of phases waits for it in the first two steps, and none in those after them.
+#[test]
+fn a_device_is_waited_for_at_the_borders_of_phases_in_some_steps() {
+    let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
+    let (training, until, arrangement) = (training(), RunUntil::default(), Arrangement::SINGLE);
+    let stage =
+        Stage::build(&model, 0..1, 7, Precision::F32, Recompute::None, &Device::flex()).expect("it fits");
+    let mesh = Mesh::of(Box::new(loopback::Alone), &arrangement, Rank(0)).expect("one rank");
+    let mut replica = replica(stage, mesh, &arrangement, (&training, &until), None);
+    let waits = std::rc::Rc::new(std::cell::Cell::new(0));
+    let counter = std::rc::Rc::clone(&waits);
+    // A device that takes ten milliseconds for everything that it is asked between two waits.
+    replica.clock = DeviceClock::with(Some(Box::new(move || {
+        counter.set(counter.get() + 1);
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    })));
+    let mut stream = Stream::of(Arc::new(Row), std::iter::repeat(vec![0]));
+    let (mut waited, mut shares) = (Vec::new(), Vec::new());
+    for done in 0..4 {
+        let outcome = step(&mut replica, &ACTIONS, &mut stream, (StepId(done), 1), StepTotals::default());
+        let times = outcome.expect("all is finite").times;
+        assert!((times.parts() - times.step).abs() < 1e-9, "{times:?}");
+        if done < 2 {
+            assert!(times.forward >= 0.01 && times.backward >= 0.01 && times.optimizer >= 0.01, "{times:?}");
+        }
+        waited.push(waits.get());
+        shares.push(times.forward / times.step);
+    }
+    assert!(shares[2..].iter().all(|share| (share - shares[1]).abs() < 1e-9), "{shares:?}");
+    // Room for gradients, samples, forward, backward, gradients, their sum, the update.
+    let each = waited[0];
+    assert!(each >= 6, "{waited:?}");
+    assert_eq!(waited, [each, 2 * each, 2 * each, 2 * each]);
 }
 
 #[test]

@@ -4,23 +4,25 @@
 //! bandwidth) is in the figures. How often something is repeated follows from times that all ranks know, so they
 //! agree on it. Samples are made up; reading real ones is not measured here.
 
+mod bench;
 pub(crate) mod samples;
 mod whole;
 
 use crate::comm::{self, CommError, DeviceLinks, Seat, Waits};
 use crate::device;
 use crate::interpret::Replica;
+use crate::loss_scale::LossScale;
 use crate::memory;
 use crate::optimizer::Optimizer;
 use crate::parallel::pipeline::PipelineMessages;
-use crate::parallel::{CommQueue, Mesh, NoiseGauge, Reduction, StepTotals, step_totals};
+use crate::parallel::{CommQueue, Mesh, NoiseGauge, Reduction};
 use crate::stage::Stage;
-use crate::watch::Slowdown;
+use crate::watch::{DeviceClock, Slowdown};
+use bench::{Bench, Timed};
 use dtrain_protocol::{
-    Arrangement, AttemptId, Failure, Pass, ProbeRequest, ProfilePoint, RankRates, RunUntil, TrialId,
-    WaitLimits,
+    Arrangement, AttemptId, Failure, ProbeRequest, ProfilePoint, RankRates, RunUntil, TrialId, WaitLimits,
 };
-use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Precision, Recompute};
+use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Recompute};
 use samples::Synthetic;
 use std::time::Instant;
 
@@ -47,7 +49,8 @@ const WHOLE: f64 = 0.4;
 /// Speeds of this rank while all ranks of the request work. `announce` is for [`dtrain_protocol::Link::Tls`] only, as
 /// in [`comm::join`].
 ///
-/// Always measures the first micro-batch; larger ones only as far as `budget_seconds` lasts.
+/// Always measures the first micro-batch; larger ones only as far as `budget_seconds` lasts, on which what a device needs to
+/// compile and tune its kernels for the first is added.
 pub fn rates(
     request: &ProbeRequest,
     announce: impl FnOnce(&str) -> Result<Vec<String>, CommError>,
@@ -60,8 +63,9 @@ pub fn rates(
         rank: request.rank,
         ranks: request.layout.world(),
     };
+    let ProbeRequest { layout, precision, .. } = *request;
     let arrangement =
-        Arrangement { layout: request.layout, device: request.placement.device, ..Arrangement::SINGLE };
+        Arrangement { layout, precision, device: request.placement.device, ..Arrangement::SINGLE };
     let waits = Waits::new(WaitLimits::for_steps_of(None));
     let mesh = comm::join(&request.link, &seat, &waits, announce).and_then(|mut group| {
         let links = DeviceLinks::agree(group.as_mut(), &request.placement, &waits)?;
@@ -71,7 +75,7 @@ pub fn rates(
     let baseline_bytes = memory::resident_bytes();
     let (model, is_whole) = measured(&request.model);
     let model = &model;
-    let stage = Stage::build(model, 0..model.blocks(), 0, Precision::F32, Recompute::None, &device)
+    let stage = Stage::build(model, 0..model.blocks(), 0, precision, Recompute::None, &device)
         .map_err(|error| Failure::Other(error.to_string()))?;
     let optimizer = Optimizer::new(&RULE, stage.parameters());
     let reduction = Reduction::of(&stage, &arrangement);
@@ -79,7 +83,7 @@ pub fn rates(
     let messages = PipelineMessages::new(mesh.pipeline().clone(), stage.device());
     let slowdown = Slowdown::default();
     let noise = NoiseGauge::of(&training, &arrangement, &mesh);
-    let (outer, loss_scale) = (None, None);
+    let (outer, loss_scale) = (None, LossScale::of(precision));
     let (training, until) = (&training, &RunUntil::default());
     let replica = Replica {
         training,
@@ -93,13 +97,16 @@ pub fn rates(
         messages,
         mesh,
         slowdown,
+        clock: DeviceClock::of(&device),
         copying: None,
     };
     let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
 
-    let left = |share: f64| request.budget_seconds * share - began.elapsed().as_secs_f64();
     let request = &ProbeRequest { model: model.clone(), ..request.clone() };
+    let left = |share: f64| request.budget_seconds * share - began.elapsed().as_secs_f64();
     let mut subjects = affordable(&mut bench, request, &|| left(1.0 - TOGETHER))?;
+    let preparing = subjects.first().map_or(0.0, |subject| subject.preparing);
+    let left = |share: f64| left(share) + preparing;
     let one: f64 = subjects.iter().map(|subject| subject.seconds).sum();
     // A large model is visited once, and its pages are warm by now: every pass takes seconds.
     let is_short = bench.agree(left(1.0 - TOGETHER) - one)? < 0.0;
@@ -135,6 +142,8 @@ pub fn rates(
         spread: median(&of(&subjects, Subject::spread)),
         baseline_bytes,
         whole_step,
+        precision,
+        first_step_seconds: bench.replica.clock.is_asynchronous().then_some(preparing),
     })
 }
 
@@ -162,6 +171,9 @@ struct Subject {
     /// Seconds of a pass, about, and of the update in it: the same numbers on all ranks.
     seconds: f64,
     update: f64,
+    /// How much longer the first pass took on a device, which compiles and tunes kernels in it; 0 on the host. The same number
+    /// on all ranks.
+    preparing: f64,
     /// Passes of the fastest visit.
     passes: Vec<Timed>,
     /// Seconds of the passes of all visits.
@@ -230,20 +242,27 @@ fn affordable(
         let this = subjects.last().map_or(0.0, |last| {
             last.update + (last.seconds - last.update) * f64::from(*micro_batch) / f64::from(last.micro_batch)
         });
-        let least = visits * (before + this) + this;
-        if bench.agree(least - left())? > 0.0 && !subjects.is_empty() {
+        // The kernels of the first had to be compiled whatever it took; those of other shapes may take as long.
+        let [first, last] = [subjects.first(), subjects.last()]
+            .map(|subject| subject.map_or(0.0, |subject| subject.preparing));
+        let least = visits * (before + this) + this + last;
+        if bench.agree(least - (left() + first))? > 0.0 && !subjects.is_empty() {
             break;
         }
         let samples = Synthetic::of(&request.model, *micro_batch);
-        // The very first pass also makes what later ones find made.
-        let passes = if subjects.is_empty() { 2 } else { 1 };
-        let pass = (0..passes).map(|_| bench.pass(&samples)).last().unwrap_or_default();
+        // The very first pass also makes what later ones find made; on a device the first of every shape does.
+        let is_asynchronous = bench.replica.clock.is_asynchronous();
+        let first = (is_asynchronous || subjects.is_empty()).then(|| bench.pass(&samples));
+        let pass = bench.pass(&samples);
+        let more = first.filter(|_| is_asynchronous).map_or(0.0, |first| first.total() - pass.total());
         let (seconds, update) = (bench.agree(pass.total())?, bench.agree(pass.optimizer)?);
+        let preparing = bench.agree(more.max(0.0))?;
         subjects.push(Subject {
             micro_batch: *micro_batch,
             samples,
             seconds,
             update,
+            preparing,
             passes: Vec::new(),
             all: Vec::new(),
         });
@@ -257,75 +276,6 @@ const WHOLE_PARAMETERS: u64 = 64 << 20;
 /// Optimizer that is timed; its learning rate is so small that the made-up samples teach nothing.
 const RULE: Rule =
     Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
-
-/// The only pass of a measured step.
-const PASS: Pass = Pass { micro: 0, chunk: 0 };
-
-/// What is measured, and with whom.
-struct Bench<'a> {
-    replica: Replica<'a>,
-    blocks: u32,
-    steps: u64,
-}
-
-/// Seconds of one pass: a step of a single micro-batch.
-#[derive(Clone, Copy, Debug, Default)]
-struct Timed {
-    forward: f64,
-    /// Blocks, and everything around them.
-    backward: [f64; 2],
-    optimizer: f64,
-}
-
-impl Timed {
-    fn total(&self) -> f64 {
-        self.forward + self.backward[0] + self.backward[1] + self.optimizer
-    }
-}
-
-impl Bench<'_> {
-    /// The mean of `value` over the ranks: the same number for all.
-    fn agree(&self, value: f64) -> Result<f64, Failure> {
-        step_totals::send(
-            &StepTotals { loss_sum: value, count: 1, ..StepTotals::default() },
-            self.replica.mesh.world(),
-        );
-        Ok(step_totals::collect(self.replica.mesh.world())?.loss())
-    }
-
-    /// How often passes that take `one` second together fit into `seconds`: the same number for all.
-    fn repeats(&mut self, seconds: f64, one: f64) -> Result<usize, Failure> {
-        let fit = self.agree(seconds / one)?;
-        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few")]
-        let fit = fit.max(0.0) as usize;
-        Ok(fit.saturating_sub(WARM_UP).clamp(REPEATS.0, REPEATS.1))
-    }
-
-    /// A step of one micro-batch, without the other ranks.
-    fn pass(&mut self, samples: &Synthetic) -> Timed {
-        let Replica { stage, optimizer, .. } = &mut self.replica;
-        let mut pass = Timed::default();
-        let mut clock = Instant::now();
-        let mut lap = move || std::mem::replace(&mut clock, Instant::now()).elapsed().as_secs_f64();
-        stage.gradients().clear();
-        pass.optimizer += lap();
-        drop(stage.forward(PASS, None, &samples.view()));
-        pass.forward = lap();
-        let outer = [0, stage.units() - 1];
-        stage.backward(PASS, None, 1.0, &mut |unit, _| {
-            pass.backward[usize::from(outer.contains(&unit))] += lap();
-        });
-        drop(stage.device().sync());
-        pass.backward[1] += lap();
-        self.steps += 1;
-        let norm = stage.gradients().norm_squared();
-        let scale = if norm > 1.0 { 0.5 } else { 1.0 };
-        optimizer.step(stage, 1e-9, scale, self.steps);
-        drop(stage.device().sync());
-        pass.optimizer += lap();
-        pass
-    }
-}
 
 /// Median seconds of all-reduces by length; empty for one rank.
 fn all_reduce(queue: &CommQueue) -> Result<Vec<(u64, f64)>, Failure> {

@@ -1,7 +1,13 @@
 use super::*;
+use crate::comm::loopback;
+use crate::interpret;
+use burn::tensor::Device;
 use dtrain_protocol::{DeviceKind, Layout, Link, Placement, Rank};
-use dtrain_recipes::{Activation, Decoder, Mlp, Model, Norm, Positions};
+use dtrain_recipes::{Activation, Decoder, Mlp, Model, Norm, Positions, Precision};
+use std::cell::Cell;
 use std::num::NonZeroU32;
+use std::rc::Rc;
+use std::time::Duration;
 
 fn request(model: Model, micro_batches: Vec<u32>, budget_seconds: f64) -> ProbeRequest {
     let one = NonZeroU32::MIN;
@@ -12,6 +18,7 @@ fn request(model: Model, micro_batches: Vec<u32>, budget_seconds: f64) -> ProbeR
         rank: Rank(0),
         link: Link::Alone,
         micro_batches,
+        precision: Precision::F32,
         budget_seconds,
     }
 }
@@ -54,6 +61,54 @@ fn one_rank_measures_every_part_and_no_collective() {
     assert!(both(&rates.profile[1]) > both(&rates.profile[0]), "64 samples take longer than one");
     assert!(rates.optimizer_seconds_per_parameter > 0.0 && rates.baseline_bytes > 0);
     assert!(rates.all_reduce.is_empty());
+    assert_eq!((rates.precision, rates.first_step_seconds), (Precision::F32, None), "nothing is compiled");
+}
+
+/// The clock of a device that needs five milliseconds for whatever it is asked between two waits.
+#[test]
+fn each_part_of_a_pass_ends_when_the_device_has_done_it() {
+    const NEEDED: f64 = 0.005;
+    let model =
+        Model::Mlp(Mlp { inputs: 4, hidden: vec![5, 6, 7], classes: 3, activation: Activation::Relu });
+    let (training, until, arrangement) = (whole::training(), RunUntil::default(), Arrangement::SINGLE);
+    let device = Device::flex();
+    let stage = Stage::build(&model, 0..model.blocks(), 7, Precision::F32, Recompute::None, &device).unwrap();
+    let units = stage.units();
+    let mesh = Mesh::of(Box::new(loopback::Alone), &arrangement, Rank(0)).unwrap();
+    let mut replica = interpret::tests::replica(stage, mesh, &arrangement, (&training, &until), None);
+    let waits = Rc::new(Cell::new(0));
+    let counter = Rc::clone(&waits);
+    replica.clock = DeviceClock::with(Some(Box::new(move || {
+        counter.set(counter.get() + 1);
+        std::thread::sleep(Duration::from_secs_f64(NEEDED));
+    })));
+    let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
+    let pass = bench.pass(&Synthetic::of(&model, 2));
+    // Before the pass, and after clearing, forward, backward as a whole and the optimizer; and after each unit.
+    assert_eq!(waits.get(), 5 + units);
+    assert!(pass.forward >= NEEDED && pass.optimizer >= 2.0 * NEEDED, "{pass:?}");
+    assert!(pass.backward[0] >= (units - 2) as f64 * NEEDED && pass.backward[1] >= 3.0 * NEEDED, "{pass:?}");
+}
+
+/// Mesa's device computes on other threads than the one that asks: before forward was waited for, it took the time of a few
+/// launches, thousandths of backward.
+#[test]
+fn the_forward_of_a_device_takes_as_long_as_the_device_computes() {
+    if crate::ops::tests::gpu().is_none() {
+        return;
+    }
+    let model =
+        Model::Mlp(Mlp { inputs: 1024, hidden: vec![1024; 3], classes: 16, activation: Activation::Relu });
+    let mut request = request(model, vec![128], 4.0);
+    request.placement.device = DeviceKind::Wgpu;
+    let rates = rates(&request, |_| unreachable!("it is alone")).unwrap();
+    let ProfilePoint { block_forward, block_backward, outer_forward, outer_backward, .. } = rates.profile[0];
+    let [forward, backward] = [(block_forward, outer_forward), (block_backward, outer_backward)]
+        .map(|(block, outer)| 3.0 * block + outer);
+    assert!(forward > 0.1 * backward, "both do the same products: {forward} and {backward} s");
+    assert!(block_backward > 0.05 * backward, "blocks are most of it: {block_backward} of {backward} s");
+    // Another test may have compiled the kernels.
+    assert!(rates.first_step_seconds.is_some_and(|seconds| seconds >= 0.0), "{rates:?}");
 }
 
 #[test]

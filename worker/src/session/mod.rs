@@ -34,7 +34,7 @@ use crate::parallel::pipeline::PipelineMessages;
 use crate::parallel::sync::Outer;
 use crate::parallel::{Mesh, NoiseGauge, Reduction, StepTotals};
 use crate::stage::{Holding, Stage};
-use crate::watch::Slowdown;
+use crate::watch::{DeviceClock, Slowdown};
 use dtrain_protocol::{
     Assignment, Event, Failure, HeldBytes, StepFigures, StepId, StopReason, Target, cannot_run,
 };
@@ -123,6 +123,7 @@ fn attempt_with(
     let messages = PipelineMessages::new(mesh.pipeline().clone(), stage.device());
     let (loss_scale, noise) =
         (LossScale::of(arrangement.precision), NoiseGauge::of(training, arrangement, &mesh));
+    let clock = DeviceClock::of(stage.device());
     let mut replica = Replica {
         training,
         until,
@@ -135,6 +136,7 @@ fn attempt_with(
         messages,
         mesh,
         slowdown,
+        clock,
         copying: None,
     };
     let notice = match &saved {

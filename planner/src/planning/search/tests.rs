@@ -18,6 +18,7 @@ fn case<'a>(recipe: &'a Recipe, host: &'a HostFacts, rates: Option<&'a Rates>) -
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
         host,
+        engine: None,
         rates,
         factors: Factors::default(),
     }

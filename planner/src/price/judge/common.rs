@@ -5,7 +5,7 @@ use crate::choice::front::Cost;
 use crate::layout::parameters::Parts;
 use crate::layout::space::Way;
 use crate::price::estimate::{Breakdown, Causes};
-use crate::price::memory::{self, Held, Memory};
+use crate::price::memory::{self, Held, Largest, Memory};
 use crate::price::timing::{self, Split, Timing};
 use crate::step::picture::Picture;
 use dtrain_recipes::Bytes;
@@ -22,7 +22,8 @@ pub(super) struct Common<'j> {
     /// Samples of a step of the reader that does most.
     samples: u64,
     available: Bytes,
-    memory: memory::Stages,
+    largest: Option<Bytes>,
+    memory: memory::Stages<'j>,
     /// Not needed where nothing fits.
     timing: OnceCell<timing::Stages<'j>>,
 }
@@ -44,6 +45,7 @@ impl<'j> Common<'j> {
             micros: judge.space.micros(way),
             samples: judge.space.samples(way),
             available: judge.available(way),
+            largest: judge.largest_tensor(way),
             memory: memory::Stages::of(&held),
             timing: OnceCell::new(),
         }
@@ -54,6 +56,9 @@ impl<'j> Common<'j> {
         let needed = self.memory(micro).total();
         if needed > self.available {
             return Verdict::TooMuch(Bytes(needed.0 - self.available.0));
+        }
+        if let Some((tensor, most)) = self.too_large(micro) {
+            return Verdict::TooMuch(Bytes(tensor.bytes.0 - most.0));
         }
         Verdict::Fits(self.cost_of(needed, self.time(micro, false).total()))
     }
@@ -72,6 +77,13 @@ impl<'j> Common<'j> {
     /// As [`Judge::memory`].
     pub(super) fn memory(&self, micro: u32) -> Memory {
         self.memory.peak(self.split(micro))
+    }
+
+    /// A tensor that is larger than the device gives to one, and that size.
+    pub(super) fn too_large(&self, micro: u32) -> Option<(Largest, Bytes)> {
+        let most = self.largest?;
+        let tensor = self.memory.largest_tensor(self.split(micro).0);
+        (tensor.bytes > most).then_some((tensor, most))
     }
 
     /// Where the time of a step goes; pipelines are walked action by action, or taken in closed form.

@@ -50,10 +50,24 @@ pub(super) struct Kept {
     pub(super) logits: u64,
 }
 
-pub(super) fn kept(model: &Model, cut: Cut, recompute: Recompute, precision: Precision, fused: bool) -> Kept {
+/// Whose operations they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum By {
+    /// Fused operations of the host.
+    Host,
+    /// Kernels of a device.
+    Device,
+    /// Compositions of tensor operations.
+    Plain,
+}
+
+pub(super) fn kept(model: &Model, cut: Cut, recompute: Recompute, precision: Precision, by: By) -> Kept {
     let kept = match model {
-        Model::Decoder(d) if fused => decoder_fused(d, cut),
-        Model::Decoder(d) => return decoder_plain(d, cut, recompute, precision),
+        Model::Decoder(d) => match by {
+            By::Host => decoder_fused(d, cut),
+            By::Device => return decoder_on_device(d, cut, recompute, precision),
+            By::Plain => return decoder_plain(d, cut, recompute, precision),
+        },
         Model::Mlp(m) => mlp(m),
         Model::Cnn(c) => cnn(c),
         Model::Own(own) => outlined(own),
@@ -118,14 +132,68 @@ fn routed(d: &Decoder) -> u64 {
     d.experts.map_or(0, |experts| 2 * u64::from(experts.count) + each(experts))
 }
 
+/// Bytes of a factor of a matrix product.
+pub(super) fn factor_bytes(precision: Precision) -> u64 {
+    match precision {
+        Precision::F32 => 4,
+        Precision::Bf16 | Precision::F16 | Precision::Fp8 => 2,
+    }
+}
+
+/// What the kernels of a device keep: factors of products in their precision, all else in f32; of the scores only their
+/// softmax, which takes their place.
+///
+/// What is cut over ranks is as for [`decoder_fused`].
+fn decoder_on_device(d: &Decoder, cut: Cut, recompute: Recompute, precision: Precision) -> Kept {
+    let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
+    let (q, k) = (d.query_width(), d.key_width());
+    let product = factor_bytes(precision);
+    let (wide, inner) = match d.activation {
+        Activation::Swiglu => (cut.inside(2 * passed(d) * f), cut.inside(passed(d) * f)),
+        Activation::Gelu | Activation::GeluTanh | Activation::Relu => {
+            (cut.inside(passed(d) * f), cut.inside(passed(d) * f))
+        }
+    };
+    let (input, packed, context) = (cut.between(h), cut.inside(q + 2 * k), cut.inside(q));
+    // Each query sees the keys of the whole sequence.
+    let scores = cut.inside(u64::from(d.heads) * s);
+    let gathered = cut.inside(2 * k * (cut.context - 1));
+    // Bytes of a token. Queries, keys and values of each head, and the softmax of their scores.
+    let core = product * (packed + gathered + scores);
+    // Input and residual, both normed, with mean and deviation of each; context; what comes up, activated.
+    let rest = 4 * (2 * input + 4 + wide + routed(d)) + product * (2 * h + context + inner);
+    // Gradients on their way through the block: of the residual and of what is normed; in attention of the context, of the scores
+    // and of the heads, or beside it of what was activated and of what came up.
+    let passing =
+        4 * (input + h) + (product * (context + packed + gathered + scores)).max(4 * (wide + inner));
+    // The loss leaves its gradient where the logits were. Products of 16 bits are cast before and after it.
+    let each_class = match precision {
+        Precision::F32 => 4,
+        Precision::Bf16 | Precision::F16 | Precision::Fp8 => 6,
+    };
+    let logits = each_class * cut.inside(u64::from(d.vocab)) + 4 * (input + h) + product * h;
+    let bytes = |token| cut.bytes(s, 1, token);
+    let (again_stored, again_working) = match recompute {
+        // The heads are split again from what they were packed in.
+        Recompute::Selective => (rest + 4 * packed, core),
+        Recompute::None | Recompute::Full => (4 * input, core + rest - 4 * input),
+    };
+    Kept {
+        block_stored: bytes(core + rest),
+        block_working: bytes(passing),
+        again_stored: bytes(again_stored),
+        again_working: bytes(again_working + passing),
+        // The row of each token, their order, and where each row begins.
+        outer: bytes(4 * 3),
+        logits: bytes(logits),
+    }
+}
+
 /// What plain tensor operations keep.
 fn decoder_plain(d: &Decoder, cut: Cut, recompute: Recompute, precision: Precision) -> Kept {
     let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
     let (q, k) = (d.query_width(), d.key_width());
-    let product = match precision {
-        Precision::F32 => 4,
-        Precision::Bf16 | Precision::F16 | Precision::Fp8 => 2,
-    };
+    let product = factor_bytes(precision);
     let rotated = if d.positions == Positions::Rotary { q + k } else { 0 };
     // Each query sees the keys of the whole sequence.
     let scores = cut.inside(2 * u64::from(d.heads) * s);

@@ -4,6 +4,7 @@
 //! for its backward, the logits, the buffers of communication, and the process itself.
 
 mod kept;
+mod largest;
 
 #[cfg(test)]
 mod tests;
@@ -13,9 +14,11 @@ use crate::step::schedule::{self, Shape, chunks_of};
 use dtrain_protocol::mapping::{MAIL_VALUES, SLOT_VALUES};
 use dtrain_protocol::{Arrangement, DeviceKind};
 use dtrain_recipes::{
-    Bytes, Compression, Model, Optimizer, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage,
+    Activation, Bytes, Compression, Model, Optimizer, OptimizerKind, PipelineSchedule, Precision, Recompute,
+    ZeroStage,
 };
-use kept::{Cut, Kept, kept};
+use kept::{By, Cut, Kept, factor_bytes, kept};
+pub use largest::Largest;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of one rank at the peak of a step.
@@ -77,15 +80,18 @@ pub struct Held<'a> {
 
 /// Ranks of every pipeline stage: what they hold whatever passes through them, and what a sample leaves in them.
 #[derive(Clone, Debug)]
-pub struct Stages {
+pub struct Stages<'a> {
+    model: &'a Model,
     arrangement: Arrangement,
     stages: Vec<Stage>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Stage {
-    /// All but activations and logits.
+    /// All but activations, logits and the copies of weights that a pass keeps.
     held: Memory,
+    /// Bytes of the copies of weights that a pass keeps for as long as it is alive, and of those at work.
+    copies: [u64; 2],
     /// Bytes of a sample in the blocks, for as long as its micro-batch is alive.
     stored: u64,
     /// Bytes of a sample in the block that is at work, and before the first one.
@@ -94,12 +100,13 @@ struct Stage {
     logits: u64,
 }
 
-impl Stages {
+impl<'a> Stages<'a> {
     /// All stages of a pipeline.
-    pub fn of(held: &Held<'_>) -> Self {
+    pub fn of(held: &Held<'a>) -> Self {
         let kept = kept_of(held);
         let stages = held.arrangement.layout.pipeline.get();
         Self {
+            model: held.model,
             arrangement: held.arrangement,
             stages: (0..stages).map(|stage| of_stage(held, &kept, stage)).collect(),
         }
@@ -109,6 +116,11 @@ impl Stages {
     /// found, not assumed: it is often the last.
     pub fn peak(&self, split: (u32, u32)) -> Memory {
         self.stages(split).max_by_key(|m| m.total()).unwrap_or_default()
+    }
+
+    /// The largest tensor of any rank, where a forward pass has `micro` samples.
+    pub fn largest_tensor(&self, micro: u32) -> Largest {
+        largest::largest(self.model, &self.arrangement, micro.into())
     }
 
     /// Bytes of a rank of every stage, from the first to the last.
@@ -124,7 +136,7 @@ impl Stages {
     /// them, and after them.
     fn passing(&self, index: u32, (micro, micro_batches): (u32, u32)) -> Memory {
         let Arrangement { layout, schedule, chunks, .. } = self.arrangement;
-        let Stage { held, stored, working, logits } = self.stages[index as usize];
+        let Stage { held, copies: [of_pass, at_work], stored, working, logits } = self.stages[index as usize];
         let shape = Shape { stages: layout.pipeline.get(), chunks, micros: micro_batches };
         let alive = u64::from(schedule::alive(schedule, shape, index));
         // Backward begins at once where forward ends, but all forwards of GPipe end before the first backward, and the
@@ -134,8 +146,10 @@ impl Stages {
             PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => 1,
         };
         let samples = u64::from(micro);
-        let in_blocks = (stored * alive).div_ceil(u64::from(chunks));
+        let of_chunks = |bytes: u64| (bytes * alive).div_ceil(u64::from(chunks));
+        let in_blocks = of_chunks(stored);
         Memory {
+            weights: Bytes(held.weights.0 + of_chunks(of_pass) + at_work),
             activations: Bytes(samples * (in_blocks + working)),
             logits: Bytes(samples * logits * heads),
             ..held
@@ -150,8 +164,30 @@ fn is_on_host(arrangement: &Arrangement) -> bool {
 fn kept_of(held: &Held<'_>) -> Kept {
     let Arrangement { layout, sequence, precision, recompute, .. } = held.arrangement;
     let cut = Cut { tensor: layout.tensor.get().into(), sequence, context: layout.context.get().into() };
-    let fused = is_on_host(&held.arrangement) && precision == Precision::F32;
-    kept(held.model, cut, recompute, precision, fused)
+    let by = match (is_on_host(&held.arrangement), precision) {
+        (true, Precision::F32) => By::Host,
+        (true, Precision::Bf16 | Precision::F16 | Precision::Fp8) => By::Plain,
+        (false, _) => By::Device,
+    };
+    kept(held.model, cut, recompute, precision, by)
+}
+
+/// Bytes of the weights of one block that a pass copies: all in 16 bits, or in f32 on a device those that are put side by side for
+/// one product.
+fn copied(held: &Held<'_>, of_block: u64) -> u64 {
+    let Arrangement { precision, layout, .. } = held.arrangement;
+    match (precision, held.model) {
+        (Precision::Bf16 | Precision::F16 | Precision::Fp8, _) => factor_bytes(precision) * of_block,
+        (Precision::F32, Model::Decoder(d)) if !is_on_host(&held.arrangement) => {
+            let up = match d.activation {
+                Activation::Swiglu if d.experts.is_none() => 2 * u64::from(d.ffn),
+                Activation::Swiglu | Activation::Gelu | Activation::GeluTanh | Activation::Relu => 0,
+            };
+            let values = u64::from(d.hidden) * (d.query_width() + 2 * d.key_width() + up);
+            4 * values.div_ceil(layout.tensor.get().into())
+        }
+        (Precision::F32, _) => 0,
+    }
 }
 
 fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
@@ -164,10 +200,6 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
     let shared = parts.all().dense.div_ceil(shard) + parts.all().experts.div_ceil(of_experts);
     let share = |at: ZeroStage| if arrangement.zero >= at { shared } else { parameters };
     let is_sharded = |at: ZeroStage| arrangement.zero >= at && shard > 1;
-    let copies = match arrangement.precision {
-        Precision::F32 => 4,
-        Precision::Bf16 | Precision::F16 | Precision::Fp8 => 6,
-    };
     // The values of a part that computes, the pack they came in, and the next on its way.
     let gathered = if is_sharded(ZeroStage::Zero3) { 3 * 4 * largest } else { 0 };
     let moments = moments(held.optimizer);
@@ -177,8 +209,8 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
     let frozen = held.parts.frozen(arrangement, stage);
     let written = (1 + moments) * written(parts.all()) + written(frozen);
     let saved = if is_on_host(arrangement) { 4 * written / replicas } else { 0 };
-    let held = Memory {
-        weights: Bytes(copies * (share(ZeroStage::Zero3) + frozen.all()) + gathered),
+    let fixed = Memory {
+        weights: Bytes(4 * (share(ZeroStage::Zero3) + frozen.all()) + gathered),
         // Fresh gradients of a part lie beside the sums until they are added.
         gradients: Bytes(4 * (share(ZeroStage::Zero2) + largest)),
         optimizer: Bytes(4 * (moments * share(ZeroStage::Zero1) + kept_apart(arrangement) * parameters)),
@@ -197,11 +229,25 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
     if arrangement.recompute == Recompute::None {
         again = 0;
     }
+    // A block that is computed again copies its weights again; one that only attention computes again keeps them.
+    let in_blocks = parts.blocks.all() + frozen.all();
+    let of_block = copied(held, in_blocks.div_ceil(blocks.max(1)));
+    let outside = match arrangement.precision {
+        Precision::F32 => 0,
+        Precision::Bf16 | Precision::F16 | Precision::Fp8 => {
+            factor_bytes(arrangement.precision) * parameters.saturating_sub(parts.blocks.all())
+        }
+    };
+    let copies = match arrangement.recompute {
+        Recompute::None | Recompute::Selective => [blocks * of_block, outside],
+        Recompute::Full => [(blocks - again) * of_block, outside + of_block],
+    };
     let working = if again > 0 { kept.again_working } else { kept.block_working };
     let logits = if last { kept.logits } else { 0 };
     // The logits are gone before gradients pass through a block: the larger of the two counts.
     let working = working.saturating_sub(logits) + if first { kept.outer } else { 0 };
-    Stage { held, stored: again * kept.again_stored + (blocks - again) * kept.block_stored, working, logits }
+    let stored = again * kept.again_stored + (blocks - again) * kept.block_stored;
+    Stage { held: fixed, copies, stored, working, logits }
 }
 
 /// Bytes of what lies ready to be sent, and of the memory that the ranks of a host show to each other.

@@ -33,18 +33,90 @@ fn peak(asked: &Asked<'_>) -> Memory {
 fn gpt2_124m_on_one_rank_is_known_by_hand() {
     let (model, optimizer) = (sample::gpt2(), sample::adamw());
     let memory = peak(&held(&model, &optimizer));
-    // 124,439,808 parameters: 4 bytes each in weights and in gradients, 8 in two moments.
-    assert_eq!(memory.weights, Bytes(497_759_232));
+    // 124,439,808 parameters: 4 bytes each in weights and in gradients, 8 in two moments. The matrices of queries, keys and
+    // values of a block lie side by side once more.
+    assert_eq!(memory.weights, Bytes(497_759_232 + 12 * 4 * 768 * 3 * 768));
     // And the gradients of the embedding, (50,257 + 1,024) × 768, before they are added.
     assert_eq!(memory.gradients, Bytes(497_759_232 + 157_535_232));
     assert_eq!(memory.optimizer, Bytes(995_518_464));
-    // One token of one block keeps 2·768 + 768 + 2·768 + 768 in attention, 2·12·1024 scores and
-    // 2·768 + 2·3072 in the feed-forward: 36,864 values; 12 blocks, 1,024 tokens, 4 bytes; and the
-    // embedding's two.
-    let block = 1024 * 4 * 36_864;
-    assert_eq!(memory.activations, Bytes(12 * block + 1024 * 4 * 2 * 768));
-    assert_eq!(memory.logits, Bytes(1024 * 50_257 * 12 + 1024 * 8 * 768));
+    // One token of one block keeps 2·768 before attention, 3·768 heads, 12·1024 of their softmax, 768 after it, and 2·768 and
+    // 2·3072 in the feed-forward, and 4 figures of the norms: 24,580 values; 12 blocks, 1,024 tokens, 4 bytes; and of each
+    // token three numbers say where it is in the embedding. Gradients passing through a block are less than the logits were.
+    let block = 1024 * 4 * 24_580;
+    assert_eq!(memory.activations, Bytes(12 * block + 1024 * 4 * 3));
+    assert_eq!(memory.logits, Bytes(1024 * 4 * (50_257 + 3 * 768)));
     assert_eq!(memory.buckets, Bytes(0));
+}
+
+/// Llama 3 8B.
+fn llama_8b(context: u32) -> Model {
+    let Model::Decoder(small) = sample::llama() else { unreachable!("the sample is a decoder") };
+    let [hidden, heads, kv_heads, ffn, vocab] = [4096, 32, 8, 14_336, 128_256];
+    Model::Decoder(Decoder { layers: 32, hidden, heads, kv_heads, ffn, vocab, context, ..small })
+}
+
+#[test]
+fn the_kernels_of_a_device_keep_factors_in_16_bits_and_one_softmax() {
+    let one = Cut { tensor: 1, sequence: false, context: 1 };
+    let of_token = |context: u32, recompute, precision| {
+        let kept = kept(&llama_8b(context), one, recompute, precision, By::Device);
+        [kept.block_stored, kept.again_stored, kept.again_working - kept.block_working]
+            .map(|bytes| bytes / u64::from(context))
+    };
+    // Input and residual in f32, both normed in 16 bits, mean and deviation of both; heads, their context; gate and up in f32,
+    // their product in 16 bits. Beside it the softmax: 32 heads, 2 bytes each.
+    let rest = 2 * 4096 * (4 + 2) + 16 + 2 * (4096 + 2 * 1024) + 2 * 4096 + 14_336 * (2 * 4 + 2);
+    for context in [1024, 8192] {
+        let softmax = u64::from(context) * 32 * 2;
+        let stored = rest + softmax;
+        assert_eq!(
+            of_token(context, Recompute::Full, Precision::Bf16),
+            [stored, 4 * 4096, stored - 4 * 4096]
+        );
+        // Attention keeps what its heads are split from, in f32.
+        let heads = 2 * (4096 + 2 * 1024);
+        let selective = of_token(context, Recompute::Selective, Precision::Bf16);
+        assert_eq!(selective, [stored, rest - heads + 2 * heads, heads + softmax]);
+    }
+    assert_eq!((rest + 1024 * 64, rest + 8192 * 64), (278_544, 737_296));
+    // All in f32: twice the heads and their softmax.
+    let f32 = of_token(1024, Recompute::None, Precision::F32)[0];
+    assert_eq!(f32 - rest, 2 * 4096 * 2 + 2 * (4096 + 2 * 1024) + 2 * 4096 + 2 * 14_336 + 2 * 1024 * 64);
+}
+
+#[test]
+fn a_pass_that_is_alive_keeps_its_copies_of_weights() {
+    let optimizer = sample::adamw();
+    let at = |precision, recompute| {
+        let arrangement = Arrangement { precision, recompute, ..ON_GPU };
+        peak(&Asked { arrangement, ..held(&llama_8b(64), &optimizer) }).weights.0
+    };
+    let (all, block) = (llama_8b(64).parameters(), 218_112_000);
+    assert_eq!(at(Precision::Bf16, Recompute::None), 6 * all);
+    assert_eq!(
+        at(Precision::Bf16, Recompute::Full),
+        4 * all + 2 * (all - 31 * block),
+        "of one block at a time"
+    );
+    let side_by_side = 4 * 4096 * (4096 + 2 * 1024 + 2 * 14_336);
+    assert_eq!(at(Precision::F32, Recompute::None), 4 * all + 32 * side_by_side);
+    assert_eq!(at(Precision::F32, Recompute::Full), 4 * all + side_by_side);
+}
+
+#[test]
+fn the_largest_tensor_is_known() {
+    let largest = |context, precision, tensor| {
+        let layout = Layout { tensor: n(tensor), ..Layout::SINGLE };
+        let arrangement = Arrangement { precision, layout, ..ON_GPU };
+        largest::largest(&llama_8b(context), &arrangement, 3)
+    };
+    let scores = |bytes| Largest { what: "the attention scores of a micro-batch", bytes: Bytes(bytes) };
+    assert_eq!(largest(8192, Precision::Bf16, 1), scores(2 * 3 * 32 * 8192 * 8192));
+    assert_eq!(largest(8192, Precision::F32, 4), scores(4 * 3 * 8 * 8192 * 8192));
+    let short = largest(64, Precision::Bf16, 1);
+    assert_eq!(short, Largest { what: "the table of the vocabulary", bytes: Bytes(4 * 4096 * 128_256) });
+    let logits = largest::largest(&llama_8b(1024), &ON_GPU, 8);
+    assert_eq!(logits, Largest { what: "the logits of a micro-batch", bytes: Bytes(4 * 8 * 1024 * 128_256) });
 }
 
 #[test]
@@ -116,8 +188,11 @@ fn each_zero_stage_shards_one_thing_more() {
     assert_eq!(at(ZeroStage::Zero1).optimizer, Bytes(2 * all / 4));
     assert_eq!(at(ZeroStage::Zero1).gradients, Bytes(all + embedding));
     assert_eq!(at(ZeroStage::Zero2).gradients, Bytes(all / 4 + embedding), "the shard and one part");
-    assert_eq!(at(ZeroStage::Zero2).weights, Bytes(all));
-    assert_eq!(at(ZeroStage::Zero3).weights, Bytes(all / 4 + 3 * embedding), "the shard, a part, and packs");
+    // Queries, keys and values of a block side by side.
+    let copies = 12 * 4 * 768 * 3 * 768;
+    assert_eq!(at(ZeroStage::Zero2).weights, Bytes(all + copies));
+    let whole = all / 4 + 3 * embedding + copies;
+    assert_eq!(at(ZeroStage::Zero3).weights, Bytes(whole), "the shard, a part, and packs");
 }
 
 #[test]

@@ -165,3 +165,31 @@ fn micro_batches_add_up_to_the_batch() {
         close(stage.gradients().values(), &wanted, 1e-5);
     }
 }
+
+/// On a device, sums are counted once, and take memory of the host only once they are brought there.
+#[test]
+fn gradients_of_a_device_have_no_room_on_the_host_until_they_are_brought_there() {
+    let Some(device) = crate::ops::tests::gpu() else { return };
+    let model = Model::Mlp(mlp());
+    let batch = Batch::new(&model, 3);
+    let (_, wanted) = learn(&mut whole(&model), &batch.samples());
+    let mut stage =
+        Stage::build(&model, 0..model.blocks(), 7, Precision::F32, Recompute::None, &device).unwrap();
+    let parameters = stage.parameters().len();
+    stage.gradients().clear();
+    assert_eq!((stage.gradients().bytes(), stage.gradients().room()), (0, 0));
+    stage.forward(at(0), None, &batch.samples());
+    stage.backward(at(0), None, 1.0, &mut |_, _| {});
+    let bytes = 4 * wanted.len() as u64;
+    let norm: f64 = wanted.iter().map(|g| f64::from(g * g)).sum();
+    let gradients = stage.gradients();
+    assert!((gradients.norm_squared() - norm).abs() < 1e-3 * norm, "{}", gradients.norm_squared());
+    assert_eq!((gradients.bytes(), gradients.room()), (bytes, 0));
+    gradients.to_host(0..parameters);
+    assert_eq!((gradients.bytes(), gradients.room()), (bytes, wanted.len()));
+    close(gradients.values(), &wanted, 1e-4);
+    gradients.change(0, |values| values.fill(3.0));
+    let first = stage.parameters()[0].range.clone();
+    let Some(changed) = stage.gradients().tensor(0) else { panic!("its sum is a tensor") };
+    assert_eq!(changed.into_data().try_to_vec::<f32>().unwrap(), vec![3.0; first.len()]);
+}

@@ -1,0 +1,79 @@
+//! A replica whose passes are timed part by part.
+
+use super::samples::Synthetic;
+use super::{REPEATS, WARM_UP};
+use crate::interpret::Replica;
+use crate::parallel::{StepTotals, step_totals};
+use dtrain_protocol::{Failure, Pass};
+use std::time::Instant;
+
+/// The only pass of a measured step.
+const PASS: Pass = Pass { micro: 0, chunk: 0 };
+
+/// What is measured, and with whom.
+pub(super) struct Bench<'a> {
+    pub(super) replica: Replica<'a>,
+    pub(super) blocks: u32,
+    pub(super) steps: u64,
+}
+
+/// Seconds of one pass: a step of a single micro-batch.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Timed {
+    pub(super) forward: f64,
+    /// Blocks, and everything around them.
+    pub(super) backward: [f64; 2],
+    pub(super) optimizer: f64,
+}
+
+impl Timed {
+    pub(super) fn total(&self) -> f64 {
+        self.forward + self.backward[0] + self.backward[1] + self.optimizer
+    }
+}
+
+impl Bench<'_> {
+    /// The mean of `value` over the ranks: the same number for all.
+    pub(super) fn agree(&self, value: f64) -> Result<f64, Failure> {
+        step_totals::send(
+            &StepTotals { loss_sum: value, count: 1, ..StepTotals::default() },
+            self.replica.mesh.world(),
+        );
+        Ok(step_totals::collect(self.replica.mesh.world())?.loss())
+    }
+
+    /// How often passes that take `one` second together fit into `seconds`: the same number for all.
+    pub(super) fn repeats(&mut self, seconds: f64, one: f64) -> Result<usize, Failure> {
+        let fit = self.agree(seconds / one)?;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to a few")]
+        let fit = fit.max(0.0) as usize;
+        Ok(fit.saturating_sub(WARM_UP).clamp(REPEATS.0, REPEATS.1))
+    }
+
+    /// A step of one micro-batch, without the other ranks. Each part ends when the device has done it.
+    pub(super) fn pass(&mut self, samples: &Synthetic) -> Timed {
+        let Replica { stage, optimizer, clock, .. } = &mut self.replica;
+        let mut pass = Timed::default();
+        clock.wait();
+        let mut began = Instant::now();
+        let mut lap = move || {
+            clock.wait();
+            std::mem::replace(&mut began, Instant::now()).elapsed().as_secs_f64()
+        };
+        stage.gradients().clear();
+        pass.optimizer += lap();
+        drop(stage.forward(PASS, None, &samples.view()));
+        pass.forward = lap();
+        let outer = [0, stage.units() - 1];
+        stage.backward(PASS, None, 1.0, &mut |unit, _| {
+            pass.backward[usize::from(outer.contains(&unit))] += lap();
+        });
+        pass.backward[1] += lap();
+        self.steps += 1;
+        let norm = stage.gradients().norm_squared();
+        let scale = if norm > 1.0 { 0.5 } else { 1.0 };
+        optimizer.step(stage, 1e-9, scale, self.steps);
+        pass.optimizer += lap();
+        pass
+    }
+}
