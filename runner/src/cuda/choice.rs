@@ -44,16 +44,13 @@ pub struct Toolkit {
 }
 
 impl Toolkit {
-    /// What a worker on this machine uses. The driver is asked for its release only where that decides.
-    pub fn find(place: &Place, driver: impl FnOnce() -> Option<Release>) -> Self {
-        let sources = sources(place);
-        let (nvrtcs, nccls) = (nvrtcs(place, &sources), nccls(place, &sources));
-        let is_asked = nvrtcs.iter().any(|one| one.needs != nvrtcs[0].needs)
-            || nccls.iter().any(|one| one.needs.is_some());
-        Self::of(&sources, &nvrtcs, &nccls, if is_asked { driver() } else { None })
+    /// Whether a driver of this release refuses what NVRTC compiles, because NVRTC is newer.
+    pub fn is_refused_by(&self, driver: Option<&Release>) -> bool {
+        let nvrtc = self.nvrtc.taken.as_ref().and_then(|part| part.release.as_ref());
+        nvrtc.zip(driver).is_some_and(|(nvrtc, driver)| nvrtc > driver)
     }
 
-    /// As [`Self::find`], for a driver whose release is known.
+    /// What a worker on this machine uses, whose driver takes kernels of this release and older.
     pub fn with_driver(place: &Place, driver: Option<Release>) -> Self {
         let sources = sources(place);
         Self::of(&sources, &nvrtcs(place, &sources), &nccls(place, &sources), driver)

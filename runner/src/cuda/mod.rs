@@ -39,7 +39,13 @@ pub fn prepare(command: &mut Command, device: DeviceKind) -> io::Result<()> {
         return Ok(());
     }
     let place = Place::here();
-    let variables = Toolkit::find(&place, driver_release)
+    let driver = driver_release();
+    let toolkit = Toolkit::with_driver(&place, driver.clone());
+    if toolkit.is_refused_by(driver.as_ref()) {
+        // What the driver refuses now must not be found by a later process with another compiler.
+        command.env("DTRAIN_KERNEL_CACHE", "off");
+    }
+    let variables = toolkit
         .environment(&place)
         .map_err(|error| io::Error::new(error.kind(), format!("linking the parts of CUDA: {error}")))?;
     command.envs(variables);

@@ -231,20 +231,9 @@ fn where_all_are_newer_than_the_driver_one_is_taken_all_the_same() {
     let (_folder, place) = machine(&[]);
     wheels_13(&place, 13050);
     let found = Toolkit::with_driver(&place, release(13000));
+    assert!(found.is_refused_by(release(13000).as_ref()), "what it compiles is not kept");
+    assert!(!found.is_refused_by(release(13050).as_ref()) && !found.is_refused_by(None));
     assert_eq!(found.nvrtc.taken.and_then(|nvrtc| nvrtc.release), release(13050), "the driver then says why");
-}
-
-#[test]
-fn the_driver_is_asked_only_where_that_decides() {
-    let (_folder, place) = machine(&[]);
-    let unasked = || -> Option<Release> { panic!("nobody need know") };
-    let nothing = Toolkit::find(&place, unasked);
-    assert_eq!((nothing.nvrtc.taken, nothing.nccl.taken), (None, None));
-    wheels_13(&place, 13050);
-    assert!(Toolkit::find(&place, unasked).nvrtc.taken.is_some());
-    toolkit(&place, "/usr/local/cuda", 12040);
-    let found = Toolkit::find(&place, || release(12040));
-    assert_eq!(found.nvrtc.taken.and_then(|nvrtc| nvrtc.release), release(12040));
 }
 
 #[test]
