@@ -1,6 +1,8 @@
 //! Picks the backend a rank computes on. Nothing else in the worker knows which one it is.
 
+use burn::BurnConfig;
 use burn::tensor::Device;
+use cubecl_environment::config::RuntimeConfig;
 use dtrain_protocol::{DeviceKind, Gpu, Placement};
 
 /// The environment variable with the number of GPUs that Mesa's software device counts as, for tests; 0 by default, because it is
@@ -42,6 +44,7 @@ pub enum DeviceError {
 /// The pool is built once; a later call with another number of threads leaves it as it is.
 /// An `Err` means that the device is not there; it never falls back to another one.
 pub fn open(placement: &Placement) -> Result<Device, DeviceError> {
+    read_no_files();
     let threads = usize::try_from(placement.threads.max(1)).unwrap_or(1);
     // Fails only when the pool exists already, which is what the doc promises.
     drop(rayon::ThreadPoolBuilder::new().num_threads(threads).build_global());
@@ -56,6 +59,12 @@ pub fn open(placement: &Placement) -> Result<Device, DeviceError> {
     let found = devices(placement.device, index + 1);
     let absent = DeviceError::Absent { device, wanted: placement.index, found: found.len() };
     found.into_iter().nth(index).ok_or(absent)
+}
+
+/// Keeps burn from reading `burn.toml` of the folder that a program is started in, or of one above: its logs go to any file that it
+/// names. CubeCL's is kept from it where kernels are (see `kernel_cache`).
+fn read_no_files() {
+    BurnConfig::try_set(BurnConfig::default());
 }
 
 /// Whether it is a device of software, for tests.

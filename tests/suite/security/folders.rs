@@ -87,3 +87,30 @@ fn git_is_run_in_one_way() {
     }
     assert_eq!(found, ["recipes/src/sharing/git.rs"]);
 }
+
+/// burn reads its settings from files of the folder in which a program runs: its logs would go to any file that they name.
+#[test]
+fn settings_of_burn_in_a_folder_make_it_write_nothing() {
+    let trap = Trap::set();
+    let rows: String = (0..64).map(|n| format!("{n},{},{}\n", n % 7, n % 2)).collect();
+    trap.house.file("packed/table.csv", format!("a,b,y\n{rows}"));
+    let recipe = trap.house.file("packed/recipe.toml", RECIPE);
+    let written = trap.folder().join("written");
+    let sink = format!("level = 'full'\nfile = '{}'\nappend = true\n", written.display());
+    for name in ["burn.toml", "Burn.toml"] {
+        trap.house.file(&format!("packed/{name}"), format!("[autodiff.logger]\n{sink}[fusion.logger]\n{sink}"));
+    }
+    for name in ["cubecl.toml", "CubeCL.toml"] {
+        let parts = ["compilation", "autotune", "profiling"].map(|part| format!("[{part}.logger]\n{sink}"));
+        trap.house.file(&format!("packed/{name}"), parts.concat());
+    }
+    for devices in ["cpu", "gpu"] {
+        let device = format!("cluster.devices=\"{devices}\"");
+        let mut run = trap.house.dtrain(["run", "recipe.toml", "--quiet", "--no-sample", "--set", &device]);
+        let folder = recipe.parent().expect("a folder");
+        let output = run.current_dir(folder).env("DTRAIN_SOFTWARE_GPUS", "1").output().expect("it starts");
+        println!("{devices}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(devices == "gpu" || output.status.success(), "{output:?}");
+        assert!(!written.exists(), "{}", fs::read_to_string(&written).unwrap_or_default());
+    }
+}
