@@ -9,6 +9,7 @@
 #![expect(unsafe_code, reason = "NCCL is a C library, and reads the memory of a device by its address")]
 
 mod library;
+pub(crate) mod single;
 
 use super::{CommError, Group, NCCL_SWITCH, Waits};
 use burn::backend::Cube;
