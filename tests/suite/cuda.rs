@@ -2,6 +2,7 @@
 //! of the driver is counted and bounded. Values mean nothing there: what is read from the device is zero.
 
 mod nccl;
+mod single;
 
 use dtrain_skip::{skip, skip_unbuilt};
 use dtrain_tests::{House, root};

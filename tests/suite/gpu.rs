@@ -9,6 +9,8 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -149,33 +151,190 @@ fn a_device_that_is_absent_is_refused_with_what_to_do() {
     refused(&["--device", "gpu-01"], 2);
     refused(&["--device", "cpu", "--output", "nowhere/found.json"], 2);
     refused(&["--index", "1"], 2);
+    refused(&["--only", "parity"], 2);
+    refused(&["--device", "cpu", "--only", "everything"], 2);
+    refused(&["--device", "cpu", "--only", "parity", "--precision", "bf16"], 2);
     refused(&["gpu-01", "--device", "cpu"], 2);
     let files = fs::read_dir(house.state().with_file_name(".")).expect("a folder").count();
     assert!(files <= 2, "a refusal leaves no file behind");
 }
 
-/// The script for people who have a GPU, with the processor in place of one.
-#[test]
-fn the_script_for_gpus_prints_parity_and_speed_and_says_where_there_is_no_gpu() {
-    let house = House::default();
-    let script = |device: &str| {
-        let mut script = Command::new(root().join("tests/gpu"));
-        script.args(["--device", device, "--without-pytorch", "--output", "found.json", "--program"]);
-        script.arg(program()).current_dir(house.state().parent().expect("a folder"));
-        script.env("CUDA_VISIBLE_DEVICES", "").output().expect("python3 is there")
-    };
-    let none = script("cuda");
-    let told = String::from_utf8_lossy(&none.stderr).into_owned();
-    assert_eq!(none.status.code(), Some(2), "{told}");
-    assert!(told.contains("tests/gpu: nothing was examined: "), "{told}");
+/// How a run of the script for people who have a GPU ended, and what it left in the folder `found`.
+struct Script {
+    code: Option<i32>,
+    page: String,
+    told: String,
+    folder: PathBuf,
+    seconds: f64,
+}
 
-    let host = script("cpu");
-    let (page, told) = (String::from_utf8_lossy(&host.stdout), String::from_utf8_lossy(&host.stderr));
-    assert_eq!(host.status.code(), Some(0), "{told}");
-    for words in ["gpt", "llama", "agrees", "tokens/s", "without PyTorch: it was not asked for"] {
-        assert!(page.contains(words), "`{words}` in {page}");
+impl Script {
+    /// Runs it on a device with a program, and with PyTorch left out.
+    fn run(house: &House, program: &Path, device: &str, more: &[&str]) -> Self {
+        let mut script = Command::new(root().join("tests/gpu"));
+        script.args(["--device", device, "--without-pytorch", "--output", "found", "--program"]).arg(program);
+        script.args(more).current_dir(house.state().parent().expect("a folder"));
+        script.env("CUDA_VISIBLE_DEVICES", "").env(device::SOFTWARE_GPUS, "1");
+        let begun = Instant::now();
+        let output = script.output().expect("python3 is there");
+        let [page, told] =
+            [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        println!("{told}\n{page}");
+        let folder = house.state().with_file_name("found");
+        Self { code: output.status.code(), page, told, folder, seconds: begun.elapsed().as_secs_f64() }
     }
-    assert_eq!(document(&house, "found.json")["device"], "cpu");
+
+    /// What a part found.
+    fn part(&self, name: &str) -> Value {
+        let text = fs::read_to_string(self.folder.join(format!("{name}.json")));
+        serde_json::from_str(&text.unwrap_or_else(|error| panic!("{name}: {error}"))).expect("JSON")
+    }
+
+    /// The verdict on a part.
+    fn verdict(&self, name: &str) -> String {
+        self.part(name)["verdict"].as_str().expect("a word").to_owned()
+    }
+
+    /// Panics where page and archive do not have what was found of these parts.
+    fn is_whole(&self, parts: &[&str]) {
+        let written = fs::read_to_string(self.folder.join("page.md")).expect("a page");
+        assert_eq!(self.page.trim(), written.trim(), "the page is printed, too");
+        let archive = self.folder.join("results.tar.gz");
+        let listed = Command::new("tar").arg("tzf").arg(&archive).output().expect("tar is there").stdout;
+        let listed = String::from_utf8_lossy(&listed).into_owned();
+        for part in parts {
+            assert!(written.contains(part), "{part} in {written}");
+            assert!(listed.contains(&format!("results/{part}.json")), "{part} in {listed}");
+        }
+        assert!(listed.contains("results/page.md"), "{listed}");
+        assert!(fs::metadata(&archive).expect("it is there").len() < 16 << 20);
+    }
+}
+
+#[test]
+fn the_script_for_gpus_says_where_there_is_no_gpu() {
+    let script = Script::run(&House::default(), &program(), "cuda", &["--minutes", "1"]);
+    assert_eq!(script.code, Some(2), "{}", script.told);
+    assert!(script.told.contains("tests/gpu: nothing was examined: "), "{}", script.told);
+}
+
+#[test]
+fn the_script_for_gpus_compares_and_measures_the_processor() {
+    let parts = ["tiny", "nccl", "products", "two-ranks"];
+    let more = ["--minutes", "2", "--only", &parts.join(",")];
+    let script = Script::run(&House::default(), &program(), "cpu", &more);
+    assert_eq!(script.code, Some(0), "{}", script.told);
+    script.is_whole(&parts);
+    assert_eq!(script.verdict("machine"), "held");
+    let tiny = script.part("tiny");
+    let losses = |label: &str| {
+        let series = tiny["documents"][label]["steps"]["series"].as_array().expect("steps").clone();
+        series.iter().map(|step| step["loss"].as_f64().expect("a loss")).collect::<Vec<_>>()
+    };
+    let (host, found) = (losses("host f32"), losses("f32"));
+    assert_eq!((host.len(), found.len()), (20, 20));
+    assert!(host[19] < host[0] - 0.1, "it learned nothing: {host:?}");
+    let ranks = script.part("two-ranks");
+    let held = ranks["held"].as_array().expect("sentences");
+    assert_eq!(held.len(), 2, "ZeRO and a pipeline train as one rank does: {ranks}");
+    assert!(script.page.contains("TFLOP/s"), "{}", script.page);
+    assert_eq!(script.verdict("nccl"), "skipped", "there is no NCCL on a processor");
+    assert!(script.page.contains("nccl: it is for NVIDIA's GPUs"), "{}", script.page);
+}
+
+#[test]
+fn the_script_for_gpus_examines_mesas_device() {
+    let placement = Placement { host: 0, device: DeviceKind::Wgpu, index: 0, threads: 1 };
+    if let Err(reason) = device::open(&placement) {
+        return dtrain_skip::skip(reason);
+    }
+    let more = ["--minutes", "2", "--only", "tiny,attention"];
+    let script = Script::run(&House::default(), &program(), "wgpu", &more);
+    assert_eq!(script.code, Some(0), "{}", script.told);
+    script.is_whole(&["machine", "tiny", "attention"]);
+    assert!(script.page.contains("losses of 20 steps differ by"), "{}", script.page);
+    assert!(script.seconds < 120.0, "{} s of 2 minutes", script.seconds);
+}
+
+/// A program that hangs in some parts of the script, with a child in a session of its own, fails in another, and otherwise is dtrain.
+/// The process of the newest child is in the second file. Parts are patterns of the shell.
+fn spoiled(house: &House, hangs: &str, fails: &str) -> (PathBuf, PathBuf) {
+    let child = house.file("child", "");
+    let text = format!(
+        "#!/bin/sh\ncase \"$TESTS_GPU_PART\" in\n{hangs}) trap '' INT; setsid sleep 3600 & echo $! > {}; wait; sleep 3600;;\n\
+         {fails}) echo 'words of a driver' >&2; exit 3;;\nesac\nexec {} \"$@\"\n",
+        child.display(),
+        program().display()
+    );
+    let spoiled = house.file("spoiled", text);
+    fs::set_permissions(&spoiled, fs::Permissions::from_mode(0o700)).expect("the file is ours");
+    (spoiled, child)
+}
+
+/// Panics where the process that the file names is still there.
+fn is_gone(child: &Path) {
+    let id = fs::read_to_string(child).expect("the file is there");
+    let id = id.trim();
+    assert!(!id.is_empty(), "the part was tried");
+    let state = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+    let is_alive = !state.is_empty() && !state.contains(") Z ");
+    assert!(!is_alive, "nothing is left behind: {state}");
+}
+
+#[test]
+fn a_part_of_the_script_for_gpus_that_hangs_or_fails_spoils_no_other() {
+    let house = House::default();
+    let (program, child) = spoiled(&house, "tiny", "products");
+    let more = ["--minutes", "2", "--only", "tiny,products,attention", "--limit", "tiny=3"];
+    let script = Script::run(&house, &program, "cpu", &more);
+    assert_eq!(script.code, Some(1), "{}", script.told);
+    script.is_whole(&["machine", "tiny", "products", "attention"]);
+    let verdicts = ["tiny", "products", "attention"].map(|part| script.verdict(part));
+    assert_eq!(verdicts, ["hung", "failed", "held"]);
+    for words in ["tiny: not done after", "exit code 3: words of a driver", "what was not seen: `tests/gpu"] {
+        assert!(script.page.contains(words), "`{words}` in {}", script.page);
+    }
+    is_gone(&child);
+}
+
+#[test]
+fn the_script_for_gpus_ends_in_time_where_the_minutes_are_too_few() {
+    let house = House::default();
+    let (program, child) = spoiled(&house, "tiny|parity", "nothing");
+    let script = Script::run(&house, &program, "cpu", &["--minutes", "0.3"]);
+    assert_eq!(script.code, Some(1), "{}", script.told);
+    // What ends a part that hangs takes some seconds.
+    assert!(script.seconds < 30.0, "{} s of 18", script.seconds);
+    script.is_whole(&["machine", "tiny", "parity", "two-ranks"]);
+    assert_eq!(script.verdict("two-ranks"), "no time");
+    assert!(script.page.contains("two-ranks: no time left"), "{}", script.page);
+    is_gone(&child);
+}
+
+#[test]
+fn only_the_parts_that_are_named_are_done() {
+    let house = House::default();
+    let doctor = |parts: &[&str]| {
+        let args = [&["doctor", "--json", "--device", "cpu", "--output", "found.json", "--only"][..], parts];
+        let output = house.dtrain(args.concat()).output().expect("it starts");
+        println!("{}", String::from_utf8_lossy(&output.stderr));
+        (output.status.code(), document(&house, "found.json"))
+    };
+    let (code, found) =
+        doctor(&["steps", "--model", "tiny", "--steps", "3", "--precision", "f32", "--batch", "2"]);
+    assert_eq!(code, Some(0), "nothing was to be compared");
+    assert_eq!((&found["agrees"], &found["parts"]), (&true.into(), &serde_json::json!(["steps"])));
+    assert_eq!((&found["parity"], &found["products"]), (&serde_json::json!([]), &serde_json::json!([])));
+    let steps = &found["steps"];
+    assert_eq!((&steps["model"], &steps["batch"]), (&"tiny".into(), &2.into()));
+    assert_eq!(steps["series"].as_array().expect("steps").len(), 3);
+    assert!(steps["tokens_per_second"].as_f64().expect("a number") > 0.0);
+
+    // Of two parts, one cannot be done on a processor.
+    let (code, found) = doctor(&["attention,nccl"]);
+    assert_eq!(code, Some(4));
+    assert!(!found["attention"].as_array().expect("a list").is_empty());
+    assert!(found["faults"].to_string().contains("NCCL is for CUDA devices"), "{}", found["faults"]);
 }
 
 #[test]
