@@ -169,7 +169,7 @@ ALL = [
     ("profile", 75, True, speed.profile),
     ("products", 55, True, speed.products),
     ("attention", 55, True, speed.attention),
-    ("memory", 45, True, speed.memory),
+    ("memory", 45, False, speed.memory),
     ("pytorch", 110, True, speed.pytorch),
     ("two-ranks", 45, False, two_ranks),
 ]

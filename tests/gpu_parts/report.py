@@ -26,7 +26,7 @@ def write_part(session, name, verdict, seconds, limit, part, words):
     record = {
         "part": name, "verdict": verdict, "seconds": round(seconds, 2), "limit_seconds": round(limit, 1), "words": words,
         "held": part.held if part else [], "differs": part.differs if part else [], "failed": part.failed if part else [],
-        "tables": [{"title": title, "columns": columns, "rows": rows} for title, columns, rows in (part.tables if part else [])],
+        "tables": [{"title": title, "columns": columns, "rows": rows} for title, columns, rows in (part.tables if part else []) if rows],
     }
     documents = {"documents": part.documents} if part else {}
     replace(session.output / f"{name}.json", json.dumps({**record, **documents}, indent=1) + "\n")

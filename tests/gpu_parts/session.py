@@ -26,7 +26,7 @@ class Part:
         self.session, self.name, self.until = session, name, time.monotonic() + limit
         self.log = session.output / f"{name}.log"
         # Sentences for the page, a list for each kind; tables as (title, columns, rows); and everything that JSON should keep.
-        self.held, self.differs, self.failed, self.skipped = [], [], [], []
+        self.held, self.differs, self.failed = [], [], []
         self.tables, self.documents = [], {}
 
     # ------------------------------------------------------------------------------------------------------------- commands
@@ -113,7 +113,7 @@ class Part:
             return "failed"
         if self.differs:
             return "differs"
-        return "held" if self.held or self.tables else "skipped"
+        return "held" if self.held or any(rows for _, _, rows in self.tables) else "skipped"
 
 
 class Session:

@@ -39,7 +39,7 @@ def steps(part, model, precision, count, *more, label=None):
     return series
 
 
-def speed_rows(session, label, series):
+def speed_row(session, label, series):
     """A row of the table of speeds, with the share of what the device could do."""
     peaks = roofline.peak(session.found["name"], session.products)
     shape, batch, precision = series["decoder"], series["batch"], series["precision"]
@@ -63,16 +63,16 @@ def speed_of(model, count, untuned):
         for_a_fast_device(part, model)
         session, rows = part.session, []
         precision = "bf16" if "bf16" in session.found["precisions"] else "f32"
+        # What was measured stays on the page where a later command hangs.
+        part.tables.append((f"training of {model}", SPEED_TITLES, rows))
         for tuning in [0, TUNING] if untuned else [TUNING]:
             session.tuning = tuning
             label = f"{model}, {'tuned' if tuning else 'not tuned'}"
             series = steps(part, model, precision, count if tuning else max(3, count // 4), label=label)
             if series:
-                rows.append(speed_rows(session, label, series))
-                if tuning:
-                    session.speeds.append({"name": model, **{key: series[key] for key in KEPT}})
-        if rows:
-            part.tables.append((f"training of {model}", SPEED_TITLES, rows))
+                rows.append(speed_row(session, label, series))
+                others = [one for one in session.speeds if one["name"] != model]
+                session.speeds = [*others, {"name": model, **{key: series[key] for key in KEPT}}]
 
     work.__doc__ = f"Steps of {model}: tokens a second, memory, and the share of the peak."
     return work

@@ -311,6 +311,31 @@ fn the_script_for_gpus_ends_in_time_where_the_minutes_are_too_few() {
     is_gone(&child);
 }
 
+/// The package holds what a machine without this repository needs.
+#[test]
+fn the_script_for_gpus_travels_with_a_program_and_kernels_and_runs_where_nothing_else_is() {
+    let house = House::default();
+    let (program, _) = spoiled(&house, "nothing", "nothing");
+    house.file("filled/kernel", "compiled");
+    let folder = house.state().parent().expect("a folder").to_owned();
+    let mut script = Command::new(root().join("tests/gpu"));
+    script.args(["--prepare", "gpu.tar.xz", "--kernels", "filled", "--program"]).arg(program);
+    let output = script.current_dir(&folder).output().expect("python3 is there");
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{told}");
+    assert!(told.contains("there: tar xf gpu.tar.xz && dtrain-gpu/gpu --minutes 7"), "{told}");
+    let unpacked = Command::new("tar").args(["xf", "gpu.tar.xz"]).current_dir(&folder).status();
+    assert!(unpacked.expect("tar is there").success());
+    let kernel = fs::read_to_string(folder.join("dtrain-gpu/kernels/kernel"));
+    assert_eq!(kernel.expect("kernels travel"), "compiled");
+    let mut there = Command::new(folder.join("dtrain-gpu/gpu"));
+    there.args(["--device", "cpu", "--minutes", "1", "--only", "products", "--output", "found"]);
+    let output = there.current_dir(&folder).output().expect("python3 is there");
+    println!("{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(output.status.code(), Some(0));
+    assert!(folder.join("found/results.tar.gz").exists());
+}
+
 #[test]
 fn only_the_parts_that_are_named_are_done() {
     let house = House::default();
