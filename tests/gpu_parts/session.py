@@ -25,6 +25,8 @@ class Part:
     def __init__(self, session, name, limit):
         self.session, self.name, self.until = session, name, time.monotonic() + limit
         self.log = session.output / f"{name}.log"
+        # Which command was not done within the limit; nothing is run after it.
+        self.hung = None
         # Sentences for the page, a list for each kind; tables as (title, columns, rows); and everything that JSON should keep.
         self.held, self.differs, self.failed = [], [], []
         self.tables, self.documents = [], {}
@@ -33,16 +35,19 @@ class Part:
 
     def run(self, command, environment=None, limit=None):
         """Runs a command within what is left of the limit. It raises `Hung` where that is over."""
+        if self.hung:
+            raise Hung(self.hung)
         left = self.until - time.monotonic()
         ended = processes.run(
             command, min(left, limit or left), self.session.work, self.log, self.session.environment(self.name) | (environment or {})
         )
         if ended.is_late:
-            raise Hung(ended.words())
+            self.hung = ended.words()
+            raise Hung(self.hung)
         return ended
 
     def doctor(self, only, *more, device=None, tool=(), label=None, environment=None):
-        """What `dtrain doctor --device … --only …` found, also where it hung: then it raises after what was found is kept."""
+        """What `dtrain doctor --device … --only …` found, and until it hung; `None` where that is nothing."""
         label = label or only
         file = self.session.work / f"{self.name}-{len(self.documents)}.json"
         index = 0 if device == "cpu" else self.session.index
@@ -51,8 +56,7 @@ class Part:
         try:
             ended = self.run(command, environment)
         except Hung:
-            self.keep(label, file)
-            raise
+            return self.keep(label, file)
         found = self.keep(label, file)
         if found is None:
             self.failed.append(f"{label}: {message(ended.stdout) or ended.words()}")

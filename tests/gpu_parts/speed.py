@@ -212,8 +212,8 @@ def pytorch(part):
     try:
         ended = part.run([sys.executable, str(script), device, json.dumps(asked)])
         said, failure = ended.stdout, ended.words() if ended.code else None
-    except Hung as hung:
-        said, failure = part.log.read_text(errors="replace"), str(hung)
+    except Hung:
+        said, failure = part.log.read_text(errors="replace"), None
     lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"')]
     part.documents["pytorch"] = lines
     absent = next((line["absent"] for line in lines if "absent" in line), None)

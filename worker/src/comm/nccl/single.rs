@@ -23,7 +23,7 @@ pub(crate) fn calls(index: u32, device: &Device) -> Result<Vec<NcclCall>, CommEr
     let mut communicator = Founder { library, context, limit: LIMIT }.found(&mut Alone)?;
     let mut calls = Vec::new();
     let all: [(&str, Call); 4] = [
-        ("all-reduce", Communicator::all_reduce),
+        ("all-reduce", summed),
         ("reduce-scatter", Communicator::reduce_scatter),
         ("all-gather", Communicator::all_gather),
         ("send and receive", to_itself),
@@ -49,6 +49,11 @@ pub(crate) fn calls(index: u32, device: &Device) -> Result<Vec<NcclCall>, CommEr
 
 /// A collective of this rank alone.
 type Call = fn(&mut Communicator, Tensor<1>) -> Result<Tensor<1>, CommError>;
+
+/// The sum over one rank.
+fn summed(communicator: &mut Communicator, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
+    communicator.all_reduce(values)
+}
 
 /// A message of this rank to itself.
 fn to_itself(communicator: &mut Communicator, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
