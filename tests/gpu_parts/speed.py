@@ -119,7 +119,7 @@ def profile(part):
             part.tables.append((title, ["kernel", "launches", "time", "", "moved", "TB/s"], rows))
     if not kernels:
         words = file.read_text(errors="replace") if file.exists() else ""
-        reason = next((line.strip("= ") for line in words.splitlines() if "ERR" in line or "rror" in line), "it wrote no kernels")
+        reason = next((line.replace("=", "").strip() for line in words.splitlines() if "ERR" in line or "rror" in line), "it wrote no kernels")
         part.failed.clear()
         raise Skip(f"ncu does not work here: {reason}")
 

@@ -311,6 +311,56 @@ fn the_script_for_gpus_ends_in_time_where_the_minutes_are_too_few() {
     is_gone(&child);
 }
 
+/// What only a GPU of NVIDIA shows, with stand-ins for the program and for NVIDIA's tools, whose figures mean nothing.
+#[test]
+fn the_script_for_gpus_reads_what_nvidias_tools_say() {
+    let tools = root().join("tests/data/gpu");
+    let path = std::env::var("PATH").expect("it is set");
+    let script = |environment: &[(&str, &str)]| {
+        let house = House::default();
+        let mut script = Command::new(root().join("tests/gpu"));
+        script.args(["--without-pytorch", "--output", "found", "--program"]).arg(tools.join("dtrain"));
+        script.env("PATH", format!("{}:{path}", tools.display())).envs(environment.iter().copied());
+        let output = script.current_dir(house.state().parent().expect("a folder")).output();
+        let output = output.expect("python3 is there");
+        println!("{}", String::from_utf8_lossy(&output.stderr));
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, page) = script(&[]);
+    println!("{page}");
+    assert_eq!(code, Some(0));
+    for words in [
+        "CUDA of the driver |",
+        "compute-sanitizer found no error",
+        "1 of 1 calls of NCCL",
+        "two-gpus: there is 1 GPU",
+        // 8192 tokens at 200,000 a second, of 860 M operations each and a peak of 989 TFLOP/s.
+        "| gpt2, tuned     | bf16     |  200,000 | 41.0 ms |",
+        "17.4 %",
+        "kernels of a step of gpt2: 3 launches, 4.0 ms of the device",
+        "| matmul   |        2 | 3.00 ms | 75.0 % | 3.00 GB | 1.00 |",
+        "| bf16     | 4096 |  500.00 | 275 µs |        51 % |",
+        "attention: the best, in bf16 at 4096, is 1 % of the peak",
+        "memory held after step 10 is 2.000 GiB, after step 60 2.000 GiB",
+    ] {
+        assert!(page.contains(words), "`{words}` in the page");
+    }
+    let wrong = [("STAND_IN_DIFFERS", "1"), ("STAND_IN_GROWS", "1"), ("STAND_IN_ERRORS", "7")];
+    let (code, page) = script(&[&wrong[..], &[("STAND_IN_FORBIDDEN", "1")]].concat());
+    println!("{page}");
+    assert_eq!(code, Some(1));
+    for words in [
+        "parity: llama in f32: losses 1.0e-05 (1.0e-03 allowed), gradients 5.0e-01 (1.0e-02), most in head.weight",
+        "memory: memory held after step 10 is 2.562 GiB, after step 60 5.688 GiB",
+        "compute-sanitizer found 7 errors; the first: Invalid __global__ read of size 4 bytes",
+        "profile: ncu does not work here: ERROR ERR_NVGPUCTRPERM",
+        "counters are for root only",
+        "parity differs: `tests/gpu --device cuda --only parity`",
+    ] {
+        assert!(page.contains(words), "`{words}` in the page");
+    }
+}
+
 /// The package holds what a machine without this repository needs.
 #[test]
 fn the_script_for_gpus_travels_with_a_program_and_kernels_and_runs_where_nothing_else_is() {
