@@ -68,10 +68,6 @@ pub(super) fn take(
 }
 
 /// Shows `work` to a profiler of CUDA that waits for `cudaProfilerStart`; other devices have none.
-#[cfg_attr(
-    not(feature = "cuda"),
-    expect(clippy::unnecessary_wraps, reason = "it has no driver that could fail")
-)]
 fn shown<T>(device: Option<(DeviceKind, u32)>, work: impl FnOnce() -> T) -> Result<T, Failure> {
     #[cfg(feature = "cuda")]
     if let Some((DeviceKind::Cuda, index)) = device {
