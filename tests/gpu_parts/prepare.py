@@ -12,8 +12,10 @@ from . import processes
 # The largest package, and the name of the folder in it.
 LARGEST, NAME = 50 << 20, "dtrain-gpu"
 
-# Seconds that one filling of the kernels may take, and what is examined on the stand-in: the arguments of `dtrain doctor --device cuda`.
-FILLING = 600
+# Seconds that one filling of the kernels may take, and those of them in which the candidates for matrix products are compiled.
+FILLING, CANDIDATES = 900, 600
+
+# What is examined on the stand-in: the arguments of `dtrain doctor --device cuda`.
 FILLED = [
     ["--only", "steps", "--model", "tiny", "--precision", "f32", "--steps", "2"],
     ["--only", "steps", "--model", "tiny", "--precision", "bf16", "--steps", "2"],
@@ -41,8 +43,8 @@ def write(file, program, kernels, capability, here, say):
             kernels = work / "kernels"
             kernels.mkdir()
             fill(kernels, program, capability, here, work, say)
-        count = sum(len(files) for _, _, files in os.walk(kernels))
-        say(f"packing a program of {small.stat().st_size >> 20} MiB and {count} files of kernels")
+        size = sum(file.stat().st_size for file in kernels.rglob("*") if file.is_file())
+        say(f"packing a program of {small.stat().st_size / 2**20:.1f} MiB and {size / 2**20:.1f} MiB of kernels")
         beside = file.with_name(file.name + ".new")
         with tarfile.open(beside, "w:xz", preset=9) as archive:
             archive.add(small, f"{NAME}/dtrain")
@@ -61,7 +63,9 @@ def write(file, program, kernels, capability, here, say):
 
 
 def fill(kernels, program, capability, here, work, say):
-    """Compiles kernels by NVRTC on the stand-in for a driver, where the repository has both; nothing is computed."""
+    """Compiles kernels by NVRTC on the stand-in for a driver, where the repository has both; nothing is computed.
+
+    Every candidate for a matrix product is compiled, and what the stand-in chose among them is thrown away."""
     source = here / "data/cuda/driver.c"
     toolkits = sorted((here.parent / "target/test-data/cuda/lib").glob("*/site-packages/nvidia/cu13"))
     toolkits = [folder for folder in toolkits if (folder / "lib/libnvrtc.so.13").exists()]
@@ -81,14 +85,16 @@ def fill(kernels, program, capability, here, work, say):
 
     environment = {
         "LD_LIBRARY_PATH": before("LD_LIBRARY_PATH", driver, toolkits[0] / "lib"), "PATH": before("PATH", driver),
-        "CUDA_PATH": str(toolkits[0]), "STAND_IN_SM": str(capability), "DTRAIN_TUNING_SECONDS": "0",
+        "CUDA_PATH": str(toolkits[0]), "STAND_IN_SM": str(capability), "DTRAIN_TUNING_SECONDS": str(CANDIDATES),
         "DTRAIN_KERNEL_CACHE": str(kernels), "DTRAIN_STATE": str(work / "state"), "XDG_CONFIG_HOME": str(work / "config"),
     }
     for arguments in FILLED:
         output = work / "found.json"
         command = [program, "doctor", "--json", "--device", "cuda", "--output", str(output), *arguments]
         ended = processes.run(command, FILLING, work, work / "log", environment)
-        count = sum(len(files) for _, _, files in os.walk(kernels))
+        size = sum(file.stat().st_size for file in kernels.rglob("*") if file.is_file())
         # Values are wrong there: 4 is what an examination that compares them ends with.
         how = "done" if ended.code in (0, 4) else ended.words()
-        say(f"compiling kernels of `{' '.join(arguments)}`: {how}; {ended.seconds:.0f} s, {count} files so far")
+        say(f"compiling kernels of `{' '.join(arguments)}`: {how}; {ended.seconds:.0f} s, {size / 2**20:.1f} MiB so far")
+    for choices in kernels.glob("products-*.json"):
+        choices.unlink()

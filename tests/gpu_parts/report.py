@@ -48,8 +48,7 @@ def page(session, records, minutes, seconds, ending):
     found = session.found
     lines = [f"# {found['name'] or session.device}, {session.device} {session.index}", ""]
     if "program" in found:
-        tuning = "with" if found["autotune"] else "without"
-        versions = f"dtrain {found['program']}, burn {found['burn']}, cubecl {found['cubecl']}, built {tuning} autotune"
+        versions = f"dtrain {found['program']}, burn {found['burn']}, cubecl {found['cubecl']}"
         lines += [f"{found['date']}; {versions}; driver {found['driver'] or 'unknown'}", ""]
     counts = ", ".join(f"{len(parts)} {word}" for word, parts in verdicts.items())
     lines += [f"{seconds:.0f} s of {minutes:g} minutes: {counts}.{' ' + ending if ending else ''}", ""]
