@@ -82,7 +82,9 @@ class Part:
         """Losses by step of `dtrain run` of a tiny decoder; `None` where it failed."""
         recipe = self.session.recipe()
         command = [self.session.program, "run", str(recipe), "--json", "--quiet", "--no-sample"]
-        for setting in [f'cluster.devices="{self.session.device}"', *settings]:
+        # What a recipe calls GPUs of any maker.
+        devices = {"wgpu": "gpu"}.get(self.session.device, self.session.device)
+        for setting in [f'cluster.devices="{devices}"', *settings]:
             command += ["--set", setting]
         # Speeds that a plan would measure first are of no use here.
         ended = self.run(command, {"DTRAIN_CLUSTER__PROBE": "2 s"} | (environment or {}))
