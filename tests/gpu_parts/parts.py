@@ -177,6 +177,6 @@ ALL = [
     ("attention", 55, True, speed.attention),
     ("memory", 45, False, speed.memory),
     ("pytorch", 110, True, speed.pytorch),
-    ("two-ranks", 45, False, two_ranks),
+    ("two-ranks", 50, False, two_ranks),
 ]
 NAMES = [name for name, *_ in ALL]

@@ -35,9 +35,9 @@ class Ended:
             how = f"killed by signal {-self.code}"
         else:
             how = f"exit code {self.code}"
-        lines = [line.strip() for line in (self.stderr + "\n" + self.stdout).splitlines()]
-        last = [line for line in self.stderr.splitlines() if line.strip()] or [line for line in lines if line]
-        told = " / ".join(line.strip() for line in last[-3:])
+        # Lines of JSON are no words.
+        said = [[line.strip() for line in text.splitlines() if line.strip() and line[0] not in "{}"] for text in (self.stderr, self.stdout)]
+        told = " / ".join((said[0] or said[1])[-3:])
         return f"{how}: {told[-600:]}" if told else how
 
 
