@@ -26,6 +26,7 @@ fn examine(device: &Device, environment: &[(&str, &str)]) -> (Output, Value, Vec
         .env("CUDA_PATH", &device.toolkit)
         .env("STAND_IN_SM", device.capability.to_string())
         .env("STAND_IN_NCCL", &record)
+        .env("DTRAIN_KERNEL_CACHE", house.state().with_file_name("kernels"))
         .envs(environment.iter().copied())
         .output()
         .expect("the program starts");

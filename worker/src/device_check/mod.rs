@@ -11,7 +11,8 @@ mod training;
 use crate::device;
 use crate::entry::guarded;
 use burn::tensor::{Device, FloatDType};
-use dtrain_protocol::device_check::{Fault, NcclCall, Part, StepsRequest};
+use dtrain_protocol::device_check::Fault;
+use dtrain_protocol::device_check::{NcclCall, Part, StepsRequest};
 use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceNews, DeviceRequest, Failure};
 use dtrain_recipes::Precision;
 use std::time::Instant;
@@ -191,21 +192,6 @@ impl Check<'_> {
     }
 }
 
-/// Every call of NCCL with one rank.
-fn nccl(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec<NcclCall>, Failure> {
-    if kind != DeviceKind::Cuda {
-        return Err(Failure::Other("NCCL is for CUDA devices".to_owned()));
-    }
-    #[cfg(feature = "cuda")]
-    return crate::comm::nccl::single::calls(index, device)
-        .map_err(|error| Failure::Other(error.to_string()));
-    #[cfg(not(feature = "cuda"))]
-    {
-        let _ = (index, device);
-        Err(Failure::Other("this program was built without the backend cuda".to_owned()))
-    }
-}
-
 /// Waits until the device has nothing left to do.
 fn sync(device: &Device) -> Result<(), Failure> {
     device.sync().map_err(|error| Failure::Other(format!("the device failed: {error}")))
@@ -223,6 +209,21 @@ fn timed(device: &Device, work: impl FnOnce()) -> Result<f64, Failure> {
 /// What JSON can say: [`f64::MAX`] for what is not finite.
 fn finite(value: f64) -> f64 {
     if value.is_finite() { value } else { f64::MAX }
+}
+
+/// Every call of NCCL with one rank.
+fn nccl(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec<NcclCall>, Failure> {
+    if kind != DeviceKind::Cuda {
+        return Err(Failure::Other("NCCL is for CUDA devices".to_owned()));
+    }
+    #[cfg(feature = "cuda")]
+    return crate::comm::nccl::single::calls(index, device)
+        .map_err(|error| Failure::Other(error.to_string()));
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = (index, device);
+        Err(Failure::Other("this program was built without the backend cuda".to_owned()))
+    }
 }
 
 #[cfg(test)]

@@ -8,8 +8,9 @@
 
 #![expect(unsafe_code, reason = "NCCL is a C library, and reads the memory of a device by its address")]
 
-mod library;
 pub(crate) mod single;
+
+mod library;
 
 use super::{CommError, Group, NCCL_SWITCH, Waits};
 use burn::backend::Cube;
