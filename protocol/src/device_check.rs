@@ -11,6 +11,66 @@ use serde::{Deserialize, Serialize};
 pub struct DeviceRequest {
     /// The device.
     pub placement: Placement,
+    /// What is done, whatever the order here.
+    pub parts: Vec<Part>,
+    /// What [`Part::Steps`] trains.
+    pub steps: StepsRequest,
+}
+
+/// A part of the examination.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Part {
+    /// Small trainings on the device and on the host.
+    Parity,
+    /// The speed of a training as large as the device is worth.
+    Training,
+    /// Matrix products.
+    Products,
+    /// Attention.
+    Attention,
+    /// Copies between host and device.
+    Copies,
+    /// Copies to the other devices of the host.
+    Links,
+    /// Steps of a training of a named size.
+    Steps,
+    /// Every call of NCCL, with one rank.
+    Nccl,
+}
+
+impl Part {
+    /// What is done where nobody says what.
+    pub const USUAL: [Self; 6] =
+        [Self::Parity, Self::Training, Self::Products, Self::Attention, Self::Copies, Self::Links];
+}
+
+/// A training of some steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepsRequest {
+    /// The size.
+    pub model: StepsModel,
+    /// Arithmetic of matrix products; `None` is bf16 where the device has it, and f32 elsewhere.
+    pub precision: Option<Precision>,
+    /// Sequences of a step; `None` leaves it to the model.
+    pub batch: Option<u32>,
+    /// Steps.
+    pub count: u32,
+    /// Whether a profiler that waits for `cudaProfilerStart` sees the last step.
+    pub is_profiled: bool,
+}
+
+/// Decoders of known sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum StepsModel {
+    /// 2 layers of the Llama family, 0.1 M parameters.
+    Tiny,
+    /// GPT-2 small: 124 M parameters.
+    Gpt2,
+    /// The shape of TinyLlama: 1.1 B parameters.
+    #[serde(rename = "llama-1b")]
+    Llama1b,
 }
 
 /// An answer to a [`DeviceRequest`]; any number of `Doing` and `Found`, then `Done` or `Failed`.
@@ -53,6 +113,8 @@ pub struct DeviceFindings {
     pub tuning: Option<Tuning>,
     /// The arithmetics of matrix products that it can do.
     pub precisions: Vec<Precision>,
+    /// The parts that were asked for.
+    pub parts: Vec<Part>,
     /// Comparisons with the host.
     pub parity: Vec<Parity>,
     /// Training of one decoder.
@@ -65,14 +127,26 @@ pub struct DeviceFindings {
     pub copies: Vec<CopySpeed>,
     /// Copies to the other devices of the host, through its memory.
     pub links: Vec<LinkSpeed>,
+    /// Steps of a training of a named size.
+    pub steps: Option<StepSeries>,
+    /// Calls of NCCL with one rank.
+    pub nccl: Vec<NcclCall>,
     /// What could not be measured.
     pub faults: Vec<Fault>,
 }
 
 impl DeviceFindings {
-    /// Whether all comparisons were made and are within their tolerance.
+    /// Whether all comparisons that were asked for were made and are within their tolerance.
     pub fn agrees(&self) -> bool {
-        !self.parity.is_empty() && self.parity.iter().all(Parity::is_within) && self.faults.is_empty()
+        self.is_compared()
+            && self.parity.iter().all(Parity::is_within)
+            && self.nccl.iter().all(|call| call.agrees)
+            && self.faults.is_empty()
+    }
+
+    /// Whether something was compared with the host, or nobody asked for that.
+    pub fn is_compared(&self) -> bool {
+        !self.parity.is_empty() || !self.parts.contains(&Part::Parity)
     }
 }
 
@@ -205,6 +279,53 @@ pub struct LinkSpeed {
     pub bytes: u64,
     /// 1e9 bytes a second.
     pub speed: f64,
+}
+
+/// Steps of a training on made-up samples, which are the same in every step and on every device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepSeries {
+    /// The size.
+    pub model: StepsModel,
+    /// The decoder.
+    pub decoder: Decoder,
+    /// Its parameters.
+    pub parameters: u64,
+    /// Sequences of a step.
+    pub batch: u32,
+    /// Arithmetic of matrix products.
+    pub precision: Precision,
+    /// Each step.
+    pub series: Vec<StepTaken>,
+    /// Tokens a second: the median of the second half of the steps.
+    pub tokens_per_second: f64,
+}
+
+/// One step.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct StepTaken {
+    /// The loss before it.
+    pub loss: f64,
+    /// Seconds until the device had nothing left to do.
+    pub seconds: f64,
+    /// Bytes of tensors after it; `None` where the device does not tell.
+    pub memory_used_bytes: Option<u64>,
+    /// Bytes that the allocator held after it, those kept for later among them.
+    pub memory_reserved_bytes: Option<u64>,
+}
+
+/// A call of NCCL by the only rank of a communicator.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct NcclCall {
+    /// Which, such as `all-reduce`.
+    pub call: String,
+    /// Values that it was given.
+    pub values: u64,
+    /// Seconds of it.
+    pub seconds: f64,
+    /// Whether the values came back as one rank gives them to itself.
+    pub agrees: bool,
+    /// The first value that did not, or what NCCL said.
+    pub detail: Option<String>,
 }
 
 /// What could not be measured.

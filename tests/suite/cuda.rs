@@ -5,6 +5,7 @@ mod kernels;
 mod memory;
 mod nccl;
 mod shapes;
+mod single;
 
 use dtrain_skip::{skip, skip_unbuilt};
 use dtrain_tests::{House, root};

@@ -1,9 +1,11 @@
 //! The program on GPUs, which are Mesa's software device here: ranks are processes with a device each.
 
+mod script;
+
 use crate::kill::{card, kill};
 use dtrain_protocol::{DeviceKind, Placement, Rank};
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, program, root};
+use dtrain_tests::{House, root};
 use dtrain_worker::device;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -171,33 +173,38 @@ fn a_device_that_is_absent_is_refused_with_what_to_do() {
     refused(&["--device", "gpu-01"], 2);
     refused(&["--device", "cpu", "--output", "nowhere/found.json"], 2);
     refused(&["--index", "1"], 2);
+    refused(&["--only", "parity"], 2);
+    refused(&["--device", "cpu", "--only", "everything"], 2);
+    refused(&["--device", "cpu", "--only", "parity", "--precision", "bf16"], 2);
     refused(&["gpu-01", "--device", "cpu"], 2);
     let files = fs::read_dir(house.state().with_file_name(".")).expect("a folder").count();
     assert!(files <= 2, "a refusal leaves no file behind");
 }
 
-/// The script for people who have a GPU, with the processor in place of one.
 #[test]
-fn the_script_for_gpus_prints_parity_and_speed_and_says_where_there_is_no_gpu() {
+fn only_the_parts_that_are_named_are_done() {
     let house = House::default();
-    let script = |device: &str| {
-        let mut script = Command::new(root().join("tests/gpu"));
-        script.args(["--device", device, "--without-pytorch", "--output", "found.json", "--program"]);
-        script.arg(program()).current_dir(house.state().parent().expect("a folder"));
-        script.env("CUDA_VISIBLE_DEVICES", "").output().expect("python3 is there")
+    let doctor = |parts: &[&str]| {
+        let args = [&["doctor", "--json", "--device", "cpu", "--output", "found.json", "--only"][..], parts];
+        let output = house.dtrain(args.concat()).output().expect("it starts");
+        println!("{}", String::from_utf8_lossy(&output.stderr));
+        (output.status.code(), document(&house, "found.json"))
     };
-    let none = script("cuda");
-    let told = String::from_utf8_lossy(&none.stderr).into_owned();
-    assert_eq!(none.status.code(), Some(2), "{told}");
-    assert!(told.contains("tests/gpu: nothing was examined: "), "{told}");
+    let (code, found) =
+        doctor(&["steps", "--model", "tiny", "--steps", "3", "--precision", "f32", "--batch", "2"]);
+    assert_eq!(code, Some(0), "nothing was to be compared");
+    assert_eq!((&found["agrees"], &found["parts"]), (&true.into(), &serde_json::json!(["steps"])));
+    assert_eq!((&found["parity"], &found["products"]), (&serde_json::json!([]), &serde_json::json!([])));
+    let steps = &found["steps"];
+    assert_eq!((&steps["model"], &steps["batch"]), (&"tiny".into(), &2.into()));
+    assert_eq!(steps["series"].as_array().expect("steps").len(), 3);
+    assert!(steps["tokens_per_second"].as_f64().expect("a number") > 0.0);
 
-    let host = script("cpu");
-    let (page, told) = (String::from_utf8_lossy(&host.stdout), String::from_utf8_lossy(&host.stderr));
-    assert_eq!(host.status.code(), Some(0), "{told}");
-    for words in ["gpt", "llama", "odd", "agrees", "tokens/s", "without PyTorch: it was not asked for"] {
-        assert!(page.contains(words), "`{words}` in {page}");
-    }
-    assert_eq!(document(&house, "found.json")["device"], "cpu");
+    // Of two parts, one cannot be done on a processor.
+    let (code, found) = doctor(&["attention,nccl"]);
+    assert_eq!(code, Some(4));
+    assert!(!found["attention"].as_array().expect("a list").is_empty());
+    assert!(found["faults"].to_string().contains("NCCL is for CUDA devices"), "{}", found["faults"]);
 }
 
 #[test]

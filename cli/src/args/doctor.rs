@@ -26,6 +26,30 @@ pub(crate) struct DoctorArgs {
     /// The file, which is replaced [default: dtrain-device-DEVICE-N.json]
     #[arg(long, short, value_name = "FILE", requires = "device", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
+
+    /// Only these parts of the examination, separated by commas [default: all but steps and nccl]
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "device")]
+    pub(crate) only: Vec<PartChoice>,
+
+    /// The decoder that `--only steps` trains
+    #[arg(long, value_name = "MODEL", default_value = "gpt2", requires = "only")]
+    pub(crate) model: ModelChoice,
+
+    /// Arithmetic of its matrix products [default: bf16 where the device has it]
+    #[arg(long, value_name = "PRECISION", requires = "only")]
+    pub(crate) precision: Option<PrecisionChoice>,
+
+    /// Steps that it takes
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000), requires = "only")]
+    pub(crate) steps: u32,
+
+    /// Sequences of a step [default: tiny 4, gpt2 8, llama-1b 4]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), requires = "only")]
+    pub(crate) batch: Option<u32>,
+
+    /// Show the last step alone to `ncu --profile-from-start off`
+    #[arg(long, requires = "only")]
+    pub(crate) profile: bool,
 }
 
 /// What `--device` takes.
@@ -39,4 +63,48 @@ pub(crate) enum DeviceChoice {
     Wgpu,
     /// The processor
     Cpu,
+}
+
+/// What `--only` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PartChoice {
+    /// Small trainings on the device beside the same ones on the host
+    Parity,
+    /// The speed of a training as large as the device is worth
+    Training,
+    /// Matrix products
+    Products,
+    /// Attention
+    Attention,
+    /// Copies between host and device
+    Copies,
+    /// Copies to the other devices of this machine
+    Links,
+    /// Steps of a decoder of a known size: losses, seconds, memory after each
+    Steps,
+    /// Every call of NCCL with one rank, for CUDA
+    Nccl,
+}
+
+/// What `--model` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ModelChoice {
+    /// 2 layers of the Llama family, 0.1 M parameters
+    Tiny,
+    /// GPT-2 small, 124 M parameters, 1024 tokens
+    Gpt2,
+    /// The shape of TinyLlama, 1.1 B parameters, 2048 tokens
+    #[value(name = "llama-1b")]
+    Llama1b,
+}
+
+/// What `--precision` takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PrecisionChoice {
+    /// 32-bit floats; with CUDA, TF32
+    F32,
+    /// bfloat16
+    Bf16,
+    /// Half precision, with a loss scale
+    F16,
 }

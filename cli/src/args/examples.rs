@@ -106,6 +106,8 @@ pub(super) const DOCTOR_EXAMPLE: &str = "Examples:
   dtrain doctor train@gpu-01 gpu-02:2222
   dtrain doctor --device cuda --index 1
   dtrain doctor --device wgpu --output my-gpu.json
+  dtrain doctor --device cuda --only products,attention
+  dtrain doctor --device cuda --only steps --model gpt2 --precision bf16 --steps 20
 
 With --device it trains small decoders on the device and on the host, compares losses and gradients,
 and measures training, matrix products, attention, copies and memory: some minutes. Ends with 4 where

@@ -12,7 +12,7 @@ mod trial;
 
 pub(crate) use checkpoint::{CheckpointCommand, PullArgs, VerifyArgs};
 pub(crate) use data::DataArgs;
-pub(crate) use doctor::{DeviceChoice, DoctorArgs};
+pub(crate) use doctor::{DeviceChoice, DoctorArgs, ModelChoice, PartChoice, PrecisionChoice};
 pub(crate) use export::{AttemptChoice, ExportArgs, ExportFormat};
 pub(crate) use model::{EvaluateArgs, ModelCommand, ModelExportArgs, ModelFormat, PredictArgs, SampleArgs};
 pub(crate) use recipe::{AddArgs, PublishArgs, RecipeCommand};

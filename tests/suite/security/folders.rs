@@ -98,7 +98,8 @@ fn settings_of_burn_in_a_folder_make_it_write_nothing() {
     let written = trap.folder().join("written");
     let sink = format!("level = 'full'\nfile = '{}'\nappend = true\n", written.display());
     for name in ["burn.toml", "Burn.toml"] {
-        trap.house.file(&format!("packed/{name}"), format!("[autodiff.logger]\n{sink}[fusion.logger]\n{sink}"));
+        trap.house
+            .file(&format!("packed/{name}"), format!("[autodiff.logger]\n{sink}[fusion.logger]\n{sink}"));
     }
     for name in ["cubecl.toml", "CubeCL.toml"] {
         let parts = ["compilation", "autotune", "profiling"].map(|part| format!("[{part}.logger]\n{sink}"));

@@ -5,12 +5,13 @@
 
 mod parity;
 mod speed;
+mod steps;
 mod training;
 
 use crate::device;
 use crate::entry::guarded;
 use burn::tensor::{Device, FloatDType};
-use dtrain_protocol::device_check::{Fault, Tuning};
+use dtrain_protocol::device_check::{Fault, NcclCall, Part, StepsRequest, Tuning};
 use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceNews, DeviceRequest, Failure};
 use dtrain_recipes::Precision;
 use std::time::Instant;
@@ -42,17 +43,25 @@ pub(crate) fn examine(request: &DeviceRequest, tell: &mut dyn FnMut(DeviceNews))
         cubecl: CUBECL.to_owned(),
         tuning: None,
         precisions: precisions(&device),
+        parts: request.parts.clone(),
         parity: Vec::new(),
         training: Vec::new(),
         products: Vec::new(),
         attention: Vec::new(),
         copies: Vec::new(),
         links: Vec::new(),
+        steps: None,
+        nccl: Vec::new(),
         faults: Vec::new(),
     };
     let mut check = Check { device, found, tell };
     check.told();
-    check.all();
+    for part in Part::USUAL.into_iter().chain([Part::Steps, Part::Nccl]) {
+        if request.parts.contains(&part) {
+            check.each(part, &request.steps);
+            check.told();
+        }
+    }
     Ok(())
 }
 
@@ -79,45 +88,88 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    fn all(&mut self) {
+    /// What `part` names, once for each precision or family.
+    fn each(&mut self, part: Part, steps: &StepsRequest) {
         let (device, kind, memory) = (self.device.clone(), self.found.device, self.found.memory_bytes);
-        let precisions = self.found.precisions.clone();
-        // Gradients of the first family in f32 come first: where those are wrong, nothing else counts.
-        for precision in precisions.clone() {
+        let index = self.found.index;
+        match part {
+            Part::Parity => self.parity(&device, kind),
+            Part::Training => self.training(&device, memory),
+            Part::Products => {
+                for precision in self.found.precisions.clone() {
+                    let part = format!("matrix products in {}", precision.word());
+                    let found = self.part(&part, || speed::products(precision, &device, memory));
+                    self.found.products.extend(found.into_iter().flatten());
+                    self.told();
+                }
+            }
+            Part::Attention => {
+                for precision in self.found.precisions.clone() {
+                    let part = format!("attention in {}", precision.word());
+                    let found = self.part(&part, || speed::attention(precision, &device, memory));
+                    self.found.attention.extend(found.into_iter().flatten());
+                    self.told();
+                }
+            }
+            // The host has nothing to copy to.
+            Part::Copies | Part::Links if kind == DeviceKind::Cpu => {}
+            Part::Copies => {
+                let found = self.part("copies between host and device", || speed::copies(&device));
+                self.found.copies.extend(found.into_iter().flatten());
+            }
+            Part::Links => {
+                let found = self.part("copies between devices", || speed::links(kind, index, &device));
+                self.found.links.extend(found.into_iter().flatten());
+            }
+            Part::Steps => self.steps(steps, &device, kind),
+            Part::Nccl => {
+                let found = self.part("NCCL with one rank", || nccl(kind, index, &device));
+                self.found.nccl.extend(found.into_iter().flatten());
+            }
+        }
+    }
+
+    /// Gradients of the first family in f32 come first: where those are wrong, nothing else counts.
+    fn parity(&mut self, device: &Device, kind: DeviceKind) {
+        for precision in self.found.precisions.clone() {
             for family in parity::FAMILIES {
                 let part = format!("comparing {family} in {} with the host", precision.word());
-                let found = self.part(&part, || parity::compare(family, precision, kind, &device));
+                let found = self.part(&part, || parity::compare(family, precision, kind, device));
                 self.found.parity.extend(found);
                 self.told();
             }
         }
-        let size = self.part("choosing a decoder", || training::size(&device, memory)).unwrap_or(0);
-        for precision in precisions.clone() {
+    }
+
+    fn training(&mut self, device: &Device, memory: u64) {
+        let size = self.part("choosing a decoder", || training::size(device, memory)).unwrap_or(0);
+        for precision in self.found.precisions.clone() {
             let part = format!("training in {}", precision.word());
-            let found = self.part(&part, || training::measure(size, precision, &device));
+            let found = self.part(&part, || training::measure(size, precision, device));
             self.found.training.extend(found);
             self.told();
         }
-        for precision in precisions.clone() {
-            let part = format!("matrix products in {}", precision.word());
-            let found = self.part(&part, || speed::products(precision, &device, memory));
-            self.found.products.extend(found.into_iter().flatten());
-            self.told();
+    }
+
+    /// Every step is told as soon as it is taken.
+    fn steps(&mut self, request: &StepsRequest, device: &Device, kind: DeviceKind) {
+        let precisions = &self.found.precisions;
+        let usual = if precisions.contains(&Precision::Bf16) { Precision::Bf16 } else { Precision::F32 };
+        let precision = request.precision.unwrap_or(usual);
+        let Self { found, tell, .. } = self;
+        let part = format!("steps in {}", precision.word());
+        tell(DeviceNews::Doing(part.clone()));
+        let index = found.index;
+        let done = guarded(|| {
+            let profiled = request.is_profiled.then_some((kind, index));
+            steps::take(request, precision, device, profiled, &mut |series| {
+                found.steps = Some(series.clone());
+                tell(DeviceNews::Found(Box::new(found.clone())));
+            })
+        });
+        if let Err(failure) = done {
+            found.faults.push(Fault { part, reason: failure.to_string() });
         }
-        for precision in precisions {
-            let part = format!("attention in {}", precision.word());
-            let found = self.part(&part, || speed::attention(precision, &device, memory));
-            self.found.attention.extend(found.into_iter().flatten());
-            self.told();
-        }
-        if kind != DeviceKind::Cpu {
-            let found = self.part("copies between host and device", || speed::copies(&device));
-            self.found.copies.extend(found.into_iter().flatten());
-            let index = self.found.index;
-            let found = self.part("copies between devices", || speed::links(kind, index, &device));
-            self.found.links.extend(found.into_iter().flatten());
-        }
-        self.told();
     }
 
     /// One part of the work; `None` where it failed, which is noted.
@@ -170,6 +222,21 @@ fn finite(value: f64) -> f64 {
     if value.is_finite() { value } else { f64::MAX }
 }
 
+/// Every call of NCCL with one rank.
+fn nccl(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec<NcclCall>, Failure> {
+    if kind != DeviceKind::Cuda {
+        return Err(Failure::Other("NCCL is for CUDA devices".to_owned()));
+    }
+    #[cfg(feature = "cuda")]
+    return crate::comm::nccl::single::calls(index, device)
+        .map_err(|error| Failure::Other(error.to_string()));
+    #[cfg(not(feature = "cuda"))]
+    {
+        let _ = (index, device);
+        Err(Failure::Other("this program was built without the backend cuda".to_owned()))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -180,6 +247,47 @@ mod tests {
         for (name, version) in [("burn", BURN), ("cubecl", CUBECL)] {
             assert!(lock.contains(&format!("name = \"{name}\"\nversion = \"{version}\"")), "{name}");
         }
+    }
+
+    /// The news of an examination of the host.
+    fn news(parts: &[Part], steps: StepsRequest) -> Vec<DeviceNews> {
+        let placement = dtrain_protocol::Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 };
+        let mut news = Vec::new();
+        let request = DeviceRequest { placement, parts: parts.to_vec(), steps };
+        examine(&request, &mut |one| news.push(one)).unwrap();
+        news
+    }
+
+    fn two_steps() -> StepsRequest {
+        let model = dtrain_protocol::device_check::StepsModel::Tiny;
+        StepsRequest { model, precision: None, batch: None, count: 2, is_profiled: true }
+    }
+
+    #[test]
+    fn only_what_is_asked_for_is_done_and_a_step_is_told_when_it_is_taken() {
+        let news = news(&[Part::Steps], two_steps());
+        let doing: Vec<_> = news.iter().filter(|one| matches!(one, DeviceNews::Doing(_))).collect();
+        assert_eq!(doing, [&DeviceNews::Doing("steps in bf16".into())]);
+        let found: Vec<_> = news
+            .iter()
+            .filter_map(|one| match one {
+                DeviceNews::Found(found) => Some(found),
+                _ => None,
+            })
+            .collect();
+        let steps = |found: &DeviceFindings| found.steps.as_ref().map_or(0, |steps| steps.series.len());
+        let counts: Vec<_> = found.iter().map(|found| steps(found)).collect();
+        assert_eq!(counts, [0, 1, 2, 2], "{news:?}");
+        let last = found.last().unwrap();
+        assert!(last.agrees() && last.parity.is_empty(), "nobody asked for a comparison: {last:?}");
+    }
+
+    #[test]
+    fn a_part_that_the_device_lacks_is_a_fault() {
+        let news = news(&[Part::Nccl, Part::Links], two_steps());
+        let Some(DeviceNews::Found(found)) = news.last() else { panic!("{news:?}") };
+        assert_eq!(found.faults.len(), 1, "{found:?}");
+        assert!(found.faults[0].reason.contains("NCCL is for CUDA devices") && !found.agrees());
     }
 
     #[test]
@@ -199,12 +307,15 @@ mod tests {
             cubecl: String::new(),
             tuning: None,
             precisions: Vec::new(),
+            parts: Part::USUAL.to_vec(),
             parity: Vec::new(),
             training: Vec::new(),
             products: Vec::new(),
             attention: Vec::new(),
             copies: Vec::new(),
             links: Vec::new(),
+            steps: None,
+            nccl: Vec::new(),
             faults: Vec::new(),
         };
         let mut tell = |one| news.push(one);

@@ -57,7 +57,7 @@ pub(super) fn llama(layers: u32, hidden: u32, heads: u32, ffn: u32, vocab: u32, 
 }
 
 /// The decoders that may be trained, each with the sequences of a step.
-fn sizes() -> [(Decoder, u32); 4] {
+pub(super) fn sizes() -> [(Decoder, u32); 4] {
     [
         (llama(2, 64, 4, 192, 256, 64), 4),
         (llama(4, 256, 4, 768, 2048, 256), 4),

@@ -85,7 +85,7 @@ struct HostsReport {
 /// Checks this machine, or a device of it, or, where hosts are named, those over SSH.
 pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Outcome {
     match args.device {
-        Some(choice) => device::run(context, choice, args.index, args.output.as_deref()),
+        Some(choice) => device::run(context, choice, args),
         None if args.hosts.is_empty() => this_machine(context),
         None => over_ssh(context, &args.hosts),
     }

@@ -12,6 +12,8 @@
 
 #![expect(unsafe_code, reason = "NCCL is a C library, and reads the memory of a device by its address")]
 
+pub(crate) mod single;
+
 mod library;
 mod memory;
 

@@ -2,11 +2,13 @@
 //!
 //! The device is opened by a child alone, as in training: a driver that takes its process down leaves what was found before.
 
+mod asked;
 mod child;
 mod page;
+mod series;
 
 use super::gpu;
-use crate::args::DeviceChoice;
+use crate::args::{DeviceChoice, DoctorArgs};
 use crate::context::Context;
 use crate::failure::{Exit, Failure, Outcome};
 use crate::output::{document, word};
@@ -43,11 +45,14 @@ struct Document<'a> {
 }
 
 /// Examines a device.
-pub(super) fn run(context: &Context, choice: DeviceChoice, index: u32, output: Option<&Path>) -> Outcome {
-    let kind = kind(choice)?;
+pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) -> Outcome {
+    let (parts, steps) = (asked::parts(&args.only), asked::steps(args)?);
+    let (kind, index) = (kind(choice)?, args.index);
     device::find(kind, index).map_err(|error| refusal(&error))?;
-    let file = output
-        .map_or_else(|| PathBuf::from(format!("dtrain-device-{}-{index}.json", kind.word())), Path::to_owned);
+    let file = args
+        .output
+        .clone()
+        .unwrap_or_else(|| PathBuf::from(format!("dtrain-device-{}-{index}.json", kind.word())));
     let is_new = !file.exists();
     // Said now rather than after minutes.
     let opened = File::options().append(true).create(true).open(&file);
@@ -57,7 +62,7 @@ pub(super) fn run(context: &Context, choice: DeviceChoice, index: u32, output: O
     let host = host_facts(Vec::new());
     let placement = Placement { host: 0, device: kind, index, threads: host.cores };
     let Heard { findings, failure, is_interrupted } =
-        child::examine(context.out, &DeviceRequest { placement })?;
+        child::examine(context.out, &DeviceRequest { placement, parts, steps })?;
     let Some(findings) = findings else {
         if is_new {
             // It is empty.
@@ -191,7 +196,13 @@ fn judged(findings: &DeviceFindings, file: &Path) -> Outcome {
         let causes = findings.faults.iter().map(|fault| format!("{}: {}", fault.part, fault.reason));
         return Err(causes.fold(failure, Failure::cause).hint(hint));
     }
-    if findings.parity.is_empty() {
+    let wrong: Vec<String> =
+        findings.nccl.iter().filter(|call| !call.agrees).map(series::difference).collect();
+    if !wrong.is_empty() {
+        let failure = Failure::new(Exit::Preflight, format!("NCCL with one rank is wrong on {device}"));
+        return Err(wrong.into_iter().fold(failure, Failure::cause).hint(hint));
+    }
+    if !findings.is_compared() {
         return Err(Failure::new(Exit::Preflight, format!("nothing was compared on {device}")).hint(hint));
     }
     Ok(Exit::Done)
@@ -201,7 +212,7 @@ fn judged(findings: &DeviceFindings, file: &Path) -> Outcome {
 mod tests {
     use super::*;
     use crate::output::Paint;
-    use dtrain_protocol::device_check::{Fault, Parity};
+    use dtrain_protocol::device_check::{Fault, NcclCall, Parity, Part};
     use dtrain_recipes::Precision;
 
     #[test]
@@ -223,8 +234,21 @@ mod tests {
         failed.faults.push(Fault { part: "attention in f16".into(), reason: "no such kernel".into() });
         let (exit, words) = told(&failed);
         assert!(exit == Exit::Preflight && words.contains("attention in f16: no such kernel"), "{words}");
-        let (exit, _) = told(&DeviceFindings { parity: Vec::new(), ..found });
-        assert_eq!(exit, Exit::Preflight, "who compared nothing knows nothing");
+        let refused = NcclCall {
+            call: "all-gather".into(),
+            values: 3,
+            seconds: 0.1,
+            agrees: false,
+            detail: Some("value 1 is 0, not 1".into()),
+        };
+        let (exit, words) = told(&DeviceFindings { nccl: vec![refused], ..found.clone() });
+        assert!(exit == Exit::Preflight && words.contains("all-gather: value 1 is 0, not 1"), "{words}");
+        let nothing = DeviceFindings { parity: Vec::new(), ..found };
+        assert_eq!(told(&nothing).0, Exit::Preflight, "who compared nothing knows nothing");
+        assert!(!nothing.agrees());
+        let elsewhere = DeviceFindings { parts: vec![Part::Products], ..nothing };
+        assert_eq!(judged(&elsewhere, file).map_err(|failure| failure.exit()), Ok(Exit::Done));
+        assert!(elsewhere.agrees(), "nobody asked for a comparison");
         assert_eq!(Precision::Bf16.word(), "bf16");
     }
 

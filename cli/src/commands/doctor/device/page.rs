@@ -1,5 +1,6 @@
 //! What was found of a device, as people read it.
 
+use super::series;
 use crate::render::number::{count, counted, seconds, whole};
 use crate::render::table::{Column, Style, Text, Tone, table};
 use dtrain_protocol::DeviceFindings;
@@ -22,6 +23,10 @@ pub(super) fn page(found: &DeviceFindings, style: Style) -> String {
     section("matrix products: operations a second", products(&found.products, style));
     section(&heads(&found.attention), attention(&found.attention, style));
     section("copies through the memory of the host", copies(found, style));
+    if let Some(steps) = &found.steps {
+        section(&series::title(steps), series::steps(steps, style));
+    }
+    section("NCCL with one rank", series::nccl(&found.nccl, style));
     let faults = found.faults.iter().map(|fault| format!("{}: {}\n", fault.part, fault.reason));
     section("failed", faults.collect());
     page
@@ -74,11 +79,11 @@ fn share(value: f64) -> String {
     if value >= f64::MAX { "not a number".to_owned() } else { format!("{value:.1e}") }
 }
 
-fn left(title: &'static str) -> Column {
+pub(super) fn left(title: &'static str) -> Column {
     Column { title: Cow::Borrowed(title), is_right: false, rank: 9, least: None }
 }
 
-fn right(title: impl Into<Cow<'static, str>>) -> Column {
+pub(super) fn right(title: impl Into<Cow<'static, str>>) -> Column {
     Column { title: title.into(), is_right: true, rank: 9, least: None }
 }
 
@@ -248,7 +253,7 @@ pub(super) mod tests {
     use super::*;
     use crate::output::Paint;
     use dtrain_protocol::DeviceKind;
-    use dtrain_protocol::device_check::{CopySpeed, LinkSpeed};
+    use dtrain_protocol::device_check::{CopySpeed, LinkSpeed, Part};
 
     /// A device that agrees with the host.
     pub(in super::super) fn findings() -> DeviceFindings {
@@ -278,6 +283,7 @@ pub(super) mod tests {
             cubecl: "0.2".into(),
             tuning: None,
             precisions: vec![Precision::F32, Precision::F16],
+            parts: Part::USUAL.to_vec(),
             parity: vec![parity],
             training: Vec::new(),
             products: vec![
@@ -296,6 +302,8 @@ pub(super) mod tests {
             }],
             copies: vec![CopySpeed { bytes: 1 << 20, to_device: 1.5, to_host: 2.5 }],
             links: vec![LinkSpeed { to: 1, bytes: 64 << 20, speed: 0.7 }],
+            steps: None,
+            nccl: Vec::new(),
             faults: Vec::new(),
         }
     }

@@ -1,0 +1,90 @@
+//! What the arguments ask of the examination of a device.
+
+use crate::args::{DoctorArgs, ModelChoice, PartChoice, PrecisionChoice};
+use crate::failure::{Exit, Failure};
+use dtrain_protocol::device_check::{Part, StepsModel, StepsRequest};
+use dtrain_recipes::Precision;
+
+/// The parts to do; the usual ones where none is named.
+pub(super) fn parts(only: &[PartChoice]) -> Vec<Part> {
+    if only.is_empty() { Part::USUAL.to_vec() } else { only.iter().map(|choice| part(*choice)).collect() }
+}
+
+fn part(choice: PartChoice) -> Part {
+    match choice {
+        PartChoice::Parity => Part::Parity,
+        PartChoice::Training => Part::Training,
+        PartChoice::Products => Part::Products,
+        PartChoice::Attention => Part::Attention,
+        PartChoice::Copies => Part::Copies,
+        PartChoice::Links => Part::Links,
+        PartChoice::Steps => Part::Steps,
+        PartChoice::Nccl => Part::Nccl,
+    }
+}
+
+/// The training that the part `steps` is; an `Err` where it is described and not asked for.
+pub(super) fn steps(args: &DoctorArgs) -> Result<StepsRequest, Failure> {
+    let is_described = args.precision.is_some() || args.batch.is_some() || args.profile;
+    if is_described && !args.only.contains(&PartChoice::Steps) {
+        let what = "--precision, --batch and --profile are about `--only steps`";
+        return Err(Failure::new(Exit::Usage, what)
+            .hint("`dtrain doctor --device cuda --only steps --model gpt2 --precision bf16`"));
+    }
+    Ok(StepsRequest {
+        model: match args.model {
+            ModelChoice::Tiny => StepsModel::Tiny,
+            ModelChoice::Gpt2 => StepsModel::Gpt2,
+            ModelChoice::Llama1b => StepsModel::Llama1b,
+        },
+        precision: args.precision.map(|choice| match choice {
+            PrecisionChoice::F32 => Precision::F32,
+            PrecisionChoice::Bf16 => Precision::Bf16,
+            PrecisionChoice::F16 => Precision::F16,
+        }),
+        batch: args.batch,
+        count: args.steps,
+        is_profiled: args.profile,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::args::DeviceChoice;
+
+    fn args(only: Vec<PartChoice>) -> DoctorArgs {
+        DoctorArgs {
+            hosts: Vec::new(),
+            device: Some(DeviceChoice::Cpu),
+            index: 0,
+            output: None,
+            only,
+            model: ModelChoice::Tiny,
+            precision: None,
+            steps: 3,
+            batch: None,
+            profile: false,
+        }
+    }
+
+    #[test]
+    fn every_part_can_be_asked_for_alone_and_most_are_usual() {
+        assert_eq!(parts(&[]), Part::USUAL);
+        assert_eq!(parts(&[PartChoice::Nccl, PartChoice::Parity]), [Part::Nccl, Part::Parity]);
+        let all = <PartChoice as clap::ValueEnum>::value_variants();
+        let mut each = parts(all);
+        each.dedup();
+        assert_eq!(each.len(), all.len(), "no two choices are the same part");
+    }
+
+    #[test]
+    fn a_training_that_is_described_must_be_asked_for() {
+        let asked = DoctorArgs { batch: Some(2), ..args(vec![PartChoice::Steps]) };
+        let request = steps(&asked).expect("it is asked for");
+        assert_eq!((request.model, request.batch, request.count), (StepsModel::Tiny, Some(2), 3));
+        let other = DoctorArgs { batch: Some(2), ..args(vec![PartChoice::Parity]) };
+        assert_eq!(steps(&other).expect_err("it is refused").exit(), Exit::Usage);
+        assert!(steps(&args(Vec::new())).is_ok());
+    }
+}
