@@ -107,7 +107,7 @@ mod tests {
         };
         let read = || {
             // 8 GiB: lengths of bindings are counted in 32 bits.
-            drop(Tensor::<1>::empty([1 << 31], &device).into_data());
+            drop(Tensor::<1>::empty([1_usize << 31], &device).into_data());
             Ok(())
         };
         let failure = crate::entry::guarded(read).expect_err("no binding is that long");

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ops::tests::gpu;
-use crate::ops::{Implementation, cross_entropy, inject};
+use crate::ops::{Implementation, cross_entropy, inject, product};
 use burn::tensor::TensorData;
 use cubecl::server::Handle;
 use std::fs;
@@ -101,11 +101,8 @@ fn lengths_that_32_bits_do_not_count_are_indexed_with_64() {
 fn the_indices_of_every_kernel_are_as_wide_as_its_tensors_need() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/ops/device");
     let mut kernels = 0;
-    for file in fs::read_dir(folder).unwrap() {
-        let path = file.unwrap().path();
-        if path.ends_with("tests.rs") {
-            continue;
-        }
+    let files = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    for path in files.filter(|path| path.is_file() && !path.ends_with("tests.rs")) {
         for line in fs::read_to_string(&path).unwrap().lines().filter(|line| line.contains("#[cube(launch")) {
             assert_eq!(line.trim(), "#[cube(launch, address_type = \"dynamic\")]", "{}", path.display());
             kernels += 1;
@@ -136,6 +133,38 @@ fn rows_lie_evenly_or_not() {
     }
 }
 
+/// What burn does with tensors whose rows have room behind them, as far as operations here rely on it. It relies on rows that begin at
+/// multiples of 16 bytes, as CUDA's do: with others, its copies of tensors that were reshaped are wrong.
+#[test]
+fn burn_reads_rows_with_room_behind_them() {
+    let Some(device) = gpu() else { return };
+    let [wanted, found] = [0, 8].map(|room| {
+        let tensor =
+            || Tensor::<3>::from_primitive::<Cube>(spaced(&device, &made(1, 2 * 9 * 24), [2, 9, 24], room));
+        let heads = tensor().reshape([2, 9, 4, 6]);
+        let swapped = heads.clone().swap_dims(1, 2);
+        let grouped = swapped.clone().reshape([4, 18, 6]);
+        let other = Tensor::<3>::from_data(TensorData::new(made(2, 4 * 6 * 9), [4, 6, 9]), &device);
+        let left = product(grouped.clone(), other.clone());
+        let right = product(other.transpose().reshape([2, 9, 12]).swap_dims(1, 2), tensor());
+        [
+            ("reshape", flat(heads)),
+            ("swap", flat(swapped)),
+            ("group", flat(grouped)),
+            ("left", flat(left)),
+            ("right", flat(right)),
+            ("add", flat(tensor() + 1.0)),
+            ("sum", flat(tensor().sum_dim(1))),
+            ("cast", flat(tensor().cast(FloatDType::F16))),
+        ]
+    });
+    for ((name, found), (_, wanted)) in found.iter().zip(&wanted) {
+        let (largest, difference) = apart(found, wanted);
+        println!("{name}: {difference} of {largest}");
+        assert!(difference < 1e-5 * largest, "{name}: {difference} of {largest}");
+    }
+}
+
 /// On CUDA rows of odd widths have room behind them; here the room is made by hand.
 #[test]
 fn room_behind_rows_is_neither_read_nor_copied_away() {
@@ -158,7 +187,7 @@ fn room_behind_rows_is_neither_read_nor_copied_away() {
         ("projection", Box::new(project)),
     ];
     for (name, operation) in operations {
-        let [wanted, found] = [0, 5].map(|room| {
+        let [wanted, found] = [0, 8].map(|room| {
             let x = spaced(&device, &made(1, 2 * 9 * 48), [2, 9, 48], room);
             let x = Tensor::<3>::from_primitive::<Cube>(x).autodiff().require_grad();
             let y = operation(x.clone());
