@@ -37,13 +37,42 @@ pub(crate) fn folder() -> Option<PathBuf> {
     Some(crate::files::cache_folder()?.join(NAME).join(host.chars().map(plain).collect::<String>()))
 }
 
-/// How long a process may choose kernels for the products of `device`: not at all for a software device, unless [`TUNING_SECONDS`] says so.
-pub(crate) fn tuning_limit(device: &Device) -> Duration {
-    let named = std::env::var(TUNING_SECONDS).ok().and_then(|text| text.trim().parse::<f64>().ok());
-    let named = named.filter(|seconds| seconds.is_finite() && *seconds >= 0.0);
-    let seconds = named.unwrap_or(if is_software(device) { 0.0 } else { DEFAULT_SECONDS });
-    // A day is as good as any longer time.
-    Duration::from_secs_f64(seconds.min(86_400.0))
+/// How long a process may choose kernels for the products of a device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limit {
+    /// For all products.
+    pub(crate) whole: Duration,
+    /// For one product.
+    pub(crate) each: Duration,
+}
+
+impl Limit {
+    /// Part of the whole time that one product may take where nobody says otherwise.
+    const SHARE: f64 = 10.0;
+
+    /// That of `device`: no time for a software device, unless [`TUNING_SECONDS`] says so.
+    pub(crate) fn of(device: &Device) -> Self {
+        let named = std::env::var(TUNING_SECONDS).ok().and_then(|text| Self::parse(&text));
+        named.unwrap_or_else(|| Self::seconds(if is_software(device) { 0.0 } else { DEFAULT_SECONDS }, None))
+    }
+
+    /// `60` is a minute for all products; `60/20` is a minute, of which one product may take 20 seconds.
+    fn parse(text: &str) -> Option<Self> {
+        let seconds = |text: &str| {
+            let seconds = text.trim().parse::<f64>().ok()?;
+            (seconds.is_finite() && seconds >= 0.0).then_some(seconds)
+        };
+        match text.split_once('/') {
+            Some((whole, each)) => Some(Self::seconds(seconds(whole)?, Some(seconds(each)?))),
+            None => Some(Self::seconds(seconds(text)?, None)),
+        }
+    }
+
+    fn seconds(whole: f64, each: Option<f64>) -> Self {
+        // A day is as good as any longer time.
+        let duration = |seconds: f64| Duration::from_secs_f64(seconds.min(86_400.0));
+        Self { whole: duration(whole), each: duration(each.unwrap_or(whole / Self::SHARE)) }
+    }
 }
 
 /// Makes CubeCL keep compiled kernels in [`folder`]. To be called before the first device is opened; later calls change nothing.
@@ -71,5 +100,23 @@ fn begin_anew(folder: &Path) {
     let database = folder.join(NAME).with_extension(cubecl::environment::EXTENSION);
     if fs::metadata(&database).is_ok_and(|found| found.len() > LARGEST) {
         drop(fs::remove_file(database));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_for_choosing_kernels_is_one_number_or_two() {
+        let limit =
+            |text| Limit::parse(text).map(|limit| [limit.whole, limit.each].map(|time| time.as_secs_f64()));
+        assert_eq!(limit("60"), Some([60.0, 6.0]));
+        assert_eq!(limit(" 400/390 "), Some([400.0, 390.0]));
+        assert_eq!(limit("0"), Some([0.0, 0.0]));
+        assert_eq!(limit("1e99"), Some([86_400.0, 86_400.0]));
+        for text in ["", "-1", "much", "60/", "60/x", "inf"] {
+            assert_eq!(limit(text), None, "{text}");
+        }
     }
 }

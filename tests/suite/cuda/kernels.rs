@@ -43,12 +43,12 @@ fn table(house: &House) -> Table {
 
 impl Device {
     /// Trains the tiny recipe, and chooses kernels for at most so many seconds; what the driver counted, and the log.
-    fn tuned(&self, house: &House, settings: &[&str], seconds: u32) -> (Vec<Calls>, String) {
+    fn tuned(&self, house: &House, settings: &[&str], seconds: &str) -> (Vec<Calls>, String) {
         let counts = house.file("counts", "");
         let mut command = self.command(house, "run", settings, STEPS[0]);
         let output = command
             .env("STAND_IN_COUNTS", &counts)
-            .env("DTRAIN_TUNING_SECONDS", seconds.to_string())
+            .env("DTRAIN_TUNING_SECONDS", seconds)
             .output()
             .expect("the program starts");
         assert!(output.status.success(), "{command:?}: {}", words(&output));
@@ -61,46 +61,46 @@ impl Device {
     }
 }
 
-/// Ampere, Hopper and Blackwell, for which other instructions are compiled: every kernel of a training, and every candidate for its
-/// matrix products. Prints how many of each kernel were compiled, how many failed and how, and the seconds.
+/// Seconds for choosing kernels, and how many of them one product may take: enough for all candidates of the first product.
+const ALL_OF_ONE: &str = "1200/1190";
+
+/// Ampere, Hopper and Blackwell, for which other instructions are compiled: every kernel of a training. Whoever names this test also
+/// sees every candidate for a matrix product, with the seconds until it was compiled and had run, or why it was not.
 #[test]
 fn nvrtc_compiles_every_kernel_for_three_architectures() {
+    let is_whole = std::env::var_os("TESTS_NAMED").is_some_and(|names| names == "nvrtc");
     for capability in [80, 90, 100] {
         let Some(device) = Device::new(capability) else { return };
-        let house = House::default();
-        let (calls, _) = device.tuned(&house, &LLAMA, 3000);
+        let (calls, _) = device.tuned(&House::default(), &LLAMA, "0");
         let kernels = calls.iter().map(|calls| calls.kernels).max().unwrap_or(0);
+        println!("sm_{capability}: {kernels} kernels of a training");
         assert!(kernels > LEAST_KERNELS, "a training has more kernels than {kernels}");
-
-        // By the name of a kernel: products, failures, and seconds until it was compiled and had run.
-        let mut all = BTreeMap::<String, (u32, Vec<String>, f64)>::new();
-        let table = table(&house);
-        for (product, choice) in &table.products {
-            assert!(choice.is_complete, "there was time for all: {product}: {choice:?}");
-            assert!(!choice.kernel.is_empty(), "{product} has a kernel: {choice:?}");
-            for tried in &choice.tried {
-                let kernel = all.entry(tried.kernel.clone()).or_default();
-                kernel.0 += 1;
-                kernel.1.extend(tried.error.clone());
-                kernel.2 += tried.first_seconds;
-            }
+        if is_whole {
+            println!("{}", candidates(&device));
         }
-        let seconds: f64 = all.values().map(|(.., seconds)| seconds).sum();
-        let failed: usize = all.values().map(|(_, errors, _)| errors.len()).sum();
-        let tries: u32 = all.values().map(|(tries, ..)| tries).sum();
-        println!(
-            "sm_{capability}: {kernels} kernels loaded; {} products, {} candidates tried {tries} times, {failed} failures, {seconds:.1} s",
-            table.products.len(),
-            all.len()
-        );
-        for (name, (products, errors, seconds)) in &all {
-            println!("  {name}: {products} products, {} failures, {seconds:.1} s", errors.len());
-            errors.iter().take(1).for_each(|error| println!("    {error}"));
-        }
-        let has = |part: &str| all.keys().any(|name| name.contains(part));
-        assert!(has("mma") && has("ordered") && has("specialized"), "tensor cores are tried: {all:?}");
-        assert_eq!(has("tma"), capability >= 90, "the tensor memory accelerator came with Hopper: {all:?}");
     }
+}
+
+/// What became of each candidate for the first matrix product of a training.
+fn candidates(device: &Device) -> String {
+    let house = House::default();
+    device.tuned(&house, &LLAMA, ALL_OF_ONE);
+    let table = table(&house);
+    let most = table.products.iter().max_by_key(|(_, choice)| choice.tried.len());
+    let (product, choice) = most.expect("a training has matrix products");
+    assert!(choice.is_complete && !choice.kernel.is_empty(), "there was time for all: {product}: {choice:?}");
+    let has = |part: &str| choice.tried.iter().any(|tried| tried.kernel.contains(part));
+    assert!(has("mma") && has("ordered") && has("specialized"), "tensor cores are tried: {choice:?}");
+    let is_hopper = device.capability >= 90;
+    assert_eq!(has("tma"), is_hopper, "the tensor memory accelerator came with Hopper: {choice:?}");
+    let failed = choice.tried.iter().filter(|tried| tried.error.is_some()).count();
+    let seconds: f64 = choice.tried.iter().map(|tried| tried.first_seconds).sum();
+    let lines = choice.tried.iter().map(|Tried { kernel, first_seconds, error }| {
+        format!("\n  {kernel:<24} {first_seconds:6.1} s  {}", error.as_deref().unwrap_or("compiled"))
+    });
+    let count = choice.tried.len();
+    let head = format!("{count} candidates for {product}, {failed} failures, {seconds:.1} s");
+    format!("sm_{}: {head}{}", device.capability, lines.collect::<String>())
 }
 
 /// What one process compiles and chooses, the next one finds: it needs no compiler.
@@ -108,15 +108,15 @@ fn nvrtc_compiles_every_kernel_for_three_architectures() {
 fn a_second_process_compiles_and_chooses_nothing() {
     let Some(mut device) = Device::new(90) else { return };
     let house = House::default();
-    let (first, told) = device.tuned(&house, &LLAMA, 60);
-    assert!(told.contains("chooses kernels for matrix products for at most 60 s"), "{told}");
+    let (first, told) = device.tuned(&house, &LLAMA, "20");
+    assert!(told.contains("chooses kernels for matrix products for at most 20 s"), "{told}");
     let before =
         tables(&house).into_iter().map(|path| fs::read(path).expect("it is ours")).collect::<Vec<_>>();
     assert!(!table(&house).products.is_empty());
 
     fs::remove_file(device.driver.path().join("libnvrtc.so")).expect("it is ours");
     device.toolkit = device.driver.path().to_owned();
-    let (second, told) = device.tuned(&house, &LLAMA, 60);
+    let (second, told) = device.tuned(&house, &LLAMA, "20");
     assert!(!told.contains("chooses kernels"), "{told}");
     let after =
         tables(&house).into_iter().map(|path| fs::read(path).expect("it is ours")).collect::<Vec<_>>();
@@ -131,7 +131,7 @@ fn a_second_process_compiles_and_chooses_nothing() {
 fn a_short_limit_ends_the_choice_and_not_the_training() {
     let Some(device) = Device::new(80) else { return };
     let house = House::default();
-    let (_, told) = device.tuned(&house, &LLAMA, 1);
+    let (_, told) = device.tuned(&house, &LLAMA, "1");
     let table = table(&house);
     let tried: usize = table.products.values().map(|choice| choice.tried.len()).sum();
     let seconds: f64 =

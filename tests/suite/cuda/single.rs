@@ -7,6 +7,7 @@ use std::fs;
 use std::process::{Command, Output};
 
 /// Examines the stand-in; how it ended, what was found, and the names of the calls in their order.
+#[expect(clippy::print_stdout, reason = "a test that fails shows it")]
 fn examine(device: &Device, environment: &[(&str, &str)]) -> (Output, Value, Vec<String>) {
     let library = device.driver.path().join("libnccl.so.2");
     let compiled = Command::new("cc")

@@ -22,6 +22,7 @@ struct Script {
 
 impl Script {
     /// Runs it on a device with a program, and with PyTorch left out.
+    #[expect(clippy::print_stdout, reason = "a test that fails shows it")]
     fn run(house: &House, program: &Path, device: &str, more: &[&str]) -> Self {
         let mut script = Command::new(root().join("tests/gpu"));
         script.args(["--device", device, "--without-pytorch", "--output", "found", "--program"]).arg(program);

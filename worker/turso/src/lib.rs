@@ -143,7 +143,7 @@ impl Connection {
     /// Runs `PRAGMA`, and shows each row that it answers.
     pub fn pragma_query(&self, pragma: &str, mut show: impl FnMut(&Row) -> Result<()>) -> Ready<Result<()>> {
         let rows = self.rows(&format!("PRAGMA {pragma}"), ()).map_err(Error::from);
-        ready(rows.and_then(|rows| rows.0.map(|row| show(&row)).collect()))
+        ready(rows.and_then(|mut rows| rows.0.try_for_each(|row| show(&row))))
     }
 
     /// Begins a transaction, which is undone unless it is committed.
@@ -207,6 +207,7 @@ pub struct Rows(std::vec::IntoIter<Row>);
 
 impl Rows {
     /// The next row.
+    #[expect(clippy::should_implement_trait, reason = "the name is turso's")]
     pub fn next(&mut self) -> Ready<Result<Option<Row>>> {
         ready(Ok(self.0.next()))
     }

@@ -156,7 +156,7 @@ pub(super) fn softmax_of(scores: Values) -> Values {
             softmax::launch::<half::bf16>(client, cubes, cube, indices, own, count, t, stride, units);
         }
         DType::F16 => {
-            softmax::launch::<half::f16>(client, cubes, cube, indices, own, count, t, stride, units)
+            softmax::launch::<half::f16>(client, cubes, cube, indices, own, count, t, stride, units);
         }
         _ => softmax::launch::<f32>(client, cubes, cube, indices, own, count, t, stride, units),
     }

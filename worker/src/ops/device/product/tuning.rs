@@ -5,7 +5,7 @@ use super::problem::Problem;
 use super::table::{Choice, Kept, Table, Tried};
 use crate::device::TUNING_SECONDS;
 use crate::device_check::CUBECL;
-use crate::kernel_cache;
+use crate::kernel_cache::{self, Limit};
 use crate::ops::device::{Values, values};
 use burn::backend::Cube;
 use burn::tensor::{Device, FloatDType, Tensor};
@@ -18,9 +18,6 @@ use std::collections::HashMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
-
-/// Part of the whole time that one product may take.
-const SHARE: u32 = 10;
 
 /// Launches of a candidate that are timed.
 const LAUNCHES: usize = 3;
@@ -40,8 +37,7 @@ const FAILURES: usize = 2;
 /// What is known of the products of one device.
 #[derive(Default)]
 pub(super) struct Tuning {
-    /// How long kernels may be chosen in all.
-    limit: Duration,
+    limit: Limit,
     spent: Duration,
     table: Table,
     kept: Option<Kept>,
@@ -57,8 +53,8 @@ pub(super) struct Tuning {
 
 impl Tuning {
     pub(super) fn of(device: &Device) -> Self {
-        let limit = kernel_cache::tuning_limit(device);
-        let folder = kernel_cache::folder().filter(|_| limit > Duration::ZERO);
+        let limit = Limit::of(device);
+        let folder = kernel_cache::folder().filter(|_| limit.whole > Duration::ZERO);
         let identity = device.identity();
         let name = identity.map_or_else(String::new, |one| format!("{} {}", one.name, one.fingerprint));
         let opened = folder.as_deref().map(|folder| Self::with_table(folder, &name));
@@ -86,7 +82,7 @@ impl Tuning {
         let known = self.table.products.get(&problem.to_string()).and_then(|choice| named(&choice.kernel));
         let chosen = match known {
             Some(candidate) => Some(candidate),
-            None if self.spent < self.limit => self.tune::<D>(&problem, &lhs, &rhs),
+            None if self.spent < self.limit.whole => self.tune::<D>(&problem, &lhs, &rhs),
             None => self.similar(&problem),
         };
         let defaults = DEFAULTS.iter().filter_map(|name| named(name));
@@ -97,8 +93,8 @@ impl Tuning {
 
     /// What was found so far; `None` where kernels are not chosen.
     pub(super) fn report(&self) -> Option<device_check::Tuning> {
-        (self.limit > Duration::ZERO).then(|| device_check::Tuning {
-            limit_seconds: self.limit.as_secs_f64(),
+        (self.limit.whole > Duration::ZERO).then(|| device_check::Tuning {
+            limit_seconds: self.limit.whole.as_secs_f64(),
             seconds: self.spent.as_secs_f64(),
             tuned: self.tuned,
             known: u32::try_from(self.chosen.len()).unwrap_or(u32::MAX) - self.tuned - self.untuned,
@@ -109,14 +105,14 @@ impl Tuning {
 
     /// The kernel of the product that is most like this one.
     fn similar(&mut self, problem: &Problem) -> Option<Candidate> {
-        if self.limit == Duration::ZERO {
+        if self.limit.whole == Duration::ZERO {
             return None;
         }
         self.untuned += 1;
         if self.untuned == 1 {
             self.say(&format!(
                 "the {:.0} s for choosing kernels are over: other products take the kernel of a similar one; {} sets the time",
-                self.limit.as_secs_f64(),
+                self.limit.whole.as_secs_f64(),
                 TUNING_SECONDS
             ));
         }
@@ -131,13 +127,13 @@ impl Tuning {
                 self.folder.as_ref().map(|folder| format!(", and keeps them in {}", folder.display()));
             self.say(&format!(
                 "chooses kernels for matrix products for at most {:.0} s{}",
-                self.limit.as_secs_f64(),
+                self.limit.whole.as_secs_f64(),
                 place.unwrap_or_default()
             ));
         }
         self.tuned += 1;
         let (began, name) = (Instant::now(), problem.to_string());
-        let limit = (self.limit / SHARE).min(self.limit.saturating_sub(self.spent));
+        let limit = self.limit.each.min(self.limit.whole.saturating_sub(self.spent));
         let mut choice = Choice { is_complete: true, ..Choice::default() };
         let (mut best, mut wanted) = (None::<(Candidate, f64)>, None);
         for candidate in CANDIDATES {
@@ -405,7 +401,7 @@ mod tests {
         let [lhs, rhs] = factors(&device).remove(0);
         let wanted = lhs.clone().matmul(rhs.clone());
         let of_process = || Tuning {
-            limit: Duration::from_secs(600),
+            limit: Limit { whole: Duration::from_secs(600), each: Duration::from_secs(600) },
             folder: Some(folder.path().to_owned()),
             ..Tuning::with_table(folder.path(), "a device")
         };
@@ -429,7 +425,10 @@ mod tests {
     #[test]
     fn when_time_is_over_a_product_takes_the_kernel_of_a_similar_one() {
         let Some(device) = gpu() else { return };
-        let mut tuning = Tuning { limit: Duration::from_nanos(1), ..Tuning::of(&device) };
+        let mut tuning = Tuning {
+            limit: Limit { whole: Duration::from_nanos(1), ..Limit::default() },
+            ..Tuning::of(&device)
+        };
         let pair = |rows| [tensor(1, [1, rows, 40], &device), tensor(2, [1, 40, 24], &device)].map(values);
         let [lhs, rhs] = pair(20);
         drop(tuning.product::<3>(lhs, rhs));
