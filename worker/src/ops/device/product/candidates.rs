@@ -125,10 +125,9 @@ impl Candidate {
             SimpleTma { tile, .. } | SpecializedTma { tile } => {
                 problem.is_aligned() && has_tma() && has_tile(client, tile, problem)
             }
-            // Where tensor cores compute it, these cannot win.
-            Unit { .. } | DoubleUnit { .. } | Direct => {
-                !has_tile(client, Cmma, problem) || problem.is_small()
-            }
+            // Where tensor cores compute it, these cannot win, and NVRTC compiles some of them for a minute.
+            Unit { .. } | DoubleUnit { .. } => !has_tile(client, Cmma, problem),
+            Direct => !has_tile(client, Cmma, problem) || problem.is_small(),
             Naive => !has_tile(client, Cmma, problem) && problem.is_small(),
         }
     }
