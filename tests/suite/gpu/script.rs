@@ -66,7 +66,8 @@ impl Script {
 
 #[test]
 fn the_script_for_gpus_says_where_there_is_no_gpu() {
-    let script = Script::run(&House::default(), &program(), "cuda", &["--minutes", "1"]);
+    let house = House::default();
+    let script = Script::run(&house, &program(), "cuda", &["--minutes", "1"]);
     assert_eq!(script.code, Some(2), "{}", script.told);
     assert!(script.told.contains("tests/gpu: nothing was examined: "), "{}", script.told);
 }
@@ -75,7 +76,8 @@ fn the_script_for_gpus_says_where_there_is_no_gpu() {
 fn the_script_for_gpus_compares_and_measures_the_processor() {
     let parts = ["tiny", "nccl", "products", "two-ranks"];
     let more = ["--minutes", "2", "--only", &parts.join(",")];
-    let script = Script::run(&House::default(), &program(), "cpu", &more);
+    let house = House::default();
+    let script = Script::run(&house, &program(), "cpu", &more);
     assert_eq!(script.code, Some(0), "{}", script.told);
     script.is_whole(&parts);
     assert_eq!(script.verdict("machine"), "held");
@@ -102,7 +104,8 @@ fn the_script_for_gpus_examines_mesas_device() {
         return dtrain_skip::skip(reason);
     }
     let more = ["--minutes", "2", "--only", "tiny,attention"];
-    let script = Script::run(&House::default(), &program(), "wgpu", &more);
+    let house = House::default();
+    let script = Script::run(&house, &program(), "wgpu", &more);
     assert_eq!(script.code, Some(0), "{}", script.told);
     script.is_whole(&["machine", "tiny", "attention"]);
     assert!(script.page.contains("losses of 20 steps differ by"), "{}", script.page);
