@@ -78,12 +78,16 @@ impl Limit {
 /// Makes CubeCL keep compiled kernels in [`folder`]. To be called before the first device is opened; later calls change nothing.
 ///
 /// The files `cubecl.toml` and `burn.toml` of the folder that a program is started in are not read: they could make it write anywhere.
-pub(crate) fn keep() {
+///
+/// Each GPU of a host has a database of its own, `index` among them: its ranks start at the same time, and CubeCL deletes a kernel for a
+/// moment when it stores it under another name, and panics where it does not find what it stored.
+pub(crate) fn keep(index: usize) {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
         let mut config = CubeClRuntimeConfig::default().override_from_env();
         // Without the identity of a build, kernels of another one could be taken for its own.
-        let name = buildid::build_id().map(|id| format!("{NAME}-{}", &blake3::hash(id).to_hex()[..16]));
+        let name =
+            buildid::build_id().map(|id| format!("{NAME}-{}-{index}", &blake3::hash(id).to_hex()[..16]));
         let place = folder().zip(name).filter(|(folder, name)| is_writable(folder, name));
         config.compilation.cache = place.is_some();
         if let Some((folder, name)) = place {
