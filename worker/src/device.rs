@@ -56,6 +56,8 @@ pub fn open(placement: &Placement) -> Result<Device, DeviceError> {
         return Err(DeviceError::NotBuilt { device });
     }
     let index = placement.index as usize;
+    #[cfg(feature = "device")]
+    crate::kernel_cache::keep(index);
     let found = devices(placement.device, index + 1);
     let absent = DeviceError::Absent { device, wanted: placement.index, found: found.len() };
     found.into_iter().nth(index).ok_or(absent)
@@ -82,7 +84,7 @@ pub(crate) fn is_software(device: &Device) -> bool {
 fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
     #[cfg(feature = "device")]
     if kind != DeviceKind::Cpu {
-        crate::kernel_cache::keep();
+        crate::kernel_cache::keep(0);
     }
     match kind {
         DeviceKind::Cpu => Vec::new(),

@@ -6,7 +6,7 @@
 use crate::device::{KERNEL_CACHE, TUNING_SECONDS, is_software};
 use burn::tensor::Device;
 use cubecl::config::{CubeClRuntimeConfig, RuntimeConfig, cache::CacheConfig};
-use std::fs;
+use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -14,11 +14,11 @@ use std::time::Duration;
 /// Seconds for choosing kernels where nobody says otherwise.
 const DEFAULT_SECONDS: f64 = 60.0;
 
-/// Name of the database.
+/// What the names of databases begin with.
 const NAME: &str = "kernels";
 
-/// Bytes of a database that is begun anew: those of many builds.
-const LARGEST: u64 = 1 << 30;
+/// How long the database of a build that is not used any more is kept.
+const UNUSED: Duration = Duration::from_secs(30 * 86_400);
 
 /// The folder of kernels; `None` where none are kept.
 ///
@@ -78,28 +78,52 @@ impl Limit {
 /// Makes CubeCL keep compiled kernels in [`folder`]. To be called before the first device is opened; later calls change nothing.
 ///
 /// The files `cubecl.toml` and `burn.toml` of the folder that a program is started in are not read: they could make it write anywhere.
-pub(crate) fn keep() {
+///
+/// Each GPU of a host has a database of its own, `index` among them: its ranks start at the same time, and CubeCL deletes a kernel for a
+/// moment when it stores it under another name, and panics where it does not find what it stored.
+pub(crate) fn keep(index: usize) {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
         let mut config = CubeClRuntimeConfig::default().override_from_env();
         // Without the identity of a build, kernels of another one could be taken for its own.
-        let folder = folder().filter(|_| buildid::build_id().is_some());
-        let folder = folder.filter(|folder| crate::files::make_folder(folder).is_ok());
-        config.compilation.cache = folder.is_some();
-        NAME.clone_into(&mut config.environment.name);
-        if let Some(folder) = folder {
-            begin_anew(&folder);
+        let name =
+            buildid::build_id().map(|id| format!("{NAME}-{}-{index}", &blake3::hash(id).to_hex()[..16]));
+        let place = folder().zip(name).filter(|(folder, name)| is_writable(folder, name));
+        config.compilation.cache = place.is_some();
+        if let Some((folder, name)) = place {
+            remove_unused(&folder, &name);
+            config.environment.name = name;
             config.environment.path = CacheConfig::Directory(folder);
         }
         CubeClRuntimeConfig::try_set(config);
     });
 }
 
-/// Removes a database that has grown too large.
-fn begin_anew(folder: &Path) {
-    let database = folder.join(NAME).with_extension(cubecl::environment::EXTENSION);
-    if fs::metadata(&database).is_ok_and(|found| found.len() > LARGEST) {
-        drop(fs::remove_file(database));
+/// The file of the database of this name.
+fn database(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.{}", cubecl::environment::EXTENSION))
+}
+
+/// Whether a database in a folder, which is made, can be written: CubeCL relies on finding what it stored.
+fn is_writable(folder: &Path, name: &str) -> bool {
+    let opened = || {
+        crate::files::make_folder(folder)?;
+        crate::files::open_as(OpenOptions::new().append(true).create(true), &database(folder, name))
+    };
+    opened().is_ok()
+}
+
+/// Removes the databases of other builds that were not written for a long time.
+fn remove_unused(folder: &Path, own: &str) {
+    let own = database(folder, own);
+    for path in fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path()) {
+        let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+        let is_database = name.starts_with(NAME) && path.extension() == own.extension() && path != own;
+        let age =
+            fs::metadata(&path).and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
+        if is_database && age.is_some_and(|age| age > UNUSED) {
+            drop(fs::remove_file(path));
+        }
     }
 }
 

@@ -174,7 +174,7 @@ impl<'a> Judge<'a> {
         match self.space.pools[way.pool as usize].device {
             DeviceKind::Cpu => None,
             DeviceKind::Cuda => Some(Bytes(self.gpu_memory() / 4)),
-            DeviceKind::Wgpu => Some(Bytes(u32::MAX.into())),
+            DeviceKind::Wgpu => Some(Bytes(i32::MAX.unsigned_abs().into())),
         }
     }
 

@@ -40,15 +40,19 @@ pub fn prepare(command: &mut Command, device: DeviceKind) -> io::Result<()> {
     }
     let place = Place::here();
     let driver = driver_release();
-    let toolkit = Toolkit::with_driver(&place, driver.clone());
+    let mut toolkit = Toolkit::with_driver(&place, driver.clone());
     if toolkit.is_refused_by(driver.as_ref()) {
         // What the driver refuses now must not be found by a later process with another compiler.
         command.env("DTRAIN_KERNEL_CACHE", "off");
     }
-    let variables = toolkit
-        .environment(&place)
-        .map_err(|error| io::Error::new(error.kind(), format!("linking the parts of CUDA: {error}")))?;
-    command.envs(variables);
+    let variables = toolkit.environment(&place).or_else(|_| {
+        // Without a folder for links, GPUs do without NCCL, which is needed less than the others.
+        toolkit.nccl.taken = None;
+        toolkit.environment(&place)
+    });
+    let of_links =
+        |error: io::Error| io::Error::new(error.kind(), format!("linking the parts of CUDA: {error}"));
+    command.envs(variables.map_err(of_links)?);
     Ok(())
 }
 

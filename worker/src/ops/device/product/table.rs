@@ -17,8 +17,9 @@ const FORMAT: &str = "dtrain.products/1";
 /// What begins the name of a file that tells which kernel runs for the first time.
 const RUNNING: &str = "running-";
 
-/// Products after which a kernel that took processes down is left out for all of them.
-const CRASHES: usize = 2;
+/// Products after which a kernel that took processes down is left out for all of them. A process that is killed while it tries a
+/// kernel looks the same, so one is not enough.
+const CRASHES: usize = 3;
 
 /// What is known of the products of one kind of device.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -39,6 +40,8 @@ pub(super) struct Choice {
     pub(super) kernel: String,
     /// Whether all candidates were tried: not where time was over.
     pub(super) is_complete: bool,
+    /// The seconds that there were. With more, the other candidates are tried as well.
+    pub(super) limit_seconds: f64,
     /// Those that were tried, in their order.
     pub(super) tried: Vec<Tried>,
 }
@@ -71,7 +74,10 @@ impl Table {
     /// Takes what another table has and this one lacks.
     fn merge(&mut self, other: Self) {
         for (product, choice) in other.products {
-            self.products.entry(product).or_insert(choice);
+            let own = self.products.entry(product).or_default();
+            if own.tried.len() < choice.tried.len() {
+                *own = choice;
+            }
         }
         for (kernel, products) in other.crashes {
             self.crashes.entry(kernel).or_default().extend(products);
@@ -110,10 +116,12 @@ impl Kept {
 
     /// Writes what was found, with what other processes wrote meanwhile.
     pub(super) fn write(&self, table: &Table) -> io::Result<()> {
+        files::make_folder(self.path.parent().unwrap_or(Path::new(".")))?;
+        let lock = files::lock_file(&self.path.with_extension("lock"))?;
+        flock(&lock, FlockOperation::LockExclusive)?;
         let mut all = table.clone();
         all.merge(self.read());
         let new = self.path.with_extension(format!("new-{}", std::process::id()));
-        files::make_folder(self.path.parent().unwrap_or(Path::new(".")))?;
         let text = serde_json::to_vec_pretty(&all)?;
         fs::write(&new, text).and_then(|()| fs::rename(&new, &self.path)).inspect_err(|_| {
             drop(fs::remove_file(&new));
@@ -157,7 +165,8 @@ impl Kept {
             name.starts_with(RUNNING) && name.ends_with(self.stem())
         };
         let ended = entries.filter(is_of_table).filter_map(|path| {
-            let file = File::open(&path).ok()?;
+            // To be written: on a network file system only such a file can be locked.
+            let file = files::lock_file(&path).ok()?;
             flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
             let text = fs::read_to_string(&path).ok()?;
             let mut lines = text.lines().map(str::to_owned);
@@ -187,7 +196,7 @@ mod tests {
 
     fn choice(kernel: &str) -> Choice {
         let tried = vec![Tried { kernel: kernel.to_owned(), first_seconds: 0.5, ..Tried::default() }];
-        Choice { kernel: kernel.to_owned(), is_complete: true, tried }
+        Choice { kernel: kernel.to_owned(), is_complete: true, limit_seconds: 6.0, tried }
     }
 
     #[test]
@@ -221,7 +230,11 @@ mod tests {
         second.note("ordered", "b");
         drop(second);
         let (mut third, table) = Kept::open(folder.path(), "gpu", "0.11");
-        assert!(table.is_left_out("ordered", "c"), "twice is enough");
+        assert!(table.is_left_out("ordered", "b") && !table.is_left_out("ordered", "c"));
+        third.note("ordered", "c");
+        drop(third);
+        let (mut third, table) = Kept::open(folder.path(), "gpu", "0.11");
+        assert!(table.is_left_out("ordered", "d"), "three times are enough");
         // What ended well is remembered by nobody.
         third.note("unit", "a");
         third.note("", "");
@@ -229,6 +242,9 @@ mod tests {
         let (_, table) = Kept::open(folder.path(), "gpu", "0.11");
         assert!(!table.is_left_out("unit", "a"));
         let names = fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.file_name());
-        assert_eq!(names.collect::<Vec<_>>(), ["products-gpu.json"]);
+        assert_eq!(
+            names.collect::<BTreeSet<_>>(),
+            ["products-gpu.json", "products-gpu.lock"].map(Into::into).into()
+        );
     }
 }

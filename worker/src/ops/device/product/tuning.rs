@@ -2,9 +2,11 @@
 
 use super::candidates::{CANDIDATES, Candidate, DEFAULTS, named};
 use super::problem::Problem;
+use super::spoil;
 use super::table::{Choice, Kept, Table, Tried};
 use crate::device::TUNING_SECONDS;
 use crate::device_check::CUBECL;
+use crate::exhausted::exhausted;
 use crate::kernel_cache::{self, Limit};
 use crate::ops::device::{Values, values};
 use burn::backend::Cube;
@@ -79,15 +81,19 @@ impl Tuning {
                 return out;
             }
         }
-        let known = self.table.products.get(&problem.to_string()).and_then(|choice| named(&choice.kernel));
-        let chosen = match known {
-            Some(candidate) => Some(candidate),
-            None if self.spent < self.limit.whole => self.tune::<D>(&problem, &lhs, &rhs),
-            None => self.similar(&problem),
+        let known = self.table.products.get(&problem.to_string()).cloned();
+        let known = known.filter(|choice| named(&choice.kernel).is_some());
+        let has_time = self.spent < self.limit.whole;
+        let (chosen, is_final) = match known {
+            Some(choice) if !has_time || !self.can_go_on(&choice) => (named(&choice.kernel), true),
+            known if has_time => self.tune::<D>(&problem, &lhs, &rhs, known),
+            _ => (self.similar(&problem), true),
         };
         let defaults = DEFAULTS.iter().filter_map(|name| named(name));
         let (candidate, out) = first_that_runs(chosen.into_iter().chain(defaults), &problem, &lhs, &rhs);
-        self.chosen.insert(problem, candidate);
+        if is_final {
+            self.chosen.insert(problem, candidate);
+        }
         out
     }
 
@@ -97,10 +103,21 @@ impl Tuning {
             limit_seconds: self.limit.whole.as_secs_f64(),
             seconds: self.spent.as_secs_f64(),
             tuned: self.tuned,
-            known: u32::try_from(self.chosen.len()).unwrap_or(u32::MAX) - self.tuned - self.untuned,
+            known: self.known(),
             untuned: self.untuned,
             folder: self.folder.as_ref().map(|folder| folder.display().to_string()),
         })
+    }
+
+    /// Products whose kernel an earlier process chose.
+    fn known(&self) -> u32 {
+        let chosen = u32::try_from(self.chosen.len()).unwrap_or(u32::MAX);
+        chosen.saturating_sub(self.tuned + self.untuned)
+    }
+
+    /// Whether candidates are left that were not tried for want of time, and there is more time now.
+    fn can_go_on(&self, choice: &Choice) -> bool {
+        !choice.is_complete && self.limit.each.as_secs_f64() > 1.01 * choice.limit_seconds
     }
 
     /// The kernel of the product that is most like this one.
@@ -120,8 +137,15 @@ impl Tuning {
         near.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, kernel)| kernel)
     }
 
-    /// Tries candidates until time is over; `None` where no one works.
-    fn tune<const D: usize>(&mut self, problem: &Problem, lhs: &Values, rhs: &Values) -> Option<Candidate> {
+    /// Tries candidates until time is over, but for those that were tried before. The fastest, `None` where no one works; and whether
+    /// that holds for good: not where the product has values that are no numbers, with which no result can be compared.
+    fn tune<const D: usize>(
+        &mut self,
+        problem: &Problem,
+        lhs: &Values,
+        rhs: &Values,
+        known: Option<Choice>,
+    ) -> (Option<Candidate>, bool) {
         if self.tuned == 0 {
             let place =
                 self.folder.as_ref().map(|folder| format!(", and keeps them in {}", folder.display()));
@@ -134,9 +158,22 @@ impl Tuning {
         self.tuned += 1;
         let (began, name) = (Instant::now(), problem.to_string());
         let limit = self.limit.each.min(self.limit.whole.saturating_sub(self.spent));
-        let mut choice = Choice { is_complete: true, ..Choice::default() };
-        let (mut best, mut wanted) = (None::<(Candidate, f64)>, None);
+        let limit_seconds = self.limit.each.as_secs_f64();
+        let mut choice = Choice { is_complete: true, limit_seconds, ..Choice::default() };
+        let (mut best, mut wanted, mut is_final) = (None::<(Candidate, f64)>, None, true);
+        let before: Vec<Tried> = known.into_iter().flat_map(|choice| choice.tried).collect();
         for candidate in CANDIDATES {
+            if let Some(tried) = before.iter().find(|tried| tried.kernel == candidate.name)
+                && (tried.error.is_some() || wanted.is_some())
+            {
+                if let Some(seconds) = tried.seconds
+                    && best.is_none_or(|(_, fastest)| seconds < fastest)
+                {
+                    best = Some((candidate, seconds));
+                }
+                choice.tried.push(tried.clone());
+                continue;
+            }
             let is_hopeless = self.failures.get(candidate.name).is_some_and(|times| *times >= FAILURES);
             if is_hopeless
                 || self.table.is_left_out(candidate.name, &name)
@@ -167,6 +204,11 @@ impl Tuning {
                         best = Some((candidate, times.fastest));
                     }
                 }
+                // There is no room for another result beside this one: that says nothing of the kernel.
+                Err(error) if exhausted(&error).is_some() => {
+                    choice.is_complete = false;
+                    break;
+                }
                 Err(error) => {
                     tried.first_seconds = first.elapsed().as_secs_f64();
                     tried.error = Some(error);
@@ -174,12 +216,19 @@ impl Tuning {
                 }
             }
             choice.tried.push(tried);
+            if wanted.as_ref().is_some_and(|wanted| !is_finite(wanted)) {
+                is_final = false;
+                break;
+            }
         }
         if let Some(kept) = &mut self.kept {
             kept.note("", "");
         }
         self.spent += began.elapsed();
-        let (candidate, _) = best?;
+        let Some((candidate, _)) = best else { return (None, is_final) };
+        if !is_final {
+            return (Some(candidate), false);
+        }
         candidate.name.clone_into(&mut choice.kernel);
         self.table.products.insert(name, choice);
         if let Some(kept) = &self.kept
@@ -188,7 +237,7 @@ impl Tuning {
             self.say(&format!("what was chosen is not kept: {error}"));
             self.kept = None;
         }
-        Some(candidate)
+        (Some(candidate), true)
     }
 
     /// A line for the log of this rank.
@@ -218,6 +267,8 @@ fn try_candidate<const D: usize>(
     let began = Instant::now();
     let client = &lhs.client;
     let out = room(lhs, rhs);
+    // Memory of the last result may hold what is expected: a kernel that leaves it as it was is to be found out.
+    spoil(&out);
     launch(candidate, problem, lhs, rhs, &out)?;
     // A kernel that does not compile is told by what it should have written.
     if let Err(error) = block_on(client.sync_buffers([&out.handle])) {
@@ -232,7 +283,8 @@ fn try_candidate<const D: usize>(
     let first = began.elapsed().as_secs_f64();
     let found = end::<D>(&out);
     match wanted {
-        None => *wanted = Some(found),
+        // A copy, so that the whole result is not held.
+        None => *wanted = Some(found * 1.0),
         Some(wanted) => {
             let apart = apart(found, wanted.clone());
             if apart > APART {
@@ -318,6 +370,12 @@ fn end<const D: usize>(out: &Values) -> Tensor<1> {
         part = part.narrow(dimension, side - length, length);
     }
     part.cast(FloatDType::F32).flatten::<1>(0, D - 1)
+}
+
+/// Whether all values are numbers whose squares can be summed.
+fn is_finite(values: &Tensor<1>) -> bool {
+    let squares = (values.clone() * values.clone()).sum();
+    squares.into_scalar::<f32>().is_finite()
 }
 
 /// How far values are from others, relative to the norm of those; 0 where that is not finite.
@@ -442,6 +500,41 @@ mod tests {
         assert!(tuning.chosen.len() == 2 && tuning.chosen.values().all(|candidate| *candidate == own));
     }
 
+    /// A process with more time tries what was left, and nothing twice.
+    #[test]
+    fn with_more_time_the_other_candidates_are_tried_as_well() {
+        let Some(device) = gpu() else { return };
+        let folder = tempfile::tempdir().unwrap();
+        let pair = || [tensor(1, [1, 20, 40], &device), tensor(2, [1, 40, 24], &device)].map(values);
+        let tried = |limit: Limit| {
+            let mut tuning = Tuning { limit, ..Tuning::with_table(folder.path(), "a device") };
+            let [lhs, rhs] = pair();
+            drop(tuning.product::<3>(lhs, rhs));
+            let choice = tuning.table.products.values().next().expect("a product").clone();
+            (tuning.tuned, choice.is_complete, choice.tried.len())
+        };
+        let hour = Duration::from_secs(3600);
+        let short = Limit { whole: hour, each: Duration::from_nanos(1) };
+        assert_eq!(tried(short), (1, false, 1));
+        assert_eq!(tried(short), (0, false, 1), "the time is the same");
+        let (tuned, is_complete, count) = tried(Limit { whole: hour, each: hour });
+        assert!(tuned == 1 && is_complete && count > 2, "{count}");
+        assert_eq!(tried(Limit { whole: hour, each: hour }), (0, true, count));
+    }
+
+    /// What overflows says nothing about a kernel, and the next product of these sizes is looked at again.
+    #[test]
+    fn a_product_that_is_not_finite_chooses_nothing_for_good() {
+        let Some(device) = gpu() else { return };
+        let limit = Limit { whole: Duration::from_secs(600), each: Duration::from_secs(600) };
+        let mut tuning = Tuning { limit, ..Tuning::default() };
+        let [lhs, rhs] = [tensor(1, [1, 20, 40], &device), tensor(2, [1, 40, 24], &device)];
+        drop(tuning.product::<3>(values(lhs.clone() * f32::MAX), values(rhs.clone() * f32::MAX)));
+        assert!(tuning.chosen.is_empty() && tuning.table.products.is_empty());
+        drop(tuning.product::<3>(values(lhs), values(rhs)));
+        assert_eq!((tuning.chosen.len(), tuning.table.products.len()), (1, 1));
+    }
+
     #[test]
     fn a_result_that_differs_is_told_from_rounding() {
         let host = Device::flex();
@@ -451,5 +544,6 @@ mod tests {
         assert!(apart(values([1.0, f32::NAN, 3.0]), values([1.0, 2.0, 3.0])) > APART);
         assert!(apart(values([0.0; 3]), values([0.0; 3])) == 0.0, "as on a device that computes nothing");
         assert!(apart(values([1.0; 3]), values([f32::INFINITY; 3])) == 0.0, "nothing to compare with");
+        assert!(is_finite(&values([1.0; 3])) && !is_finite(&values([1.0, f32::INFINITY, 0.0])));
     }
 }
