@@ -33,6 +33,7 @@ const OTHERS: [&str; 15] = [
     "export",
     "git",
     "mkdir",
+    "pip",
     "hf",
     "python3",
     "ssh",
