@@ -25,7 +25,7 @@ stop = { steps = 1000 }
 "#;
 
 /// Programs that a block of other programs' commands may call.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
     "apt-get",
     "cargo",
     "cli/packaging/static-build",
