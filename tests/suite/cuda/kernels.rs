@@ -62,7 +62,7 @@ impl Device {
 }
 
 /// Seconds for choosing kernels, and how many of them one product may take: enough for all candidates of the first product.
-const ALL_OF_ONE: &str = "1200/1190";
+const ALL_OF_ONE: &str = "100/90";
 
 /// Ampere, Hopper and Blackwell, for which other instructions are compiled: every kernel of a training. Whoever names this test also
 /// sees every candidate for a matrix product, with the seconds until it was compiled and had run, or why it was not.
