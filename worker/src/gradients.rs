@@ -161,9 +161,15 @@ impl Gradients {
         };
         let inside = |r: &Range<usize>| range.start <= r.start && r.end <= range.end;
         let sums = self.ranges.iter().zip(&remote.sums).filter(|(r, _)| inside(r));
-        let squares = sums.filter_map(|(_, sum)| sum.clone()).map(|sum| (sum.clone() * sum).sum());
-        // One tensor, so that the device is asked once.
-        squares.reduce(|a, b| a + b).map_or(0.0, |sum| f64::from(sum.into_scalar::<f32>()))
+        square_sum(sums.filter_map(|(_, sum)| sum.clone()))
+    }
+
+    /// Square of the L2 norm of the owned parts of the gradients of these parameters; a device is read once.
+    pub fn norm_squared_of_all(&self, indices: impl Iterator<Item = usize>) -> f64 {
+        if self.are_tensors() {
+            return square_sum(indices.filter_map(|index| self.tensor(index)));
+        }
+        indices.map(|index| self.norm_squared_own(index)).sum()
     }
 
     /// Adds `gradient` to the sum of parameter `index`.
@@ -295,6 +301,12 @@ impl Fresh {
         room.resize(length, 0.0);
         room
     }
+}
+
+/// The sum of the squares of all values, as one tensor, so that the device is read once.
+fn square_sum(sums: impl Iterator<Item = Tensor<1>>) -> f64 {
+    let squares = sums.map(|sum| (sum.clone() * sum).sum());
+    squares.reduce(|a, b| a + b).map_or(0.0, |sum| f64::from(sum.into_scalar::<f32>()))
 }
 
 /// Shows the values of `gradient`, brought here from wherever they lie.

@@ -31,17 +31,17 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "PARTS", value_delimiter = ',', requires = "device")]
     pub(crate) only: Vec<PartChoice>,
 
-    /// The decoder that `--only steps` trains
-    #[arg(long, value_name = "MODEL", default_value = "gpt2", requires = "only")]
-    pub(crate) model: ModelChoice,
+    /// The decoder that `--only steps` trains [default: gpt2]
+    #[arg(long, value_name = "MODEL", requires = "only")]
+    pub(crate) model: Option<ModelChoice>,
 
     /// Arithmetic of its matrix products [default: bf16 where the device has it]
     #[arg(long, value_name = "PRECISION", requires = "only")]
     pub(crate) precision: Option<PrecisionChoice>,
 
-    /// Steps that it takes
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000), requires = "only")]
-    pub(crate) steps: u32,
+    /// Steps that it takes [default: 10]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000), requires = "only")]
+    pub(crate) steps: Option<u32>,
 
     /// Sequences of a step [default: tiny 4, gpt2 8, llama-1b 4]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096), requires = "only")]

@@ -17,15 +17,7 @@ pub fn norm_squared(stage: &mut Stage, mesh: &Mesh) -> Result<f64, Failure> {
     let counted = stage.parameters().iter().enumerate();
     let counted = counted.filter(|(index, one)| Some(*index) != again && mesh.speaks_for(&one.name));
     let counted: Vec<_> = counted.map(|(index, _)| index).collect();
-    let gradients = stage.gradients();
-    let mine = if gradients.are_tensors() {
-        let sums = counted.into_iter().filter_map(|index| gradients.tensor(index));
-        let squares = sums.map(|sum| (sum.clone() * sum).sum());
-        // One tensor, so that the device is asked once.
-        squares.reduce(|a, b| a + b).map_or(0.0, |sum| f64::from(sum.into_scalar::<f32>()))
-    } else {
-        counted.into_iter().map(|index| gradients.norm_squared_own(index)).sum()
-    };
+    let mine = stage.gradients().norm_squared_of_all(counted.into_iter());
     step_totals::send(&StepTotals { square: mine, ..StepTotals::default() }, mesh.world());
     Ok(step_totals::collect(mesh.world())?.square)
 }

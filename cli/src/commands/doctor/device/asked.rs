@@ -5,6 +5,9 @@ use crate::failure::{Exit, Failure};
 use dtrain_protocol::device_check::{Part, StepsModel, StepsRequest};
 use dtrain_recipes::Precision;
 
+/// Steps of the part `steps` where nobody says how many.
+const STEPS: u32 = 10;
+
 /// The parts to do; the usual ones where none is named.
 pub(super) fn parts(only: &[PartChoice]) -> Vec<Part> {
     if only.is_empty() { Part::USUAL.to_vec() } else { only.iter().map(|choice| part(*choice)).collect() }
@@ -25,14 +28,15 @@ fn part(choice: PartChoice) -> Part {
 
 /// The training that the part `steps` is; an `Err` where it is described and not asked for.
 pub(super) fn steps(args: &DoctorArgs) -> Result<StepsRequest, Failure> {
-    let is_described = args.precision.is_some() || args.batch.is_some() || args.profile;
+    let is_sized = args.model.is_some() || args.steps.is_some() || args.batch.is_some();
+    let is_described = is_sized || args.precision.is_some() || args.profile;
     if is_described && !args.only.contains(&PartChoice::Steps) {
-        let what = "--precision, --batch and --profile are about `--only steps`";
+        let what = "--model, --precision, --steps, --batch and --profile are about `--only steps`";
         return Err(Failure::new(Exit::Usage, what)
             .hint("`dtrain doctor --device cuda --only steps --model gpt2 --precision bf16`"));
     }
     Ok(StepsRequest {
-        model: match args.model {
+        model: match args.model.unwrap_or(ModelChoice::Gpt2) {
             ModelChoice::Tiny => StepsModel::Tiny,
             ModelChoice::Gpt2 => StepsModel::Gpt2,
             ModelChoice::Llama1b => StepsModel::Llama1b,
@@ -43,7 +47,7 @@ pub(super) fn steps(args: &DoctorArgs) -> Result<StepsRequest, Failure> {
             PrecisionChoice::F16 => Precision::F16,
         }),
         batch: args.batch,
-        count: args.steps,
+        count: args.steps.unwrap_or(STEPS),
         is_profiled: args.profile,
     })
 }
@@ -60,9 +64,9 @@ mod tests {
             index: 0,
             output: None,
             only,
-            model: ModelChoice::Tiny,
+            model: None,
             precision: None,
-            steps: 3,
+            steps: None,
             batch: None,
             profile: false,
         }
@@ -80,11 +84,22 @@ mod tests {
 
     #[test]
     fn a_training_that_is_described_must_be_asked_for() {
-        let asked = DoctorArgs { batch: Some(2), ..args(vec![PartChoice::Steps]) };
+        let (model, number) = (Some(ModelChoice::Tiny), Some(3));
+        let asked = DoctorArgs { model, batch: Some(2), steps: number, ..args(vec![PartChoice::Steps]) };
         let request = steps(&asked).expect("it is asked for");
         assert_eq!((request.model, request.batch, request.count), (StepsModel::Tiny, Some(2), 3));
-        let other = DoctorArgs { batch: Some(2), ..args(vec![PartChoice::Parity]) };
-        assert_eq!(steps(&other).expect_err("it is refused").exit(), Exit::Usage);
+        let usual = steps(&args(vec![PartChoice::Steps])).expect("it is asked for");
+        assert_eq!((usual.model, usual.batch, usual.count), (StepsModel::Gpt2, None, STEPS));
+        let parity = || args(vec![PartChoice::Parity]);
+        for other in [
+            DoctorArgs { batch: Some(2), ..parity() },
+            DoctorArgs { model, ..parity() },
+            DoctorArgs { steps: number, ..parity() },
+            DoctorArgs { precision: Some(PrecisionChoice::F16), ..parity() },
+            DoctorArgs { profile: true, ..parity() },
+        ] {
+            assert_eq!(steps(&other).expect_err("it is refused").exit(), Exit::Usage);
+        }
         assert!(steps(&args(Vec::new())).is_ok());
     }
 }

@@ -185,7 +185,7 @@ impl Tuning {
             if let Some(kept) = &mut self.kept {
                 kept.note(candidate.name, &name);
             }
-            let first = Instant::now();
+            let (first, is_first) = (Instant::now(), wanted.is_none());
             let mut tried = Tried { kernel: candidate.name.to_owned(), ..Tried::default() };
             match try_candidate::<D>(
                 candidate,
@@ -213,7 +213,7 @@ impl Tuning {
                 }
             }
             choice.tried.push(tried);
-            if wanted.as_ref().is_some_and(|wanted| !is_finite(wanted)) {
+            if is_first && wanted.as_ref().is_some_and(|wanted| !is_finite(wanted)) {
                 is_final = false;
                 break;
             }
