@@ -30,6 +30,8 @@ const LEAST_KERNELS: u64 = 40;
 /// What a process asked of the driver, as the driver writes it.
 #[derive(Clone, Debug, Default, Deserialize)]
 struct Calls {
+    /// The device that the process opened.
+    device: u32,
     /// Launches of kernels.
     launches: u64,
     /// The same by the name of the kernel.
@@ -120,9 +122,9 @@ fn most_often(short: &BTreeMap<String, u64>, long: &BTreeMap<String, u64>) -> St
         let kind = ["_kernel", "_entry", "_c_", "_f_", "_i_", "_t_"].into_iter().fold(key.as_str(), before);
         *all.entry(kind).or_default() += more / (STEPS[1] - STEPS[0]) as f64;
     }
-    let mut all: Vec<_> = all.into_iter().filter(|(_, times)| *times >= 0.5).collect();
+    let mut all: Vec<_> = all.into_iter().filter(|(_, times)| *times != 0.0).collect();
     all.sort_by(|a, b| b.1.total_cmp(&a.1));
-    all.iter().map(|(kind, times)| format!("{kind} {times:.0}")).collect::<Vec<_>>().join(" · ")
+    all.iter().map(|(kind, times)| format!("{kind} {times:.2}")).collect::<Vec<_>>().join(" · ")
 }
 
 /// A folder with NVRTC and the headers of CUDA, where `tests/run` puts them; `Err` says what is missing.

@@ -86,6 +86,9 @@ static void write_tally(FILE *out, const struct Tally *tally) {
 
 static int opened;
 
+/* The device that was opened last: a rank opens one. */
+static int opened_device;
+
 __attribute__((destructor)) static void at_end(void) {
     const char *path = getenv("STAND_IN_COUNTS");
     char *line = NULL;
@@ -93,7 +96,7 @@ __attribute__((destructor)) static void at_end(void) {
     if (!path || !opened) return;
     FILE *out = open_memstream(&line, &length);
     if (!out) return;
-    fprintf(out, "{\"process\": %d, ", (int)getpid());
+    fprintf(out, "{\"process\": %d, \"device\": %d, ", (int)getpid(), opened_device);
     write_tally(out, &launches);
     write_tally(out, &uploads);
     write_tally(out, &downloads);
@@ -252,7 +255,12 @@ Result cuDeviceGetAttribute(int *value, int attribute, int device) {
 }
 
 static __thread void *current;
-Result cuDevicePrimaryCtxRetain(void **context, int device) { opened = 1; *context = &opened; return DONE; }
+Result cuDevicePrimaryCtxRetain(void **context, int device) {
+    opened = 1;
+    opened_device = device;
+    *context = &opened;
+    return DONE;
+}
 Result cuDevicePrimaryCtxRelease_v2(int device) { return DONE; }
 Result cuCtxSetCurrent(void *context) { current = context; return DONE; }
 Result cuCtxGetCurrent(void **context) { *context = current; return DONE; }

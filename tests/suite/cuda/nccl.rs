@@ -175,13 +175,16 @@ fn step_of_both(device: &Device, settings: &[&str]) -> Vec<Step> {
         assert!(output.status.success(), "{settings:?}: {}", words(&output));
         let lines = fs::read_to_string(&counts).expect("the file is ours");
         let calls = lines.lines().map(|line| serde_json::from_str(line).expect("counts are JSON"));
-        calls.filter(|calls: &Calls| calls.launches > 0).collect()
+        let mut calls: Vec<Calls> = calls.filter(|calls: &Calls| calls.launches > 0).collect();
+        calls.sort_by_key(|calls| calls.device);
+        calls
     };
     // Speeds are measured first, so that later only the ranks compute.
     run("plan", super::STEPS[0]);
     let [short, long] = super::STEPS.map(|steps| run("run", steps));
     assert_eq!((short.len(), long.len()), (2, 2), "two ranks compute, and nobody else");
-    // Both ranks do the same, so it does not matter whose calls are put together.
+    let devices = |calls: &[Calls]| calls.iter().map(|calls| calls.device).collect::<Vec<_>>();
+    assert_eq!((devices(&short), devices(&long)), (vec![0, 1], vec![0, 1]), "a device for each rank");
     short.into_iter().zip(long).map(|(short, long)| Step::of(&[short, long])).collect()
 }
 
