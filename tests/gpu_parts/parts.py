@@ -172,11 +172,11 @@ ALL = [
     ("gpt2", 75, True, speed.speed_of("gpt2", 20, True)),
     ("llama-1b", 75, True, speed.speed_of("llama-1b", 10, False)),
     ("training", 60, True, speed.training),
-    ("profile", 75, True, speed.profile),
+    ("profile", 100, True, speed.profile),
     ("products", 55, True, speed.products),
     ("attention", 55, True, speed.attention),
     ("memory", 45, False, speed.memory),
-    ("pytorch", 110, True, speed.pytorch),
+    ("pytorch", 140, True, speed.pytorch),
     ("two-ranks", 50, False, two_ranks),
 ]
 NAMES = [name for name, *_ in ALL]

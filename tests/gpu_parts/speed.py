@@ -107,7 +107,7 @@ def profile(part):
     if not tool:
         raise Skip("there is no ncu; the CUDA toolkit has it")
     file = part.session.output / "kernels.csv"
-    command = [tool, "--target-processes", "all", "--profile-from-start", "off", "--clock-control", "none", "--print-units", "base"]
+    command = [tool, "--target-processes", "all", "--profile-from-start", "off", "--clock-control", "none", "--cache-control", "none", "--print-units", "base"]
     command += ["--metrics", "gpu__time_duration.sum,dram__bytes.sum", "--csv", "--log-file", str(file)]
     try:
         part.doctor("steps", "--model", "gpt2", "--steps", "3", "--profile", tool=command, label="gpt2 under ncu")

@@ -120,10 +120,15 @@ pub(super) fn copies(device: &Device) -> Result<Vec<CopySpeed>, Failure> {
         // The first of each makes pages and buffers that later ones find made.
         for _ in 0..6 {
             let data = values(bytes);
-            let mut tensor = None;
+            let wanted = last_value(&data);
+            let (mut tensor, mut read) = (None, None);
             there.push(timed(device, || tensor = Some(Tensor::<1>::from_data(data, device)))?);
             let tensor = tensor.ok_or_else(|| Failure::Other("nothing was copied".into()))?;
-            back.push(timed(device, || drop(tensor.into_data()))?);
+            // A value is read, as nothing says that the bytes are here before.
+            back.push(timed(device, || read = last_value(&tensor.into_data()))?);
+            if read != wanted {
+                return Err(Failure::Other(format!("{wanted:?} was copied there, and {read:?} came back")));
+            }
         }
         let [there, back] = [&there[1..], &back[1..]].map(median);
         before = there.max(back);
@@ -131,6 +136,10 @@ pub(super) fn copies(device: &Device) -> Result<Vec<CopySpeed>, Failure> {
         found.push(CopySpeed { bytes, to_device: speed(there), to_host: speed(back) });
     }
     Ok(found)
+}
+
+fn last_value(data: &TensorData) -> Option<f32> {
+    data.as_slice::<f32>().ok()?.last().copied()
 }
 
 /// Copies from this device to each other one through the memory of the host.

@@ -76,22 +76,23 @@ const fn candidate(name: &'static str, kind: Kind) -> Candidate {
     Candidate { name, kind }
 }
 
-/// In the order in which they are tried: what works everywhere first, then what is fastest on most devices.
+/// In the order in which they are tried: what works everywhere first, as its result is that with which others are compared;
+/// then from the fastest on, as an H100 multiplies the matrices of GPT-2 and of a Llama of 1.1 billion parameters in bf16.
 pub(super) const CANDIDATES: [Candidate; 26] = [
     candidate("simple-cmma", Simple { tile: Cmma, has_rows: false }),
-    candidate("simple-tma-rows-mma", SimpleTma { tile: Mma, has_rows: true }),
-    candidate("ordered-8-mma", Ordered { tile: Mma, rows: 8 }),
     candidate("specialized-tma-mma", SpecializedTma { tile: Mma }),
+    candidate("ordered-8-mma", Ordered { tile: Mma, rows: 8 }),
+    candidate("simple-tma-mma", SimpleTma { tile: Mma, has_rows: false }),
+    candidate("simple-tma-rows-mma", SimpleTma { tile: Mma, has_rows: true }),
     candidate("double-mma", Double { tile: Mma, is_specialized: false }),
+    candidate("simple-tma-rows-cmma", SimpleTma { tile: Cmma, has_rows: true }),
+    candidate("ordered-8-cmma", Ordered { tile: Cmma, rows: 8 }),
+    candidate("specialized-mma", Specialized { tile: Mma }),
     candidate("simple-rows-mma", Simple { tile: Mma, has_rows: true }),
     candidate("ordered-4-mma", Ordered { tile: Mma, rows: 4 }),
-    candidate("simple-tma-mma", SimpleTma { tile: Mma, has_rows: false }),
     candidate("simple-rows-cmma", Simple { tile: Cmma, has_rows: true }),
-    candidate("ordered-8-cmma", Ordered { tile: Cmma, rows: 8 }),
     candidate("double-cmma", Double { tile: Cmma, is_specialized: false }),
-    candidate("specialized-mma", Specialized { tile: Mma }),
     candidate("simple-mma", Simple { tile: Mma, has_rows: false }),
-    candidate("simple-tma-rows-cmma", SimpleTma { tile: Cmma, has_rows: true }),
     candidate("specialized-tma-cmma", SpecializedTma { tile: Cmma }),
     candidate("simple-tma-cmma", SimpleTma { tile: Cmma, has_rows: false }),
     candidate("ordered-4-cmma", Ordered { tile: Cmma, rows: 4 }),
