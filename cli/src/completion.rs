@@ -106,7 +106,7 @@ pub(crate) fn setting() -> ArgValueCompleter {
 /// The words that a value may be.
 fn words(shape: Shape) -> Vec<&'static str> {
     match shape {
-        Shape::OneOf(words) => words.to_vec(),
+        Shape::OneOf(words) => words.names().to_vec(),
         Shape::Flag => vec!["true", "false"],
         Shape::OrNone(inner) => ["none"].into_iter().chain(words(*inner)).collect(),
         Shape::OrAuto(inner) => ["auto"].into_iter().chain(words(*inner)).collect(),

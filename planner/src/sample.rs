@@ -88,7 +88,7 @@ pub(crate) fn deepseek() -> Model {
 }
 
 pub(crate) fn models() -> [Model; 3] {
-    let mlp = Mlp { inputs: 16, hidden: vec![64, 32], classes: 4, activation: Activation::Relu };
+    let mlp = Mlp { inputs: 16, hidden: vec![64, 32], classes: 4, activation: MlpActivation::Relu };
     let cnn = Cnn { channels: 1, height: 28, width: 28, stages: vec![8, 16], blocks: 1, classes: 10 };
     [llama(), Model::Mlp(mlp), Model::Cnn(cnn)]
 }

@@ -248,12 +248,13 @@ fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_recipes::{Activation, Local, Mlp, Norm, Positions, Synchronisation};
+    use dtrain_recipes::{Activation, Local, Mlp, MlpActivation, Norm, Positions, Synchronisation};
     use std::num::NonZeroU32;
 
     #[test]
     fn replicas_run_and_everything_else_is_refused_with_its_name() {
-        let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
+        let model =
+            Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: MlpActivation::Relu });
         let two = NonZeroU32::MIN.saturating_add(1);
         let replicas = Arrangement { layout: Layout::replicas(two), ..Arrangement::SINGLE };
         let asked = |arrangement: Arrangement| cannot_run(&arrangement, &model);
@@ -277,7 +278,8 @@ mod tests {
 
     #[test]
     fn replicas_are_kept_alike_approximately_where_they_hold_whole_state() {
-        let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
+        let model =
+            Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: MlpActivation::Relu });
         let two = NonZeroU32::MIN.saturating_add(1);
         let asked = |sync, change: fn(&mut Arrangement, NonZeroU32)| {
             let mut arrangement = Arrangement { layout: Layout::replicas(two), sync, ..Arrangement::SINGLE };
@@ -355,7 +357,7 @@ mod tests {
     #[test]
     fn selective_recompute_is_refused_where_it_drops_nothing() {
         let decoder = decoder(None);
-        let mlp = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
+        let mlp = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: MlpActivation::Relu });
         let selective = Arrangement { recompute: Recompute::Selective, ..Arrangement::SINGLE };
         let on_gpu = Arrangement { device: DeviceKind::Cuda, ..selective };
         assert_eq!(cannot_run(&on_gpu, &decoder), None);

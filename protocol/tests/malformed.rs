@@ -10,7 +10,7 @@ mod decoders;
 
 use dtrain_protocol::frame::{self, FrameError, MAX_IN_PIECES, MAX_PAYLOAD};
 use dtrain_protocol::*;
-use dtrain_recipes::{Activation, Mlp, Model, Optimizer, OptimizerKind, Schedule};
+use dtrain_recipes::{Mlp, MlpActivation, Model, Optimizer, OptimizerKind, Schedule};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use serde_json::{Value, json};
@@ -82,7 +82,7 @@ fn assignment() -> Assignment {
         attempt: AttemptId(3),
         rank: Rank(1),
         arrangement: Arrangement::SINGLE,
-        model: Model::Mlp(Mlp { inputs: 4, hidden: vec![8], classes: 2, activation: Activation::Relu }),
+        model: Model::Mlp(Mlp { inputs: 4, hidden: vec![8], classes: 2, activation: MlpActivation::Relu }),
         chunks: std::iter::once(0..1).collect(),
         data: None,
         data_root: "/data".into(),

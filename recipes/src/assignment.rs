@@ -80,6 +80,7 @@ impl Document {
                     || matches!(leaf.node.value, Value::Date(_))
             }
             ["model", "with", _] => (is_scalar || is_list) && self.get(&path).is_some_and(is_text_here),
+            // Other paths are those of the table of keys.
             _ => wants_text(&path, is_scalar, is_list),
         };
         match leaf.node.origin.text() {

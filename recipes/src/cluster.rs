@@ -2,6 +2,7 @@
 
 use crate::network::Network;
 use crate::units::Seconds;
+use crate::words::words;
 use serde::{Deserialize, Serialize};
 
 /// Where training happens. Absent from a recipe: this machine.
@@ -63,27 +64,28 @@ fn is_one(slots: &u32) -> bool {
     *slots == 1
 }
 
-/// How processes are placed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Launcher {
-    /// On this machine.
-    Local,
-    /// Over SSH.
-    Ssh,
-    /// As a Slurm job.
-    Slurm,
+words! {
+    /// How processes are placed.
+    pub enum Launcher {
+        /// On this machine.
+        Local = "local",
+        /// Over SSH.
+        Ssh = "ssh",
+        /// As a Slurm job.
+        Slurm = "slurm",
+    }
 }
 
-/// How hosts are reached over SSH.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Transport {
-    /// By dtrain itself: one connection to each host.
-    #[default]
-    Ssh2,
-    /// By the program `ssh`, with all that the user's configuration of it says.
-    OpenSsh,
+words! {
+    /// How hosts are reached over SSH.
+    #[derive(Default)]
+    pub enum Transport {
+        /// By dtrain itself: one connection to each host.
+        #[default]
+        Ssh2 = "ssh2",
+        /// By the program `ssh`, with all that the user's configuration of it says.
+        OpenSsh = "openssh",
+    }
 }
 
 impl Transport {
@@ -92,18 +94,18 @@ impl Transport {
     }
 }
 
-/// Which devices train.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Devices {
-    /// GPUs where there are any and the binary has a backend for them, otherwise the CPU.
-    Auto,
-    /// The CPU.
-    Cpu,
-    /// GPUs of any maker, by CUDA where there is a choice; an error where there are none.
-    Gpu,
-    /// CUDA devices; an error where there are none.
-    Cuda,
+words! {
+    /// Which devices train.
+    pub enum Devices {
+        /// GPUs where there are any and the binary has a backend for them, otherwise the CPU.
+        Auto = "auto",
+        /// The CPU.
+        Cpu = "cpu",
+        /// GPUs of any maker, by CUDA where there is a choice; an error where there are none.
+        Gpu = "gpu",
+        /// CUDA devices; an error where there are none.
+        Cuda = "cuda",
+    }
 }
 
 /// What to ask Slurm for.

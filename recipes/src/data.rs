@@ -1,5 +1,6 @@
 //! Where samples come from.
 
+use crate::words::words;
 use serde::{Deserialize, Serialize};
 
 /// Training and validation data. Paths are relative to the folder of the recipe that named them; a name may also be a
@@ -59,6 +60,36 @@ pub enum DataFormat {
         /// Name of the column with the class.
         target: String,
     },
+}
+
+words! {
+    /// What kind of files `data.format` names.
+    pub enum DataKind {
+        /// Documents of text, each a file.
+        Text = "text",
+        /// JSON lines, each with a document.
+        Jsonl = "jsonl",
+        /// Token shards.
+        Tokens = "tokens",
+        /// IDX images and labels.
+        Idx = "idx",
+        /// Comma-separated values.
+        Csv = "csv",
+        /// Parquet tables: of text, or of numbers.
+        Parquet = "parquet",
+        /// PNG and JPEG images.
+        Images = "images",
+    }
+}
+
+impl DataKind {
+    /// Whether a model of text reads documents from such files; other models read rows of Parquet tables.
+    pub(crate) fn is_text(self) -> bool {
+        match self {
+            Self::Text | Self::Jsonl | Self::Parquet => true,
+            Self::Tokens | Self::Idx | Self::Csv | Self::Images => false,
+        }
+    }
 }
 
 /// What the documents of a text corpus are.

@@ -1,6 +1,7 @@
 //! Causal transformers, described by their numbers, and their parameters.
 
 use crate::model::{Activation, Norm, Positions};
+use crate::words::words;
 use serde::{Deserialize, Serialize};
 
 /// Base of rotary positions where a recipe names none (Su et al. 2021).
@@ -31,7 +32,7 @@ pub struct Decoder {
     pub positions: Positions,
     /// Normalisation.
     pub norm: Norm,
-    /// Feed-forward non-linearity: `Gelu`, `GeluTanh` or `Swiglu`.
+    /// Feed-forward non-linearity.
     pub activation: Activation,
     /// Whether the head shares the embedding's weights.
     pub tied: bool,
@@ -80,16 +81,16 @@ pub struct Lora {
     pub layers: AdaptedLayers,
 }
 
-/// Linear layers of a block that have adapters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AdaptedLayers {
-    /// Those of attention and of the feed-forward layer.
-    All,
-    /// Queries, keys, values and the output of attention.
-    Attention,
-    /// The feed-forward layer.
-    Ffn,
+words! {
+    /// Linear layers of a block that have adapters.
+    pub enum AdaptedLayers {
+        /// Those of attention and of the feed-forward layer.
+        All = "all",
+        /// Queries, keys, values and the output of attention.
+        Attention = "attention",
+        /// The feed-forward layer.
+        Ffn = "ffn",
+    }
 }
 
 impl Lora {

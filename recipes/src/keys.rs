@@ -4,42 +4,30 @@ mod shape;
 
 pub use shape::Shape;
 
+use crate::cluster::{Devices, Launcher, Transport};
+use crate::data::DataKind;
+use crate::decoder::AdaptedLayers;
+use crate::model::{Activation, Family, Framework, MlpActivation, Norm, Positions};
+use crate::objective::Goal;
+use crate::recipe::{PipelineSchedule, Recompute};
+use crate::sync::CompressionKind;
+use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
 use crate::tune::{PrunerKind, SamplerKind};
+use crate::words::{Named, Words, words};
 
-/// A kind of model; some keys are for some kinds only.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Kind {
-    /// A causal transformer.
-    Decoder,
-    /// A multi-layer perceptron.
-    Mlp,
-    /// A residual convolutional network.
-    Cnn,
-    /// A network that is not dtrain's.
-    Own,
-    /// A foreign script.
-    Command,
-}
-
-impl Kind {
-    /// All kinds, as `model.kind` spells them.
-    pub const NAMES: [(&'static str, Self); 5] = [
-        ("decoder", Self::Decoder),
-        ("mlp", Self::Mlp),
-        ("cnn", Self::Cnn),
-        ("own", Self::Own),
-        ("command", Self::Command),
-    ];
-
-    /// As `model.kind` spells it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Decoder => "decoder",
-            Self::Mlp => "mlp",
-            Self::Cnn => "cnn",
-            Self::Own => "own",
-            Self::Command => "command",
-        }
+words! {
+    /// A kind of model; some keys are for some kinds only.
+    pub enum Kind {
+        /// A causal transformer.
+        Decoder = "decoder",
+        /// A multi-layer perceptron.
+        Mlp = "mlp",
+        /// A residual convolutional network.
+        Cnn = "cnn",
+        /// A network that is not dtrain's.
+        Own = "own",
+        /// A foreign script.
+        Command = "command",
     }
 }
 
@@ -83,7 +71,12 @@ const OF_TEXT: &[Kind] = &[Kind::Decoder, Kind::Own];
 const COMMAND: &[Kind] = &[Kind::Command];
 
 use Need::{Default, Optional, Required};
-use Shape::{Choice, OneOf, OrAuto, OrNone, Whole};
+use Shape::{Choice, OrAuto, OrNone, Whole};
+
+/// A word of an enum.
+const fn one_of<T: Named>() -> Shape {
+    Shape::OneOf(Words::of::<T>())
+}
 
 const AXIS: Shape = OrAuto(&Whole(1, 1_000_000));
 const AUTO_AXIS: Need = Default("auto");
@@ -110,8 +103,8 @@ pub const KEYS: &[Key] = keys![
     "extends", Shape::Text, Optional("nothing is extended"), ANY,
         "Recipe that this one extends: `library/NAME`, a relative path, or `PACKAGE/RECIPE` from git";
 
-    "model.kind", OneOf(&["decoder", "mlp", "cnn", "own", "command"]), Required, ANY, "Kind of model";
-    "model.family", OneOf(&["gpt2", "llama"]), Default("\"gpt2\""), DECODER,
+    "model.kind", one_of::<Kind>(), Required, ANY, "Kind of model";
+    "model.family", one_of::<Family>(), Default("\"gpt2\""), DECODER,
         "Preset of positions, norm, activation, tied, bias and ffn";
     "model.layers", Whole(1, 16_384), Required, DECODER, "Number of blocks";
     "model.hidden", Whole(1, 262_144), Required, DECODER, "Hidden size";
@@ -152,15 +145,15 @@ pub const KEYS: &[Key] = keys![
     "model.vocab", Whole(2, 16_777_216), Default("that of the tokenizer; required for token shards and a tokenizer.json"), DECODER,
         "Vocabulary size";
     "model.context", Whole(1, 16_777_216), Required, DECODER, "Sequence length in tokens";
-    "model.positions", OneOf(&["learned", "rotary"]), Default("gpt2: \"learned\"; llama: \"rotary\""), DECODER,
+    "model.positions", one_of::<Positions>(), Default("gpt2: \"learned\"; llama: \"rotary\""), DECODER,
         "Position encoding";
     "model.rotary_base", Whole(2, 1_000_000_000_000), Default("10000, with rotary positions"), DECODER,
         "Base of the angles of rotary positions (rope_theta)";
-    "model.norm", OneOf(&["layer", "rms"]), Default("gpt2: \"layer\"; llama: \"rms\""), DECODER,
+    "model.norm", one_of::<Norm>(), Default("gpt2: \"layer\"; llama: \"rms\""), DECODER,
         "Normalisation before each sub-layer";
     "model.norm_epsilon", Shape::Above(0.0, 1.0), Default("1e-5"), DECODER,
         "What norms add to the variance or mean square (rms_norm_eps, layer_norm_epsilon)";
-    "model.activation", OneOf(&["gelu", "gelu_tanh", "swiglu"]), Default("gpt2: \"gelu\"; llama: \"swiglu\""), DECODER,
+    "model.activation", one_of::<Activation>(), Default("gpt2: \"gelu\"; llama: \"swiglu\""), DECODER,
         "Feed-forward non-linearity; gelu_tanh is the form of GPT-2's own weights (gelu_new)";
     "model.tied", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether the head shares the embedding";
     "model.bias", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether linear layers have a bias";
@@ -170,12 +163,12 @@ pub const KEYS: &[Key] = keys![
         "Low-rank adapters (LoRA) of this rank are trained, and all other weights are frozen";
     "model.lora.alpha", Shape::Above(0.0, 1e6), Default("2 × rank"), DECODER,
         "Weight of the adapters, times rank: a layer adds alpha / rank · x·A·B";
-    "model.lora.layers", OneOf(&["all", "attention", "ffn"]), Default("\"all\"; with experts: \"attention\""), DECODER,
+    "model.lora.layers", one_of::<AdaptedLayers>(), Default("\"all\"; with experts: \"attention\""), DECODER,
         "Linear layers of each block that have adapters";
     "model.inputs", Whole(1, 1_048_576), Required, MLP,
         "Input columns; set here so that planning does not read data";
     "model.hidden", Shape::Wholes(1, 1_048_576), Required, MLP, "Width of each hidden layer";
-    "model.activation", OneOf(&["relu", "gelu"]), Default("\"relu\""), MLP, "Non-linearity between layers";
+    "model.activation", one_of::<MlpActivation>(), Default("\"relu\""), MLP, "Non-linearity between layers";
     "model.channels", Whole(1, 4096), Required, CNN,
         "Channels of an image; set here so that planning does not read data";
     "model.height", Whole(1, 65_536), Required, CNN, "Rows of an image, in pixels";
@@ -198,7 +191,7 @@ pub const KEYS: &[Key] = keys![
     "model.argv", Shape::Texts, Required, COMMAND, "Program and arguments; `{params.lr}` stands for the value of a key, and no shell is involved";
     "model.env", Shape::Environment, Optional("none"), COMMAND,
         "Further environment variables of the program, with placeholders as in argv";
-    "model.framework", OneOf(&["pytorch", "deepspeed", "tensorflow", "jax", "horovod"]), Default("\"pytorch\""), COMMAND,
+    "model.framework", one_of::<Framework>(), Default("\"pytorch\""), COMMAND,
         "Convention for the environment variables passed to the program";
     "model.progress", Shape::Texts, Optional("JSON lines on the file DTRAIN_EVENTS_FD only"), COMMAND,
         "Templates of progress lines, such as `step {step} * loss {loss}`";
@@ -210,7 +203,7 @@ pub const KEYS: &[Key] = keys![
         "Files or glob patterns of the training data, relative to the recipe's folder, or URLs: https://…#sha256=…";
     "data.valid", Shape::Valid, Default("\"5%\""), OURS,
         "Share of the training data held out for validation, or files or URLs";
-    "data.format", OneOf(&["text", "jsonl", "tokens", "idx", "csv", "parquet", "images"]),
+    "data.format", one_of::<DataKind>(),
         Default("by the first training file: .bin tokens, .csv csv, .jsonl or .ndjson jsonl, .parquet parquet, -ubyte or .idx idx, .png, .jpg or .jpeg images, otherwise text"), OURS,
         "How files are read; of text, jsonl, csv and idx also compressed ones (.gz, .zst)";
     "data.tokenizer", Shape::Tokenizer, Default("text, jsonl and parquet: \"bytes\""), OF_TEXT, "How text becomes tokens";
@@ -229,7 +222,7 @@ pub const KEYS: &[Key] = keys![
 
     "objective.metric", Shape::Metric, Default("\"valid.loss\""), ANY,
         "Metric to optimise: valid.loss, valid.accuracy, or of a command any that it reports";
-    "objective.goal", OneOf(&["min", "max"]), Optional("valid.loss: min; valid.accuracy: max; required of another metric"), ANY,
+    "objective.goal", one_of::<Goal>(), Optional("valid.loss: min; valid.accuracy: max; required of another metric"), ANY,
         "Which way the metric is better";
     "objective.stop.steps", Shape::Steps, Optional(NO_LIMIT), ANY, "Stop after this many optimizer steps";
     "objective.stop.samples", Shape::Samples(1_000_000_000_000), Optional(NO_LIMIT), OURS, "Stop after this many samples";
@@ -239,7 +232,7 @@ pub const KEYS: &[Key] = keys![
         "Stop after this much training time, over all attempts";
     "objective.stop.target", Shape::Level, Optional("no target"), ANY, "Stop when the metric reaches this value";
 
-    "train.optimizer.kind", OneOf(&["adamw", "sgd", "lion", "lamb"]), Default("\"adamw\""), OURS, "Optimizer";
+    "train.optimizer.kind", one_of::<OptimizerKind>(), Default("\"adamw\""), OURS, "Optimizer";
     "train.optimizer.beta1", Shape::Below(0.0, 1.0), Default("0.9"), OURS, "Decay of the first moment; momentum for sgd";
     "train.optimizer.beta2", Shape::Below(0.0, 1.0), Default("adamw: decoder 0.95, others 0.999; lamb: 0.999; lion: 0.99"), OURS,
         "Decay of the second moment";
@@ -249,13 +242,13 @@ pub const KEYS: &[Key] = keys![
     "train.batch", Choice(&Shape::Samples(1_000_000_000)), Default("auto"), OURS, "Samples in one optimizer step over all ranks";
     "train.learning_rate", Choice(&Shape::Above(0.0, 1000.0)), Default("auto"), OURS, "Peak learning rate";
     "train.warmup", Choice(&Shape::Warmup), Default("auto"), OURS, "Linear warm-up from zero, in steps or tokens";
-    "train.schedule", OneOf(&["cosine", "linear", "constant"]), Default("\"cosine\""), OURS,
+    "train.schedule", one_of::<Schedule>(), Default("\"cosine\""), OURS,
         "How the learning rate falls after warm-up";
     "train.final_fraction", Shape::Share, Default("0.1"), OURS, "Learning rate at the end, as a share of the peak";
     "train.clip", OrNone(&Shape::Above(0.0, 1e9)), Default("1.0"), OURS, "Largest global norm of the gradient";
-    "train.precision", Choice(&OneOf(&["f32", "bf16", "f16", "fp8"])), Default("auto"), OURS,
+    "train.precision", Choice(&one_of::<Precision>()), Default("auto"), OURS,
         "Precision of matrix products; f16 is for GPUs without bf16 and uses loss scaling; fp8 is for plans with `--on`";
-    "train.fp8_recipe", OneOf(&["tensorwise", "delayed", "blockwise", "mxfp8"]), Default("fp8: \"tensorwise\""), OURS,
+    "train.fp8_recipe", one_of::<Fp8Recipe>(), Default("fp8: \"tensorwise\""), OURS,
         "Scaling of fp8: per tensor, from earlier steps, per block of 128, or per 32 values (Blackwell)";
     "train.from", OrNone(&Shape::Folder), Optional("random weights"), DECODER,
         "Folder of Hugging Face transformers whose weights training begins with, relative to the recipe's folder";
@@ -269,11 +262,11 @@ pub const KEYS: &[Key] = keys![
     "layout.zero", OrAuto(&Whole(0, 3)), Default("auto"), OURS,
         "ZeRO stage: 1 shards optimizer state, 2 also gradients, 3 also parameters";
     "layout.micro_batch", AXIS, AUTO_AXIS, OURS, "Samples of one forward pass on one rank";
-    "layout.recompute", OrAuto(&OneOf(&["none", "selective", "full"])), Default("auto"), OURS,
+    "layout.recompute", OrAuto(&one_of::<Recompute>()), Default("auto"), OURS,
         "Activation recomputation in the backward pass";
     "layout.recompute_every", OrAuto(&Whole(1, 4096)), Default("auto"), OURS,
         "Recompute one block in this many; 1 recomputes every block";
-    "layout.schedule", OrAuto(&OneOf(&["gpipe", "1f1b", "interleaved", "zero_bubble"])), Default("auto"), OURS,
+    "layout.schedule", OrAuto(&one_of::<PipelineSchedule>()), Default("auto"), OURS,
         "Order of forward and backward passes in a pipeline";
     "layout.chunks", OrAuto(&Whole(1, 1024)), Default("auto"), OURS,
         "Model chunks (virtual stages) per pipeline stage; more than 1 only with the interleaved schedule";
@@ -284,7 +277,7 @@ pub const KEYS: &[Key] = keys![
     "layout.shares", OrAuto(&Shape::Wholes(1, 1000)), AUTO_AXIS, OURS,
         "How much of a step each data replica does, relative to the others: `[3, 1]` gives the first three times as much";
 
-    "sync.compress", OneOf(&["none", "f16", "bf16", "powersgd", "topk"]), Default("\"none\""), OURS,
+    "sync.compress", one_of::<CompressionKind>(), Default("\"none\""), OURS,
         "Compression of gradient all-reduce between replicas; all but \"none\" are approximate";
     "sync.rank", Whole(1, 1024), Default("powersgd: 4"), OURS, "Rank of the two PowerSGD factors of a matrix";
     "sync.keep", Shape::Part, Default("topk: \"1%\""), OURS,
@@ -301,8 +294,8 @@ pub const KEYS: &[Key] = keys![
     "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), OURS, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), OURS, "Newest checkpoints that are kept";
 
-    "tune.sampler", OneOf(&SamplerKind::NAMES), Default("\"auto\""), ANY, "How `dtrain tune` proposes values";
-    "tune.pruner", OneOf(&PrunerKind::NAMES), Default("\"none\""), ANY, "Which trials `dtrain tune` ends early";
+    "tune.sampler", one_of::<SamplerKind>(), Default("\"auto\""), ANY, "How `dtrain tune` proposes values";
+    "tune.pruner", one_of::<PrunerKind>(), Default("\"none\""), ANY, "Which trials `dtrain tune` ends early";
     "tune.trials", Whole(1, 1_000_000), Default("12"), ANY, "Trials of a study in all";
     "tune.time", Shape::Time, Optional("no limit"), ANY, "`dtrain tune` begins no trial after so long";
     "tune.least", Whole(1, 1_000_000_000), Default("1"), ANY,
@@ -313,13 +306,13 @@ pub const KEYS: &[Key] = keys![
     "tune.confirm", Whole(0, 100), Default("0"), ANY,
         "Seeds with which `dtrain tune` trains the best setting again, beside the untuned one";
 
-    "cluster.launcher", OneOf(&["local", "ssh", "slurm"]), Default("\"local\""), ANY, "How processes are placed";
-    "cluster.transport", OneOf(&["ssh2", "openssh"]), Default("\"ssh2\", for the launcher \"ssh\""), ANY,
+    "cluster.launcher", one_of::<Launcher>(), Default("\"local\""), ANY, "How processes are placed";
+    "cluster.transport", one_of::<Transport>(), Default("\"ssh2\", for the launcher \"ssh\""), ANY,
         "How hosts are reached: \"openssh\" runs the program `ssh`, with your `ProxyCommand`, certificates and Kerberos";
     "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
         "Total number of ranks, a multiple of the hosts; at most 1,024 on each";
     "cluster.slots", Whole(1, 1024), Default("1"), ANY, "Trials of a study that run side by side";
-    "cluster.devices", OneOf(&["auto", "cpu", "gpu", "cuda"]), Default("\"auto\""), ANY, "Devices that train, on every host; \"gpu\" is any maker's, \"cuda\" NVIDIA's";
+    "cluster.devices", one_of::<Devices>(), Default("\"auto\""), ANY, "Devices that train, on every host; \"gpu\" is any maker's, \"cuda\" NVIDIA's";
     "cluster.mtbf", Shape::Time, Optional("154 days"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
     "cluster.probe", Shape::Time, Optional("12 s"), ANY,

@@ -33,16 +33,17 @@ pub mod train;
 mod tune;
 pub mod units;
 pub mod url;
+pub mod words;
 
 pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
 pub use cluster::{Cluster, Devices, Host, Launcher, Slurm, Transport};
-pub use data::{Data, DataFormat, Documents, Separator, Tokenizer, Valid};
+pub use data::{Data, DataFormat, DataKind, Documents, Separator, Tokenizer, Valid};
 pub use decoder::{
     AdaptedLayers, Decoder, DenseLayers, Experts, Latent, Lora, NORM_EPSILON, ROTARY_BASE, Window,
 };
 pub use document::{Document, Leaf};
 pub use extends::extended;
-pub use model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};
+pub use model::{Activation, Cnn, Command, Family, Framework, Mlp, MlpActivation, Model, Norm, Positions};
 pub use network::Network;
 pub use objective::{Goal, Metric, Objective, Stop};
 pub use own::{Outline, Own, PartOutline, Reads};
@@ -51,7 +52,7 @@ pub use problem::{Problem, render_all};
 pub use recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
 pub use search::Choice;
 pub use source::{Layer, Origin, Source};
-pub use sync::{Compression, Local, Synchronisation};
+pub use sync::{Compression, CompressionKind, Local, Synchronisation};
 pub use train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
 pub use tune::{PrunerKind, SamplerKind, Tune};
 pub use units::{Bytes, Samples, Seconds, Tokens};

@@ -2,6 +2,7 @@
 
 use crate::decoder::Decoder;
 use crate::own::{Own, Reads};
+use crate::words::words;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -21,38 +22,56 @@ pub enum Model {
     Command(Command),
 }
 
-/// How a decoder knows where a token stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Positions {
-    /// A trained vector for each position.
-    Learned,
-    /// Rotary embedding of queries and keys, halves rotated (the Llama convention).
-    Rotary,
+words! {
+    /// How a decoder knows where a token stands.
+    pub enum Positions {
+        /// A trained vector for each position.
+        Learned = "learned",
+        /// Rotary embedding of queries and keys, halves rotated (the Llama convention).
+        Rotary = "rotary",
+    }
 }
 
-/// Normalisation before each sub-layer and before the head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Norm {
-    /// LayerNorm with scale and bias.
-    Layer,
-    /// RMSNorm with scale.
-    Rms,
+words! {
+    /// Normalisation before each sub-layer and before the head.
+    pub enum Norm {
+        /// LayerNorm with scale and bias.
+        Layer = "layer",
+        /// RMSNorm with scale.
+        Rms = "rms",
+    }
 }
 
-/// The feed-forward non-linearity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Activation {
-    /// The exact (erf) GELU.
-    Gelu,
-    /// GELU by its tanh form, as in GPT-2 (`gelu_new`); for decoders only.
-    GeluTanh,
-    /// `silu(gate) · up`: three matrices in place of two.
-    Swiglu,
-    /// `max(0, x)`; for mlp and cnn only.
-    Relu,
+words! {
+    /// The feed-forward non-linearity of a decoder.
+    pub enum Activation {
+        /// The exact (erf) GELU.
+        Gelu = "gelu",
+        /// GELU by its tanh form, as in GPT-2 (`gelu_new`).
+        GeluTanh = "gelu_tanh",
+        /// `silu(gate) · up`: three matrices in place of two.
+        Swiglu = "swiglu",
+    }
+}
+
+words! {
+    /// A preset of what decoders differ in.
+    pub enum Family {
+        /// Learned positions, layer norms, GELU, tied, with biases.
+        Gpt2 = "gpt2",
+        /// Rotary positions, RMS norms, SwiGLU, untied, without biases.
+        Llama = "llama",
+    }
+}
+
+words! {
+    /// The non-linearity between the layers of a multi-layer perceptron.
+    pub enum MlpActivation {
+        /// `max(0, x)`.
+        Relu = "relu",
+        /// The exact (erf) GELU.
+        Gelu = "gelu",
+    }
 }
 
 /// A multi-layer perceptron.
@@ -64,8 +83,8 @@ pub struct Mlp {
     pub hidden: Vec<u32>,
     /// Number of classes.
     pub classes: u32,
-    /// `Relu` or `Gelu`.
-    pub activation: Activation,
+    /// Non-linearity between layers.
+    pub activation: MlpActivation,
 }
 
 /// A residual network over square or oblong images. Normalises by group, not by batch: a batch norm's
@@ -102,21 +121,22 @@ pub struct Command {
     pub progress: Vec<String>,
 }
 
-/// What a foreign command is written for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Framework {
-    /// PyTorch, and whatever else reads what torchrun sets.
-    #[default]
-    Pytorch,
-    /// DeepSpeed.
-    Deepspeed,
-    /// TensorFlow.
-    Tensorflow,
-    /// JAX.
-    Jax,
-    /// Horovod, with Gloo.
-    Horovod,
+words! {
+    /// What a foreign command is written for.
+    #[derive(Default)]
+    pub enum Framework {
+        /// PyTorch, and whatever else reads what torchrun sets.
+        #[default]
+        Pytorch = "pytorch",
+        /// DeepSpeed.
+        Deepspeed = "deepspeed",
+        /// TensorFlow.
+        Tensorflow = "tensorflow",
+        /// JAX.
+        Jax = "jax",
+        /// Horovod, with Gloo.
+        Horovod = "horovod",
+    }
 }
 
 impl Mlp {

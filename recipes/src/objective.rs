@@ -1,6 +1,7 @@
 //! What "better" means, and when to stop.
 
 use crate::units::{Samples, Seconds, Tokens};
+use crate::words::words;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -29,14 +30,14 @@ pub enum Metric {
     Named(String),
 }
 
-/// Which way a metric is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Goal {
-    /// Lower is better.
-    Min,
-    /// Higher is better.
-    Max,
+words! {
+    /// Which way a metric is better.
+    pub enum Goal {
+        /// Lower is better.
+        Min = "min",
+        /// Higher is better.
+        Max = "max",
+    }
 }
 
 impl Metric {
@@ -55,6 +56,7 @@ impl From<String> for Metric {
         match name.as_str() {
             "valid.loss" => Self::ValidLoss,
             "valid.accuracy" => Self::ValidAccuracy,
+            // Programs report metrics under names of their own.
             _ => Self::Named(name),
         }
     }

@@ -1,5 +1,6 @@
 //! The checked recipe: a value that exists is valid.
 
+use crate::words::words;
 use crate::{Cluster, Data, Model, Objective, ParamRange, ParamValue, Seconds, Synchronisation, Train, Tune};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -76,19 +77,18 @@ pub struct LayoutPins {
     pub shares: Option<Vec<u32>>,
 }
 
-/// In which order a pipeline does the passes of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PipelineSchedule {
-    /// All forwards, then all backwards (Huang et al. 2019).
-    Gpipe,
-    /// One forward, one backward: as few activations alive as there are stages (Narayanan et al. 2019).
-    #[serde(rename = "1f1b")]
-    OneForwardOneBackward,
-    /// One forward, one backward over several chunks a stage: a shorter bubble (Narayanan et al. 2021).
-    Interleaved,
-    /// Gradients of weights fill the bubble, ZB-H1 (Qi et al. 2024).
-    ZeroBubble,
+words! {
+    /// In which order a pipeline does the passes of a step.
+    pub enum PipelineSchedule {
+        /// All forwards, then all backwards (Huang et al. 2019).
+        Gpipe = "gpipe",
+        /// One forward, one backward: as few activations alive as there are stages (Narayanan et al. 2019).
+        OneForwardOneBackward = "1f1b",
+        /// One forward, one backward over several chunks a stage: a shorter bubble (Narayanan et al. 2021).
+        Interleaved = "interleaved",
+        /// Gradients of weights fill the bubble, ZB-H1 (Qi et al. 2024).
+        ZeroBubble = "zero_bubble",
+    }
 }
 
 /// What the data-parallel replicas shard among them.
@@ -108,16 +108,23 @@ pub enum ZeroStage {
     Zero3,
 }
 
-/// Which activations are computed again in backward in place of being kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Recompute {
-    /// None: all are kept.
-    None,
-    /// The attention core only.
-    Selective,
-    /// Everything inside a block; only its input is kept.
-    Full,
+impl ZeroStage {
+    /// The stage of a number; `None` when there is none.
+    pub fn of(stage: u64) -> Option<Self> {
+        [Self::Zero0, Self::Zero1, Self::Zero2, Self::Zero3].into_iter().nth(usize::try_from(stage).ok()?)
+    }
+}
+
+words! {
+    /// Which activations are computed again in backward in place of being kept.
+    pub enum Recompute {
+        /// None: all are kept.
+        None = "none",
+        /// The attention core only.
+        Selective = "selective",
+        /// Everything inside a block; only its input is kept.
+        Full = "full",
+    }
 }
 
 /// When state is saved.

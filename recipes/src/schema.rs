@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 ///
 /// Says what one value may look like. What only values together can get wrong is left to the checker.
 pub fn schema() -> Value {
-    let kinds: Vec<Value> = Kind::NAMES.iter().map(|(name, kind)| required_of(name, *kind)).collect();
+    let kinds: Vec<Value> = Kind::ALL.iter().map(|kind| required_of(*kind)).collect();
     let mut root = section("");
     root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
     root["title"] = json!("dtrain recipe");
@@ -37,19 +37,22 @@ fn section(path: &str) -> Value {
 /// A key, with one shape for each kind of model that writes it differently, or a section.
 fn member(path: &str) -> Value {
     let keys: Vec<&Key> = KEYS.iter().filter(|key| key.path == path).collect();
-    match (path, keys.as_slice()) {
-        ("train.optimizer", _) => {
-            let kind = member("train.optimizer.kind");
-            json!({ "anyOf": [kind, section(path)] })
-        }
-        ("cluster.hosts", _) => {
-            let mut host = section(path);
-            host["required"] = json!(["address"]);
-            json!({ "type": "array", "items": { "anyOf": [member("cluster.hosts.address"), host] } })
-        }
-        (_, []) => section(path),
-        (_, [key]) => described(key),
-        (_, several) => json!({ "anyOf": several.iter().map(|key| described(key)).collect::<Vec<_>>() }),
+    match keys.as_slice() {
+        [] => match path {
+            "train.optimizer" => {
+                let kind = member("train.optimizer.kind");
+                json!({ "anyOf": [kind, section(path)] })
+            }
+            "cluster.hosts" => {
+                let mut host = section(path);
+                host["required"] = json!(["address"]);
+                json!({ "type": "array", "items": { "anyOf": [member("cluster.hosts.address"), host] } })
+            }
+            // Every other section is an object of its keys, and nothing else.
+            path => section(path),
+        },
+        [key] => described(key),
+        several => json!({ "anyOf": several.iter().map(|key| described(key)).collect::<Vec<_>>() }),
     }
 }
 
@@ -88,7 +91,7 @@ fn shape(shape_of: Shape) -> Value {
         Shape::Time => quantity("30 min"),
         Shape::Warmup => either(at_least_one(), quantity("500 steps")),
         Shape::Period => either(at_least_one(), quantity("5 min")),
-        Shape::OneOf(words) => json!({ "enum": words }),
+        Shape::OneOf(words) => json!({ "enum": words.names() }),
         Shape::Files => either(text(), json!({ "type": "array", "items": text(), "minItems": 1 })),
         Shape::Folder => text(),
         Shape::Texts => json!({ "type": "array", "items": text(), "minItems": 1 }),
@@ -177,7 +180,7 @@ fn at_least_one() -> Value {
 }
 
 /// When `model.kind` is this, these keys of `model` must be there. Not for a recipe that extends another.
-fn required_of(name: &str, kind: Kind) -> Value {
+fn required_of(kind: Kind) -> Value {
     let needed: Vec<&str> = KEYS
         .iter()
         .filter(|key| key.need == Need::Required && key.kinds.contains(&kind))
@@ -185,7 +188,7 @@ fn required_of(name: &str, kind: Kind) -> Value {
         .collect();
     json!({
         "if": {
-            "properties": { "model": { "properties": { "kind": { "const": name } }, "required": ["kind"] } },
+            "properties": { "model": { "properties": { "kind": { "const": kind.name() } }, "required": ["kind"] } },
             "required": ["model"],
             "not": { "required": ["extends"] }
         },

@@ -1,5 +1,6 @@
 //! How replicas are kept alike.
 
+use crate::words::words;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -15,6 +16,22 @@ pub struct Synchronisation {
     /// Updates that may be made between the weights a gradient is of and those that it moves (Ho et al. 2013).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub staleness: u32,
+}
+
+words! {
+    /// A compression, as `sync.compress` names it; [`Compression`] has its numbers too.
+    pub enum CompressionKind {
+        /// Values travel as they are.
+        None = "none",
+        /// They are rounded to f16.
+        F16 = "f16",
+        /// They are rounded to bf16.
+        Bf16 = "bf16",
+        /// A matrix travels as two factors of low rank.
+        PowerSgd = "powersgd",
+        /// The largest values travel.
+        TopK = "topk",
+    }
 }
 
 /// What becomes of values on their way between replicas.

@@ -2,6 +2,7 @@
 
 use crate::search::Choice;
 use crate::units::{Samples, Tokens};
+use crate::words::words;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -45,18 +46,18 @@ pub enum Warmup {
     Tokens(Tokens),
 }
 
-/// An update rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum OptimizerKind {
-    /// Adam with decoupled weight decay.
-    Adamw,
-    /// Stochastic gradient descent with heavy-ball momentum.
-    Sgd,
-    /// Sign of an interpolated momentum.
-    Lion,
-    /// AdamW scaled per tensor by the trust ratio.
-    Lamb,
+words! {
+    /// An update rule.
+    pub enum OptimizerKind {
+        /// Adam with decoupled weight decay.
+        Adamw = "adamw",
+        /// Stochastic gradient descent with heavy-ball momentum.
+        Sgd = "sgd",
+        /// Sign of an interpolated momentum.
+        Lion = "lion",
+        /// AdamW scaled per tensor by the trust ratio.
+        Lamb = "lamb",
+    }
 }
 
 /// An update rule with its constants.
@@ -74,67 +75,44 @@ pub struct Optimizer {
     pub weight_decay: f64,
 }
 
-/// How the learning rate falls after warm-up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Schedule {
-    /// Half a cosine down to the final fraction.
-    Cosine,
-    /// A straight line down to the final fraction.
-    Linear,
-    /// It does not fall.
-    Constant,
-}
-
-/// Arithmetic of matrix products; weights and optimizer state are always kept in f32.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Precision {
-    /// 32-bit floats (TF32 inside a GPU's tensor cores).
-    F32,
-    /// bfloat16 products of f32 master weights.
-    Bf16,
-    /// Half-precision products of f32 master weights, with a loss scale.
-    F16,
-    /// 8-bit floats (e4m3 and e5m2) in the products of linear layers, bf16 elsewhere, f32 master weights.
-    Fp8,
-}
-
-impl Precision {
-    /// As a recipe spells it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::Bf16 => "bf16",
-            Self::F16 => "f16",
-            Self::Fp8 => "fp8",
-        }
+words! {
+    /// How the learning rate falls after warm-up.
+    pub enum Schedule {
+        /// Half a cosine down to the final fraction.
+        Cosine = "cosine",
+        /// A straight line down to the final fraction.
+        Linear = "linear",
+        /// It does not fall.
+        Constant = "constant",
     }
 }
 
-/// How values are scaled into the range of fp8, in the words of Megatron-LM's `--fp8-recipe`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Fp8Recipe {
-    /// One scale for each tensor, of its present values.
-    #[default]
-    Tensorwise,
-    /// One scale for each tensor, of its values in earlier steps.
-    Delayed,
-    /// One scale for each 1 × 128 activations and 128 × 128 weights (DeepSeek-V3).
-    Blockwise,
-    /// One power of two for each 32 values, which Blackwell multiplies itself (OCP microscaling).
-    Mxfp8,
+words! {
+    /// Arithmetic of matrix products; weights and optimizer state are always kept in f32.
+    pub enum Precision {
+        /// 32-bit floats (TF32 inside a GPU's tensor cores).
+        F32 = "f32",
+        /// bfloat16 products of f32 master weights.
+        Bf16 = "bf16",
+        /// Half-precision products of f32 master weights, with a loss scale.
+        F16 = "f16",
+        /// 8-bit floats (e4m3 and e5m2) in the products of linear layers, bf16 elsewhere, f32 master weights.
+        Fp8 = "fp8",
+    }
 }
 
-impl Fp8Recipe {
-    /// As a recipe spells it.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Tensorwise => "tensorwise",
-            Self::Delayed => "delayed",
-            Self::Blockwise => "blockwise",
-            Self::Mxfp8 => "mxfp8",
-        }
+words! {
+    /// How values are scaled into the range of fp8, in the words of Megatron-LM's `--fp8-recipe`.
+    #[derive(Default)]
+    pub enum Fp8Recipe {
+        /// One scale for each tensor, of its present values.
+        #[default]
+        Tensorwise = "tensorwise",
+        /// One scale for each tensor, of its values in earlier steps.
+        Delayed = "delayed",
+        /// One scale for each 1 × 128 activations and 128 × 128 weights (DeepSeek-V3).
+        Blockwise = "blockwise",
+        /// One power of two for each 32 values, which Blackwell multiplies itself (OCP microscaling).
+        Mxfp8 = "mxfp8",
     }
 }

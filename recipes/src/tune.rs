@@ -1,6 +1,7 @@
 //! How a study searches: what `dtrain tune` reads of a recipe.
 
 use crate::units::Seconds;
+use crate::words::words;
 use serde::{Deserialize, Serialize};
 
 /// How a study searches. All of it may be said otherwise by flags of `dtrain tune`.
@@ -27,67 +28,43 @@ pub struct Tune {
     pub confirm: u32,
 }
 
-/// How values are proposed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SamplerKind {
-    /// What suits the space and the number of trials.
-    Auto,
-    /// Every combination of values.
-    Grid,
-    /// By chance.
-    Random,
-    /// Evenly: a scrambled Sobol sequence.
-    Sobol,
-    /// Tree-structured Parzen estimators.
-    Tpe,
-    /// A Gaussian process, by expected improvement.
-    Gaussian,
-    /// CMA-ES.
-    CmaEs,
-    /// A particle swarm.
-    Swarm,
-    /// Regularised evolution.
-    Evolution,
-}
-
-/// Which trials are ended early.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PrunerKind {
-    /// None.
-    None,
-    /// Those worse than the middle of the others after as many steps.
-    Median,
-    /// All but the best of a rung pause: asynchronous successive halving.
-    Asha,
-    /// ASHA in several brackets.
-    Hyperband,
-    /// Those whose metric is worse than a value.
-    Threshold,
-}
-
-impl SamplerKind {
-    /// All, as a recipe spells them.
-    pub const NAMES: [&'static str; 9] =
-        ["auto", "grid", "random", "sobol", "tpe", "gaussian", "cma_es", "swarm", "evolution"];
-
-    /// The sampler of a name; `None` when there is none.
-    pub fn named(name: &str) -> Option<Self> {
-        use SamplerKind::{Auto, CmaEs, Evolution, Gaussian, Grid, Random, Sobol, Swarm, Tpe};
-        let all = [Auto, Grid, Random, Sobol, Tpe, Gaussian, CmaEs, Swarm, Evolution];
-        Self::NAMES.iter().zip(all).find(|(known, _)| **known == name).map(|(_, kind)| kind)
+words! {
+    /// How values are proposed.
+    pub enum SamplerKind {
+        /// What suits the space and the number of trials.
+        Auto = "auto",
+        /// Every combination of values.
+        Grid = "grid",
+        /// By chance.
+        Random = "random",
+        /// Evenly: a scrambled Sobol sequence.
+        Sobol = "sobol",
+        /// Tree-structured Parzen estimators.
+        Tpe = "tpe",
+        /// A Gaussian process, by expected improvement.
+        Gaussian = "gaussian",
+        /// CMA-ES.
+        CmaEs = "cma_es",
+        /// A particle swarm.
+        Swarm = "swarm",
+        /// Regularised evolution.
+        Evolution = "evolution",
     }
 }
 
-impl PrunerKind {
-    /// All, as a recipe spells them.
-    pub const NAMES: [&'static str; 5] = ["none", "median", "asha", "hyperband", "threshold"];
-
-    /// The pruner of a name; `None` when there is none.
-    pub fn named(name: &str) -> Option<Self> {
-        let all = [Self::None, Self::Median, Self::Asha, Self::Hyperband, Self::Threshold];
-        Self::NAMES.iter().zip(all).find(|(known, _)| **known == name).map(|(_, kind)| kind)
+words! {
+    /// Which trials are ended early.
+    pub enum PrunerKind {
+        /// None.
+        None = "none",
+        /// Those worse than the middle of the others after as many steps.
+        Median = "median",
+        /// All but the best of a rung pause: asynchronous successive halving.
+        Asha = "asha",
+        /// ASHA in several brackets.
+        Hyperband = "hyperband",
+        /// Those whose metric is worse than a value.
+        Threshold = "threshold",
     }
 }
 
@@ -113,24 +90,5 @@ fn is_zero(count: &u32) -> bool {
 impl Tune {
     pub(crate) fn is_usual(&self) -> bool {
         *self == Self::default()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_those_of_json() {
-        let json = |value: serde_json::Value| value.as_str().expect("a word").to_owned();
-        for name in SamplerKind::NAMES {
-            let kind = SamplerKind::named(name).expect(name);
-            assert_eq!(json(serde_json::to_value(kind).expect("a word")), name);
-        }
-        for name in PrunerKind::NAMES {
-            let kind = PrunerKind::named(name).expect(name);
-            assert_eq!(json(serde_json::to_value(kind).expect("a word")), name);
-        }
-        assert_eq!((SamplerKind::named("x"), PrunerKind::named("x")), (None, None));
     }
 }

@@ -1,5 +1,7 @@
 //! Keeps the structure as `ARCHITECTURE.md` and `deny.toml` tell it.
 
+mod matches;
+
 use dtrain_tests::root;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

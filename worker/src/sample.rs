@@ -197,10 +197,10 @@ fn choose(logits: &[f32], request: &SampleRequest, dice: f64) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_recipes::{Activation, Mlp};
+    use dtrain_recipes::{Mlp, MlpActivation};
 
     fn request(temperature: f64, top_k: Option<u32>, top_p: Option<f64>) -> SampleRequest {
-        let mlp = Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: Activation::Relu };
+        let mlp = Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: MlpActivation::Relu };
         SampleRequest {
             model: Model::Mlp(mlp),
             data: crate::session::assignment_of_tests(0, 1, std::path::Path::new("/"))

@@ -69,7 +69,7 @@ fn rank(rates: &RankRates, model: &Model) -> Vec<String> {
     let device = match rates.device {
         dtrain_protocol::DeviceKind::Cpu => format!("{} each", counted(rates.threads.into(), "thread")),
         dtrain_protocol::DeviceKind::Cuda | dtrain_protocol::DeviceKind::Wgpu => {
-            format!("a GPU each, {}", rates.precision.word())
+            format!("a GPU each, {}", rates.precision.name())
         }
     };
     let mut lines = vec![format!(

@@ -55,7 +55,7 @@ impl fmt::Display for Candidate {
             write!(f, " of every {recompute_every} blocks")?;
         }
         if precision != Precision::F32 {
-            write!(f, ", {}", precision.word())?;
+            write!(f, ", {}", precision.name())?;
         }
         if !sync.is_exact() {
             write!(f, ", approximate: {sync}")?;

@@ -247,6 +247,7 @@ mod tests {
     use crate::rates::hardware::datasheet;
     use crate::sample;
     use dtrain_protocol::DeviceKind;
+    use dtrain_recipes::MlpActivation;
 
     /// In proportion to the samples.
     fn even(micro: u32) -> MicroCost {
@@ -297,7 +298,7 @@ mod tests {
 
     #[test]
     fn from_one_point_the_cost_goes_on_as_reading_weights_and_then_their_products_do() {
-        let mlp = Mlp { inputs: 64, hidden: vec![2048; 4], classes: 10, activation: Activation::Relu };
+        let mlp = Mlp { inputs: 64, hidden: vec![2048; 4], classes: 10, activation: MlpActivation::Relu };
         let (model, sheet) = (Model::Mlp(mlp), datasheet(DeviceKind::Cpu, "", 1));
         let profile = [point(1, 0.01)];
         let guess = |micro| roofline(&model, &sheet, Precision::F32, micro);
@@ -322,7 +323,7 @@ mod tests {
 
     #[test]
     fn blocks_differ_where_their_widths_do_and_together_are_as_many() {
-        let mlp = Mlp { inputs: 64, hidden: vec![1024; 3], classes: 4, activation: Activation::Relu };
+        let mlp = Mlp { inputs: 64, hidden: vec![1024; 3], classes: 4, activation: MlpActivation::Relu };
         let mlp = of_blocks(&Model::Mlp(mlp));
         assert!((mlp.iter().sum::<f64>() - 3.0).abs() < 1e-12 && mlp[0] < 0.1 && mlp[1] > 1.4, "{mlp:?}");
         let cnn = Cnn { channels: 1, height: 16, width: 16, stages: vec![16, 32], blocks: 2, classes: 4 };

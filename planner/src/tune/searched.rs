@@ -236,7 +236,7 @@ const PRECISIONS: [(Precision, &str); 4] =
     [(Precision::F32, "f32"), (Precision::Bf16, "bf16"), (Precision::F16, "f16"), (Precision::Fp8, "fp8")];
 
 fn word(precision: Precision) -> Value {
-    Value::Word(precision.word().into())
+    Value::Word(precision.name().into())
 }
 
 /// Whether there is more than one value.

@@ -5,16 +5,16 @@ mod model;
 use super::hosts::Named;
 use super::parsed::{Param, Parsed};
 use super::values::Values;
-use crate::cluster::{Cluster, Devices, Launcher, Slurm, Transport};
-use crate::data::{Data, DataFormat, Documents, Separator, Tokenizer, Valid};
+use crate::cluster::{Cluster, Launcher, Slurm};
+use crate::data::{Data, DataFormat, DataKind, Documents, Separator, Tokenizer, Valid};
 use crate::keys::Kind;
-use crate::objective::{Goal, Metric, Objective, Stop};
+use crate::objective::{Metric, Objective, Stop};
 use crate::params::{ParamRange, ParamValue, settle};
-use crate::recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
+use crate::recipe::{Checkpointing, LayoutPins, Recipe, SaveEvery, ZeroStage};
 use crate::search::Choice;
-use crate::sync::{Compression, Local, Synchronisation};
-use crate::train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
-use crate::tune::{PrunerKind, SamplerKind, Tune};
+use crate::sync::{Compression, CompressionKind, Local, Synchronisation};
+use crate::train::{Optimizer, Train, Warmup};
+use crate::tune::Tune;
 use crate::units::{Samples, Seconds, Tokens};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -52,32 +52,20 @@ fn params(values: &Values) -> (BTreeMap<String, ParamValue>, BTreeMap<String, Pa
 }
 
 fn data(values: &Values) -> Option<Data> {
-    let format = match values.word("data.format")? {
-        "tokens" => DataFormat::Tokens { tokenizer: values.patterns("data.tokenizer").pop() },
-        "csv" => DataFormat::Csv { target: values.text("data.target")? },
-        "idx" => DataFormat::Idx {
+    let format = match values.one_of("data.format")? {
+        DataKind::Text => text(values, Documents::Files)?,
+        DataKind::Jsonl => text(values, Documents::JsonLines(values.text("data.field")?))?,
+        DataKind::Parquet if values.reads_tokens() => {
+            text(values, Documents::Parquet(values.text("data.field")?))?
+        }
+        DataKind::Parquet => DataFormat::Parquet { target: values.text("data.target")? },
+        DataKind::Tokens => DataFormat::Tokens { tokenizer: values.patterns("data.tokenizer").pop() },
+        DataKind::Csv => DataFormat::Csv { target: values.text("data.target")? },
+        DataKind::Idx => DataFormat::Idx {
             labels: values.patterns("data.labels"),
             valid_labels: values.patterns("data.valid_labels"),
         },
-        "images" => DataFormat::Images { resize: values.flag("data.resize")? },
-        "parquet" if !values.reads_tokens() => DataFormat::Parquet { target: values.text("data.target")? },
-        format => DataFormat::Text {
-            tokenizer: match values.get("data.tokenizer")? {
-                Parsed::Bpe(vocab) => Tokenizer::Bpe(*vocab),
-                Parsed::Files(_) => Tokenizer::File(values.patterns("data.tokenizer").pop()?),
-                _ => Tokenizer::Bytes,
-            },
-            documents: match format {
-                "jsonl" => Documents::JsonLines(values.text("data.field")?),
-                "parquet" => Documents::Parquet(values.text("data.field")?),
-                _ => Documents::Files,
-            },
-            separator: match values.get("data.separator")? {
-                Parsed::Text(text) => Separator::Text(text.clone()),
-                Parsed::None => Separator::None,
-                _ => Separator::Auto,
-            },
-        },
+        DataKind::Images => DataFormat::Images { resize: values.flag("data.resize")? },
     };
     let valid = match values.get("data.valid")? {
         Parsed::Files(_) => Valid::Files(values.patterns("data.valid")),
@@ -91,11 +79,25 @@ fn data(values: &Values) -> Option<Data> {
     })
 }
 
+fn text(values: &Values, documents: Documents) -> Option<DataFormat> {
+    let tokenizer = match values.get("data.tokenizer")? {
+        Parsed::Bytes => Tokenizer::Bytes,
+        Parsed::Bpe(vocab) => Tokenizer::Bpe(*vocab),
+        file => Tokenizer::File(file.files()?.into_iter().next()?),
+    };
+    let separator = match values.get("data.separator")? {
+        Parsed::Auto => Separator::Auto,
+        Parsed::None => Separator::None,
+        text => Separator::Text(text.text()?.to_owned()),
+    };
+    Some(DataFormat::Text { tokenizer, documents, separator })
+}
+
 fn objective(values: &Values) -> Option<Objective> {
     let whole = |key: &str| values.whole(&format!("objective.stop.{key}"));
     Some(Objective {
         metric: Metric::from(values.text("objective.metric")?),
-        goal: values.word("objective.goal").map(|goal| if goal == "max" { Goal::Max } else { Goal::Min }),
+        goal: values.one_of("objective.goal"),
         stop: Stop {
             steps: whole("steps"),
             samples: whole("samples").map(Samples),
@@ -111,12 +113,7 @@ fn train(values: &Values) -> Option<Train> {
     let real = |key: &str| values.real(&format!("train.optimizer.{key}"));
     Some(Train {
         optimizer: Optimizer {
-            kind: match values.word("train.optimizer.kind")? {
-                "sgd" => OptimizerKind::Sgd,
-                "lion" => OptimizerKind::Lion,
-                "lamb" => OptimizerKind::Lamb,
-                _ => OptimizerKind::Adamw,
-            },
+            kind: values.one_of("train.optimizer.kind")?,
             beta1: real("beta1")?,
             beta2: real("beta2").unwrap_or(0.0),
             epsilon: real("epsilon").unwrap_or(0.0),
@@ -128,30 +125,14 @@ fn train(values: &Values) -> Option<Train> {
             Parsed::Tokens(tokens) => Some(Warmup::Tokens(Tokens(*tokens))),
             value => value.whole().map(Warmup::Steps),
         })?,
-        schedule: match values.word("train.schedule")? {
-            "linear" => Schedule::Linear,
-            "constant" => Schedule::Constant,
-            _ => Schedule::Cosine,
-        },
+        schedule: values.one_of("train.schedule")?,
         final_fraction: values.real("train.final_fraction")?,
         clip: match values.get("train.clip")? {
             Parsed::None => None,
             value => Some(value.real()?),
         },
-        precision: choice(values.get("train.precision")?, |value| {
-            Some(match value.word()? {
-                "bf16" => Precision::Bf16,
-                "f16" => Precision::F16,
-                "fp8" => Precision::Fp8,
-                _ => Precision::F32,
-            })
-        })?,
-        fp8_recipe: values.word("train.fp8_recipe").map(|word| match word {
-            "delayed" => Fp8Recipe::Delayed,
-            "blockwise" => Fp8Recipe::Blockwise,
-            "mxfp8" => Fp8Recipe::Mxfp8,
-            _ => Fp8Recipe::Tensorwise,
-        }),
+        precision: choice(values.get("train.precision")?, Parsed::one_of)?,
+        fp8_recipe: values.one_of("train.fp8_recipe"),
         from: values.patterns("train.from").pop().map(PathBuf::from),
         seed: values.whole("train.seed")?,
     })
@@ -177,27 +158,13 @@ fn layout(values: &Values) -> Option<LayoutPins> {
         context: count("context"),
         expert: count("expert"),
         zero: match values.get("layout.zero")? {
-            Parsed::Whole(0) => Some(ZeroStage::Zero0),
-            Parsed::Whole(1) => Some(ZeroStage::Zero1),
-            Parsed::Whole(2) => Some(ZeroStage::Zero2),
-            Parsed::Whole(_) => Some(ZeroStage::Zero3),
-            _ => None,
+            Parsed::Auto => None,
+            stage => Some(ZeroStage::of(stage.whole()?)?),
         },
         micro_batch: count("micro_batch"),
-        recompute: match values.get("layout.recompute")?.word() {
-            Some("none") => Some(Recompute::None),
-            Some("selective") => Some(Recompute::Selective),
-            Some(_) => Some(Recompute::Full),
-            None => None,
-        },
+        recompute: values.one_of("layout.recompute"),
         recompute_every: count("recompute_every"),
-        schedule: match values.get("layout.schedule")?.word() {
-            Some("gpipe") => Some(PipelineSchedule::Gpipe),
-            Some("interleaved") => Some(PipelineSchedule::Interleaved),
-            Some("zero_bubble") => Some(PipelineSchedule::ZeroBubble),
-            Some(_) => Some(PipelineSchedule::OneForwardOneBackward),
-            None => None,
-        },
+        schedule: values.one_of("layout.schedule"),
         chunks: count("chunks"),
         sequence: values.get("layout.sequence")?.flag(),
         shard: count("shard"),
@@ -214,12 +181,12 @@ fn sync(values: &Values) -> Option<Synchronisation> {
         })
     };
     Some(Synchronisation {
-        compress: match values.word("sync.compress")? {
-            "f16" => Compression::F16,
-            "bf16" => Compression::Bf16,
-            "powersgd" => Compression::PowerSgd { rank: values.count("sync.rank")? },
-            "topk" => Compression::TopK { keep: values.real("sync.keep")? },
-            _ => Compression::None,
+        compress: match values.one_of("sync.compress")? {
+            CompressionKind::None => Compression::None,
+            CompressionKind::F16 => Compression::F16,
+            CompressionKind::Bf16 => Compression::Bf16,
+            CompressionKind::PowerSgd => Compression::PowerSgd { rank: values.count("sync.rank")? },
+            CompressionKind::TopK => Compression::TopK { keep: values.real("sync.keep")? },
         },
         local: match values.whole("sync.every")? {
             1 => None,
@@ -231,10 +198,8 @@ fn sync(values: &Values) -> Option<Synchronisation> {
 
 /// The numbers of a list; `None` where there is no list.
 fn counts(values: &Values, key: &str) -> Option<Vec<u32>> {
-    match values.get(key)? {
-        Parsed::Wholes(numbers) => numbers.iter().map(|n| u32::try_from(*n).ok()).collect(),
-        _ => None,
-    }
+    let Parsed::Wholes(numbers) = values.get(key)? else { return None };
+    numbers.iter().map(|n| u32::try_from(*n).ok()).collect()
 }
 
 fn every(values: &Values) -> Option<SaveEvery> {
@@ -247,8 +212,8 @@ fn every(values: &Values) -> Option<SaveEvery> {
 
 fn tune(values: &Values) -> Option<Tune> {
     Some(Tune {
-        sampler: SamplerKind::named(values.word("tune.sampler")?)?,
-        pruner: PrunerKind::named(values.word("tune.pruner")?)?,
+        sampler: values.one_of("tune.sampler")?,
+        pruner: values.one_of("tune.pruner")?,
         trials: values.whole("tune.trials")?,
         time: values.real("tune.time").map(Seconds),
         least: values.whole("tune.least")?,
@@ -259,25 +224,14 @@ fn tune(values: &Values) -> Option<Tune> {
 }
 
 fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
-    let launcher = match values.word("cluster.launcher")? {
-        "ssh" => Launcher::Ssh,
-        "slurm" => Launcher::Slurm,
-        _ => Launcher::Local,
-    };
+    let launcher = values.one_of("cluster.launcher")?;
     Some(Cluster {
         launcher,
-        transport: match values.word("cluster.transport") {
-            Some("openssh") => Transport::OpenSsh,
-            _ => Transport::Ssh2,
-        },
+        // Only SSH has one.
+        transport: values.one_of("cluster.transport").unwrap_or_default(),
         ranks: values.count("cluster.ranks"),
         slots: values.count("cluster.slots")?,
-        devices: match values.word("cluster.devices")? {
-            "cpu" => Devices::Cpu,
-            "gpu" => Devices::Gpu,
-            "cuda" => Devices::Cuda,
-            _ => Devices::Auto,
-        },
+        devices: values.one_of("cluster.devices")?,
         hosts: hosts.iter().map(|named| named.host.clone()).collect(),
         slurm: if launcher == Launcher::Slurm { Some(slurm(values)?) } else { None },
         mtbf: values.real("cluster.mtbf").map(Seconds),
@@ -290,15 +244,15 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
 
 fn slurm(values: &Values) -> Option<Slurm> {
     let texts = |key| match values.get(key) {
-        Some(Parsed::Texts(texts)) => texts.clone(),
-        _ => Vec::new(),
+        None => Some(Vec::new()),
+        Some(found) => found.texts(),
     };
     Some(Slurm {
         nodes: values.count("cluster.slurm.nodes")?,
         partition: values.text("cluster.slurm.partition"),
         account: values.text("cluster.slurm.account"),
         time: values.real("cluster.slurm.time").map(Seconds),
-        options: texts("cluster.slurm.options"),
-        environment: texts("cluster.slurm.environment"),
+        options: texts("cluster.slurm.options")?,
+        environment: texts("cluster.slurm.environment")?,
     })
 }

@@ -2,6 +2,7 @@
 
 use crate::params::{ParamRange, ParamValue};
 use crate::source::Origin;
+use crate::words::{Named, Word};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -20,7 +21,7 @@ pub(crate) enum Parsed {
     Auto,
     None,
     Text(String),
-    Word(&'static str),
+    Word(Word),
     Flag(bool),
     Whole(u64),
     Real(f64),
@@ -35,6 +36,9 @@ pub(crate) enum Parsed {
     Params(BTreeMap<String, (Param, Origin)>),
     Settings(BTreeMap<String, ParamValue>),
     Wholes(Vec<u64>),
+    /// The tokenizer whose tokens are bytes.
+    Bytes,
+    /// A tokenizer of this vocabulary that is trained.
     Bpe(u32),
     Among(Vec<Self>),
     Log(Box<Self>, Box<Self>),
@@ -55,20 +59,35 @@ impl Parsed {
         }
     }
 
-    pub(crate) fn word(&self) -> Option<&'static str> {
-        if let Self::Word(word) = self { Some(word) } else { None }
+    /// A value of an enum.
+    pub(crate) fn of<T: Named>(value: T) -> Self {
+        Self::Word(Word::of(value))
     }
 
-    /// Whether this is the word, or it is among the choices.
-    pub(crate) fn can_be(&self, word: &str) -> bool {
+    /// The value of an enum, where it is one; `None` for "auto" and the like.
+    pub(crate) fn one_of<T: Named>(&self) -> Option<T> {
+        if let Self::Word(word) = self { word.value() } else { None }
+    }
+
+    /// Whether this is the value, or it is among the choices.
+    pub(crate) fn can_be<T: Named>(&self, wanted: T) -> bool {
         match self {
-            Self::Among(values) => values.iter().any(|value| value.can_be(word)),
-            value => value.word() == Some(word),
+            Self::Among(values) => values.iter().any(|value| value.can_be(wanted)),
+            value => value.one_of() == Some(wanted),
         }
     }
 
     pub(crate) fn flag(&self) -> Option<bool> {
         if let Self::Flag(flag) = self { Some(*flag) } else { None }
+    }
+
+    pub(crate) fn texts(&self) -> Option<Vec<String>> {
+        if let Self::Texts(texts) = self { Some(texts.clone()) } else { None }
+    }
+
+    pub(crate) fn files(&self) -> Option<Vec<String>> {
+        let Self::Files(files) = self else { return None };
+        Some(files.iter().map(|(file, _)| file.clone()).collect())
     }
 
     pub(crate) fn text(&self) -> Option<&str> {
@@ -84,7 +103,8 @@ impl fmt::Display for Parsed {
             Self::Auto => f.write_str("\"auto\""),
             Self::None => f.write_str("\"none\""),
             Self::Text(text) => write!(f, "{text:?}"),
-            Self::Word(word) => write!(f, "{word:?}"),
+            Self::Word(word) => write!(f, "{:?}", word.name()),
+            Self::Bytes => f.write_str("\"bytes\""),
             Self::Flag(flag) => write!(f, "{flag}"),
             Self::Whole(n) => write!(f, "{n}"),
             Self::Real(x) => write!(f, "{x:?}"),

@@ -4,6 +4,7 @@ use super::parsed::Parsed;
 use super::{FilePattern, Resolved};
 use crate::keys::{KEYS, Key, Kind, Need};
 use crate::source::{Layer, Origin};
+use crate::words::Named;
 use std::collections::BTreeMap;
 
 /// Values that fit their shapes, each with where it was said.
@@ -64,8 +65,9 @@ impl Values {
         self.get(path)?.real()
     }
 
-    pub(super) fn word(&self, path: &str) -> Option<&'static str> {
-        self.get(path)?.word()
+    /// The value of an enum; `None` where nothing was said, or "auto".
+    pub(super) fn one_of<T: Named>(&self, path: &str) -> Option<T> {
+        self.get(path)?.one_of()
     }
 
     pub(super) fn flag(&self, path: &str) -> Option<bool> {
@@ -78,10 +80,7 @@ impl Values {
 
     /// The files a key names; empty where it names none.
     pub(super) fn patterns(&self, path: &str) -> Vec<String> {
-        match self.get(path) {
-            Some(Parsed::Files(files)) => files.iter().map(|(file, _)| file.clone()).collect(),
-            _ => Vec::new(),
-        }
+        self.get(path).and_then(Parsed::files).unwrap_or_default()
     }
 
     /// Every key that applies to the kind, in the order of the table.

@@ -54,7 +54,7 @@ pub(super) fn walk(document: &Document) -> (Values, Vec<Problem>) {
 
 fn kind(document: &Document) -> Option<Kind> {
     let Value::Text(word) = &document.get("model.kind")?.value else { return None };
-    Kind::NAMES.iter().find(|(name, _)| name == word).map(|(_, kind)| *kind)
+    Kind::named(word)
 }
 
 impl Walk {
@@ -144,6 +144,7 @@ fn not_a_section(path: &str, node: &Node) -> Problem {
         "train.optimizer" => {
             problem.hint("write \"adamw\", or a table such as `{ kind = \"adamw\", weight_decay = 0.1 }`")
         }
+        // Other sections have no short form.
         path => problem.hint(format!("write `[{path}]` on a line of its own and its keys below it")),
     }
 }
@@ -190,6 +191,7 @@ fn of_no_command(path: &str, problem: Problem) -> Problem {
         .filter(reads)
         .map(|key| match key.path {
             "params" => "`[params]`".to_owned(),
+            // All other keys are written in full.
             path => format!("`{path}`"),
         })
         .collect();
@@ -211,6 +213,7 @@ fn of_no_command(path: &str, problem: Problem) -> Problem {
             "remove it; the program saves its own checkpoints, in the folder DTRAIN_RUN_DIR".to_owned()
         }
         "data" => "remove it; the program reads its own data".to_owned(),
+        // No program could be given what other sections say.
         _ => "remove the key".to_owned(),
     };
     problem.note(format!("a command reads {}", read.join(", "))).hint(hint)
@@ -233,7 +236,7 @@ pub(super) fn missing(document: &Document, values: &Values, problems: &[Problem]
             && !under_wrong_section(document, key.path)
         {
             let problem = Problem::new(format!("missing `{}`: {}", key.path, lower(key.doc)));
-            let problem = problem.hint(example(key.path));
+            let problem = problem.hint(hint(key));
             missing.push(match place(document, key.path) {
                 Some(origin) => problem.at(&origin),
                 None => problem,
@@ -266,11 +269,17 @@ fn lower(doc: &str) -> String {
     chars.next().map_or(String::new(), |first| first.to_lowercase().chain(chars).collect())
 }
 
-fn example(path: &str) -> String {
-    let (section, key) = path.split_once('.').unwrap_or(("", path));
-    let value = match path {
+fn hint(key: &Key) -> String {
+    let (section, name) = key.path.split_once('.').unwrap_or(("", key.path));
+    format!("write for example `{name} = {}` below `[{section}]`", example(key))
+}
+
+/// A value that a required key takes.
+fn example(key: &Key) -> &'static str {
+    match key.path {
         "model.kind" => "\"decoder\"",
         "model.layers" => "12",
+        "model.hidden" if matches!(key.shape, Shape::Wholes(..)) => "[64, 32]",
         "model.hidden" => "256",
         "model.heads" => "8",
         "model.context" => "256",
@@ -279,9 +288,27 @@ fn example(path: &str) -> String {
         "model.channels" => "1",
         "model.height" | "model.width" => "28",
         "model.inputs" => "8",
+        "model.network" => "\"mine\"",
         "model.argv" => "[\"python3\", \"train.py\"]",
         "data.train" => "\"data/*.txt\"",
+        // A test looks that no required key is left.
         _ => "…",
-    };
-    format!("write for example `{key} = {value}` below `[{section}]`")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_required_key_has_an_example_that_it_takes() {
+        let needed = KEYS.iter().filter(|key| key.need == Need::Required);
+        for key in needed.filter(|key| !key.path.starts_with("cluster.hosts.")) {
+            let value = example(key);
+            let document = Document::from_assignment(Layer::Assignment, "--set", key.path, value);
+            let document = document.expect("a path of a key");
+            let node = document.get(key.path).expect("it was just set");
+            assert!(value != "…" && parse(key.path, key.shape, node).is_ok(), "{} = {value}", key.path);
+        }
+    }
 }

@@ -1,6 +1,7 @@
 //! What the value of a key looks like.
 
 use super::LARGEST_WHOLE;
+use crate::words::Words;
 use std::fmt;
 
 /// What a value looks like.
@@ -44,8 +45,8 @@ pub enum Shape {
     Warmup,
     /// A period in steps or time.
     Period,
-    /// One of these words.
-    OneOf(&'static [&'static str]),
+    /// A word of an enum.
+    OneOf(Words),
     /// One file or glob pattern, or a list of them.
     Files,
     /// The path of a folder.
@@ -99,7 +100,7 @@ impl fmt::Display for Shape {
             Self::Warmup => f.write_str("\"500 steps\" or \"10M tokens\""),
             Self::Period => f.write_str("\"100 steps\" or \"5 min\""),
             Self::OneOf(words) => {
-                let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+                let quoted: Vec<String> = words.names().iter().map(|word| format!("{word:?}")).collect();
                 f.write_str(&quoted.join(", "))
             }
             Self::Files => f.write_str("a file or pattern, or a list of them"),

@@ -69,6 +69,7 @@ fn entry(line: &[u8]) -> Result<Entry, SharingError> {
         "100755" => true,
         "120000" => return refuse(&format!("{path:?} is a symbolic link")),
         "160000" => return refuse(&format!("{path:?} is a submodule")),
+        // Any other is refused.
         mode => return refuse(&format!("{path:?} has mode {mode}")),
     };
     if !is_path(path) {

@@ -24,6 +24,7 @@ pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
             "" => refuse("it names no host"),
             // It would be copied into the lock file.
             host if host.contains('@') => refuse("it contains a user or a password; use a credential helper"),
+            // Any other is the name of a host.
             _ => Ok(()),
         };
     }
@@ -52,6 +53,7 @@ pub(super) fn check_push(url: &str, allow_file: bool) -> Result<(), SharingError
     let refuse = |why| Err(SharingError::Push { url: without_secrets(url), why });
     match url.split_once("://") {
         Some(("https" | "ssh" | "file", _)) => {}
+        // Any other is refused.
         Some(_) => return refuse("only https and ssh are used"),
         None if url.contains("::") => return refuse("remote helpers run programs"),
         None => {}

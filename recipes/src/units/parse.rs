@@ -83,6 +83,7 @@ pub fn epochs(text: &str) -> Result<f64, UnitError> {
     let (number, unit) = split(text, EPOCHS)?;
     match unit {
         "" | "epoch" | "epochs" => float(number, text),
+        // Any other is refused.
         unit => Err(UnitError::UnknownUnit { unit: shown(unit), accepted: EPOCHS }),
     }
 }
@@ -104,6 +105,7 @@ pub fn bytes(text: &str) -> Result<Bytes, UnitError> {
         "gib" => 1 << 30,
         "tib" => 1 << 40,
         "pib" => 1 << 50,
+        // Any other is refused.
         _ => return Err(UnitError::UnknownUnit { unit: shown(unit), accepted: BYTES }),
     };
     exact(number, scale, text).map(|(whole, _)| Bytes(whole))
@@ -126,6 +128,7 @@ pub fn seconds(text: &str) -> Result<Seconds, UnitError> {
             "h" | "hr" | "hrs" | "hour" | "hours" => 3600.0,
             "d" | "day" | "days" => 86_400.0,
             "w" | "week" | "weeks" => 604_800.0,
+            // Any other is refused.
             _ => return Err(UnitError::UnknownUnit { unit: shown(unit), accepted: TIME }),
         };
         total += float(number, text)? * scale;
@@ -143,6 +146,7 @@ pub fn fraction(text: &str) -> Result<f64, UnitError> {
     match unit {
         "" => float(number, text),
         "%" | "percent" => Ok(float(number, text)? / 100.0),
+        // Any other is refused.
         unit => Err(UnitError::UnknownUnit { unit: shown(unit), accepted: FRACTION }),
     }
 }
@@ -157,6 +161,7 @@ fn count(text: &str, nouns: &[&str], noun: &'static str, accepted: &'static str)
         "M" | "million" => (1_000_000, words.next()),
         "B" | "G" | "billion" => (1_000_000_000, words.next()),
         "T" | "trillion" => (1_000_000_000_000, words.next()),
+        // What is no scale has to be a noun, which is looked at below.
         other => (1, Some(other)),
     };
     let known = named.is_none_or(|word| nouns.contains(&word));

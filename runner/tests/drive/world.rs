@@ -5,7 +5,7 @@ use dtrain_protocol::{
     Arrangement, Assignment, DeviceKind, Layout, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
     Training, TrialId, WaitLimits,
 };
-use dtrain_recipes::{Activation, Framework, Mlp, Model, Optimizer, OptimizerKind, Schedule, model};
+use dtrain_recipes::{Framework, Mlp, MlpActivation, Model, Optimizer, OptimizerKind, Schedule, model};
 use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
 use dtrain_runner::ledger::{NewTrial, Predicted};
 use dtrain_runner::provenance::Provenance;
@@ -179,7 +179,7 @@ impl World {
         }
         self.spent.lock().expect("whole").push(launching.spent_seconds);
         let layout = Layout::replicas(NonZeroU32::new(RANKS).expect("not zero"));
-        let mlp = Mlp { inputs: 4, hidden: vec![8], classes: 2, activation: Activation::Relu };
+        let mlp = Mlp { inputs: 4, hidden: vec![8], classes: 2, activation: MlpActivation::Relu };
         let model = match &self.command {
             Some(argv) => Model::Command(model::Command {
                 argv: argv.clone(),

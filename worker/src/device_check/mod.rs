@@ -97,7 +97,7 @@ impl Check<'_> {
             Part::Training => self.training(&device, memory),
             Part::Products => {
                 for precision in self.found.precisions.clone() {
-                    let part = format!("matrix products in {}", precision.word());
+                    let part = format!("matrix products in {}", precision.name());
                     let found = self.part(&part, || speed::products(precision, &device, memory));
                     self.found.products.extend(found.into_iter().flatten());
                     self.told();
@@ -105,7 +105,7 @@ impl Check<'_> {
             }
             Part::Attention => {
                 for precision in self.found.precisions.clone() {
-                    let part = format!("attention in {}", precision.word());
+                    let part = format!("attention in {}", precision.name());
                     let found = self.part(&part, || speed::attention(precision, &device, memory));
                     self.found.attention.extend(found.into_iter().flatten());
                     self.told();
@@ -133,7 +133,7 @@ impl Check<'_> {
     fn parity(&mut self, device: &Device, kind: DeviceKind) {
         for precision in self.found.precisions.clone() {
             for family in parity::FAMILIES {
-                let part = format!("comparing {family} in {} with the host", precision.word());
+                let part = format!("comparing {family} in {} with the host", precision.name());
                 let found = self.part(&part, || parity::compare(family, precision, kind, device));
                 self.found.parity.extend(found);
                 self.told();
@@ -144,7 +144,7 @@ impl Check<'_> {
     fn training(&mut self, device: &Device, memory: u64) {
         let size = self.part("choosing a decoder", || training::size(device, memory)).unwrap_or(0);
         for precision in self.found.precisions.clone() {
-            let part = format!("training in {}", precision.word());
+            let part = format!("training in {}", precision.name());
             let found = self.part(&part, || training::measure(size, precision, device));
             self.found.training.extend(found);
             self.told();
@@ -157,7 +157,7 @@ impl Check<'_> {
         let usual = if precisions.contains(&Precision::Bf16) { Precision::Bf16 } else { Precision::F32 };
         let precision = request.precision.unwrap_or(usual);
         let Self { found, tell, .. } = self;
-        let part = format!("steps in {}", precision.word());
+        let part = format!("steps in {}", precision.name());
         tell(DeviceNews::Doing(part.clone()));
         let index = found.index;
         let done = guarded(|| {

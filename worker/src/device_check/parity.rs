@@ -149,7 +149,7 @@ mod tests {
                 let parity = compare(family, precision, DeviceKind::Cpu, &Device::flex()).unwrap();
                 println!(
                     "{family} {}: losses {:.1e}, gradient of {} {:.1e}",
-                    precision.word(),
+                    precision.name(),
                     parity.loss_difference,
                     parity.parameter,
                     parity.gradient_difference
@@ -161,7 +161,7 @@ mod tests {
                     assert!(
                         parity.gradient_difference > 1e-5,
                         "the products are not in {}",
-                        precision.word()
+                        precision.name()
                     );
                 }
             }

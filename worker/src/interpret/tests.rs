@@ -6,7 +6,7 @@ use crate::data::{Batch, DataError, Source};
 use burn::tensor::Device;
 use dtrain_protocol::{Arrangement, Rank};
 use dtrain_recipes::{
-    Activation, Mlp, Model, Optimizer as Rule, OptimizerKind, Precision, Recompute, Schedule,
+    Mlp, MlpActivation, Model, Optimizer as Rule, OptimizerKind, Precision, Recompute, Schedule,
 };
 use std::sync::Arc;
 
@@ -80,7 +80,7 @@ pub(crate) fn replica<'a>(
 
 /// Norm and weights after each of `steps` steps from a loss scale of `scale`.
 fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(Option<f64>, Vec<f32>)>, Failure> {
-    let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
+    let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: MlpActivation::Relu });
     let (training, until, arrangement) = (training(), RunUntil::default(), Arrangement::SINGLE);
     let blocks = 0..model.blocks();
     let device = Device::flex();
@@ -107,7 +107,7 @@ fn run(scale: Option<f32>, steps: u64) -> Result<Vec<(Option<f64>, Vec<f32>)>, F
 /// On a device, every border of phases waits for it in the first two steps, and none in those after them.
 #[test]
 fn a_device_is_waited_for_at_the_borders_of_phases_in_some_steps() {
-    let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: Activation::Relu });
+    let model = Model::Mlp(Mlp { inputs: 2, hidden: vec![3], classes: 2, activation: MlpActivation::Relu });
     let (training, until, arrangement) = (training(), RunUntil::default(), Arrangement::SINGLE);
     let stage =
         Stage::build(&model, 0..1, 7, Precision::F32, Recompute::None, &Device::flex()).expect("it fits");

@@ -202,7 +202,6 @@ fn feed_forward(
         Activation::Swiglu => ops::swiglu(arithmetic, column(&["ffn.gate", "ffn.up"], normed)),
         Activation::Gelu => ops::gelu(arithmetic, column(&["ffn.up"], normed)),
         Activation::GeluTanh => ops::gelu_tanh(arithmetic, column(&["ffn.up"], normed)),
-        Activation::Relu => ops::relu(column(&["ffn.up"], normed)),
     };
     layers.row(weights, "ffn.down", wide, residual, scale)
 }

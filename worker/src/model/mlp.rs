@@ -5,7 +5,7 @@ use super::{Initial, Layers, Network, Part, Spec, Weights};
 use crate::ops;
 use crate::stage::Samples;
 use burn::tensor::Tensor;
-use dtrain_recipes::{Activation, Mlp};
+use dtrain_recipes::{Mlp, MlpActivation};
 
 impl Network for Mlp {
     fn blocks(&self) -> u32 {
@@ -44,9 +44,8 @@ impl Network for Mlp {
     ) -> (Tensor<3>, Option<Tensor<1>>) {
         let x = linear(layers, weights, x);
         let activated = match self.activation {
-            Activation::Gelu => ops::gelu(layers.arithmetic, x),
-            Activation::GeluTanh => ops::gelu_tanh(layers.arithmetic, x),
-            Activation::Relu | Activation::Swiglu => ops::relu(x),
+            MlpActivation::Relu => ops::relu(x),
+            MlpActivation::Gelu => ops::gelu(layers.arithmetic, x),
         };
         (activated, None)
     }

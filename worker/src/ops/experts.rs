@@ -8,7 +8,7 @@
 pub(super) mod fused;
 
 use super::tape::{dense, input, record, shape, slice, vector};
-use super::{Arithmetic, gelu, gelu_tanh, kernels, plain, relu, swiglu};
+use super::{Arithmetic, gelu, gelu_tanh, kernels, plain, swiglu};
 use crate::parallel::Routes;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
@@ -108,7 +108,6 @@ pub(super) fn feed_one_by_one(
             Activation::Swiglu => swiglu(arithmetic, wide),
             Activation::Gelu => gelu(arithmetic, wide),
             Activation::GeluTanh => gelu_tanh(arithmetic, wide),
-            Activation::Relu => relu(wide),
         };
         plain::project(arithmetic.precision, inner, vec![one(&down, expert)], Vec::new(), None)
     });

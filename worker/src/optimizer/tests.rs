@@ -6,7 +6,7 @@ use crate::parallel::Partners;
 use crate::stage::Holding;
 use burn::tensor::Device;
 use dtrain_protocol::{Arrangement, Layout, Rank, Region};
-use dtrain_recipes::{Activation, Mlp, Model, Precision, Recompute, ZeroStage};
+use dtrain_recipes::{Mlp, MlpActivation, Model, Precision, Recompute, ZeroStage};
 
 const KINDS: [OptimizerKind; 4] =
     [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Lion, OptimizerKind::Lamb];
@@ -123,7 +123,7 @@ fn lamb_without_a_length_steps_as_adam() {
 }
 
 fn model() -> Model {
-    Model::Mlp(Mlp { inputs: 5, hidden: vec![9, 7], classes: 3, activation: Activation::Relu })
+    Model::Mlp(Mlp { inputs: 5, hidden: vec![9, 7], classes: 3, activation: MlpActivation::Relu })
 }
 
 fn stage() -> Stage {

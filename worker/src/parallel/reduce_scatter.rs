@@ -99,7 +99,7 @@ mod tests {
     use crate::stage::{Holding, Samples, Stage};
     use burn::tensor::Device;
     use dtrain_protocol::{Arrangement, Layout, Pass, Rank};
-    use dtrain_recipes::{Activation, Mlp, Model, Recompute, ZeroStage};
+    use dtrain_recipes::{Mlp, MlpActivation, Model, Recompute, ZeroStage};
     use std::num::NonZeroU32;
     use std::time::Duration;
 
@@ -115,7 +115,7 @@ mod tests {
 
     /// A step of two micro-batches on one of the ranks.
     fn rooms(zero: ZeroStage, group: loopback::Thread, rank: u32) -> Rooms {
-        let model = Mlp { inputs: 32, hidden: vec![64; 12], classes: 8, activation: Activation::Relu };
+        let model = Mlp { inputs: 32, hidden: vec![64; 12], classes: 8, activation: MlpActivation::Relu };
         let model = Model::Mlp(model);
         let layout = Layout::replicas(NonZeroU32::new(RANKS).expect("not zero"));
         let recompute = Recompute::Full;

@@ -3,7 +3,7 @@ use crate::comm::loopback;
 use crate::interpret;
 use burn::tensor::Device;
 use dtrain_protocol::{DeviceKind, Layout, Link, Placement, Rank};
-use dtrain_recipes::{Activation, Decoder, Mlp, Model, Norm, Positions, Precision};
+use dtrain_recipes::{Activation, Decoder, Mlp, MlpActivation, Model, Norm, Positions, Precision};
 use std::cell::Cell;
 use std::num::NonZeroU32;
 use std::rc::Rc;
@@ -69,7 +69,7 @@ fn one_rank_measures_every_part_and_no_collective() {
 fn each_part_of_a_pass_ends_when_the_device_has_done_it() {
     const NEEDED: f64 = 0.005;
     let model =
-        Model::Mlp(Mlp { inputs: 4, hidden: vec![5, 6, 7], classes: 3, activation: Activation::Relu });
+        Model::Mlp(Mlp { inputs: 4, hidden: vec![5, 6, 7], classes: 3, activation: MlpActivation::Relu });
     let (training, until, arrangement) = (whole::training(), RunUntil::default(), Arrangement::SINGLE);
     let device = Device::flex();
     let stage = Stage::build(&model, 0..model.blocks(), 7, Precision::F32, Recompute::None, &device).unwrap();
@@ -98,7 +98,7 @@ fn the_forward_of_a_device_takes_as_long_as_the_device_computes() {
         return;
     }
     let model =
-        Model::Mlp(Mlp { inputs: 1024, hidden: vec![1024; 3], classes: 16, activation: Activation::Relu });
+        Model::Mlp(Mlp { inputs: 1024, hidden: vec![1024; 3], classes: 16, activation: MlpActivation::Relu });
     let mut request = request(model, vec![128], 4.0);
     request.placement.device = DeviceKind::Wgpu;
     let rates = rates(&request, |_| unreachable!("it is alone")).unwrap();
@@ -135,7 +135,8 @@ fn two_ranks_measure_side_by_side_and_their_collectives() {
 
 #[test]
 fn larger_micro_batches_are_left_out_when_there_is_no_time() {
-    let model = Model::Mlp(Mlp { inputs: 8, hidden: vec![16, 16], classes: 3, activation: Activation::Relu });
+    let model =
+        Model::Mlp(Mlp { inputs: 8, hidden: vec![16, 16], classes: 3, activation: MlpActivation::Relu });
     let rates = rates(&request(model, vec![2, 1 << 20], 0.05), |_| unreachable!("it is alone")).unwrap();
     assert_eq!(rates.profile.len(), 1, "a million samples do not fit into 50 ms");
 }

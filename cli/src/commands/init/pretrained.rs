@@ -7,7 +7,7 @@ use crate::failure::{Exit, Failure, Outcome};
 use crate::output::word;
 use crate::pretrained::{Weights, failure};
 use dtrain_protocol::inputs::TOKENIZER;
-use dtrain_recipes::{Activation, Positions};
+use dtrain_recipes::{Family, Positions};
 use dtrain_worker::pretrained::Folder;
 use std::path::Path;
 
@@ -60,15 +60,9 @@ fn text(folder: &Folder, tokenizer: Option<&Path>, name: &str, args: &InitArgs) 
     let pretrained = folder.pretrained();
     let longest = pretrained.model.context;
     let model = pretrained.with_context(longest.min(CONTEXT));
-    let family = if model.positions == Positions::Learned { "gpt2" } else { "llama" };
-    let activation = match model.activation {
-        Activation::Swiglu => "swiglu",
-        Activation::GeluTanh => "gelu_tanh",
-        Activation::Gelu | Activation::Relu => "gelu",
-    };
-    let rotary = match model.positions {
-        Positions::Rotary => format!("rotary_base = {}\n", model.rotary_base()),
-        Positions::Learned => String::new(),
+    let (family, rotary) = match model.positions {
+        Positions::Learned => (Family::Gpt2, String::new()),
+        Positions::Rotary => (Family::Llama, format!("rotary_base = {}\n", model.rotary_base())),
     };
     let path = folder.path().display();
     let notes: String = pretrained.notes.iter().map(|note| format!("# {note}\n")).collect();
@@ -130,6 +124,7 @@ seed = 1
 "#,
         from = path.to_string(),
         kind = pretrained.family.model_type(),
+        activation = model.activation,
         layers = model.layers,
         hidden = model.hidden,
         heads = model.heads,

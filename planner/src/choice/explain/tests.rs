@@ -27,7 +27,8 @@ fn a_plan_in_full_tells_every_value_with_all_that_costs_time() {
 #[test]
 fn a_plan_from_the_data_sheet_says_so() {
     let (mut recipe, host) = (sample::recipe(), sample::host(1));
-    let mlp = Mlp { inputs: 4, hidden: vec![32], classes: 3, activation: dtrain_recipes::Activation::Relu };
+    let mlp =
+        Mlp { inputs: 4, hidden: vec![32], classes: 3, activation: dtrain_recipes::MlpActivation::Relu };
     recipe.model = Model::Mlp(mlp);
     recipe.train.batch = Choice::Auto;
     recipe.objective.stop = Stop { samples: Some(Samples(12_000)), ..Stop::default() };

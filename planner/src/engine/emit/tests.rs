@@ -226,7 +226,7 @@ fn other_models_are_launched_but_not_translated() {
         inputs: 4,
         hidden: vec![8],
         classes: 3,
-        activation: dtrain_recipes::Activation::Relu,
+        activation: dtrain_recipes::MlpActivation::Relu,
     });
     let plan = plan(&sample::request(&recipe, &host, None)).expect("the sample fits");
     for format in Format::ALL {

@@ -199,7 +199,7 @@ fn values(space: &Space, way: &Way) -> [(&'static str, String); AXES] {
         ("recompute", recompute),
         ("schedule", schedule),
         ("sequence", if sequence { "parallel" } else { "whole" }.to_string()),
-        ("precision", way.arrangement.precision.word().to_string()),
+        ("precision", way.arrangement.precision.name().to_string()),
         tensor,
         context,
         expert,

@@ -95,7 +95,7 @@ fn decoder_fused(d: &Decoder, cut: Cut) -> Kept {
     let passed = passed(d);
     let (wide, inner) = match d.activation {
         Activation::Swiglu => (2 * passed * f, passed * f),
-        Activation::Gelu | Activation::GeluTanh | Activation::Relu => (passed * f, passed * f),
+        Activation::Gelu | Activation::GeluTanh => (passed * f, passed * f),
     };
     // Input, residual; both normed; packed queries, keys and values, logarithms, context; up, activated.
     let input = cut.between(h);
@@ -150,9 +150,7 @@ fn decoder_on_device(d: &Decoder, cut: Cut, recompute: Recompute, precision: Pre
     let product = factor_bytes(precision);
     let (wide, inner) = match d.activation {
         Activation::Swiglu => (cut.inside(2 * passed(d) * f), cut.inside(passed(d) * f)),
-        Activation::Gelu | Activation::GeluTanh | Activation::Relu => {
-            (cut.inside(passed(d) * f), cut.inside(passed(d) * f))
-        }
+        Activation::Gelu | Activation::GeluTanh => (cut.inside(passed(d) * f), cut.inside(passed(d) * f)),
     };
     let (input, packed, context) = (cut.between(h), cut.inside(q + 2 * k), cut.inside(q));
     // Each query sees the keys of the whole sequence.
@@ -205,7 +203,7 @@ fn decoder_plain(d: &Decoder, cut: Cut, recompute: Recompute, precision: Precisi
         + h
         + match d.activation {
             Activation::Swiglu => cut.inside(4 * passed(d) * f),
-            Activation::Gelu | Activation::GeluTanh | Activation::Relu => cut.inside(2 * passed(d) * f),
+            Activation::Gelu | Activation::GeluTanh => cut.inside(2 * passed(d) * f),
         }
         + routed(d);
     let bytes = |each, values| cut.bytes(s, each, values);

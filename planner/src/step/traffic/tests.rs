@@ -69,7 +69,7 @@ fn a_short_rest_goes_to_everybody_at_once() {
         inputs: 19,
         hidden: vec![80],
         classes: 4,
-        activation: dtrain_recipes::Activation::Relu,
+        activation: dtrain_recipes::MlpActivation::Relu,
     });
     assert_eq!(model.parameters(), 20 * 80 + 81 * 4);
     let traffic = sent(&model, &cut(|layout| layout.data = n(4)), (1, 1));

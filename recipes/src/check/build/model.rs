@@ -3,11 +3,9 @@
 use super::counts;
 use crate::check::parsed::Parsed;
 use crate::check::values::Values;
-use crate::decoder::{
-    AdaptedLayers, Decoder, DenseLayers, Experts, Latent, Lora, NORM_EPSILON, ROTARY_BASE, Window,
-};
+use crate::decoder::{Decoder, DenseLayers, Experts, Latent, Lora, NORM_EPSILON, ROTARY_BASE, Window};
 use crate::keys::Kind;
-use crate::model::{Activation, Cnn, Command, Framework, Mlp, Model, Norm, Positions};
+use crate::model::{Cnn, Command, Mlp, Model};
 use crate::own::{Outline, Own, Reads};
 use std::collections::BTreeMap;
 
@@ -20,7 +18,7 @@ pub(super) fn model(values: &Values) -> Option<Model> {
             inputs: count("inputs")?,
             hidden: counts("hidden")?,
             classes: count("classes")?,
-            activation: activation(values)?,
+            activation: values.one_of("model.activation")?,
         }),
         Kind::Cnn => Model::Cnn(Cnn {
             channels: count("channels")?,
@@ -33,8 +31,9 @@ pub(super) fn model(values: &Values) -> Option<Model> {
         Kind::Own => Model::Own(Own {
             network: values.text("model.network")?,
             with: match values.get("model.with") {
+                None => BTreeMap::new(),
                 Some(Parsed::Settings(settings)) => settings.clone(),
-                _ => BTreeMap::new(),
+                Some(_) => return None,
             },
             reads: match count("context") {
                 Some(context) => Reads::Tokens { context, vocab: count("vocab")? },
@@ -42,21 +41,19 @@ pub(super) fn model(values: &Values) -> Option<Model> {
             },
             outline: Outline::default(),
         }),
-        Kind::Command => match values.get("model.argv")? {
-            Parsed::Texts(argv) => Model::Command(Command {
-                argv: argv.clone(),
-                env: match values.get("model.env") {
-                    Some(Parsed::Environment(variables)) => variables.clone(),
-                    _ => BTreeMap::new(),
-                },
-                framework: framework(values.word("model.framework")?),
-                progress: match values.get("model.progress") {
-                    Some(Parsed::Texts(templates)) => templates.clone(),
-                    _ => Vec::new(),
-                },
-            }),
-            _ => return None,
-        },
+        Kind::Command => Model::Command(Command {
+            argv: values.get("model.argv")?.texts()?,
+            env: match values.get("model.env") {
+                None => BTreeMap::new(),
+                Some(Parsed::Environment(variables)) => variables.clone(),
+                Some(_) => return None,
+            },
+            framework: values.one_of("model.framework")?,
+            progress: match values.get("model.progress") {
+                None => Vec::new(),
+                Some(templates) => templates.texts()?,
+            },
+        }),
     })
 }
 
@@ -71,12 +68,9 @@ fn decoder(values: &Values) -> Option<Decoder> {
         ffn: count("ffn")?,
         vocab: count("vocab")?,
         context: count("context")?,
-        positions: match values.word("model.positions")? {
-            "rotary" => Positions::Rotary,
-            _ => Positions::Learned,
-        },
-        norm: if values.word("model.norm")? == "rms" { Norm::Rms } else { Norm::Layer },
-        activation: activation(values)?,
+        positions: values.one_of("model.positions")?,
+        norm: values.one_of("model.norm")?,
+        activation: values.one_of("model.activation")?,
         tied: values.flag("model.tied")?,
         bias: values.flag("model.bias")?,
         experts: match count("experts") {
@@ -103,11 +97,7 @@ fn decoder(values: &Values) -> Option<Decoder> {
             Some(rank) => Some(Lora {
                 rank,
                 alpha: values.real("model.lora.alpha")?,
-                layers: match values.word("model.lora.layers")? {
-                    "attention" => AdaptedLayers::Attention,
-                    "ffn" => AdaptedLayers::Ffn,
-                    _ => AdaptedLayers::All,
-                },
+                layers: values.one_of("model.lora.layers")?,
             }),
             None => None,
         },
@@ -126,24 +116,5 @@ fn experts(values: &Values, count: u32) -> Option<Experts> {
             Some(layers) => Some(dense(layers)?),
             None => None,
         },
-    })
-}
-
-fn framework(word: &str) -> Framework {
-    match word {
-        "deepspeed" => Framework::Deepspeed,
-        "tensorflow" => Framework::Tensorflow,
-        "jax" => Framework::Jax,
-        "horovod" => Framework::Horovod,
-        _ => Framework::Pytorch,
-    }
-}
-
-fn activation(values: &Values) -> Option<Activation> {
-    Some(match values.word("model.activation")? {
-        "swiglu" => Activation::Swiglu,
-        "relu" => Activation::Relu,
-        "gelu_tanh" => Activation::GeluTanh,
-        _ => Activation::Gelu,
     })
 }

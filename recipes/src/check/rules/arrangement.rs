@@ -2,6 +2,7 @@
 
 use super::Rules;
 use crate::check::parsed::Parsed;
+use crate::recipe::{PipelineSchedule, Recompute};
 
 impl Rules<'_> {
     /// What splits a sequence must divide it.
@@ -50,7 +51,7 @@ impl Rules<'_> {
 
     /// Stages and chunks need blocks, and a schedule needs stages.
     pub(super) fn pipeline(&mut self) {
-        let (schedule, chunks) = (self.values.word("layout.schedule"), self.values.whole("layout.chunks"));
+        let (schedule, chunks) = (self.values.one_of("layout.schedule"), self.values.whole("layout.chunks"));
         let pipeline = self.values.whole("layout.pipeline");
         let (blocks, key) = match self.values.get("model.stages") {
             Some(Parsed::Wholes(stages)) => {
@@ -76,11 +77,11 @@ impl Rules<'_> {
             }
             return;
         }
-        if let (Some(word), Some(chunks)) = (schedule, chunks) {
-            let is_interleaved = word == "interleaved";
+        if let (Some(schedule), Some(chunks)) = (schedule, chunks) {
+            let is_interleaved = schedule == PipelineSchedule::Interleaved;
             if is_interleaved != (chunks > 1) {
                 let wanted = if is_interleaved { "several chunks" } else { "one chunk" };
-                let message = format!("the schedule \"{word}\" has {wanted} a stage, found {chunks}");
+                let message = format!("the schedule \"{schedule}\" has {wanted} a stage, found {chunks}");
                 let hint = if is_interleaved {
                     "it needs at least 2; remove `layout.chunks` and the planner chooses"
                 } else {
@@ -90,7 +91,7 @@ impl Rules<'_> {
                 return;
             }
         }
-        let least = if schedule == Some("interleaved") { 2 } else { 1 };
+        let least = if schedule == Some(PipelineSchedule::Interleaved) { 2 } else { 1 };
         let chunks = chunks.unwrap_or(least);
         let (Some(stages), Some(blocks)) = (pipeline, blocks) else { return };
         if stages > blocks {
@@ -107,9 +108,9 @@ impl Rules<'_> {
 
     /// Where nothing is computed again, nothing is counted.
     pub(super) fn recompute(&mut self) {
-        let mode = self.values.word("layout.recompute");
+        let mode = self.values.one_of("layout.recompute");
         let every = self.values.whole("layout.recompute_every").unwrap_or(1);
-        if mode == Some("none") && every > 1 {
+        if mode == Some(Recompute::None) && every > 1 {
             self.wrong(
                 format!("`layout.recompute_every` = {every}, but there is no recomputation"),
                 &["layout.recompute_every", "layout.recompute"],

@@ -2,16 +2,22 @@
 
 use super::Rules;
 use crate::check::parsed::Parsed;
+use crate::data::DataKind::{self, Csv, Idx, Images, Jsonl, Parquet, Text, Tokens};
 use crate::keys::Kind;
 use crate::url::{Url, ending};
 
+/// What models of text read. The first three become tokens while training begins; token shards are made before.
+const TEXT: [DataKind; 4] = [Text, Jsonl, Parquet, Tokens];
+
 impl Rules<'_> {
     pub(super) fn data(&mut self) {
-        let (Some(kind), Some(format)) = (self.values.kind, self.values.word("data.format")) else { return };
-        let wanted: &[&str] = match kind {
-            Kind::Decoder => &["text", "jsonl", "parquet", "tokens"],
-            Kind::Own if self.values.reads_tokens() => &["text", "jsonl", "parquet", "tokens"],
-            Kind::Mlp | Kind::Cnn | Kind::Own => &["csv", "parquet", "idx", "images"],
+        let (Some(kind), Some(format)) = (self.values.kind, self.values.one_of("data.format")) else {
+            return;
+        };
+        let wanted: &[DataKind] = match kind {
+            Kind::Decoder => &TEXT,
+            Kind::Own if self.values.reads_tokens() => &TEXT,
+            Kind::Mlp | Kind::Cnn | Kind::Own => &[Csv, Parquet, Idx, Images],
             Kind::Command => return,
         };
         if self.compressed(format) || self.images_of_urls(format) {
@@ -21,7 +27,7 @@ impl Rules<'_> {
             self.unfit(kind, format, wanted);
             return;
         }
-        let is_table = format == "csv" || (format == "parquet" && !self.values.reads_tokens());
+        let is_table = format == Csv || (format == Parquet && !self.values.reads_tokens());
         if is_table && self.values.get("data.target").is_none() {
             self.wrong(
                 "missing `data.target`: name of the column with the class".to_owned(),
@@ -31,17 +37,16 @@ impl Rules<'_> {
         }
         // The tokenizer of shards is known or it is not; nothing is made with it.
         let is_file = matches!(self.values.get("data.tokenizer"), Some(Parsed::Files(_)));
-        let readers = ["text", "jsonl", "parquet", "tokens"];
-        let of_text = &readers[..3];
-        let of_tokenizer = if is_file { &readers } else { of_text };
+        let of_text = &TEXT[..3];
+        let of_tokenizer = if is_file { &TEXT } else { of_text };
         for (key, owners) in [
             ("data.tokenizer", of_tokenizer),
-            ("data.field", &["jsonl", "parquet"]),
+            ("data.field", &[Jsonl, Parquet]),
             ("data.separator", of_text),
-            ("data.resize", &["images"]),
-            ("data.target", &["csv", "parquet"]),
-            ("data.labels", &["idx"]),
-            ("data.valid_labels", &["idx"]),
+            ("data.resize", &[Images]),
+            ("data.target", &[Csv, Parquet]),
+            ("data.labels", &[Idx]),
+            ("data.valid_labels", &[Idx]),
         ] {
             if !owners.contains(&format) && self.values.said(key).is_some() {
                 let (owner, owners) = (owners[0], either(owners));
@@ -50,12 +55,12 @@ impl Rules<'_> {
                 self.wrong(message, &[key, "data.train", "data.format"], &hint);
             }
         }
-        if format == "parquet" {
+        if format == Parquet {
             self.columns();
         }
-        if format == "idx" {
-            self.labels("data.train", "data.labels");
-            self.labels("data.valid", "data.valid_labels");
+        if format == Idx {
+            self.labels("data.train", "data.labels", "labels = \"train-labels-idx1-ubyte\"");
+            self.labels("data.valid", "data.valid_labels", "valid_labels = \"t10k-labels-idx1-ubyte\"");
         }
     }
 
@@ -76,7 +81,7 @@ impl Rules<'_> {
     }
 
     /// The model reads other data.
-    fn unfit(&mut self, kind: Kind, format: &str, wanted: &[&str]) {
+    fn unfit(&mut self, kind: Kind, format: DataKind, wanted: &[DataKind]) {
         let name = kind.name();
         let wanted = either(wanted);
         let which = match (kind, self.values.reads_tokens()) {
@@ -93,27 +98,21 @@ impl Rules<'_> {
     }
 
     /// Whether a file is compressed in a way that the format does not read.
-    fn compressed(&mut self, format: &str) -> bool {
+    fn compressed(&mut self, format: DataKind) -> bool {
         let ends: &[&str] = match format {
-            "tokens" | "images" | "parquet" => &[".gz", ".zst", ".xz", ".bz2", ".zip"],
-            _ => &[".xz", ".bz2", ".zip"],
+            Tokens | Images | Parquet => &[".gz", ".zst", ".xz", ".bz2", ".zip"],
+            Text | Jsonl | Csv | Idx => &[".xz", ".bz2", ".zip"],
+        };
+        let instead = match format {
+            Images => "unpack it first, and name the images, such as \"photos/*/*.png\"",
+            Parquet => "unpack it first: the columns of Parquet files are compressed in them",
+            Tokens => "unpack it first, and name the unpacked file: token shards are read in place",
+            Text | Jsonl | Csv | Idx => "unpack it first, or compress it with gzip (.gz) or zstd (.zst)",
         };
         let packed = |file: &String| ends.iter().any(|end| ending(file).ends_with(end));
         for key in ["data.train", "data.valid", "data.labels", "data.valid_labels"] {
             if let Some(file) = self.values.patterns(key).into_iter().find(packed) {
-                self.wrong(
-                    format!("`{key}`: {file:?} is compressed"),
-                    &[key],
-                    if format == "images" {
-                        "unpack it first, and name the images, such as \"photos/*/*.png\""
-                    } else if format == "parquet" {
-                        "unpack it first: the columns of Parquet files are compressed in them"
-                    } else if format == "tokens" {
-                        "unpack it first, and name the unpacked file: token shards are read in place"
-                    } else {
-                        "unpack it first, or compress it with gzip (.gz) or zstd (.zst)"
-                    },
-                );
+                self.wrong(format!("`{key}`: {file:?} is compressed"), &[key], instead);
                 return true;
             }
         }
@@ -121,9 +120,9 @@ impl Rules<'_> {
     }
 
     /// Whether images are named by URLs: the folder of an image is its class, and a URL has none on this host.
-    fn images_of_urls(&mut self, format: &str) -> bool {
+    fn images_of_urls(&mut self, format: DataKind) -> bool {
         for key in ["data.train", "data.valid"] {
-            if format == "images" && self.values.patterns(key).iter().any(|file| Url::is_one(file)) {
+            if format == Images && self.values.patterns(key).iter().any(|file| Url::is_one(file)) {
                 let message = format!("`{key}`: images lie in the folders of their classes, found a URL");
                 let hint = "download and unpack them first, and name them, such as \"photos/*/*.png\"";
                 self.wrong(message, &[key], hint);
@@ -134,7 +133,7 @@ impl Rules<'_> {
     }
 
     /// Every image file needs its label file.
-    fn labels(&mut self, images: &str, labels: &str) {
+    fn labels(&mut self, images: &str, labels: &str, example: &str) {
         let (image_files, label_files) = (self.values.patterns(images), self.values.patterns(labels));
         // How many files a pattern stands for is known only where they are read.
         let is_glob = |file: &String| file.contains(['*', '?', '[']) && !Url::is_one(file);
@@ -148,10 +147,6 @@ impl Rules<'_> {
                 );
             }
         } else if label_files.is_empty() && self.values.get(labels).is_none() {
-            let example = match labels {
-                "data.labels" => "labels = \"train-labels-idx1-ubyte\"",
-                _ => "valid_labels = \"t10k-labels-idx1-ubyte\"",
-            };
             let hint = format!("write for example `{example}` below `[data]`");
             self.wrong(format!("missing `{labels}`: images need their labels"), &[images], &hint);
         } else if label_files.len() != image_files.len() && !label_files.is_empty() && !has_glob {
@@ -167,8 +162,9 @@ impl Rules<'_> {
 }
 
 /// The words of a list: `a, b or c`.
-fn either(words: &[&str]) -> String {
-    match words {
+fn either(kinds: &[DataKind]) -> String {
+    let words: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
+    match words.as_slice() {
         [most @ .., last] if !most.is_empty() => format!("{} or {last}", most.join(", ")),
         one => one.concat(),
     }

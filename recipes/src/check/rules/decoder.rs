@@ -1,6 +1,8 @@
 //! Contradictions within a decoder.
 
 use super::Rules;
+use crate::decoder::AdaptedLayers;
+use crate::model::Positions;
 
 impl Rules<'_> {
     pub(super) fn decoder(&mut self) {
@@ -36,7 +38,9 @@ impl Rules<'_> {
             let message = "adapters of latent attention are not supported".to_owned();
             self.wrong(message, &[rank, "model.latent.key_value"], "remove one of them");
         }
-        if self.values.get("model.experts").is_some() && self.values.word(layers) != Some("attention") {
+        if self.values.get("model.experts").is_some()
+            && self.values.one_of(layers) != Some(AdaptedLayers::Attention)
+        {
             let message = "adapters of experts are not supported".to_owned();
             self.wrong(message, &[layers, "model.experts"], "write `layers = \"attention\"`, or remove it");
         }
@@ -44,7 +48,7 @@ impl Rules<'_> {
 
     /// Rotary positions turn pairs of channels, and only they have a base.
     fn rotary(&mut self) {
-        if self.values.word("model.positions") != Some("rotary") {
+        if self.values.one_of("model.positions") != Some(Positions::Rotary) {
             self.needless("model.rotary_base", "rotary positions", "positions = \"rotary\"");
             return;
         }
@@ -84,7 +88,7 @@ impl Rules<'_> {
                 "remove one of them",
             );
         }
-        if self.values.word("model.positions") == Some("learned") {
+        if self.values.one_of("model.positions") == Some(Positions::Learned) {
             self.wrong(
                 "latent attention needs rotary positions".to_owned(),
                 &[first, "model.positions", "model.family"],

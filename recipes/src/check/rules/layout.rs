@@ -2,6 +2,7 @@
 
 use super::{Rules, sbatch};
 use crate::check::parsed::Parsed;
+use crate::cluster::Launcher;
 use crate::keys::{KEYS, Kind, RANKS_OF_A_HOST};
 use crate::problem::Problem;
 
@@ -48,7 +49,7 @@ impl Rules<'_> {
         } else if is_spread && !self.values.is_wrong("model.experts") {
             let hint = match self.values.kind {
                 Some(Kind::Decoder) => "write for example `experts = 8` below `[model]`, or remove it",
-                _ => "remove it",
+                Some(Kind::Mlp | Kind::Cnn | Kind::Own | Kind::Command) | None => "remove it",
             };
             let message = "`layout.expert` is above 1, but the model has no experts".to_owned();
             self.wrong(message, &["layout.expert"], hint);
@@ -110,8 +111,8 @@ impl Rules<'_> {
     }
 
     pub(super) fn cluster(&mut self) {
-        let launcher = self.values.word("cluster.launcher");
-        if let (Some("local"), Some(first)) = (launcher, self.hosts.first()) {
+        let launcher = self.values.one_of("cluster.launcher");
+        if let (Some(Launcher::Local), Some(first)) = (launcher, self.hosts.first()) {
             let problem = Problem::new("the launcher \"local\" uses only this machine, but hosts are listed")
                 .at(&first.origin);
             let problem = match self.values.said("cluster.launcher") {
@@ -121,14 +122,15 @@ impl Rules<'_> {
             self.problems
                 .push(problem.hint("write `launcher = \"ssh\"` below `[cluster]`, or remove the hosts"));
         }
-        if launcher == Some("ssh") && self.hosts.is_empty() && !self.values.is_wrong("cluster.hosts") {
+        if launcher == Some(Launcher::Ssh) && self.hosts.is_empty() && !self.values.is_wrong("cluster.hosts")
+        {
             self.wrong(
                 "the launcher \"ssh\" needs hosts".to_owned(),
                 &["cluster.launcher"],
                 "write `[[cluster.hosts]]` and `address = \"…\"` below it",
             );
         }
-        if launcher.is_some_and(|launcher| launcher != "ssh")
+        if launcher.is_some_and(|launcher| launcher != Launcher::Ssh)
             && self.values.said("cluster.transport").is_some()
         {
             self.wrong(
@@ -137,7 +139,7 @@ impl Rules<'_> {
                 "write `launcher = \"ssh\"` below `[cluster]`, or remove it",
             );
         }
-        self.slurm(launcher == Some("slurm"));
+        self.slurm(launcher == Some(Launcher::Slurm));
         self.ranks_of_a_host();
     }
 

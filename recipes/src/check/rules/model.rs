@@ -2,6 +2,7 @@
 
 use super::Rules;
 use crate::check::parsed::Parsed;
+use crate::data::DataKind;
 use crate::keys::MOST_PARAMETERS;
 use crate::model::Model;
 use crate::progress::Template;
@@ -86,8 +87,8 @@ impl Rules<'_> {
     pub(super) fn vocabulary(&mut self) {
         let vocab = self.values.whole("model.vocab");
         match (self.values.get("data.tokenizer"), vocab) {
-            (Some(Parsed::Word(_)), Some(vocab))
-                if vocab != 256 && matches!(self.values.word("data.format"), Some("text" | "jsonl" | "parquet")) =>
+            (Some(Parsed::Bytes), Some(vocab))
+                if vocab != 256 && self.values.one_of("data.format").is_some_and(DataKind::is_text) =>
             {
                 self.wrong(
                     format!("`model.vocab` = {vocab}, but text read as bytes has a vocabulary of 256"),
@@ -109,7 +110,7 @@ impl Rules<'_> {
                 "write for example `vocab = 50257` below `[model]` (GPT-2); the data is then checked against it",
             ),
             (_, None)
-                if self.values.word("data.format") == Some("tokens")
+                if self.values.one_of("data.format") == Some(DataKind::Tokens)
                     && self.values.said("model.vocab").is_none() =>
             {
                 self.wrong(

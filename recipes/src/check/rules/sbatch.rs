@@ -72,8 +72,10 @@ pub(super) fn refused(option: &str) -> Option<String> {
         let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
         return match (WITH_VALUE.contains(&name), value) {
             (true, Some("") | None) => Some(format!("has no value: write `--{name}=…` in one text")),
+            // Slurm knows what the value may be.
             (true, Some(_)) => None,
             (false, _) if WITHOUT.contains(&name) => None,
+            // Any other option is refused, whatever its value.
             (false, _) => Some(unknown(name)),
         };
     }

@@ -2,12 +2,14 @@
 
 use super::Rules;
 use crate::check::parsed::Parsed;
+use crate::sync::CompressionKind;
 
 impl Rules<'_> {
     pub(super) fn sync(&mut self) {
-        let compress = self.values.word("sync.compress").unwrap_or("none");
+        let compress = self.values.one_of("sync.compress").unwrap_or(CompressionKind::None);
         let every = self.values.whole("sync.every").unwrap_or(1);
-        for (key, needed) in [("sync.rank", "powersgd"), ("sync.keep", "topk")] {
+        for (key, needed) in [("sync.rank", CompressionKind::PowerSgd), ("sync.keep", CompressionKind::TopK)]
+        {
             if self.values.said(key).is_some() && compress != needed {
                 let message = format!("`{key}` is for the compression \"{needed}\"");
                 let hint = format!("remove it, or write `compress = \"{needed}\"`");
@@ -31,17 +33,24 @@ impl Rules<'_> {
                 "remove one of them",
             );
         }
-        if is_stale && compress == "powersgd" {
+        if is_stale && compress == CompressionKind::PowerSgd {
             self.wrong(
                 "\"powersgd\" needs two rounds of all-reduce, which cannot be delayed to a later step".into(),
                 &["sync.staleness", "sync.compress"],
                 "remove one of them, or use another compression",
             );
         }
-        let asked =
-            [("sync.compress", compress != "none"), ("sync.every", every > 1), ("sync.staleness", is_stale)];
+        let asked = [
+            ("sync.compress", compress != CompressionKind::None),
+            ("sync.every", every > 1),
+            ("sync.staleness", is_stale),
+        ];
+        let has_feedback = match compress {
+            CompressionKind::PowerSgd | CompressionKind::TopK => true,
+            CompressionKind::None | CompressionKind::F16 | CompressionKind::Bf16 => false,
+        };
         if let Some((key, _)) = asked.into_iter().find(|(_, is_asked)| *is_asked) {
-            self.replicas_alone(key, every > 1 || is_stale || matches!(compress, "powersgd" | "topk"));
+            self.replicas_alone(key, every > 1 || is_stale || has_feedback);
         }
         if every > 1
             && let Some(Parsed::Wholes(shares)) = self.values.get("layout.shares")

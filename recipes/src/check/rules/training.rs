@@ -4,8 +4,10 @@ use super::Rules;
 use crate::check::parsed::Parsed;
 use crate::check::walk::place;
 use crate::keys::Kind;
-use crate::objective::Metric;
+use crate::objective::{Goal, Metric};
 use crate::problem::Problem;
+use crate::train::{OptimizerKind, Precision};
+use crate::tune::PrunerKind;
 
 impl Rules<'_> {
     pub(super) fn objective(&mut self) {
@@ -24,8 +26,8 @@ impl Rules<'_> {
     /// A metric that the model has, and one way in which it is better.
     fn goal(&mut self, metric: &Metric) {
         let known = match metric {
-            Metric::ValidLoss => "min",
-            Metric::ValidAccuracy => "max",
+            Metric::ValidLoss => Goal::Min,
+            Metric::ValidAccuracy => Goal::Max,
             Metric::Named(name) => {
                 if self.values.kind.is_some_and(|kind| kind != Kind::Command) {
                     let message = format!("`{name}` is no metric of this model");
@@ -35,7 +37,7 @@ impl Rules<'_> {
                 } else if let Some(hint) = not_a_series(name) {
                     let message = format!("`{name}` is not recorded as a metric");
                     self.wrong(message, &["objective.metric"], hint);
-                } else if self.values.word("objective.goal").is_none() {
+                } else if self.values.get("objective.goal").is_none() {
                     let message =
                         format!("missing `objective.goal`: is a smaller or a larger `{name}` better?");
                     let hint = "write `goal = \"min\"` or `goal = \"max\"` below `[objective]`";
@@ -44,7 +46,7 @@ impl Rules<'_> {
                 return;
             }
         };
-        if self.values.word("objective.goal").is_some_and(|goal| goal != known) {
+        if self.values.one_of("objective.goal").is_some_and(|goal: Goal| goal != known) {
             let message = format!("the goal of `{metric}` is \"{known}\"");
             self.wrong(message, &["objective.goal", "objective.metric"], "remove `goal`");
         }
@@ -78,7 +80,7 @@ impl Rules<'_> {
 
     /// A pruner has what it judges by.
     pub(super) fn tune(&mut self) {
-        let is_threshold = self.values.word("tune.pruner") == Some("threshold");
+        let is_threshold = self.values.one_of("tune.pruner") == Some(PrunerKind::Threshold);
         let has_threshold = self.values.real("tune.threshold").is_some();
         if is_threshold && !has_threshold {
             let message = "the pruner \"threshold\" needs `tune.threshold`".to_owned();
@@ -110,17 +112,10 @@ impl Rules<'_> {
     }
 
     pub(super) fn train(&mut self) {
-        let unused: &[&str] = match self.values.word("train.optimizer.kind") {
-            Some("sgd") => &["train.optimizer.beta2", "train.optimizer.epsilon"],
-            Some("lion") => &["train.optimizer.epsilon"],
-            _ => &[],
-        };
-        let kind = self.values.word("train.optimizer.kind").unwrap_or("");
-        for key in unused.iter().filter(|key| self.values.said(key).is_some()) {
-            let message = format!("`{key}` does not apply to the optimizer \"{kind}\"");
-            self.wrong(message, &[key, "train.optimizer.kind"], "remove it");
+        if let Some(kind) = self.values.one_of("train.optimizer.kind") {
+            self.optimizer(kind);
         }
-        let has_fp8 = self.values.get("train.precision").is_none_or(|precision| precision.can_be("fp8"));
+        let has_fp8 = self.values.get("train.precision").is_none_or(|found| found.can_be(Precision::Fp8));
         if !has_fp8 && self.values.said("train.fp8_recipe").is_some() {
             self.wrong(
                 "`train.fp8_recipe` does not apply: it is for the precision \"fp8\"".to_owned(),
@@ -137,6 +132,19 @@ impl Rules<'_> {
             self.wrong(message, &["train.warmup", "objective.stop.steps"], "about 5% of the steps is usual");
         }
     }
+
+    /// What is said of an optimizer is a constant that it has.
+    fn optimizer(&mut self, kind: OptimizerKind) {
+        let unused: &[&str] = match kind {
+            OptimizerKind::Sgd => &["train.optimizer.beta2", "train.optimizer.epsilon"],
+            OptimizerKind::Lion => &["train.optimizer.epsilon"],
+            OptimizerKind::Adamw | OptimizerKind::Lamb => &[],
+        };
+        for key in unused.iter().filter(|key| self.values.said(key).is_some()) {
+            let message = format!("`{key}` does not apply to the optimizer \"{kind}\"");
+            self.wrong(message, &[key, "train.optimizer.kind"], "remove it");
+        }
+    }
 }
 
 /// What to write instead of a name that a script may report, where its figure is recorded in another way.
@@ -147,6 +155,7 @@ fn not_a_series(name: &str) -> Option<&'static str> {
         "tokens" => Some("write `metric = \"tokens_per_second\"` with `goal = \"max\"`"),
         "seconds" => Some("write `metric = \"step_seconds\"` with `goal = \"min\"`"),
         "step" => Some("write `objective.stop.steps`, or name a metric that the script reports"),
+        // Every other name that a script reports is recorded as a series.
         _ => None,
     }
 }

@@ -14,6 +14,7 @@ use crate::problem::Problem;
 use crate::progress::is_metric_name;
 use crate::units;
 use crate::url::{Url, WrongUrl, ending};
+use crate::words::Words;
 use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, share, time, whole};
 use search::search;
 use text::{host, name, network, text};
@@ -153,17 +154,17 @@ fn wrong(path: &str, wanted: &str, node: &Node) -> Problem {
     Problem::new(format!("`{path}` must be {wanted}, found {}", kind_of(node))).at(&node.origin)
 }
 
-fn one_of(path: &str, node: &Node, words: &'static [&'static str]) -> Result<Parsed, Problem> {
-    let quoted: Vec<String> = words.iter().map(|word| format!("{word:?}")).collect();
+fn one_of(path: &str, node: &Node, words: Words) -> Result<Parsed, Problem> {
+    let quoted: Vec<String> = words.names().iter().map(|word| format!("{word:?}")).collect();
     let wanted = match quoted.split_last() {
         Some((last, rest)) if !rest.is_empty() => format!("{} or {last}", rest.join(", ")),
         _ => quoted.join(""),
     };
     let Value::Text(found) = &node.value else { return Err(wrong(path, &wanted, node)) };
-    if let Some(word) = words.iter().find(|word| *word == found) {
+    if let Some(word) = words.find(found) {
         return Ok(Parsed::Word(word));
     }
-    let near = crate::check::suggest::nearest(found, words.iter().copied());
+    let near = crate::check::suggest::nearest(found, words.names().iter().copied());
     let problem = wrong(path, &wanted, node);
     Err(match (near, elsewhere(path, found)) {
         (_, Some(hint)) => problem.hint(hint),
@@ -255,6 +256,7 @@ fn remote(file: &str) -> Option<String> {
         "s3" => format!("download it first, for example `aws s3 cp {file} .`"),
         "gs" => format!("download it first, for example `gcloud storage cp {file} .`"),
         "ftp" => format!("download it first, for example `curl -O {file}`"),
+        // How another scheme is downloaded, its user knows.
         _ => "download it first, and name the file".to_owned(),
     })
 }
@@ -262,7 +264,7 @@ fn remote(file: &str) -> Option<String> {
 fn tokenizer(path: &str, node: &Node) -> Result<Parsed, Problem> {
     let wanted = "\"bytes\", { bpe = VOCABULARY } or the path or URL of a tokenizer.json";
     match &node.value {
-        Value::Text(text) if text == "bytes" => Ok(Parsed::Word("bytes")),
+        Value::Text(text) if text == "bytes" => Ok(Parsed::Bytes),
         Value::Text(text) if ending(text).ends_with(".json") => files(path, node),
         Value::Inline(table) | Value::Section(table) if table.len() == 1 && table.contains_key("bpe") => {
             let vocab = whole(&format!("{path}.bpe"), &table["bpe"].node, 257, 1_048_576)?;

@@ -22,6 +22,7 @@ pub(super) fn search(path: &str, inner: Shape, node: &Node, table: &Table) -> Re
             let values = list(&format!("{path}.log"), &entry.node, "a list of two bounds", item)?;
             bounds(path, &entry.node, values)
         }
+        // Any other is refused.
         other => {
             let problem = Problem::new(format!("unknown key `{path}.{other}`; a search is {forms}"));
             Err(problem.at(&entry.key))

@@ -6,7 +6,7 @@ use crate::agent::peers::PeerAddress;
 use crate::agent::sample;
 use crate::fact::Ended;
 use dtrain_protocol::{AttemptId, HeldBytes, NamedFigure, PhaseTimes, StepFigures, Target, TrialId};
-use dtrain_recipes::{Activation, Goal, Metric, Mlp, Model};
+use dtrain_recipes::{Goal, Metric, Mlp, MlpActivation, Model};
 use std::path::PathBuf;
 
 /// A leader of so many hosts with a rank each, all of which are started.
@@ -39,7 +39,8 @@ fn leading_foreign() -> Leader {
 
 /// A leader of so many hosts with a rank each that has asked for the first things.
 fn begun(hosts: u32, are_foreign: bool, target: Option<Target>) -> Leader {
-    let model = Model::Mlp(Mlp { inputs: 1, hidden: Vec::new(), classes: 1, activation: Activation::Relu });
+    let model =
+        Model::Mlp(Mlp { inputs: 1, hidden: Vec::new(), classes: 1, activation: MlpActivation::Relu });
     let mut first = sample::assignment(TrialId("01T".into()), AttemptId(1), model);
     first.until.target = target;
     let settings = Settings {

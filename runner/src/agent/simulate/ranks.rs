@@ -13,7 +13,7 @@ use dtrain_protocol::{
     Assignment, AttemptId, Event, Failure, FileEntry, HeldBytes, Order, PhaseTimes, SavedFile, StepFigures,
     StepId, StopReason, TrialId, WaitLimits,
 };
-use dtrain_recipes::{Activation, Mlp, Model};
+use dtrain_recipes::{Mlp, MlpActivation, Model};
 use std::path::PathBuf;
 
 /// How long a rank takes to load.
@@ -308,7 +308,7 @@ fn figures(step: u64) -> StepFigures {
 
 /// What rank 0 of an attempt knows.
 pub(super) fn assignment(attempt: AttemptId, world: u32, save_every: u64) -> Assignment {
-    let model = Model::Mlp(Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: Activation::Relu });
+    let model = Model::Mlp(Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: MlpActivation::Relu });
     let mut assignment = sample::assignment(TrialId("01T".into()), attempt, model);
     assignment.training.batch = u64::from(world);
     assignment.save_every = save_every;

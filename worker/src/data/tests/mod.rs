@@ -12,7 +12,7 @@ mod text;
 
 use super::*;
 use dtrain_recipes::{
-    Activation, Cnn, Decoder, Documents, Mlp, Norm, Positions, Separator, Tokenizer, Valid,
+    Activation, Cnn, Decoder, Documents, Mlp, MlpActivation, Norm, Positions, Separator, Tokenizer, Valid,
 };
 use std::fs;
 use std::sync::Arc;
@@ -44,7 +44,7 @@ fn decoder(context: u32, vocab: u32) -> Model {
 }
 
 fn mlp(inputs: u32, classes: u32) -> Model {
-    Model::Mlp(Mlp { inputs, hidden: vec![4], classes, activation: Activation::Relu })
+    Model::Mlp(Mlp { inputs, hidden: vec![4], classes, activation: MlpActivation::Relu })
 }
 
 fn cnn(channels: u32, height: u32, width: u32, classes: u32) -> Model {

@@ -44,8 +44,12 @@ fn rank(
     compress: Compression,
     numbers: Vec<u64>,
 ) -> Vec<(Option<f64>, Vec<f32>)> {
-    let model =
-        Model::Mlp(Mlp { inputs: WIDTH as u32, hidden: vec![8], classes: 2, activation: Activation::Relu });
+    let model = Model::Mlp(Mlp {
+        inputs: WIDTH as u32,
+        hidden: vec![8],
+        classes: 2,
+        activation: MlpActivation::Relu,
+    });
     let layout = Layout::replicas(NonZeroU32::new(2).expect("not zero"));
     let sync = Synchronisation { compress, ..Synchronisation::EXACT };
     let arrangement = Arrangement { layout, sync, ..Arrangement::SINGLE };

@@ -79,9 +79,6 @@ impl Experts {
             Activation::Swiglu => kernels::swiglu(wide, active, self.inner),
             Activation::Gelu => kernels::gelu(wide, active),
             Activation::GeluTanh => kernels::gelu_tanh(wide, active),
-            Activation::Relu => {
-                active.iter_mut().zip(wide).for_each(|(active, x)| *active = x.max(0.0));
-            }
         });
         active
     }
@@ -145,14 +142,11 @@ impl Experts {
             Activation::Swiglu => kernels::swiglu_back(wide, d, self.inner),
             Activation::Gelu => kernels::gelu_back(wide, d),
             Activation::GeluTanh => kernels::gelu_tanh_back(wide, d),
-            Activation::Relu => {
-                d.iter_mut().zip(wide).for_each(|(d, x)| *d = if *x > 0.0 { *d } else { 0.0 });
-            }
         });
         match self.activation {
             // It leaves the gradient where the input was.
             Activation::Swiglu => std::mem::take(wide),
-            Activation::Gelu | Activation::GeluTanh | Activation::Relu => d,
+            Activation::Gelu | Activation::GeluTanh => d,
         }
     }
 }

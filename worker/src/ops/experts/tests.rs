@@ -96,7 +96,7 @@ fn pass(
 
 #[test]
 fn the_fused_experts_are_the_plain_ones() {
-    for activation in [Activation::Swiglu, Activation::Gelu, Activation::GeluTanh, Activation::Relu] {
+    for activation in [Activation::Swiglu, Activation::Gelu, Activation::GeluTanh] {
         for choices in [scattered(), crowded()] {
             let wanted = pass(REFERENCE, activation, &choices, &Partners::none());
             let found = pass(HOST, activation, &choices, &Partners::none());
@@ -115,7 +115,7 @@ fn each_row_passes_the_matrices_of_its_expert() {
         gate: None,
         up: made(4, [E, W, F]),
         down: made(5, [E, F, W]),
-        activation: Activation::Relu,
+        activation: Activation::GeluTanh,
     };
     let (x, up, down) =
         (flat(made::<3>(1, [1, N, W])), flat(matrices.up.clone()), flat(matrices.down.clone()));
@@ -124,12 +124,13 @@ fn each_row_passes_the_matrices_of_its_expert() {
     let rows = feed(HOST, dispatch(made(1, [1, N, W]), &routes), matrices, routes.groups());
     let y = flat(combine(rows, made(2, [1, N, K]), &routes, [1, N]));
     let gates = flat(made::<3>(2, [1, N, K]));
+    let gelu_tanh = |x: f32| 0.5 * x * (1.0 + (0.797_884_6 * (x + 0.044_715 * x.powi(3))).tanh());
     let expected = |token: usize, column: usize| -> f32 {
         let one = |choice: usize| {
             let Some(expert) = choices[choice] else { return 0.0 };
             let inner = |f: usize| {
                 let sum: f32 = (0..W).map(|w| x[token * W + w] * up[(expert * W + w) * F + f]).sum();
-                sum.max(0.0) * down[(expert * F + f) * W + column]
+                gelu_tanh(sum) * down[(expert * F + f) * W + column]
             };
             gates[choice] * (0..F).map(inner).sum::<f32>()
         };

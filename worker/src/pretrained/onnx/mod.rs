@@ -5,11 +5,10 @@ mod proto;
 use super::PretrainedError;
 use crate::checkpoint::Reader;
 use crate::model::cnn::{self, EPSILON, Place};
-use crate::ops::{CUBIC, SLOPE};
 use dtrain_protocol::inputs::PREPROCESSING;
 use dtrain_protocol::split::Region;
 use dtrain_protocol::{Preprocessing, Slice, TensorKind};
-use dtrain_recipes::{Activation, Cnn, Mlp, Model};
+use dtrain_recipes::{Cnn, Mlp, MlpActivation, Model};
 use proto::{Attribute, Graph, Message};
 use serde_json::{Value, json};
 
@@ -135,11 +134,11 @@ impl Builder<'_> {
         Ok(self.node("Gemm", &[x, &weight, &bias], name, &[]))
     }
 
-    fn activate(&mut self, prefix: &str, activation: Activation, x: &str) -> String {
+    fn activate(&mut self, prefix: &str, activation: MlpActivation, x: &str) -> String {
         let at = |name: &str| format!("{prefix}{name}");
         match activation {
-            Activation::Relu | Activation::Swiglu => self.node("Relu", &[x], &at("relu"), &[]),
-            Activation::Gelu => {
+            MlpActivation::Relu => self.node("Relu", &[x], &at("relu"), &[]),
+            MlpActivation::Gelu => {
                 let scale = self.scalar(&at("gelu.scale"), std::f32::consts::FRAC_1_SQRT_2);
                 let [one, half] = [("one", 1.0), ("half", 0.5)]
                     .map(|(name, value)| self.scalar(&at(&format!("gelu.{name}")), value));
@@ -148,18 +147,6 @@ impl Builder<'_> {
                 let sum = self.node("Add", &[&erf, &one], &at("gelu.sum"), &[]);
                 let product = self.node("Mul", &[x, &sum], &at("gelu.product"), &[]);
                 self.node("Mul", &[&product, &half], &at("gelu"), &[])
-            }
-            Activation::GeluTanh => {
-                // x/2 · (1 + tanh(y)) is x · sigmoid(2·y).
-                let cubic = self.scalar(&at("gelu.cubic"), CUBIC);
-                let slope = self.scalar(&at("gelu.slope"), SLOPE);
-                let square = self.node("Mul", &[x, x], &at("gelu.square"), &[]);
-                let cube = self.node("Mul", &[&square, x], &at("gelu.cube"), &[]);
-                let scaled = self.node("Mul", &[&cube, &cubic], &at("gelu.scaled"), &[]);
-                let sum = self.node("Add", &[x, &scaled], &at("gelu.sum"), &[]);
-                let steep = self.node("Mul", &[&sum, &slope], &at("gelu.steep"), &[]);
-                let sigmoid = self.node("Sigmoid", &[&steep], &at("gelu.sigmoid"), &[]);
-                self.node("Mul", &[x, &sigmoid], &at("gelu"), &[])
             }
         }
     }

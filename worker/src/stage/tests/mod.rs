@@ -7,7 +7,9 @@ mod reads;
 mod values;
 
 use super::*;
-use dtrain_recipes::{Activation, AdaptedLayers, Cnn, Decoder, Experts, Lora, Mlp, Norm, Positions, Reads};
+use dtrain_recipes::{
+    Activation, AdaptedLayers, Cnn, Decoder, Experts, Lora, Mlp, MlpActivation, Norm, Positions, Reads,
+};
 
 fn gpt() -> Decoder {
     Decoder {
@@ -73,7 +75,7 @@ fn adapted() -> Decoder {
 }
 
 fn mlp() -> Mlp {
-    Mlp { inputs: 5, hidden: vec![9, 7], classes: 3, activation: Activation::Gelu }
+    Mlp { inputs: 5, hidden: vec![9, 7], classes: 3, activation: MlpActivation::Gelu }
 }
 
 fn cnn() -> Cnn {

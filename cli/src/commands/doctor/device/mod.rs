@@ -249,7 +249,7 @@ mod tests {
         let elsewhere = DeviceFindings { parts: vec![Part::Products], ..nothing };
         assert_eq!(judged(&elsewhere, file).map_err(|failure| failure.exit()), Ok(Exit::Done));
         assert!(elsewhere.agrees(), "nobody asked for a comparison");
-        assert_eq!(Precision::Bf16.word(), "bf16");
+        assert_eq!(Precision::Bf16.name(), "bf16");
     }
 
     #[test]

@@ -41,7 +41,7 @@ fn head(found: &DeviceFindings) -> String {
     };
     let target = found.target.as_ref().map(|target| format!(", kernels for {target}"));
     let driver = found.driver.as_ref().map(|driver| format!(", driver {driver}"));
-    let precisions: Vec<&str> = found.precisions.iter().map(|precision| precision.word()).collect();
+    let precisions: Vec<&str> = found.precisions.iter().map(|precision| precision.name()).collect();
     let tuning = found.tuning.as_ref().map_or_else(|| "kernels are not tuned".to_owned(), tuning);
     format!(
         "{name}, {memory}{}{}\nproducts in {}; dtrain {}, burn {burn}, cubecl {cubecl}; {tuning}\n",
@@ -65,7 +65,7 @@ pub(super) fn difference(parity: &Parity) -> String {
     format!(
         "{} in {}: losses differ by {} ({} allowed), the gradient of {} by {} ({} allowed)",
         parity.family,
-        parity.precision.word(),
+        parity.precision.name(),
         share(parity.loss_difference),
         share(parity.loss_tolerance),
         parity.parameter,
@@ -113,7 +113,7 @@ fn parity(all: &[Parity], style: Style) -> String {
             };
             vec![
                 parity.family.clone().into(),
-                parity.precision.word().into(),
+                parity.precision.name().into(),
                 verdict,
                 share(parity.loss_difference).into(),
                 share(parity.loss_tolerance).into(),
@@ -158,7 +158,7 @@ fn training(all: &[TrainingSpeed], style: Style) -> String {
         .iter()
         .map(|speed| {
             vec![
-                speed.precision.word().into(),
+                speed.precision.name().into(),
                 count(speed.tokens_per_second).into(),
                 seconds(speed.first_step_seconds).into(),
                 seconds(speed.step_seconds).into(),
@@ -181,7 +181,7 @@ fn products(all: &[ProductSpeed], style: Style) -> String {
         one.map_or_else(String::new, |one| format!("{}FLOP/s", count(one.gflops * 1e9)))
     };
     let mut columns = vec![right("matrices")];
-    columns.extend(precisions.iter().map(|precision| right(precision.word())));
+    columns.extend(precisions.iter().map(|precision| right(precision.name())));
     let sizes: BTreeSet<u32> = all.iter().map(|one| one.size).collect();
     let row = |size: u32| {
         let cells = precisions.iter().map(|precision| cell(size, *precision).into());
@@ -212,7 +212,7 @@ fn attention(all: &[AttentionSpeed], style: Style) -> String {
         .iter()
         .map(|one| {
             vec![
-                one.precision.word().into(),
+                one.precision.name().into(),
                 counted(one.length.into(), "token").into(),
                 seconds(one.forward_seconds).into(),
                 seconds(one.both_seconds).into(),

@@ -12,7 +12,7 @@ pub(super) fn title(steps: &StepSeries) -> String {
     format!(
         "steps of {} parameters in {}, {} of {} tokens each: {} tokens/s",
         whole(*parameters),
-        precision.word(),
+        precision.name(),
         counted((*batch).into(), "sequence"),
         decoder.context,
         count(*tokens_per_second)

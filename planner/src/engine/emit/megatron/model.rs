@@ -54,7 +54,7 @@ pub(super) fn arguments(source: &Source) -> Vec<String> {
     arguments.push(format!("--norm-epsilon {}", epsilon(model)));
     match model.activation {
         Activation::Swiglu => arguments.push("--swiglu".into()),
-        Activation::Gelu | Activation::Relu => arguments.push("--no-bias-gelu-fusion".into()),
+        Activation::Gelu => arguments.push("--no-bias-gelu-fusion".into()),
         // The fused kernel, which is the default, computes the tanh form.
         Activation::GeluTanh => {}
     }
@@ -113,7 +113,7 @@ pub(super) fn fp8(recipe: Fp8Recipe) -> [String; 3] {
         Fp8Recipe::Tensorwise | Fp8Recipe::Delayed => "hybrid",
         Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => "e4m3",
     };
-    ["--bf16".into(), format!("--fp8-format {format}"), format!("--fp8-recipe {}", recipe.word())]
+    ["--bf16".into(), format!("--fp8-format {format}"), format!("--fp8-recipe {}", recipe.name())]
 }
 
 /// Balance is counted in each sequence; one expert a token is weighed by its probability among all.
