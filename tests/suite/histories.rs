@@ -4,7 +4,7 @@ use dtrain_runner::ledger::History;
 use dtrain_skip::skip;
 use dtrain_tests::{House, root};
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -103,13 +103,14 @@ fn a_command_that_waits_for_a_locked_history_says_so() {
     other.arg("-c").arg(lines).arg(house.history()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut other = other.spawn().expect("python3");
     other.stdout.take().expect("a pipe").read_exact(&mut [0; 6]).expect("it has locked the history");
-    let note = house.dtrain(["note", "last", "text"]).stderr(Stdio::piped()).spawn().expect("it starts");
-    sleep(Duration::from_secs(4));
+    let mut note = house.dtrain(["note", "last", "text"]).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut said = BufReader::new(note.stderr.take().expect("a pipe"));
+    let mut first = String::new();
+    said.read_line(&mut first).expect("UTF-8");
     drop(other.stdin.take());
-    let (code, said) = ended(note);
     assert!(other.wait().expect("it ends").success());
-    assert_eq!(code, Some(0), "{said}");
-    assert!(said.contains("waiting for ") && said.contains("another program has locked it"), "{said}");
+    assert!(note.wait().expect("it ends").success());
+    assert!(first.contains("waiting for ") && first.contains("another program has locked it"), "{first}");
 }
 
 #[test]
