@@ -4,7 +4,7 @@ use crate::commands::model::{Wish, request};
 use crate::context::Context;
 use crate::drive::{How, Task, expected};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::render::number::{accuracy, against, count, loss, seconds};
+use crate::render::number::{accuracy, against, count, counted, loss, seconds};
 use crate::render::plan::unit;
 use crate::trials::ledger;
 use crate::{job, sampler, signals, trials, unigram, unreported};
@@ -65,9 +65,12 @@ pub(crate) fn tell(context: &Context, history: &History, task: &Task<'_>, ending
 fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) {
     let out = context.out;
     let words = out.paint.bold(&format!("{} {}", task.label, verdict_words(verdict)));
-    let of = expected(task.plan).steps_at(trial.row.step);
-    let of = of.map_or_else(String::new, |steps| format!(" of {steps}"));
-    out.say(&format!("{words} after {}{of} steps", trial.row.step));
+    let step = trial.row.step;
+    let steps = match expected(task.plan).steps_at(step) {
+        Some(all) => format!("{step} of {}", counted(all, "step")),
+        None => counted(step, "step"),
+    };
+    out.say(&format!("{words} after {steps}"));
     let figure = |key: &str| trial.figure(key);
     if let Some(last) = figure("loss").and_then(|figure| figure.last) {
         let unit = if trial.is_script() { "" } else { " (nats)" };
@@ -163,8 +166,7 @@ fn ended(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict) -
             out.next(&format!("dtrain resume {label}"));
             Ok(match task.how {
                 How::Stop => Exit::Done,
-                _ if signals::is_taken_away() => Exit::Preempted,
-                _ => Exit::Interrupted,
+                How::Start | How::Resume | How::Attach => signals::stopped(),
             })
         }
         Verdict::OutOfMemory => Err(failure(format!("{label} ran out of memory"))

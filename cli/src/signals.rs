@@ -29,7 +29,7 @@ pub(crate) fn listen() -> Result<Arc<Interrupts>, Failure> {
             LAST.store(signal, Ordering::SeqCst);
             counted.add();
             if counted.count() > 2 {
-                std::process::exit(Exit::Interrupted.code().into());
+                std::process::exit(stopped().code().into());
             }
         }
     });
@@ -41,9 +41,12 @@ pub(crate) fn last() -> Option<i32> {
     Some(LAST.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
 }
 
-/// Whether it was the machine that asked to stop, not the user.
-pub(crate) fn is_taken_away() -> bool {
-    matches!(last(), Some(SIGTERM | TIME_IS_OVER))
+/// How a command ends that was asked to stop: by the machine, or by the user.
+pub(crate) fn stopped() -> Exit {
+    match last() {
+        Some(SIGTERM | TIME_IS_OVER) => Exit::Preempted,
+        Some(_) | None => Exit::Interrupted,
+    }
 }
 
 /// Makes a write beyond the file size limit an error, in place of the end of this process.

@@ -77,7 +77,8 @@ def main():
         os.execv(sys.argv[3], sys.argv[3:])
     size = lambda columns, lines: fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
     size(columns, lines)
-    screen = Screen(columns, lines)
+    # A program may be told of more than can be drawn.
+    screen = Screen(min(columns, 1000), min(lines, 500))
 
     def read(seconds):
         if not select.select([terminal], [], [], seconds)[0]:

@@ -4,7 +4,7 @@ use dtrain_runner::ledger::History;
 use dtrain_skip::skip;
 use dtrain_tests::{House, root};
 use std::fs;
-use std::io::Read;
+use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -91,6 +91,26 @@ fn a_history_removed_during_a_run_ends_it_with_exit_6_and_its_ranks() {
         let process = Path::new("/proc").join(pid);
         wait("the program should be stopped", || !process.exists());
     }
+}
+
+#[test]
+fn a_command_that_waits_for_a_locked_history_says_so() {
+    let house = House::default();
+    train(&house, "one");
+    let lines = "import sqlite3, sys\nhistory = sqlite3.connect(sys.argv[1], isolation_level=None)\n\
+        history.execute('BEGIN EXCLUSIVE')\nprint('locked', flush=True)\nsys.stdin.read()\n";
+    let mut other = Command::new("python3");
+    other.arg("-c").arg(lines).arg(house.history()).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut other = other.spawn().expect("python3");
+    other.stdout.take().expect("a pipe").read_exact(&mut [0; 6]).expect("it has locked the history");
+    let mut note = house.dtrain(["note", "last", "text"]).stderr(Stdio::piped()).spawn().expect("it starts");
+    let mut said = BufReader::new(note.stderr.take().expect("a pipe"));
+    let mut first = String::new();
+    said.read_line(&mut first).expect("UTF-8");
+    drop(other.stdin.take());
+    assert!(other.wait().expect("it ends").success());
+    assert!(note.wait().expect("it ends").success());
+    assert!(first.contains("waiting for ") && first.contains("another program has locked it"), "{first}");
 }
 
 #[test]
@@ -193,8 +213,8 @@ fn on_a_small_disk(house: &House, lines: &str) {
 
 /// Every command that only reads must end with 0.
 const READ: &str = r#"
-for command in "history" "show last" "logs last" "checkpoint ls last" "checkpoint verify last" "gc --dry-run" \
-    "export last --to csv --out -" "history"; do
+for command in "history" "show last" "logs last" "checkpoint ls last" "checkpoint verify last" "gc --dry-run" "hosts" \
+    "export last --to csv --out -" "history export --to $4.dtrain" "history"; do
     "$1" $command > "$4" || { echo "dtrain $command ended with $?"; exit 1; }
 done
 grep -q small-1 "$4"

@@ -126,7 +126,7 @@ fn a_script_without_templates_and_one_that_reports_otherwise_end_well() {
         "import os\nos.write(int(os.environ['DTRAIN_EVENTS_FD']), b'{\"step\": 1, \"loss\": 0.5}\\n')\n";
     let (events, recipe) = house(script, "[\"step {step} loss {loss}\"]", "");
     let said = words(&events.expect(0, ["run", &recipe]));
-    assert!(said.contains("after 1 steps"), "{said}");
+    assert!(said.contains("after 1 step\n"), "{said}");
 }
 
 #[test]

@@ -108,6 +108,11 @@ fn predictions_of_a_table_need_neither_its_target_nor_the_training_data() {
     let words = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(words.contains("other.csv, line 1") && words.contains("a, b, c, d"), "{words}");
     assert!(!below(&house, "none.csv").exists(), "nothing is left of what failed");
+    house.file("text.csv", "a,b,c,d\n1,2,3,4\n1,2,what,4\n");
+    let refused = house.expect(2, ["model", "predict", "last", "text.csv"]);
+    assert_eq!(String::from_utf8_lossy(&refused.stdout), "", "nothing looks like a result");
+    let words = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(words.contains("text.csv, line 3") && words.contains("what"), "{words}");
     let refused = house.expect(2, ["model", "predict", "last", "other.csv"]);
     assert!(refused.stdout.is_empty(), "no titles stand before what failed");
     house.expect(2, ["model", "evaluate", "last", "--data", "other.csv"]);

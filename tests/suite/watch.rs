@@ -82,6 +82,7 @@ fn a_watched_trial_goes_on_when_the_viewer_leaves_and_stops_when_asked() {
     let resized = "wait RANKS 2\nsize 100 30\nwait RANKS 2\nsize 38 10\nwait dtrain watch needs 40x12\nsize 80 24\n\
         wait RANKS 2\ntype l\nwait LOG\nsignal TERM\nend\n";
     assert!(text(&watch(&house, (80, 24), "last", resized)).contains("the screen is given back"));
+    watch(&house, (u16::MAX, u16::MAX), "last", "wait RANKS 2\ntype q\nend\n");
     watch(&house, (60, 20), "last", "wait RANKS 2\nhang\n");
     let (status, step) = newest(&house).expect("a trial");
     assert_eq!(status, Status::Running);

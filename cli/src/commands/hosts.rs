@@ -49,7 +49,7 @@ fn list(context: &Context) -> Outcome {
     let out = context.out;
     let style = out.style();
     let rows = if context.home.history().exists() {
-        rows(&trials::open_history(context)?, style.now_ms)?
+        rows(&trials::read_history(context)?, style.now_ms)?
     } else {
         Vec::new()
     };

@@ -5,7 +5,9 @@ use crate::context::Context;
 use crate::failure::{Exit, Outcome};
 use crate::output::word;
 use crate::trials::{self, ledger};
-use dtrain_runner::ledger::Note;
+use dtrain_protocol::TrialId;
+use dtrain_runner::LedgerError;
+use dtrain_runner::ledger::{History, Note};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -21,15 +23,7 @@ struct Carried<'a> {
 pub(crate) fn run(context: &Context, args: &NoteArgs) -> Outcome {
     let trial = trials::find(&trials::read_history(context)?, &args.trial)?;
     let mut history = trials::open_history(context)?;
-    if let Some(text) = &args.text {
-        history.add_note(&trial, text).map_err(|error| ledger(&error))?;
-    }
-    // An empty value takes a tag away.
-    let untagged = args.untag.iter().map(|name| (name.as_str(), ""));
-    let tagged = args.tag.iter().map(|(name, value)| (name.as_str(), value.as_str()));
-    for (name, value) in untagged.chain(tagged) {
-        history.set_tag(&trial, name, value).map_err(|error| ledger(&error))?;
-    }
+    trials::waiting(context, || write(&mut history, &trial, args)).map_err(|error| ledger(&error))?;
     let trial = history.trial(&trial, &|id| trials::is_alive(context, id)).map_err(|error| ledger(&error))?;
     if context.out.json {
         let carried = Carried { trial: &trial.row.label, notes: &trial.notes, tags: &trial.tags };
@@ -37,4 +31,14 @@ pub(crate) fn run(context: &Context, args: &NoteArgs) -> Outcome {
     }
     context.out.next(&format!("dtrain show {}", word(&trial.row.label)));
     Ok(Exit::Done)
+}
+
+fn write(history: &mut History, trial: &TrialId, args: &NoteArgs) -> Result<(), LedgerError> {
+    if let Some(text) = &args.text {
+        history.add_note(trial, text)?;
+    }
+    // An empty value takes a tag away.
+    let untagged = args.untag.iter().map(|name| (name.as_str(), ""));
+    let tagged = args.tag.iter().map(|(name, value)| (name.as_str(), value.as_str()));
+    untagged.chain(tagged).try_for_each(|(name, value)| history.set_tag(trial, name, value))
 }

@@ -29,29 +29,21 @@ pub enum ExportError {
 }
 
 impl History {
-    /// The id of this history among those that bundles come from; drawn when it is asked for first.
-    pub fn machine(&mut self) -> Result<String, LedgerError> {
-        let id = "SELECT id FROM machine";
+    /// The id of this history among those that bundles come from. One that has none and cannot be written goes by its oldest trial.
+    pub fn machine(&self) -> Result<String, LedgerError> {
+        let id = "SELECT coalesce((SELECT id FROM machine),
+            (SELECT uid FROM trial WHERE NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id) ORDER BY id LIMIT 1))";
         let known = self.read("read from", |database| {
-            Ok(database.query_row(id, [], |row| row.get::<_, String>(0)).optional()?)
+            Ok(database.query_row(id, [], |row| row.get::<_, Option<String>>(0))?)
         })?;
-        if let Some(known) = known {
-            return Ok(known);
-        }
-        self.write("write to", |transaction| {
-            transaction.execute(
-                "INSERT INTO machine(id) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM machine)",
-                [ulid::Ulid::generate().to_string()],
-            )?;
-            Ok(transaction.query_row(id, [], |row| row.get(0))?)
-        })
+        Ok(known.unwrap_or_else(|| ulid::Ulid::generate().to_string()))
     }
 
     /// Writes a bundle of trials, with the studies that they belong to; `host` is what this host is called. `told` hears of each trial.
     ///
     /// The same trials give the same bytes, in whatever order they are named.
     pub fn write_bundle<W: Write>(
-        &mut self,
+        &self,
         trials: &[TrialId],
         host: &str,
         to: W,

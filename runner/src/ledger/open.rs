@@ -57,6 +57,8 @@ pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<Opened, Fault> {
     })?;
     configure(&database)?;
     migrate::migrate(&mut database, path, migrate::STEPS)?;
+    // Where there is no room for it, the next writer draws it.
+    drop(identify(&database));
     Ok(Opened { database, access: Access::Write, presence: Presence::of(path)? })
 }
 
@@ -145,6 +147,16 @@ fn configure(database: &Connection) -> Result<(), Fault> {
          PRAGMA cache_size=-32768; PRAGMA journal_size_limit=67108864;",
     )?;
     database.set_prepared_statement_cache_capacity(64);
+    Ok(())
+}
+
+/// Draws the id of a history among those that bundles come from, where it has none.
+fn identify(database: &Connection) -> Result<(), Fault> {
+    let is_known: bool = database.query_row("SELECT EXISTS (SELECT 1 FROM machine)", [], |row| row.get(0))?;
+    if !is_known {
+        let draw = "INSERT INTO machine(id) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM machine)";
+        database.execute(draw, [ulid::Ulid::generate().to_string()])?;
+    }
     Ok(())
 }
 

@@ -148,7 +148,12 @@ fn empty(folder: &Path) -> Result<(), RemoveError> {
     mark(folder, EMPTIED)?;
     let trial = TrialFolder::at(folder);
     let spools = folder.join("spool");
-    [trial.checkpoints(), spools, trial.logs()].iter().try_for_each(|folder| remove_tree(folder))
+    [trial.checkpoints(), spools, trial.logs()].iter().try_for_each(|folder| remove_tree(folder))?;
+    // Of a small trial it is the largest file.
+    match fs::remove_file(trial.plan()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        removed => removed.map_err(|source| RemoveError::Folder { path: trial.plan(), source }),
+    }
 }
 
 /// Puts an empty file into a folder, for which a full disk has room.
@@ -206,9 +211,11 @@ mod tests {
         folder.create().expect("made");
         fs::write(folder.lock(), "1").expect("a file");
         fs::write(folder.checkpoints().join("part"), "bytes").expect("a file");
+        fs::write(folder.plan(), "{}").expect("a file");
         assert!(!is_emptied(&folder));
         empty(folder.path()).expect("emptied");
-        assert!(is_emptied(&folder) && folder.lock().exists() && !folder.checkpoints().exists());
+        assert!(is_emptied(&folder) && folder.lock().exists());
+        assert!(!folder.checkpoints().exists() && !folder.plan().exists());
         empty(folder.path()).expect("it may be repeated");
     }
 

@@ -47,9 +47,7 @@ struct Report {
 /// Writes trials into a bundle.
 pub(super) fn export(context: &Context, args: &HistoryExportArgs) -> Outcome {
     catch_up(context);
-    // Asked for before it is opened for writing, so that a missing history is not made.
-    drop(trials::read_history(context)?);
-    let mut history = trials::open_history(context)?;
+    let history = trials::read_history(context)?;
     let trials = chosen(context, &history, args)?;
     let host = Some(this_host()).filter(|host| !host.is_empty()).unwrap_or_else(|| "unknown".to_owned());
     let machine = history.machine().map_err(|error| ledger(&error))?;
@@ -63,7 +61,7 @@ pub(super) fn export(context: &Context, args: &HistoryExportArgs) -> Outcome {
         fs::create_dir_all(&args.to).map_err(|error| failed(&error))?;
     }
     let bar = bar(context, "exporting", trials.len() as u64);
-    let bytes = write(&mut history, &trials, &host, &file, &bar).map_err(|error| match &error {
+    let bytes = write(&history, &trials, &host, &file, &bar).map_err(|error| match &error {
         ExportError::Ledger(error) => ledger(error),
         ExportError::Io(error) => failed(error),
     })?;
@@ -108,7 +106,7 @@ fn file_name(host: &str, machine: &str) -> String {
 
 /// Writes beside the file, then puts it in its place; returns its bytes.
 fn write(
-    history: &mut History,
+    history: &History,
     trials: &[TrialId],
     host: &str,
     file: &Path,
@@ -117,7 +115,7 @@ fn write(
     let mut partial = file.as_os_str().to_owned();
     partial.push(format!(".partial-{}", std::process::id()));
     let partial = PathBuf::from(partial);
-    let mut whole = || -> Result<u64, ExportError> {
+    let whole = || -> Result<u64, ExportError> {
         let to = BufWriter::new(File::create(&partial)?);
         let to = history.write_bundle(trials, host, to, &mut |_| bar.inc(1))?;
         let to = to.into_inner().map_err(io::IntoInnerError::into_error)?;

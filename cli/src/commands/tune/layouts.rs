@@ -7,7 +7,7 @@ use crate::failure::Failure;
 use crate::load::Loaded;
 use crate::rates;
 use crate::render::number::{counted, seconds};
-use crate::trials::ledger;
+use crate::trials::{self, ledger};
 use dtrain_planner::tune::{settled, shortened};
 use dtrain_planner::{Plan, Ranked};
 use dtrain_runner::Verdict;
@@ -99,7 +99,7 @@ fn step_seconds(
     let plan = rates::plan_of(context, history, loaded, &recipe)?;
     let mut new = run::new_trial(&plan, run::sources(loaded), &loaded.folder, crate::audit::recipe(loaded));
     new.study = Some(name.to_owned());
-    let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
+    let created = trials::waiting(context, || history.create_trial(&new)).map_err(|error| ledger(&error))?;
     run::keep_plan(context, &created.id, &plan)?;
     let task = Task {
         trial: &created.id,

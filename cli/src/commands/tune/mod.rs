@@ -85,7 +85,7 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
         Some(json) => Kept::read(json, &name, recipe, args.steps)?,
         None => match begin(context, &mut history, &loaded, (args, &call), &slots, &name)? {
             Some(kept) => kept,
-            None => return Ok(Exit::Interrupted),
+            None => return Ok(signals::stopped()),
         },
     };
     let kept = kept.with_trials(recipe.tune.trials);
@@ -98,7 +98,7 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
     };
     context.out.say(&format!("study {named}{so_far}; if interrupted, `{}` resumes it", call.again));
     let Some(ran) = search(context, &mut history, &loaded, (&kept, &name), &call)? else {
-        return Ok(Exit::Interrupted);
+        return Ok(signals::stopped());
     };
     let confirmed = match recipe.tune.confirm {
         0 => None,
@@ -108,7 +108,7 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
                 context.out.say(&format!("not confirmed: {why}"));
                 None
             }
-            Confirming::Interrupted => return Ok(Exit::Interrupted),
+            Confirming::Interrupted => return Ok(signals::stopped()),
         },
     };
     finish(context, &mut history, &loaded, args, &kept, (&ran, confirmed.as_ref()), &name)

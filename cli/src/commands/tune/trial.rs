@@ -165,7 +165,8 @@ impl Job<'_> {
         if let Some(weights) = &weights {
             weights.note(&mut new.provenance)?;
         }
-        let created = history.create_trial(&new).map_err(|error| ledger(&error))?;
+        let created =
+            trials::waiting(self.context, || history.create_trial(&new)).map_err(|error| ledger(&error))?;
         history
             .keep_tried(self.name, &tried(Some(created.id.clone()), None))
             .map_err(|error| ledger(&error))?;
