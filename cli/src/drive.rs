@@ -266,6 +266,8 @@ fn on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Pla
     if !is_foreign {
         recipe.train.batch = Choice::Pinned(Samples(best.split.global()));
         recipe.train.learning_rate = Choice::Pinned(best.learning_rate);
+        // Figures before and after are those of the same samples.
+        recipe.validation.samples = Some(Samples(plan.best().pace.validate_samples));
     }
     // A foreign command keeps its ranks for each host; of our own models the planner finds the best number.
     let each = best.arrangement.layout.world() / plan.host.hosts.get();

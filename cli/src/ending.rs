@@ -6,6 +6,7 @@ use crate::drive::{How, Task, expected};
 use crate::failure::{Exit, Failure, Outcome};
 use crate::render::number::{accuracy, against, count, counted, loss, seconds};
 use crate::render::plan::unit;
+use crate::render::spent::Spent;
 use crate::trials::ledger;
 use crate::{job, sampler, signals, trials, unigram, unreported};
 use dtrain_planner::Plan;
@@ -94,11 +95,14 @@ fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict)
             .row
             .tokens_per_second
             .filter(|speed| *speed > 0.0)
-            .map_or(String::new(), |speed| format!(", {} {}/s", count(speed), unit(task.plan)));
+            .map_or(String::new(), |speed| format!(", {} {}/s in a step", count(speed), unit(task.plan)));
         let predicted = predicted.map_or(String::new(), |predicted| {
             format!(", {} ({})", against(measured, predicted), seconds(predicted))
         });
         out.say(&format!("  speed            {}/step{predicted}{speed}", seconds(measured)));
+    }
+    if let Some(spent) = Spent::of(trial, out.style().now_ms) {
+        out.say(&format!("  time             {}", spent.words(unit(task.plan))));
     }
     out.say(&format!("  history          {}", context.home.history().display()));
 }

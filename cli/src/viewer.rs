@@ -98,7 +98,7 @@ impl Recorded {
         if let Some((step, loss)) = newest("valid.loss").filter(|(step, _)| *step > self.validated) {
             self.validated = step;
             let accuracy = newest("valid.accuracy").map(|(_, accuracy)| accuracy);
-            show(Event::Validated { step: StepId(step), loss, accuracy });
+            show(Event::Validated { step: StepId(step), loss, accuracy, seconds: None });
         }
         if let Some((step, loss)) = newest("loss").filter(|(step, _)| *step > self.step) {
             self.step = step;

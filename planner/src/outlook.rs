@@ -34,7 +34,7 @@ use crate::engine::{Cannot, Training};
 use crate::step::picture::Timeline;
 use crate::training::batch_size;
 use crate::training::learning_rate::{self, Decision};
-use crate::training::pace;
+use crate::training::pace::{self, Cost};
 use dtrain_recipes::{Choice as Wanted, Decoder, Fp8Recipe, LayoutPins, Model, Precision, Recipe};
 use serde::Serialize;
 
@@ -303,7 +303,7 @@ fn batch(recipe: &Recipe) -> Result<Decision<u64>, OutlookError> {
 }
 
 fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
-    let pace = pace::pace(recipe, batch, None, None, step_seconds);
+    let pace = pace::pace(recipe, batch, None, None, Cost { step: step_seconds, validation_sample: None });
     #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
     let tokens = pace.schedule_steps as f64 * (batch * recipe.model.sample_tokens()) as f64;
     let recommended = learning_rate::peak(&recipe.model, &recipe.train.optimizer, batch, tokens);

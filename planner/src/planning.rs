@@ -16,8 +16,9 @@ use crate::layout::space::{self, Abilities, Place, Space};
 use crate::planning::error::PlanError;
 use crate::planning::plan::{FORMAT, Plan, PlanRequest, Ranked, RatesStamp, rates_digest};
 use crate::planning::precheck::{fills, precheck};
+use crate::price::estimate::Breakdown;
 use crate::price::judge::{Case, Judge};
-use crate::price::pricing::Pricing;
+use crate::price::pricing::{Pricing, cost};
 use crate::rates::calibrate::{self, Factors, Observation, Residual};
 use crate::training::batch_size::{self, Budget};
 use crate::training::correction;
@@ -61,7 +62,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let Some((first, _)) = order.first().copied() else {
         return Err(PlanError::NothingFits { rejected });
     };
-    let tokens = tokens(request, batch.value, judge.time(first).total());
+    let tokens = tokens(request, batch.value, &judge.time(first));
     let recommended = learning_rate::peak(&recipe.model, &recipe.train.optimizer, batch.value, tokens);
     let recommended = correction::corrected(recommended, batch.value, request.corrections);
     let sync = space.ways[first.way as usize].arrangement.sync;
@@ -156,9 +157,10 @@ fn rough_speed(request: &PlanRequest<'_>) -> f64 {
 }
 
 /// Tokens the run will see, by its stop condition or by its time.
-fn tokens(request: &PlanRequest<'_>, batch: u64, step_seconds: f64) -> f64 {
+fn tokens(request: &PlanRequest<'_>, batch: u64, step: &Breakdown) -> f64 {
     #![expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
-    let pace = pace(request.recipe, batch, request.train_samples, request.valid_samples, step_seconds);
+    let cost = cost(step, batch);
+    let pace = pace(request.recipe, batch, request.train_samples, request.valid_samples, cost);
     pace.schedule_steps as f64 * (batch * request.recipe.model.sample_tokens()) as f64
 }
 

@@ -133,7 +133,8 @@ pub(crate) fn recipe() -> Recipe {
         },
         layout: LayoutPins::default(),
         sync: Synchronisation::EXACT,
-        checkpoint: Checkpointing { every: SaveEvery::Auto, keep: 3 },
+        checkpoint: Checkpointing { every: Every::Auto, keep: 3 },
+        validation: Validating::AUTO,
         tune: dtrain_recipes::Tune::default(),
         cluster: Cluster::default(),
     }

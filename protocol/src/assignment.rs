@@ -85,11 +85,17 @@ pub struct Training {
 pub struct RunUntil {
     /// The step after which training is complete; `None` when only time or target ends it.
     pub steps: Option<StepId>,
-    /// Seconds of training left for this attempt.
+    /// Seconds left for this attempt, with its validations and its last checkpoint.
     pub seconds: Option<f64>,
-    /// Seconds of the same limit that earlier attempts trained.
+    /// Seconds of the same limit that earlier attempts used.
     #[serde(default)]
     pub spent_seconds: f64,
+    /// Seconds that a validation is expected to take; 0 where nobody knows.
+    #[serde(default)]
+    pub validation_seconds: f64,
+    /// Seconds that the last checkpoint is expected to take.
+    #[serde(default)]
+    pub save_seconds: f64,
     /// What completes the training.
     pub target: Option<Target>,
 }
@@ -228,10 +234,10 @@ impl WaitLimits {
 }
 
 impl RunUntil {
-    /// Share of the time limit that has passed after this attempt trained for `seconds`, 0 to 1; `None` without a limit.
-    pub fn elapsed(&self, seconds: f64) -> Option<f64> {
+    /// Share of the time limit that earlier attempts used, 0 to 1; `None` without a limit.
+    pub fn elapsed(&self) -> Option<f64> {
         let left = self.seconds?;
-        Some(if seconds < left { (self.spent_seconds + seconds) / (self.spent_seconds + left) } else { 1.0 })
+        Some(if left > 0.0 { self.spent_seconds / (self.spent_seconds + left) } else { 1.0 })
     }
 }
 

@@ -11,6 +11,7 @@ pub mod bundle;
 pub mod checkpoint;
 pub mod device_check;
 pub mod event;
+pub mod failure;
 pub mod frame;
 pub mod group;
 pub mod ids;
@@ -41,9 +42,9 @@ pub use assignment::{
 pub use checkpoint::{FileEntry, Manifest, OwnState, Piece, SavedFile, Slice, Tensor, TensorKind};
 pub use device_check::{DeviceFindings, DeviceNews, DeviceRequest};
 pub use event::{
-    Event, Failure, GradientNoise, HeldBytes, NamedFigure, Order, PhaseTimes, Stamped, StepFigures,
-    StopReason,
+    Event, GradientNoise, HeldBytes, NamedFigure, Order, PhaseTimes, Stamped, StepFigures, StopReason,
 };
+pub use failure::Failure;
 pub use ids::{AttemptId, Rank, StepId, TrialId};
 pub use inputs::{ColumnScale, InputFile, Inputs, Preprocessing};
 pub use layout::{Axis, Channel, Coord, Layout};

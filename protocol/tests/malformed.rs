@@ -106,7 +106,7 @@ fn assignment() -> Assignment {
             clip: Some(1.0),
             seed: 7,
         },
-        until: RunUntil { steps: Some(StepId(9)), seconds: None, spent_seconds: 0.0, target: None },
+        until: RunUntil { steps: Some(StepId(9)), seconds: None, target: None, ..RunUntil::default() },
         step: vec![Action::Forward(Pass { micro: 0, chunk: 0 }), Action::UpdateWeights],
         placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         link: Link::Tls {

@@ -291,6 +291,11 @@ pub const KEYS: &[Key] = keys![
     "sync.staleness", Whole(0, 64), Default("0"), OURS,
         "Steps by which gradients may be stale; above 0 is approximate";
 
+    "validation.every", OrAuto(&Shape::Period), Default("auto"), OURS,
+        "How often a run is validated, in steps or time; it always is at its end";
+    "validation.samples", OrAuto(&Shape::Samples(1_000_000_000_000)), Default("auto"), OURS,
+        "Validation samples that each validation uses, at most";
+
     "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), OURS, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), OURS, "Newest checkpoints that are kept";
 

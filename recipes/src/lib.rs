@@ -49,7 +49,9 @@ pub use objective::{Goal, Metric, Objective, Stop};
 pub use own::{Outline, Own, PartOutline, Reads};
 pub use params::{ParamRange, ParamValue, Within};
 pub use problem::{Problem, render_all};
-pub use recipe::{Checkpointing, LayoutPins, PipelineSchedule, Recipe, Recompute, SaveEvery, ZeroStage};
+pub use recipe::{
+    Checkpointing, Every, LayoutPins, PipelineSchedule, Recipe, Recompute, Validating, ZeroStage,
+};
 pub use search::Choice;
 pub use source::{Layer, Origin, Source};
 pub use sync::{Compression, CompressionKind, Local, Synchronisation};

@@ -1,7 +1,9 @@
 //! The checked recipe: a value that exists is valid.
 
 use crate::words::words;
-use crate::{Cluster, Data, Model, Objective, ParamRange, ParamValue, Seconds, Synchronisation, Train, Tune};
+use crate::{
+    Cluster, Data, Model, Objective, ParamRange, ParamValue, Samples, Seconds, Synchronisation, Train, Tune,
+};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -31,6 +33,9 @@ pub struct Recipe {
     pub sync: Synchronisation,
     /// When state is saved.
     pub checkpoint: Checkpointing,
+    /// When it is validated.
+    #[serde(default, skip_serializing_if = "Validating::is_auto")]
+    pub validation: Validating,
     /// How a study searches.
     #[serde(default, skip_serializing_if = "Tune::is_usual")]
     pub tune: Tune,
@@ -131,15 +136,40 @@ words! {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Checkpointing {
     /// How often.
-    pub every: SaveEvery,
+    pub every: Every,
     /// How many of the newest checkpoints are kept, at least 2.
     pub keep: u32,
 }
 
-/// How often state is saved.
+/// When a run is validated, and on how much.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Validating {
+    /// How often; it always is at its end.
+    pub every: Every,
+    /// The most samples of one validation; `None` leaves it to the planner.
+    pub samples: Option<Samples>,
+}
+
+impl Validating {
+    /// As the planner decides.
+    pub const AUTO: Self = Self { every: Every::Auto, samples: None };
+
+    /// Whether the planner decides all of it.
+    pub fn is_auto(&self) -> bool {
+        *self == Self::AUTO
+    }
+}
+
+impl Default for Validating {
+    fn default() -> Self {
+        Self::AUTO
+    }
+}
+
+/// How often something is done beside training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum SaveEvery {
+pub enum Every {
     /// The planner decides from the predicted step time.
     Auto,
     /// After this many optimizer steps.

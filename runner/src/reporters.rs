@@ -64,6 +64,7 @@ fn results(event: &Event) -> Vec<(Cow<'_, str>, f64)> {
             figures.iter().map(|figure| (ledger::key_of(&figure.name), figure.value)).collect()
         }
         Event::Listening(_)
+        | Event::Validating { .. }
         | Event::Notice(_)
         | Event::Ready { .. }
         | Event::Saved { .. }

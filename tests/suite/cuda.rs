@@ -17,8 +17,8 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// Steps of a short run, and of a long one. The plan spreads 15 validations over a run, and their samples are the same in both: beside
-/// their steps, both runs do the same.
+/// Steps of a short run, and of a long one. Both are validated 15 times, on the same samples: beside their steps, both runs do the
+/// same.
 const STEPS: [u64; 2] = [15, 30];
 
 /// A model with RMSNorm, rotary positions, key heads that are shared and SwiGLU, in bf16.
@@ -225,14 +225,16 @@ impl Device {
         if command.get_args().any(|word| word == "run") {
             command.args(["--quiet", "--no-sample"]);
         }
+        let every = format!("validation.every={}", (steps / 15).max(1));
         let steps = format!("objective.stop={{ steps = {steps} }}");
         let fixed = [
             "cluster.devices=\"cuda\"",
             "cluster.ranks=1",
             "layout.recompute=\"none\"",
             "layout.micro_batch=4",
+            "validation.samples=32",
         ];
-        for setting in fixed.iter().chain(settings).chain(&["checkpoint.every=1000", &steps]) {
+        for setting in fixed.iter().chain(settings).chain(&["checkpoint.every=1000", &every, &steps]) {
             command.args(["--set", setting]);
         }
         let libraries = [self.driver.path(), &self.toolkit.join("lib")];

@@ -60,6 +60,7 @@ mod tidy;
 mod tokenizers;
 mod tune;
 mod using_models;
+mod validation;
 mod viewers;
 mod watch;
 mod weights_of_recipe;

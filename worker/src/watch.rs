@@ -142,6 +142,8 @@ pub struct Slowdown {
     pub input: Duration,
     /// Of the rest of a backward.
     pub weights: Duration,
+    /// Of a forward pass of a validation.
+    pub validation: Duration,
     /// Of copying the state for a checkpoint.
     pub copy: Duration,
 }
@@ -156,6 +158,11 @@ impl Slowdown {
             Action::BackwardWeights(_) => wait_until(began + self.weights),
             Action::Exchange { .. } | Action::ReduceGradients | Action::UpdateWeights => {}
         }
+    }
+
+    /// Waits until a pass of a validation that `began` has taken its least time.
+    pub(crate) fn hold_validation(&self, began: Instant) {
+        wait_until(began + self.validation);
     }
 
     /// Waits until a copy that `began` has taken its least time.

@@ -116,7 +116,8 @@ mod tests {
     #[test]
     fn lines_leave_the_last_columns_free() {
         let figures = "loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms";
-        let half = Advance { step: 150, of: Some(300), share: Some(0.5), left: Some(112.0), noun: None };
+        let half =
+            Advance { step: 150, of: Some(300), share: Some(0.5), left: Some(112.0), ..Advance::default() };
         for columns in [20, 40, 66, 80, 200] {
             let [bar, figures] = lines(columns, &half, figures);
             assert!(bar.chars().count() <= columns - MARGIN, "{bar}");

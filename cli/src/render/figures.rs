@@ -37,6 +37,8 @@ pub(crate) struct Figures {
     pub(crate) step: Option<StepFigures>,
     /// The newest validation: step, loss, accuracy.
     pub(crate) valid: Option<(StepId, f64, Option<f64>)>,
+    /// Samples that the validation under way has used, and will use.
+    validating: Option<(u64, u64)>,
     /// The best validation loss and its step.
     pub(crate) best: Option<(StepId, f64)>,
     /// The newest value of each metric that a program reports under a name of its own, and the newest step with one.
@@ -60,20 +62,26 @@ impl Figures {
                 self.memory_bytes = self.memory_bytes.max(figures.memory_bytes);
                 let counts = self.reporters.counts_step(said.rank, figures);
                 if counts {
+                    self.validating = None;
                     self.pace(figures);
                     self.step = Some(figures.clone());
                 }
                 counts
             }
-            Event::Validated { step, loss, accuracy } => {
+            Event::Validated { step, loss, accuracy, .. } => {
                 let counts = self.reporters.counts("valid.loss", said.rank);
                 if counts {
+                    self.validating = None;
                     self.valid = Some((*step, *loss, *accuracy));
                 }
                 if counts && self.best.is_none_or(|(_, best)| *loss < best) {
                     self.best = Some((*step, *loss));
                 }
                 counts
+            }
+            Event::Validating { done, of, .. } => {
+                self.validating = Some((*done, *of));
+                true
             }
             Event::Metrics { step, .. } => {
                 let results = self.reporters.results(said);
@@ -113,6 +121,10 @@ impl Figures {
 
     /// How far it is, and how long it will take: by its steps at the present pace, or by its time limit, whichever is further.
     pub(crate) fn advance(&self, expected: &Expected) -> Advance {
+        Advance { validating: self.validating, ..self.advance_of_steps(expected) }
+    }
+
+    fn advance_of_steps(&self, expected: &Expected) -> Advance {
         #![expect(clippy::cast_precision_loss, reason = "an estimate for display")]
         let Some(newest) = &self.step else {
             let step = self.metrics_step;
@@ -124,11 +136,11 @@ impl Figures {
         let by_steps = expected.steps_at(step).map(|of| {
             let share = step as f64 / of as f64;
             let left = self.pace.map(|(seconds, _)| (of - step) as f64 * seconds);
-            Advance { step, of: Some(of), share: Some(share), left, noun: None }
+            Advance { step, of: Some(of), share: Some(share), left, ..Advance::default() }
         });
         let by_time = expected.limit.zip(newest.elapsed).map(|(limit, elapsed)| {
             let passed = (elapsed * limit + newest.times.step).min(limit);
-            Advance { step, of: None, share: Some(passed / limit), left: Some(limit - passed), noun: None }
+            Advance { step, share: Some(passed / limit), left: Some(limit - passed), ..Advance::default() }
         });
         match (by_steps, by_time) {
             (Some(steps), Some(time)) if steps.share >= time.share => steps,
@@ -202,15 +214,20 @@ pub(crate) struct Advance {
     pub(crate) left: Option<f64>,
     /// What is counted where it is not steps.
     pub(crate) noun: Option<&'static str>,
+    /// Samples that the validation under way has used, and will use.
+    pub(crate) validating: Option<(u64, u64)>,
 }
 
 impl Advance {
-    /// `step 50/100`, or `step 50` where steps do not end the training.
+    /// `step 50/100`, or `step 50` where steps do not end the training; during a validation `step 50, validating 40%`.
     pub(crate) fn steps(&self) -> String {
         let noun = self.noun.unwrap_or("step");
+        let validating = self.validating.map_or(String::new(), |(done, of)| {
+            format!(", validating {}%", done.saturating_mul(100) / of.max(1))
+        });
         match self.of {
-            Some(of) => format!("{noun} {}/{of}", self.step),
-            None => format!("{noun} {}", self.step),
+            Some(of) => format!("{noun} {}/{of}{validating}", self.step),
+            None => format!("{noun} {}{validating}", self.step),
         }
     }
 
@@ -279,7 +296,10 @@ mod tests {
     fn a_line_tells_step_loss_speed_prediction_and_time_left() {
         let mut figures = Figures::default();
         figures.take(&said(0, step(50, 0.11)));
-        figures.take(&said(0, Event::Validated { step: StepId(50), loss: 2.75, accuracy: Some(0.3) }));
+        figures.take(&said(
+            0,
+            Event::Validated { step: StepId(50), loss: 2.75, accuracy: Some(0.3), seconds: None },
+        ));
         assert_eq!(
             figures.line(&expected()),
             "step 50/100   loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms   5.5 s left"
@@ -319,6 +339,20 @@ mod tests {
     }
 
     #[test]
+    fn a_validation_says_how_far_it_is() {
+        let mut figures = Figures::default();
+        figures.take(&said(0, step(50, 0.1)));
+        assert!(figures.take(&said(0, Event::Validating { step: StepId(50), done: 12, of: 40 })));
+        assert_eq!(figures.advance(&expected()).steps(), "step 50/100, validating 30%");
+        let validated = Event::Validated { step: StepId(50), loss: 2.5, accuracy: None, seconds: Some(2.0) };
+        figures.take(&said(0, validated));
+        assert_eq!(figures.advance(&expected()).steps(), "step 50/100");
+        figures.take(&said(0, Event::Validating { step: StepId(50), done: 12, of: 40 }));
+        figures.take(&said(0, step(51, 0.1)));
+        assert_eq!(figures.advance(&expected()).steps(), "step 51/100", "a validation that was given up");
+    }
+
+    #[test]
     fn other_ranks_count_for_memory_only() {
         let mut figures = Figures::default();
         figures.take(&said(1, step(50, 0.11)));
@@ -345,7 +379,10 @@ mod tests {
     fn the_best_validation_is_remembered() {
         let mut figures = Figures::default();
         for (number, loss) in [(10, 3.0), (20, 2.0), (30, 2.5)] {
-            figures.take(&said(0, Event::Validated { step: StepId(number), loss, accuracy: None }));
+            figures.take(&said(
+                0,
+                Event::Validated { step: StepId(number), loss, accuracy: None, seconds: None },
+            ));
         }
         assert_eq!(figures.best, Some((StepId(20), 2.0)));
         assert_eq!(figures.valid, Some((StepId(30), 2.5, None)));

@@ -16,5 +16,6 @@ pub(crate) mod preparing;
 pub(crate) mod progress;
 pub(crate) mod show;
 pub(crate) mod sparkline;
+pub(crate) mod spent;
 pub(crate) mod table;
 pub(crate) mod tried;

@@ -2,7 +2,7 @@
 
 use super::number::{count, counted, whole};
 use crate::output::Paint;
-use dtrain_planner::choice::explain::{Depth, explain};
+use dtrain_planner::choice::explain::{Depth, explain, validation};
 use dtrain_planner::{Estimate, Plan, Ranked};
 use std::fmt::Write as _;
 
@@ -27,6 +27,7 @@ pub(crate) fn short(plan: &Plan, paint: Paint) -> String {
         estimate.memory_peak,
         estimate.total,
     );
+    _ = writeln!(text, "  validation     {}", validation(plan));
     _ = writeln!(text, "  based on       {}", estimate.source);
     text
 }

@@ -128,11 +128,14 @@ impl Progress {
             Event::Failed(failure) => {
                 self.say(&format!("{}: rank {}: {failure}", self.warning(), said.rank));
             }
-            Event::Step(_) | Event::Validated { .. } | Event::Metrics { .. } if has_news => {
+            Event::Step(_) | Event::Validated { .. } | Event::Validating { .. } | Event::Metrics { .. }
+                if has_news =>
+            {
                 self.draw(said.at_ms);
             }
             Event::Step(_)
             | Event::Validated { .. }
+            | Event::Validating { .. }
             | Event::Metrics { .. }
             | Event::Ready { .. }
             | Event::Notice(_)

@@ -5,7 +5,7 @@ use super::number::{count, deviation, seconds};
 use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
 use super::table::{Style, Tone, ago, painted, section};
-use super::{metrics, param};
+use super::{metrics, param, spent};
 use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
 use dtrain_recipes::text::on_one_line;
@@ -21,6 +21,7 @@ pub(crate) fn show(trial: &Trial, curves: &[(String, Vec<Option<f64>>)], all: bo
     let parts = [
         head(trial, style),
         section("SPEED AND MEMORY", &predicted(trial), style),
+        section("TIME", &spent::lines(trial, style.now_ms), style),
         section("STEP TIME PER RANK", &phases(trial), style),
         section("PEAK MEMORY OF THE HEAVIEST RANK", &memory(trial), style),
         section("BYTES SENT PER STEP BY THE BUSIEST RANK", &traffic(trial), style),

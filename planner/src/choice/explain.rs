@@ -10,6 +10,7 @@ use crate::planning::foreign::filled;
 use crate::planning::plan::{Plan, Ranked};
 use crate::training::learning_rate::in_words;
 use crate::training::pace::Pace;
+use crate::training::validation::Validation;
 use arranged::sentences;
 use dtrain_protocol::DeviceKind;
 use dtrain_recipes::text::on_one_line;
@@ -224,10 +225,17 @@ fn training(text: &mut String, plan: &Plan, best: &Ranked) {
     let steps = format!("{} steps", thousands(warmup.value));
     row(text, "warm-up", &with_range(&steps, thousands(warmup.low), thousands(warmup.high), &warmup.reason));
     saved::rows(text, plan, best);
-    let pace = &best.pace;
-    let validated =
-        format!("{}, up to {} samples", after(pace.validate_every, pace), thousands(pace.validate_samples));
-    row(text, "validation", &validated);
+    row(text, "validation", &validation(plan));
+}
+
+/// When the run is validated, on how much, and what that takes, in words.
+pub fn validation(plan: &Plan) -> String {
+    let pace = &plan.best().pace;
+    let samples = if pace.validate_samples == 1 { "sample" } else { "samples" };
+    let told =
+        format!("{}, up to {} {samples}", after(pace.validate_every, pace), thousands(pace.validate_samples));
+    let Some(Validation { seconds, share, .. }) = pace.validation else { return told };
+    format!("{told}, about {} each: {:.0} % of the time", Seconds(seconds), 100.0 * share)
 }
 
 /// Something done after every so many steps of a run, in words.

@@ -4,7 +4,7 @@ use super::{Outlook, OutlookRequest, Priced};
 use crate::engine::{DTRAIN, Engine as _};
 use crate::planning::plan::{FORMAT, Plan, Ranked};
 use crate::rates::calibrate::Factors;
-use crate::training::pace;
+use crate::training::pace::{self, Cost};
 use crate::{BatchSplit, Candidate, Rejection};
 use dtrain_protocol::{Gpu, HostFacts};
 use std::collections::BTreeMap;
@@ -60,7 +60,8 @@ fn ranked(
     let split = BatchSplit::of(batch, micro_batch, readers)?;
     // Cores of the hosts are not known; torchrun gives each rank one thread unless told otherwise.
     let candidate = Candidate { arrangement, split, threads: 1, learning_rate: found.learning_rate.value };
-    let pace = pace::pace(request.recipe, batch.get(), None, None, priced.step_seconds);
+    let cost = Cost { step: priced.step_seconds, validation_sample: None };
+    let pace = pace::pace(request.recipe, batch.get(), None, None, cost);
     Ok(Ranked { candidate, estimate: None, pace, tie })
 }
 

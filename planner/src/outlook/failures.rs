@@ -3,7 +3,7 @@
 use crate::planning::saving::state;
 use crate::training::goodput::{self, HOST_MTBF_SECONDS, Hazard, RESTART_SECONDS};
 use crate::training::pace::nearest_steps;
-use dtrain_recipes::{Recipe, SaveEvery};
+use dtrain_recipes::{Every, Recipe};
 use serde::Serialize;
 
 /// Bytes of a checkpoint that one host puts into storage in a second: the 2 TB/s that the storage of Llama 3 sustains,
@@ -63,9 +63,9 @@ pub(super) fn failures(
         restart_seconds: RESTART_SECONDS,
     };
     let every = match recipe.checkpoint.every {
-        SaveEvery::Steps(steps) => steps.max(1),
-        SaveEvery::Time(time) => nearest_steps(time.0, step_seconds),
-        SaveEvery::Auto => nearest_steps(goodput::interval_seconds(&hazard), step_seconds),
+        Every::Steps(steps) => steps.max(1),
+        Every::Time(time) => nearest_steps(time.0, step_seconds),
+        Every::Auto => nearest_steps(goodput::interval_seconds(&hazard), step_seconds),
     };
     let every = every.min(steps.unwrap_or(every)).max(1);
     let total = steps.map(|steps| goodput::wall_seconds(&hazard, seconds(every), seconds(steps)));
@@ -155,7 +155,7 @@ mod tests {
     fn said_checkpoints_are_kept_and_cost_what_they_cost() {
         let mut recipe = llama(None);
         let auto = on_16384(&recipe);
-        recipe.checkpoint.every = SaveEvery::Time(Seconds(3600.0));
+        recipe.checkpoint.every = Every::Time(Seconds(3600.0));
         let hourly = on_16384(&recipe);
         assert_eq!(hourly.checkpoint_every, 720);
         assert!(hourly.goodput < auto.goodput - 0.1, "half an hour is lost every other hour: {hourly:?}");

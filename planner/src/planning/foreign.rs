@@ -36,6 +36,7 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         saving: None,
         validate_every: 0,
         validate_samples: 0,
+        validation: None,
     };
     Ok(Plan {
         format: FORMAT,

@@ -8,7 +8,7 @@ use crate::training::goodput::{
     HOST_MTBF_SECONDS, Hazard, RESTART_SECONDS, goodput, interval_seconds, job_mtbf_seconds,
 };
 use crate::training::pace::nearest_steps;
-use dtrain_recipes::{Recipe, SaveEvery};
+use dtrain_recipes::{Every, Recipe};
 use serde::{Deserialize, Serialize};
 
 /// Seconds of work that may be lost to a kill where a checkpoint costs next to nothing.
@@ -79,10 +79,10 @@ pub fn saving(recipe: &Recipe, steps: u64, step_seconds: f64) -> Saving {
     let seconds = |steps: u64| steps as f64 * step_seconds;
     let hazard = hazard(recipe);
     let (every, reason) = match recipe.checkpoint.every {
-        SaveEvery::Steps(steps) => (steps.max(1), SaveReason::Said),
-        SaveEvery::Time(time) => (nearest_steps(time.0, step_seconds), SaveReason::Said),
-        SaveEvery::Auto if seconds(steps) <= SAVE_SHORTEST => (steps.max(1), SaveReason::Short),
-        SaveEvery::Auto => {
+        Every::Steps(steps) => (steps.max(1), SaveReason::Said),
+        Every::Time(time) => (nearest_steps(time.0, step_seconds), SaveReason::Said),
+        Every::Auto if seconds(steps) <= SAVE_SHORTEST => (steps.max(1), SaveReason::Short),
+        Every::Auto => {
             let (interval, reason) = automatic(&hazard, seconds(steps));
             (nearest_steps(interval.max(write_seconds(recipe)), step_seconds), reason)
         }
@@ -124,6 +124,11 @@ fn hazard(recipe: &Recipe) -> Hazard {
 /// Seconds until a checkpoint is durable.
 fn write_seconds(recipe: &Recipe) -> f64 {
     state(recipe) / WRITE_BYTES_PER_SECOND
+}
+
+/// Seconds that the checkpoint at the end of a run takes, for which nothing else is left to do.
+pub fn last_seconds(recipe: &Recipe) -> f64 {
+    HOLD_LEAST + state(recipe) / HOLD_BYTES_PER_SECOND + write_seconds(recipe)
 }
 
 /// Bytes of a checkpoint: weights and moments in 32 bits, once, whatever the layout.
@@ -171,9 +176,9 @@ mod tests {
             assert_eq!(saving.reason, SaveReason::Said);
             saving.every
         };
-        assert_eq!(every(SaveEvery::Steps(7), 1.0), 7);
-        assert_eq!(every(SaveEvery::Time(Seconds(10.0)), 0.3), 33);
-        assert_eq!(every(SaveEvery::Time(Seconds(0.01)), 0.3), 1);
+        assert_eq!(every(Every::Steps(7), 1.0), 7);
+        assert_eq!(every(Every::Time(Seconds(10.0)), 0.3), 33);
+        assert_eq!(every(Every::Time(Seconds(0.01)), 0.3), 1);
     }
 
     #[test]

@@ -6,12 +6,12 @@ use crate::choice::weighed::{Bill, Compromise, Weighed};
 use crate::layout::space::Place;
 use crate::planning::plan::{PlanRequest, Ranked};
 use crate::planning::search::Ranking;
-use crate::price::estimate::Estimate;
+use crate::price::estimate::{Breakdown, Estimate};
 use crate::price::judge::Judge;
 use crate::rates::speeds::Source;
-use crate::training::pace::{Pace, pace};
+use crate::training::pace::{self, Pace, pace};
 use crate::training::when;
-use dtrain_recipes::{Recipe, Seconds};
+use dtrain_recipes::Seconds;
 
 /// Shortest step in seconds that is believed.
 pub(crate) const STEP_LEAST: f64 = 1e-9;
@@ -30,14 +30,14 @@ impl Pricing<'_> {
         let (request, judge) = (self.request, self.judge);
         let candidate = judge.space().candidate(place, self.learning_rate);
         let breakdown = judge.time(place);
-        // A measured profile may round to nothing; a step never takes no time at all.
-        let step = breakdown.total().max(STEP_LEAST);
-        let pace = pace(request.recipe, self.batch, request.train_samples, request.valid_samples, step);
+        let cost = cost(&breakdown, self.batch);
+        let step = cost.step;
+        let pace = self.pace(cost);
         let (doubt, resolution) = judge.doubt(place);
         let memory = judge.memory(place);
         #[expect(clippy::cast_precision_loss, reason = "tokens are far below 2^52")]
         let tokens = (self.batch * request.recipe.model.sample_tokens()) as f64;
-        let total = total(request.recipe, &pace, &candidate, step, breakdown.forward);
+        let total = total(&pace, step);
         let (low, high) = (1.0 / (1.0 + doubt), 1.0 + doubt);
         let first_step = judge.first_step(place);
         let first = first_step.unwrap_or(0.0);
@@ -76,10 +76,14 @@ impl Pricing<'_> {
         Weighed::of(choice, front, self.judge.doubt(chosen).1)
     }
 
+    fn pace(&self, cost: pace::Cost) -> Pace {
+        let request = self.request;
+        pace(request.recipe, self.batch, request.train_samples, request.valid_samples, cost)
+    }
+
     fn compromise(&self, place: Place, cost: Cost) -> Compromise<Candidate> {
         let (request, judge) = (self.request, self.judge);
-        let pace =
-            pace(request.recipe, self.batch, request.train_samples, request.valid_samples, cost.step_seconds);
+        let pace = self.pace(pace::Cost { step: cost.step_seconds, validation_sample: None });
         let bill = Bill { steps: pace.steps, price: request.recipe.cluster.price };
         let devices = judge.devices(&judge.space().ways[place.way as usize]);
         let candidate = judge.space().candidate(place, self.learning_rate);
@@ -110,12 +114,18 @@ impl Pricing<'_> {
     }
 }
 
+/// What a step of `batch` samples costs, and a validation sample: a forward pass.
+pub(crate) fn cost(step: &Breakdown, batch: u64) -> pace::Cost {
+    #[expect(clippy::cast_precision_loss, reason = "a batch is far below 2^52")]
+    let sample = step.forward / batch as f64;
+    // A measured profile may round to nothing; a step never takes no time at all.
+    pace::Cost { step: step.total().max(STEP_LEAST), validation_sample: Some(sample) }
+}
+
 /// Seconds of all steps and validations.
-fn total(recipe: &Recipe, pace: &Pace, candidate: &Candidate, step: f64, forward: f64) -> f64 {
+fn total(pace: &Pace, step: f64) -> f64 {
     #![expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-    let steps = pace.steps.unwrap_or(pace.schedule_steps) as f64;
-    let forward_per_sample = forward / candidate.split.global() as f64;
-    let validations = (steps / pace.validate_every as f64).ceil();
-    let passes = if recipe.data.is_some() { validations * pace.validate_samples as f64 } else { 0.0 };
-    steps * step + passes * forward_per_sample
+    let steps = pace.steps.unwrap_or(pace.schedule_steps);
+    let validations = steps.div_ceil(pace.validate_every).max(1) as f64;
+    steps as f64 * step + pace.validation.map_or(0.0, |validation| validations * validation.seconds)
 }

@@ -3,6 +3,7 @@
 use crate::Candidate;
 use crate::planning::foreign;
 use crate::planning::plan::{Plan, Ranked};
+use crate::planning::saving::last_seconds;
 use crate::step::schedule::{self, chunks_of};
 use dtrain_protocol::{
     Action, Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
@@ -66,6 +67,8 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
             steps: pace.steps.map(StepId),
             seconds: limit.map(|limit| limit - spent_seconds),
             spent_seconds,
+            validation_seconds: pace.validation.map_or(0.0, |validation| validation.seconds),
+            save_seconds: limit.map_or(0.0, |_| last_seconds(recipe)),
             target: stop.target.map(|value| Target {
                 metric: recipe.objective.metric.clone(),
                 goal: recipe.objective.goal(),

@@ -6,4 +6,5 @@ pub mod correction;
 pub mod goodput;
 pub mod learning_rate;
 pub mod pace;
+pub mod validation;
 pub mod when;

@@ -1,8 +1,9 @@
 //! The pace of a run: how many steps, and when to warm up, save and validate.
 
-use crate::planning::saving::{Saving, saving};
+use crate::planning::saving::{Saving, last_seconds, saving};
 use crate::training::batch_size;
 use crate::training::learning_rate::{self, Decision};
+use crate::training::validation::{Rhythm, Validation, affordable, affordable_within};
 use dtrain_recipes::{Choice, Recipe, Warmup};
 use serde::{Deserialize, Serialize};
 
@@ -24,25 +25,42 @@ pub struct Pace {
     pub validate_every: u64,
     /// At most this many validation samples are used.
     pub validate_samples: u64,
+    /// What that takes; nothing where it is not priced, and in a plan of an older program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<Validation>,
 }
 
-/// Validations in a run.
-pub const VALIDATIONS: u64 = 15;
+/// What a step and a validation take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Cost {
+    /// Seconds of a step.
+    pub step: f64,
+    /// Seconds of a validation sample; `None` where validation is not priced.
+    pub validation_sample: Option<f64>,
+}
 
-/// Most validation samples used by itself, in samples of a model without a sequence and in tokens of one with.
-const VALIDATE_MOST: (u64, u64) = (10_000, 1 << 18);
-
-/// The pace of a run whose steps take `step_seconds`.
+/// The pace of a run in which steps and validations take what `cost` says.
 pub fn pace(
     recipe: &Recipe,
     batch: u64,
     train_samples: Option<u64>,
     valid_samples: Option<u64>,
-    step_seconds: f64,
+    cost: Cost,
 ) -> Pace {
     let stop = &recipe.objective.stop;
     let steps = batch_size::steps(stop, &recipe.model, batch, train_samples);
-    let by_time = stop.time.map(|time| steps_in(time.0, step_seconds));
+    // The last checkpoint is part of the time, too.
+    let seconds = stop.time.map(|time| time.0 - cost.validation_sample.map_or(0.0, |_| last_seconds(recipe)));
+    let most =
+        seconds.map(|seconds| steps_in(seconds, cost.step)).into_iter().chain(steps).min().unwrap_or(1);
+    let affordable = match (seconds, cost.validation_sample) {
+        (Some(seconds), Some(sample)) => affordable(batch, most).min(affordable_within(seconds, sample)),
+        (Some(_), None) | (None, _) => affordable(batch, most),
+    };
+    let rhythm = Rhythm::of(recipe, (most, cost.step), affordable, valid_samples);
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    let each = cost.validation_sample.filter(|_| recipe.data.is_some()).map(|s| s * rhythm.samples as f64);
+    let by_time = seconds.map(|seconds| rhythm.steps_within(seconds, cost.step, each.unwrap_or(0.0)));
     let schedule_steps = steps.into_iter().chain(by_time).min().unwrap_or(1);
     let warmup = match recipe.train.warmup {
         Choice::Pinned(warmup) => Decision::pinned(in_steps(warmup, batch, recipe)),
@@ -50,29 +68,17 @@ pub fn pace(
         Choice::Among(ref all) => nearest(all, batch, recipe, schedule_steps),
         Choice::Log { low, high } => bounded(low, high, batch, recipe, schedule_steps),
     };
-    let saving = saving(recipe, schedule_steps, step_seconds);
+    let saving = saving(recipe, schedule_steps, cost.step);
     Pace {
         steps,
         schedule_steps,
         warmup,
         save_every: saving.every,
         saving: Some(saving),
-        validate_every: schedule_steps.div_ceil(VALIDATIONS).max(1),
-        validate_samples: validate_samples(recipe, batch, schedule_steps, valid_samples),
+        validate_every: rhythm.every,
+        validate_samples: rhythm.samples,
+        validation: each.map(|each| rhythm.validation(schedule_steps, cost.step, each)),
     }
-}
-
-/// Samples of one validation: all of them, but no more than would cost about a tenth of the training, and
-/// never more than a fixed number. Depends on the recipe and the batch, never on a speed, so that every
-/// layout validates on the same samples.
-fn validate_samples(recipe: &Recipe, batch: u64, steps: u64, valid_samples: Option<u64>) -> u64 {
-    let tokens = recipe.model.sample_tokens();
-    let most = if tokens > 1 { (VALIDATE_MOST.1 / tokens).max(1) } else { VALIDATE_MOST.0 };
-    let counted = recipe.objective.stop.time.is_none();
-    // A validation sample costs a third of a training sample: 0.3 · training samples over all validations.
-    let affordable =
-        if counted { (batch.saturating_mul(steps) / 10 * 3 / VALIDATIONS).max(batch.max(32)) } else { most };
-    valid_samples.unwrap_or(most).min(most).min(affordable).max(1)
 }
 
 fn in_steps(warmup: Warmup, batch: u64, recipe: &Recipe) -> u64 {
@@ -122,11 +128,15 @@ mod tests {
     use crate::sample;
     use dtrain_recipes::{Seconds, Stop, Tokens};
 
+    fn of_steps(recipe: &Recipe, batch: u64, seconds: f64) -> Pace {
+        pace(recipe, batch, None, None, Cost { step: seconds, validation_sample: None })
+    }
+
     #[test]
     fn the_schedule_ends_with_whatever_ends_first() {
         let mut recipe = sample::recipe();
         recipe.objective.stop = Stop { steps: Some(1000), time: Some(Seconds(60.0)), ..Stop::default() };
-        let at = |recipe: &Recipe, seconds| pace(recipe, 8, None, None, seconds);
+        let at = |recipe: &Recipe, seconds| of_steps(recipe, 8, seconds);
         assert_eq!((at(&recipe, 0.01).steps, at(&recipe, 0.01).schedule_steps), (Some(1000), 1000));
         assert_eq!((at(&recipe, 0.2).steps, at(&recipe, 0.2).schedule_steps), (Some(1000), 300));
         recipe.objective.stop.steps = None;
@@ -134,32 +144,13 @@ mod tests {
     }
 
     #[test]
-    fn a_run_is_validated_about_fifteen_times() {
-        for steps in [10, 100, 1000, 12_345] {
-            let mut recipe = sample::recipe();
-            recipe.objective.stop = Stop { steps: Some(steps), ..Stop::default() };
-            let times = steps.div_ceil(pace(&recipe, 8, None, None, 0.1).validate_every);
-            assert!((10..=15).contains(&times), "{steps} steps: {times} validations");
-        }
-    }
-
-    #[test]
-    fn every_layout_validates_on_the_same_samples() {
-        let recipe = sample::recipe();
-        let used = |seconds, valid| pace(&recipe, 32, None, valid, seconds).validate_samples;
-        assert_eq!(used(0.1, Some(5_000)), used(3.0, Some(5_000)));
-        assert_eq!(used(0.1, Some(100)), 100);
-        assert_eq!(used(0.1, None), 1024, "2^18 tokens of 256");
-    }
-
-    #[test]
     fn a_pinned_warm_up_is_kept_and_tokens_become_steps() {
         let mut recipe = sample::recipe();
         recipe.train.warmup = Choice::Pinned(Warmup::Tokens(Tokens(256 * 100)));
-        assert_eq!(pace(&recipe, 32, None, None, 0.1).warmup.value, 4);
+        assert_eq!(of_steps(&recipe, 32, 0.1).warmup.value, 4);
         recipe.train.warmup = Choice::Among(vec![Warmup::Steps(1), Warmup::Steps(50)]);
-        assert_eq!(pace(&recipe, 32, None, None, 0.1).warmup.value, 50);
+        assert_eq!(of_steps(&recipe, 32, 0.1).warmup.value, 50);
         recipe.train.warmup = Choice::Log { low: Warmup::Steps(100), high: Warmup::Steps(200) };
-        assert_eq!(pace(&recipe, 32, None, None, 0.1).warmup.value, 100);
+        assert_eq!(of_steps(&recipe, 32, 0.1).warmup.value, 100);
     }
 }

@@ -10,7 +10,7 @@ use crate::data::{Data, DataFormat, DataKind, Documents, Separator, Tokenizer, V
 use crate::keys::Kind;
 use crate::objective::{Metric, Objective, Stop};
 use crate::params::{ParamRange, ParamValue, settle};
-use crate::recipe::{Checkpointing, LayoutPins, Recipe, SaveEvery, ZeroStage};
+use crate::recipe::{Checkpointing, Every, LayoutPins, Recipe, Validating, ZeroStage};
 use crate::search::Choice;
 use crate::sync::{Compression, CompressionKind, Local, Synchronisation};
 use crate::train::{Optimizer, Train, Warmup};
@@ -31,7 +31,11 @@ pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
         train: train(values)?,
         layout: layout(values)?,
         sync: if values.kind? == Kind::Command { Synchronisation::EXACT } else { sync(values)? },
-        checkpoint: Checkpointing { every: every(values)?, keep: values.count("checkpoint.keep")? },
+        checkpoint: Checkpointing {
+            every: every(values, "checkpoint.every")?,
+            keep: values.count("checkpoint.keep")?,
+        },
+        validation: validation(values)?,
         tune: tune(values)?,
         cluster: cluster(values, hosts)?,
     })
@@ -202,11 +206,19 @@ fn counts(values: &Values, key: &str) -> Option<Vec<u32>> {
     numbers.iter().map(|n| u32::try_from(*n).ok()).collect()
 }
 
-fn every(values: &Values) -> Option<SaveEvery> {
-    Some(match values.get("checkpoint.every")? {
-        Parsed::Auto => SaveEvery::Auto,
-        Parsed::Time(seconds) => SaveEvery::Time(Seconds(*seconds)),
-        value => SaveEvery::Steps(value.whole()?),
+fn validation(values: &Values) -> Option<Validating> {
+    let samples = match values.get("validation.samples")? {
+        Parsed::Auto => None,
+        value => Some(Samples(value.whole()?)),
+    };
+    Some(Validating { every: every(values, "validation.every")?, samples })
+}
+
+fn every(values: &Values, key: &str) -> Option<Every> {
+    Some(match values.get(key)? {
+        Parsed::Auto => Every::Auto,
+        Parsed::Time(seconds) => Every::Time(Seconds(*seconds)),
+        value => Every::Steps(value.whole()?),
     })
 }
 

@@ -42,6 +42,8 @@ pub(super) fn fill(values: &mut Values, context: &CheckContext) {
     if values.kind != Some(Kind::Command) {
         sync(values);
     }
+    values.or("validation.every", Parsed::Auto);
+    values.or("validation.samples", Parsed::Auto);
     values.or("checkpoint.every", Parsed::Auto);
     values.or("checkpoint.keep", Parsed::Whole(3));
     values.or("cluster.launcher", Parsed::of(Launcher::Local));

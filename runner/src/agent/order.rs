@@ -235,6 +235,7 @@ impl SpoolRecord {
                 | Event::Ready { .. }
                 | Event::Step(_)
                 | Event::Validated { .. }
+                | Event::Validating { .. }
                 | Event::Metrics { .. }
                 | Event::Notice(_)
                 | Event::SaveFailed { .. } => false,

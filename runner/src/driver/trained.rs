@@ -63,7 +63,7 @@ mod tests {
                     data_fingerprint: String::new(),
                     notice: None,
                 },
-                false => Event::Validated { step: StepId(1), loss: 1.0, accuracy: None },
+                false => Event::Validated { step: StepId(1), loss: 1.0, accuracy: None, seconds: None },
             };
             trained.note(&Stamped { attempt: AttemptId(1), rank: Rank(0), sequence: 0, at_ms, event });
             trained.seconds()

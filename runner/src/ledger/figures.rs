@@ -74,7 +74,7 @@ const IN_FULL: u32 = 64;
 const ONE_OF: u64 = 16;
 
 /// Series of steps that dtrain measures itself.
-const OWN: [&str; 14] = [
+const OWN: [&str; 15] = [
     "step_seconds",
     "data_seconds",
     "forward_seconds",
@@ -89,6 +89,7 @@ const OWN: [&str; 14] = [
     "optimizer_bytes",
     "tokens_per_second",
     "save.stall_seconds",
+    "validation_seconds",
 ];
 
 /// Series of results that dtrain has names for.
@@ -172,10 +173,11 @@ pub fn points_of(stamped: &Stamped, is_script: bool) -> Vec<Point> {
             }
             points
         }
-        Event::Validated { step, loss, accuracy } if has_results => {
+        Event::Validated { step, loss, accuracy, seconds } if has_results => {
+            let seconds = seconds.map(|seconds| point("validation_seconds", step.0, seconds));
             let loss = point("valid.loss", step.0, *loss);
             let accuracy = accuracy.map(|accuracy| point("valid.accuracy", step.0, accuracy));
-            std::iter::once(loss).chain(accuracy).collect()
+            std::iter::once(loss).chain(accuracy).chain(seconds).collect()
         }
         Event::Metrics { step, figures } => {
             figures.iter().map(|figure| point(&key_of(&figure.name), step.0, figure.value)).collect()
@@ -184,6 +186,7 @@ pub fn points_of(stamped: &Stamped, is_script: bool) -> Vec<Point> {
         Event::Listening(_)
         | Event::Ready { .. }
         | Event::Validated { .. }
+        | Event::Validating { .. }
         | Event::Notice(_)
         | Event::SaveFailed { .. }
         | Event::Finished { .. }

@@ -62,6 +62,7 @@ impl Machine {
             | Event::Ready { .. }
             | Event::Step(_)
             | Event::Validated { .. }
+            | Event::Validating { .. }
             | Event::Metrics { .. }
             | Event::Notice(_)
             | Event::SaveFailed { .. } => {}

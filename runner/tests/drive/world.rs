@@ -219,7 +219,12 @@ impl World {
                 clip: None,
                 seed: 7,
             },
-            until: RunUntil { steps: Some(StepId(STEPS)), seconds: None, spent_seconds: 0.0, target: None },
+            until: RunUntil {
+                steps: Some(StepId(STEPS)),
+                seconds: None,
+                target: None,
+                ..RunUntil::default()
+            },
             step: Vec::new(),
             placement: Placement {
                 host: rank.0 * launching.hosts.min(self.spread) / RANKS,

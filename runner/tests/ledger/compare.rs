@@ -37,7 +37,12 @@ fn trained(history: &mut History, rate: f64, start: f64, seconds: f64) -> Create
         };
         all.push(Event::Step(figures));
         if step % 10 == 0 {
-            all.push(Event::Validated { step: StepId(step), loss: start / step as f64, accuracy: Some(0.5) });
+            all.push(Event::Validated {
+                step: StepId(step),
+                loss: start / step as f64,
+                accuracy: Some(0.5),
+                seconds: None,
+            });
         }
     }
     let stamp = |(n, event)| Stamped {

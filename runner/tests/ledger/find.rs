@@ -55,7 +55,10 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
         ],
         events: (0..30)
             .map(|n| step(n, n + 1))
-            .chain([stamped(30, Event::Validated { step: StepId(30), loss: 0.4, accuracy: Some(0.9) })])
+            .chain([stamped(
+                30,
+                Event::Validated { step: StepId(30), loss: 0.4, accuracy: Some(0.9), seconds: None },
+            )])
             .collect(),
         ..News::default()
     };
@@ -236,7 +239,8 @@ fn a_reader_cannot_write_and_sees_what_is_written_meanwhile() {
 fn ten_thousand_trials_are_listed_and_the_time_is_told() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    let validated = stamped(30, Event::Validated { step: StepId(30), loss: 0.4, accuracy: Some(0.9) });
+    let validated =
+        stamped(30, Event::Validated { step: StepId(30), loss: 0.4, accuracy: Some(0.9), seconds: None });
     let all = (0..30).map(|n| step(n, n + 1)).chain([validated]).collect();
     history.keep(&trial.id, &events(all)).expect("kept");
     history.keep(&trial.id, &facts(vec![started(1), ended(1)])).expect("kept");

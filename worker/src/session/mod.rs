@@ -3,6 +3,7 @@
 //! Decides nothing: what is done in a step, when to save, validate and stop is in the assignment; flags that come
 //! up on the way (an order, the clock) are agreed on by all ranks before any of them acts.
 
+mod clock;
 mod extra_state;
 mod load;
 mod orders;
@@ -35,6 +36,7 @@ use crate::parallel::sync::Outer;
 use crate::parallel::{Mesh, NoiseGauge, Reduction, StepTotals};
 use crate::stage::{Holding, Stage};
 use crate::watch::{DeviceClock, Slowdown};
+use clock::Clock;
 use dtrain_protocol::{
     Assignment, Event, Failure, HeldBytes, StepFigures, StepId, StopReason, Target, cannot_run,
 };
@@ -43,8 +45,7 @@ use save::{OnFailure, Saver};
 use staleness::Staleness;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
-use validate::validate;
+use validate::{Validated, Watching, Which, validate};
 
 /// Takes the events of a rank, from any of its threads.
 pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
@@ -259,15 +260,20 @@ fn steps(
 ) -> Result<(StepId, StopReason), Failure> {
     let until = &assignment.until;
     let is_complete = |step: StepId| until.steps.is_some_and(|last| step >= last);
-    let clock = Instant::now();
+    let mut clock = Clock::of(assignment);
     let mut step = beginning(assignment);
     let mut compared = step;
     let mut ahead = Staleness::of(assignment, replica.mesh.replicas().ranks());
     let mut reason = is_complete(step).then_some(StopReason::Complete);
+    if reason.is_some() {
+        // The attempt before was stopped in its last validation.
+        let which = Which { step, samples: assignment.validate_samples, is_last: true };
+        reason = reason_after(replica, valid, which, Watching { orders, clock: &mut clock, tell }, reason)?;
+    }
     let mut sent = replica.mesh.sent();
     while reason.is_none() || !ahead.is_level() {
         // Rank 0's clock counts for all: for the end, and for the learning rate on the way there.
-        let passed = until.elapsed(clock.elapsed().as_secs_f64()).filter(|_| assignment.rank.0 == 0);
+        let passed = clock.share(step).filter(|_| assignment.rank.0 == 0);
         let flags =
             StepTotals { ordered: orders.stop(), elapsed: passed.unwrap_or(0.0), ..StepTotals::default() };
         let fresh = ahead.advance(assignment, step, reason.is_some());
@@ -294,12 +300,9 @@ fn steps(
             meet(replica)?;
         }
         if is_last || is_due(step, assignment.validate_every) {
-            let totals = validate(replica, valid, assignment.validate_samples, step)?;
-            if let Some(totals) = totals {
-                tell(Event::Validated { step, loss: totals.loss(), accuracy: Some(totals.accuracy()) });
-                let is_reached = until.target.as_ref().is_some_and(|target| reaches(target, &totals));
-                reason = reason.or(is_reached.then_some(StopReason::Target));
-            }
+            let which = Which { step, samples: assignment.validate_samples, is_last };
+            let watching = Watching { orders, clock: &mut clock, tell };
+            reason = reason_after(replica, valid, which, watching, reason)?;
         }
         let is_saved = reason.is_some() || is_due(step, assignment.save_every);
         if is_saved && step.0 >= compared.0 + replica_check::EVERY {
@@ -314,6 +317,25 @@ fn steps(
         }
     }
     Ok((step, reason.expect("the loop ends with a reason")))
+}
+
+/// Validates: why training ends after that, which would end for `reason` otherwise.
+fn reason_after(
+    replica: &mut Replica<'_>,
+    valid: &dyn Source,
+    which: Which,
+    mut watching: Watching<'_>,
+    reason: Option<StopReason>,
+) -> Result<Option<StopReason>, Failure> {
+    let target = replica.until.target.clone();
+    Ok(match validate(replica, valid, which, &mut watching)? {
+        Validated::Figures(totals) => {
+            let is_reached = target.is_some_and(|target| reaches(&target, &totals));
+            reason.or(is_reached.then_some(StopReason::Target))
+        }
+        Validated::Nothing => reason,
+        Validated::Stopped => Some(StopReason::Ordered),
+    })
 }
 
 /// What is trained to its end is what the replicas have in common, so they meet once more.

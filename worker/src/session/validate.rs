@@ -1,68 +1,206 @@
 //! The figures of a model on samples it was never trained on.
+//!
+//! A validation may be long. So the ranks agree a few times a second, between micro-batches, whether it goes on: an order to stop
+//! ends it, and so does a time limit. What they agree on is the same on all, as at the end of a step.
 
+use super::clock::Clock;
+use super::{Orders, Tell};
 use crate::data::{Batch, Source};
 use crate::interpret::Replica;
 use crate::ops::Measured;
 use crate::parallel::sync::put;
 use crate::parallel::{StepTotals, context, step_totals};
 use crate::stage::{Flow, Samples};
-use dtrain_protocol::{Failure, Pass, StepId, Toward};
+use dtrain_protocol::{Event, Failure, Pass, StepId, Toward};
 use std::ops::Range;
+use std::time::Instant;
 
-/// Loss and accuracy over the first `samples` of `valid`, of which every replica takes its part; the same figures on
-/// all. `None` when there are no samples. Replicas that moved apart show the weights of their last meeting.
+/// Seconds from one agreement to the next, about.
+const AGREE_SECONDS: f64 = 0.25;
+
+/// What may end a validation, and who hears how far it is.
+pub(super) struct Watching<'a> {
+    pub(super) orders: &'a mut Orders,
+    pub(super) clock: &'a mut Clock,
+    pub(super) tell: &'a Tell,
+}
+
+/// Which validation it is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Which {
+    /// Steps completed.
+    pub(super) step: StepId,
+    /// The most samples that it uses.
+    pub(super) samples: u64,
+    /// Whether it is the one at the end.
+    pub(super) is_last: bool,
+}
+
+/// What came of a validation; the same on all ranks.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Validated {
+    /// Figures of all samples; at the end of a run of as many as there was time for.
+    Figures(StepTotals),
+    /// There are no samples, or there was no time for all of them.
+    Nothing,
+    /// A stop was ordered.
+    Stopped,
+}
+
+/// Loss and accuracy over the first samples of `valid`, of which every replica takes its part, and tells them. Replicas that moved
+/// apart show the weights of their last meeting.
 pub(super) fn validate(
     replica: &mut Replica<'_>,
     valid: &dyn Source,
-    samples: u64,
-    step: StepId,
-) -> Result<Option<StepTotals>, Failure> {
+    which: Which,
+    watching: &mut Watching<'_>,
+) -> Result<Validated, Failure> {
+    let began = Instant::now();
     let own = replica.outer.as_ref().and_then(|outer| outer.show(&mut replica.stage));
-    let totals = figures(replica, valid, samples, step);
+    let validated = figures(replica, valid, which, watching, began);
     if let Some(own) = own {
         put(&mut replica.stage, &own);
     }
-    totals
+    let seconds = began.elapsed().as_secs_f64();
+    let validated = validated?;
+    watching.clock.validated(seconds, matches!(validated, Validated::Figures(_)));
+    if let Validated::Figures(totals) = &validated {
+        let (loss, accuracy) = (totals.loss(), Some(totals.accuracy()));
+        (watching.tell)(Event::Validated { step: which.step, loss, accuracy, seconds: Some(seconds) });
+    }
+    Ok(validated)
 }
 
 /// The figures with the weights as they are.
 fn figures(
     replica: &mut Replica<'_>,
     valid: &dyn Source,
-    samples: u64,
-    step: StepId,
-) -> Result<Option<StepTotals>, Failure> {
-    let samples = samples.min(valid.len());
+    which: Which,
+    watching: &mut Watching<'_>,
+    began: Instant,
+) -> Result<Validated, Failure> {
+    let samples = which.samples.min(valid.len());
     if samples == 0 {
-        return Ok(None);
+        return Ok(Validated::Nothing);
     }
     let micro_batch = u64::from(replica.training.micro_batch);
     let (reader, readers) = replica.mesh.reader();
     let mine = part(samples, reader, readers);
     let mut measured = Measured::default();
+    let mut agreement = Agreement { began, told: 0.0, next: 0 };
     // Replicas that hold parts of one model go through it together: all do as many passes as the largest part takes.
     for pass in 0..samples.div_ceil(readers.into()).div_ceil(micro_batch) {
+        if pass == agreement.next {
+            let done = (pass * micro_batch * u64::from(readers)).min(samples);
+            match agreement.reach(replica, which, (done, samples), watching)? {
+                Agreed::GoOn => {}
+                Agreed::Stop => return Ok(Validated::Stopped),
+                Agreed::TimeIsOver if which.is_last && pass > 0 => {
+                    tell_cut(replica, (done, samples), watching.tell);
+                    break;
+                }
+                Agreed::TimeIsOver if which.is_last => {}
+                Agreed::TimeIsOver => return Ok(Validated::Nothing),
+            }
+        }
         let begin = mine.start + pass * micro_batch;
         let end = mine.end.min(begin + micro_batch);
         let is_over = begin >= end;
         let numbers = if is_over { vec![0] } else { (begin..end).collect() };
         let batch = valid.read(&numbers).map_err(|error| Failure::Data(error.to_string()))?;
         let batch = context::cut(batch, &replica.mesh.partners().context);
+        let pass_began = Instant::now();
         if let Flow::Loss(figures) = through(replica, &batch)
             && replica.mesh.tells_loss()
             && !is_over
         {
             measured.add(figures);
         }
+        replica.slowdown.hold_validation(pass_began);
         replica.mesh.check()?;
     }
     let totals = StepTotals::of(measured.read());
     step_totals::send(&totals, replica.mesh.world());
     let totals = step_totals::collect(replica.mesh.world())?;
     if totals.loss().is_finite() {
-        return Ok(Some(totals));
+        return Ok(Validated::Figures(totals));
     }
-    Err(Failure::NotFinite { step, figure: "the validation loss".into() })
+    Err(Failure::NotFinite { step: which.step, figure: "the validation loss".into() })
+}
+
+/// Says that the figures are not those of all samples.
+fn tell_cut(replica: &Replica<'_>, (done, samples): (u64, u64), tell: &Tell) {
+    if replica.mesh.world().rank() == 0 {
+        tell(Event::Notice(format!(
+            "the time limit ended the last validation after {done} of {samples} samples: its figures are of these alone"
+        )));
+    }
+}
+
+/// What the ranks agreed on.
+enum Agreed {
+    GoOn,
+    Stop,
+    TimeIsOver,
+}
+
+/// When the ranks agree whether a validation goes on.
+struct Agreement {
+    began: Instant,
+    /// When rank 0 last told how far it is, in seconds from the beginning.
+    told: f64,
+    /// The pass before which they agree next.
+    next: u64,
+}
+
+impl Agreement {
+    /// Rank 0 decides how long until the next one, and whether the time is over; any rank may have the order to stop.
+    fn reach(
+        &mut self,
+        replica: &mut Replica<'_>,
+        which: Which,
+        (done, of): (u64, u64),
+        watching: &mut Watching<'_>,
+    ) -> Result<Agreed, Failure> {
+        // A device has only begun what it was asked.
+        replica.clock.wait();
+        let world = replica.mesh.world();
+        let seconds = self.began.elapsed().as_secs_f64();
+        let is_first = world.rank() == 0;
+        let is_over = is_first && watching.clock.is_over(which.is_last, self.next > 0);
+        let own = StepTotals {
+            ordered: watching.orders.stop(),
+            elapsed: if is_first { seconds } else { 0.0 },
+            // No rank counts anything yet.
+            count: u64::from(is_over),
+            ..StepTotals::default()
+        };
+        step_totals::send(&own, world);
+        let all = step_totals::collect(world)?;
+        if is_first && all.elapsed - self.told >= AGREE_SECONDS {
+            self.told = all.elapsed;
+            (watching.tell)(Event::Validating { step: which.step, done, of });
+        }
+        self.next += passes(self.next, all.elapsed);
+        Ok(if all.ordered {
+            Agreed::Stop
+        } else if all.count > 0 {
+            Agreed::TimeIsOver
+        } else {
+            Agreed::GoOn
+        })
+    }
+}
+
+/// Passes until the next agreement, after `done` passes took `seconds`: at most as many as were done.
+fn passes(done: u64, seconds: f64) -> u64 {
+    #![expect(clippy::cast_precision_loss, reason = "counts of passes are far below 2^52")]
+    #![expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast of a float saturates"
+    )]
+    ((done as f64 * AGREE_SECONDS / seconds.max(1e-9)) as u64).clamp(1, done.max(1))
 }
 
 /// Takes `batch` through the chunks of this rank, each when its turn comes, as all stages of the pipeline do.
@@ -94,6 +232,22 @@ fn part(samples: u64, replica: u32, replicas: u32) -> Range<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ranks_agree_a_few_times_a_second() {
+        for pass_seconds in [1e-6, 1e-3, 0.1, 3.0] {
+            let (mut done, mut longest) = (0, 0);
+            while f64::from(done) * pass_seconds < 20.0 {
+                let more = u32::try_from(passes(done.into(), f64::from(done) * pass_seconds)).unwrap();
+                (done, longest) = (done + more, longest.max(more));
+            }
+            let seconds = f64::from(longest) * pass_seconds;
+            assert!(
+                seconds <= AGREE_SECONDS.max(pass_seconds) + 1e-9,
+                "{seconds} s in passes of {pass_seconds} s"
+            );
+        }
+    }
 
     #[test]
     fn every_validation_sample_is_taken_by_one_replica() {

@@ -35,13 +35,14 @@ const DETAILS: [&str; 13] = [
 ];
 
 /// Series that follow those with names of their own.
-const LAST: [&str; 6] = [
+const LAST: [&str; 7] = [
     "learning_rate",
     "gradient_norm",
     "tokens_per_second",
     "step_seconds",
     "memory_bytes",
     "save.stall_seconds",
+    "validation_seconds",
 ];
 
 /// What `--json` says.

@@ -238,6 +238,7 @@ impl Trial {
             Event::Ready { .. }
             | Event::Listening(_)
             | Event::Validated { .. }
+            | Event::Validating { .. }
             | Event::Metrics { .. }
             | Event::Saved { .. }
             | Event::Finished { .. } => {}

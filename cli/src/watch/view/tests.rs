@@ -79,7 +79,11 @@ fn trial() -> Trial {
         }
         if step % 25 == 0 {
             let loss = 2.1 + 3.0 / (1.0 + step as f64 / 12.0);
-            trial.see(&said(0, step, Event::Validated { step: StepId(step), loss, accuracy: Some(0.36) }));
+            trial.see(&said(
+                0,
+                step,
+                Event::Validated { step: StepId(step), loss, accuracy: Some(0.36), seconds: None },
+            ));
         }
     }
     let (attempt, step) = (AttemptId(1), StepId(100));

@@ -1,7 +1,7 @@
 use super::*;
 use crate::planning::plan;
 use crate::sample;
-use dtrain_recipes::{Choice, Mlp, Samples, SaveEvery, Stop};
+use dtrain_recipes::{Choice, Every, Mlp, Samples, Stop};
 
 fn shown(text: String) -> String {
     let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
@@ -51,7 +51,7 @@ fn a_plan_for_a_host_that_fails_says_what_the_failures_cost() {
     let hourly = rows(&recipe);
     recipe.cluster.mtbf = Some(Seconds(600.0));
     let often = rows(&recipe);
-    recipe.checkpoint.every = SaveEvery::Steps(100);
+    recipe.checkpoint.every = Every::Steps(100);
     recipe.cluster.mtbf = None;
     insta::assert_snapshot!([hourly, often, rows(&recipe)].join("\n"));
 }

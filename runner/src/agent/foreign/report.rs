@@ -133,7 +133,7 @@ impl Clock {
             }));
         }
         if let Some(loss) = line.valid_loss {
-            say(Event::Validated { step, loss, accuracy: line.valid_accuracy });
+            say(Event::Validated { step, loss, accuracy: line.valid_accuracy, seconds: None });
         }
         if !line.metrics.is_empty() {
             say(Event::Metrics { step, figures: line.metrics });

@@ -281,6 +281,7 @@ impl Leader {
             Event::Ready { .. }
             | Event::Step(_)
             | Event::Validated { .. }
+            | Event::Validating { .. }
             | Event::Metrics { .. }
             | Event::Notice(_) => {}
         }

@@ -3,6 +3,7 @@
 mod half;
 mod sync;
 mod time;
+mod validation;
 pub(super) mod world;
 mod zero;
 
@@ -97,7 +98,9 @@ fn time_and_target_end_a_run() {
 fn all_ranks_tell_the_same_validation() {
     let validated = |ended: &Ended| -> Vec<_> {
         let figures = ended.events.iter().filter_map(|event| match event {
-            Event::Validated { step, loss, accuracy } => Some((*step, *loss, accuracy.expect("it is told"))),
+            Event::Validated { step, loss, accuracy, .. } => {
+                Some((*step, *loss, accuracy.expect("it is told")))
+            }
             _ => None,
         });
         figures.collect()

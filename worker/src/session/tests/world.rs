@@ -29,6 +29,7 @@ pub(super) struct World {
     assignments: Vec<Assignment>,
     folder: Arc<TempDir>,
     stop_at: Option<u64>,
+    stops_in_validation: bool,
     slowdown: Slowdown,
     /// What happens once a rank cannot save its last state.
     on_unsaved: fn(&Sender<Order>, &Path),
@@ -49,7 +50,14 @@ impl World {
             (0..400).map(|i| format!("{} and {} are {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
         std::fs::write(folder.path().join("text.txt"), text).unwrap();
         let assignments = (0..ranks).map(|rank| assignment(rank, ranks, folder.path())).collect();
-        Self { assignments, folder, stop_at: None, slowdown: Slowdown::default(), on_unsaved: |_, _| () }
+        Self {
+            assignments,
+            folder,
+            stop_at: None,
+            stops_in_validation: false,
+            slowdown: Slowdown::default(),
+            on_unsaved: |_, _| (),
+        }
     }
 
     pub(super) fn edit<T>(mut self, change: impl Fn(&mut Assignment) -> T) -> Self {
@@ -92,6 +100,12 @@ impl World {
         self
     }
 
+    /// Orders the first rank to stop once a validation has gone on for a while.
+    pub(super) fn stop_in_validation(mut self) -> Self {
+        self.stops_in_validation = true;
+        self
+    }
+
     /// Lets ranks save below a file, which is no folder, until `then` is called with it.
     pub(super) fn without_room(mut self, then: fn(&Sender<Order>, &Path)) -> Self {
         std::fs::write(self.folder.path().join("full"), "no folder").unwrap();
@@ -125,6 +139,7 @@ impl World {
         let run = |(assignment, group): (Assignment, loopback::Thread)| {
             let (folder, stop_at, slowdown) = (Arc::clone(&self.folder), self.stop_at, self.slowdown);
             let is_last = assignment.rank.0 + 1 == ranks;
+            let stops_in_validation = self.stops_in_validation;
             let (on_unsaved, full) = (self.on_unsaved, self.folder.path().join("full"));
             std::thread::spawn(move || {
                 let (orders, inbox) = channel();
@@ -135,6 +150,9 @@ impl World {
                     let before =
                         |stop: u64| matches!(&event, Event::Step(figures) if figures.step.0 + 1 == stop);
                     if is_last && stop_at.is_some_and(before) {
+                        orders.send(Order::Stop).unwrap();
+                    }
+                    if stops_in_validation && matches!(event, Event::Validating { .. }) {
                         orders.send(Order::Stop).unwrap();
                     }
                     if matches!(event, Event::SaveFailed { retries: true, .. }) {

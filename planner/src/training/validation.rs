@@ -1,0 +1,236 @@
+//! How often a run is validated, on how many samples, and what that takes.
+//!
+//! Of itself, validation takes a tenth of the time: about fifteen times in a run, and less often in one that is so short that each
+//! would tell too little. How many samples each uses depends on the recipe and on how many samples the run trains on, never on a
+//! layout, and is a power of two where it is not all of them: trials of a study, and runs of almost the same length, validate on
+//! the same samples.
+
+use crate::training::pace::nearest_steps;
+use dtrain_recipes::{Every, Recipe};
+use serde::{Deserialize, Serialize};
+
+/// Validations in a run that is long enough.
+pub const MOST: u64 = 15;
+
+/// Share of the time that validation takes at most, where the recipe does not say how much.
+pub const SHARE: f64 = 0.1;
+
+/// Most samples of a validation, where the recipe does not say how many: of a model without a sequence, and in tokens of one with.
+const SAMPLES_MOST: (u64, u64) = (10_000, 1 << 18);
+
+/// Fewest samples of a validation, likewise: with fewer, its figures are mostly chance.
+const SAMPLES_LEAST: (u64, u64) = (32, 1024);
+
+/// What the validations of a run take.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Validation {
+    /// Seconds of each.
+    pub seconds: f64,
+    /// How many there are, with the one at the end.
+    pub count: u64,
+    /// Share of the time of steps and validations.
+    pub share: f64,
+}
+
+/// How often a run of `steps` steps is validated, and on how many samples.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rhythm {
+    /// Steps from one validation to the next, at least 1.
+    pub(super) every: u64,
+    /// Samples of each, at least 1.
+    pub(super) samples: u64,
+}
+
+impl Rhythm {
+    /// That of a run of `steps` steps of `step_seconds`, whose validations use `affordable` samples in all, where the recipe leaves
+    /// that open. There are `held_out` validation samples.
+    pub(super) fn of(
+        recipe: &Recipe,
+        (steps, step_seconds): (u64, f64),
+        affordable: u64,
+        held_out: Option<u64>,
+    ) -> Self {
+        let (least, most) = bounds(recipe, held_out);
+        let said =
+            recipe.validation.samples.map(|samples| samples.0.min(held_out.unwrap_or(u64::MAX)).max(1));
+        let every = match recipe.validation.every {
+            Every::Steps(steps) => steps.max(1),
+            Every::Time(time) => nearest_steps(time.0, step_seconds),
+            Every::Auto => {
+                let count = (affordable / said.unwrap_or(least)).clamp(1, MOST);
+                steps.div_ceil(count).max(1)
+            }
+        };
+        let count = steps.div_ceil(every).max(1);
+        let samples = said.unwrap_or_else(|| match affordable / count {
+            all if all >= most => most,
+            part => power_of_two(part).max(least),
+        });
+        Self { every, samples }
+    }
+
+    /// What the validations take in a run of `steps` steps of `step` seconds, when each takes `seconds`.
+    pub(super) fn validation(&self, steps: u64, step: f64, seconds: f64) -> Validation {
+        let count = self.count(steps);
+        let all = whole(count) * seconds;
+        Validation { seconds, count, share: all / (all + whole(steps) * step.max(1e-9)) }
+    }
+
+    /// Validations in `steps` steps, with the one at the end.
+    pub(super) fn count(&self, steps: u64) -> u64 {
+        steps.div_ceil(self.every).max(1)
+    }
+
+    /// Whole steps of `step` seconds that fit into `seconds` with their validations of `validation` seconds, at least 1.
+    pub(super) fn steps_within(&self, seconds: f64, step: f64, validation: f64) -> u64 {
+        let step = step.max(1e-9);
+        let round = whole(self.every) * step + validation;
+        let rounds = (seconds / round).floor();
+        let rest = ((seconds - rounds * round - validation) / step).floor().max(0.0);
+        #[expect(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "a cast of a float saturates"
+        )]
+        let steps = (rounds * whole(self.every) + rest) as u64;
+        steps.max(1)
+    }
+}
+
+/// Validation samples that take a tenth of the time of `steps` steps of `batch` samples: each costs a third of a training sample.
+pub(super) fn affordable(batch: u64, steps: u64) -> u64 {
+    batch.saturating_mul(steps).saturating_mul(3) / 10
+}
+
+/// Validation samples that take a tenth of `seconds`, where each takes `sample` seconds.
+pub(super) fn affordable_within(seconds: f64, sample: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast of a float saturates"
+    )]
+    let samples = (SHARE * seconds / sample) as u64;
+    samples
+}
+
+/// Fewest and most samples of a validation whose size the planner decides.
+fn bounds(recipe: &Recipe, held_out: Option<u64>) -> (u64, u64) {
+    let tokens = recipe.model.sample_tokens();
+    let of = |(rows, all): (u64, u64)| if tokens > 1 { (all / tokens).max(1) } else { rows };
+    let most = held_out.unwrap_or(u64::MAX).min(of(SAMPLES_MOST)).max(1);
+    (of(SAMPLES_LEAST).min(most), most)
+}
+
+/// The largest power of two that is not above `n`; 0 for 0.
+fn power_of_two(n: u64) -> u64 {
+    n.checked_ilog2().map_or(0, |power| 1 << power)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+fn whole(n: u64) -> f64 {
+    n as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample;
+    use crate::training::pace::{Cost, Pace, pace};
+    use dtrain_recipes::{Model, Samples, Seconds, Stop};
+
+    /// The sample recipe, of 256 tokens a sample or of rows, that ends as `stop` says.
+    fn recipe(has_rows: bool, stop: Stop) -> Recipe {
+        let mut recipe = sample::recipe();
+        recipe.objective.stop = stop;
+        if has_rows {
+            let [_, mlp, _] = sample::models();
+            assert!(matches!(mlp, Model::Mlp(_)));
+            recipe.model = mlp;
+        }
+        recipe
+    }
+
+    fn steps(steps: u64) -> Stop {
+        Stop { steps: Some(steps), ..Stop::default() }
+    }
+
+    fn time(seconds: f64) -> Stop {
+        Stop { time: Some(Seconds(seconds)), ..Stop::default() }
+    }
+
+    /// A forward pass is a third of a step, and 5,000 samples are held out.
+    fn paced(recipe: &Recipe, batch: u64, step: f64) -> Pace {
+        #[expect(clippy::cast_precision_loss, reason = "a small count")]
+        let sample = step / 3.0 / batch as f64;
+        pace(recipe, batch, None, Some(5_000), Cost { step, validation_sample: Some(sample) })
+    }
+
+    #[test]
+    fn validation_takes_a_tenth_of_the_time_at_most() {
+        for has_rows in [false, true] {
+            for batch in [1, 8, 32, 500] {
+                for stop in [100, 1000, 12_345].map(steps).into_iter().chain([20.0, 300.0].map(time)) {
+                    let recipe = recipe(has_rows, stop.clone());
+                    let pace = paced(&recipe, batch, 0.05);
+                    let share = pace.validation.expect("it is priced").share;
+                    // One validation there always is, of at least a few samples.
+                    let is_one = pace.validate_every >= pace.schedule_steps;
+                    assert!(share <= 0.1 || is_one, "{stop:?}, batch {batch}: {share} of the time, {pace:?}");
+                    assert!(pace.validate_samples >= if has_rows { 32 } else { 4 }, "{pace:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_run_is_validated_about_fifteen_times_and_a_short_one_less_often() {
+        for (length, counts) in [(3, 1..=1), (100, 13..=15), (1000, 14..=15), (12_345, 14..=15)] {
+            let pace = paced(&recipe(false, steps(length)), 8, 0.1);
+            let count = pace.validation.expect("it is priced").count;
+            assert!(counts.contains(&count), "{length} steps: {count} validations");
+        }
+    }
+
+    #[test]
+    fn what_fits_into_a_time_has_its_validations_and_the_last_checkpoint() {
+        for limit in [5.0, 25.0, 600.0] {
+            let recipe = recipe(false, time(limit));
+            let pace = paced(&recipe, 32, 0.08);
+            let Validation { seconds, count, .. } = pace.validation.expect("it is priced");
+            #[expect(clippy::cast_precision_loss, reason = "small counts")]
+            let took = pace.schedule_steps as f64 * 0.08 + count as f64 * seconds;
+            let last = crate::planning::saving::last_seconds(&recipe);
+            assert!(took + last <= limit && took + last > limit - 0.3, "{took} s of {limit} s");
+        }
+    }
+
+    #[test]
+    fn what_the_recipe_says_is_kept_and_counted() {
+        let mut recipe = recipe(false, time(60.0));
+        recipe.validation.samples = Some(Samples(3_000));
+        let all = paced(&recipe, 32, 0.1);
+        assert_eq!((all.validate_samples, all.validation.expect("priced").count), (3_000, 1), "no more fit");
+        recipe.validation.every = Every::Steps(50);
+        let often = paced(&recipe, 32, 0.1);
+        assert_eq!((often.validate_every, often.validate_samples), (50, 3_000));
+        // 5 s of steps and 3.1 s of validation, again and again.
+        assert!((300..=370).contains(&often.schedule_steps), "{often:?}");
+        assert!(often.validation.expect("priced").share > 0.35, "{often:?}");
+        recipe.validation.every = Every::Time(Seconds(10.0));
+        assert_eq!(paced(&recipe, 32, 0.1).validate_every, 100);
+        recipe.validation.samples = Some(Samples(1_000_000));
+        assert_eq!(paced(&recipe, 32, 0.1).validate_samples, 5_000, "there are no more");
+    }
+
+    #[test]
+    fn every_layout_and_every_batch_of_a_study_validates_on_the_same_samples() {
+        let by_steps = recipe(false, steps(2_000));
+        assert_eq!(paced(&by_steps, 32, 0.1).validate_samples, paced(&by_steps, 32, 3.0).validate_samples);
+        let by_samples = recipe(true, Stop { samples: Some(Samples(60_000)), ..Stop::default() });
+        let used = [7, 8, 30, 64].map(|batch| paced(&by_samples, batch, 0.1).validate_samples);
+        assert_eq!(used, [used[0]; 4]);
+        // A machine that was measured again is not exactly as fast as before.
+        let by_time = recipe(true, time(60.0));
+        assert_eq!(paced(&by_time, 32, 0.1).validate_samples, paced(&by_time, 32, 0.103).validate_samples);
+    }
+}

@@ -1,0 +1,82 @@
+//! Validation heeds orders and time limits, and says how far it is.
+
+use super::world::{Ended, World, commit};
+use crate::watch::Slowdown;
+use dtrain_protocol::{Event, StepId, StopReason};
+use std::time::{Duration, Instant};
+
+/// So many ranks whose validations take so many milliseconds for each of their passes. There are 45 validation samples, and two go
+/// into a pass.
+fn slow(ranks: u32, milliseconds: u64) -> World {
+    let validation = Duration::from_millis(milliseconds);
+    World::new(ranks).slowdown(Slowdown { validation, ..Slowdown::default() })
+}
+
+fn validations(ended: &Ended) -> Vec<u64> {
+    let steps = ended.events.iter().filter_map(|event| match event {
+        Event::Validated { step, .. } => Some(step.0),
+        _ => None,
+    });
+    steps.collect()
+}
+
+#[test]
+fn an_order_to_stop_ends_a_validation_within_a_second_and_the_state_is_saved() {
+    for ranks in [1, 2] {
+        let began = Instant::now();
+        let ended = slow(ranks, 400).steps(4).edit(|a| a.validate_samples = 45).stop_in_validation().run();
+        let seconds = began.elapsed().as_secs_f64();
+        for rank in &ended {
+            assert_eq!(rank.finished(), (StepId(4), StopReason::Ordered));
+            assert_eq!(validations(rank), [] as [u64; 0], "it was given up");
+            assert!(rank.events.iter().any(|event| matches!(event, Event::Saved { step: StepId(4), .. })));
+        }
+        assert!(seconds < 3.5, "{ranks} ranks: {seconds} s; all of the validation takes {} s", 9 / ranks);
+        // The validation at the end is made up for.
+        let saved = commit(&ended, StepId(4));
+        let rest = World::new(ranks).steps(4).resume(&saved, StepId(4)).run();
+        assert_eq!(rest[0].finished(), (StepId(4), StopReason::Complete));
+        assert_eq!(validations(&rest[0]), [4]);
+    }
+}
+
+#[test]
+fn a_time_limit_ends_a_validation_that_takes_longer_than_was_planned() {
+    let ended = slow(2, 400)
+        .edit(|a| {
+            (a.until.seconds, a.until.validation_seconds) = (Some(0.5), 0.1);
+            (a.validate_every, a.validate_samples) = (0, 45);
+        })
+        .run();
+    for rank in &ended {
+        let (step, reason) = rank.finished();
+        assert_eq!(reason, StopReason::Time);
+        assert_eq!(validations(rank), [step.0], "its figures are of the samples that were used");
+        let seconds = rank.events.iter().find_map(|event| match event {
+            Event::Validated { seconds, .. } => *seconds,
+            _ => None,
+        });
+        // All of it would take 4.8 s.
+        assert!(seconds.is_some_and(|seconds| (0.5..4.0).contains(&seconds)), "{seconds:?}");
+    }
+    let cut = |rank: &Ended| {
+        rank.events.iter().any(|e| matches!(e, Event::Notice(words) if words.contains("time limit")))
+    };
+    assert_eq!([cut(&ended[0]), cut(&ended[1])], [true, false], "it is told once");
+}
+
+#[test]
+fn a_long_validation_tells_how_far_it_is() {
+    let ended = slow(1, 100).steps(1).edit(|a| a.validate_samples = 40).run();
+    let told = ended[0].events.iter().filter_map(|event| match event {
+        Event::Validating { step, done, of } => Some((step.0, *done, *of)),
+        _ => None,
+    });
+    let told: Vec<_> = told.collect();
+    assert!((2..=8).contains(&told.len()), "{told:?}");
+    assert!(
+        told.iter().all(|(step, done, of)| *step == 1 && *of == 40 && (2..40).contains(done)),
+        "{told:?}"
+    );
+    assert!(told.is_sorted(), "{told:?}");
+}
