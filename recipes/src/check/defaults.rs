@@ -128,7 +128,7 @@ fn format(pattern: &str) -> &'static str {
         Some("bin") => "tokens",
         Some("csv") => "csv",
         Some("png" | "jpg" | "jpeg") => "images",
-        Some("jsonl" | "ndjson") => "jsonl",
+        Some("jsonl" | "ndjson" | "json") => "jsonl",
         Some("parquet") => "parquet",
         Some("idx") => "idx",
         _ if lower.ends_with("-ubyte") => "idx",
