@@ -10,7 +10,7 @@ use crate::settings::{Layers, assignment, environment};
 use dtrain_recipes::{
     CheckContext, Checked, Document, FilePattern, Layer, Problem, Source, check, extended, library, sharing,
 };
-use dtrain_worker::data::{downloaded, kind_of_file};
+use dtrain_worker::data::{downloaded, kind_of_file, matching};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -260,7 +260,7 @@ fn unusable(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
     if let Ok(about) = full.metadata() {
         return Some(pattern.is_special(folder, kind_of_file(&about)));
     }
-    if found(pattern, folder).next().is_some() {
+    if !found(pattern, folder).is_empty() {
         return None;
     }
     let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
@@ -268,12 +268,11 @@ fn unusable(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
 }
 
 /// The files that a pattern names; of a URL the one that was downloaded to this host.
-pub(crate) fn found(pattern: &FilePattern, folder: &Path) -> impl Iterator<Item = PathBuf> {
-    let full = downloaded(&pattern.pattern).unwrap_or_else(|| folder.join(&pattern.pattern));
-    let is_literal = full.is_file();
-    let matching = full.to_str().filter(|_| !is_literal).and_then(|text| glob::glob(text).ok());
-    let literal = is_literal.then_some(full);
-    literal.into_iter().chain(matching.into_iter().flatten().flatten()).filter(|path| path.is_file())
+pub(crate) fn found(pattern: &FilePattern, folder: &Path) -> Vec<PathBuf> {
+    match downloaded(&pattern.pattern) {
+        Some(path) => vec![path],
+        None => matching(&pattern.pattern, folder),
+    }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, Failure> {

@@ -30,7 +30,12 @@ pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, F
             problems.push(of_data(checked, &error));
             None
         }
-        None => None,
+        None => {
+            if let Some(Err(error)) = notes(context, loaded) {
+                problems.push(of_data(checked, &error));
+            }
+            None
+        }
     };
     let is_here = recipe.cluster.launcher == Launcher::Local;
     let host = is_here.then(rates::host);
@@ -38,6 +43,12 @@ pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, F
         problems.push(of_plan(checked, &error));
     }
     if problems.is_empty() { Ok(of_other_hosts(checked)) } else { Err(problems.into()) }
+}
+
+/// Tells of files that a check does not read whole what their first bytes say; `None` where there are none on this host.
+fn notes(context: &Context, loaded: &Loaded) -> Option<Result<(), DataError>> {
+    let data = loaded.checked.recipe.data.as_ref().filter(|_| downloads(loaded).is_none())?;
+    Some(rates::tell_notes(context, data, &loaded.folder))
 }
 
 /// What will be downloaded to this host before the data is read; `None` where nothing has to be.

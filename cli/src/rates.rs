@@ -238,7 +238,18 @@ fn set_of(
     let cache = context.home.path().join("cache");
     let (progress, bar) = (Progress::default(), Preparing::new(context.out));
     let tell = |work: Work<'_>| bar.show(work);
-    data::open_with(data, folder, &recipe.model, &cache, tokenizer, &progress, &tell).map(Some)
+    let opened = data::open_with(data, folder, &recipe.model, &cache, tokenizer, &progress, &tell)?;
+    drop(bar);
+    tell_notes(context, data, folder)?;
+    Ok(Some(opened))
+}
+
+/// Tells what a user should know of the files: as what they are read, and which are left out.
+pub(crate) fn tell_notes(context: &Context, data: &Data, folder: &Path) -> Result<(), DataError> {
+    for note in data::notes(data, folder)? {
+        context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
+    }
+    Ok(())
 }
 
 /// Downloads what the data names by URLs, with a line that shows how far it is.

@@ -204,7 +204,7 @@ pub const KEYS: &[Key] = keys![
     "data.valid", Shape::Valid, Default("\"5%\""), OURS,
         "Share of the training data held out for validation, or files or URLs";
     "data.format", one_of::<DataKind>(),
-        Default("by the first training file: .bin tokens, .csv csv, .jsonl or .ndjson jsonl, .parquet parquet, -ubyte or .idx idx, .png, .jpg or .jpeg images, otherwise text"), OURS,
+        Default("by the first training file: .bin tokens, .csv csv, .jsonl, .ndjson or .json jsonl, .parquet parquet, -ubyte or .idx idx, .png, .jpg or .jpeg images, otherwise text"), OURS,
         "How files are read; of text, jsonl, csv and idx also compressed ones (.gz, .zst)";
     "data.tokenizer", Shape::Tokenizer, Default("text, jsonl and parquet: \"bytes\""), OF_TEXT, "How text becomes tokens";
     "data.field", Shape::Text, Default("jsonl and parquet: \"text\""), OF_TEXT,

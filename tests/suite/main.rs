@@ -37,6 +37,7 @@ mod lab;
 mod layouts;
 mod leftovers;
 mod library;
+mod looked_at;
 mod lora;
 mod memory;
 mod notes;

@@ -7,7 +7,7 @@ use crate::load::load;
 use crate::output::word;
 use crate::rates;
 use crate::render::number::{counted, whole};
-use dtrain_recipes::{DataFormat, Reads};
+use dtrain_recipes::{DataFormat, Documents, Reads};
 use dtrain_worker::data::{self, CorpusFacts, DataError};
 use serde::Serialize;
 
@@ -29,6 +29,10 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
     let is_text = matches!(read.format, DataFormat::Text { .. });
     let opened =
         if args.prepare || !is_text { rates::open_set(context, &loaded).map_err(wrong)? } else { None };
+    if opened.is_none() {
+        rates::tell_notes(context, read, &loaded.folder).map_err(wrong)?;
+    }
+    let of_rows = opened.as_ref().map(data::DataSet::shared).transpose().map_err(wrong)?.flatten();
     let classes = opened.as_ref().map(data::DataSet::classes).transpose().map_err(wrong)?.flatten();
     let preprocessing = opened.as_ref().and_then(|opened| opened.preprocessing.clone()).unwrap_or_default();
     let context_length = match recipe.model.reads() {
@@ -38,11 +42,13 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
     let samples = opened.as_ref().map(|opened| (opened.train.len(), opened.valid.len()));
     let of_text = |number: fn(&CorpusFacts) -> u64| corpus.as_ref().map(number);
     let report = Report {
+        format: format(&read.format),
         bytes: files.iter().map(|file| file.bytes).sum(),
         files: files.into_iter().map(|file| FileJson { name: file.name, bytes: file.bytes }).collect(),
         documents: of_text(|facts| facts.documents),
         text_bytes: of_text(|facts| facts.bytes),
         duplicates: of_text(|facts| facts.duplicates),
+        shared: of_rows.or(corpus.as_ref().and_then(|facts| facts.shared)),
         train_samples: samples.map(|(train, _)| train),
         valid_samples: samples.map(|(_, valid)| valid),
         tokens: samples.zip(context_length).map(|((train, valid), length)| (train + valid) * length),
@@ -61,10 +67,25 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
     Ok(Exit::Done)
 }
 
+/// As what the files are read, for people.
+fn format(format: &DataFormat) -> &'static str {
+    match format {
+        DataFormat::Text { documents: Documents::Files, .. } => "text",
+        DataFormat::Text { documents: Documents::JsonLines(_), .. } => "records of JSON",
+        DataFormat::Text { documents: Documents::Parquet(_), .. } => "text in Parquet files",
+        DataFormat::Tokens { .. } => "token shards",
+        DataFormat::Idx { .. } => "IDX images",
+        DataFormat::Images { .. } => "images in folders",
+        DataFormat::Csv { .. } => "CSV tables",
+        DataFormat::Parquet { .. } => "Parquet tables",
+    }
+}
+
 /// What a person reads.
 fn page(report: &Report) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
+    line("format", report.format.to_owned());
     line("files", format!("{}, {} bytes", counted(report.files.len() as u64, "file"), whole(report.bytes)));
     if let Some(documents) = report.documents {
         line("documents", whole(documents));
@@ -74,6 +95,9 @@ fn page(report: &Report) -> String {
     }
     if let Some(duplicates) = report.duplicates {
         line("duplicates", whole(duplicates));
+    }
+    if let Some(shared) = report.shared {
+        line("in both", format!("{} to validate on are also trained on", whole(shared)));
     }
     if let (Some(train), Some(valid)) = (report.train_samples, report.valid_samples) {
         line("samples", format!("{} to train on, {} to validate on", whole(train), whole(valid)));
@@ -94,6 +118,8 @@ fn page(report: &Report) -> String {
 /// `--json`.
 #[derive(Serialize)]
 struct Report {
+    /// As what the files are read.
+    format: &'static str,
     files: Vec<FileJson>,
     /// Bytes of the files as they are stored.
     bytes: u64,
@@ -105,6 +131,9 @@ struct Report {
     /// Documents that are the same as one before.
     #[serde(skip_serializing_if = "Option::is_none")]
     duplicates: Option<u64>,
+    /// Documents, rows or images to validate on that are the same as one to train on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    shared: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     train_samples: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -137,11 +166,13 @@ mod tests {
     fn the_page_has_a_line_for_each_fact() {
         let files = vec![FileJson { name: "a".into(), bytes: 12_345 }];
         let mut report = Report {
+            format: "text",
             files,
             bytes: 12_345,
             documents: Some(3),
             text_bytes: Some(20_000),
             duplicates: Some(1),
+            shared: Some(2),
             train_samples: Some(9),
             valid_samples: Some(1),
             tokens: Some(80),
@@ -150,8 +181,13 @@ mod tests {
             samples: vec!["a \"b\"\n".into()],
         };
         let found = page(&report);
-        for line in ["documents    3", "duplicates   1", "class 1      6", "document 1   \"a \\\"b\\\"\\n\""]
-        {
+        for line in [
+            "documents    3",
+            "duplicates   1",
+            "in both      2 to validate on are also trained on",
+            "class 1      6",
+            "document 1   \"a \\\"b\\\"\\n\"",
+        ] {
             assert!(found.lines().any(|found| found == line), "`{line}` in:\n{found}");
         }
         report.class_names = Some(vec!["no".into(), "yes".into()]);

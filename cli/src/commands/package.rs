@@ -172,7 +172,7 @@ pub(crate) fn publish(context: &Context, args: &PublishArgs) -> Outcome {
         remote: &args.remote,
         allow_file: args.allow_file,
     };
-    let expand = |pattern: &FilePattern, folder: &Path| found(pattern, folder).collect();
+    let expand = |pattern: &FilePattern, folder: &Path| found(pattern, folder);
     let published = sharing::publish(&publication, Some(&store), &expand).map_err(|error| failure(&error))?;
     if context.out.json {
         let json = PublishedJson {

@@ -140,7 +140,7 @@ fn format(pattern: &str) -> DataKind {
         Some("bin") => DataKind::Tokens,
         Some("csv") => DataKind::Csv,
         Some("png" | "jpg" | "jpeg") => DataKind::Images,
-        Some("jsonl" | "ndjson") => DataKind::Jsonl,
+        Some("jsonl" | "ndjson" | "json") => DataKind::Jsonl,
         Some("parquet") => DataKind::Parquet,
         Some("idx") => DataKind::Idx,
         _ if lower.ends_with("-ubyte") => DataKind::Idx,

@@ -1,13 +1,14 @@
-//! The documents of a text corpus, piece by piece: of text files each is a document, of JSON lines each
-//! line, of Parquet files each row.
+//! The documents of a text corpus, piece by piece: of text files each is a document, of JSON each record, of Parquet
+//! files each row.
 //!
 //! Files are read, and decompressed, as a stream: a piece at a time is in memory.
 
 use super::DataError;
 use super::files::DataFile;
+use super::json::Records;
 use super::parquet_text::Rows;
 use dtrain_recipes::Documents;
-use std::io::{BufRead, BufReader, Read};
+use std::io::{BufReader, Read};
 use std::sync::Arc;
 
 /// Text is read in pieces of at most this length, cut behind a line.
@@ -33,11 +34,6 @@ pub(super) struct Piece {
 }
 
 impl Piece {
-    /// A whole document.
-    pub(super) fn document(text: String, file: &Arc<DataFile>) -> Self {
-        Self { bytes: text.into_bytes(), is_last: true, file: Arc::clone(file), begin: 0 }
-    }
-
     /// The piece as text; an `Err` names the byte that is not UTF-8.
     pub(super) fn text(self) -> Result<String, DataError> {
         String::from_utf8(self.bytes).map_err(|error| {
@@ -45,6 +41,38 @@ impl Piece {
             let detail = "this is not UTF-8; convert the file, or use `tokenizer = \"bytes\"`";
             DataError::content(&self.file.name, place, detail)
         })
+    }
+}
+
+/// A document that is in memory, piece by piece.
+pub(super) struct Document<B> {
+    text: B,
+    file: Arc<DataFile>,
+    /// Bytes that were given.
+    at: usize,
+    is_done: bool,
+}
+
+impl<B: AsRef<[u8]>> Document<B> {
+    /// One of `file`, whose `text` is UTF-8.
+    pub(super) fn new(text: B, file: &Arc<DataFile>) -> Self {
+        Self { text, file: Arc::clone(file), at: 0, is_done: false }
+    }
+}
+
+impl<B: AsRef<[u8]>> Iterator for Document<B> {
+    type Item = Piece;
+
+    fn next(&mut self) -> Option<Piece> {
+        if self.is_done {
+            return None;
+        }
+        let (rest, begin) = (&self.text.as_ref()[self.at..], self.at as u64);
+        self.is_done = rest.len() <= PIECE_BYTES;
+        let length = if self.is_done { rest.len() } else { cut(&rest[..PIECE_BYTES]) };
+        self.at += length;
+        let bytes = rest[..length].to_vec();
+        Some(Piece { bytes, is_last: self.is_done, file: Arc::clone(&self.file), begin })
     }
 }
 
@@ -68,10 +96,7 @@ impl<'a> Corpus<'a> {
                 let (file, reader) = (Arc::clone(file), reader()?);
                 Box::new(TextFile { file, reader, rest: Vec::new(), at: 0, is_done: false })
             }
-            Documents::JsonLines(field) => {
-                let (file, reader) = (Arc::clone(file), reader()?);
-                Box::new(Lines { file, reader, field, line: 0, is_done: false })
-            }
+            Documents::JsonLines(field) => Box::new(Records::new(Arc::clone(file), reader()?, field)),
             Documents::Parquet(column) => Box::new(Rows::open(file, column)?),
         })
     }
@@ -119,83 +144,5 @@ fn cut(bytes: &[u8]) -> usize {
     match std::str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
         _ => bytes.len(),
-    }
-}
-
-/// A file of JSON lines.
-struct Lines<'a, R> {
-    file: Arc<DataFile>,
-    reader: R,
-    field: &'a str,
-    /// Lines read so far.
-    line: u64,
-    is_done: bool,
-}
-
-impl<R: BufRead> Iterator for Lines<'_, R> {
-    type Item = Result<Piece, DataError>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let mut line = Vec::new();
-        while !self.is_done {
-            line.clear();
-            self.line += 1;
-            match self.reader.read_until(b'\n', &mut line) {
-                Ok(0) => self.is_done = true,
-                Ok(_) if line.trim_ascii().is_empty() => {}
-                Ok(_) => {
-                    let text = text_of(&line, self.field);
-                    self.is_done = text.is_err();
-                    return Some(match text {
-                        Ok(text) => Ok(Piece::document(text, &self.file)),
-                        Err(detail) => {
-                            let place = format!("line {}", self.line);
-                            Err(DataError::content(&self.file.name, place, detail))
-                        }
-                    });
-                }
-                Err(error) => {
-                    self.is_done = true;
-                    return Some(Err(self.file.unreadable(error)));
-                }
-            }
-        }
-        None
-    }
-}
-
-/// The text in a JSON line; an `Err` says what is wrong with the line.
-fn text_of(line: &[u8], field: &str) -> Result<String, String> {
-    use serde_json::Value;
-    let value: Value = serde_json::from_slice(line)
-        .map_err(|error| format!("expected a JSON object, found other text ({error})"))?;
-    let Value::Object(mut object) = value else {
-        return Err(format!("expected a JSON object with the field `{field}`, found {}", kind(&value)));
-    };
-    match object.remove(field) {
-        Some(Value::String(text)) => Ok(text),
-        Some(other) => Err(format!(
-            "the field `{field}` is {}, expected a text; `data.field` names the field",
-            kind(&other)
-        )),
-        None => {
-            let fields: Vec<&str> = object.keys().take(12).map(String::as_str).collect();
-            Err(format!(
-                "there is no field `{field}`; the fields are: {}; set `data.field`",
-                fields.join(", ")
-            ))
-        }
-    }
-}
-
-fn kind(value: &serde_json::Value) -> &'static str {
-    use serde_json::Value;
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "true or false",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a text",
-        Value::Array(_) => "a list",
-        Value::Object(_) => "an object",
     }
 }

@@ -1,5 +1,6 @@
 //! What is in the data of a recipe, without making tokens of it.
 
+use super::apart::apart;
 use super::corpus::Corpus;
 use super::files::{self, DataFile, Found};
 use super::{Batch, DataError, DataSet};
@@ -32,6 +33,8 @@ pub struct CorpusFacts {
     pub bytes: u64,
     /// Documents that are the same, byte by byte, as one before.
     pub duplicates: u64,
+    /// Documents of validation files that are the same as one of the training files; `None` where there are no validation files.
+    pub shared: Option<u64>,
     /// The beginnings of the first documents.
     pub samples: Vec<String>,
 }
@@ -41,6 +44,7 @@ pub struct CorpusFacts {
 pub fn files(data: &Data, root: &Path) -> Result<Vec<FileFacts>, DataError> {
     // Not opened together: images may be many.
     let facts = |found: &Found| found.open().map(|file| FileFacts { name: file.name, bytes: file.bytes });
+    let data = apart(data, root)?;
     let mut found = files::found(&data.train, root)?;
     if let Valid::Files(patterns) = &data.valid {
         found.extend(files::found(patterns, root)?);
@@ -48,12 +52,13 @@ pub fn files(data: &Data, root: &Path) -> Result<Vec<FileFacts>, DataError> {
     found.iter().map(facts).collect()
 }
 
-fn opened(data: &Data, root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {
-    let mut found = files::find(&data.train, root)?;
-    if let Valid::Files(patterns) = &data.valid {
-        found.extend(files::find(patterns, root)?);
-    }
-    Ok(found)
+/// The files to train on, and those to validate on where they are others.
+fn opened(data: &Data, root: &Path) -> Result<[Vec<Arc<DataFile>>; 2], DataError> {
+    let valid = match &data.valid {
+        Valid::Fraction(_) => Vec::new(),
+        Valid::Files(patterns) => files::find(patterns, root)?,
+    };
+    Ok([files::find(&data.train, root)?, valid])
 }
 
 /// Reads all of a corpus of text once, and keeps the beginnings of `samples` documents; `None` for other data.
@@ -61,7 +66,12 @@ pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusF
     let DataFormat::Text { documents, .. } = &data.format else { return Ok(None) };
     let (mut facts, mut seen) = (CorpusFacts::default(), HashSet::new());
     let (mut hasher, mut sample) = (blake3::Hasher::new(), Vec::new());
-    for piece in (Corpus { documents }).pieces(&opened(data, root)?) {
+    let [train, valid] = opened(&*apart(data, root)?, root)?;
+    facts.shared = (!valid.is_empty()).then_some(0);
+    let mut of_train = HashSet::new();
+    let corpus = Corpus { documents };
+    let train = corpus.pieces(&train).map(|piece| (piece, true));
+    for (piece, is_train) in train.chain(corpus.pieces(&valid).map(|piece| (piece, false))) {
         let piece = piece?;
         facts.bytes += piece.bytes.len() as u64;
         hasher.update(&piece.bytes);
@@ -75,6 +85,13 @@ pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusF
         // Eight bytes of the hash: among 100 million documents, one in 3,000 corpora has two that share them by chance.
         let hash = hasher.finalize().as_bytes()[..8].try_into().map(u64::from_le_bytes).expect("eight bytes");
         facts.duplicates += u64::from(!seen.insert(hash));
+        match &mut facts.shared {
+            Some(_) if is_train => {
+                of_train.insert(hash);
+            }
+            Some(shared) => *shared += u64::from(of_train.contains(&hash)),
+            None => {}
+        }
         hasher.reset();
         if facts.samples.len() < samples {
             let text = String::from_utf8_lossy(&sample);

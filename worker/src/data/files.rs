@@ -1,11 +1,12 @@
 //! Finds data files, reads at any offset, and hashes them.
 
+use super::contents::{self, Packing};
 use super::{DataError, download};
 use dtrain_protocol::InputFile;
 use dtrain_recipes::{Url, url};
 use std::collections::HashSet;
 use std::fs::{File, Metadata};
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Cursor, Read};
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,6 +19,9 @@ const BLOCKS: u64 = 64;
 
 /// Bytes of such a block.
 const BLOCK_BYTES: u64 = 1 << 20;
+
+/// A compressed file that is read at any offset may have this length once it is decompressed.
+const UNPACKED_BYTES: u64 = 512 << 20;
 
 /// Where the bytes of a file are.
 #[derive(Debug)]
@@ -44,13 +48,24 @@ pub(super) struct DataFile {
 pub(super) struct Found {
     pub(super) path: PathBuf,
     /// As [`DataFile::name`].
-    name: String,
+    pub(super) name: String,
+    /// What it was downloaded from, with its checksum.
+    url: Option<String>,
 }
 
 impl Found {
     fn at(path: PathBuf, root: &Path) -> Self {
         let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
-        Self { path, name }
+        Self { path, name, url: None }
+    }
+
+    /// What names this file alone in a recipe; an `Err` where its path is no text.
+    pub(super) fn pattern(&self) -> Result<String, DataError> {
+        self.url
+            .as_deref()
+            .or(self.path.to_str())
+            .map(str::to_owned)
+            .ok_or_else(|| DataError::content(&self.name, "its name", "this is not UTF-8; rename the file"))
     }
 
     /// Opens it.
@@ -98,7 +113,15 @@ pub(super) fn only(name: &str, root: &Path) -> Result<DataFile, DataError> {
 
 fn downloaded(name: &str) -> Result<Found, DataError> {
     let url = download::parsed(name)?;
-    Ok(Found { path: download::path(&url)?, name: url.address().to_owned() })
+    let path = download::path(&url)?;
+    Ok(Found { path, name: url.address().to_owned(), url: Some(name.to_owned()) })
+}
+
+/// The regular files on this host that a pattern names; none where it is no pattern.
+pub fn matching(pattern: &str, root: &Path) -> Vec<PathBuf> {
+    let mut paths = matches(pattern, root).unwrap_or_default();
+    paths.retain(|path| path.is_file());
+    paths
 }
 
 fn matches(pattern: &str, root: &Path) -> Result<Vec<PathBuf>, DataError> {
@@ -193,24 +216,61 @@ impl DataFile {
 }
 
 impl DataFile {
-    /// Whether the name says that it is compressed: `.gz` or `.zst`.
-    pub(super) fn is_compressed(&self) -> bool {
-        self.has_ending(".gz") || self.has_ending(".zst")
+    /// How it is compressed: as its name says, otherwise as its first bytes do. What cannot be read is told by whoever reads it.
+    pub(super) fn packing(&self) -> Packing {
+        let by_content = || self.read_up_to(0, 4).map_or(Packing::Plain, |head| Packing::by_content(&head));
+        self.packing_by_name().unwrap_or_else(by_content)
     }
 
-    fn has_ending(&self, ending: &str) -> bool {
-        url::ending(&self.name).to_ascii_lowercase().ends_with(ending)
+    /// What its name says of that; `None` where it says nothing.
+    pub(super) fn packing_by_name(&self) -> Option<Packing> {
+        Packing::by_name(url::ending(&self.name))
+    }
+
+    pub(super) fn is_compressed(&self) -> bool {
+        self.packing() != Packing::Plain
+    }
+
+    /// Reads text from its beginning: decompressed, and without a byte order mark. An `Err` where the file is known to be no
+    /// text, or text in another encoding.
+    pub(super) fn reader(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
+        let mut contents = self.contents()?;
+        let mut head = Vec::new();
+        let begin = contents.by_ref().take(contents::HEAD_BYTES).read_to_end(&mut head);
+        begin.map_err(|error| self.unreadable(error))?;
+        head.drain(..self.text_begin_in(&head)?);
+        Ok(Box::new(Cursor::new(head).chain(contents)))
+    }
+
+    /// The offset of the first byte of text in a file that is not compressed. An `Err` as for [`Self::reader`].
+    pub(super) fn text_begin(&self) -> Result<u64, DataError> {
+        self.text_begin_in(&self.read_up_to(0, contents::HEAD_BYTES)?).map(|begin| begin as u64)
+    }
+
+    fn text_begin_in(&self, head: &[u8]) -> Result<usize, DataError> {
+        contents::text_begin(head).map_err(|detail| DataError::content(&self.name, "byte 0", detail))
+    }
+
+    /// The first bytes, decompressed and without a byte order mark.
+    pub(super) fn head(&self) -> Result<Vec<u8>, DataError> {
+        let mut head = Vec::new();
+        let read = self.contents()?.take(contents::HEAD_BYTES).read_to_end(&mut head);
+        read.map_err(|error| self.unreadable(error))?;
+        if head.starts_with(contents::MARK) {
+            head.drain(..contents::MARK.len());
+        }
+        Ok(head)
     }
 
     /// Reads the contents from their beginning, decompressed.
-    pub(super) fn reader(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
+    fn contents(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
         let stored = Stored { file: self, at: 0 };
-        Ok(if self.has_ending(".gz") {
-            Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(1 << 17, stored)))
-        } else if self.has_ending(".zst") {
-            Box::new(zstd::Decoder::new(stored).map_err(|error| self.unreadable(error))?)
-        } else {
-            Box::new(stored)
+        Ok(match self.packing() {
+            Packing::Plain => Box::new(stored),
+            Packing::Gzip => {
+                Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(1 << 17, stored)))
+            }
+            Packing::Zstd => Box::new(zstd::Decoder::new(stored).map_err(|error| self.unreadable(error))?),
         })
     }
 
@@ -231,8 +291,17 @@ impl DataFile {
             return Ok(Arc::clone(self));
         }
         let mut bytes = Vec::new();
-        self.reader()?.read_to_end(&mut bytes).map_err(|error| self.unreadable(error))?;
+        let read = self.contents()?.take(UNPACKED_BYTES + 1).read_to_end(&mut bytes);
+        read.map_err(|error| self.unreadable(error))?;
         let length = bytes.len() as u64;
+        if length > UNPACKED_BYTES {
+            let detail = format!(
+                "decompressed it has more than {} MiB, the most that is held in memory; unpack it on the disk, where it is \
+                 read in place",
+                UNPACKED_BYTES >> 20
+            );
+            return Err(DataError::content(&self.name, "the whole", detail));
+        }
         let contents = Contents::Memory(bytes);
         Ok(Arc::new(Self { contents, name: self.name.clone(), bytes: length, modified: self.modified }))
     }
@@ -263,14 +332,19 @@ pub(super) fn recorded<'a>(
     files: impl IntoIterator<Item = &'a Arc<DataFile>>,
 ) -> Result<Vec<InputFile>, DataError> {
     let record = |file: &Arc<DataFile>| {
-        let mut hasher = blake3::Hasher::new();
-        for (offset, length) in blocks(file.bytes) {
-            hasher.update(&file.read_up_to(offset, length)?);
-        }
-        let blake3 = hasher.finalize().to_hex().to_string();
+        let blake3 = hash(file)?.to_hex().to_string();
         Ok(InputFile { name: file.name.clone(), bytes: file.bytes, blake3 })
     };
     files.into_iter().map(record).collect()
+}
+
+/// The hash of a file; of a long one that of [`BLOCKS`] blocks.
+pub(super) fn hash(file: &DataFile) -> Result<blake3::Hash, DataError> {
+    let mut hasher = blake3::Hasher::new();
+    for (offset, length) in blocks(file.bytes) {
+        hasher.update(&file.read_up_to(offset, length)?);
+    }
+    Ok(hasher.finalize())
 }
 
 /// Offsets and lengths of what is hashed of a file of `bytes`.

@@ -1,15 +1,18 @@
 //! Folders of images: `FOLDER/CLASS/FILE.png`, one file for each sample.
 //!
 //! Classes are the names of the folders in alphabetical order. Samples stand in an order that depends on their names
-//! alone and mixes the classes, so that a share at the end has some of each. Decoded images are kept in memory where all
+//! alone and mixes the classes, so that a share at the end has some of each. Photographs are turned as cameras and phones
+//! say in their EXIF data. Decoded images are kept in memory where all
 //! of them take little; otherwise each is decoded when it is read.
 
-use super::{Batch, DataError, DataSet, Source, files, row_shape, split};
+use super::{Batch, DataError, DataSet, Source, files, jpeg, row_shape, split};
 use dtrain_protocol::{InputFile, Preprocessing};
 use dtrain_recipes::{Data, Model, Valid};
 use image::imageops::FilterType;
+use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, Limits};
 use rayon::prelude::*;
 use std::collections::BTreeSet;
+use std::io::Cursor;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -167,8 +170,11 @@ impl Sample {
     pub(super) fn decode(&self, shape: Shape) -> Result<Vec<u8>, DataError> {
         let bytes = std::fs::read(&self.path).map_err(|source| self.unreadable(source))?;
         let bad = |detail: String| DataError::content(&self.name, "the whole", detail);
-        let image = image::load_from_memory(&bytes)
-            .map_err(|error| bad(format!("expected a PNG or JPEG image ({error})")))?;
+        let image =
+            upright(&bytes).map_err(|error| bad(format!("expected a PNG or JPEG image ({error})")))?;
+        if bytes.starts_with(b"\xff\xd8") && !jpeg::is_whole(&bytes) {
+            return Err(bad("the JPEG image has no end; is the file whole?".into()));
+        }
         let image = match shape.size {
             Some([_, height, width])
                 if shape.resize && (image.height(), image.width()) != (height, width) =>
@@ -204,6 +210,17 @@ impl Sample {
             ))),
         }
     }
+}
+
+/// Decodes an image, turned as its EXIF data say.
+fn upright(bytes: &[u8]) -> Result<DynamicImage, ImageError> {
+    let reader = ImageReader::new(Cursor::new(bytes)).with_guessed_format()?;
+    let mut decoder = reader.into_decoder()?;
+    Limits::default().reserve(decoder.total_bytes())?;
+    let orientation = decoder.orientation()?;
+    let mut image = DynamicImage::from_decoder(decoder)?;
+    image.apply_orientation(orientation);
+    Ok(image)
 }
 
 impl Source for Images {

@@ -3,7 +3,7 @@
 use super::images::{Images, Shape};
 use super::prepared::Watch;
 use super::table::{self, ReadFile};
-use super::{DataError, Source, csv_table, download, files, idx, open_with, parquet_table, row_shape};
+use super::{DataError, Source, csv_table, download, files, idx, open_apart, parquet_table, row_shape};
 use crate::comm::Progress;
 use dtrain_protocol::Preprocessing;
 use dtrain_recipes::{Data, DataFormat, Model, Tokenizer, Valid};
@@ -58,8 +58,8 @@ pub fn labelled(
             let is_trained = matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. });
             let train = if is_trained && tokenizer.is_none() { data.train.clone() } else { files.to_vec() };
             let data = Data { train, valid: Valid::Files(files.to_vec()), fraction: 1.0, ..data.clone() };
-            open_with(&data, root, model, cache, *tokenizer, &Progress::default(), &|_| ())
-                .map(|opened| opened.valid)
+            download::all(download::names(&data), &watch)?;
+            open_apart(&data, root, model, cache, *tokenizer, &watch).map(|opened| opened.valid)
         }
     }
 }

@@ -5,8 +5,10 @@
 //! at the offset of a sample, so a data set may be larger than memory, and must not change while it is read; only
 //! tables (CSV, Parquet) and class labels are kept in memory.
 
+mod apart;
 mod bpe;
 mod cache;
+mod contents;
 mod corpus;
 mod csv_table;
 mod describe;
@@ -17,8 +19,14 @@ mod http;
 mod idx;
 mod images;
 mod inputs;
+mod jpeg;
+mod json;
+mod json_record;
 mod labelled;
+mod notes;
+mod overlap;
 mod parquet_file;
+mod parquet_pages;
 mod parquet_table;
 mod parquet_text;
 mod prefetch;
@@ -34,9 +42,10 @@ mod tests;
 pub use describe::{CorpusFacts, FileFacts, corpus, files};
 pub use download::{Fetched, downloaded};
 pub use error::DataError;
-pub use files::kind_of_file;
+pub use files::{kind_of_file, matching};
 pub use inputs::{Inputs as Unlabelled, Origin};
 pub use labelled::{Fixed, labelled};
+pub use notes::notes;
 pub use prefetch::Prefetch;
 pub use prepared::{Prepared, Work};
 pub use tokenizer::TextTokenizer;
@@ -45,6 +54,7 @@ use crate::comm::Progress;
 use dtrain_protocol::{InputFile, Inputs, Preprocessing};
 use dtrain_recipes::{Data, DataFormat, Model, Reads};
 use prepared::Watch;
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use tokenizer::Text;
 
@@ -143,6 +153,8 @@ pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<Dat
 
 /// As [`open`], with the tokenizer that a checkpoint has, as JSON: a trained one is not trained again.
 ///
+/// Files that are validated on are not trained on, also where both keys name them; [`notes`] tells which.
+///
 /// While files are downloaded and text is made into tokens, which may take hours, `progress` advances and `tell` is
 /// told how far it has come.
 pub fn open_with(
@@ -154,16 +166,28 @@ pub fn open_with(
     progress: &Progress,
     tell: &dyn Fn(Work<'_>),
 ) -> Result<DataSet, DataError> {
+    let watch = Watch { progress, tell };
+    download::all(download::names(data), &watch)?;
+    open_apart(&*apart::apart(data, root)?, root, model, cache, trained, &watch)
+}
+
+/// Opens data whose files are on this host, each for what names it.
+fn open_apart(
+    data: &Data,
+    root: &Path,
+    model: &Model,
+    cache: &Path,
+    trained: Option<&[u8]>,
+    watch: &Watch<'_>,
+) -> Result<DataSet, DataError> {
     let Some(reads) = model.reads() else {
         return Err(DataError::Unfit("a foreign command reads its own data".into()));
     };
-    let watch = Watch { progress, tell };
-    download::all(download::names(data), &watch)?;
     match (&data.format, reads) {
         (DataFormat::Text { tokenizer, documents, separator }, Reads::Tokens { context, vocab }) => {
             let text = Text { tokenizer, documents, separator };
             let sequences = Sequences { context, vocab };
-            text.open(data, root, sequences, cache, trained, &watch)
+            text.open(data, root, sequences, cache, trained, watch)
         }
         (DataFormat::Tokens { tokenizer }, Reads::Tokens { context, vocab }) => {
             tokens::open(data, tokenizer.as_deref(), root, Sequences { context, vocab })
@@ -202,7 +226,9 @@ pub fn open_with(
 pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Result<Vec<String>, DataError> {
     match &data.format {
         DataFormat::Text { tokenizer, documents, separator } => {
-            Text { tokenizer, documents, separator }.cached(data, root, cache, trained)
+            // Where no file is left to train on, an older version trained on all of them.
+            let apart = apart::apart(data, root).unwrap_or(Cow::Borrowed(data));
+            Text { tokenizer, documents, separator }.cached(&apart, root, cache, trained)
         }
         DataFormat::Tokens { .. }
         | DataFormat::Idx { .. }

@@ -2,9 +2,9 @@
 //!
 //! Row groups and their rows are counted from 0, as other tools count them.
 
-use super::DataError;
 use super::files::DataFile;
 use super::table::Place;
+use super::{DataError, parquet_pages};
 use bytes::Bytes;
 use parquet::basic::{ConvertedType, LogicalType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -126,6 +126,32 @@ impl ParquetFile {
         };
         let detail = format!("column `{}` is {found}, expected {wanted}", self.name(column));
         DataError::content(&self.file.name, Place::Schema.to_string(), detail)
+    }
+
+    /// Fails where a chunk has a page that takes much memory: each is decompressed as a whole.
+    pub(super) fn expect_small_pages(&self, chunk: Chunk) -> Result<(), DataError> {
+        let about = self.reader.metadata().row_group(chunk.group).column(chunk.column);
+        if (0..=parquet_pages::MOST_BYTES.cast_signed()).contains(&about.uncompressed_size()) {
+            return Ok(());
+        }
+        let begin = about.dictionary_page_offset().unwrap_or(about.data_page_offset());
+        let largest = match (u64::try_from(begin), u64::try_from(about.compressed_size())) {
+            (Ok(at), Ok(bytes)) => {
+                parquet_pages::largest(StoredFrom { file: Arc::clone(&self.file), at }, bytes)
+            }
+            _ => Err(std::io::ErrorKind::InvalidData.into()),
+        };
+        let largest = largest.map_err(|error| self.unreadable(chunk, &error.into()))?;
+        if largest <= parquet_pages::MOST_BYTES {
+            return Ok(());
+        }
+        let detail = format!(
+            "a page of column `{}` has {largest} bytes, more than the {} that are held in memory; write the file with \
+             smaller pages, and split texts that are longer",
+            self.name(chunk.column),
+            parquet_pages::MOST_BYTES
+        );
+        Err(DataError::content(&self.file.name, format!("row group {}", chunk.group), detail))
     }
 
     /// What reads the values of a chunk.

@@ -1,17 +1,14 @@
 //! A column of text in Parquet files: each row is a document.
 //!
-//! A page of the column is in memory at a time, and a few of its rows as text.
+//! A page of the column is in memory at a time.
 
 use super::DataError;
-use super::corpus::Piece;
+use super::corpus::{Document, Piece};
 use super::files::DataFile;
 use super::parquet_file::{Chunk, ParquetFile};
 use parquet::column::reader::{ColumnReaderImpl, get_typed_column_reader};
-use parquet::data_type::ByteArrayType;
+use parquet::data_type::{ByteArray, ByteArrayType};
 use std::sync::Arc;
-
-/// Rows that are read at a time.
-const ROWS: u64 = 64;
 
 /// The documents of a file; nothing follows an error.
 pub(super) struct Rows {
@@ -20,7 +17,7 @@ pub(super) struct Rows {
     /// The row group that is read after this one.
     next_group: usize,
     group: Option<Group>,
-    ready: std::vec::IntoIter<Piece>,
+    document: Option<Document<ByteArray>>,
     is_done: bool,
 }
 
@@ -42,20 +39,20 @@ impl Rows {
         if !parquet.is_text(column) {
             return Err(parquet.other_type(column, "text; `data.field` names the column"));
         }
-        let ready = Vec::new().into_iter();
-        Ok(Self { parquet, column, next_group: 0, group: None, ready, is_done: false })
+        Ok(Self { parquet, column, next_group: 0, group: None, document: None, is_done: false })
     }
 
-    /// Reads some rows of the current group, otherwise opens the next; `Ok(false)` when there is none.
+    /// Reads a row of the current group, otherwise opens the next; `Ok(false)` when there is none.
     fn advance(&mut self) -> Result<bool, DataError> {
         if let Some(group) = self.group.as_mut().filter(|group| group.row < group.rows) {
-            self.ready = group.read(&self.parquet)?.into_iter();
+            self.document = Some(group.read(&self.parquet)?);
             return Ok(true);
         }
         if self.next_group == self.parquet.groups() {
             return Ok(false);
         }
         let chunk = Chunk { group: self.next_group, column: self.column };
+        self.parquet.expect_small_pages(chunk)?;
         let reader = get_typed_column_reader(self.parquet.reader(chunk)?);
         self.group = Some(Group { chunk, reader, row: 0, rows: self.parquet.rows(chunk.group) });
         self.next_group += 1;
@@ -64,17 +61,14 @@ impl Rows {
 }
 
 impl Group {
-    fn read(&mut self, parquet: &ParquetFile) -> Result<Vec<Piece>, DataError> {
-        let count = usize::try_from(ROWS.min(self.rows - self.row)).expect("at most ROWS");
-        let values = parquet.values(self.chunk, &mut self.reader, self.row, count)?;
-        let mut pieces = Vec::with_capacity(count);
-        for value in values {
-            let text = std::str::from_utf8(value.data())
-                .map_err(|_| parquet.wrong_value(self.chunk, self.row, "is not UTF-8, expected text"))?;
-            pieces.push(Piece::document(text.to_owned(), &parquet.file));
-            self.row += 1;
+    fn read(&mut self, parquet: &ParquetFile) -> Result<Document<ByteArray>, DataError> {
+        let row = self.row;
+        let value = parquet.values(self.chunk, &mut self.reader, row, 1)?.pop().expect("one was read");
+        if std::str::from_utf8(value.data()).is_err() {
+            return Err(parquet.wrong_value(self.chunk, row, "is not UTF-8, expected text"));
         }
-        Ok(pieces)
+        self.row += 1;
+        Ok(Document::new(value, &parquet.file))
     }
 }
 
@@ -83,7 +77,7 @@ impl Iterator for Rows {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            if let Some(piece) = self.ready.next() {
+            if let Some(piece) = self.document.as_mut().and_then(Iterator::next) {
                 return Some(Ok(piece));
             }
             if self.is_done {

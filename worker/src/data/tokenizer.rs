@@ -290,8 +290,8 @@ impl<'a> Text<'a> {
         let preparation = self.preparation(&tokenizer)?;
         let open = |files: &[Arc<DataFile>]| {
             if is_in_place {
-                let bytes = files.iter().map(|file| Segment::raw(Arc::clone(file), 1));
-                Ok(Tokens::new(bytes.collect::<Result<_, _>>()?))
+                let bytes = files.iter().map(|file| Ok(Segment::text(Arc::clone(file), file.text_begin()?)));
+                Ok(Tokens::new(bytes.collect::<Result<_, DataError>>()?))
             } else {
                 preparation.tokens(files, cache, watch)
             }

@@ -1,7 +1,7 @@
 //! Tokens in files: raw shards, llm.c shards, bytes of text, joined end to end and cut into windows.
 
 use super::files::{self, DataFile};
-use super::{Batch, DataError, DataSet, Sequences, Source, split, tokenizer};
+use super::{Batch, DataError, DataSet, Sequences, Source, contents, split, tokenizer};
 use dtrain_recipes::{Data, Valid};
 use std::path::Path;
 use std::sync::Arc;
@@ -37,6 +37,11 @@ impl Segment {
         Ok(Self { begin: 0, tokens: file.bytes / width, width, file })
     }
 
+    /// The text of a file from byte `begin` on, a byte to a token.
+    pub(super) fn text(file: Arc<DataFile>, begin: u64) -> Self {
+        Self { begin, tokens: file.bytes - begin, width: 1, file }
+    }
+
     /// A token shard: llm.c when it begins like one, otherwise raw `u16`.
     fn shard(file: Arc<DataFile>) -> Result<Self, DataError> {
         let head = file.read_up_to(0, 12)?;
@@ -50,7 +55,10 @@ impl Segment {
                 (Some(magic), Some(version)) if is_unknown_header(&file, magic, version)? => {
                     Err(unknown_header(&file, magic, version))
                 }
-                _ => Self::raw(file, 2),
+                _ => {
+                    expect_numbers(&file)?;
+                    Self::raw(file, 2)
+                }
             };
         };
         let (tokens, width) = (u64::from(tokens), *width);
@@ -65,6 +73,20 @@ impl Segment {
         }
         Ok(Self { file, begin: LLM_C_HEADER, tokens, width })
     }
+}
+
+/// Fails where a file is known to be something else than raw numbers.
+fn expect_numbers(file: &DataFile) -> Result<(), DataError> {
+    let head = file.read_up_to(0, contents::HEAD_BYTES)?;
+    let detail = if contents::is_text(&head) {
+        "this is text, expected token numbers; set `data.format = \"text\"`".to_owned()
+    } else {
+        match contents::named(&head) {
+            Some(named) => format!("expected token numbers; {named}"),
+            None => return Ok(()),
+        }
+    };
+    Err(DataError::content(&file.name, "byte 0", detail))
 }
 
 /// Whether a file begins as an llm.c shard of a kind that is not known. Such a header has a date as its first number, a small version,

@@ -6,6 +6,7 @@ use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DoubleType, Int32Ty
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
+use parquet::schema::types::Type;
 
 /// The values of a column of a row group.
 enum Column<'a> {
@@ -21,7 +22,10 @@ use Column::*;
 /// A Parquet file with the columns of `schema`.
 fn written(schema: &str, compression: Compression, groups: &[&[Column]]) -> Vec<u8> {
     let schema = parse_message_type(&format!("message rows {{ {schema} }}")).expect("a schema");
-    let properties = WriterProperties::builder().set_compression(compression).build();
+    written_as(schema, WriterProperties::builder().set_compression(compression).build(), groups)
+}
+
+fn written_as(schema: Type, properties: WriterProperties, groups: &[&[Column]]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut file =
         SerializedFileWriter::new(&mut bytes, Arc::new(schema), Arc::new(properties)).expect("a file");
@@ -63,6 +67,31 @@ fn texts() -> Data {
 
 fn tables(valid: Valid) -> Data {
     data(DataFormat::Parquet { target: "kind".into() }, &["t.parquet"], valid)
+}
+
+#[test]
+fn a_page_that_takes_much_memory_is_refused() {
+    let text = vec![b'a'; (256 << 20) + 1];
+    let bytes =
+        written(TEXT, Compression::ZSTD(ZstdLevel::default()), &[&[Texts(&[Some(b"b"), Some(&text)])]]);
+    assert!(bytes.len() < 1 << 20);
+    let expected = ["t.parquet, row group 0", "column `text`", "smaller pages"];
+    check_error(&[("t.parquet", &bytes)], &texts(), &decoder(1, 256), &expected);
+}
+
+#[test]
+fn many_pages_may_be_more_than_one_may() {
+    let texts_of_a_page = vec![b'a'; 8 << 20];
+    let rows = vec![Some(&texts_of_a_page[..]); 40];
+    let schema = parse_message_type(&format!("message rows {{ {TEXT} }}")).expect("a schema");
+    let properties = WriterProperties::builder()
+        .set_compression(Compression::ZSTD(ZstdLevel::default()))
+        .set_dictionary_enabled(false)
+        .build();
+    let bytes = written_as(schema, properties, &[&[Texts(&rows)]]);
+    let root = folder(&[("t.parquet", &bytes)]);
+    let facts = corpus(&texts(), root.path(), 0).expect("320 MiB in pages of 8").expect("text");
+    assert_eq!((facts.documents, facts.duplicates, facts.bytes), (40, 39, 40 * (8 << 20)));
 }
 
 #[test]

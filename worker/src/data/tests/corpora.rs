@@ -21,7 +21,11 @@ fn lines(tokenizer: Tokenizer, separator: Separator) -> DataFormat {
     DataFormat::Text { tokenizer, documents: Documents::JsonLines("text".into()), separator }
 }
 
-fn gz(bytes: &[u8]) -> Vec<u8> {
+fn lines_of_bytes() -> DataFormat {
+    lines(Tokenizer::Bytes, Separator::Auto)
+}
+
+pub(super) fn gz(bytes: &[u8]) -> Vec<u8> {
     let mut to = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     to.write_all(bytes).expect("written");
     to.finish().expect("finished")
@@ -86,6 +90,42 @@ fn json_lines_are_documents_with_a_separator_behind_each() {
 }
 
 #[test]
+fn records_of_json_are_read_as_programs_write_them() {
+    let expected: Vec<u32> = "a [\"b\"], {\nc\na".bytes().map(u32::from).collect();
+    let first = r#"{"loss": NaN, "text": "a [\"b\"], {", "x": [-Infinity, {"text": "no"}]}"#;
+    let lines = format!("\u{feff}{first}\n{{\"text\": \"c\"}}\n{{\"text\": \"a\"}}");
+    let list = format!("\u{feff}\n[\n {first},{{\n  \"text\":\"c\"}} , {{\"text\": \"a\"}}\n]\n");
+    for text in [lines, list] {
+        let root = folder(&[("t.json", text.as_bytes())]);
+        let format = lines_of_bytes();
+        let data = data(format, &["t.json"], Valid::Fraction(0.1));
+        assert_eq!(inputs(&opened(&root, &data, &decoder(1, 256)).expect("opened")), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_record_that_takes_much_memory_is_refused() {
+    let bytes = [b"[{\"text\": \"".to_vec(), vec![b'a'; 65 << 20], b"\"}]".to_vec()].concat();
+    let data = data(lines_of_bytes(), &["t.json.zst"], Valid::Fraction(0.5));
+    for (text, column) in [(&bytes[..], "column 2"), (&bytes[1..bytes.len() - 1], "column 1")] {
+        let zst = zst(text);
+        assert!(zst.len() < 1 << 20);
+        check_error(&[("t.json.zst", &zst)], &data, &decoder(1, 256), &["line 1", column, "64 MiB"]);
+    }
+}
+
+#[test]
+fn a_long_record_is_one_document_in_pieces() {
+    let text = "all work and no play\n".repeat(40_000);
+    let record = serde_json::to_string(&serde_json::json!({ "text": text })).expect("JSON");
+    let root = folder(&[("t.jsonl", record.as_bytes()), ("words.json", WORDS)]);
+    let data = data(lines(words(), Separator::Auto), &["t.jsonl"], Valid::Fraction(0.1));
+    let set = opened(&root, &data, &decoder(100, 8)).expect("opened");
+    let ends = inputs(&set).into_iter().filter(|token| *token == 4).count();
+    assert!(set.train.len() > 1000 && ends <= 1, "{ends} ends of one text");
+}
+
+#[test]
 fn a_tokenizer_that_is_trained_on_json_lines_has_an_end_of_text() {
     let text = "{\"text\": \"the cat sat on the mat\"}\n".repeat(50);
     let root = folder(&[("t.jsonl", text.as_bytes())]);
@@ -109,7 +149,14 @@ fn wrong_json_lines_are_told_with_their_line() {
     check(b"{\"text\": \"a\"}\n\n{\"text\": \"b\"\n", &["t.jsonl, line 3", "JSON object"]);
     check(b"{\"body\": \"a\", \"id\": 1}\n", &["line 1", "no field `text`", "body, id", "`data.field`"]);
     check(b"{\"text\": 7}\n", &["line 1", "`text` is a number"]);
-    check(b"[1]\n", &["line 1", "found a list"]);
+    check(b"[1]\n", &["line 1, column 2", "found a number", "`data.format"]);
+    check(b"{\"text\": \"a\"}\n[1]\n", &["line 2", "found a list"]);
+    check(b"\n {\"a\": NaN, \"text\": nope}\n", &["t.jsonl, line 2, column 22: expected a JSON object"]);
+    check(b"{\n\"text\": \"a\"\n}\n", &["line 1", "stand in a list"]);
+    check(b"[{\"text\": \"a\"},\n {\"text\": 7}]", &["line 2, column 2", "`text` is a number"]);
+    check(b"[{\"text\": \"a\"},\n {\"text\":\n oops}]", &["line 3, column 2", "JSON object"]);
+    check(b"[{\"text\": \"a\"}", &["line 1, column 15", "the end of the list"]);
+    check(b"[{\"text\": \"a\"}]\n{\"text\": \"b\"}", &["line 2, column 1", "behind the end"]);
     check(b"\n\n", &["no text", "data.train"]);
     check(b"{\"text\": \"\xff\"}\n", &["line 1"]);
 }
@@ -133,6 +180,8 @@ fn compressed_files_are_read_like_others() {
     let cut = &gz_text[..gz_text.len() / 2];
     let of = |name: &str| data(text(), &[name], Valid::Fraction(0.5));
     check_error(&[("t.gz", cut)], &of("t.gz"), &decoder(4, 256), &["t.gz", "decompressing failed"]);
+    let hidden = read("t.txt", &gz_text);
+    assert!(plain == hidden && plain == read("t.txt", &zst_text), "the first bytes say how it is compressed");
     check_error(&[("t.zst", b"plain")], &of("t.zst"), &decoder(4, 256), &["t.zst", "decompressing failed"]);
 }
 
@@ -163,7 +212,10 @@ fn a_corpus_is_described() {
     let read = data(lines(Tokenizer::Bytes, Separator::Auto), &["*.jsonl*"], Valid::Fraction(0.5));
     let facts = corpus(&read, root.path(), 2).expect("read").expect("text");
     let samples = vec!["one".to_owned(), "two".to_owned()];
-    assert_eq!(facts, CorpusFacts { documents: 4, bytes: 12, duplicates: 2, samples });
+    let expected = CorpusFacts { documents: 4, bytes: 12, duplicates: 2, shared: None, samples };
+    assert_eq!(facts, expected);
+    let apart = Data { train: vec!["*.gz".into()], valid: files(&["b.jsonl"]), ..read.clone() };
+    assert_eq!(corpus(&apart, root.path(), 2).expect("read").expect("text").shared, Some(1), "two");
     let names: Vec<String> =
         crate::data::files(&read, root.path()).expect("found").into_iter().map(|file| file.name).collect();
     assert_eq!(names, ["a.jsonl.gz", "b.jsonl"]);
@@ -172,4 +224,5 @@ fn a_corpus_is_described() {
     assert_eq!(corpus(&read, table.path(), 2).expect("no text"), None);
     let set = opened(&table, &read, &mlp(1, 3)).expect("opened");
     assert_eq!(set.classes().expect("read"), Some(vec![1, 2]));
+    assert_eq!(set.shared().expect("read"), Some(0));
 }

@@ -39,7 +39,7 @@ fn images_may_have_channels_and_validation_files() {
     let root = folder(&[
         ("i", &idx(&[1, 3, 2, 2], &image)),
         ("l", &idx(&[1], &[1])),
-        ("v", &idx(&[1, 3, 2, 2], &image)),
+        ("v", &idx(&[1, 3, 2, 2], &[7; 12])),
         ("vl", &idx(&[1], &[0])),
     ]);
     let set = opened(&root, &idx_data(files(&["v"])), &cnn(3, 2, 2, 2)).expect("opened");

@@ -1,10 +1,12 @@
 //! Every format, what comes out of it, and what is said when it is wrong.
 
+mod apart;
 mod applied;
 mod columns;
 mod corpora;
 mod folders;
 mod images;
+mod looked_at;
 mod places;
 mod shards;
 mod tables;

@@ -31,6 +31,23 @@ fn shards_of_three_kinds_are_read_and_joined() {
 }
 
 #[test]
+fn what_is_no_shard_is_not_read_as_raw_tokens() {
+    let shards = data(DataFormat::Tokens { tokenizer: None }, &["a.bin"], Valid::Fraction(0.5));
+    let check = |bytes: &[u8], expected: &[&str]| {
+        check_error(
+            &[("a.bin", bytes)],
+            &shards,
+            &decoder(3, 65_536),
+            &[&["a.bin, byte 0"], expected].concat(),
+        );
+    };
+    let words = "It was a dark and stormy night; the rain fell in torrents.\n".repeat(4);
+    check(words.as_bytes(), &["this is text", "`data.format = \"text\"`"]);
+    check(b"\x93NUMPY\x01\0 and some numbers ", &["NumPy", ".tofile"]);
+    check(b"\x1f\x8b\x08\0\0\0\0\0", &["gzip", "gunzip"]);
+}
+
+#[test]
 fn a_shard_of_an_unknown_kind_is_not_read_as_raw_tokens() {
     let shards = data(DataFormat::Tokens { tokenizer: None }, &["a.bin"], Valid::Fraction(0.5));
     let tokens = u16s((0..64).map(|i| i % 9));

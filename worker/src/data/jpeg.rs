@@ -1,0 +1,48 @@
+//! Whether a JPEG image is whole: decoders fill what is missing with grey, and say nothing.
+
+/// Markers without a length behind them: restarts, and one that means nothing.
+const BARE: [u8; 9] = [0xd0, 0xd1, 0xd2, 0xd3, 0xd4, 0xd5, 0xd6, 0xd7, 0x01];
+const BEGIN: u8 = 0xd8;
+const END: u8 = 0xd9;
+const SCAN: u8 = 0xda;
+
+/// Whether the image at the beginning of `bytes`, a JPEG, has its end. More may follow, as films do in files of phones.
+pub(super) fn is_whole(bytes: &[u8]) -> bool {
+    let mut at = 0;
+    while let Some(marker) = next_marker(bytes, &mut at) {
+        match marker {
+            END => return true,
+            BEGIN => {}
+            marker if BARE.contains(&marker) => {}
+            marker => {
+                let Some(&[high, low]) = bytes.get(at..at + 2) else { return false };
+                at += usize::from(u16::from_be_bytes([high, low]));
+                if marker == SCAN {
+                    skip_scan(bytes, &mut at);
+                }
+            }
+        }
+    }
+    false
+}
+
+/// The marker that stands at `at`, behind fill bytes; `None` where there is none. `at` moves behind it.
+fn next_marker(bytes: &[u8], at: &mut usize) -> Option<u8> {
+    let begin = *at + bytes.get(*at..)?.iter().position(|byte| *byte == 0xff)?;
+    let marker = begin + bytes[begin..].iter().position(|byte| *byte != 0xff)?;
+    *at = marker + 1;
+    Some(bytes[marker])
+}
+
+/// Moves `at` to the marker that ends a scan. In a scan, a zero follows each byte 255 that is none.
+fn skip_scan(bytes: &[u8], at: &mut usize) {
+    while let Some(found) = bytes.get(*at..).and_then(|rest| rest.iter().position(|byte| *byte == 0xff)) {
+        *at += found;
+        match bytes.get(*at + 1) {
+            Some(0 | 0xd0..=0xd7) => *at += 2,
+            Some(_) => return,
+            None => break,
+        }
+    }
+    *at = bytes.len();
+}

@@ -1,0 +1,247 @@
+//! Records of JSON, as Python and others write them: an object on each line, or a list of objects over any number of
+//! lines. `NaN` and `Infinity` are taken for numbers.
+
+use super::DataError;
+use super::corpus::{Document, Piece};
+use super::files::DataFile;
+use super::json_record::{Wrong, text_in};
+use std::fmt;
+use std::io::{BufRead, Read};
+use std::sync::Arc;
+
+/// The longest record.
+const MOST_BYTES: usize = 64 << 20;
+
+/// The documents of a file; nothing follows an error.
+pub(super) struct Records<'a, R> {
+    file: Arc<DataFile>,
+    reader: R,
+    field: &'a str,
+    layout: Option<Layout>,
+    /// Where the next byte is.
+    place: Place,
+    document: Option<Document<String>>,
+    is_done: bool,
+}
+
+/// Where records are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    Lines,
+    List,
+}
+
+/// Both counted from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Place {
+    line: u64,
+    column: u64,
+}
+
+impl Place {
+    fn pass(&mut self, byte: u8) {
+        if byte == b'\n' {
+            *self = Self { line: self.line + 1, column: 1 };
+        } else {
+            self.column += 1;
+        }
+    }
+
+    /// A place of a record that begins here, as `serde_json` counts it.
+    fn within(self, line: usize, column: usize) -> Self {
+        let (line, column) = (line.max(1) as u64, column.max(1) as u64);
+        if line == 1 {
+            Self { line: self.line, column: self.column + column - 1 }
+        } else {
+            Self { line: self.line + line - 1, column }
+        }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}, column {}", self.line, self.column)
+    }
+}
+
+/// A record as it was written.
+struct Record {
+    bytes: Vec<u8>,
+    begin: Place,
+}
+
+impl<'a, R: BufRead> Records<'a, R> {
+    /// The texts in `field` of the records that `reader` reads from `file`.
+    pub(super) fn new(file: Arc<DataFile>, reader: R, field: &'a str) -> Self {
+        let place = Place { line: 1, column: 1 };
+        Self { file, reader, field, layout: None, place, document: None, is_done: false }
+    }
+
+    /// The next document; `None` at the end.
+    fn advance(&mut self) -> Result<Option<Document<String>>, DataError> {
+        let layout = match self.layout {
+            Some(layout) => layout,
+            None => match self.begin()? {
+                Some(layout) => *self.layout.insert(layout),
+                None => return Ok(None),
+            },
+        };
+        let record = match layout {
+            Layout::Lines => self.line()?,
+            Layout::List => self.element()?,
+        };
+        let Some(Record { mut bytes, begin }) = record else { return Ok(None) };
+        match text_in(&mut bytes, self.field) {
+            Ok(text) => Ok(Some(Document::new(text, &self.file))),
+            Err(Wrong::Syntax(error)) => {
+                let text = error.to_string();
+                let what = text.rsplit_once(" at line ").map_or(&*text, |(what, _)| what);
+                let hint = if error.is_eof() && layout == Layout::Lines {
+                    "; an object that takes several lines must stand in a list `[…]`"
+                } else {
+                    ""
+                };
+                let detail = format!("expected a JSON object, found other text ({what}){hint}");
+                Err(self.wrong(begin.within(error.line(), error.column()), detail))
+            }
+            Err(Wrong::Content(detail)) => Err(self.wrong(begin, detail)),
+        }
+    }
+
+    /// Passes blanks, and `[` where the records are in a list; `None` where there is nothing else.
+    fn begin(&mut self) -> Result<Option<Layout>, DataError> {
+        loop {
+            match self.peek()? {
+                None => return Ok(None),
+                Some(b'[') => {
+                    self.pass(b'[');
+                    return Ok(Some(Layout::List));
+                }
+                Some(byte) if byte.is_ascii_whitespace() => self.pass(byte),
+                Some(_) => return Ok(Some(Layout::Lines)),
+            }
+        }
+    }
+
+    /// The next line that is not blank.
+    fn line(&mut self) -> Result<Option<Record>, DataError> {
+        loop {
+            let (mut bytes, begin) = (Vec::new(), self.place);
+            let most = MOST_BYTES as u64 + 1;
+            let read = Read::by_ref(&mut self.reader).take(most).read_until(b'\n', &mut bytes);
+            read.map_err(|error| self.file.unreadable(error))?;
+            if bytes.len() > MOST_BYTES {
+                return Err(self.too_long(begin));
+            }
+            if bytes.is_empty() {
+                return Ok(None);
+            }
+            self.place = Place { line: begin.line + 1, column: 1 };
+            bytes.truncate(bytes.trim_ascii_end().len());
+            if !bytes.is_empty() {
+                return Ok(Some(Record { bytes, begin }));
+            }
+        }
+    }
+
+    /// The next element of the list.
+    fn element(&mut self) -> Result<Option<Record>, DataError> {
+        let begin = loop {
+            match self.peek()? {
+                None => return Err(self.unended()),
+                Some(b']') => {
+                    self.pass(b']');
+                    return self.nothing_more().map(|()| None);
+                }
+                Some(byte) if byte == b',' || byte.is_ascii_whitespace() => self.pass(byte),
+                Some(_) => break self.place,
+            }
+        };
+        let (mut bytes, mut depth, mut is_text, mut is_escaped) = (Vec::new(), 0u32, false, false);
+        loop {
+            let byte = self.peek()?.ok_or_else(|| self.unended())?;
+            match byte {
+                _ if is_text => {
+                    is_text = byte != b'"' || is_escaped;
+                    is_escaped = byte == b'\\' && !is_escaped;
+                }
+                b',' | b']' if depth == 0 => return Ok(Some(Record { bytes, begin })),
+                b'"' => is_text = true,
+                b'{' | b'[' => depth += 1,
+                b'}' | b']' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            if bytes.len() == MOST_BYTES {
+                return Err(self.too_long(begin));
+            }
+            bytes.push(byte);
+            self.pass(byte);
+        }
+    }
+
+    /// Fails where anything stands behind the list.
+    fn nothing_more(&mut self) -> Result<(), DataError> {
+        while let Some(byte) = self.peek()? {
+            if !byte.is_ascii_whitespace() {
+                let detail = "expected nothing behind the end of the list; a file has one list, or an object on each line";
+                return Err(self.wrong(self.place, detail.to_owned()));
+            }
+            self.pass(byte);
+        }
+        Ok(())
+    }
+
+    fn peek(&mut self) -> Result<Option<u8>, DataError> {
+        loop {
+            match self.reader.fill_buf() {
+                Ok(bytes) => return Ok(bytes.first().copied()),
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(self.file.unreadable(error)),
+            }
+        }
+    }
+
+    fn pass(&mut self, byte: u8) {
+        self.reader.consume(1);
+        self.place.pass(byte);
+    }
+
+    fn unended(&self) -> DataError {
+        self.wrong(self.place, "expected `]`, the end of the list; is the file whole?".to_owned())
+    }
+
+    fn too_long(&self, begin: Place) -> DataError {
+        let detail = format!(
+            "the record has more than {} MiB, the most that is read; split its text into several records, or into text files",
+            MOST_BYTES >> 20
+        );
+        self.wrong(begin, detail)
+    }
+
+    fn wrong(&self, place: Place, detail: String) -> DataError {
+        DataError::content(&self.file.name, place.to_string(), detail)
+    }
+}
+
+impl<R: BufRead> Iterator for Records<'_, R> {
+    type Item = Result<Piece, DataError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while !self.is_done {
+            if let Some(piece) = self.document.as_mut().and_then(Iterator::next) {
+                return Some(Ok(piece));
+            }
+            match self.advance() {
+                Ok(document) => {
+                    self.is_done = document.is_none();
+                    self.document = document;
+                }
+                Err(error) => {
+                    self.is_done = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        None
+    }
+}

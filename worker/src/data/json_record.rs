@@ -1,0 +1,184 @@
+//! The text in one record of JSON, and nothing else of it.
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use std::fmt;
+
+/// The fields that are named where one is missing.
+const NAMED_FIELDS: usize = 12;
+
+/// Why a record has no text.
+#[derive(Debug)]
+pub(super) enum Wrong {
+    Syntax(serde_json::Error),
+    /// In words.
+    Content(String),
+}
+
+/// The text in the field of a record. Numbers that only Python writes are replaced where there are any.
+pub(super) fn text_in(bytes: &mut [u8], field: &str) -> Result<String, Wrong> {
+    let record = match read(bytes, field) {
+        Err(_) if replace_numbers_of_python(bytes) => read(bytes, field),
+        record => record,
+    };
+    let (found, fields) = match record.map_err(Wrong::Syntax)? {
+        Value::Object { found, fields } => (found, fields),
+        other => {
+            return Err(Wrong::Content(format!(
+                "expected a JSON object with the field `{field}`, found {}; `data.format = \"text\"` reads a file as it is",
+                other.kind()
+            )));
+        }
+    };
+    match found.map(|found| *found) {
+        Some(Value::Text(text)) => Ok(text),
+        Some(other) => Err(Wrong::Content(format!(
+            "the field `{field}` is {}, expected a text; `data.field` names the field",
+            other.kind()
+        ))),
+        None => Err(Wrong::Content(format!(
+            "there is no field `{field}`; the fields are: {}; set `data.field`",
+            fields.join(", ")
+        ))),
+    }
+}
+
+fn read(bytes: &[u8], field: &str) -> Result<Value, serde_json::Error> {
+    let mut from = serde_json::Deserializer::from_slice(bytes);
+    let value = Pick { field: Some(field) }.deserialize(&mut from)?;
+    from.end().map(|()| value)
+}
+
+/// Writes zeros in place of `NaN`, `Infinity` and `-Infinity` outside of texts, with blanks up to their length; `false`
+/// where there are none.
+fn replace_numbers_of_python(bytes: &mut [u8]) -> bool {
+    let words = [&b"NaN"[..], b"Infinity", b"-Infinity"];
+    let (mut at, mut is_text, mut has_any) = (0, false, false);
+    while at < bytes.len() {
+        match bytes[at] {
+            // What is escaped ends no text.
+            b'\\' if is_text => at += 1,
+            b'"' => is_text = !is_text,
+            _ if is_text => {}
+            _ => {
+                if let Some(word) = words.into_iter().find(|word| bytes[at..].starts_with(word)) {
+                    bytes[at..at + word.len()].fill(b' ');
+                    bytes[at] = b'0';
+                    has_any = true;
+                }
+            }
+        }
+        at += 1;
+    }
+    has_any
+}
+
+/// A value, and no more of it than is asked for.
+enum Value {
+    Text(String),
+    Object {
+        /// The value of the field that was asked for.
+        found: Option<Box<Self>>,
+        /// The first of the other fields.
+        fields: Vec<String>,
+    },
+    List,
+    Number,
+    Flag,
+    Null,
+}
+
+impl Value {
+    /// In words.
+    fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "a text",
+            Self::Object { .. } => "an object",
+            Self::List => "a list",
+            Self::Number => "a number",
+            Self::Flag => "true or false",
+            Self::Null => "null",
+        }
+    }
+}
+
+/// Reads a value; of an object, `field`.
+#[derive(Clone, Copy)]
+struct Pick<'f> {
+    field: Option<&'f str>,
+}
+
+impl<'de> DeserializeSeed<'de> for Pick<'_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+        from.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Pick<'_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a JSON object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let (mut found, mut fields) = (None, Vec::new());
+        while let Some(name) = map.next_key::<String>()? {
+            if self.field == Some(&*name) {
+                found = Some(Box::new(map.next_value_seed(Pick { field: None })?));
+                continue;
+            }
+            map.next_value::<IgnoredAny>()?;
+            if fields.len() < NAMED_FIELDS {
+                fields.push(name);
+            }
+        }
+        Ok(Value::Object { found, fields })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        while list.next_element::<IgnoredAny>()?.is_some() {}
+        Ok(Value::List)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        Ok(Value::Text(text.to_owned()))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Value, E> {
+        Ok(Value::Number)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Value, E> {
+        Ok(Value::Number)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
+        Ok(Value::Number)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Value, E> {
+        Ok(Value::Flag)
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Null)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_of_python_are_read_and_texts_stay_as_they_are() {
+        let text = |record: &str| text_in(&mut record.as_bytes().to_vec(), "text");
+        let record = r#"{"a": NaN, "text": "NaN \" Infinity", "b": [-Infinity, Infinity], "c": 1.5}"#;
+        assert_eq!(text(record).expect("it has a text"), "NaN \" Infinity");
+        let Err(Wrong::Content(detail)) = text(r#"{"text": NaN}"#) else { panic!("no text") };
+        assert!(detail.contains("`text` is a number"), "{detail}");
+        let Err(Wrong::Syntax(error)) = text(r#"{"a": NaN, "text": nope}"#) else { panic!("no JSON") };
+        assert_eq!((error.line(), error.column()), (1, 21), "replacing moved nothing");
+    }
+}

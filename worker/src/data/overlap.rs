@@ -1,0 +1,34 @@
+//! Samples that are validated on and also trained on.
+
+use super::{Batch, DataError, DataSet, Source};
+use std::collections::HashSet;
+
+/// Rows that are read at a time.
+const ROWS: u64 = 1024;
+
+impl DataSet {
+    /// How many of the rows or images to validate on have the values of one to train on; `None` for tokens.
+    pub fn shared(&self) -> Result<Option<u64>, DataError> {
+        let mut trained = HashSet::new();
+        let is_of_rows = each(&*self.train, |hash| {
+            trained.insert(hash);
+        })?;
+        let mut shared = 0;
+        let is_of_rows =
+            is_of_rows && each(&*self.valid, |hash| shared += u64::from(trained.contains(&hash)))?;
+        Ok(is_of_rows.then_some(shared))
+    }
+}
+
+/// Hashes each row of a source; `Ok(false)` where it has tokens.
+fn each(source: &dyn Source, mut seen: impl FnMut([u8; 16])) -> Result<bool, DataError> {
+    for begin in (0..source.len()).step_by(ROWS as usize) {
+        let indices: Vec<u64> = (begin..source.len().min(begin + ROWS)).collect();
+        let Batch::Rows { values, width, .. } = source.read(&indices)? else { return Ok(false) };
+        for row in values.chunks_exact(width) {
+            let hash = blake3::hash(bytemuck::cast_slice(row));
+            seen(hash.as_bytes()[..16].try_into().expect("16 of 32 bytes"));
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,159 @@
+//! How large the pages of a Parquet file are once they are decompressed.
+//!
+//! The library decompresses a page as a whole, and tells its size only with its contents. So the headers are read here: structures
+//! of Thrift's compact protocol, of which two numbers matter.
+
+use std::io::{BufReader, Error, ErrorKind, Read, Result, copy, sink};
+
+/// A page may take this much memory.
+pub(super) const MOST_BYTES: u64 = 256 << 20;
+
+/// Depth of structures beyond which nothing is a header.
+const MOST_DEPTH: u32 = 16;
+
+/// The size of the largest of the pages that `from` has, `bytes` long with their headers.
+pub(super) fn largest(from: impl Read, bytes: u64) -> Result<u64> {
+    let mut headers = Headers { from: BufReader::with_capacity(4 << 10, from), at: 0 };
+    let mut largest = 0;
+    while headers.at < bytes {
+        let page = headers.page()?;
+        largest = largest.max(page.uncompressed);
+        headers.pass(page.compressed)?;
+    }
+    Ok(largest)
+}
+
+/// Sizes of a page in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Page {
+    uncompressed: u64,
+    compressed: u64,
+}
+
+struct Headers<R> {
+    from: R,
+    /// Bytes that were read.
+    at: u64,
+}
+
+/// Types of the compact protocol.
+const TRUE: u8 = 1;
+const FALSE: u8 = 2;
+const BYTE: u8 = 3;
+const I16: u8 = 4;
+const I32: u8 = 5;
+const I64: u8 = 6;
+const DOUBLE: u8 = 7;
+const BINARY: u8 = 8;
+const LIST: u8 = 9;
+const SET: u8 = 10;
+const STRUCT: u8 = 12;
+
+impl<R: Read> Headers<R> {
+    /// The next header.
+    fn page(&mut self) -> Result<Page> {
+        let (mut page, mut field) = (Page::default(), 0);
+        while let Some(kind) = self.field(&mut field)? {
+            match (field, kind) {
+                (2, I32) => page.uncompressed = self.size()?,
+                (3, I32) => page.compressed = self.size()?,
+                (_, kind) => self.skip(kind, 0)?,
+            }
+        }
+        Ok(page)
+    }
+
+    /// The number and the type of the next field; `None` at the end of the structure. `field` is the one before.
+    fn field(&mut self, field: &mut i64) -> Result<Option<u8>> {
+        let [head] = self.bytes()?;
+        if head == 0 {
+            return Ok(None);
+        }
+        *field = match head >> 4 {
+            0 => self.number()?,
+            delta => *field + i64::from(delta),
+        };
+        Ok(Some(head & 0xf))
+    }
+
+    fn skip(&mut self, kind: u8, depth: u32) -> Result<()> {
+        match kind {
+            TRUE | FALSE => Ok(()),
+            BYTE => self.pass(1),
+            I16 | I32 | I64 => self.number().map(drop),
+            DOUBLE => self.pass(8),
+            BINARY => {
+                let length = self.unsigned()?;
+                self.pass(length)
+            }
+            LIST | SET if depth < MOST_DEPTH => self.skip_list(depth),
+            STRUCT if depth < MOST_DEPTH => {
+                let mut field = 0;
+                while let Some(kind) = self.field(&mut field)? {
+                    self.skip(kind, depth + 1)?;
+                }
+                Ok(())
+            }
+            // Maps are in no header of a page.
+            _ => Err(damaged()),
+        }
+    }
+
+    fn skip_list(&mut self, depth: u32) -> Result<()> {
+        let [head] = self.bytes()?;
+        let length = match head >> 4 {
+            15 => self.unsigned()?,
+            length => length.into(),
+        };
+        for _ in 0..length {
+            match head & 0xf {
+                // In a list, each takes a byte.
+                TRUE | FALSE => self.pass(1)?,
+                kind => self.skip(kind, depth + 1)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn size(&mut self) -> Result<u64> {
+        self.number()?.try_into().map_err(|_| damaged())
+    }
+
+    /// A number with a sign, in zigzag.
+    fn number(&mut self) -> Result<i64> {
+        let bits = self.unsigned()?;
+        Ok((bits >> 1).cast_signed() ^ -(bits & 1).cast_signed())
+    }
+
+    /// Seven bits in each byte, the lowest first.
+    fn unsigned(&mut self) -> Result<u64> {
+        let mut number = 0;
+        for shift in (0..64).step_by(7) {
+            let [byte] = self.bytes()?;
+            number |= u64::from(byte & 0x7f) << shift;
+            if byte & 0x80 == 0 {
+                return Ok(number);
+            }
+        }
+        Err(damaged())
+    }
+
+    fn bytes<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let mut bytes = [0; N];
+        self.from.read_exact(&mut bytes)?;
+        self.at += N as u64;
+        Ok(bytes)
+    }
+
+    fn pass(&mut self, bytes: u64) -> Result<()> {
+        if copy(&mut self.from.by_ref().take(bytes), &mut sink())? < bytes {
+            return Err(ErrorKind::UnexpectedEof.into());
+        }
+        self.at += bytes;
+        Ok(())
+    }
+}
+
+fn damaged() -> Error {
+    Error::new(ErrorKind::InvalidData, "the header of a page is damaged")
+}
