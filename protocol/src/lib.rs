@@ -45,7 +45,7 @@ pub use event::{
     StopReason,
 };
 pub use ids::{AttemptId, Rank, StepId, TrialId};
-pub use inputs::{ColumnScale, InputFile, Inputs, Preprocessing};
+pub use inputs::{Column, Encoding, InputFile, Inputs, Preprocessing};
 pub use layout::{Axis, Channel, Coord, Layout};
 pub use predict::{
     ClassScore, Classification, EvaluateRequest, Evaluated, Evaluation, PredictRequest, Predicted,

@@ -36,7 +36,7 @@ pub mod url;
 
 pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
 pub use cluster::{Cluster, Devices, Host, Launcher, Slurm, Transport};
-pub use data::{Data, DataFormat, Documents, Separator, Tokenizer, Valid};
+pub use data::{Columns, Data, DataFormat, Documents, Separator, Tokenizer, Valid};
 pub use decoder::{
     AdaptedLayers, Decoder, DenseLayers, Experts, Latent, Lora, NORM_EPSILON, ROTARY_BASE, Window,
 };

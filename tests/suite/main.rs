@@ -54,6 +54,7 @@ mod special_files;
 mod ssh;
 mod store;
 mod studies;
+mod tables;
 mod targets;
 mod test_runner;
 mod tidy;

@@ -6,7 +6,7 @@ use super::hosts::Named;
 use super::parsed::{Param, Parsed};
 use super::values::Values;
 use crate::cluster::{Cluster, Devices, Launcher, Slurm, Transport};
-use crate::data::{Data, DataFormat, Documents, Separator, Tokenizer, Valid};
+use crate::data::{Columns, Data, DataFormat, Documents, Separator, Tokenizer, Valid};
 use crate::keys::Kind;
 use crate::objective::{Goal, Metric, Objective, Stop};
 use crate::params::{ParamRange, ParamValue, settle};
@@ -54,13 +54,13 @@ fn params(values: &Values) -> (BTreeMap<String, ParamValue>, BTreeMap<String, Pa
 fn data(values: &Values) -> Option<Data> {
     let format = match values.word("data.format")? {
         "tokens" => DataFormat::Tokens { tokenizer: values.patterns("data.tokenizer").pop() },
-        "csv" => DataFormat::Csv { target: values.text("data.target")? },
+        "csv" => DataFormat::Csv(columns(values)?),
         "idx" => DataFormat::Idx {
             labels: values.patterns("data.labels"),
             valid_labels: values.patterns("data.valid_labels"),
         },
         "images" => DataFormat::Images { resize: values.flag("data.resize")? },
-        "parquet" if !values.reads_tokens() => DataFormat::Parquet { target: values.text("data.target")? },
+        "parquet" if !values.reads_tokens() => DataFormat::Parquet(columns(values)?),
         format => DataFormat::Text {
             tokenizer: match values.get("data.tokenizer")? {
                 Parsed::Bpe(vocab) => Tokenizer::Bpe(*vocab),
@@ -83,12 +83,22 @@ fn data(values: &Values) -> Option<Data> {
         Parsed::Files(_) => Valid::Files(values.patterns("data.valid")),
         share => Valid::Fraction(share.real()?),
     };
+    let is_mixed = matches!(format, DataFormat::Csv(_) | DataFormat::Parquet(_) | DataFormat::Idx { .. });
     Some(Data {
+        mix: if is_mixed { Some(values.whole("train.seed")?) } else { None },
         format,
         train: values.patterns("data.train"),
         valid,
         fraction: values.real("data.fraction")?,
     })
+}
+
+fn columns(values: &Values) -> Option<Columns> {
+    let ignore = match values.get("data.ignore") {
+        Some(Parsed::Texts(names)) => names.clone(),
+        _ => Vec::new(),
+    };
+    Some(Columns { target: values.text("data.target")?, ignore })
 }
 
 fn objective(values: &Values) -> Option<Objective> {

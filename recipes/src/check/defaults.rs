@@ -126,7 +126,7 @@ fn format(pattern: &str) -> &'static str {
     let lower = lower.strip_suffix(".gz").or_else(|| lower.strip_suffix(".zst")).unwrap_or(&lower);
     match lower.rsplit_once('.').map(|(_, extension)| extension) {
         Some("bin") => "tokens",
-        Some("csv") => "csv",
+        Some("csv" | "tsv") => "csv",
         Some("png" | "jpg" | "jpeg") => "images",
         Some("jsonl" | "ndjson") => "jsonl",
         Some("parquet") => "parquet",

@@ -2,13 +2,12 @@
 //!
 //! [`open`] turns the recipe's data section into two numbered lists of samples. Which sample is read when is not
 //! decided here: see [`dtrain_protocol::order`]. Files are read in place
-//! at the offset of a sample, so a data set may be larger than memory, and must not change while it is read; only
-//! tables (CSV, Parquet) and class labels are kept in memory.
+//! at the offset of a sample, so a data set may be larger than memory, and must not change while it is read. Tables (CSV,
+//! Parquet) are kept in memory, and in a file without a name where they are large; class labels are kept in memory.
 
 mod bpe;
 mod cache;
 mod corpus;
-mod csv_table;
 mod describe;
 mod download;
 mod error;
@@ -19,7 +18,6 @@ mod images;
 mod inputs;
 mod labelled;
 mod parquet_file;
-mod parquet_table;
 mod parquet_text;
 mod prefetch;
 mod prepared;
@@ -31,7 +29,7 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
-pub use describe::{CorpusFacts, FileFacts, corpus, files};
+pub use describe::{CorpusFacts, FileFacts, corpus, files, table_facts, unpacked_bytes};
 pub use download::{Fetched, downloaded};
 pub use error::DataError;
 pub use files::kind_of_file;
@@ -39,6 +37,7 @@ pub use inputs::{Inputs as Unlabelled, Origin};
 pub use labelled::{Fixed, labelled};
 pub use prefetch::Prefetch;
 pub use prepared::{Prepared, Work};
+pub use table::{ColumnFacts, ColumnKind, TableFacts};
 pub use tokenizer::TextTokenizer;
 
 use crate::comm::Progress;
@@ -46,6 +45,7 @@ use dtrain_protocol::{InputFile, Inputs, Preprocessing};
 use dtrain_recipes::{Data, DataFormat, Model, Reads};
 use prepared::Watch;
 use std::path::{Path, PathBuf};
+use table::Format;
 use tokenizer::Text;
 
 /// Training and validation samples.
@@ -60,6 +60,8 @@ pub struct DataSet {
     pub tokenizer: Option<TextTokenizer>,
     /// What rows become before the model reads them, and names of classes; `None` for tokens and IDX files.
     pub preprocessing: Option<Preprocessing>,
+    /// What is strange about it, in words.
+    pub warnings: Vec<String>,
 }
 
 /// A numbered list of samples, which any thread may read.
@@ -171,11 +173,11 @@ pub fn open_with(
         (DataFormat::Idx { labels, valid_labels }, Reads::Rows { .. }) => {
             idx::open(data, labels, valid_labels, root, model)
         }
-        (DataFormat::Csv { target }, Reads::Rows { .. }) => {
-            table::open(data, csv_table::read, target, root, model)
+        (DataFormat::Csv(columns), Reads::Rows { .. }) => {
+            table::open(data, (Format::Csv, columns), root, model, cache)
         }
-        (DataFormat::Parquet { target }, Reads::Rows { .. }) => {
-            table::open(data, parquet_table::read, target, root, model)
+        (DataFormat::Parquet(columns), Reads::Rows { .. }) => {
+            table::open(data, (Format::Parquet, columns), root, model, cache)
         }
         (DataFormat::Images { resize }, Reads::Rows { .. }) => images::open(data, *resize, root, model),
         (DataFormat::Text { .. } | DataFormat::Tokens { .. }, Reads::Rows { .. }) => Err(DataError::Unfit(

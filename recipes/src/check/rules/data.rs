@@ -29,6 +29,16 @@ impl Rules<'_> {
                 "write for example `target = \"class\"` below `[data]`",
             );
         }
+        let target = self.values.text("data.target");
+        if let Some(Parsed::Texts(ignored)) = self.values.get("data.ignore")
+            && target.is_some_and(|target| ignored.contains(&target))
+        {
+            self.wrong(
+                "`data.ignore` leaves out the column with the class, which `data.target` names".to_owned(),
+                &["data.ignore", "data.target"],
+                "remove it from the list",
+            );
+        }
         // The tokenizer of shards is known or it is not; nothing is made with it.
         let is_file = matches!(self.values.get("data.tokenizer"), Some(Parsed::Files(_)));
         let readers = ["text", "jsonl", "parquet", "tokens"];
@@ -40,6 +50,7 @@ impl Rules<'_> {
             ("data.separator", of_text),
             ("data.resize", &["images"]),
             ("data.target", &["csv", "parquet"]),
+            ("data.ignore", &["csv", "parquet"]),
             ("data.labels", &["idx"]),
             ("data.valid_labels", &["idx"]),
         ] {
@@ -62,7 +73,7 @@ impl Rules<'_> {
     /// Of Parquet files, a model reads either text or tables.
     fn columns(&mut self) {
         let (keys, owner, found): (&[&str], _, _) = if self.values.reads_tokens() {
-            (&["data.target"], "tables", "tokens, from a column of text")
+            (&["data.target", "data.ignore"], "tables", "tokens, from a column of text")
         } else {
             (&["data.tokenizer", "data.field", "data.separator"], "text", "rows of numbers")
         };
