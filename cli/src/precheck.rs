@@ -11,7 +11,7 @@ use dtrain_planner::{PlanError, precheck};
 use dtrain_recipes::{
     Checked, DataFormat, Devices, Documents, FilePattern, Launcher, Model, Problem, Tokenizer,
 };
-use dtrain_worker::data::{DataError, downloaded};
+use dtrain_worker::data::{DataError, downloaded, unpacked_bytes};
 use std::collections::BTreeSet;
 
 /// Most bytes of data that a check reads, and of text that it makes into tokens.
@@ -19,13 +19,17 @@ const MOST_BYTES: u64 = 256 << 20;
 const MOST_TEXT: u64 = 4 << 20;
 
 /// Looks at machine and data; `Err` lists what `run` would refuse, and of a study over several hosts what `tune` would. `Ok` lists
-/// what they may refuse on other hosts.
+/// what is strange about the data, and what they may refuse on other hosts.
 pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, Failure> {
     let checked = &loaded.checked;
     let recipe = &of_a_slot(&checked.recipe);
     let mut problems = Vec::new();
-    let samples = match is_cheap(loaded).then(|| rates::open(context, loaded)) {
-        Some(Ok(inputs)) => inputs.map(|inputs| inputs.train_samples),
+    let mut strange = Vec::new();
+    let samples = match is_cheap(context, loaded).then(|| rates::open_set(context, loaded)) {
+        Some(Ok(opened)) => opened.map(|opened| {
+            strange.clone_from(&opened.warnings);
+            opened.inputs().train_samples
+        }),
         Some(Err(error)) => {
             problems.push(of_data(checked, &error));
             None
@@ -42,7 +46,15 @@ pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, F
     if let Err(error) = precheck(recipe, host.as_ref(), samples) {
         problems.push(of_plan(checked, &error));
     }
-    if problems.is_empty() { Ok(of_other_hosts(checked)) } else { Err(problems.into()) }
+    if !problems.is_empty() {
+        return Err(problems.into());
+    }
+    let strange = strange.into_iter().map(|warning| {
+        let (fact, hint) = warning.split_once("; ").unwrap_or((warning.as_str(), ""));
+        let problem = placed(Problem::new(fact), checked, &["data.train"]);
+        if hint.is_empty() { problem } else { problem.hint(hint) }
+    });
+    Ok(strange.chain(of_other_hosts(checked)).collect())
 }
 
 /// Tells of files that a check does not read whole what their first bytes say; `None` where there are none on this host.
@@ -63,8 +75,9 @@ pub(crate) fn downloads(loaded: &Loaded) -> Option<String> {
     (!addresses.is_empty()).then(|| format!("{files} will be downloaded from {hosts}"))
 }
 
-/// Whether samples can be counted soon: nothing is downloaded or trained for it, and little is read.
-fn is_cheap(loaded: &Loaded) -> bool {
+/// Whether samples can be counted soon: nothing is downloaded or trained for it, and little is read. Says where more
+/// would come out of files than is read.
+fn is_cheap(context: &Context, loaded: &Loaded) -> bool {
     let Some(data) = &loaded.checked.recipe.data else { return false };
     let most = match &data.format {
         DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. } => return false,
@@ -79,9 +92,19 @@ fn is_cheap(loaded: &Loaded) -> bool {
     if downloads(loaded).is_some() {
         return false;
     }
-    let files = loaded.checked.files.iter().flat_map(|pattern| found(pattern, &loaded.folder));
-    let bytes = files.map(|file| file.metadata().map_or(0, |about| about.len()));
-    bytes.fold(0, u64::saturating_add) <= most
+    let mut left = most;
+    for file in loaded.checked.files.iter().flat_map(|pattern| found(pattern, &loaded.folder)) {
+        // A file that cannot be read is told when it is opened.
+        let Some(rest) = left.checked_sub(unpacked_bytes(&file, left).unwrap_or(0)) else {
+            let most = most >> 20;
+            context.out.say(&format!(
+                "the data was not opened: more than {most} MiB come out of it; `dtrain data` reads it"
+            ));
+            return false;
+        };
+        left = rest;
+    }
+    true
 }
 
 /// Hosts are not reached for a check; they are sent this program, though.

@@ -203,14 +203,15 @@ pub(crate) fn count(context: &Context, loaded: &Loaded) -> Result<Option<(u64, u
 }
 
 /// The data of a recipe; `None` for a command, which reads its own. Reads the data once: what cannot be trained on
-/// is reported before anything is measured.
+/// is reported before anything is measured. What is strange about it is said.
 pub(crate) fn inputs(context: &Context, loaded: &Loaded) -> Result<Option<Inputs>, Failure> {
-    open(context, loaded).map_err(|error| Failure::of(Exit::Usage, &error))
-}
-
-/// The same, with what is wrong with the data.
-pub(crate) fn open(context: &Context, loaded: &Loaded) -> Result<Option<Inputs>, DataError> {
-    Ok(open_set(context, loaded)?.map(|opened| opened.inputs()))
+    let Some(opened) = open_set(context, loaded).map_err(|error| Failure::of(Exit::Usage, &error))? else {
+        return Ok(None);
+    };
+    for warning in &opened.warnings {
+        context.out.say(&format!("{}: {warning}", context.out.paint.yellow("warning")));
+    }
+    Ok(Some(opened.inputs()))
 }
 
 /// The data of a recipe whose paths start from `folder`; `None` for a command, which reads its own.

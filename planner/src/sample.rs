@@ -110,6 +110,7 @@ pub(crate) fn recipe() -> Recipe {
             train: vec!["data/*.txt".into()],
             valid: Valid::Fraction(0.05),
             fraction: 1.0,
+            mix: None,
         }),
         params: BTreeMap::new(),
         ranges: BTreeMap::new(),

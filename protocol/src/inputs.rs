@@ -31,20 +31,51 @@ pub struct Inputs {
 pub struct Preprocessing {
     /// The columns of a table, in the order in which the model reads them; empty for images, whose pixels are divided by
     /// 255.
-    pub columns: Vec<ColumnScale>,
+    pub columns: Vec<Column>,
     /// The name of each class, in order; `None` where classes are numbers.
     pub classes: Option<Vec<String>>,
 }
 
-/// How a column of a table is standardised: `(value - mean) / deviation`.
+/// A column of a table and what a model reads of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct ColumnScale {
+pub struct Column {
     /// Its name.
     pub name: String,
-    /// Mean of the rows that were trained on.
-    pub mean: f64,
-    /// Standard deviation of these rows, or 1 where they are all the same.
-    pub deviation: f64,
+    /// How a cell becomes numbers.
+    #[serde(flatten)]
+    pub encoding: Encoding,
+}
+
+/// How a cell becomes numbers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Encoding {
+    /// One number for each of these texts: 1 for that of the cell, 0 for the others. A text that is not among them is 0
+    /// everywhere.
+    Category {
+        /// In alphabetical order; an empty text stands for an empty cell.
+        categories: Vec<String>,
+    },
+    /// `(value - mean) / deviation`; an empty cell is 0, which is the mean.
+    Number {
+        /// Mean of the rows that were trained on.
+        mean: f64,
+        /// Standard deviation of these rows, or 1 where they are all the same.
+        deviation: f64,
+        /// Whether the value is a date, as days since 1970-01-01 UTC.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        date: bool,
+    },
+}
+
+impl Encoding {
+    /// Numbers that a model reads of a cell.
+    pub fn width(&self) -> usize {
+        match self {
+            Self::Category { categories } => categories.len(),
+            Self::Number { .. } => 1,
+        }
+    }
 }
 
 impl Preprocessing {

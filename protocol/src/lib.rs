@@ -46,7 +46,7 @@ pub use event::{
 };
 pub use failure::Failure;
 pub use ids::{AttemptId, Rank, StepId, TrialId};
-pub use inputs::{ColumnScale, InputFile, Inputs, Preprocessing};
+pub use inputs::{Column, Encoding, InputFile, Inputs, Preprocessing};
 pub use layout::{Axis, Channel, Coord, Layout};
 pub use predict::{
     ClassScore, Classification, EvaluateRequest, Evaluated, Evaluation, PredictRequest, Predicted,

@@ -15,6 +15,10 @@ pub struct Data {
     pub valid: Valid,
     /// Fraction of the training data that is used, in (0, 1].
     pub fraction: f64,
+    /// The seed that mixes the rows of tables and IDX files before `valid` and `fraction` cut them; `None` for other
+    /// data, and in recipes of older programs, which cut the rows as they stand.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mix: Option<u64>,
 }
 
 /// How files are read.
@@ -50,16 +54,27 @@ pub enum DataFormat {
         /// Whether images of another size are made fit.
         resize: bool,
     },
-    /// Comma-separated values with a header row; every column but the target is a number.
-    Csv {
-        /// Name of the column with the class.
-        target: String,
-    },
-    /// Parquet tables; every column but the target is a number.
-    Parquet {
-        /// Name of the column with the class.
-        target: String,
-    },
+    /// Tables as text with a header row, their fields separated by commas, semicolons, tabs or vertical bars.
+    Csv(Columns),
+    /// Parquet tables.
+    Parquet(Columns),
+}
+
+/// What the columns of a table are.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Columns {
+    /// Name of the column with the class.
+    pub target: String,
+    /// Names of the columns that are left out.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ignore: Vec<String>,
+}
+
+impl Columns {
+    /// A table with this target, of which every other column is used.
+    pub fn of(target: &str) -> Self {
+        Self { target: target.to_owned(), ignore: Vec::new() }
+    }
 }
 
 words! {
@@ -149,7 +164,8 @@ impl Separator {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Valid {
-    /// This fraction of the training data, in (0, 1), cut off its end and never trained on.
+    /// This fraction of the training data, in (0, 1), never trained on: the end of text and tokens, and any rows of tables
+    /// and images.
     Fraction(f64),
     /// These files, glob patterns or URLs.
     Files(Vec<String>),

@@ -166,7 +166,7 @@ pub const KEYS: &[Key] = keys![
     "model.lora.layers", one_of::<AdaptedLayers>(), Default("\"all\"; with experts: \"attention\""), DECODER,
         "Linear layers of each block that have adapters";
     "model.inputs", Whole(1, 1_048_576), Required, MLP,
-        "Input columns; set here so that planning does not read data";
+        "Numbers of a row: one for each column of numbers or dates, one for each category of a column of text; `dtrain data` counts them";
     "model.hidden", Shape::Wholes(1, 1_048_576), Required, MLP, "Width of each hidden layer";
     "model.activation", one_of::<MlpActivation>(), Default("\"relu\""), MLP, "Non-linearity between layers";
     "model.channels", Whole(1, 4096), Required, CNN,
@@ -185,7 +185,7 @@ pub const KEYS: &[Key] = keys![
     "model.vocab", Whole(2, 16_777_216), Default("with context: that of the tokenizer; required for token shards and a tokenizer.json"), OWN,
         "Vocabulary size, where the network reads tokens";
     "model.inputs", Whole(1, 1_048_576), Optional("the network reads tokens"), OWN,
-        "Input columns, where the network reads rows";
+        "Numbers of a row, where the network reads rows; `dtrain data` counts them";
     "model.classes", Whole(2, 1_048_576), Optional("the network reads tokens"), OWN,
         "Number of classes, where the network reads rows";
     "model.argv", Shape::Texts, Required, COMMAND, "Program and arguments; `{params.lr}` stands for the value of a key, and no shell is involved";
@@ -204,7 +204,7 @@ pub const KEYS: &[Key] = keys![
     "data.valid", Shape::Valid, Default("\"5%\""), OURS,
         "Share of the training data held out for validation, or files or URLs";
     "data.format", one_of::<DataKind>(),
-        Default("by the first training file: .bin tokens, .csv csv, .jsonl, .ndjson or .json jsonl, .parquet parquet, -ubyte or .idx idx, .png, .jpg or .jpeg images, otherwise text"), OURS,
+        Default("by the first training file: .bin tokens, .csv or .tsv csv, .jsonl, .ndjson or .json jsonl, .parquet parquet, -ubyte or .idx idx, .png, .jpg or .jpeg images, otherwise text"), OURS,
         "How files are read; of text, jsonl, csv and idx also compressed ones (.gz, .zst)";
     "data.tokenizer", Shape::Tokenizer, Default("text, jsonl and parquet: \"bytes\""), OF_TEXT, "How text becomes tokens";
     "data.field", Shape::Text, Default("jsonl and parquet: \"text\""), OF_TEXT,
@@ -216,6 +216,8 @@ pub const KEYS: &[Key] = keys![
     "data.valid_labels", Shape::Files, Optional("required when valid names idx files"), OF_CLASSES,
         "Label files or URLs, one for each file of valid";
     "data.target", Shape::Text, Optional("required for csv and parquet"), OF_CLASSES, "Name of the column with the class";
+    "data.ignore", Shape::Texts, Optional("csv and parquet: every column but the target is used"), OF_CLASSES,
+        "Names of columns that are left out, such as an id";
     "data.resize", Shape::Flag, Default("images: false"), OF_CLASSES,
         "Whether images of another size are resized to height and width";
     "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";

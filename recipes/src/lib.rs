@@ -37,7 +37,7 @@ pub mod words;
 
 pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
 pub use cluster::{Cluster, Devices, Host, Launcher, Slurm, Transport};
-pub use data::{Data, DataFormat, DataKind, Documents, Separator, Tokenizer, Valid};
+pub use data::{Columns, Data, DataFormat, DataKind, Documents, Separator, Tokenizer, Valid};
 pub use decoder::{
     AdaptedLayers, Decoder, DenseLayers, Experts, Latent, Lora, NORM_EPSILON, ROTARY_BASE, Window,
 };

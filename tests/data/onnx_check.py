@@ -10,6 +10,7 @@ Needs onnx, onnxruntime and numpy, which `tests/run interop` installs.
 """
 
 import csv
+import datetime
 import json
 import sys
 
@@ -18,14 +19,38 @@ import onnx
 import onnxruntime
 
 
+def days(text):
+    time = datetime.datetime.fromisoformat(text)
+    time = time if time.tzinfo else time.replace(tzinfo=datetime.timezone.utc)
+    return time.timestamp() / 86400
+
+
+def inputs(row, columns, separator):
+    """What the model reads of a row of a table, as docs/using-models.md says."""
+    numbers = []
+    for column in columns:
+        cell = row[column["name"]].strip()
+        if "categories" in column:
+            numbers += [float(cell == category) for category in column["categories"]]
+        elif not cell:
+            numbers.append(0.0)
+        else:
+            cell = cell if separator == "," else cell.replace(",", ".")
+            value = days(cell) if column.get("date") else float(cell)
+            numbers.append((value - column["mean"]) / column["deviation"])
+    return numbers
+
+
 def samples(path, target, preprocessing):
     """What the model reads, one row for each sample."""
     if path.endswith(".csv"):
-        with open(path, newline="") as file:
-            rows = list(csv.DictReader(file))
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            separator = ";" if ";" in file.readline() else ","
+            file.seek(0)
+            rows = list(csv.DictReader(file, delimiter=separator))
         columns = preprocessing["columns"]
-        assert [name for name in rows[0] if name != target] == [column["name"] for column in columns]
-        values = [[(float(row[c["name"]]) - c["mean"]) / c["deviation"] for c in columns] for row in rows]
+        assert target not in [column["name"] for column in columns]
+        values = [inputs(row, columns, separator) for row in rows]
         return numpy.array(values, dtype=numpy.float32)
     with open(path, "rb") as file:
         head = file.read(4)
@@ -39,12 +64,12 @@ def main(model, data, target, predictions):
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     metadata = session.get_modelmeta().custom_metadata_map
     names = json.loads(metadata["classes"]) if "classes" in metadata else None
-    inputs = samples(data, target, json.loads(metadata["preprocessing"]))
+    values = samples(data, target, json.loads(metadata["preprocessing"]))
     (wanted,) = session.get_inputs()
     assert wanted.name == "input" and isinstance(wanted.shape[0], str), (wanted.name, wanted.shape)
-    inputs = inputs.reshape(-1, *wanted.shape[1:])
-    (found,) = session.run(["logits"], {"input": inputs})
-    alone = session.run(["logits"], {"input": inputs[:1]})[0]
+    values = values.reshape(-1, *wanted.shape[1:])
+    (found,) = session.run(["logits"], {"input": values})
+    alone = session.run(["logits"], {"input": values[:1]})[0]
     assert numpy.allclose(alone, found[:1], atol=1e-5), "a batch of one gives the same"
     with open(predictions) as file:
         lines = [json.loads(line) for line in file]

@@ -55,6 +55,7 @@ mod special_files;
 mod ssh;
 mod store;
 mod studies;
+mod tables;
 mod targets;
 mod test_runner;
 mod tidy;

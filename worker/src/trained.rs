@@ -55,8 +55,10 @@ pub fn predict(request: &PredictRequest, more: &mut dyn FnMut(Vec<Prediction>)) 
     let (reader, stage) = open(&trained.model, &trained.checkpoint, trained.threads)?;
     let preprocessing = preprocessing(&reader, trained)?;
     let root = working_directory()?;
-    let inputs = Unlabelled::open(&trained.data, &preprocessing, &trained.model, &request.inputs, &root)
-        .map_err(wrong)?;
+    let cache = session::cache(trained.checkpoint.parent().unwrap_or(&trained.checkpoint));
+    let inputs =
+        Unlabelled::open(&trained.data, &preprocessing, &trained.model, &request.inputs, (&root, &cache))
+            .map_err(wrong)?;
     let mut begin = 0;
     while begin < inputs.len() {
         let end = inputs.len().min(begin + ROWS);

@@ -74,6 +74,6 @@ struct Report {
     digest: Option<String>,
     /// What `run` refuses.
     problems: Vec<ProblemJson>,
-    /// What `run` may refuse on other hosts.
+    /// What is strange about the data, and what `run` may refuse on other hosts.
     warnings: Vec<ProblemJson>,
 }

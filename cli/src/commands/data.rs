@@ -8,8 +8,11 @@ use crate::output::word;
 use crate::rates;
 use crate::render::number::{counted, whole};
 use dtrain_recipes::{DataFormat, Documents, Reads};
-use dtrain_worker::data::{self, CorpusFacts, DataError};
+use dtrain_worker::data::{self, ColumnFacts, ColumnKind, CorpusFacts, DataError};
 use serde::Serialize;
+
+/// Categories of a column that a person is shown.
+const CATEGORIES: usize = 8;
 
 /// Shows what is in the data of a recipe.
 pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
@@ -27,8 +30,15 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
     let files = data::files(read, &loaded.folder).map_err(wrong)?;
     let corpus = data::corpus(read, &loaded.folder, args.samples).map_err(wrong)?;
     let is_text = matches!(read.format, DataFormat::Text { .. });
-    let opened =
-        if args.prepare || !is_text { rates::open_set(context, &loaded).map_err(wrong)? } else { None };
+    let table = data::table_facts(read, &loaded.folder).map_err(wrong)?;
+    let inputs = match recipe.model.reads() {
+        Some(Reads::Rows { inputs, .. }) => Some(u64::from(inputs)),
+        Some(Reads::Tokens { .. }) | None => None,
+    };
+    // A recipe that does not fit the table yet is no reason not to show the table.
+    let unfit = table.as_ref().map(|table| table.inputs).filter(|found| Some(*found) != inputs);
+    let is_opened = unfit.is_none() && (args.prepare || !is_text);
+    let opened = if is_opened { rates::open_set(context, &loaded).map_err(wrong)? } else { None };
     if opened.is_none() {
         rates::tell_notes(context, read, &loaded.folder).map_err(wrong)?;
     }
@@ -54,12 +64,30 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
         tokens: samples.zip(context_length).map(|((train, valid), length)| (train + valid) * length),
         classes,
         class_names: preprocessing.classes,
+        separator: table.as_ref().and_then(|table| table.separator),
+        inputs: table.as_ref().map(|table| table.inputs),
+        columns: table.iter().flat_map(|table| &table.columns).map(ColumnJson::of).collect(),
+        warnings: match &opened {
+            Some(opened) => opened.warnings.clone(),
+            None => table.map(|table| table.warnings).unwrap_or_default(),
+        },
         samples: corpus.map(|facts| facts.samples).unwrap_or_default(),
     };
     if context.out.json {
         context.out.json("data", &report)?;
     } else {
         context.out.data(&page(&report))?;
+    }
+    let paint = context.out.paint;
+    for warning in &report.warnings {
+        context.out.say(&format!("{}: {warning}", paint.yellow("warning")));
+    }
+    if let Some(found) = unfit {
+        let was = inputs.unwrap_or_default();
+        let warning = paint.yellow("warning");
+        context
+            .out
+            .say(&format!("{warning}: `model.inputs` is {was}; set it to {found} to train on this table"));
     }
     if is_text && !args.prepare {
         context.out.next(&format!("dtrain data {} --prepare", word(&args.recipe.recipe)));
@@ -105,6 +133,15 @@ fn page(report: &Report) -> String {
     if let Some(tokens) = report.tokens {
         line("tokens", whole(tokens));
     }
+    if let Some(separator) = report.separator {
+        line("separator", separator.to_owned());
+    }
+    if let Some(inputs) = report.inputs {
+        line("inputs", whole(inputs));
+    }
+    for column in &report.columns {
+        line(&format!("column {}", column.name), column.words());
+    }
     for (class, count) in report.classes.iter().flatten().enumerate() {
         let name = report.class_names.as_ref().and_then(|names| names.get(class));
         line(&format!("class {}", name.cloned().unwrap_or_else(|| class.to_string())), whole(*count));
@@ -147,9 +184,66 @@ struct Report {
     /// The names of the classes, in the same order, where they have names.
     #[serde(skip_serializing_if = "Option::is_none")]
     class_names: Option<Vec<String>>,
+    /// What separates the fields of a table, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    separator: Option<&'static str>,
+    /// Numbers that a model reads of a row of a table.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    inputs: Option<u64>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    columns: Vec<ColumnJson>,
+    /// What is strange about the data.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    warnings: Vec<String>,
     /// The beginnings of documents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     samples: Vec<String>,
+}
+
+/// A column of a table.
+#[derive(Serialize)]
+struct ColumnJson {
+    name: String,
+    /// number, date, category, class or ignored.
+    kind: &'static str,
+    /// In alphabetical order; an empty text stands for empty cells.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    categories: Option<Vec<String>>,
+    /// Cells without a value.
+    empty: u64,
+}
+
+impl ColumnJson {
+    fn of(column: &ColumnFacts) -> Self {
+        let (kind, categories) = match &column.kind {
+            ColumnKind::Number => ("number", None),
+            ColumnKind::Date => ("date", None),
+            ColumnKind::Category(categories) => ("category", Some(categories.clone())),
+            ColumnKind::Class => ("class", None),
+            ColumnKind::Ignored => ("ignored", None),
+        };
+        Self { name: column.name.clone(), kind, categories, empty: column.empty }
+    }
+
+    /// What it has, for a person.
+    fn words(&self) -> String {
+        let mut words = match (self.kind, &self.categories) {
+            (_, Some(categories)) => {
+                let name = |name: &String| if name.is_empty() { "(empty)".to_owned() } else { name.clone() };
+                let some: Vec<String> = categories.iter().take(CATEGORIES).map(name).collect();
+                let more = if categories.len() > CATEGORIES { ", …" } else { "" };
+                format!("category, one of {}: {}{more}", categories.len(), some.join(", "))
+            }
+            ("date", None) => "date, as days since 1970-01-01".to_owned(),
+            (kind, None) => kind.to_owned(),
+        };
+        if self.empty > 0 {
+            let filled =
+                if self.categories.is_some() { "a category of their own" } else { "filled with the mean" };
+            words += &format!("; {} empty, {filled}", whole(self.empty));
+        }
+        words
+    }
 }
 
 #[derive(Serialize)]
@@ -178,6 +272,18 @@ mod tests {
             tokens: Some(80),
             classes: Some(vec![4, 6]),
             class_names: None,
+            separator: None,
+            inputs: Some(3),
+            columns: vec![
+                ColumnJson { name: "age".into(), kind: "number", categories: None, empty: 2 },
+                ColumnJson {
+                    name: "city".into(),
+                    kind: "category",
+                    categories: Some(vec![String::new(), "Rome".into()]),
+                    empty: 1,
+                },
+            ],
+            warnings: Vec::new(),
             samples: vec!["a \"b\"\n".into()],
         };
         let found = page(&report);
@@ -187,6 +293,9 @@ mod tests {
             "in both      2 to validate on are also trained on",
             "class 1      6",
             "document 1   \"a \\\"b\\\"\\n\"",
+            "inputs       3",
+            "column age   number; 2 empty, filled with the mean",
+            "column city  category, one of 2: (empty), Rome; 1 empty, a category of their own",
         ] {
             assert!(found.lines().any(|found| found == line), "`{line}` in:\n{found}");
         }

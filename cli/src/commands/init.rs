@@ -263,14 +263,14 @@ seed = 1
             r#"
 [model]
 kind = "mlp"
-inputs = 4                # columns of the table without the target
+inputs = 4                # numbers of a row; `dtrain data` counts them
 hidden = [64, 64]
 classes = 3
 
 [data]
 format = "csv"
 train = {data:?}
-target = "class"          # the column with the class
+target = "class"          # the column with the class; ignore = ["id"] leaves columns out
 valid = "20%"
 
 [objective]

@@ -6,7 +6,7 @@ use super::hosts::Named;
 use super::parsed::{Param, Parsed};
 use super::values::Values;
 use crate::cluster::{Cluster, Launcher, Slurm};
-use crate::data::{Data, DataFormat, DataKind, Documents, Separator, Tokenizer, Valid};
+use crate::data::{Columns, Data, DataFormat, DataKind, Documents, Separator, Tokenizer, Valid};
 use crate::keys::Kind;
 use crate::objective::{Metric, Objective, Stop};
 use crate::params::{ParamRange, ParamValue, settle};
@@ -62,9 +62,9 @@ fn data(values: &Values) -> Option<Data> {
         DataKind::Parquet if values.reads_tokens() => {
             text(values, Documents::Parquet(values.text("data.field")?))?
         }
-        DataKind::Parquet => DataFormat::Parquet { target: values.text("data.target")? },
+        DataKind::Parquet => DataFormat::Parquet(columns(values)?),
         DataKind::Tokens => DataFormat::Tokens { tokenizer: values.patterns("data.tokenizer").pop() },
-        DataKind::Csv => DataFormat::Csv { target: values.text("data.target")? },
+        DataKind::Csv => DataFormat::Csv(columns(values)?),
         DataKind::Idx => DataFormat::Idx {
             labels: values.patterns("data.labels"),
             valid_labels: values.patterns("data.valid_labels"),
@@ -75,7 +75,9 @@ fn data(values: &Values) -> Option<Data> {
         Parsed::Files(_) => Valid::Files(values.patterns("data.valid")),
         share => Valid::Fraction(share.real()?),
     };
+    let is_mixed = matches!(format, DataFormat::Csv(_) | DataFormat::Parquet(_) | DataFormat::Idx { .. });
     Some(Data {
+        mix: if is_mixed { Some(values.whole("train.seed")?) } else { None },
         format,
         train: values.patterns("data.train"),
         valid,
@@ -95,6 +97,14 @@ fn text(values: &Values, documents: Documents) -> Option<DataFormat> {
         text => Separator::Text(text.text()?.to_owned()),
     };
     Some(DataFormat::Text { tokenizer, documents, separator })
+}
+
+fn columns(values: &Values) -> Option<Columns> {
+    let ignore = match values.get("data.ignore") {
+        Some(names) => names.texts()?,
+        None => Vec::new(),
+    };
+    Some(Columns { target: values.text("data.target")?, ignore })
 }
 
 fn objective(values: &Values) -> Option<Objective> {

@@ -138,7 +138,7 @@ fn format(pattern: &str) -> DataKind {
     let lower = lower.strip_suffix(".gz").or_else(|| lower.strip_suffix(".zst")).unwrap_or(&lower);
     match lower.rsplit_once('.').map(|(_, extension)| extension) {
         Some("bin") => DataKind::Tokens,
-        Some("csv") => DataKind::Csv,
+        Some("csv" | "tsv") => DataKind::Csv,
         Some("png" | "jpg" | "jpeg") => DataKind::Images,
         Some("jsonl" | "ndjson" | "json") => DataKind::Jsonl,
         Some("parquet") => DataKind::Parquet,

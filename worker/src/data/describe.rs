@@ -3,9 +3,12 @@
 use super::apart::apart;
 use super::corpus::Corpus;
 use super::files::{self, DataFile, Found};
+use super::parquet_file::ParquetFile;
+use super::table::{self, Format, TableFacts};
 use super::{Batch, DataError, DataSet};
 use dtrain_recipes::{Data, DataFormat, Valid};
 use std::collections::HashSet;
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -61,6 +64,20 @@ fn opened(data: &Data, root: &Path) -> Result<[Vec<Arc<DataFile>>; 2], DataError
     Ok([files::find(&data.train, root)?, valid])
 }
 
+/// Bytes that come out of a file, where they are at most `most`, otherwise more than that: what it has decompressed, and of
+/// a Parquet file at least eight for each value. No more is read than that takes.
+pub fn unpacked_bytes(path: &Path, most: u64) -> Result<u64, DataError> {
+    let file = Arc::new(DataFile::open(path, Path::new(""))?);
+    if file.read_up_to(0, 4)? == b"PAR1" {
+        return Ok(ParquetFile::open(&file)?.unpacked_bytes());
+    }
+    if !file.is_compressed() {
+        return Ok(file.bytes);
+    }
+    let mut contents = file.reader()?.take(most.saturating_add(1));
+    std::io::copy(&mut contents, &mut std::io::sink()).map_err(|error| file.unreadable(error))
+}
+
 /// Reads all of a corpus of text once, and keeps the beginnings of `samples` documents; `None` for other data.
 pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusFacts>, DataError> {
     let DataFormat::Text { documents, .. } = &data.format else { return Ok(None) };
@@ -100,6 +117,19 @@ pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusF
         }
     }
     Ok(Some(facts))
+}
+
+/// Reads all of the training table once and tells what is in its columns; `None` for other data.
+pub fn table_facts(data: &Data, root: &Path) -> Result<Option<TableFacts>, DataError> {
+    let facts = |format, columns| table::facts(&data.train, (format, columns), root).map(Some);
+    match &data.format {
+        DataFormat::Csv(columns) => facts(Format::Csv, columns),
+        DataFormat::Parquet(columns) => facts(Format::Parquet, columns),
+        DataFormat::Text { .. }
+        | DataFormat::Tokens { .. }
+        | DataFormat::Idx { .. }
+        | DataFormat::Images { .. } => Ok(None),
+    }
 }
 
 impl DataSet {

@@ -3,7 +3,7 @@
 //! `[0, 0, type, dimensions][u32 length of each dimension, big-endian][data]`, type 8 being unsigned bytes.
 
 use super::files::{self, DataFile};
-use super::{Batch, DataError, DataSet, Source, row_shape, split};
+use super::{Batch, DataError, DataSet, Source, row_shape, split::Split};
 use dtrain_recipes::{Data, Model, Valid};
 use std::path::Path;
 use std::sync::Arc;
@@ -37,11 +37,21 @@ pub(super) fn open(
         Valid::Fraction(fraction) => (None, Some(*fraction)),
         Valid::Files(patterns) => (Some(Images::open(patterns, valid_labels, root, model, &mut all)?), None),
     };
-    let (train, valid) = split::cut(Arc::new(train), valid, fraction, data.fraction)?;
-    Ok(DataSet { train, valid, files: files::recorded(&all)?, tokenizer: None, preprocessing: None })
+    let split = Split::of(train.len(), fraction, data.fraction, data.mix)?;
+    let warnings =
+        split.one_sided(&train.classes(), valid.as_ref().map(Images::classes).as_deref(), |class| {
+            class.to_string()
+        });
+    let (train, valid) = split.cut(Arc::new(train), valid);
+    let files = files::recorded(&all)?;
+    Ok(DataSet { train, valid, files, tokenizer: None, preprocessing: None, warnings })
 }
 
 impl Images {
+    fn classes(&self) -> Vec<u32> {
+        self.parts.iter().flat_map(|part| part.labels.iter().copied().map(u32::from)).collect()
+    }
+
     pub(super) fn open(
         images: &[String],
         labels: &[String],

@@ -5,7 +5,7 @@
 //! say in their EXIF data. Decoded images are kept in memory where all
 //! of them take little; otherwise each is decoded when it is read.
 
-use super::{Batch, DataError, DataSet, Source, files, jpeg, row_shape, split};
+use super::{Batch, DataError, DataSet, Source, files, jpeg, row_shape, split::Split};
 use dtrain_protocol::{InputFile, Preprocessing};
 use dtrain_recipes::{Data, Model, Valid};
 use image::imageops::FilterType;
@@ -69,9 +69,12 @@ pub(super) fn open(data: &Data, resize: bool, root: &Path, model: &Model) -> Res
             (Some(Images::open(files::paths(patterns, root)?, root, &names, shape, &mut all)?), None)
         }
     };
-    let (train, valid) = split::cut(Arc::new(train), valid, fraction, data.fraction)?;
+    let split = Split::of(train.len(), fraction, data.fraction, data.mix)?;
     let preprocessing = Preprocessing { columns: Vec::new(), classes: Some(names) };
-    Ok(DataSet { train, valid, files: all, tokenizer: None, preprocessing: Some(preprocessing) })
+    let classes = (train.classes(), valid.as_ref().map(Images::classes));
+    let warnings = split.one_sided(&classes.0, classes.1.as_deref(), |class| preprocessing.class(class));
+    let (train, valid) = split.cut(Arc::new(train), valid);
+    Ok(DataSet { train, valid, files: all, tokenizer: None, preprocessing: Some(preprocessing), warnings })
 }
 
 /// The name of the folder that an image lies in.
@@ -96,6 +99,10 @@ impl Shape {
 }
 
 impl Images {
+    fn classes(&self) -> Vec<u32> {
+        self.samples.iter().map(|sample| sample.class).collect()
+    }
+
     pub(super) fn open(
         paths: Vec<PathBuf>,
         root: &Path,

@@ -3,11 +3,11 @@
 use super::files::{self, DataFile};
 use super::images::{Sample, Shape};
 use super::prepared::Watch;
-use super::table::{self, ReadFile};
-use super::{DataError, csv_table, download, idx, parquet_table, row_shape};
+use super::table::{self, Format, Table};
+use super::{DataError, download, idx, row_shape};
 use crate::comm::Progress;
 use dtrain_protocol::Preprocessing;
-use dtrain_recipes::{Data, DataFormat, Model};
+use dtrain_recipes::{Columns, Data, DataFormat, Model};
 use rayon::prelude::*;
 use std::ops::Range;
 use std::path::Path;
@@ -23,12 +23,20 @@ pub struct Inputs {
 
 /// The samples of one file.
 enum Part {
-    /// Standardised, `[rows, width]`.
-    Table { file: String, values: Vec<f32> },
+    Table {
+        file: String,
+        table: Table,
+    },
     /// Images from byte `begin` on.
-    Idx { file: Arc<DataFile>, begin: u64 },
+    Idx {
+        file: Arc<DataFile>,
+        begin: u64,
+    },
     /// One image.
-    Image { file: Sample, shape: Shape },
+    Image {
+        file: Sample,
+        shape: Shape,
+    },
 }
 
 /// Where a sample is.
@@ -42,7 +50,8 @@ pub struct Origin {
 
 impl Inputs {
     /// Finds the samples of the files that `patterns` name, which start from `root`; those of URLs are downloaded. They are
-    /// read as samples of `data` are: columns are standardised as `preprocessing` says, pixels divided by 255.
+    /// read as samples of `data` are: columns are standardised as `preprocessing` says, pixels divided by 255. A large table
+    /// is kept below `cache` while it is used.
     ///
     /// `Err` when there is no such file, or when a file has not what the model reads.
     pub fn open(
@@ -50,7 +59,7 @@ impl Inputs {
         preprocessing: &Preprocessing,
         model: &Model,
         patterns: &[String],
-        root: &Path,
+        (root, cache): (&Path, &Path),
     ) -> Result<Self, DataError> {
         let (width, _) = row_shape(model)
             .ok_or_else(|| DataError::Unfit("only an mlp or a cnn classifies rows and images".into()))?;
@@ -61,14 +70,14 @@ impl Inputs {
         for found in files::found(patterns, root)? {
             let file = Arc::new(found.open()?);
             let path = &found.path;
-            let of_table = |read: ReadFile, target: &str| {
-                let values = table::unlabelled(&file, read, target, &preprocessing.columns)?;
-                let rows = values.len() / width;
-                Ok((Part::Table { file: file.name.clone(), values }, rows as u64))
+            let of_table = |format: Format, columns: &Columns| {
+                let table = table::unlabelled(&file, (format, columns), &preprocessing.columns, cache)?;
+                let rows = table.count();
+                Ok((Part::Table { file: file.name.clone(), table }, rows))
             };
             let (part, samples) = match &data.format {
-                DataFormat::Csv { target } => of_table(csv_table::read, target)?,
-                DataFormat::Parquet { target } => of_table(parquet_table::read, target)?,
+                DataFormat::Csv(columns) => of_table(Format::Csv, columns)?,
+                DataFormat::Parquet(columns) => of_table(Format::Parquet, columns)?,
                 DataFormat::Idx { .. } => of_image(&file, path, model, Shape::of(model, false)?)?,
                 DataFormat::Images { resize } => of_image(&file, path, model, Shape::of(model, *resize)?)?,
                 DataFormat::Text { .. } | DataFormat::Tokens { .. } => {
@@ -108,12 +117,11 @@ impl Inputs {
     fn sample(&self, index: u64) -> Result<(Origin, Vec<f32>), DataError> {
         let which = self.ends.partition_point(|end| *end <= index);
         let inside = index - if which == 0 { 0 } else { self.ends[which - 1] };
-        let row = usize::try_from(inside).expect("rows lie in memory");
         let scaled = |pixels: &[u8]| pixels.iter().map(|pixel| f32::from(*pixel) / 255.0).collect();
         match &self.parts[which] {
-            Part::Table { file, values } => {
+            Part::Table { file, table } => {
                 let origin = Origin { file: file.clone(), row: Some(inside + 1) };
-                Ok((origin, values[row * self.width..][..self.width].to_vec()))
+                Ok((origin, table.rows(&[inside])?.0))
             }
             Part::Idx { file, begin } => {
                 let mut pixels = vec![0; self.width];

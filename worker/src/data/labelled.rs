@@ -2,11 +2,11 @@
 
 use super::images::{Images, Shape};
 use super::prepared::Watch;
-use super::table::{self, ReadFile};
-use super::{DataError, Source, csv_table, download, files, idx, open_apart, parquet_table, row_shape};
+use super::table::{self, Format};
+use super::{DataError, Source, download, files, idx, open_apart, row_shape};
 use crate::comm::Progress;
 use dtrain_protocol::Preprocessing;
-use dtrain_recipes::{Data, DataFormat, Model, Tokenizer, Valid};
+use dtrain_recipes::{Columns, Data, DataFormat, Model, Tokenizer, Valid};
 use std::path::Path;
 
 /// What was fixed when a model was trained.
@@ -37,14 +37,14 @@ pub fn labelled(
     }
     let watch = Watch { progress: &Progress::default(), tell: &|_| () };
     download::all(files.iter().chain(labels).map(String::as_str), &watch)?;
-    let of_table = |read: ReadFile, target: &str| {
+    let of_table = |format: Format, columns: &Columns| {
         let (_, classes) = row_shape(model).expect("data and model of a trained checkpoint fit");
-        let table = table::labelled(files, (read, target), root, preprocessing, classes)?;
+        let table = table::labelled(files, (format, columns), (root, cache), preprocessing, classes)?;
         Ok(Box::new(table) as Box<dyn Source>)
     };
     match &data.format {
-        DataFormat::Csv { target } => of_table(csv_table::read, target),
-        DataFormat::Parquet { target } => of_table(parquet_table::read, target),
+        DataFormat::Csv(columns) => of_table(Format::Csv, columns),
+        DataFormat::Parquet(columns) => of_table(Format::Parquet, columns),
         DataFormat::Images { resize } => {
             let names = preprocessing.classes.as_deref().unwrap_or_default();
             let shape = Shape::of(model, *resize)?;

@@ -2,15 +2,14 @@
 //!
 //! [`open`] turns the recipe's data section into two numbered lists of samples. Which sample is read when is not
 //! decided here: see [`dtrain_protocol::order`]. Files are read in place
-//! at the offset of a sample, so a data set may be larger than memory, and must not change while it is read; only
-//! tables (CSV, Parquet) and class labels are kept in memory.
+//! at the offset of a sample, so a data set may be larger than memory, and must not change while it is read. Tables (CSV,
+//! Parquet) are kept in memory, and in a file without a name where they are large; class labels are kept in memory.
 
 mod apart;
 mod bpe;
 mod cache;
 mod contents;
 mod corpus;
-mod csv_table;
 mod describe;
 mod download;
 mod error;
@@ -27,7 +26,6 @@ mod notes;
 mod overlap;
 mod parquet_file;
 mod parquet_pages;
-mod parquet_table;
 mod parquet_text;
 mod prefetch;
 mod prepared;
@@ -39,7 +37,7 @@ mod tokens;
 #[cfg(test)]
 mod tests;
 
-pub use describe::{CorpusFacts, FileFacts, corpus, files};
+pub use describe::{CorpusFacts, FileFacts, corpus, files, table_facts, unpacked_bytes};
 pub use download::{Fetched, downloaded};
 pub use error::DataError;
 pub use files::{kind_of_file, matching};
@@ -48,6 +46,7 @@ pub use labelled::{Fixed, labelled};
 pub use notes::notes;
 pub use prefetch::Prefetch;
 pub use prepared::{Prepared, Work};
+pub use table::{ColumnFacts, ColumnKind, TableFacts};
 pub use tokenizer::TextTokenizer;
 
 use crate::comm::Progress;
@@ -56,6 +55,7 @@ use dtrain_recipes::{Data, DataFormat, Model, Reads};
 use prepared::Watch;
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
+use table::Format;
 use tokenizer::Text;
 
 /// Training and validation samples.
@@ -70,6 +70,8 @@ pub struct DataSet {
     pub tokenizer: Option<TextTokenizer>,
     /// What rows become before the model reads them, and names of classes; `None` for tokens and IDX files.
     pub preprocessing: Option<Preprocessing>,
+    /// What is strange about it, in words.
+    pub warnings: Vec<String>,
 }
 
 /// A numbered list of samples, which any thread may read.
@@ -195,11 +197,11 @@ fn open_apart(
         (DataFormat::Idx { labels, valid_labels }, Reads::Rows { .. }) => {
             idx::open(data, labels, valid_labels, root, model)
         }
-        (DataFormat::Csv { target }, Reads::Rows { .. }) => {
-            table::open(data, csv_table::read, target, root, model)
+        (DataFormat::Csv(columns), Reads::Rows { .. }) => {
+            table::open(data, (Format::Csv, columns), root, model, cache)
         }
-        (DataFormat::Parquet { target }, Reads::Rows { .. }) => {
-            table::open(data, parquet_table::read, target, root, model)
+        (DataFormat::Parquet(columns), Reads::Rows { .. }) => {
+            table::open(data, (Format::Parquet, columns), root, model, cache)
         }
         (DataFormat::Images { resize }, Reads::Rows { .. }) => images::open(data, *resize, root, model),
         (DataFormat::Text { .. } | DataFormat::Tokens { .. }, Reads::Rows { .. }) => Err(DataError::Unfit(

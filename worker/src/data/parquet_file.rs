@@ -6,7 +6,7 @@ use super::files::DataFile;
 use super::table::Place;
 use super::{DataError, parquet_pages};
 use bytes::Bytes;
-use parquet::basic::{ConvertedType, LogicalType, Type};
+use parquet::basic::{ConvertedType, LogicalType, TimeUnit, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use parquet::data_type::DataType;
 use parquet::errors::ParquetError;
@@ -26,6 +26,21 @@ pub(super) struct ParquetFile {
 pub(super) struct Chunk {
     pub(super) group: usize,
     pub(super) column: usize,
+}
+
+/// What the cells of a column are in a table.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum CellType {
+    /// Numbers, or true and false.
+    Signed,
+    /// Integers without a sign.
+    Unsigned,
+    /// Days since 1970-01-01, or this many parts of a day.
+    Date {
+        /// Parts of a day.
+        per_day: f64,
+    },
+    Text,
 }
 
 impl ParquetFile {
@@ -80,37 +95,62 @@ impl ParquetFile {
             && descriptor.converted_type() != ConvertedType::DECIMAL
     }
 
-    /// Whether a column has numbers, or true and false. Decimals, dates and times are none.
-    pub(super) fn is_number(&self, column: usize) -> bool {
+    /// What the cells of a column are in a table; `None` for decimals, times of the day, lists and other types.
+    pub(super) fn cell_type(&self, column: usize) -> Option<CellType> {
         let descriptor = self.descriptor(column);
-        let is_plain = match descriptor.physical_type() {
-            Type::BOOLEAN | Type::INT32 | Type::INT64 | Type::FLOAT | Type::DOUBLE => true,
-            Type::INT96 | Type::BYTE_ARRAY | Type::FIXED_LEN_BYTE_ARRAY => false,
-        };
-        let is_integer_or_plain = match descriptor.logical_type_ref() {
-            Some(logical) => matches!(logical, LogicalType::Integer(_)),
-            None => matches!(
-                descriptor.converted_type(),
-                ConvertedType::NONE
-                    | ConvertedType::INT_8
-                    | ConvertedType::INT_16
-                    | ConvertedType::INT_32
-                    | ConvertedType::INT_64
-                    | ConvertedType::UINT_8
-                    | ConvertedType::UINT_16
-                    | ConvertedType::UINT_32
-                    | ConvertedType::UINT_64
-            ),
-        };
-        is_plain && is_integer_or_plain && descriptor.max_rep_level() == 0
+        if descriptor.max_rep_level() > 0 {
+            return None;
+        }
+        let date = |per_day: f64| Some(CellType::Date { per_day });
+        match (descriptor.physical_type(), descriptor.converted_type(), descriptor.logical_type_ref()) {
+            (Type::BYTE_ARRAY, ConvertedType::DECIMAL, _) => None,
+            (Type::BYTE_ARRAY, ..) => Some(CellType::Text),
+            (Type::INT32, ConvertedType::DATE, _) | (Type::INT32, _, Some(LogicalType::Date)) => date(1.0),
+            (Type::INT64, _, Some(LogicalType::Timestamp(time))) => date(match time.unit {
+                TimeUnit::MILLIS => 86_400e3,
+                TimeUnit::MICROS => 86_400e6,
+                TimeUnit::NANOS => 86_400e9,
+            }),
+            (Type::INT64, ConvertedType::TIMESTAMP_MILLIS, _) => date(86_400e3),
+            (Type::INT64, ConvertedType::TIMESTAMP_MICROS, _) => date(86_400e6),
+            (
+                Type::INT32 | Type::INT64,
+                ConvertedType::UINT_8
+                | ConvertedType::UINT_16
+                | ConvertedType::UINT_32
+                | ConvertedType::UINT_64,
+                _,
+            ) => Some(CellType::Unsigned),
+            (
+                Type::INT32 | Type::INT64,
+                ConvertedType::INT_8 | ConvertedType::INT_16 | ConvertedType::INT_32 | ConvertedType::INT_64,
+                _,
+            )
+            | (
+                Type::BOOLEAN | Type::INT32 | Type::INT64 | Type::FLOAT | Type::DOUBLE,
+                ConvertedType::NONE,
+                None,
+            ) => Some(CellType::Signed),
+            // Decimals, times of the day, and whatever Parquet may have later.
+            _ => None,
+        }
     }
 
-    /// Whether the integers of a column have no sign.
-    pub(super) fn is_unsigned(&self, column: usize) -> bool {
-        matches!(
-            self.descriptor(column).converted_type(),
-            ConvertedType::UINT_8 | ConvertedType::UINT_16 | ConvertedType::UINT_32 | ConvertedType::UINT_64
-        )
+    /// Bytes of a chunk when it is decompressed, as the file says.
+    pub(super) fn decompressed(&self, chunk: Chunk) -> u64 {
+        let group = self.reader.metadata().row_group(chunk.group);
+        group.column(chunk.column).uncompressed_size().try_into().unwrap_or(0)
+    }
+
+    /// Bytes of all chunks when they are decompressed, at least eight for each value: equal ones take next to nothing.
+    pub(super) fn unpacked_bytes(&self) -> u64 {
+        let of_group = |group: usize| {
+            let values = self.rows(group).saturating_mul(size_of::<f64>() as u64);
+            let chunks =
+                (0..self.columns()).map(|column| self.decompressed(Chunk { group, column }).max(values));
+            chunks.fold(0, u64::saturating_add)
+        };
+        (0..self.groups()).map(of_group).fold(0, u64::saturating_add)
     }
 
     /// Fails because a column is not `wanted`.
@@ -170,20 +210,35 @@ impl ParquetFile {
         row: u64,
         count: usize,
     ) -> Result<Vec<T::T>, DataError> {
+        let value = |(row, value): (u64, Option<T::T>)| {
+            value.ok_or_else(|| self.wrong_value(chunk, row, "is null, expected a value; remove the row"))
+        };
+        (row..).zip(self.cells(chunk, reader, row, count)?).map(value).collect()
+    }
+
+    /// The same, with `None` for each null.
+    pub(super) fn cells<T: DataType>(
+        &self,
+        chunk: Chunk,
+        reader: &mut ColumnReaderImpl<T>,
+        row: u64,
+        count: usize,
+    ) -> Result<Vec<Option<T::T>>, DataError> {
         let (mut levels, mut values) = (Vec::new(), Vec::new());
         let (rows, ..) = reader
             .read_records(count, Some(&mut levels), None, &mut values)
             .map_err(|error| self.unreadable(chunk, &error))?;
-        if values.len() == count {
-            return Ok(values);
+        if rows < count {
+            let problem = "ends before its row group does; is the file whole?";
+            return Err(self.wrong_value(chunk, row + rows as u64, problem));
         }
         // Levels tell which rows have a value; where all must have one, there are none.
         let full = self.descriptor(chunk.column).max_def_level();
-        let problem = match levels.iter().position(|level| *level < full) {
-            Some(null) => (row + null as u64, "is null, expected a value; remove the row"),
-            None => (row + rows as u64, "ends before its row group does; is the file whole?"),
-        };
-        Err(self.wrong_value(chunk, problem.0, problem.1))
+        if full == 0 {
+            return Ok(values.into_iter().map(Some).collect());
+        }
+        let mut values = values.into_iter();
+        Ok(levels.iter().map(|level| if *level < full { None } else { values.next() }).collect())
     }
 
     /// Fails because of the value of a chunk in this row: `detail` follows the name of the column.

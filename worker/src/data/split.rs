@@ -1,7 +1,14 @@
 //! Cuts a list of samples into training and validation.
 
 use super::{Batch, DataError, Source};
+use dtrain_protocol::order::{mix, sample_at};
 use std::sync::Arc;
+
+/// Makes another order of a seed than that of training.
+const SPLIT: u64 = 0x5917;
+
+/// Classes that a warning names.
+const NAMED: usize = 8;
 
 /// Of `samples`, how many are trained on when `valid` of them, in (0, 1), are cut off the end.
 pub(super) fn train_samples(samples: u64, valid: f64) -> Result<u64, DataError> {
@@ -31,11 +38,120 @@ fn fraction_of(samples: u64, fraction: f64, round: fn(f64) -> f64) -> u64 {
     round(samples as f64 * fraction) as u64
 }
 
-/// Some consecutive samples of another source.
-pub(super) struct Slice<S> {
-    pub(super) of: Arc<S>,
-    pub(super) begin: u64,
-    pub(super) samples: u64,
+/// Which of some samples are trained on and which are validated on.
+pub(super) struct Split {
+    order: Order,
+    samples: u64,
+    /// How many are trained on: the first in the order.
+    trained: u64,
+    /// The first in the order that is validated on.
+    valid: u64,
+}
+
+/// What becomes of a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Train,
+    Valid,
+    Unused,
+}
+
+/// The order in which samples are cut.
+#[derive(Clone, Copy)]
+struct Order {
+    /// Mixes them; `None` leaves them as they stand.
+    mix: Option<u64>,
+    samples: u64,
+}
+
+impl Order {
+    fn sample(self, index: u64) -> u64 {
+        match self.mix {
+            Some(seed) => sample_at(mix(seed, SPLIT), self.samples, index),
+            None => index,
+        }
+    }
+}
+
+impl Split {
+    /// Holds back `valid` of the samples, where there are no files for it, and uses `fraction` of the others.
+    pub(super) fn of(
+        samples: u64,
+        valid: Option<f64>,
+        fraction: f64,
+        mix: Option<u64>,
+    ) -> Result<Self, DataError> {
+        let valid = valid.map_or(Ok(samples), |valid| train_samples(samples, valid))?;
+        Ok(Self { order: Order { mix, samples }, samples, trained: used(valid, fraction), valid })
+    }
+
+    /// What becomes of each sample.
+    pub(super) fn sides(&self) -> Vec<Side> {
+        let mut sides =
+            vec![Side::Unused; usize::try_from(self.samples).expect("a byte for each lies in memory")];
+        for index in 0..self.samples {
+            let side = if index < self.trained {
+                Side::Train
+            } else if index >= self.valid {
+                Side::Valid
+            } else {
+                continue;
+            };
+            sides[usize::try_from(self.order.sample(index)).expect("it is below `samples`")] = side;
+        }
+        sides
+    }
+
+    /// Tells of classes that only one side has. `classes` has that of every sample, `other` those of validation where
+    /// there are files for it.
+    pub(super) fn one_sided(
+        &self,
+        classes: &[u32],
+        other: Option<&[u32]>,
+        name: impl Fn(usize) -> String,
+    ) -> Vec<String> {
+        let most =
+            classes.iter().chain(other.into_iter().flatten()).max().map_or(0, |most| *most as usize + 1);
+        let [mut train, mut valid] = [vec![0; most], vec![0; most]];
+        for (class, side) in classes.iter().zip(self.sides()) {
+            match side {
+                Side::Train => train[*class as usize] += 1,
+                Side::Valid => valid[*class as usize] += 1,
+                Side::Unused => {}
+            }
+        }
+        for class in other.into_iter().flatten() {
+            valid[*class as usize] += 1;
+        }
+        one_sided(&[train, valid], name)
+    }
+
+    /// The samples to train on and those to validate on, which are `other` where there are files for it.
+    pub(super) fn cut<S: Source + 'static>(
+        &self,
+        train: Arc<S>,
+        other: Option<S>,
+    ) -> (Box<dyn Source>, Box<dyn Source>) {
+        let valid: Box<dyn Source> = match other {
+            Some(other) => Box::new(other),
+            None => Box::new(Slice {
+                of: Arc::clone(&train),
+                order: self.order,
+                begin: self.valid,
+                samples: self.samples - self.valid,
+            }),
+        };
+        (Box::new(Slice { of: train, order: self.order, begin: 0, samples: self.trained }), valid)
+    }
+}
+
+/// Some samples of another source.
+struct Slice<S> {
+    of: Arc<S>,
+    order: Order,
+    /// The first in the order.
+    begin: u64,
+    samples: u64,
 }
 
 impl<S: Source> Source for Slice<S> {
@@ -45,22 +161,59 @@ impl<S: Source> Source for Slice<S> {
 
     fn read(&self, indices: &[u64]) -> Result<Batch, DataError> {
         assert!(indices.iter().all(|index| *index < self.samples), "samples are counted from 0");
-        self.of.read(&indices.iter().map(|index| self.begin + index).collect::<Vec<_>>())
+        let samples = indices.iter().map(|index| self.order.sample(self.begin + index));
+        self.of.read(&samples.collect::<Vec<_>>())
     }
 }
 
-/// Cuts rows into training and validation by fraction, when there is no separate validation source.
-pub(super) fn cut<S: Source + 'static>(
-    train: Arc<S>,
-    valid: Option<S>,
-    valid_fraction: Option<f64>,
-    fraction: f64,
-) -> Result<(Box<dyn Source>, Box<dyn Source>), DataError> {
-    let samples = train.len();
-    let trained = valid_fraction.map_or(Ok(samples), |valid| train_samples(samples, valid))?;
-    let valid: Box<dyn Source> = match valid {
-        Some(valid) => Box::new(valid),
-        None => Box::new(Slice { of: Arc::clone(&train), begin: trained, samples: samples - trained }),
+/// Tells of classes that only samples to train on have, or only samples to validate on. `counts` has how many samples
+/// there are of each class, of both.
+pub(super) fn one_sided([train, valid]: &[Vec<u64>; 2], name: impl Fn(usize) -> String) -> Vec<String> {
+    let only = |here: &[u64], there: &[u64], what: &str| {
+        let has_it = |class: &usize| here[*class] > 0 && there[*class] == 0;
+        let classes: Vec<usize> = (0..here.len()).filter(has_it).collect();
+        let more = classes.len().saturating_sub(NAMED);
+        let named: Vec<String> =
+            classes.iter().take(NAMED).map(|class| format!("`{}`", name(*class))).collect();
+        let and_more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        let (classes, are) = if classes.len() == 1 { ("class", "is") } else { ("classes", "are") };
+        (!named.is_empty()).then(|| format!("{classes} {}{and_more} {are} {what}", named.join(", ")))
     };
-    Ok((Box::new(Slice { of: train, begin: 0, samples: used(trained, fraction) }), valid))
+    let untrained = only(valid, train, "in the validation data and not in the training data");
+    let unmeasured = only(train, valid, "in the training data and not in the validation data");
+    untrained.into_iter().chain(unmeasured).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mixed_samples_are_cut_without_loss() {
+        let sides = |mix| Split::of(1000, Some(0.2), 0.5, mix).expect("enough").sides();
+        for mix in [None, Some(1), Some(2)] {
+            let count = |side| sides(mix).iter().filter(|found| **found == side).count();
+            assert_eq!([Side::Train, Side::Valid, Side::Unused].map(count), [400, 200, 400]);
+        }
+        let last = |mix| sides(mix)[800..].iter().filter(|side| **side == Side::Valid).count();
+        assert_eq!(last(None), 200);
+        assert!((20..60).contains(&last(Some(1))), "about a fifth of them: {}", last(Some(1)));
+        assert_ne!(sides(Some(1)), sides(Some(2)));
+    }
+
+    #[test]
+    fn classes_of_one_side_are_named() {
+        let name = |class: usize| format!("c{class}");
+        assert_eq!(one_sided(&[vec![1, 2, 0], vec![3, 1, 0]], name), [""; 0]);
+        let told = one_sided(&[vec![1, 0, 4], vec![0, 2, 1]], name);
+        assert_eq!(
+            told,
+            [
+                "class `c1` is in the validation data and not in the training data",
+                "class `c0` is in the training data and not in the validation data"
+            ]
+        );
+        let many = one_sided(&[vec![0; 12], vec![1; 12]], name);
+        assert!(many[0].starts_with("classes `c0`, ") && many[0].contains(" and 4 more are in"), "{many:?}");
+    }
 }

@@ -299,6 +299,13 @@ impl<'a> Text<'a> {
         let valid = valid_files.as_deref().map(open).transpose()?;
         let (train, valid) = tokens::cut(data, open(&train_files)?, valid, model)?;
         let files = files::recorded(train_files.iter().chain(valid_files.iter().flatten()).chain(&more))?;
-        Ok(DataSet { train, valid, files, tokenizer: Some(tokenizer), preprocessing: None })
+        Ok(DataSet {
+            train,
+            valid,
+            files,
+            tokenizer: Some(tokenizer),
+            preprocessing: None,
+            warnings: Vec::new(),
+        })
     }
 }

@@ -243,7 +243,8 @@ pub(super) fn open(
         }
         None => None,
     };
-    Ok(DataSet { train, valid, files: files::recorded(&files)?, tokenizer, preprocessing: None })
+    let files = files::recorded(&files)?;
+    Ok(DataSet { train, valid, files, tokenizer, preprocessing: None, warnings: Vec::new() })
 }
 
 /// Cuts tokens into training and validation samples.

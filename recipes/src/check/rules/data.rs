@@ -35,6 +35,16 @@ impl Rules<'_> {
                 "write for example `target = \"class\"` below `[data]`",
             );
         }
+        let target = self.values.text("data.target");
+        if let Some(Parsed::Texts(ignored)) = self.values.get("data.ignore")
+            && target.is_some_and(|target| ignored.contains(&target))
+        {
+            self.wrong(
+                "`data.ignore` leaves out the column with the class, which `data.target` names".to_owned(),
+                &["data.ignore", "data.target"],
+                "remove it from the list",
+            );
+        }
         // The tokenizer of shards is known or it is not; nothing is made with it.
         let is_file = matches!(self.values.get("data.tokenizer"), Some(Parsed::Files(_)));
         let of_text = &TEXT[..3];
@@ -45,6 +55,7 @@ impl Rules<'_> {
             ("data.separator", of_text),
             ("data.resize", &[Images]),
             ("data.target", &[Csv, Parquet]),
+            ("data.ignore", &[Csv, Parquet]),
             ("data.labels", &[Idx]),
             ("data.valid_labels", &[Idx]),
         ] {
@@ -67,7 +78,7 @@ impl Rules<'_> {
     /// Of Parquet files, a model reads either text or tables.
     fn columns(&mut self) {
         let (keys, owner, found): (&[&str], _, _) = if self.values.reads_tokens() {
-            (&["data.target"], "tables", "tokens, from a column of text")
+            (&["data.target", "data.ignore"], "tables", "tokens, from a column of text")
         } else {
             (&["data.tokenizer", "data.field", "data.separator"], "text", "rows of numbers")
         };

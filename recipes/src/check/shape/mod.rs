@@ -81,11 +81,11 @@ pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<P
         Shape::Texts => list(path, node, "a list of texts", |item| text(path, item))
             .map(Parsed::Texts)
             .map_err(|problem| {
-                let is_text = matches!(node.value, Value::Text(_));
-                if is_text {
-                    problem.hint("write each word as a text of its own: [\"python3\", \"train.py\"]")
+                let Value::Text(found) = &node.value else { return problem };
+                if path == "data.ignore" {
+                    problem.hint(format!("write a list: [{found:?}]"))
                 } else {
-                    problem
+                    problem.hint("write each word as a text of its own: [\"python3\", \"train.py\"]")
                 }
             }),
         Shape::Environment => params::environment(path, node).map(Parsed::Environment),

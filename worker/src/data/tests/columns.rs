@@ -66,7 +66,7 @@ fn texts() -> Data {
 }
 
 fn tables(valid: Valid) -> Data {
-    data(DataFormat::Parquet { target: "kind".into() }, &["t.parquet"], valid)
+    data(DataFormat::Parquet(Columns::of("kind")), &["t.parquet"], valid)
 }
 
 #[test]
@@ -205,31 +205,78 @@ fn integers_without_a_sign_are_not_negative() {
 }
 
 #[test]
+fn nulls_dates_and_texts_of_parquet_are_those_of_csv() {
+    let schema = "OPTIONAL INT64 time (TIMESTAMP_MILLIS); OPTIONAL BYTE_ARRAY city (UTF8); REQUIRED DOUBLE n; \
+                  REQUIRED INT32 day (DATE); REQUIRED INT32 kind;";
+    let parquet = plain(
+        schema,
+        &[&[
+            Longs(&[0, 86_400_000, 0, 86_400_000]),
+            Texts(&[Some(b"Rome"), None, Some(b"Bonn"), Some(b"Rome")]),
+            Doubles(&[1.0, f64::NAN, 3.0, 1_700_000_001.0]),
+            Ints(&[19_000, 19_002, 19_000, 19_002]),
+            Ints(&[0, 1, 0, 1]),
+        ]],
+    );
+    let table = b"time,city,n,day,kind\n1970-01-01,Rome,1,2022-01-08,0\n1970-01-02,,nan,2022-01-10,1\n\
+                  1970-01-01,Bonn,3,2022-01-08,0\n1970-01-02,Rome,1700000001,2022-01-10,1\n";
+    let root = folder(&[("t.parquet", &parquet), ("t.csv", table)]);
+    let read = |data: &Data| {
+        let set = opened(&root, data, &mlp(6, 2)).expect("opened");
+        (rows(&*set.train), rows(&*set.valid))
+    };
+    assert_eq!(read(&tables(Valid::Fraction(0.5))), read(&csv(Valid::Fraction(0.5))));
+}
+
+#[test]
 fn wrong_tables_of_parquet_are_told_with_their_row() {
     let check = |file: &[u8], expected: &[&str]| {
         check_error(&[("t.parquet", file)], &tables(Valid::Fraction(0.5)), &mlp(1, 2), expected);
     };
     let numbers = "REQUIRED DOUBLE a; REQUIRED INT32 kind;";
     let good: &[Column] = &[Doubles(&[1.0, 2.0]), Ints(&[0, 1])];
-    let nan = plain(numbers, &[good, &[Doubles(&[1.0, f64::NAN]), Ints(&[0, 1])]]);
-    check(&nan, &["t.parquet, row group 1, row 1", "column `a` has `NaN`", "finite"]);
+    let infinite = plain(numbers, &[good, &[Doubles(&[1.0, f64::INFINITY]), Ints(&[0, 1])]]);
+    check(&infinite, &["t.parquet, row group 1, row 1", "column `a` has `inf`", "finite"]);
     let class = plain(numbers, &[good, &[Doubles(&[1.0]), Ints(&[2])]]);
     check(&class, &["row group 1, row 0", "2 classes", "class 2"]);
-    let text = plain("OPTIONAL BYTE_ARRAY a (UTF8); REQUIRED INT32 kind;", &[]);
-    check(&text, &["the schema", "column `a` is BYTE_ARRAY", "expected numbers"]);
-    let day = plain("REQUIRED INT32 a (DATE); REQUIRED INT32 kind;", &[]);
-    check(&day, &["the schema", "column `a` is INT32 (", "expected numbers"]);
+    let time = plain("REQUIRED INT32 a (TIME_MILLIS); REQUIRED INT32 kind;", &[]);
+    check(
+        &time,
+        &["the schema", "column `a` is INT32 (", "expected numbers, dates", "data.ignore = [\"a\"]"],
+    );
     let null = plain(
         "REQUIRED DOUBLE a; OPTIONAL BYTE_ARRAY kind (UTF8);",
         &[&[Doubles(&[1.0, 2.0]), Texts(&[Some(b"x"), None])]],
     );
-    check(&null, &["row group 0, row 1", "column `kind` is null"]);
+    check(&null, &["row group 0, row 1", "column `kind` is empty"]);
     let none = plain("REQUIRED DOUBLE a; REQUIRED DOUBLE b;", &[]);
     check(&none, &["the schema", "no column `kind`", "a, b", "`data.target`"]);
     let wide = plain(
         "REQUIRED DOUBLE a; REQUIRED DOUBLE b; REQUIRED INT32 kind;",
         &[&[Doubles(&[1.0]), Doubles(&[1.0]), Ints(&[0])]],
     );
-    check(&wide, &["the schema", "2 columns besides `kind`", "model.inputs = 2"]);
+    check(&wide, &["the schema", "besides `kind` give 2 inputs", "model.inputs = 2"]);
     check(&plain(numbers, &[]), &["the schema", "no row"]);
+    let cell = vec![b'a'; 257 << 20];
+    let large = written(
+        "OPTIONAL BYTE_ARRAY a (UTF8); REQUIRED INT32 kind;",
+        Compression::ZSTD(ZstdLevel::default()),
+        &[&[Texts(&[Some(&cell)]), Ints(&[0])]],
+    );
+    check(&large, &["column `a` has 257 MiB of text", "at most 256 MiB"]);
+}
+
+#[test]
+fn equal_values_count_as_what_comes_out_of_them() {
+    let rows = 100_000;
+    let schema = "REQUIRED DOUBLE a; REQUIRED INT32 kind;";
+    let file = written(
+        schema,
+        Compression::ZSTD(ZstdLevel::default()),
+        &[&[Doubles(&vec![0.0; rows]), Ints(&vec![1; rows])]],
+    );
+    assert!(file.len() < 10_000, "{} bytes", file.len());
+    let root = folder(&[("t.parquet", &file)]);
+    let bytes = unpacked_bytes(&root.path().join("t.parquet"), u64::MAX).expect("a Parquet file");
+    assert!(bytes >= 2 * 8 * rows as u64, "{bytes}");
 }

@@ -190,7 +190,7 @@ fn compressed_tables_and_images_are_read_like_others() {
     let table = b"x,kind\n1,0\n2,1\n3,0\n4,1\n";
     let root = folder(&[("t.csv.gz", &gz(table)), ("t.csv.zst", &zst(table)), ("t.csv", table)]);
     let read = |name: &str| {
-        let data = data(DataFormat::Csv { target: "kind".into() }, &[name], Valid::Fraction(0.5));
+        let data = data(DataFormat::Csv(Columns::of("kind")), &[name], Valid::Fraction(0.5));
         rows(&*opened(&root, &data, &mlp(1, 2)).expect("opened").train)
     };
     assert!(read("t.csv") == read("t.csv.gz") && read("t.csv") == read("t.csv.zst"));

@@ -14,7 +14,8 @@ mod text;
 
 use super::*;
 use dtrain_recipes::{
-    Activation, Cnn, Decoder, Documents, Mlp, MlpActivation, Norm, Positions, Separator, Tokenizer, Valid,
+    Activation, Cnn, Columns, Decoder, Documents, Mlp, MlpActivation, Norm, Positions, Separator, Tokenizer,
+    Valid,
 };
 use std::fs;
 use std::sync::Arc;
@@ -63,7 +64,7 @@ fn text() -> DataFormat {
 }
 
 fn data(format: DataFormat, train: &[&str], valid: Valid) -> Data {
-    Data { format, train: train.iter().map(|s| (*s).to_owned()).collect(), valid, fraction: 1.0 }
+    Data { format, train: train.iter().map(|s| (*s).to_owned()).collect(), valid, fraction: 1.0, mix: None }
 }
 
 fn files(names: &[&str]) -> Valid {
@@ -71,7 +72,7 @@ fn files(names: &[&str]) -> Valid {
 }
 
 fn csv(valid: Valid) -> Data {
-    data(DataFormat::Csv { target: "kind".into() }, &["t.csv"], valid)
+    data(DataFormat::Csv(Columns::of("kind")), &["t.csv"], valid)
 }
 
 /// A folder with these files.

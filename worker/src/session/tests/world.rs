@@ -280,6 +280,7 @@ pub(crate) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
             train: vec!["text.txt".into()],
             valid: Valid::Fraction(0.1),
             fraction: 1.0,
+            mix: None,
         }),
         data_root: folder.to_owned(),
         training: training(batch, rank, micro_batch, micro_batches),

@@ -1,0 +1,156 @@
+//! What a cell of a table has.
+
+use chrono::{DateTime, NaiveDate, NaiveDateTime};
+
+/// Words that stand for an empty cell in a column of numbers or dates, in lower case.
+const MISSING: [&str; 6] = ["na", "n/a", "nan", "null", "none", "?"];
+
+/// A cell as its file has it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Cell<'a> {
+    Empty,
+    Number(f64),
+    Flag(bool),
+    /// Days since 1970-01-01 UTC.
+    Date(f64),
+    /// Not empty, without blanks around it.
+    Text(&'a str),
+}
+
+/// What a cell can be read as.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Meaning {
+    Empty,
+    Number(f64),
+    /// Days since 1970-01-01 UTC.
+    Date(f64),
+    Other,
+}
+
+impl<'a> Cell<'a> {
+    /// A text as a cell.
+    pub(super) fn of(text: &'a str) -> Self {
+        match text.trim() {
+            "" => Self::Empty,
+            text => Self::Text(text),
+        }
+    }
+
+    /// What it can be read as where it is no category. `has_decimal_comma`: whether `1,5` is a number.
+    pub(super) fn meaning(self, has_decimal_comma: bool) -> Meaning {
+        match self {
+            Self::Empty => Meaning::Empty,
+            Self::Number(value) if value.is_nan() => Meaning::Empty,
+            Self::Number(value) if value.is_finite() => Meaning::Number(value),
+            Self::Number(_) => Meaning::Other,
+            Self::Flag(value) => Meaning::Number(f64::from(u8::from(value))),
+            Self::Date(days) => Meaning::Date(days),
+            Self::Text(text) => of_text(text, has_decimal_comma),
+        }
+    }
+
+    /// The category or class that it names; `None` for an empty cell and for dates.
+    pub(super) fn name(self) -> Option<String> {
+        match self {
+            Self::Empty | Self::Date(_) => None,
+            Self::Number(value) => (!value.is_nan()).then(|| value.to_string()),
+            Self::Flag(value) => Some(value.to_string()),
+            Self::Text(text) => Some(text.to_owned()),
+        }
+    }
+}
+
+fn of_text(text: &str, has_decimal_comma: bool) -> Meaning {
+    if MISSING.iter().any(|word| text.eq_ignore_ascii_case(word)) {
+        return Meaning::Empty;
+    }
+    let number = text.parse::<f64>().ok().or_else(|| with_comma(text).filter(|_| has_decimal_comma));
+    match (number, date(text)) {
+        (Some(number), _) if number.is_finite() => Meaning::Number(number),
+        (None, Some(days)) => Meaning::Date(days),
+        (Some(_) | None, _) => Meaning::Other,
+    }
+}
+
+/// The number that a text with a decimal comma is.
+pub(super) fn with_comma(text: &str) -> Option<f64> {
+    let is_plain = text.matches(',').count() == 1 && !text.contains('.');
+    is_plain.then(|| text.replace(',', ".").parse().ok()).flatten()
+}
+
+/// The days from 1970-01-01 UTC to a date as ISO 8601 writes it, with or without a time of the day.
+fn date(text: &str) -> Option<f64> {
+    // Most cells are none: nothing is tried where the shape is another.
+    let bytes = text.as_bytes();
+    if bytes.len() < 10 || bytes[4] != b'-' || bytes[7] != b'-' {
+        return None;
+    }
+    if let Ok(date) = NaiveDate::parse_from_str(text, "%Y-%m-%d") {
+        return Some(days(date.and_hms_opt(0, 0, 0)?));
+    }
+    if let Ok(time) = DateTime::parse_from_rfc3339(text) {
+        return Some(days(time.naive_utc()));
+    }
+    let formats = ["%Y-%m-%dT%H:%M:%S%.f", "%Y-%m-%d %H:%M:%S%.f", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M"];
+    formats.iter().find_map(|format| NaiveDateTime::parse_from_str(text, format).ok()).map(days)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of some centuries are below 2^53")]
+fn days(time: NaiveDateTime) -> f64 {
+    time.and_utc().timestamp_micros() as f64 / 86_400e6
+}
+
+/// Whether a text looks like a date that is not as ISO 8601 writes it, such as `31.12.2024` or `12/31/24`.
+pub(super) fn is_other_date(text: &str) -> bool {
+    let day = text.split([' ', 'T']).next().unwrap_or_default();
+    let is_number = |part: &str| matches!(part.len(), 1 | 2 | 4) && part.bytes().all(|b| b.is_ascii_digit());
+    ['.', '/', '-'].iter().any(|mark| {
+        let parts: Vec<&str> = day.split(*mark).collect();
+        parts.len() == 3
+            && parts.iter().all(|part| is_number(part))
+            && (parts[0].len() == 4 || parts[2].len() > 1)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meaning(text: &str) -> Meaning {
+        Cell::of(text).meaning(true)
+    }
+
+    #[test]
+    fn numbers_dates_and_empty_cells_are_told_apart() {
+        assert_eq!(meaning(" 1e3 "), Meaning::Number(1000.0));
+        assert_eq!(meaning("1700000001"), Meaning::Number(1_700_000_001.0));
+        assert_eq!(meaning("-1,5"), Meaning::Number(-1.5));
+        assert_eq!(Cell::of("-1,5").meaning(false), Meaning::Other);
+        for missing in ["", "NA", "n/a", "NaN", "NULL", "None", "?"] {
+            assert_eq!(meaning(missing), Meaning::Empty, "{missing}");
+        }
+        for other in ["inf", "1.234,5", "1,234,567", "12 %", "2024-13-01", "x"] {
+            assert_eq!(meaning(other), Meaning::Other, "{other}");
+        }
+    }
+
+    #[test]
+    fn dates_are_days() {
+        assert_eq!(meaning("1970-01-02"), Meaning::Date(1.0));
+        assert_eq!(meaning("1969-12-31"), Meaning::Date(-1.0));
+        for noon in [
+            "2000-01-01 12:00",
+            "2000-01-01T12:00:00.000",
+            "2000-01-01T12:00:00Z",
+            "2000-01-01T14:00:00+02:00",
+        ] {
+            assert_eq!(meaning(noon), Meaning::Date(10_957.5), "{noon}");
+        }
+        for other in ["31.12.2024", "12/31/24", "1/2/2024 10:00", "31-12-2024"] {
+            assert!(is_other_date(other), "{other}");
+        }
+        for none in ["1.2", "a/b/c", "1.2.3", "1.2.3.4", "192.168.1"] {
+            assert!(!is_other_date(none), "{none}");
+        }
+    }
+}

@@ -1,0 +1,145 @@
+//! The classes of a table.
+
+use super::cell::Cell;
+use super::file::{Place, TableFile};
+use crate::data::DataError;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Most different classes, and most bytes of the name of one.
+const MOST_CLASSES: usize = 65_536;
+const MOST_BYTES: usize = 1024;
+
+/// How labels become classes.
+pub(super) enum Classes {
+    /// They are classes already.
+    Integers,
+    /// Alphabetical order.
+    Sorted(BTreeMap<String, u32>),
+}
+
+/// The labels of a training table.
+#[derive(Default)]
+pub(super) struct Labels {
+    names: BTreeSet<String>,
+    integers: u64,
+    others: u64,
+    /// The first label that is no integer, and where it is.
+    odd: Option<(String, String, Place)>,
+}
+
+impl Labels {
+    pub(super) fn is_empty(&self) -> bool {
+        self.names.is_empty()
+    }
+
+    /// Counts the label in this place.
+    pub(super) fn add(
+        &mut self,
+        file: &TableFile,
+        place: Place,
+        cell: Cell<'_>,
+        target: &str,
+    ) -> Result<(), DataError> {
+        let name = label(file, place, cell, target)?;
+        if name.parse::<u32>().is_ok() {
+            self.integers += 1;
+        } else {
+            self.others += 1;
+            if self.odd.is_none() {
+                self.odd = Some((name.clone(), file.file.name.clone(), place));
+            }
+        }
+        if !self.names.contains(&name) {
+            if self.names.len() == MOST_CLASSES || name.len() > MOST_BYTES {
+                let detail = format!(
+                    "column `{target}` has more than {MOST_CLASSES} classes, or one of more than {MOST_BYTES} bytes; \
+                     `data.target` names the column with the class"
+                );
+                return Err(file.wrong(place, detail));
+            }
+            self.names.insert(name);
+        }
+        Ok(())
+    }
+
+    /// How they become classes: as they are where they are integers, otherwise by name. `Err` names the odd one among
+    /// integers.
+    pub(super) fn classes(self, target: &str) -> Result<Classes, DataError> {
+        match self.odd {
+            None => Ok(Classes::Integers),
+            Some((name, file, place)) if self.integers >= self.others => {
+                let detail = format!(
+                    "class `{name}` of column `{target}` is not an integer from 0 on, as {} others are; correct it, \
+                     remove the row, or write no class as an integer",
+                    self.integers
+                );
+                Err(DataError::content(&file, place.to_string(), detail))
+            }
+            Some(_) => Ok(Classes::Sorted(self.names.into_iter().zip(0..).collect())),
+        }
+    }
+}
+
+/// The label in a cell.
+fn label(file: &TableFile, place: Place, cell: Cell<'_>, target: &str) -> Result<String, DataError> {
+    cell.name().ok_or_else(|| {
+        let found = match cell {
+            Cell::Date(_) => {
+                "has a date, expected a class: text or an integer; `data.target` names the column"
+            }
+            Cell::Empty | Cell::Number(_) | Cell::Flag(_) | Cell::Text(_) => {
+                "is empty, expected a class; remove the row"
+            }
+        };
+        file.wrong(place, format!("column `{target}` {found}"))
+    })
+}
+
+impl Classes {
+    /// The classes of a trained model.
+    pub(super) fn of(names: Option<&[String]>) -> Self {
+        match names {
+            None => Self::Integers,
+            Some(names) => Self::Sorted(names.iter().cloned().zip(0..).collect()),
+        }
+    }
+
+    /// The names in the order of their classes; `None` where classes are numbers.
+    pub(super) fn list(&self) -> Option<Vec<String>> {
+        match self {
+            Self::Integers => None,
+            Self::Sorted(names) => Some(names.keys().cloned().collect()),
+        }
+    }
+
+    /// The class of a label; the model has `classes`.
+    pub(super) fn class(
+        &self,
+        (file, place): (&TableFile, Place),
+        cell: Cell<'_>,
+        (target, classes): (&str, u32),
+    ) -> Result<u32, DataError> {
+        let bad = |detail: String| file.wrong(place, detail);
+        let text = label(file, place, cell, target)?;
+        let class = match self {
+            Self::Integers => text.parse().map_err(|_| {
+                bad(format!("class `{text}` is not an integer, as those of the training data are"))
+            })?,
+            Self::Sorted(names) => *names
+                .get(&text)
+                .ok_or_else(|| bad(format!("class `{text}` does not occur in the training data")))?,
+        };
+        if class < classes {
+            return Ok(class);
+        }
+        let found = match self {
+            Self::Integers => format!("class {class}; integers are used as they are, from 0 on"),
+            Self::Sorted(names) => {
+                format!("class `{text}`, number {class} of {} in alphabetical order", names.len())
+            }
+        };
+        Err(bad(format!(
+            "the model has {classes} classes, found {found}; change `model.classes` or the labels"
+        )))
+    }
+}

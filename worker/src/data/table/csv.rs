@@ -1,0 +1,124 @@
+//! Tables as text: a header, and fields separated by commas, semicolons, tabs or vertical bars.
+
+use super::cell::Cell;
+use super::file::{Place, Visit};
+use crate::data::DataError;
+use crate::data::files::DataFile;
+use std::io::Read;
+
+/// What may separate fields, in the order in which they are tried.
+const SEPARATORS: [u8; 4] = [b',', b';', b'\t', b'|'];
+
+/// Bytes at the beginning of a file from which the separator is found.
+const LOOKED_AT: u64 = 1 << 18;
+
+/// Rows from which the separator is found.
+const ROWS: usize = 50;
+
+/// Most bytes of a line.
+const MOST_BYTES: usize = 16 << 20;
+
+/// What separates the fields of a file, and the names of its columns.
+pub(super) fn head(file: &DataFile) -> Result<(u8, Vec<String>), DataError> {
+    let mut beginning = Vec::new();
+    file.reader()?.take(LOOKED_AT).read_to_end(&mut beginning).map_err(|error| file.unreadable(error))?;
+    if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = beginning[..] {
+        let detail = "the table is in UTF-16, expected UTF-8; save it again as UTF-8";
+        return Err(DataError::content(&file.name, "byte 0", detail));
+    }
+    let separator = separator(&beginning);
+    let mut reader = reader(&beginning[..], separator);
+    let header = reader.headers().map_err(|error| csv_error(file, &error))?;
+    Ok((separator, header.iter().map(str::to_owned).collect()))
+}
+
+/// The separator with which the first rows have as many fields as the header, and the most of them.
+fn separator(beginning: &[u8]) -> u8 {
+    let fields = |separator: u8| {
+        let mut records = reader(beginning, separator);
+        let columns = records.headers().map_or(0, csv::StringRecord::len);
+        // The last one may be cut off by the end of what is looked at.
+        let rows: Vec<usize> =
+            records.records().take(ROWS).map(|row| row.map_or(0, |row| row.len())).collect();
+        let whole =
+            if beginning.len() as u64 == LOOKED_AT { rows.len().saturating_sub(1) } else { rows.len() };
+        (columns > 1 && rows[..whole].iter().all(|fields| *fields == columns), columns)
+    };
+    // `max_by_key` keeps the last of equals.
+    SEPARATORS.into_iter().rev().max_by_key(|separator| fields(*separator)).unwrap_or(b',')
+}
+
+fn reader<R: Read>(from: R, separator: u8) -> csv::Reader<R> {
+    csv::ReaderBuilder::new().delimiter(separator).trim(csv::Trim::All).from_reader(from)
+}
+
+/// Visits every row with the cells of `columns`.
+pub(super) fn rows(
+    file: &DataFile,
+    separator: u8,
+    columns: &[usize],
+    visit: &mut Visit<'_>,
+) -> Result<(), DataError> {
+    let mut reader = reader(ShortLines { from: file.reader()?, line: 1, bytes: 0 }, separator);
+    // Their number is compared with that of every row.
+    reader.headers().map_err(|error| csv_error(file, &error))?;
+    let mut record = csv::StringRecord::new();
+    while reader.read_record(&mut record).map_err(|error| csv_error(file, &error))? {
+        let line = record.position().map_or(0, csv::Position::line);
+        let cells: Vec<Cell> = columns.iter().map(|column| Cell::of(&record[*column])).collect();
+        visit(Place::Line(line), &cells)?;
+    }
+    Ok(())
+}
+
+/// Fails at a line that is longer than [`MOST_BYTES`]: the fields of a row are held in memory.
+struct ShortLines<R> {
+    from: R,
+    /// The line that is read, from 1.
+    line: u64,
+    /// Bytes of it so far.
+    bytes: usize,
+}
+
+impl<R: Read> Read for ShortLines<R> {
+    fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+        let count = self.from.read(into)?;
+        for part in into[..count].split_inclusive(|byte| *byte == b'\n') {
+            self.bytes += part.len();
+            if self.bytes > MOST_BYTES {
+                return Err(std::io::Error::other(LongLine(self.line)));
+            }
+            if part.ends_with(b"\n") {
+                self.line += 1;
+                self.bytes = 0;
+            }
+        }
+        Ok(count)
+    }
+}
+
+/// The line with this number is too long.
+#[derive(Debug, thiserror::Error)]
+#[error("the line is longer than {} MiB; is a quote missing, or is this no table?", MOST_BYTES >> 20)]
+struct LongLine(u64);
+
+fn csv_error(file: &DataFile, error: &csv::Error) -> DataError {
+    let line = error.position().map_or(1, csv::Position::line);
+    let detail = match error.kind() {
+        csv::ErrorKind::Io(source) => {
+            let long = source.get_ref().and_then(|error| error.downcast_ref::<LongLine>());
+            if let Some(long) = long {
+                return DataError::content(&file.name, format!("line {}", long.0), long.to_string());
+            }
+            return file.unreadable(std::io::Error::new(source.kind(), source.to_string()));
+        }
+        csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+            format!(
+                "the row has {len} fields, the header {expected_len}; is a field with a separator in quotes?"
+            )
+        }
+        csv::ErrorKind::Utf8 { .. } => "the row is not UTF-8; save the table again as UTF-8".to_owned(),
+        _ => error.to_string(),
+    };
+    DataError::content(&file.name, format!("line {line}"), detail)
+}

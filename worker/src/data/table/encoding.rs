@@ -1,0 +1,99 @@
+//! Cells become numbers: first those that are kept of a table, then those that a model reads.
+
+use super::cell::{Cell, Meaning};
+use super::profile::{Kind, Profile};
+use dtrain_protocol::{Column, Encoding};
+use std::collections::HashMap;
+
+/// Finds the number that is kept of a cell: the value, the place of its category, or not-a-number where there is none.
+pub(super) struct Keeper(Vec<Kept>);
+
+enum Kept {
+    Number,
+    Date,
+    /// By text.
+    Category(HashMap<String, f64>),
+}
+
+impl Keeper {
+    pub(super) fn of(columns: &[Column]) -> Self {
+        let kept = |column: &Column| match &column.encoding {
+            Encoding::Number { date: false, .. } => Kept::Number,
+            Encoding::Number { date: true, .. } => Kept::Date,
+            Encoding::Category { categories } => {
+                Kept::Category(categories.iter().cloned().zip((0..).map(f64::from)).collect())
+            }
+        };
+        Self(columns.iter().map(kept).collect())
+    }
+
+    /// The number that is kept of a cell of this column. `Err` says what was expected.
+    pub(super) fn keep(
+        &self,
+        column: usize,
+        cell: Cell<'_>,
+        has_decimal_comma: bool,
+    ) -> Result<f64, &'static str> {
+        match &self.0[column] {
+            Kept::Category(places) => {
+                let place = match cell {
+                    Cell::Text(text) => places.get(text),
+                    Cell::Empty => places.get(""),
+                    Cell::Number(_) | Cell::Flag(_) => places.get(&cell.name().unwrap_or_default()),
+                    Cell::Date(_) => None,
+                };
+                Ok(place.copied().unwrap_or(f64::NAN))
+            }
+            Kept::Number => match cell.meaning(has_decimal_comma) {
+                Meaning::Number(value) => Ok(value),
+                Meaning::Empty => Ok(f64::NAN),
+                Meaning::Date(_) | Meaning::Other => Err("a finite number"),
+            },
+            Kept::Date => match cell.meaning(has_decimal_comma) {
+                Meaning::Date(days) => Ok(days),
+                Meaning::Empty => Ok(f64::NAN),
+                Meaning::Number(_) | Meaning::Other => Err("a date such as 2024-12-31"),
+            },
+        }
+    }
+}
+
+/// The columns, not standardised yet.
+pub(super) fn columns(profiles: &[Profile]) -> Vec<Column> {
+    let column = |profile: &Profile| {
+        let encoding = match &profile.kind {
+            Kind::Number => Encoding::Number { mean: 0.0, deviation: 1.0, date: false },
+            Kind::Date => Encoding::Number { mean: 0.0, deviation: 1.0, date: true },
+            Kind::Category(categories) => Encoding::Category { categories: categories.clone() },
+        };
+        Column { name: profile.name.clone(), encoding }
+    };
+    profiles.iter().map(column).collect()
+}
+
+/// Numbers that a model reads of a row.
+pub(super) fn width(columns: &[Column]) -> usize {
+    columns.iter().map(|column| column.encoding.width()).sum()
+}
+
+/// Appends what a model reads of a row that was kept.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "models compute in f32; the place of a category is a small whole number"
+)]
+pub(super) fn encode(columns: &[Column], kept: &[f64], into: &mut Vec<f32>) {
+    for (column, value) in columns.iter().zip(kept) {
+        match &column.encoding {
+            Encoding::Number { .. } if value.is_nan() => into.push(0.0),
+            Encoding::Number { mean, deviation, .. } => into.push(((value - mean) / deviation) as f32),
+            Encoding::Category { categories } => {
+                let begin = into.len();
+                into.resize(begin + categories.len(), 0.0);
+                if !value.is_nan() {
+                    into[begin + *value as usize] = 1.0;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What is in a table, for a person.
+
+use super::file::{Format, TableFile};
+use super::profile::{Kind, Profile};
+use super::{encoding, look, open_all};
+use crate::data::{DataError, files};
+use dtrain_recipes::Columns;
+use std::path::Path;
+
+/// What is in the table that a recipe trains on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TableFacts {
+    /// What separates the fields, in words; `None` for Parquet.
+    pub separator: Option<&'static str>,
+    /// The columns of the first file, in order.
+    pub columns: Vec<ColumnFacts>,
+    /// Numbers that a model reads of a row.
+    pub inputs: u64,
+    /// What is strange about columns.
+    pub warnings: Vec<String>,
+}
+
+/// A column of a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ColumnFacts {
+    /// Its name.
+    pub name: String,
+    /// What it has.
+    pub kind: ColumnKind,
+    /// Cells without a value.
+    pub empty: u64,
+}
+
+/// What a column has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ColumnKind {
+    /// Numbers.
+    Number,
+    /// Dates, which are read as days.
+    Date,
+    /// These categories; an empty text stands for empty cells.
+    Category(Vec<String>),
+    /// The class.
+    Class,
+    /// It is left out.
+    Ignored,
+}
+
+/// Looks at all rows of the training files.
+pub(in crate::data) fn facts(
+    train: &[String],
+    (format, columns): (Format, &Columns),
+    root: &Path,
+) -> Result<TableFacts, DataError> {
+    let files = open_all(&files::find(train, root)?, format)?;
+    let (profiles, _) = look(&files, columns)?;
+    let first: &TableFile = &files[0];
+    let of = |name: &String| {
+        let profile = profiles.iter().find(|profile| profile.name == *name);
+        let kind = match profile.map(|profile| &profile.kind) {
+            Some(Kind::Number) => ColumnKind::Number,
+            Some(Kind::Date) => ColumnKind::Date,
+            Some(Kind::Category(categories)) => ColumnKind::Category(categories.clone()),
+            None if *name == columns.target => ColumnKind::Class,
+            None => ColumnKind::Ignored,
+        };
+        ColumnFacts { name: name.clone(), kind, empty: profile.map_or(0, |profile| profile.empty) }
+    };
+    Ok(TableFacts {
+        separator: first.separator(),
+        columns: first.names().iter().map(of).collect(),
+        inputs: encoding::width(&encoding::columns(&profiles)) as u64,
+        warnings: profiles.into_iter().filter_map(|Profile { warning, .. }| warning).collect(),
+    })
+}

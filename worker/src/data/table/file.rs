@@ -1,0 +1,185 @@
+//! A file with a table, of any format.
+
+use super::cell::Cell;
+use super::{csv, parquet};
+use crate::data::DataError;
+use crate::data::files::DataFile;
+use crate::data::parquet_file::ParquetFile;
+use dtrain_recipes::Columns;
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::Arc;
+
+/// Where in a file something was found.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::data) enum Place {
+    /// Counted from 1.
+    Line(u64),
+    /// Names and types of the columns of a Parquet file.
+    Schema,
+    /// A row of a row group of a Parquet file, both counted from 0.
+    Row { group: usize, row: u64 },
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line(line) => write!(f, "line {line}"),
+            Self::Schema => f.write_str("the schema"),
+            Self::Row { group, row } => write!(f, "row group {group}, row {row}"),
+        }
+    }
+}
+
+/// Is told of a row: where it is, and the cells that were asked for.
+pub(super) type Visit<'a> = dyn FnMut(Place, &[Cell<'_>]) -> Result<(), DataError> + 'a;
+
+/// How the files of a table are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::data) enum Format {
+    Csv,
+    Parquet,
+}
+
+/// An open file.
+pub(super) struct TableFile {
+    pub(super) file: Arc<DataFile>,
+    /// Names of its columns; one without a name is called by its number.
+    names: Vec<String>,
+    contents: Contents,
+}
+
+enum Contents {
+    Csv { separator: u8 },
+    Parquet(ParquetFile),
+}
+
+impl TableFile {
+    /// Reads the names of the columns.
+    pub(super) fn open(file: &Arc<DataFile>, format: Format) -> Result<Self, DataError> {
+        let (names, contents) = match format {
+            Format::Csv => {
+                let (separator, names) = csv::head(file)?;
+                (names, Contents::Csv { separator })
+            }
+            Format::Parquet => {
+                let parquet = ParquetFile::open(file)?;
+                let names = (0..parquet.columns()).map(|column| parquet.name(column)).collect();
+                (names, Contents::Parquet(parquet))
+            }
+        };
+        let named =
+            |(number, name): (usize, String)| if name.is_empty() { format!("column {number}") } else { name };
+        let names: Vec<String> = (1..).zip(names).map(named).collect();
+        let opened = Self { file: Arc::clone(file), names, contents };
+        let mut seen = HashSet::new();
+        if let Some(twice) = opened.names.iter().find(|name| !seen.insert(*name)) {
+            return Err(opened.wrong_header(format!("column `{twice}` occurs twice; give each its own name")));
+        }
+        Ok(opened)
+    }
+
+    /// Names of all columns.
+    pub(super) fn names(&self) -> &[String] {
+        &self.names
+    }
+
+    /// Names of the columns that a model reads.
+    pub(super) fn inputs(&self, columns: &Columns) -> Result<Vec<String>, DataError> {
+        if let Some(missing) = columns.ignore.iter().find(|name| !self.names.contains(name)) {
+            let list = self.names.join(", ");
+            let detail =
+                format!("`data.ignore` names `{missing}`, which is no column; the columns are: {list}");
+            return Err(self.wrong_header(detail));
+        }
+        let is_input = |name: &&String| **name != columns.target && !columns.ignore.contains(name);
+        let inputs: Vec<String> = self.names.iter().filter(is_input).cloned().collect();
+        if inputs.is_empty() {
+            let detail =
+                format!("there is no column to learn from besides `{}`{}", columns.target, self.separated());
+            return Err(self.wrong_header(detail));
+        }
+        Ok(inputs)
+    }
+
+    /// Where the columns `inputs` are, in this order; of this file no others may be used.
+    pub(super) fn places(&self, inputs: &[String], columns: &Columns) -> Result<Vec<usize>, DataError> {
+        if let Some(missing) = inputs.iter().find(|name| !self.names.contains(name)) {
+            let detail = format!(
+                "column `{missing}` is missing, which the training data has; the columns are: {}{}",
+                self.names.join(", "),
+                self.separated()
+            );
+            return Err(self.wrong_header(detail));
+        }
+        let is_known = |name: &&String| {
+            inputs.contains(name) || **name == columns.target || columns.ignore.contains(name)
+        };
+        if let Some(more) = self.names.iter().find(|name| !is_known(name)) {
+            let detail = format!(
+                "column `{more}` is not in the training data; remove it, or name it in `data.ignore`"
+            );
+            return Err(self.wrong_header(detail));
+        }
+        Ok(inputs.iter().filter_map(|name| self.place(name)).collect())
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        self.names.iter().position(|other| other == name)
+    }
+
+    /// Where the column with the class is.
+    pub(super) fn target(&self, target: &str) -> Result<usize, DataError> {
+        self.place(target).ok_or_else(|| {
+            let found = self.names.join(", ");
+            let detail = format!(
+                "there is no column `{target}`; the columns are: {found}{}; set `data.target`",
+                self.separated()
+            );
+            self.wrong_header(detail)
+        })
+    }
+
+    /// How the fields are separated, in words; nothing for Parquet.
+    fn separated(&self) -> String {
+        self.separator().map_or_else(String::new, |name| format!(" (separated by {name})"))
+    }
+
+    /// What separates the fields.
+    pub(super) fn separator(&self) -> Option<&'static str> {
+        match self.contents {
+            Contents::Csv { separator: b';' } => Some("semicolons"),
+            Contents::Csv { separator: b'\t' } => Some("tabs"),
+            Contents::Csv { separator: b'|' } => Some("vertical bars"),
+            Contents::Csv { .. } => Some("commas"),
+            Contents::Parquet(_) => None,
+        }
+    }
+
+    /// Whether `1,5` is a number in it.
+    pub(super) fn has_decimal_comma(&self) -> bool {
+        matches!(self.contents, Contents::Csv { separator } if separator != b',')
+    }
+
+    /// Fails because of the names of the columns.
+    pub(super) fn wrong_header(&self, detail: String) -> DataError {
+        let place = match self.contents {
+            Contents::Csv { .. } => Place::Line(1),
+            Contents::Parquet(_) => Place::Schema,
+        };
+        self.wrong(place, detail)
+    }
+
+    /// Fails because of what is in this place.
+    pub(super) fn wrong(&self, place: Place, detail: impl Into<String>) -> DataError {
+        DataError::content(&self.file.name, place.to_string(), detail)
+    }
+
+    /// Visits every row with the cells of `columns`, in this order.
+    pub(super) fn rows(&self, columns: &[usize], visit: &mut Visit<'_>) -> Result<(), DataError> {
+        match &self.contents {
+            Contents::Csv { separator } => csv::rows(&self.file, *separator, columns, visit),
+            Contents::Parquet(parquet) => parquet::rows(parquet, columns, visit),
+        }
+    }
+}

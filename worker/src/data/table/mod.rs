@@ -1,0 +1,295 @@
+//! Tables: one column is the class, the others are numbers, dates or categories.
+//!
+//! The files are read twice: the first time to learn what is in the columns and how many rows there are, the second time
+//! for the values, which keep 64 bits. A row becomes what the model reads when it is asked for.
+
+mod cell;
+mod cells;
+mod classes;
+mod csv;
+mod encoding;
+mod facts;
+mod file;
+mod parquet;
+mod profile;
+
+pub(super) use facts::facts;
+pub use facts::{ColumnFacts, ColumnKind, TableFacts};
+pub(super) use file::{Format, Place};
+
+use super::files::{self, DataFile};
+use super::split::{Side, Split, one_sided};
+use super::{Batch, DataError, DataSet, Source, row_shape};
+use cells::Cells;
+use classes::Classes;
+use dtrain_protocol::{Column, Encoding, Preprocessing};
+use dtrain_recipes::{Columns, Data, Model, Valid};
+use encoding::Keeper;
+use file::TableFile;
+use profile::Profile;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Rows that are read at a time.
+const ROWS: usize = 1024;
+
+/// Rows with or without their classes.
+pub(super) struct Table {
+    /// What is kept of the columns, and the class where it is known.
+    cells: Cells,
+    columns: Vec<Column>,
+    has_classes: bool,
+    /// Numbers that a model reads of a row.
+    width: usize,
+}
+
+/// How rows are read.
+#[derive(Clone, Copy)]
+struct Reading<'a> {
+    columns: &'a Columns,
+    encodings: &'a [Column],
+    /// How labels become classes, and how many the model has; `None` where labels are not wanted.
+    classes: Option<(&'a Classes, u32)>,
+    /// Where a large table is kept while it is used.
+    cache: &'a Path,
+}
+
+/// Opens the table of a recipe.
+pub(super) fn open(
+    data: &Data,
+    (format, columns): (Format, &Columns),
+    root: &Path,
+    model: &Model,
+    cache: &Path,
+) -> Result<DataSet, DataError> {
+    let (width, most_classes) = row_shape(model).expect("open() hands over models of rows only");
+    let mut all = files::find(&data.train, root)?;
+    let train_files = open_all(&all, format)?;
+    let (profiles, classes) = look(&train_files, columns)?;
+    let mut encodings = encoding::columns(&profiles);
+    check_width(&train_files[0], &encodings, columns, width)?;
+    let reading = Reading { columns, encodings: &[], classes: Some((&classes, most_classes)), cache };
+    let mut train = Reading { encodings: &encodings, ..reading }.read(&train_files)?;
+    let (fraction, valid_files) = match &data.valid {
+        Valid::Fraction(fraction) => (Some(*fraction), Vec::new()),
+        Valid::Files(patterns) => {
+            let files = files::find(patterns, root)?;
+            all.extend(files.iter().cloned());
+            (None, open_all(&files, format)?)
+        }
+    };
+    let split = Split::of(train.len(), fraction, data.fraction, data.mix)?;
+    let (sides, mut counts) =
+        (split.sides(), [Side::Train, Side::Valid].map(|_| vec![0; most_classes as usize]));
+    train.count_classes(&sides, &mut counts)?;
+    standardise(&mut encodings, &train.cells, &sides)?;
+    let valid = if valid_files.is_empty() {
+        None
+    } else {
+        Some(Reading { encodings: &encodings, ..reading }.read(&valid_files)?)
+    };
+    if let Some(valid) = &valid {
+        valid.count_classes(&vec![Side::Valid; rows_in_memory(valid.len())], &mut counts)?;
+    }
+    train.columns.clone_from(&encodings);
+    let preprocessing = Preprocessing { columns: encodings, classes: classes.list() };
+    let mut warnings: Vec<String> = profiles.into_iter().filter_map(|profile| profile.warning).collect();
+    warnings.extend(one_sided(&counts, |class| preprocessing.class(class)));
+    let (train, valid) = split.cut(Arc::new(train), valid);
+    Ok(DataSet {
+        train,
+        valid,
+        files: files::recorded(&all)?,
+        tokenizer: None,
+        preprocessing: Some(preprocessing),
+        warnings,
+    })
+}
+
+/// Rows of `files`, whose columns and classes are those of `preprocessing`.
+pub(super) fn labelled(
+    files: &[String],
+    (format, columns): (Format, &Columns),
+    (root, cache): (&Path, &Path),
+    preprocessing: &Preprocessing,
+    classes: u32,
+) -> Result<Table, DataError> {
+    let files = open_all(&files::find(files, root)?, format)?;
+    let names = Classes::of(preprocessing.classes.as_deref());
+    let reading =
+        Reading { columns, encodings: &preprocessing.columns, classes: Some((&names, classes)), cache };
+    reading.read(&files)
+}
+
+/// The rows of a file with or without the column of the class.
+pub(super) fn unlabelled(
+    file: &Arc<DataFile>,
+    (format, columns): (Format, &Columns),
+    encodings: &[Column],
+    cache: &Path,
+) -> Result<Table, DataError> {
+    let reading = Reading { columns, encodings, classes: None, cache };
+    reading.read(&[TableFile::open(file, format)?])
+}
+
+fn open_all(files: &[Arc<DataFile>], format: Format) -> Result<Vec<TableFile>, DataError> {
+    files.iter().map(|file| TableFile::open(file, format)).collect()
+}
+
+/// What is in the columns of the training data, which are those of the first file, and in that of the class.
+fn look(files: &[TableFile], columns: &Columns) -> Result<(Vec<Profile>, Classes), DataError> {
+    files[0].target(&columns.target)?;
+    let inputs = files[0].inputs(columns)?;
+    profile::look(files, &inputs, columns)
+}
+
+fn check_width(
+    file: &TableFile,
+    encodings: &[Column],
+    columns: &Columns,
+    wanted: usize,
+) -> Result<(), DataError> {
+    let found = encoding::width(encodings);
+    if found == wanted {
+        return Ok(());
+    }
+    let target = &columns.target;
+    let detail = format!(
+        "the columns besides `{target}` give {found} inputs, the model expects {wanted}; set `model.inputs = {found}` \
+         (`dtrain data` shows the columns)"
+    );
+    Err(file.wrong_header(detail))
+}
+
+impl Reading<'_> {
+    fn read(&self, files: &[TableFile]) -> Result<Table, DataError> {
+        let inputs: Vec<String> = self.encodings.iter().map(|column| column.name.clone()).collect();
+        let keeper = Keeper::of(self.encodings);
+        let mut cells = Cells::new(inputs.len() + usize::from(self.classes.is_some()), self.cache);
+        let mut row = Vec::new();
+        for file in files {
+            let mut places = file.places(&inputs, self.columns)?;
+            if self.classes.is_some() {
+                places.push(file.target(&self.columns.target)?);
+            }
+            let has_decimal_comma = file.has_decimal_comma();
+            file.rows(&places, &mut |place, found| {
+                row.clear();
+                for (column, (name, cell)) in inputs.iter().zip(found).enumerate() {
+                    row.push(keeper.keep(column, *cell, has_decimal_comma).map_err(|wanted| {
+                        let found = cell.name().unwrap_or_else(|| "a date".into());
+                        file.wrong(place, format!("column `{name}` has `{found}`, expected {wanted}"))
+                    })?);
+                }
+                if let Some((classes, most)) = self.classes {
+                    let label = found[inputs.len()];
+                    row.push(classes.class((file, place), label, (&self.columns.target, most))?.into());
+                }
+                cells.push(&row)
+            })?;
+        }
+        let cells = cells.complete()?;
+        if cells.rows() == 0 {
+            return Err(files[0].wrong_header("there are columns but no row".to_owned()));
+        }
+        let (columns, width) = (self.encodings.to_vec(), encoding::width(self.encodings));
+        Ok(Table { cells, columns, has_classes: self.classes.is_some(), width })
+    }
+}
+
+/// Sets mean and deviation of the columns of numbers to those of the rows that are trained on.
+#[expect(clippy::cast_precision_loss, reason = "row counts are far below 2^52")]
+fn standardise(encodings: &mut [Column], cells: &Cells, sides: &[Side]) -> Result<(), DataError> {
+    let count = encodings.len();
+    // Twice, as the squares of large numbers that differ little lose what differs.
+    let (mut sums, mut known) = (vec![0.0_f64; count], vec![0_u64; count]);
+    each_trained(cells, sides, |row| {
+        for ((sum, known), value) in
+            sums.iter_mut().zip(&mut known).zip(row).filter(|(_, value)| !value.is_nan())
+        {
+            *sum += value;
+            *known += 1;
+        }
+    })?;
+    let means: Vec<f64> = sums.iter().zip(&known).map(|(sum, known)| sum / (*known).max(1) as f64).collect();
+    let mut squares = vec![0.0_f64; count];
+    each_trained(cells, sides, |row| {
+        for ((square, mean), value) in
+            squares.iter_mut().zip(&means).zip(row).filter(|(_, value)| !value.is_nan())
+        {
+            *square += (value - mean).powi(2);
+        }
+    })?;
+    for (at, column) in encodings.iter_mut().enumerate() {
+        if let Encoding::Number { mean, deviation, .. } = &mut column.encoding {
+            let found = (squares[at] / known[at].max(1) as f64).sqrt();
+            // A constant column tells nothing: it becomes zero. The mean of equal numbers may be rounded.
+            let is_constant = found <= means[at].abs() * 1e-13;
+            (*mean, *deviation) = (means[at], if is_constant { 1.0 } else { found });
+        }
+    }
+    Ok(())
+}
+
+/// Hands over what is kept of each row that is trained on.
+fn each_trained(cells: &Cells, sides: &[Side], mut of: impl FnMut(&[f64])) -> Result<(), DataError> {
+    cells.each(ROWS, |index, row| {
+        if sides[index] == Side::Train {
+            of(row);
+        }
+    })
+}
+
+fn rows_in_memory(rows: u64) -> usize {
+    usize::try_from(rows).expect("a byte for each row lies in memory")
+}
+
+impl Table {
+    /// Counts the classes of the rows of each side.
+    fn count_classes(&self, sides: &[Side], [train, valid]: &mut [Vec<u64>; 2]) -> Result<(), DataError> {
+        self.cells.each(ROWS, |index, row| {
+            let class = class(row);
+            match sides[index] {
+                Side::Train => train[class] += 1,
+                Side::Valid => valid[class] += 1,
+                Side::Unused => {}
+            }
+        })
+    }
+
+    /// What a model reads of these rows, one after the other, and their classes where they are known.
+    pub(super) fn rows(&self, indices: &[u64]) -> Result<(Vec<f32>, Vec<u32>), DataError> {
+        let mut kept = vec![0.0; self.columns.len() + usize::from(self.has_classes)];
+        let (mut values, mut classes) = (Vec::with_capacity(indices.len() * self.width), Vec::new());
+        for index in indices {
+            self.cells.read(*index, &mut kept)?;
+            encoding::encode(&self.columns, &kept, &mut values);
+            if self.has_classes {
+                classes.push(u32::try_from(class(&kept)).expect("a class is a u32"));
+            }
+        }
+        Ok((values, classes))
+    }
+
+    /// Number of rows.
+    pub(super) fn count(&self) -> u64 {
+        self.cells.rows()
+    }
+}
+
+/// The class of a row that has one.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it was a u32")]
+fn class(kept: &[f64]) -> usize {
+    kept[kept.len() - 1] as usize
+}
+
+impl Source for Table {
+    fn len(&self) -> u64 {
+        self.count()
+    }
+
+    fn read(&self, indices: &[u64]) -> Result<Batch, DataError> {
+        let (values, classes) = self.rows(indices)?;
+        Ok(Batch::Rows { values, classes, samples: indices.len(), width: self.width })
+    }
+}

@@ -1,0 +1,267 @@
+//! What is in the columns of a table: their kinds, and the categories of those of text.
+
+use super::cell::{Cell, Meaning, is_other_date, with_comma};
+use super::classes::{Classes, Labels};
+use super::file::{Place, TableFile};
+use crate::data::DataError;
+use dtrain_recipes::Columns;
+use std::collections::BTreeSet;
+
+/// Most categories of a column.
+const MOST_CATEGORIES: usize = 256;
+
+/// Most bytes of a category.
+const MOST_BYTES: usize = 1024;
+
+/// Rows from which on a column that counts them, or that has another text in each, is told.
+const MANY: u64 = 20;
+
+/// What a column has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Number,
+    Date,
+    /// In alphabetical order; an empty text stands for empty cells.
+    Category(Vec<String>),
+}
+
+/// What is in a column.
+#[derive(Clone, Debug)]
+pub(super) struct Profile {
+    pub(super) name: String,
+    pub(super) kind: Kind,
+    /// Cells that are empty, or that have a word that says so.
+    pub(super) empty: u64,
+    /// What is strange about it, in words.
+    pub(super) warning: Option<String>,
+}
+
+/// Looks at the columns `inputs` and at the classes in all rows of `files`.
+pub(super) fn look(
+    files: &[TableFile],
+    inputs: &[String],
+    columns: &Columns,
+) -> Result<(Vec<Profile>, Classes), DataError> {
+    let mut seen: Vec<Seen> = inputs.iter().map(|name| Seen::new(name)).collect();
+    let mut labels = Labels::default();
+    for file in files {
+        let mut places = file.places(inputs, columns)?;
+        places.push(file.target(&columns.target)?);
+        let has_decimal_comma = file.has_decimal_comma();
+        file.rows(&places, &mut |place, cells| {
+            let (label, cells) = cells.split_last().expect("the target was asked for");
+            for (seen, cell) in seen.iter_mut().zip(cells) {
+                seen.add(*cell, has_decimal_comma, |detail| file.wrong(place, detail))?;
+                if seen.odd.is_none() && seen.is_odd(*cell, has_decimal_comma) {
+                    let text = cell.name().unwrap_or_default();
+                    seen.odd = Some(Odd { text, file: file.file.name.clone(), place });
+                }
+            }
+            labels.add(file, place, *label, &columns.target)
+        })?;
+    }
+    let first = &files[0];
+    if labels.is_empty() {
+        return Err(first.wrong_header("there are columns but no row".to_owned()));
+    }
+    let profiles = seen.into_iter().map(|seen| seen.profile(first)).collect::<Result<_, _>>()?;
+    Ok((profiles, labels.classes(&columns.target)?))
+}
+
+/// What was seen of a column so far.
+struct Seen {
+    name: String,
+    rows: u64,
+    empty: u64,
+    numbers: u64,
+    dates: u64,
+    others: u64,
+    /// The first cell that is neither number nor date.
+    odd: Option<Odd>,
+    /// Different texts; no more are kept where they are too many for categories.
+    texts: BTreeSet<String>,
+    /// Cells without any text.
+    blank: u64,
+    /// The first numbers with a decimal comma and with a decimal point.
+    comma: Option<String>,
+    point: Option<String>,
+    /// The number before, while each is one more than that before it.
+    count: Option<f64>,
+    is_count: bool,
+}
+
+struct Odd {
+    text: String,
+    file: String,
+    place: Place,
+}
+
+impl Seen {
+    fn new(name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            rows: 0,
+            empty: 0,
+            numbers: 0,
+            dates: 0,
+            others: 0,
+            odd: None,
+            texts: BTreeSet::new(),
+            blank: 0,
+            comma: None,
+            point: None,
+            count: None,
+            is_count: true,
+        }
+    }
+
+    /// Counts a cell; `wrong` makes the error of what cannot be in any column.
+    fn add(
+        &mut self,
+        cell: Cell<'_>,
+        has_decimal_comma: bool,
+        wrong: impl Fn(String) -> DataError,
+    ) -> Result<(), DataError> {
+        self.rows += 1;
+        let mut number = None;
+        match cell.meaning(has_decimal_comma) {
+            Meaning::Empty => self.empty += 1,
+            Meaning::Number(value) => {
+                self.numbers += 1;
+                number = Some(value);
+            }
+            Meaning::Date(_) => self.dates += 1,
+            Meaning::Other => {
+                if let Cell::Number(value) = cell {
+                    return Err(wrong(format!(
+                        "column `{}` has `{value}`, expected a finite number",
+                        self.name
+                    )));
+                }
+                self.others += 1;
+            }
+        }
+        let is_next = number.is_some_and(|value| self.count.is_none_or(|before| value - before == 1.0));
+        self.is_count &= is_next;
+        self.count = number;
+        match cell {
+            Cell::Empty => self.blank += 1,
+            Cell::Text(text) => self.keep(text, number.is_some() && has_decimal_comma),
+            Cell::Number(_) | Cell::Flag(_) | Cell::Date(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Keeps a text that may be a category.
+    fn keep(&mut self, text: &str, may_have_comma: bool) {
+        if may_have_comma {
+            if self.comma.is_none() && with_comma(text).is_some() {
+                self.comma = Some(text.to_owned());
+            } else if self.point.is_none() && text.contains('.') {
+                self.point = Some(text.to_owned());
+            }
+        }
+        if self.texts.len() <= MOST_CATEGORIES && !self.texts.contains(text) {
+            let end = text.floor_char_boundary(MOST_BYTES + 1);
+            self.texts.insert(text[..end].to_owned());
+        }
+    }
+
+    fn is_odd(&self, cell: Cell<'_>, has_decimal_comma: bool) -> bool {
+        // Counted before: the one that made it 1.
+        self.others == 1 && matches!(cell.meaning(has_decimal_comma), Meaning::Other)
+    }
+
+    /// What the column is; `first` is the first file.
+    fn profile(self, first: &TableFile) -> Result<Profile, DataError> {
+        let kind = self.kind(first)?;
+        let warning = self.warning(&kind);
+        let empty = match &kind {
+            Kind::Category(_) => self.blank,
+            Kind::Number | Kind::Date => self.empty,
+        };
+        Ok(Profile { name: self.name, kind, empty, warning })
+    }
+
+    fn kind(&self, first: &TableFile) -> Result<Kind, DataError> {
+        let name = &self.name;
+        if let (Some(comma), Some(point)) = (&self.comma, &self.point) {
+            return Err(first.wrong_header(format!(
+                "column `{name}` has numbers with a decimal comma (`{comma}`) and with a point (`{point}`); write all \
+                 of them alike"
+            )));
+        }
+        match (self.numbers, self.dates, self.others) {
+            (_, 0, 0) => Ok(Kind::Number),
+            (0, _, 0) => Ok(Kind::Date),
+            (numbers, dates, others) if others > 0 && others > numbers + dates => self.category(first),
+            (numbers, dates, _) => Err(self.mixed(numbers, dates, first)),
+        }
+    }
+
+    /// The error of a column in which most cells are of one kind and some of another.
+    fn mixed(&self, numbers: u64, dates: u64, first: &TableFile) -> DataError {
+        let name = &self.name;
+        let ignore = format!("`data.ignore = [{name:?}]` leaves the column out");
+        let Some(Odd { text, file, place }) = &self.odd else {
+            let detail = format!(
+                "column `{name}` has {numbers} numbers and {dates} dates, expected one of them; {ignore}"
+            );
+            return first.wrong_header(detail);
+        };
+        let (wanted, most) = if numbers >= dates { ("a finite number", numbers) } else { ("a date", dates) };
+        let detail = format!(
+            "column `{name}` has `{text}`, expected {wanted} as in {most} other rows; leave the cell empty where the \
+             value is not known; {ignore}"
+        );
+        DataError::content(file, place.to_string(), detail)
+    }
+
+    fn category(&self, first: &TableFile) -> Result<Kind, DataError> {
+        let name = &self.name;
+        let ignore = format!("leave the column out with `data.ignore = [{name:?}]`");
+        let examples = || {
+            let some = self.texts.iter().take(3).map(|text| {
+                let end = text.floor_char_boundary(40);
+                format!("`{}{}`", &text[..end], if end < text.len() { "…" } else { "" })
+            });
+            some.collect::<Vec<_>>().join(", ")
+        };
+        let fail = |detail: String| Err(first.wrong_header(format!("column `{name}` {detail}")));
+        if self.others > 0 && self.texts.iter().all(|text| is_other_date(text)) {
+            let detail = "has dates such as";
+            return fail(format!("{detail} {}; write dates as 2024-12-31, or {ignore}", examples()));
+        }
+        if self.texts.len() > MOST_CATEGORIES {
+            let detail = format!("has more than {MOST_CATEGORIES} different texts, such as {}", examples());
+            return fail(format!("{detail}; is it an id, or text to be read? {ignore}"));
+        }
+        if self.texts.iter().any(|text| text.len() > MOST_BYTES) {
+            return fail(format!(
+                "has texts of more than {MOST_BYTES} bytes, which are no categories; {ignore}"
+            ));
+        }
+        let empty = (self.blank > 0).then(String::new);
+        Ok(Kind::Category(empty.into_iter().chain(self.texts.iter().cloned()).collect()))
+    }
+
+    fn warning(&self, kind: &Kind) -> Option<String> {
+        let name = &self.name;
+        let lower = name.to_lowercase();
+        let is_called_id = lower == "id" || lower.ends_with("_id") || lower.ends_with(" id");
+        let what = match kind {
+            Kind::Number | Kind::Date if self.empty == self.rows => "is empty in every row",
+            Kind::Number if self.is_count && self.rows >= MANY => {
+                "counts the rows; is it an index, as pandas writes it?"
+            }
+            Kind::Category(categories) if categories.len() as u64 == self.rows && self.rows >= MANY => {
+                "has another text in each row; is it an id?"
+            }
+            Kind::Number | Kind::Category(_) if is_called_id => {
+                "is called an id, from which nothing can be learned"
+            }
+            Kind::Number | Kind::Date | Kind::Category(_) => return None,
+        };
+        Some(format!("column `{name}` {what}; `data.ignore = [{name:?}]` leaves it out"))
+    }
+}
