@@ -178,8 +178,14 @@ impl<'a> Show<'a> {
         #[expect(clippy::cast_precision_loss, reason = "a share for display")]
         let share = self.over.min(self.budget) as f64 / self.budget.max(1) as f64;
         let noun = Some("trial");
-        let advance =
-            Advance { step: self.over, of: Some(self.budget), share: Some(share), left: None, noun };
+        let advance = Advance {
+            step: self.over,
+            of: Some(self.budget),
+            share: Some(share),
+            left: None,
+            noun,
+            validating: None,
+        };
         let best = self.best.map(|(trial, best)| format!("best {} (trial {})", plain(best), trial + 1));
         let running = self.trials.iter().filter(|(_, shown)| shown.is_running).map(|(trial, shown)| {
             match shown.newest {
