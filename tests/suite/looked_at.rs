@@ -42,8 +42,7 @@ fn a_validation_file_in_the_training_data_is_told_by_every_command() {
     house.file("valid.txt", "four five six\n".repeat(100));
     for command in COMMANDS {
         let said = said(&house.expect(0, command));
-        let note =
-            "note: in the training data and also in the validation data, so only validated on: valid.txt";
+        let note = "note: in both the training and the validation data, so only validated on: valid.txt";
         assert_eq!(said.matches(note).count(), 1, "{command:?}: {said}");
     }
     let output = house.expect(0, ["data", "recipe.toml", "--json"]);

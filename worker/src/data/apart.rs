@@ -45,7 +45,7 @@ pub(super) fn note(data: &Data, root: &Path) -> Result<Option<String>, DataError
         .filter(|(number, _)| shared.contains(number))
         .map(|(_, found)| &*found.name)
         .collect();
-    let what = "in the training data and also in the validation data, so only validated on";
+    let what = "in both the training and the validation data, so only validated on";
     Ok((!names.is_empty()).then(|| notes::note(what, &names)))
 }
 

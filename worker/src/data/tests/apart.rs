@@ -21,9 +21,7 @@ fn a_validation_file_that_the_training_pattern_finds_is_not_trained_on() {
     assert_eq!(set.valid.len(), 2);
     assert_eq!(
         notes,
-        [
-            "in the training data and also in the validation data, so only validated on: copy.txt, link.txt, valid.txt"
-        ]
+        ["in both the training and the validation data, so only validated on: copy.txt, link.txt, valid.txt"]
     );
     let listed = crate::data::files(&data, root.path()).expect("found");
     assert_eq!(listed.iter().map(|file| &*file.name).collect::<Vec<_>>(), ["a.txt", "b.txt", "valid.txt"]);
