@@ -58,7 +58,7 @@ fn files_of_every_format_are_kept_apart() {
     assert_eq!((set.train.len(), set.valid.len()), (8, 4));
 
     let root = folder(&[("t.csv", b"x,kind\n1,0\n2,1\n"), ("v.csv", b"x,kind\n3,1\n")]);
-    let tables = data(DataFormat::Csv { target: "kind".into() }, &["*.csv"], files(&["v.csv"]));
+    let tables = data(DataFormat::Csv(Columns::of("kind")), &["*.csv"], files(&["v.csv"]));
     let (_, set) = read(&root, &tables, &mlp(1, 2));
     assert_eq!((set.train.len(), set.valid.len()), (2, 1));
     assert_eq!(set.shared().expect("read"), Some(0));
@@ -81,7 +81,7 @@ fn files_of_every_format_are_kept_apart() {
 #[test]
 fn rows_that_are_in_both_are_counted() {
     let root = folder(&[("t.csv", b"x,kind\n1,0\n2,1\n3,1\n"), ("v.csv", b"x,kind\n3,1\n3,0\n9,1\n")]);
-    let tables = data(DataFormat::Csv { target: "kind".into() }, &["t.csv"], files(&["v.csv"]));
+    let tables = data(DataFormat::Csv(Columns::of("kind")), &["t.csv"], files(&["v.csv"]));
     assert_eq!(opened(&root, &tables, &mlp(1, 2)).expect("opened").shared().expect("read"), Some(2));
 }
 

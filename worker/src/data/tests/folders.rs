@@ -81,7 +81,8 @@ fn photographs_are_turned_as_their_exif_data_say() {
         let data = images(false, Valid::Fraction(0.5));
         let model = cnn(1, height, width, 2);
         let fixed = Preprocessing { columns: Vec::new(), classes: Some(vec!["a".into()]) };
-        let inputs = Unlabelled::open(&data, &fixed, &model, &["new.jpg".to_owned()], root.path());
+        let inputs =
+            Unlabelled::open(&data, &fixed, &model, &["new.jpg".to_owned()], (root.path(), root.path()));
         let (_, values) = inputs.expect("the size is that of the turned image").read(0..1).expect("read");
         let at = |(row, column)| is_bright(&values, row, column, width as usize);
         assert!(at(bright) && !at(dark), "orientation {orientation}");
