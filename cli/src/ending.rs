@@ -95,7 +95,7 @@ fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict)
         let predicted = predicted.map_or(String::new(), |predicted| {
             format!(", {} ({})", against(measured, predicted), seconds(predicted))
         });
-        out.say(&format!("  speed            {}/step{predicted}{speed}", seconds(measured)));
+        out.say(&format!("  typical step     {}{predicted}{speed}", seconds(measured)));
     }
     out.say(&format!("  history          {}", context.home.history().display()));
 }
