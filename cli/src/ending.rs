@@ -99,7 +99,7 @@ fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict)
         let predicted = predicted.map_or(String::new(), |predicted| {
             format!(", {} ({})", against(measured, predicted), seconds(predicted))
         });
-        out.say(&format!("  speed            {}/step{predicted}{speed}", seconds(measured)));
+        out.say(&format!("  typical step     {}{predicted}{speed}", seconds(measured)));
     }
     if let Some(spent) = Spent::of(trial, out.style().now_ms) {
         out.say(&format!("  time             {}", spent.words(unit(task.plan))));

@@ -5,8 +5,8 @@ use crate::context::Context;
 use crate::failure::{Exit, Failure};
 use crate::render::number::{counted, seconds};
 use crate::{job, rates};
-use dtrain_protocol::HostFacts;
-use dtrain_recipes::{Bytes, Host, Launcher, Recipe, Transport};
+use dtrain_protocol::{HostFacts, Links};
+use dtrain_recipes::{Bytes, Host, Launcher, Network, Recipe, Transport};
 use dtrain_runner::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::ssh::{Arrival, Unusable, connections, reach_all};
@@ -117,15 +117,24 @@ pub(crate) fn facts(hosts: &mut [RemoteHost]) -> Result<HostFacts, Failure> {
             Failure::new(Exit::Preflight, format!("{} cannot be used", host.name)).cause(reason)
         })?);
     }
-    let Some(first) = all.first().cloned() else { return Ok(rates::host()) };
+    let names = hosts.iter().map(|host| host.name.clone()).collect();
+    let network = hosts.first().and_then(RemoteHost::network);
+    Ok(together(&all, names, network).unwrap_or_else(rates::host))
+}
+
+/// The facts of hosts that are called so and communicate over `network`; `None` of none.
+fn together(all: &[HostFacts], mut names: Vec<String>, network: Option<Network>) -> Option<HostFacts> {
+    let first = all.first()?.clone();
     let weakest = all.iter().skip(1).fold(first, |weakest, other| HostFacts {
         cores: weakest.cores.min(other.cores),
         memory_bytes: weakest.memory_bytes.min(other.memory_bytes),
         gpus: if other.gpus.len() < weakest.gpus.len() { other.gpus.clone() } else { weakest.gpus },
         ..weakest
     });
+    names.sort();
     let hosts = u32::try_from(all.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
-    Ok(HostFacts { hosts, ..weakest })
+    let links = (all.len() > 1).then_some(Links { hosts: names, network });
+    Some(HostFacts { hosts, links, ..weakest })
 }
 
 fn words(arrival: &Arrival) -> String {
@@ -159,4 +168,29 @@ fn refusal(unusable: &[Unusable]) -> Failure {
     });
     let names: Vec<&str> = unusable.iter().map(|one| one.host.as_str()).collect();
     failure.hint(format!("`dtrain doctor {}` shows details", names.join(" ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_runner::ledger::host_digest;
+
+    #[test]
+    fn facts_of_several_hosts_tell_which_they_are_and_over_what_they_communicate() {
+        let here = rates::host();
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
+        let network = |text: &str| Some(text.parse().expect("a network"));
+        let of = |hosts: &[&str], over| {
+            let facts = vec![here.clone(); hosts.len()];
+            host_digest(&together(&facts, names(hosts), over).expect("there are hosts"))
+        };
+        let fast = of(&["a", "b"], network("10.0.0.0/16"));
+        assert_eq!(fast, of(&["b", "a"], network("10.0.0.0/16")), "their order makes no links");
+        assert_ne!(fast, of(&["a", "b"], network("192.168.0.0/16")));
+        assert_ne!(fast, of(&["a", "b"], None));
+        assert_ne!(fast, of(&["a", "c"], network("10.0.0.0/16")));
+        // One host has no links: what is known of it stays known.
+        assert_eq!(of(&["a"], network("10.0.0.0/16")), host_digest(&here));
+        assert_eq!(together(&[], Vec::new(), None), None);
+    }
 }

@@ -169,6 +169,16 @@ pub enum OutlookError {
         /// The key.
         key: &'static str,
     },
+    /// The engine is not written for the part.
+    #[error("{engine} does not run on {part}{instead}")]
+    Part {
+        /// The engine, as its authors write it.
+        engine: &'static str,
+        /// The part, by its words in the table.
+        part: String,
+        /// What does, in words.
+        instead: String,
+    },
     /// No layout divides what it cuts.
     #[error(
         "no layout of {devices} devices is left: a batch of {batch} samples, {heads} heads and the pinned axes must divide"
@@ -255,6 +265,7 @@ pub fn outlook(request: &OutlookRequest<'_>) -> Result<Outlook, OutlookError> {
 fn question(request: &OutlookRequest<'_>) -> Result<(Question, Decision<u64>), OutlookError> {
     let recipe = request.recipe;
     let decoder = decoder(&recipe.model)?;
+    refuse_part(request.engine, &request.cluster)?;
     refuse_pins(&recipe.layout)?;
     let batch = batch(recipe)?;
     let question = Question {
@@ -280,6 +291,18 @@ fn decoder(model: &Model) -> Result<&Decoder, OutlookError> {
         Model::Own(_) => Err(OutlookError::NoDecoder { kind: "own" }),
         Model::Command(_) => Err(OutlookError::NoDecoder { kind: "command" }),
     }
+}
+
+/// Refuses a part that the engine cannot use: nothing that is planned could be run.
+fn refuse_part(engine: &'static dyn crate::engine::Engine, cluster: &Cluster) -> Result<(), OutlookError> {
+    let kind = cluster.gpu.kind();
+    if engine.kinds().contains(&kind) {
+        return Ok(());
+    }
+    let others = crate::engine::ALL.into_iter().filter(|other| other.kinds().contains(&kind));
+    let names: Vec<&str> = others.map(|other| other.name()).collect();
+    let instead = if names.is_empty() { String::new() } else { format!("; these do: {}", names.join(", ")) };
+    Err(OutlookError::Part { engine: engine.title(), part: cluster.part(), instead })
 }
 
 /// A pin that the question cannot hold must not be dropped in silence.

@@ -164,10 +164,11 @@ fn tokens(request: &PlanRequest<'_>, batch: u64, step: &Breakdown) -> f64 {
     pace.schedule_steps as f64 * (batch * request.recipe.model.sample_tokens()) as f64
 }
 
-/// The correction that earlier trials suggest. Every trial is priced by the model as it is now.
+/// The correction that the newest trials suggest. Every trial is priced by the model as it is now.
 fn factors(case: Case<'_>, observations: &[Observation]) -> Factors {
-    let mut residuals: Vec<Residual> = observations.iter().filter_map(|o| residual(case, o)).collect();
-    // The order of the ledger must not change the plan.
+    let newest = calibrate::newest(observations);
+    let mut residuals: Vec<Residual> = newest.iter().filter_map(|o| residual(case, o)).collect();
+    // The order of the newest must not change the plan.
     residuals.sort_by(|a, b| {
         a.measured
             .total_cmp(&b.measured)

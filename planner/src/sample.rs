@@ -149,6 +149,7 @@ pub(crate) fn host(cores: u32) -> HostFacts {
         cores,
         memory_bytes: 16 << 30,
         gpus: Vec::new(),
+        links: None,
     }
 }
 

@@ -52,6 +52,6 @@ pub use predict::{
     ClassScore, Classification, EvaluateRequest, Evaluated, Evaluation, PredictRequest, Predicted,
     Prediction, Trained,
 };
-pub use rates::{Gpu, HostFacts, ProbeRequest, ProfilePoint, RankRates, Rates, WholeStep};
+pub use rates::{Gpu, HostFacts, Links, ProbeRequest, ProfilePoint, RankRates, Rates, WholeStep};
 pub use sample::{SampleRequest, Sampled, Written};
 pub use split::{Region, Run};

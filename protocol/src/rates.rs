@@ -1,7 +1,7 @@
 //! Measured speeds of a host, with when and how they were measured.
 
 use crate::{DeviceKind, Layout, Rank};
-use dtrain_recipes::Precision;
+use dtrain_recipes::{Network, Precision};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
@@ -34,6 +34,18 @@ pub struct HostFacts {
     pub memory_bytes: u64,
     /// GPUs that this binary can use; all through one backend.
     pub gpus: Vec<Gpu>,
+    /// What several hosts communicate over; `None` for one host, and in facts of an older program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<Links>,
+}
+
+/// Which hosts communicate with each other, and over what: speeds of other links say nothing of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Links {
+    /// Names of the hosts, sorted.
+    pub hosts: Vec<String>,
+    /// The network that the recipe names; `None` for the one over which each host was reached.
+    pub network: Option<Network>,
 }
 
 fn one() -> NonZeroU32 {

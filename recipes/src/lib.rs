@@ -7,6 +7,7 @@ mod assignment;
 pub mod canonical;
 pub mod check;
 pub mod cluster;
+pub mod count;
 pub mod data;
 pub mod decoder;
 pub mod document;

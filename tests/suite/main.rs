@@ -25,6 +25,7 @@ mod examples;
 mod exports;
 mod failures;
 mod fences;
+mod figures;
 mod first_hour;
 mod foreign;
 mod gpu;

@@ -11,6 +11,9 @@ use crate::plan_file::{MadeFrom, Stored};
 use crate::rates;
 use crate::render::html::{of_outlook, page};
 use dtrain_planner::Plan;
+use dtrain_planner::analytic::PartKind;
+use dtrain_planner::analytic::search::Cluster;
+use dtrain_planner::choice::explain::wrapped;
 use dtrain_planner::engine::emit::Format;
 use dtrain_planner::engine::{self, Engine};
 use dtrain_planner::outlook::{
@@ -21,15 +24,16 @@ use on::groups;
 /// Searches all layouts of the GPUs that `on` describes, and says what the best would cost.
 pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     let loaded = describe(&args.recipe.recipe, &args.recipe.layers, &[])?;
-    let (recipe, engine) = (&loaded.checked.recipe, engine(args)?);
+    let recipe = &loaded.checked.recipe;
     let groups = groups(on, args.network)?;
+    let engine = engine(args, &groups)?;
     let [cluster] = groups[..] else {
         refuse_what_is_for_equal_hosts(args)?;
         let found = mixed_outlook(recipe, &groups, engine).map_err(|error| refusal(&error))?;
         if context.out.json {
             context.out.json("mixed_outlook", &found)?;
         } else {
-            context.out.data(&explain_mixed(&found))?;
+            context.out.data(&wrapped(&explain_mixed(&found), context.out.style().width))?;
         }
         return Ok(Exit::Done);
     };
@@ -47,7 +51,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> Outcome {
     let made = Made {
         stored: stored.as_ref(),
         document: ("outlook", &found),
-        text: explain(&found, depth(args), top),
+        text: wrapped(&explain(&found, depth(args), top), context.out.style().width),
         page: args.html.as_ref().map(|_| page(&of_outlook(&found))),
         next: None,
     };
@@ -69,16 +73,24 @@ fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), Failure> {
     }
 }
 
-/// The engine that the user named, or of the one that the plan is written for.
-fn engine(args: &PlanArgs) -> Result<&'static dyn Engine, Failure> {
+/// The engine that the user named, or the one that the plan is written for, or one that runs on what there is.
+fn engine(args: &PlanArgs, groups: &[Cluster]) -> Result<&'static dyn Engine, Failure> {
     let of_format = match args.emit {
-        Some(Format::Torchtitan) => EngineName::Torchtitan,
-        Some(Format::Deepspeed) => EngineName::Deepspeed,
-        Some(Format::Fsdp) => EngineName::Fsdp,
-        Some(Format::Maxtext) => EngineName::Jax,
-        Some(Format::Megatron | Format::Slurm | Format::Kubernetes) | None => EngineName::Megatron,
+        Some(Format::Torchtitan) => Some(EngineName::Torchtitan),
+        Some(Format::Deepspeed) => Some(EngineName::Deepspeed),
+        Some(Format::Fsdp) => Some(EngineName::Fsdp),
+        Some(Format::Maxtext) => Some(EngineName::Jax),
+        Some(Format::Megatron | Format::Slurm | Format::Kubernetes) => Some(EngineName::Megatron),
+        None => None,
     };
-    match args.engine.unwrap_or(of_format) {
+    let Some(name) = args.engine.or(of_format) else {
+        let kinds: Vec<PartKind> = groups.iter().map(|group| group.gpu.kind()).collect();
+        return engine::usual(&kinds).ok_or_else(|| {
+            Failure::new(Exit::Usage, "no engine runs on all of these together")
+                .hint("plan each group by itself, with an `--on` of its own")
+        });
+    };
+    match name {
         EngineName::Dtrain => Ok(&engine::DTRAIN),
         EngineName::Megatron => Ok(&engine::MEGATRON),
         EngineName::Fsdp => Ok(&engine::FSDP),
@@ -101,6 +113,7 @@ fn refusal(error: &OutlookError) -> Failure {
         OutlookError::NoDecoder { .. }
         | OutlookError::Adapters
         | OutlookError::NoBatch
+        | OutlookError::Part { .. }
         | OutlookError::Pin { .. } => Failure::of(Exit::Usage, error),
     }
 }

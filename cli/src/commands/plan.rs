@@ -38,7 +38,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
         Some(_) => Some(drawn(&history, &plan)?),
         None => None,
     };
-    let text = long(&plan, depth(args), args.top.unwrap_or(TOP), context.out.paint_data);
+    let text = long(&plan, depth(args), args.top.unwrap_or(TOP), context.out.style());
     let stored = Stored::of(plan, Some(MadeFrom::of(&loaded, &args.recipe.layers, &[], inputs)));
     let run = args.out.as_ref().map_or_else(|| word(&loaded.name), |path| word(path.display()));
     let made = Made {

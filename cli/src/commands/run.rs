@@ -14,7 +14,7 @@ use crate::trials::ledger;
 use crate::{audit, child, hosts, job, limits, rates, trials};
 use dtrain_planner::engine::emit::{Format, emit};
 use dtrain_planner::planning::saving;
-use dtrain_planner::{Plan, model_digest};
+use dtrain_planner::{Plan, rates_key};
 use dtrain_recipes::{Bytes, Devices, Launcher, Layer, Model};
 use dtrain_runner::files;
 use dtrain_runner::ledger::{History, NewTrial, Parent, Source};
@@ -269,7 +269,7 @@ fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec
         // What became of other hosts is seen when they are reached.
         Launcher::Ssh | Launcher::Slurm => return Ok(Vec::new()),
     };
-    let known = history.rates(&host, &model_digest(&plan.recipe.model)).map_err(|error| ledger(&error))?;
+    let known = history.rates(&host, &rates_key(&plan.recipe, &host)).map_err(|error| ledger(&error))?;
     Ok(plan.stale(&host, known.as_ref(), rates::PROGRAM).iter().map(ToString::to_string).collect())
 }
 

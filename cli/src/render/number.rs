@@ -1,27 +1,8 @@
 //! Numbers with their units, as people read them.
 
 use dtrain_recipes::Seconds;
+pub(crate) use dtrain_recipes::count::{count, thousands};
 use std::time::Duration;
-
-/// A count with three digits and a decimal prefix: `812`, `12.3 k`, `1.25 M`.
-pub(crate) fn count(value: f64) -> String {
-    const PREFIXES: [&str; 5] = ["", " k", " M", " G", " T"];
-    if !value.is_finite() {
-        return value.to_string();
-    }
-    let (mut rest, mut prefix) = (value, 0);
-    while rest.abs() >= 999.5 && prefix + 1 < PREFIXES.len() {
-        rest /= 1000.0;
-        prefix += 1;
-    }
-    let digits = match (prefix, rest.abs()) {
-        (0, _) => usize::from(rest.fract() != 0.0 && rest.abs() < 100.0),
-        (_, size) if size < 9.995 => 2,
-        (_, size) if size < 99.95 => 1,
-        _ => 0,
-    };
-    format!("{rest:.digits$}{}", PREFIXES[prefix])
-}
 
 /// A whole count.
 #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
@@ -75,21 +56,14 @@ pub(crate) fn accuracy(value: f64, decimals: usize) -> String {
     if value.abs() <= 1.0 { format!("{:.decimals$}%", value * 100.0) } else { plain(value) }
 }
 
-/// `1 step`, `2 steps`.
+/// `1 step`, `2 steps`, `12,000 steps`.
 pub(crate) fn counted(number: u64, noun: &str) -> String {
-    if number == 1 { format!("1 {noun}") } else { format!("{number} {noun}s") }
+    if number == 1 { format!("1 {noun}") } else { format!("{} {noun}s", thousands(number)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn counts_keep_three_digits() {
-        let shown = [0.0, 7.0, 7.25, 812.0, 999.9, 12_345.0, 999_999.0, 1_250_000.0, 3.2e9].map(count);
-        assert_eq!(shown, ["0", "7", "7.2", "812", "1.00 k", "12.3 k", "1.00 M", "1.25 M", "3.20 G"]);
-        assert_eq!(count(f64::NAN), "NaN");
-    }
 
     #[test]
     fn an_accuracy_above_1_is_no_share() {

@@ -3,33 +3,39 @@
 use super::number::{deviation, seconds};
 use dtrain_planner::step::traffic::Traffic;
 use dtrain_planner::{Breakdown, Memory};
+use dtrain_protocol::PhaseTimes;
 use dtrain_recipes::Bytes;
-use dtrain_runner::ledger::Trial;
+use dtrain_runner::ledger::{Trial, TypicalStep};
 
-/// The series of a phase, its name, and its prediction.
-pub(super) type Phase = (&'static str, &'static str, fn(&Breakdown) -> f64);
+/// The name of a phase, what was measured of it, and its prediction.
+pub(super) type Phase = (&'static str, fn(&PhaseTimes) -> f64, fn(&Breakdown) -> f64);
 
 /// All phases, in the order of a step.
 pub(super) const PHASES: [Phase; 6] = [
-    ("forward_seconds", "forward", |b| b.forward),
-    ("backward_seconds", "backward", |b| b.backward),
-    ("communication_seconds", "communication", |b| b.communication),
-    ("bubble_seconds", "pipeline bubble", |b| b.bubble),
-    ("optimizer_seconds", "optimizer", |b| b.optimizer),
-    ("data_seconds", "samples, overhead", |b| b.overhead),
+    ("forward", |t| t.forward, |b| b.forward),
+    ("backward", |t| t.backward, |b| b.backward),
+    ("communication", |t| t.communication, |b| b.communication),
+    ("pipeline bubble", |t| t.bubble, |b| b.bubble),
+    ("optimizer", |t| t.optimizer, |b| b.optimizer),
+    ("samples, overhead", |t| t.data, |b| b.overhead),
 ];
 
-/// `phase  predicted  min  median  max  deviation of the median`; the figures of a rank are means over its steps.
-/// Empty when nothing was measured.
-pub(super) fn phases(trial: &Trial) -> Vec<Vec<String>> {
+/// The step itself, above its phases.
+const STEP: Phase = ("step", |t| t.step, Breakdown::total);
+
+/// `phase  predicted  min  median  max  deviation of the median`, over the typical steps of the ranks; first the step, to which
+/// the phases of one rank add up. Empty when nothing was measured.
+pub(super) fn phases(trial: &Trial, typical: &[TypicalStep]) -> Vec<Vec<String>> {
     let predicted: Option<Breakdown> = predicted(trial, "breakdown");
     let titles = ["", "predicted", "min", "median", "max"].map(str::to_owned).to_vec();
     let mut lines = vec![titles];
-    for (key, name, of) in PHASES {
-        let figures = trial.figures.iter().filter(|summary| summary.key == key);
-        let mut ranks: Vec<f64> = figures.filter_map(|summary| summary.mean).collect();
+    // A foreign program tells no phases.
+    if predicted.is_none() && typical.iter().all(|step| step.times.parts() <= 0.0) {
+        return Vec::new();
+    }
+    for (name, measured, of) in std::iter::once(STEP).chain(PHASES) {
+        let mut ranks: Vec<f64> = typical.iter().map(|step| measured(&step.times)).collect();
         ranks.sort_by(f64::total_cmp);
-        // A foreign program tells no phases.
         let (Some(least), Some(most)) =
             (ranks.first(), ranks.last().filter(|most| **most > 0.0 || predicted.is_some()))
         else {

@@ -1,14 +1,16 @@
 //! A plan as a person reads it.
 
 use super::number::{count, counted, whole};
+use super::table::Style;
 use crate::output::Paint;
-use dtrain_planner::choice::explain::{Depth, explain, validation};
+use dtrain_planner::choice::explain::{Depth, explain, hanging, summary, validation, wrapped};
 use dtrain_planner::{Estimate, Plan, Ranked};
 use std::fmt::Write as _;
 
 /// What was chosen and why, in a few lines.
 pub(crate) fn short(plan: &Plan, paint: Paint) -> String {
     let best = plan.best();
+    // What is said to people is wrapped where it is said.
     let Some(estimate) = &best.estimate else { return explain(plan, Depth::Short) };
     let mut text = format!("{} {}\n", paint.bold("plan:"), best.candidate);
     _ = writeln!(text, "  batch          {}: {}", samples(plan.batch.value), plan.batch.reason);
@@ -32,29 +34,30 @@ pub(crate) fn short(plan: &Plan, paint: Paint) -> String {
     text
 }
 
-/// What is counted: tokens for a model with sequences, otherwise samples.
-pub(crate) fn unit(plan: &Plan) -> &'static str {
-    if plan.recipe.model.sample_tokens() > 1 { "tokens" } else { "samples" }
-}
+pub(crate) use dtrain_planner::choice::explain::unit;
 
 fn samples(number: u64) -> String {
     counted(number, "sample")
 }
 
-/// Everything worth knowing about a plan, and its best candidates side by side.
-pub(crate) fn long(plan: &Plan, depth: Depth, top: usize, paint: Paint) -> String {
-    let mut text = explain(plan, depth);
+/// Everything worth knowing about a plan, its best candidates side by side, and the choice again: a terminal shows the end.
+pub(crate) fn long(plan: &Plan, depth: Depth, top: usize, style: Style) -> String {
+    let mut text = wrapped(&explain(plan, depth), style.width);
     let priced = plan.choices.iter().filter_map(|ranked| Some((ranked, ranked.estimate.as_ref()?)));
     let shown = top.min(priced.clone().count());
     if shown > 0 {
         _ = writeln!(
             text,
             "\n{}",
-            paint.bold(&format!("the best {shown} of {} candidates (= a tie)", whole(plan.priced)))
+            style.paint.bold(&format!("the best {shown} of {} candidates (= a tie)", whole(plan.priced)))
         );
     }
     for (ranked, estimate) in priced.take(top) {
-        _ = writeln!(text, "{}", line(ranked, estimate, plan));
+        text += &hanging(&line(ranked, estimate, plan), style.width, 4);
+    }
+    let summary = summary(plan);
+    if !summary.is_empty() {
+        text += &format!("\n{}", wrapped(&summary, style.width));
     }
     text
 }

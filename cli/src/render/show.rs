@@ -9,20 +9,26 @@ use super::{metrics, param, spent};
 use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
 use dtrain_recipes::text::on_one_line;
-use dtrain_runner::ledger::{Attempt, Parent, Source, Trial};
+use dtrain_runner::ledger::{Attempt, Parent, Source, Trial, TypicalStep};
 use dtrain_runner::{Ended, Verdict};
 
 /// Checkpoints that are shown, the newest.
 const CHECKPOINTS: usize = 5;
 
-/// The page; `curves` are named series, drawn in as many characters as they have values. With `all` also the
-/// parameters nobody chose.
-pub(crate) fn show(trial: &Trial, curves: &[(String, Vec<Option<f64>>)], all: bool, style: Style) -> String {
+/// The page; `typical` are the steps of its ranks, and `curves` named series, drawn in as many characters as they have values. With
+/// `all` also the parameters nobody chose.
+pub(crate) fn show(
+    trial: &Trial,
+    typical: &[TypicalStep],
+    curves: &[(String, Vec<Option<f64>>)],
+    all: bool,
+    style: Style,
+) -> String {
     let parts = [
         head(trial, style),
         section("SPEED AND MEMORY", &predicted(trial), style),
         section("TIME", &spent::lines(trial, style.now_ms), style),
-        section("STEP TIME PER RANK", &phases(trial), style),
+        section("A TYPICAL STEP OF EACH RANK", &phases(trial, typical), style),
         section("PEAK MEMORY OF THE HEAVIEST RANK", &memory(trial), style),
         section("BYTES SENT PER STEP BY THE BUSIEST RANK", &traffic(trial), style),
         section("METRICS", &metrics::lines(trial), style),
@@ -234,7 +240,7 @@ pub(crate) mod tests {
     use crate::render::history::tests::row;
     use crate::render::table::tests::plain;
     use crate::render::table::width;
-    use dtrain_protocol::{AttemptId, Rank, StepId};
+    use dtrain_protocol::{AttemptId, PhaseTimes, Rank, StepId};
     use dtrain_runner::ledger::{Checkpoint, NoiseScale, Note, Param, Predicted, Status, Summary};
     use dtrain_runner::provenance::{Git, Provenance};
     use serde_json::json;
@@ -268,12 +274,6 @@ pub(crate) mod tests {
             max: Some(7.2e9),
             max_step: Some(1),
             mean: Some(min),
-        };
-        let phase = |name: &str, rank, mean| Summary {
-            key: format!("{name}_seconds"),
-            rank: Rank(rank),
-            mean: Some(mean),
-            ..summary(name, mean, Some(mean))
         };
         let held = |name: &str, most| Summary {
             key: format!("{name}_bytes"),
@@ -328,12 +328,6 @@ pub(crate) mod tests {
                 summary("loss", 3.05, None),
                 summary("memory_bytes", 1e9, Some(7.2e9)),
                 summary("valid.loss", 3.118, Some(3.12)),
-                phase("forward", 0, 0.05),
-                phase("forward", 1, 0.06),
-                phase("forward", 2, 0.055),
-                phase("bubble", 0, 0.03),
-                phase("bubble", 1, 0.0),
-                phase("data", 0, 0.0001),
                 held("weights", 0.8e9),
                 held("gradients", 0.9e9),
                 held("optimizer", 1.6e9),
@@ -356,14 +350,35 @@ pub(crate) mod tests {
         }
     }
 
+    /// Typical steps of three ranks.
+    pub(crate) fn typical() -> Vec<TypicalStep> {
+        let of = |rank, [forward, backward, communication, bubble]: [f64; 4]| TypicalStep {
+            rank: Rank(rank),
+            times: PhaseTimes {
+                step: forward + backward + communication + bubble + 0.0121,
+                data: 0.0001,
+                forward,
+                backward,
+                communication,
+                bubble,
+                optimizer: 0.012,
+            },
+        };
+        vec![
+            of(0, [0.05, 0.1, 0.0119, 0.03]),
+            of(1, [0.06, 0.11, 0.02, 0.0]),
+            of(2, [0.055, 0.105, 0.03, 0.001]),
+        ]
+    }
+
     #[test]
     fn the_page_of_a_trial_tells_what_was_expected_and_what_came_of_it() {
         let falling: Vec<_> = (1..=40).map(|x| Some(8.0 / f64::from(x))).collect();
         let curves = [("loss".to_owned(), falling), ("valid.loss".to_owned(), vec![None; 40])];
-        let page = show(&trial(), &curves, false, plain(80));
+        let page = show(&trial(), &typical(), &curves, false, plain(80));
         insta::assert_snapshot!("show_80", page);
         assert!(!page.contains("train.seed"), "a default is not shown");
-        assert!(show(&trial(), &curves, true, plain(80)).contains("train.seed"));
+        assert!(show(&trial(), &typical(), &curves, true, plain(80)).contains("train.seed"));
         assert!(page.lines().all(|line| width(line) <= 80), "{page}");
     }
 
@@ -374,7 +389,7 @@ pub(crate) mod tests {
         trial.notes[0].text.clone_from(&long);
         trial.tags.insert(long.clone(), long.clone());
         trial.params.push(Param { path: "params.x".into(), value: json!(long), source: Source::Recipe });
-        let page = show(&trial, &[(long, vec![Some(1.0)])], true, plain(80));
+        let page = show(&trial, &typical(), &[(long, vec![Some(1.0)])], true, plain(80));
         assert!(page.contains("ago  xxx"), "{page}");
         assert!(page.lines().all(|line| width(line) <= 80), "{page}");
     }

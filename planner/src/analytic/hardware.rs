@@ -40,7 +40,22 @@ pub struct Generation {
     pub sustained_8: f64,
     pub flash: f64,
     pub fused: f64,
+    #[serde(default)]
+    pub kind: PartKind,
     pub is_measured: bool,
+}
+
+/// What a part is: an engine is written for some kinds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PartKind {
+    /// A GPU.
+    #[default]
+    Gpu,
+    /// Intel's Gaudi.
+    Gaudi,
+    /// Google's TPU.
+    Tpu,
 }
 
 /// Number format of the linear layers of a model.
@@ -177,6 +192,11 @@ impl Gpu {
     /// know what the part takes without.
     pub fn clock_at(&self, watts: f64) -> f64 {
         self.watts.map_or(1.0, |usual| (watts / usual).sqrt().min(1.0))
+    }
+
+    /// What it is.
+    pub fn kind(&self) -> PartKind {
+        Constants::shipped().generation(self).kind
     }
 
     /// Floating-point operations a second of 16 bits on the data sheet.

@@ -31,7 +31,7 @@ pub use constants::Constants;
 pub use division::Division;
 pub use doubt::Unknown;
 pub use engine::{Software, Style};
-pub use hardware::{Device, Gpu, Kernel, Products};
+pub use hardware::{Device, Gpu, Kernel, PartKind, Products};
 pub use layer::Layer;
 pub use memory::{Peak, Stage};
 pub use step::{Step, Unit};

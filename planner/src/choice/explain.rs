@@ -1,4 +1,4 @@
-//! A plan in words and columns for people, at most 100 columns wide.
+//! A plan in words and columns for people.
 
 mod arranged;
 mod others;
@@ -8,19 +8,19 @@ use crate::choice::weighed::amount;
 use crate::layout::candidate::{Candidate, where_it_runs};
 use crate::planning::foreign::filled;
 use crate::planning::plan::{Plan, Ranked};
-use crate::training::learning_rate::in_words;
 use crate::training::pace::Pace;
 use crate::training::validation::Validation;
 use arranged::sentences;
 use dtrain_protocol::DeviceKind;
+use dtrain_recipes::count::{count, thousands};
 use dtrain_recipes::text::on_one_line;
 use dtrain_recipes::{Bytes, Command, Model, Recipe, Seconds};
 pub use others::{causes, loss, memory};
 pub(crate) use saved::expected;
 use std::collections::BTreeSet;
 
-/// Columns of a line.
-const WIDTH: usize = 100;
+/// Columns of a line at most: longer ones are hard to read.
+pub const WIDTH: usize = 100;
 
 /// Column at which values begin.
 const INDENT: usize = 16;
@@ -66,6 +66,30 @@ pub fn explain(plan: &Plan, depth: Depth) -> String {
     text
 }
 
+/// The choice and what it costs in a line, for the end of a long text; nothing where nothing has a price.
+pub fn summary(plan: &Plan) -> String {
+    let best = plan.best();
+    let mut text = String::new();
+    if let Some(estimate) = &best.estimate {
+        let told = format!(
+            "{}: {}/step, {} {}/s, {} per rank, {} in total",
+            best.candidate,
+            estimate.step,
+            count(estimate.tokens_per_second),
+            unit(plan),
+            estimate.memory_peak,
+            estimate.total
+        );
+        row(&mut text, "in short", &told);
+    }
+    text
+}
+
+/// What is counted: tokens for a model with sequences, otherwise samples.
+pub fn unit(plan: &Plan) -> &'static str {
+    if plan.recipe.model.sample_tokens() > 1 { "tokens" } else { "samples" }
+}
+
 /// A foreign command: what runs, and where.
 fn foreign(plan: &Plan, command: &Command) -> String {
     let Candidate { arrangement, threads, .. } = &plan.best().candidate;
@@ -101,7 +125,7 @@ fn headline(text: &mut String, plan: &Plan) {
 
 /// What is trained, and where.
 pub fn subject(plan: &Plan) -> String {
-    let parameters = count(plan.recipe.model.parameters());
+    let parameters = count(whole(plan.recipe.model.parameters()));
     let kind = match &plan.recipe.model {
         Model::Decoder(_) => "decoder",
         Model::Mlp(_) => "perceptron",
@@ -110,7 +134,7 @@ pub fn subject(plan: &Plan) -> String {
         Model::Command(_) => "command",
     };
     let adapters = if plan.recipe.model.has_frozen_weights() {
-        format!(" with {} in adapters", count(plan.recipe.model.trained_parameters()))
+        format!(" with {} in adapters", count(whole(plan.recipe.model.trained_parameters())))
     } else {
         String::new()
     };
@@ -142,14 +166,14 @@ fn host(plan: &Plan) -> String {
 
 fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
     let e = best.price();
-    let unit = if plan.recipe.model.sample_tokens() > 1 { "tokens" } else { "samples" };
+    let unit = unit(plan);
     row(text, "step", &format!("{}, 80 % interval {}", e.step, between(e.step_low, e.step_high)));
     let share = |(name, seconds): (&str, f64)| {
         let percent = 100.0 * seconds / e.step.0;
         (percent >= 0.5).then(|| format!("{name} {percent:.0} %"))
     };
     row(text, "", &e.breakdown.parts().into_iter().filter_map(share).collect::<Vec<_>>().join(" · "));
-    row(text, "speed", &format!("{} {unit} a second", in_words(e.tokens_per_second)));
+    row(text, "speed", &format!("{} {unit}/s", count(e.tokens_per_second)));
     let expected = best.pace.schedule_steps;
     let steps = match e.steps {
         Some(steps) if steps <= expected => format!("{} steps, ", thousands(steps)),
@@ -271,49 +295,42 @@ fn with_range(value: &str, low: String, high: String, reason: &str) -> String {
     format!("{value} (range to search: {low} to {high}): {reason}")
 }
 
-/// A key and its value, wrapped under itself.
+/// A key and its value on a line, which [`wrapped`] breaks.
 pub(crate) fn row(text: &mut String, key: &str, value: &str) {
-    let mut line = format!("{key:<INDENT$}");
-    let mut used = INDENT;
-    for word in value.split(' ') {
-        let length = word.chars().count();
-        if used > INDENT && used + 1 + length > WIDTH {
-            text.push_str(line.trim_end());
-            text.push('\n');
-            line = " ".repeat(INDENT);
-            used = INDENT;
-        }
-        if used > INDENT {
-            line.push(' ');
-            used += 1;
-        }
-        line.push_str(word);
-        used += length;
-    }
-    text.push_str(line.trim_end());
+    text.push_str(format!("{key:<INDENT$}{value}").trim_end());
     text.push('\n');
 }
 
-/// `1,234,567`.
-pub(crate) fn thousands(n: u64) -> String {
-    let digits = n.to_string();
-    let first = digits.len() % 3;
-    let mut text = String::new();
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && place % 3 == first {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
+/// Rows with lines of at most `width` columns, and at most [`WIDTH`]: values are broken between words and go on under themselves.
+pub fn wrapped(text: &str, width: usize) -> String {
+    hanging(text, width, INDENT)
 }
 
-pub(crate) fn count(n: u64) -> String {
-    in_words(whole(n))
+/// The same of lines whose values begin at column `indent`.
+pub fn hanging(text: &str, width: usize, indent: usize) -> String {
+    let width = width.clamp(2 * indent, WIDTH);
+    text.lines().map(|line| broken(line, width, indent)).collect()
+}
+
+fn broken(row: &str, width: usize, indent: usize) -> String {
+    let (mut text, mut line, mut used) = (String::new(), String::new(), 0);
+    for (place, word) in row.split(' ').enumerate() {
+        let length = word.chars().count();
+        if used > indent && used + 1 + length > width {
+            text += &format!("{}\n", line.trim_end());
+            (line, used) = (" ".repeat(indent), indent);
+        } else if place > 0 {
+            line.push(' ');
+            used += 1;
+        }
+        line += word;
+        used += length;
+    }
+    text + line.trim_end() + "\n"
 }
 
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn whole(n: u64) -> f64 {
+pub(crate) fn whole(n: u64) -> f64 {
     n as f64
 }
 

@@ -21,9 +21,9 @@ pub struct Simplicity {
 }
 
 impl Simplicity {
-    /// The rule in words, as the end of a sentence.
-    pub const RULE: &'static str = "of equals the one that leaves memory, then the one with fewer axes, fewer \
-                                    tensor-parallel ranks, the simpler schedule, less recomputed";
+    /// The rule in words: why the choice goes before others as fast.
+    pub const RULE: &'static str = "it leaves more memory free, or has fewer axes, fewer tensor-parallel ranks, a \
+                                    simpler schedule or less to recompute, in this order";
 
     /// That of a layout whose heaviest rank takes `full` of its memory.
     pub fn of(arrangement: &Arrangement, full: f64) -> Self {

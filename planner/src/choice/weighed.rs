@@ -1,7 +1,8 @@
 //! What a choice takes, and what could be taken in its place: the front of time, memory and money.
 
-use crate::choice::explain::{row, thousands};
+use crate::choice::explain::row;
 use crate::choice::front::{Cost, worth_naming};
+use dtrain_recipes::count::thousands;
 use dtrain_recipes::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 

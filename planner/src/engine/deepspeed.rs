@@ -1,7 +1,7 @@
 //! DeepSpeed: rules read from its sources, version 0.19.8.
 
 use super::{Cannot, Engine, Training, cannot, rules};
-use crate::analytic::Style;
+use crate::analytic::{PartKind, Style};
 use crate::engine::emit::{Emitted, Source, deepspeed};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Compression, OptimizerKind, Precision, ZeroStage};
@@ -21,6 +21,10 @@ impl Engine for DeepSpeed {
 
     fn style(&self) -> Style {
         Style::Fsdp
+    }
+
+    fn kinds(&self) -> &'static [PartKind] {
+        &[PartKind::Gpu, PartKind::Gaudi]
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

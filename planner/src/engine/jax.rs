@@ -1,7 +1,7 @@
 //! MaxText on JAX: rules read from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
 
 use super::{Cannot, Engine, Training, cannot, rules};
-use crate::analytic::Style;
+use crate::analytic::{PartKind, Style};
 use crate::engine::emit::{Emitted, Source, maxtext};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
@@ -21,6 +21,10 @@ impl Engine for Jax {
 
     fn style(&self) -> Style {
         Style::Xla
+    }
+
+    fn kinds(&self) -> &'static [PartKind] {
+        &[PartKind::Gpu, PartKind::Tpu]
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {

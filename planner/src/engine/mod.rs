@@ -23,7 +23,7 @@ pub use self::jax::Jax;
 pub use self::megatron::Megatron;
 pub use self::torchtitan::Torchtitan;
 
-use crate::analytic::Style;
+use crate::analytic::{PartKind, Style};
 use crate::engine::emit::{Emitted, Source};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train};
@@ -38,6 +38,11 @@ pub trait Engine: Sync + std::fmt::Debug {
 
     /// The style of its software, which decides what it costs.
     fn style(&self) -> Style;
+
+    /// The kinds of parts that it runs on.
+    fn kinds(&self) -> &'static [PartKind] {
+        &[PartKind::Gpu]
+    }
 
     /// How it can exchange keys and values among ranks that share sequences.
     fn context_exchanges(&self) -> &'static [ContextExchange];
@@ -104,6 +109,13 @@ pub static JAX: Jax = Jax;
 
 /// All engines, dtrain first.
 pub static ALL: [&dyn Engine; 6] = [&DTRAIN, &MEGATRON, &TORCHTITAN, &FSDP, &DEEPSPEED, &JAX];
+
+/// The engine that trains on parts of these kinds unless another is named: Megatron-LM where it can; `None` where none can.
+pub fn usual(kinds: &[PartKind]) -> Option<&'static dyn Engine> {
+    let can = |engine: &&'static dyn Engine| kinds.iter().all(|kind| engine.kinds().contains(kind));
+    let megatron: &'static dyn Engine = &MEGATRON;
+    std::iter::once(megatron).chain(ALL).find(can)
+}
 
 /// The engine called `name`.
 pub fn named(name: &str) -> Option<&'static dyn Engine> {

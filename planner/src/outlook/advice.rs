@@ -7,6 +7,7 @@ use crate::analytic::{Constants, Software};
 use crate::engine::{self, Engine as _};
 use crate::layout::batch::divisors;
 use crate::training::goodput::RESTART_SECONDS;
+use dtrain_recipes::count::thousands;
 use serde::Serialize;
 
 /// Steps that a measurement takes, the first of which do not count.
@@ -49,10 +50,15 @@ pub(super) fn advice(request: &OutlookRequest<'_>, question: &Question, known: &
     if hosts > 1 {
         changes.push((ONE_HOST_FEWER.to_owned(), with(hosts - 1)));
     }
-    changes.extend(near(question.batch).map(|batch| (format!("a batch of {batch}"), of(batch))));
+    changes.extend(
+        near(question.batch).map(|batch| (format!("a batch of {}", thousands(batch.into())), of(batch))),
+    );
     // Nobody measured dtrain's own worker on a GPU: it is planned for on request.
     let ours = [request.engine.name(), engine::DTRAIN.name()];
-    let others = engine::ALL.into_iter().filter(|engine| !ours.contains(&engine.name()));
+    let kind = cluster.gpu.kind();
+    let others = engine::ALL
+        .into_iter()
+        .filter(|engine| !ours.contains(&engine.name()) && engine.kinds().contains(&kind));
     changes.extend(others.filter_map(|engine| {
         let training = question.runs_on.as_ref()?.training.clone();
         let software = Software::of(engine.style(), Constants::shipped());

@@ -77,5 +77,6 @@ fn host(found: &Outlook, hosts: NonZeroU32) -> HostFacts {
         cores: 0,
         memory_bytes: 0,
         gpus: vec![gpu; found.per_host as usize],
+        links: None,
     }
 }

@@ -8,7 +8,7 @@ mod tests;
 pub use words::explain_mixed;
 
 use super::words::layout;
-use super::{OutlookError, OutlookRequest, TIE, no_layout, question, rate};
+use super::{OutlookError, OutlookRequest, TIE, no_layout, question, rate, refuse_part};
 use crate::analytic::Unknown;
 use crate::analytic::doubt::{interval, of_memory, of_time};
 use crate::analytic::mixed::{Choice, Found, Layout, Mixture, Pricer, Run, search};
@@ -116,6 +116,7 @@ pub fn mixed_outlook(
     groups: &[Cluster],
     engine: &'static dyn crate::engine::Engine,
 ) -> Result<MixedOutlook, OutlookError> {
+    groups.iter().try_for_each(|group| refuse_part(engine, group))?;
     let (asked, batch) = question(&OutlookRequest { recipe, cluster: groups[0], engine, next: 0 })?;
     let mixture = Mixture::of(&asked, groups);
     let found = search(&mixture, 0, KEEP);

@@ -3,7 +3,7 @@ mod own;
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::search::Axis;
-use crate::choice::explain::Depth;
+use crate::choice::explain::{Depth, WIDTH, wrapped};
 use crate::choice::front::Cost;
 use crate::engine::{Engine, FSDP, MEGATRON, TORCHTITAN};
 use crate::rows::{self, Row};
@@ -44,8 +44,11 @@ fn of(recipe: &Recipe, cluster: Cluster, engine: &'static dyn Engine) -> Result<
 #[test]
 fn an_outlook_reads_as_ever() {
     let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
-    insta::assert_snapshot!("llama_8b_on_64_h100", explain(&found, Depth::Short, NEXT));
-    insta::assert_snapshot!("llama_8b_on_64_h100_in_full", explain(&found, Depth::Full, NEXT));
+    insta::assert_snapshot!("llama_8b_on_64_h100", wrapped(&explain(&found, Depth::Short, NEXT), WIDTH));
+    insta::assert_snapshot!(
+        "llama_8b_on_64_h100_in_full",
+        wrapped(&explain(&found, Depth::Full, NEXT), WIDTH)
+    );
 }
 
 #[test]

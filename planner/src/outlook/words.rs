@@ -1,14 +1,15 @@
 //! An outlook as people read it.
 
 use super::advice::ONE_HOST_FEWER;
-use super::{Advice, Measurement, Outlook, Priced};
+use super::{Advice, Loser, Measurement, Outlook, Priced};
 use crate::analytic::Config;
 use crate::analytic::search::{Axis, GPIPE};
-use crate::choice::explain::{Depth, causes, count, expected, loss, memory, row, thousands};
+use crate::choice::explain::{Depth, causes, expected, loss, memory, row, whole};
 use crate::choice::tie::Simplicity;
 use crate::choice::weighed::amount;
 use crate::engine::named;
 use dtrain_protocol::{ContextExchange, Ends, RankOrder};
+use dtrain_recipes::count::{count, thousands};
 use dtrain_recipes::{Bytes, PipelineSchedule, Recompute, Seconds, ZeroStage};
 
 /// Losers told for one axis.
@@ -32,7 +33,24 @@ pub fn explain(outlook: &Outlook, depth: Depth, top: usize) -> String {
     advice(&mut text, outlook);
     row(&mut text, "searched", &format!("{} layouts", thousands(outlook.layouts)));
     outlook.weighed.tell(&mut text, "GPU", layout);
+    summary(&mut text, outlook);
     text
+}
+
+/// The choice and what it costs in a line, for the end of a long text.
+fn summary(text: &mut String, outlook: &Outlook) {
+    let choice = &outlook.choice;
+    let told = format!(
+        "{}: {}/step, {} tokens/s per GPU, {:.1} GiB per GPU",
+        layout(&choice.config),
+        Seconds(choice.step_seconds),
+        count(choice.tokens_per_second_per_device),
+        choice.peak_bytes / GIB
+    );
+    let total =
+        outlook.total_seconds.map_or_else(String::new, |total| format!(", {} in total", Seconds(total)));
+    text.push('\n');
+    row(text, "in short", &(told + &total));
 }
 
 fn headline(text: &mut String, outlook: &Outlook) {
@@ -64,7 +82,7 @@ pub(super) fn unmeasured(text: &mut String, engine: &str) {
 pub fn subject(outlook: &Outlook) -> String {
     let Outlook { parameters, devices, per_host, gpu, .. } = outlook;
     let devices = thousands((*devices).into());
-    format!("{} parameters on {devices} {} ({per_host} a host)", count(*parameters), gpu.0)
+    format!("{} parameters on {devices} {} ({per_host} a host)", count(whole(*parameters)), gpu.0)
 }
 
 /// Where the figures come from.
@@ -86,16 +104,21 @@ fn costs(text: &mut String, outlook: &Outlook) {
         text,
         "speed",
         &format!(
-            "{each:.0} tokens/s per GPU, {:.0} % model FLOPs utilization",
+            "{} tokens/s per GPU, {:.0} % model FLOPs utilization",
+            count(each),
             100.0 * choice.model_flops_utilization
         ),
     );
     if let (Some(steps), Some(total), Some(hours)) =
         (outlook.steps, outlook.total_seconds, outlook.device_hours)
     {
-        row(text, "total", &format!("{} steps, {}, {hours:.0} GPU hours", thousands(steps), Seconds(total)));
+        row(
+            text,
+            "total",
+            &format!("{} steps, {}, {} GPU hours", thousands(steps), Seconds(total), amount(hours)),
+        );
         if let Some(price) = outlook.price {
-            row(text, "money", &format!("{}: {hours:.0} GPU hours at {price}", amount(hours * price)));
+            row(text, "money", &format!("{}: {} GPU hours at {price}", amount(hours * price), amount(hours)));
         }
     }
     let (bytes, most) = (choice.peak_bytes / GIB, choice.peak_bytes_high / GIB);
@@ -135,9 +158,9 @@ fn failures(text: &mut String, outlook: &Outlook) {
             let money =
                 outlook.price.map_or_else(String::new, |price| format!(", {}", amount(hours * price)));
             format!(
-                "; with failures and checkpoints {} in total, {hours:.0} GPU \
-                    hours{money}",
-                Seconds(total)
+                "; with failures and checkpoints {} in total, {} GPU hours{money}",
+                Seconds(total),
+                amount(hours)
             )
         }
         _ if outlook.steps.is_some() => "; it would never finish".into(),
@@ -163,34 +186,57 @@ fn training(text: &mut String, outlook: &Outlook) {
 
 fn ties(text: &mut String, outlook: &Outlook, top: usize) {
     if top > 0 && !outlook.ties.is_empty() {
-        row(text, "why", &format!("its steps cannot be told apart from those below; {}", Simplicity::RULE));
+        row(
+            text,
+            "why",
+            &format!("others are as fast within the error of the estimate; {}", Simplicity::RULE),
+        );
     }
     for (place, tie) in outlook.ties.iter().take(top).enumerate() {
-        let title = if place == 0 { "ties" } else { "" };
+        let title = if place == 0 { "as fast" } else { "" };
         row(text, title, &line(tie));
     }
     for (place, next) in outlook.next.iter().take(top).enumerate() {
-        let title = if place == 0 { "then" } else { "" };
+        let title = if place == 0 { "next" } else { "" };
         row(text, title, &line(next));
     }
 }
 
+/// Values that were not chosen; those that are slower for the same reason are together.
 fn losers(text: &mut String, outlook: &Outlook) {
-    let mut told: Vec<(Axis, usize)> = Vec::new();
-    for loser in outlook.losers.iter().filter(|loser| loser.slower >= 0.005) {
-        let count = told.iter().filter(|(axis, _)| *axis == loser.axis).count();
-        if count >= PER_AXIS {
-            continue;
+    let mut told: Vec<(String, Vec<&str>)> = Vec::new();
+    for of_axis in outlook.losers.chunk_by(|a, b| a.axis == b.axis) {
+        for loser in of_axis.iter().filter(|loser| loser.slower >= 0.005).take(PER_AXIS) {
+            let reason = reason(loser);
+            match told.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, values)) => values.push(&loser.value),
+                None => told.push((reason, vec![&loser.value])),
+            }
         }
-        let title = if told.is_empty() { "loses" } else { "" };
-        let (name, seconds) = loser.cause;
-        let cause = if seconds > 0.0 {
-            format!("{name} takes {} longer", Seconds(seconds))
-        } else {
-            "no single cause".to_owned()
-        };
-        row(text, title, &format!("{}: {:.0} % slower, {cause}", loser.value, 100.0 * loser.slower));
-        told.push((loser.axis, count));
+    }
+    for (place, (reason, values)) in told.into_iter().enumerate() {
+        let title = if place == 0 { "slower" } else { "" };
+        row(text, title, &format!("{}: {reason}", values.join(", ")));
+    }
+}
+
+/// How much slower the best layout with a value is, and what takes longer.
+fn reason(loser: &Loser) -> String {
+    let (name, seconds) = loser.cause;
+    let slower = slower(loser.slower);
+    if seconds > 0.0 {
+        format!("{slower}, {name} takes {} longer", Seconds(seconds))
+    } else {
+        format!("{slower}, no single cause")
+    }
+}
+
+/// How much slower, in words: `12 % slower`, or `2.5 times as long` from twice the time on.
+pub(super) fn slower(share: f64) -> String {
+    if share >= 0.995 {
+        format!("{:.1} times as long", 1.0 + share)
+    } else {
+        format!("{:.0} % slower", 100.0 * share)
     }
 }
 
@@ -221,7 +267,7 @@ fn advice(text: &mut String, outlook: &Outlook) {
         let title = if place == 0 { "advice" } else { "" };
         let more = if advice.speed < 0.0 { "fewer" } else { "more" };
         let percent = 100.0 * advice.speed.abs();
-        row(text, title, &format!("{}: {percent:.0} % {more} tokens a second", advice.change));
+        row(text, title, &format!("{}: {percent:.0} % {more} tokens/s", advice.change));
     }
     if let Some(Measurement { layout, deviation, seconds, device_hours }) = &outlook.measurement {
         let spread = 100.0 * deviation;

@@ -11,7 +11,8 @@ use crate::price::judge::Judge;
 use crate::rates::speeds::Source;
 use crate::training::pace::{self, Pace, pace};
 use crate::training::when;
-use dtrain_recipes::Seconds;
+use dtrain_protocol::Links;
+use dtrain_recipes::{Recipe, Seconds};
 
 /// Shortest step in seconds that is believed.
 pub(crate) const STEP_LEAST: f64 = 1e-9;
@@ -94,11 +95,18 @@ impl Pricing<'_> {
     fn source(&self, place: Place) -> String {
         let measured = self.request.rates.map_or(0, |rates| rates.measured_at_ms);
         let day = when::day(measured);
+        let here = match &self.request.host.links {
+            None => "this host".to_owned(),
+            Some(Links { hosts, network: None }) => format!("these {} hosts", hosts.len()),
+            Some(Links { hosts, network: Some(network) }) => {
+                format!("these {} hosts over {network}", hosts.len())
+            }
+        };
         let base = match self.judge.source(place) {
-            Source::Measured => format!("measured on this host on {day}"),
-            Source::Nearby(1) => format!("measured on this host on {day} with one rank, carried over"),
+            Source::Measured => format!("measured on {here} on {day}"),
+            Source::Nearby(1) => format!("measured on {here} on {day} with one rank, carried over"),
             Source::Nearby(ranks) => {
-                format!("measured on this host on {day} with {ranks} ranks, carried over")
+                format!("measured on {here} on {day} with {ranks} ranks, carried over")
             }
             Source::Datasheet => "data sheet, not measured; `dtrain probe` measures this machine".into(),
         };

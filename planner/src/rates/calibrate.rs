@@ -13,8 +13,25 @@ pub struct Observation {
     pub candidate: Candidate,
     /// What the plan said.
     pub predicted: Seconds,
-    /// The median step that was measured.
+    /// The typical step that was measured.
     pub measured: Seconds,
+}
+
+/// The newest trials that count: so many good ones make a bad day of the host forgotten.
+const NEWEST: usize = 3;
+
+/// The observations that count among those of a host and a model, which come newest first: the newest, each with the median step
+/// of those among them that trained the same, whatever their learning rates.
+pub fn newest(observations: &[Observation]) -> Vec<Observation> {
+    let newest = &observations[..observations.len().min(NEWEST)];
+    let layout = |one: &Observation| Candidate { learning_rate: 0.0, ..one.candidate.clone() };
+    let median = |one: &Observation| {
+        let same = newest.iter().filter(|other| layout(other) == layout(one));
+        let mut steps: Vec<f64> = same.map(|other| other.measured.0).collect();
+        steps.sort_by(f64::total_cmp);
+        f64::midpoint(steps[(steps.len() - 1) / 2], steps[steps.len() / 2])
+    };
+    newest.iter().map(|one| Observation { measured: Seconds(median(one)), ..one.clone() }).collect()
 }
 
 /// Factors on the seconds of compute and of communication; 1 changes nothing.

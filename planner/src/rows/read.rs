@@ -11,8 +11,8 @@ use crate::analytic::hardware::{squashed, unknown};
 use crate::analytic::names::Named;
 use crate::analytic::search::whole;
 use crate::analytic::{
-    Config, Constants, Degrees, Experts, Gpu, Kernel, Latent, Links, Products, Software, Style, Transformer,
-    Unknown, Window,
+    Config, Constants, Degrees, Experts, Gpu, Kernel, Latent, Links, PartKind, Products, Software, Style,
+    Transformer, Unknown, Window,
 };
 use dtrain_protocol::{Arrangement, DeviceKind, Ends};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
@@ -35,6 +35,7 @@ pub fn training<'a>(row: &Row, constants: &'a Constants) -> Result<Training<'a>,
     let model = model(row);
     let shape = shape(row);
     let known = style(row.text("framework"), row.text("notes"));
+    refuse_part(row, known, part)?;
     let engine = engine(row, known.unwrap_or_else(|| likely(shape, part)), constants);
     let config = config(row, &model, engine.style, shape);
     let gpu = part.unwrap_or_else(unknown);
@@ -84,11 +85,28 @@ fn memory(row: &Row, gpu: &Gpu, named: Option<Named>) -> f64 {
     said.or(named.map(|named| named.memory)).unwrap_or_else(|| gibibytes(gpu.gibibytes))
 }
 
+/// Fails where an engine does not run on the part. Megatron-DeepSpeed has a port to Gaudi, and PyTorch one to TPUs.
+fn refuse_part(row: &Row, style: Option<Style>, part: Option<&Gpu>) -> Result<(), String> {
+    let is_refused = match part.map(Gpu::kind) {
+        Some(PartKind::Tpu) => matches!(style, Some(Style::Megatron | Style::Modern | Style::Research)),
+        Some(PartKind::Gaudi) => matches!(style, Some(Style::Megatron | Style::Modern | Style::Xla)),
+        Some(PartKind::Gpu) | None => false,
+    };
+    if is_refused {
+        let (framework, hardware) = (row.text("framework"), row.text("hardware"));
+        return Err(format!(
+            "`framework` is `{framework}`, which does not run on `hardware`, which is `{hardware}`"
+        ));
+    }
+    Ok(())
+}
+
 /// The style of an engine whose name says nothing: what cuts matrices or layers is no plain FSDP, and works as Megatron did when
 /// the part was new.
 fn likely(shape: Shape, part: Option<&Gpu>) -> Style {
     let is_old = part.is_some_and(|part| ["volta", "turing", "ampere"].contains(&part.generation.as_str()));
     match () {
+        () if part.is_some_and(|part| part.kind() == PartKind::Tpu) => Style::Xla,
         () if shape.pipeline <= 1.0 && shape.tensor <= 1.0 => Style::Fsdp,
         () if is_old => Style::Megatron,
         () => Style::Modern,

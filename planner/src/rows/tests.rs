@@ -331,3 +331,25 @@ fn replicas_that_do_not_agree_with_the_number_of_gpus_are_named() {
     assert!(assumed(&[("dp", "4")]).contains("8 replicas: `dp` does not agree with `num_gpus`"));
     assert!(one(&[("dp", "8")]).assumptions.is_empty());
 }
+
+#[test]
+fn a_framework_that_does_not_run_on_the_part_is_refused() {
+    let refused = |part, framework| {
+        let reason = one(&[("hardware", part), ("gpu_mem_gib", ""), ("framework", framework)]).reason;
+        reason.is_some_and(|reason| reason.contains("does not run on"))
+    };
+    for (part, framework) in [
+        ("TPU v5p", "Megatron-LM"),
+        ("TPU v4", "NeMo"),
+        ("TPU v4", "Megatron-DeepSpeed"),
+        ("Gaudi3", "Megatron-Core"),
+        ("Gaudi2", "MaxText"),
+    ] {
+        assert!(refused(part, framework), "{framework} on {part}");
+    }
+    for (part, framework) in
+        [("TPU v5p", "MaxText"), ("TPU v5p", ""), ("Gaudi3", "Megatron-DeepSpeed"), ("H100", "MaxText")]
+    {
+        assert!(!refused(part, framework), "{framework} on {part}");
+    }
+}

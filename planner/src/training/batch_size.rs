@@ -1,6 +1,7 @@
 //! The global batch when the recipe leaves it open, and the number of steps that follows from it.
 
 use crate::training::learning_rate::Decision;
+use dtrain_recipes::count::count;
 use dtrain_recipes::{Choice, Model, Samples, Stop};
 
 /// The critical batch in tokens of a run over `tokens`: beyond it, twice the batch saves far less than half
@@ -77,11 +78,12 @@ pub fn recommended(model: &Model, budget: Budget, train_samples: Option<u64>, un
             let steps = budget.steps.unwrap_or(f64::INFINITY);
             let (best, bound) = (optimal_tokens(tokens), tokens / STEPS_LEAST.min(steps));
             let why = if best <= bound {
-                format!("the best batch for about {} tokens is near {best:.0} tokens", words(tokens))
+                format!("the best batch for about {} tokens is near {} tokens", count(tokens), count(best))
             } else {
                 format!(
-                    "about {} tokens leave at least {STEPS_LEAST:.0} steps of {bound:.0} tokens",
-                    words(tokens)
+                    "about {} tokens leave at least {STEPS_LEAST:.0} steps of about {} tokens",
+                    count(tokens),
+                    count(bound)
                 )
             };
             (best.min(bound) / sequence, why)
@@ -91,15 +93,18 @@ pub fn recommended(model: &Model, budget: Budget, train_samples: Option<u64>, un
             // would be more of it for free, and soon the same samples again and again.
             let best = (2048.0 * 0.0306 * steps.powf(0.383)).powf(1.0 / (1.0 - 0.383)) / sequence;
             match train_samples.map(|samples| EPOCHS_MOST * samples as f64 / steps) {
-                Some(bound) if bound < best => {
-                    (bound, format!("{steps:.0} steps of it see each sample at most {EPOCHS_MOST:.0} times"))
-                }
+                Some(bound) if bound < best => (
+                    bound,
+                    format!("{} steps of it see each sample at most {EPOCHS_MOST:.0} times", count(steps)),
+                ),
                 _ => {
                     let tokens = best * sequence;
                     (
                         best,
                         format!(
-                            "the best batch for the tokens of {steps:.0} steps is near {tokens:.0} tokens"
+                            "the best batch for the tokens of {} steps is near {} tokens",
+                            count(steps),
+                            count(tokens)
                         ),
                     )
                 }
@@ -155,10 +160,6 @@ fn rounded(wanted: f64, unit: u64) -> u64 {
         value *= 2;
     }
     value
-}
-
-fn words(tokens: f64) -> String {
-    crate::training::learning_rate::in_words(tokens)
 }
 
 #[cfg(test)]

@@ -3,6 +3,7 @@
 //! Constants come from published runs and are starting points: each answer carries the range worth searching.
 
 use crate::training::batch_size;
+use dtrain_recipes::count::{count, thousands};
 use dtrain_recipes::{Choice, Model, Optimizer, OptimizerKind, PartOutline};
 use serde::{Deserialize, Serialize};
 
@@ -85,7 +86,7 @@ pub fn within(choice: &Choice<f64>, recommended: Decision<f64>) -> Decision<f64>
 fn adam(model: &Model, batch: u64, tokens: f64) -> (f64, String) {
     let (base, base_batch, critical, from) = base(model, tokens);
     #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
-    let size = (batch * model.sample_tokens()) as f64;
+    let (whole, size) = (batch * model.sample_tokens(), (batch * model.sample_tokens()) as f64);
     let rooted = base * (size / base_batch).sqrt();
     // The surge form through (base_batch, base): rises to its peak at the critical batch, then falls.
     let surge = |b: f64| 1.0 / (0.5 * ((critical / b).sqrt() + (b / critical).sqrt()));
@@ -93,10 +94,17 @@ fn adam(model: &Model, batch: u64, tokens: f64) -> (f64, String) {
     let unit = unit(model);
     let reason = if size > critical {
         format!(
-            "{from} at {base_batch:.0} {unit}; {size:.0} is past the critical batch of {critical:.0}, where it no longer grows"
+            "{from} at {} {unit}; {} is past the critical batch of {}, where it no longer grows",
+            count(base_batch),
+            thousands(whole),
+            count(critical)
         )
     } else {
-        format!("{from} at {base_batch:.0} {unit}, scaled by the square root of the batch to {size:.0}")
+        format!(
+            "{from} at {} {unit}, scaled by the square root of the batch to {}",
+            count(base_batch),
+            thousands(whole)
+        )
     };
     (value, reason)
 }
@@ -112,8 +120,10 @@ fn sgd(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> (f64, S
     let limited = size / (1.0 + size / critical);
     let value = base * (momentum / 0.1) * limited / base_batch;
     let reason = format!(
-        "{base} at {base_batch:.0} {} and momentum 0.9, in proportion to the batch up to the critical batch of {critical:.0}",
-        unit(model)
+        "{base} at {} {} and momentum 0.9, in proportion to the batch up to the critical batch of {}",
+        count(base_batch),
+        unit(model),
+        count(critical)
     );
     (value, reason)
 }
@@ -137,7 +147,7 @@ fn of_tokens(blocks: u64, tokens: f64) -> (f64, f64, f64, String) {
     let blocks = blocks as f64;
     // Kaplan et al. 2020, equation D.1, on parameters outside the embeddings.
     let rate = (0.003_239 - 0.000_139_5 * blocks.ln()).clamp(5e-5, 3e-3);
-    let from = format!("{:.1e} for {} parameters in the blocks", rate, in_words(blocks));
+    let from = format!("{:.1e} for {} parameters in the blocks", rate, count(blocks));
     (rate, batch_size::optimal_tokens(tokens), batch_size::critical_tokens(tokens), from)
 }
 
@@ -182,16 +192,6 @@ pub fn warmup(optimizer: &Optimizer, steps: u64) -> Decision<u64> {
 /// Two significant digits, through text, so that 0.0012 is the number one writes and not its neighbour.
 pub(super) fn round(value: f64) -> f64 {
     format!("{value:.1e}").parse().unwrap_or(value)
-}
-
-/// A count in words: `3.2 M`.
-pub(crate) fn in_words(count: f64) -> String {
-    match count {
-        c if c >= 1e9 => format!("{:.1} G", c / 1e9),
-        c if c >= 1e6 => format!("{:.1} M", c / 1e6),
-        c if c >= 1e4 => format!("{:.0} k", c / 1e3),
-        c => format!("{c:.0}"),
-    }
 }
 
 #[cfg(test)]

@@ -188,7 +188,7 @@ fn best(seen: &Seen, key: &str, choose: fn(f64, f64) -> f64) -> Option<Value> {
 }
 
 fn measured(measured: Measured) -> Value {
-    Value { value: measured.median, spread: Some(measured.spread) }
+    Value { value: measured.typical, spread: Some(measured.spread) }
 }
 
 /// The typical value without the first steps, which pay for warming up.

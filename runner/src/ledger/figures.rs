@@ -1,6 +1,6 @@
 //! Which figures an event carries, and what they say of a trial in the end.
 
-use super::{Fault, History, Sample, keep, live, noise, points, unstored};
+use super::{Fault, History, Sample, keep, live, noise, points, typical, unstored};
 use crate::fact::{LedgerError, Point, passed};
 use dtrain_protocol::{Event, Rank, Stamped, TrialId};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
@@ -37,8 +37,8 @@ pub struct Summary {
 /// A typical value and how far values lie from it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measured {
-    /// The median.
-    pub median: f64,
+    /// The typical value: the median, or the mean of those next to it.
+    pub typical: f64,
     /// The median absolute deviation from it.
     pub spread: f64,
 }
@@ -48,14 +48,21 @@ impl Measured {
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<_> = values.into_iter().filter(|value| value.is_finite()).collect();
         let median = middle(values.clone())?;
-        let spread = middle(values.into_iter().map(|value| (value - median).abs()).collect())?;
-        Some(Self { median, spread })
+        Self::around(median, values)
     }
 
-    /// Of a series without its first points, which pay for warming up: a fifth of them, at most ten.
+    /// Of a series: the mean of its typical points, which [`TypicalStep`](super::TypicalStep) tells of too.
     pub fn steady(samples: &[Sample]) -> Option<Self> {
-        let skipped = (samples.len() / 5).min(10);
-        Self::of(samples[skipped..].iter().map(|sample| sample.value))
+        let values = |samples: &[Sample]| -> Vec<f64> {
+            samples.iter().map(|sample| sample.value).filter(|value| value.is_finite()).collect()
+        };
+        let middle = typical::mean(&values(&typical::typical(samples)))?;
+        Self::around(middle, values(&samples[typical::warm_up(samples)..]))
+    }
+
+    fn around(typical: f64, values: Vec<f64>) -> Option<Self> {
+        let spread = middle(values.into_iter().map(|value| (value - typical).abs()).collect())?;
+        Some(Self { typical, spread })
     }
 }
 
@@ -257,7 +264,7 @@ pub(super) fn settle(transaction: &Transaction<'_>, trial: i64) -> Result<(), Fa
     transaction.execute(
         "UPDATE trial SET measured_step_seconds = ?2, measured_step_spread = ?3, measured_tokens_per_second = ?4
          WHERE id = ?1",
-        params![trial, step.map(|m| m.median), step.map(|m| m.spread), speed.map(|m| m.median)],
+        params![trial, step.map(|m| m.typical), step.map(|m| m.spread), speed.map(|m| m.typical)],
     )?;
     Ok(())
 }

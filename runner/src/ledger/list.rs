@@ -39,7 +39,7 @@ pub struct TrialRow {
     pub loss: Option<f64>,
     /// Steps completed.
     pub step: u64,
-    /// Tokens per second: the median once an attempt has ended, the mean before.
+    /// Tokens per second: of a typical step once an attempt has ended, the mean before.
     pub tokens_per_second: Option<f64>,
     /// Seconds of one step: likewise.
     pub step_seconds: Option<f64>,

@@ -32,6 +32,7 @@ mod show;
 mod snapshot;
 mod state;
 mod study;
+mod typical;
 
 pub use bundle::{ExportError, ImportError, Merged};
 pub use children::Child;
@@ -50,6 +51,7 @@ pub use rates::{Observation, host_digest};
 pub use show::{Attempt, Checkpoint, Note, Trial, TrialOutline};
 pub use state::Status;
 pub use study::Tried;
+pub use typical::TypicalStep;
 
 use crate::fact::LedgerError;
 use fault::{Damage, fault};

@@ -76,6 +76,16 @@ pub(super) fn lowest_rank(database: &Connection, trial: i64, key: &str) -> Resul
     Ok(rank.map(Rank))
 }
 
+/// The ranks that report a series, in their order.
+pub(super) fn ranks(database: &Connection, trial: i64, key: &str) -> Result<Vec<Rank>, Fault> {
+    let mut select = database.prepare_cached(
+        "SELECT DISTINCT series.rank FROM series JOIN key ON key.id = series.key
+         WHERE trial = ?1 AND key.name = ?2 ORDER BY series.rank",
+    )?;
+    let rows = select.query_map(params![trial, key], |row| Ok(Rank(row.get(0)?)))?;
+    Ok(rows.collect::<Result<_, _>>()?)
+}
+
 /// The points of one series by step, of the lowest rank that reports it.
 pub(super) fn curve(database: &Connection, trial: i64, key: &str) -> Result<Vec<Sample>, Fault> {
     let rank = lowest_rank(database, trial, key)?;

@@ -16,9 +16,9 @@ pub struct Observation {
     pub candidate: Value,
     /// Seconds of one step that the planner expected, before any correction.
     pub predicted_step_seconds: f64,
-    /// Median seconds of one step, without the steps that warm up.
+    /// Seconds of a typical step.
     pub measured_step_seconds: f64,
-    /// Median absolute deviation of these.
+    /// Median absolute deviation from it.
     pub measured_step_spread: f64,
 }
 

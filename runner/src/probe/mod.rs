@@ -186,6 +186,7 @@ pub fn host_facts(gpus: Vec<Gpu>) -> HostFacts {
         cores,
         memory_bytes: system.as_ref().map_or(0, memory),
         gpus,
+        links: None,
     }
 }
 

@@ -1,7 +1,10 @@
 //! Found again, listed, shown, deleted.
 
 use crate::support::*;
-use dtrain_protocol::{AttemptId, Event, HostFacts, RankRates, Rates, StepId, StopReason};
+use dtrain_protocol::{
+    AttemptId, Event, HostFacts, Links, PhaseTimes, RankRates, Rates, Stamped, StepFigures, StepId,
+    StopReason,
+};
 use dtrain_runner::export::{self, Format, Request};
 use dtrain_runner::ledger::{Filter, LookupError, NewTrial, Page, Parent, Sort, Source, host_digest};
 use dtrain_runner::{Ended, Fact, History, Ledger, News};
@@ -220,7 +223,53 @@ fn rates_are_kept_by_host_and_model() {
     assert_eq!(history.rates(&host(), "m").expect("read"), Some(rates(2)));
     assert_eq!(history.rates(&host(), "other").expect("read"), None);
     assert_eq!(history.rates(&HostFacts { cores: 4, ..host() }, "m").expect("read"), None);
-    assert_eq!(history.all_rates().expect("read").len(), 1);
+    let over = |network: &str| {
+        let links =
+            Links { hosts: vec!["a".into(), "b".into()], network: Some(network.parse().expect("a network")) };
+        HostFacts { hosts: std::num::NonZeroU32::MIN.saturating_add(1), links: Some(links), ..host() }
+    };
+    let [fast, slow] = ["10.0.0.0/16", "192.168.0.0/16"].map(over);
+    history.save_rates(&Rates { host: fast.clone(), ..rates(3) }).expect("kept");
+    assert!(history.rates(&fast, "m").expect("read").is_some());
+    assert_eq!(history.rates(&slow, "m").expect("read"), None, "another network has its own");
+    assert_eq!(history.rates(&host(), "m").expect("read"), Some(rates(2)));
+    assert_eq!(history.all_rates().expect("read").len(), 2);
+}
+
+#[test]
+fn a_typical_step_is_the_sum_of_its_phases_whatever_some_steps_take() {
+    let (_folder, path) = place();
+    let (mut history, trial) = with_trial(&path);
+    // A step in four is one of a busy moment, in which backward waits.
+    let of = |number: u64| {
+        let seconds = 0.001 * (10 + number % 3) as f64;
+        let (backward, data) = (if number.is_multiple_of(4) { 5.0 } else { 2.0 * seconds }, 0.0005);
+        let times = PhaseTimes {
+            step: seconds + backward + data,
+            data,
+            forward: seconds,
+            backward,
+            ..PhaseTimes::default()
+        };
+        let stamped = step(number, number);
+        let Event::Step(figures) = stamped.event else { panic!("a step") };
+        Stamped { event: Event::Step(StepFigures { times, ..figures }), ..stamped }
+    };
+    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
+    history.keep(&trial.id, &events((1..=100).map(of).collect())).expect("kept");
+    let told = |history: &History| {
+        let typical = history.typical_steps(&trial.id).expect("read");
+        assert_eq!(typical.len(), 1);
+        let times = typical[0].times;
+        assert!((times.parts() - times.step).abs() < 1e-9, "{times:?}");
+        assert!(times.step < 0.04 && times.backward < 0.03, "{times:?}");
+        times.step
+    };
+    let running = told(&history);
+    history.keep(&trial.id, &facts(vec![ended(1)])).expect("kept");
+    assert!((told(&history) - running).abs() < 1e-12);
+    let listed = history.trial(&trial.id, &nobody).expect("read").row.step_seconds.expect("measured");
+    assert!((listed - running).abs() < 1e-12, "one figure everywhere: {listed} and {running}");
 }
 
 #[test]

@@ -41,6 +41,7 @@ pub(crate) fn host() -> HostFacts {
         cores: 2,
         memory_bytes: 8 << 30,
         gpus: Vec::new(),
+        links: None,
     }
 }
 

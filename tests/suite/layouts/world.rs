@@ -227,6 +227,7 @@ pub(super) fn planned(case: &Case, folder: &Path) -> Plan {
         cores: case.ranks(),
         memory_bytes: 64 << 30,
         gpus: if case.is_on_gpu { vec![gpu(); case.ranks() as usize] } else { Vec::new() },
+        links: None,
     };
     let request = PlanRequest {
         recipe: &recipe,

@@ -248,6 +248,7 @@ fn new_trial() -> NewTrial {
         cores: 2,
         memory_bytes: 8 << 30,
         gpus: Vec::new(),
+        links: None,
     };
     NewTrial {
         recipe,

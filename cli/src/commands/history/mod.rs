@@ -133,6 +133,11 @@ pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
     let history = trials::read_history(context)?;
     let mut trial = trials::trial(context, &history, name)?;
     forget_removed(context, &mut trial);
+    let typical = history.typical_steps(&trial.row.id).map_err(|error| ledger(&error))?;
+    let measured = |key| history.measured(&trial.row.id, key).map_err(|error| ledger(&error));
+    let (step, speed) = (measured("step_seconds")?, measured("tokens_per_second")?);
+    trial.row.step_seconds = step.map(|step| step.typical).or(trial.row.step_seconds);
+    trial.row.tokens_per_second = speed.map(|speed| speed.typical).or(trial.row.tokens_per_second);
     let (label, status) = (trial.row.label.clone(), trial.row.status);
     let is_imported = trial.row.imported_from.is_some();
     let unreadable = plan(&trial).err();
@@ -151,7 +156,7 @@ pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
             .take(CURVES_MOST)
             .map(|key| Ok((key.to_owned(), curve(&history, &trial.row.id, key, PAGE_CURVE)?)))
             .collect::<Result<Vec<_>, Failure>>()?;
-        context.out.data(&one::show(&trial, &curves, args.all, context.out.style()))?;
+        context.out.data(&one::show(&trial, &typical, &curves, args.all, context.out.style()))?;
     }
     if let Some(failure) = &unreadable {
         context.out.say(&failure.warning(context.out.paint));

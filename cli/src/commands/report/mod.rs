@@ -133,5 +133,6 @@ fn shown(context: &Context, history: &History, id: &TrialId) -> Result<Shown, Fa
             Ok(Curve { key, attempts })
         })
         .collect::<Result<_, Failure>>()?;
-    Ok(Shown { trial, curves, now_ms: context.out.style().now_ms })
+    let typical = history.typical_steps(id).map_err(|error| ledger(&error))?;
+    Ok(Shown { trial, typical, curves, now_ms: context.out.style().now_ms })
 }

@@ -1,7 +1,7 @@
 //! What a page tells of an outlook: a plan for GPUs that are not here.
 
 use super::{Front, Loser, MemoryOfStage, Report, TimeOfStep, bytes, categories, causes};
-use crate::render::number::{count, seconds};
+use crate::render::number::{count, seconds, thousands};
 use dtrain_planner::choice::explain;
 use dtrain_planner::choice::weighed::amount;
 use dtrain_planner::outlook::{Loser as Lost, Outlook, layout, source, subject};
@@ -51,7 +51,7 @@ fn figures(outlook: &Outlook) -> Vec<(&'static str, String)> {
         ("speed of a GPU", format!("{} tokens/s", count(choice.tokens_per_second_per_device))),
         ("of the peak", format!("{:.0} %", 100.0 * choice.model_flops_utilization)),
         ("memory of a GPU", format!("{} of {}", bytes(choice.peak_bytes), bytes(outlook.memory_bytes))),
-        ("batch", outlook.batch.value.to_string()),
+        ("batch", thousands(outlook.batch.value)),
     ];
     if let Some(total) = outlook.failures.total_seconds.or(outlook.total_seconds) {
         figures.push(("total, with failures", seconds(total)));

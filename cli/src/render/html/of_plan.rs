@@ -1,7 +1,7 @@
 //! What a page tells of a plan for dtrain's own worker.
 
 use super::{Front, Loser, MemoryOfStage, Report, TimeOfStep, categories, causes, whole};
-use crate::render::number::count;
+use crate::render::number::{count, thousands};
 use crate::render::plan::unit;
 use dtrain_planner::choice::explain::{self, choice, device, subject};
 use dtrain_planner::choice::weighed::amount;
@@ -46,7 +46,7 @@ fn figures(plan: &Plan) -> Vec<(&'static str, String)> {
         ("speed", format!("{} {}/s", count(estimate.tokens_per_second), unit(plan))),
         ("total", estimate.total.to_string()),
         ("memory of a rank", format!("{} of {}", estimate.memory_peak, estimate.memory_available)),
-        ("batch", plan.batch.value.to_string()),
+        ("batch", thousands(plan.batch.value)),
         ("learning rate", plan.learning_rate.value.to_string()),
     ];
     if let Some(money) = plan.weighed.as_ref().and_then(|weighed| weighed.choice.money) {

@@ -9,7 +9,7 @@ use crate::render::history::{figure, rate, status};
 use crate::render::number::{count, seconds};
 use crate::render::{param, show};
 use dtrain_runner::Ended;
-use dtrain_runner::ledger::{Attempt, Measured, Sample, Source, Summary, Trial};
+use dtrain_runner::ledger::{Attempt, Measured, Sample, Source, Summary, Trial, TypicalStep};
 
 /// The script of pages with curves.
 pub(super) const HOVER: &str = include_str!("hover.js");
@@ -28,6 +28,8 @@ pub(crate) struct Curve {
 pub(crate) struct Shown {
     /// All of it but its points.
     pub(crate) trial: Trial,
+    /// A typical step of each rank.
+    pub(crate) typical: Vec<TypicalStep>,
     /// Its curves, in the order of the page.
     pub(crate) curves: Vec<Curve>,
     /// Now, in milliseconds since the Unix epoch.
@@ -47,7 +49,7 @@ impl Shown {
     pub(super) fn step_tokens(&self) -> Option<f64> {
         let of = |key: &str| {
             let curve = self.curves.iter().find(|curve| curve.key == key)?;
-            Measured::steady(&curve.attempts.last()?.1).map(|measured| measured.median)
+            Measured::steady(&curve.attempts.last()?.1).map(|measured| measured.typical)
         };
         let tokens = of("tokens_per_second")? * of("step_seconds")?;
         (tokens.is_finite() && tokens >= 1.0).then(|| tokens.round())
@@ -106,9 +108,8 @@ pub(crate) fn of_trial(shown: &Shown) -> String {
     section(&mut page, "Curves", told, &curves(shown));
     let told = "attempts, checkpoints and validations; what is wrong has a cross";
     section(&mut page, "Timeline", told, &timeline(shown));
-    let told =
-        "seconds of a step, the mean of each rank, below the plan; the numbers are of the slowest rank";
-    section(&mut page, "Phases of a step by rank", told, &ranks::phases(trial));
+    let told = "seconds of a typical step of each rank, below the plan; the numbers are of the slowest rank";
+    section(&mut page, "Phases of a step by rank", told, &ranks::phases(trial, &shown.typical));
     section(
         &mut page,
         "Memory by rank",

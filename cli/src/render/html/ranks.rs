@@ -2,18 +2,18 @@
 
 use super::{MemoryOfStage, Part, bars, bytes};
 use crate::render::number::seconds;
-use crate::render::phases::{PHASES, predicted as planned};
+use crate::render::phases::{PHASES, Phase, predicted as planned};
 use dtrain_planner::{Breakdown, Memory};
 use dtrain_protocol::Rank;
-use dtrain_runner::ledger::Trial;
+use dtrain_runner::ledger::{Trial, TypicalStep};
 
 /// Most ranks that are drawn.
 const RANKS_MOST: usize = 32;
 
-/// The mean, or the largest, of a series of each rank that has one.
-fn by_rank(trial: &Trial, key: &str, is_mean: bool) -> Vec<(Rank, f64)> {
+/// The largest of a series of each rank that has one.
+fn by_rank(trial: &Trial, key: &str) -> Vec<(Rank, f64)> {
     let of = trial.figures.iter().filter(|summary| summary.key == key);
-    of.filter_map(|summary| Some((summary.rank, if is_mean { summary.mean } else { summary.max }?))).collect()
+    of.filter_map(|summary| Some((summary.rank, summary.max?))).collect()
 }
 
 fn part(name: &str, value: f64, words: String, tone: &'static str) -> Part {
@@ -45,26 +45,20 @@ fn bars_of(
 }
 
 /// A bar of seconds for each rank.
-pub(super) fn phases(trial: &Trial) -> String {
+pub(super) fn phases(trial: &Trial, typical: &[TypicalStep]) -> String {
     let plan: Option<Breakdown> = planned(trial, "breakdown");
     let tones = ["forward", "backward", "sent", "idle", "optimizer", "overhead"];
     let all: Vec<_> = PHASES.iter().zip(tones).collect();
     let plan = plan.map(|plan| {
-        let parts = all.iter().map(|((_, name, of), tone)| part(name, of(&plan), seconds(of(&plan)), tone));
+        let parts = all.iter().map(|((name, _, of), tone)| part(name, of(&plan), seconds(of(&plan)), tone));
         parts.collect()
     });
-    let measured: Vec<_> =
-        all.iter().map(|((key, name, _), tone)| (by_rank(trial, key, true), *name, *tone)).collect();
-    let ranks = by_rank(trial, "step_seconds", true).into_iter().map(|(rank, step)| {
-        let mut parts: Vec<Part> = measured
-            .iter()
-            .filter_map(|(means, name, tone)| {
-                let (_, mean) = means.iter().find(|(of, _)| *of == rank)?;
-                Some(part(name, *mean, seconds(*mean), tone))
-            })
-            .collect();
-        let rest = step - parts.iter().map(|part| part.value).sum::<f64>();
-        if rest > 0.01 * step {
+    let ranks = typical.iter().map(|TypicalStep { rank, times }| {
+        let phase =
+            |((name, of, _), tone): &(&Phase, &'static str)| part(name, of(times), seconds(of(times)), tone);
+        let mut parts: Vec<Part> = all.iter().map(phase).collect();
+        let rest = times.step - times.parts();
+        if rest > 0.01 * times.step {
             parts.push(part("rest", rest, seconds(rest), "messages"));
         }
         MemoryOfStage { name: format!("rank {}", rank.0), parts }
@@ -87,8 +81,8 @@ pub(super) fn memory(trial: &Trial) -> String {
         let rest = super::whole(plan.total()) - weights - gradients - optimizer;
         parts([weights, gradients, optimizer, rest])
     });
-    let held = ["weights_bytes", "gradients_bytes", "optimizer_bytes"].map(|key| by_rank(trial, key, false));
-    let ranks = by_rank(trial, "memory_bytes", false).into_iter().map(|(rank, peak)| {
+    let held = ["weights_bytes", "gradients_bytes", "optimizer_bytes"].map(|key| by_rank(trial, key));
+    let ranks = by_rank(trial, "memory_bytes").into_iter().map(|(rank, peak)| {
         let of =
             |all: &Vec<(Rank, f64)>| all.iter().find(|(of, _)| *of == rank).map_or(0.0, |(_, most)| *most);
         let [weights, gradients, optimizer] = [of(&held[0]), of(&held[1]), of(&held[2])];

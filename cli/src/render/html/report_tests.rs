@@ -4,7 +4,7 @@ use super::of_trial::HOVER;
 use super::tests::{Element, elements};
 use super::{Believed, Compared, Curve, Shown, Studied, Tried, of_comparison, of_study, of_trial};
 use crate::render::compare::tests::comparison;
-use crate::render::show::tests::trial;
+use crate::render::show::tests::{trial, typical};
 use dtrain_runner::ledger::{Note, Sample, Status};
 use serde_json::json;
 
@@ -33,7 +33,7 @@ fn shown() -> Shown {
         curve("step_seconds", vec![(2, samples(31..90, |_| 0.512))]),
         curve("system.cpu_percent", vec![(1, samples(1..90, |_| 50.0))]),
     ];
-    Shown { trial: trial(), curves, now_ms: 1_700_000_000_000 }
+    Shown { trial: trial(), typical: typical(), curves, now_ms: 1_700_000_000_000 }
 }
 
 /// The elements of a page that is well-formed and asks for nothing.

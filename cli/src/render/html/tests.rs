@@ -85,6 +85,7 @@ fn planned(layout: &str) -> (Plan, Picture) {
         cores: 4,
         memory_bytes: 8 << 30,
         gpus: Vec::new(),
+        links: None,
     };
     let request = PlanRequest {
         recipe: &recipe,

@@ -16,8 +16,13 @@ fn runner_up(plan: &Plan) -> Option<String> {
     let (ours, theirs) = (first.price(), second.price());
     if !second.tie {
         let slower = 100.0 * (theirs.step.0 / ours.step.0 - 1.0);
+        let slower = if slower >= 99.5 {
+            format!("{:.1} times as long", theirs.step.0 / ours.step.0)
+        } else {
+            format!("{slower:.1} % slower")
+        };
         let why = cause(&ours.breakdown.parts(), &theirs.breakdown.parts());
-        return Some(format!("{candidate}: {slower:.1} % slower ({why})"));
+        return Some(format!("{candidate}: {slower} ({why})"));
     }
     // In the order in which ties are put.
     let tight = |e: &crate::Estimate| e.memory_peak.0 > e.memory_available.0 / 4 * 3;

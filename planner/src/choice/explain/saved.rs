@@ -1,10 +1,11 @@
 //! When a run is saved, and what failures cost it, in words.
 
-use super::{after, row, thousands, whole};
+use super::{after, row, whole};
 use crate::planning::plan::{Plan, Ranked};
 use crate::planning::saving::{HOLD_SHARE, SaveReason, Saving};
 use crate::training::goodput::RESTART_SECONDS;
 use dtrain_recipes::Seconds;
+use dtrain_recipes::count::thousands;
 
 /// The rows about checkpoints, and about failures where the recipe says how often hosts fail.
 pub(super) fn rows(text: &mut String, plan: &Plan, best: &Ranked) {

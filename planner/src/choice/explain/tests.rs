@@ -3,7 +3,8 @@ use crate::planning::plan;
 use crate::sample;
 use dtrain_recipes::{Choice, Every, Mlp, Samples, Stop};
 
-fn shown(text: String) -> String {
+fn shown(text: &str) -> String {
+    let text = wrapped(text, WIDTH);
     let widest = text.lines().map(|line| line.chars().count()).max().unwrap_or(0);
     assert!(widest <= WIDTH, "a line has {widest} columns");
     text
@@ -13,7 +14,7 @@ fn shown(text: String) -> String {
 fn a_measured_plan_tells_its_choice_and_why_the_others_lose() {
     let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
     let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("the sample fits");
-    insta::assert_snapshot!(shown(explain(&plan, Depth::Short)));
+    insta::assert_snapshot!(shown(&explain(&plan, Depth::Short)));
 }
 
 #[test]
@@ -21,7 +22,7 @@ fn a_plan_in_full_tells_every_value_with_all_that_costs_time() {
     let (mut recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
     recipe.cluster.price = Some(0.05);
     let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("the sample fits");
-    insta::assert_snapshot!(shown(explain(&plan, Depth::Full)));
+    insta::assert_snapshot!(shown(&explain(&plan, Depth::Full)));
 }
 
 #[test]
@@ -33,7 +34,7 @@ fn a_plan_from_the_data_sheet_says_so() {
     recipe.train.batch = Choice::Auto;
     recipe.objective.stop = Stop { samples: Some(Samples(12_000)), ..Stop::default() };
     let plan = plan(&sample::request(&recipe, &host, None)).expect("the sample fits");
-    insta::assert_snapshot!(shown(explain(&plan, Depth::Short)));
+    insta::assert_snapshot!(shown(&explain(&plan, Depth::Short)));
 }
 
 #[test]
@@ -45,7 +46,7 @@ fn a_plan_for_a_host_that_fails_says_what_the_failures_cost() {
         assert_eq!(read.expect("it was just written"), plan);
         let mut text = String::new();
         saved::rows(&mut text, &plan, plan.best());
-        shown(text)
+        shown(&text)
     };
     recipe.cluster.mtbf = Some(Seconds(3600.0));
     let hourly = rows(&recipe);
@@ -57,7 +58,15 @@ fn a_plan_for_a_host_that_fails_says_what_the_failures_cost() {
 }
 
 #[test]
-fn digits_are_grouped_by_three() {
-    let grouped = [1, 12, 123, 1_234, 12_345, 123_456, 1_234_567].map(thousands);
-    assert_eq!(grouped, ["1", "12", "123", "1,234", "12,345", "123,456", "1,234,567"]);
+fn a_plan_fits_any_width_and_no_word_is_cut() {
+    let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("the sample fits");
+    let text = explain(&plan, Depth::Full) + &summary(&plan);
+    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    for width in [40, 60, 80, 100, 300] {
+        let shown = wrapped(&text, width);
+        let widest = shown.lines().map(|line| line.chars().count()).max().unwrap_or(0);
+        assert!(widest <= width.min(WIDTH), "{widest} of {width} columns:\n{shown}");
+        assert_eq!(words(&shown), words(&text));
+    }
 }

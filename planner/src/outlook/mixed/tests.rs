@@ -1,5 +1,6 @@
 use super::*;
 use crate::analytic::hardware::gpu;
+use crate::choice::explain::{WIDTH, wrapped};
 use crate::engine::Engine as _;
 use crate::sample;
 use dtrain_recipes::{Activation, Choice as Wanted, Decoder, Model, Samples};
@@ -37,7 +38,7 @@ fn of(recipe: &Recipe, groups: &[Cluster]) -> Result<MixedOutlook, OutlookError>
 #[test]
 fn an_outlook_of_two_groups_reads_as_ever() {
     let found = of(&recipe(), &[on("H100", 16), on("A100-80GB", 16)]).expect("it fits");
-    insta::assert_snapshot!("llama_70b_on_h100_and_a100", explain_mixed(&found));
+    insta::assert_snapshot!("llama_70b_on_h100_and_a100", wrapped(&explain_mixed(&found), WIDTH));
 }
 
 #[test]

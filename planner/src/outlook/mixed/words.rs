@@ -2,9 +2,11 @@
 
 use super::super::words::layout as in_words;
 use super::{Alone, GIB, MixedOutlook, MixedPriced, OnGroup};
-use crate::choice::explain::{count, row, thousands};
-use crate::outlook::words::unmeasured;
+use crate::choice::explain::{row, whole};
+use crate::choice::weighed::amount;
+use crate::outlook::words::{slower, unmeasured};
 use dtrain_recipes::Seconds;
+use dtrain_recipes::count::{count, thousands};
 
 /// What was chosen, what each group does and holds, what it costs, and what each group would do alone.
 pub fn explain_mixed(outlook: &MixedOutlook) -> String {
@@ -22,13 +24,13 @@ fn headline(text: &mut String, outlook: &MixedOutlook) {
         format!("{hosts}x{} {}", group.per_host, group.gpu.0)
     };
     let groups: Vec<String> = outlook.groups.iter().map(each).collect();
-    let parameters = count(outlook.parameters);
+    let parameters = count(whole(outlook.parameters));
     row(text, "outlook", &format!("{}: {parameters} parameters on {}", outlook.recipe, groups.join(" + ")));
     row(text, "choice", &layout(outlook, &outlook.choice));
     let mut sources: Vec<&str> = outlook.groups.iter().map(|group| group.gpu.1).collect();
     sources.dedup();
     let style = outlook.engine;
-    row(text, "constants", &format!("{}; engine style {style}; not measured", sources.join(", ")));
+    row(text, "constants", &format!("{}; engine {style}; not measured", sources.join(", ")));
     unmeasured(text, style);
 }
 
@@ -85,15 +87,19 @@ fn costs(text: &mut String, outlook: &MixedOutlook) {
         text,
         "speed",
         &format!(
-            "{:.0} tokens/s, {:.0} % model FLOPs utilization of the GPUs in use",
-            choice.tokens_per_second,
+            "{} tokens/s, {:.0} % model FLOPs utilization of the GPUs in use",
+            count(choice.tokens_per_second),
             100.0 * choice.model_flops_utilization
         ),
     );
     if let (Some(steps), Some(total), Some(hours)) =
         (outlook.steps, outlook.total_seconds, outlook.device_hours)
     {
-        row(text, "total", &format!("{} steps, {}, {hours:.0} GPU hours", thousands(steps), Seconds(total)));
+        row(
+            text,
+            "total",
+            &format!("{} steps, {}, {} GPU hours", thousands(steps), Seconds(total), amount(hours)),
+        );
     }
     let (batch, rate) = (&outlook.batch, &outlook.learning_rate);
     row(text, "batch", &format!("{} samples: {}", thousands(batch.value), batch.reason));
@@ -107,7 +113,7 @@ fn others(text: &mut String, outlook: &MixedOutlook) {
         row(text, title, &format!("{part}: {}", alone(group, outlook.choice.step_seconds)));
     }
     for (place, tie) in outlook.ties.iter().enumerate() {
-        let title = if place == 0 { "ties" } else { "" };
+        let title = if place == 0 { "as fast" } else { "" };
         row(text, title, &format!("{} a step: {}", Seconds(tie.step_seconds), layout(outlook, tie)));
     }
     row(text, "searched", &format!("{} layouts", thousands(outlook.layouts)));
@@ -118,7 +124,7 @@ fn alone(group: &Alone, chosen: f64) -> String {
     let Some(seconds) = group.step_seconds else { return "nothing fits".into() };
     let percent = 100.0 * (seconds / chosen - 1.0);
     let beside = match () {
-        () if percent >= 0.5 => format!("{percent:.0} % slower"),
+        () if percent >= 0.5 => slower(percent / 100.0),
         () if percent <= -0.5 => format!("{:.0} % faster, which is a tie", -percent),
         () => "as fast".into(),
     };

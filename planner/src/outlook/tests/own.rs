@@ -1,6 +1,7 @@
 //! Outlooks for dtrain's own worker, of which no run on a GPU is known, and for GPUs with a power limit.
 
 use super::*;
+use crate::choice::explain::{WIDTH, wrapped};
 use crate::engine::{ALL, DTRAIN};
 use dtrain_protocol::ContextExchange;
 use dtrain_recipes::{OptimizerKind, Window};
@@ -12,7 +13,10 @@ fn spread(priced: &Priced) -> f64 {
 #[test]
 fn an_outlook_for_the_worker_reads_as_ever() {
     let found = of(&recipe(), on("H100", 64), &DTRAIN).expect("it fits");
-    insta::assert_snapshot!("llama_8b_on_64_h100_for_dtrain", explain(&found, Depth::Short, NEXT));
+    insta::assert_snapshot!(
+        "llama_8b_on_64_h100_for_dtrain",
+        wrapped(&explain(&found, Depth::Short, NEXT), WIDTH)
+    );
 }
 
 #[test]
@@ -116,4 +120,47 @@ fn a_power_limit_slows_and_is_told() {
     let priced = rows::price(&[row], &[], Constants::shipped()).remove(0);
     let there = priced.step_seconds.expect("it can be priced");
     assert!((there / slow.choice.step_seconds - 1.0).abs() < 1e-9, "{there} {:?}", slow.choice);
+}
+
+#[test]
+fn an_engine_refuses_a_part_that_it_is_not_written_for() {
+    let refused = |part, engine| match of(&recipe(), on(part, 64), engine) {
+        Err(error @ OutlookError::Part { .. }) => error.to_string(),
+        other => panic!("{part}: {other:?}"),
+    };
+    assert_eq!(refused("TPU v5p", &MEGATRON), "Megatron-LM does not run on TPU V5P; these do: jax");
+    assert_eq!(
+        refused("Gaudi3", &FSDP).split(" does not").last(),
+        Some(" run on GAUDI3; these do: deepspeed")
+    );
+    assert!(refused("TPU v6", &DTRAIN).contains("jax"));
+    of(&recipe(), on("TPU v5p", 64), &crate::engine::JAX).expect("MaxText trains on TPUs");
+    let mixed = mixed_outlook(&recipe(), &[on("H100", 8), on("TPU v5p", 8)], &MEGATRON);
+    assert!(matches!(mixed, Err(OutlookError::Part { .. })), "{mixed:?}");
+    // Unless an engine is named, one is taken that can; of advice, no other engine is named.
+    let usual = |kinds: &[_]| crate::engine::usual(kinds).map(|engine| engine.name());
+    let [gpu, gaudi, tpu] = ["H100", "Gaudi2", "TPU v4"].map(|part| on(part, 8).gpu.kind());
+    assert_eq!(
+        [usual(&[gpu]), usual(&[gaudi]), usual(&[tpu])],
+        [Some("megatron"), Some("deepspeed"), Some("jax")]
+    );
+    assert_eq!(usual(&[gaudi, tpu]), None);
+    let found = of(&recipe(), on("TPU v5p", 64), &crate::engine::JAX).expect("it fits");
+    assert!(found.advice.iter().all(|advice| !advice.change.contains("engine")), "{:?}", found.advice);
+}
+
+#[test]
+fn a_reason_is_said_once_and_twice_the_time_is_no_percentage() {
+    let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
+    let told = explain(&found, Depth::Short, NEXT);
+    let rows: Vec<&str> = told.lines().skip_while(|line| !line.starts_with("slower")).collect();
+    let rows: Vec<&str> = rows.into_iter().take_while(|line| !line.starts_with("advice")).collect();
+    let reasons: std::collections::BTreeSet<_> =
+        rows.iter().filter_map(|row| row.split_once(": ")).map(|(_, reason)| reason).collect();
+    assert_eq!(reasons.len(), rows.len(), "{told}");
+    assert!(told.lines().last().is_some_and(|line| line.starts_with("in short")), "{told}");
+    assert_eq!(
+        [0.12, 0.994, 0.996, 9.06].map(words::slower),
+        ["12 % slower", "99 % slower", "2.0 times as long", "10.1 times as long"]
+    );
 }

@@ -68,6 +68,11 @@ impl RemoteHost {
         Self { network, ..self }
     }
 
+    /// The network over which it communicates with other hosts; `None` for the one over which it was reached.
+    pub fn network(&self) -> Option<Network> {
+        self.network
+    }
+
     pub(in crate::launch) fn hang_up(&self) -> HangUp {
         self.hang_up.clone()
     }
