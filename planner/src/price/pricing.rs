@@ -12,7 +12,7 @@ use crate::rates::speeds::Source;
 use crate::training::pace::{self, Pace, pace};
 use crate::training::when;
 use dtrain_protocol::Links;
-use dtrain_recipes::{Recipe, Seconds};
+use dtrain_recipes::Seconds;
 
 /// Shortest step in seconds that is believed.
 pub(crate) const STEP_LEAST: f64 = 1e-9;
