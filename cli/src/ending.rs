@@ -4,7 +4,7 @@ use crate::commands::model::{Wish, request};
 use crate::context::Context;
 use crate::drive::{How, Task, expected};
 use crate::failure::{Exit, Failure, Outcome};
-use crate::render::number::{accuracy, against, count, counted, loss, seconds};
+use crate::render::number::{accuracy, against, count, counted, loss, seconds, thousands};
 use crate::render::plan::unit;
 use crate::render::spent::Spent;
 use crate::trials::ledger;
@@ -68,7 +68,7 @@ fn summary(context: &Context, task: &Task<'_>, trial: &Trial, verdict: &Verdict)
     let words = out.paint.bold(&format!("{} {}", task.label, verdict_words(verdict)));
     let step = trial.row.step;
     let steps = match expected(task.plan).steps_at(step) {
-        Some(all) => format!("{step} of {}", counted(all, "step")),
+        Some(all) => format!("{} of {}", thousands(step), counted(all, "step")),
         None => counted(step, "step"),
     };
     out.say(&format!("{words} after {steps}"));

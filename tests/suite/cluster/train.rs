@@ -101,6 +101,7 @@ impl Run {
 
     /// Waits for the end, which is a good one.
     pub(crate) fn completes(&mut self, steps: u32) {
+        let steps = thousands(steps.into());
         self.hears(&format!("completed after {steps} of {steps} steps"));
         let status = self.process.wait().expect("it is our child");
         assert!(status.success(), "{status}: {:#?}", self.words());
