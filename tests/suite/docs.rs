@@ -66,8 +66,8 @@ fn house() -> House {
     let house = House::default();
     house.file("base.toml", BASE);
     house.file("corpus/one.txt", numbered_lines());
-    for name in ["tokens/train.bin", "tokens/valid.bin"] {
-        house.file(name, [1, 0].repeat(4096));
+    for (name, token) in [("tokens/train.bin", 1), ("tokens/valid.bin", 2)] {
+        house.file(name, [token, 0].repeat(4096));
     }
     house.file("images.idx", idx(&[100, 28, 28]));
     house.file("labels.idx", idx(&[100]));

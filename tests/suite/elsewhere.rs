@@ -154,7 +154,8 @@ fn as_many_layouts_are_shown_as_asked_for() {
         let arguments = [&["plan", &recipe, "--on", "1024x8 H100"], more].concat();
         String::from_utf8_lossy(&house.expect(0, arguments).stdout).into_owned()
     };
-    let layouts = |text: &str| text.lines().filter(|line| line.contains(" a step, ")).count();
+    let layouts =
+        |text: &str| text.lines().filter(|line| line.contains(" a step, ") && line.contains("iB: ")).count();
     let (all, one) = (layouts(&shown(&[])), layouts(&shown(&["--top", "1"])));
     assert!((1..=2).contains(&one) && one < all, "{one} of {all}");
     assert_eq!(layouts(&shown(&["--top", "0"])), 0);

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 
 /// Keys through which an attack passes, and the test that follows it to where it ends. A key that is missing here must not pass one.
-const PASSES: [(&str, &str); 14] = [
+const PASSES: [(&str, &str); 15] = [
     ("description", "what_passes_the_check_does_nothing"),
     ("model.argv", "a_foreign_program_gets_its_arguments_as_they_were_written"),
     ("model.progress", "a_foreign_program_gets_its_arguments_as_they_were_written"),
@@ -21,6 +21,7 @@ const PASSES: [(&str, &str); 14] = [
     ("data.labels", "data_may_be_called_anything"),
     ("data.valid_labels", "data_may_be_called_anything"),
     ("data.target", "data_may_be_called_anything"),
+    ("data.ignore", "data_may_be_called_anything"),
     ("data.field", "json_lines_may_have_any_field_and_separator"),
     ("data.separator", "json_lines_may_have_any_field_and_separator"),
     ("train.from", "weights_may_be_said_to_be_anywhere"),
@@ -178,8 +179,8 @@ fn what_passes_the_check_does_nothing() {
             let mut recipe = base(kind, "");
             for (path, _) in PASSES {
                 let applies = keys().iter().any(|key| key.path == path && key.kinds.contains(&kind));
-                let value =
-                    if path.ends_with(['v', 's']) { values(attack)[1].clone() } else { (*attack).into() };
+                let is_list = path.ends_with(['v', 's']) || *path == "data.ignore";
+                let value = if is_list { values(attack)[1].clone() } else { (*attack).into() };
                 let (text, _) = with(kind, path, value);
                 if applies && !path.contains("slurm") && read(&text).is_ok() {
                     let (section, key) = path.split_once('.').unwrap_or(("", path));
@@ -322,15 +323,14 @@ fn data_may_be_called_anything() {
     for (at, attack) in
         ATTACKS.iter().enumerate().filter(|(_, attack)| !attack.contains(['\0', '\n', '\r', '"']))
     {
-        let rows: String = (0..40).map(|n| format!("{n},{},{}\n", n % 7, n % 2)).collect();
-        let Some(file) = trap.hostile_file(&format!("{attack}{at}.csv"), &format!("a,b,{attack}\n{rows}"))
-        else {
-            continue;
-        };
+        let rows: String = (0..40).map(|n| format!("{n},{},{},no\n", n % 7, n % 2)).collect();
+        let table = format!("a,b,{attack},x{attack}\n{rows}");
+        let Some(file) = trap.hostile_file(&format!("{attack}{at}.csv"), &table) else { continue };
         let mut recipe = base(Kind::Mlp, "");
         let data = recipe["data"].as_table_mut().expect("a section");
         data.insert("train".into(), vec![toml::Value::from(file.as_str())].into());
         data.insert("target".into(), (*attack).into());
+        data.insert("ignore".into(), vec![toml::Value::from(format!("x{attack}"))].into());
         recipe.insert("description".into(), (*attack).into());
         let path = trap
             .house

@@ -12,16 +12,11 @@ use std::path::Path;
 /// What files of one length are compared by first: this much at either end.
 const END_BYTES: u64 = 64 << 10;
 
-/// The data without the training files that are validation files, too. An `Err` where none would be left.
+/// The data without the training files that are validation files, too. Where none would be left, the recipe means it: the data as it is.
 pub(super) fn apart<'d>(data: &'d Data, root: &Path) -> Result<Cow<'d, Data>, DataError> {
     let Both { train, shared } = Both::of(data, root)?;
-    if shared.is_empty() {
+    if shared.is_empty() || shared.len() == train.len() {
         return Ok(Cow::Borrowed(data));
-    }
-    if shared.len() == train.len() {
-        let what = "no training file that is not also a validation file".to_owned();
-        let hint = "name other files in `data.valid`, or a share of the data such as \"10%\"";
-        return Err(DataError::TooFew { what, hint });
     }
     let mut apart = data.clone();
     let kept = (0..).zip(&train).filter(|(number, _)| !shared.contains(number));
@@ -45,7 +40,11 @@ pub(super) fn note(data: &Data, root: &Path) -> Result<Option<String>, DataError
         .filter(|(number, _)| shared.contains(number))
         .map(|(_, found)| &*found.name)
         .collect();
-    let what = "in both the training and the validation data, so only validated on";
+    let what = if names.len() == train.len() {
+        "all training files are in both the training and the validation data, so validation says nothing about new data"
+    } else {
+        "in both the training and the validation data, so only validated on"
+    };
     Ok((!names.is_empty()).then(|| notes::note(what, &names)))
 }
 

@@ -53,7 +53,6 @@ use crate::comm::Progress;
 use dtrain_protocol::{InputFile, Inputs, Preprocessing};
 use dtrain_recipes::{Data, DataFormat, Model, Reads};
 use prepared::Watch;
-use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use table::Format;
 use tokenizer::Text;
@@ -228,9 +227,7 @@ fn open_apart(
 pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Result<Vec<String>, DataError> {
     match &data.format {
         DataFormat::Text { tokenizer, documents, separator } => {
-            // Where no file is left to train on, an older version trained on all of them.
-            let apart = apart::apart(data, root).unwrap_or(Cow::Borrowed(data));
-            Text { tokenizer, documents, separator }.cached(&apart, root, cache, trained)
+            Text { tokenizer, documents, separator }.cached(&*apart::apart(data, root)?, root, cache, trained)
         }
         DataFormat::Tokens { .. }
         | DataFormat::Idx { .. }

@@ -30,10 +30,15 @@ fn a_validation_file_that_the_training_pattern_finds_is_not_trained_on() {
 }
 
 #[test]
-fn nothing_is_left_where_all_are_validated_on() {
-    let data = data(text(), &["*.txt"], files(&["valid.txt"]));
-    let expected = ["no training file that is not also a validation file", "`data.valid`"];
-    check_error(&[("valid.txt", b"abc"), ("copy.txt", b"abc")], &data, &decoder(1, 256), &expected);
+fn where_all_are_validated_on_they_are_trained_on_too_and_it_is_told() {
+    let root = folder(&[("valid.txt", b"abc"), ("copy.txt", b"abc")]);
+    let (notes, set) = read(&root, &data(text(), &["*.txt"], files(&["valid.txt"])), &decoder(1, 256));
+    assert_eq!((set.train.len(), set.valid.len()), (5, 2));
+    let [note] = notes.as_slice() else { panic!("{notes:?}") };
+    assert!(
+        note.contains("all training files are in both") && note.ends_with(": copy.txt, valid.txt"),
+        "{note}"
+    );
 }
 
 #[test]
