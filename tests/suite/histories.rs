@@ -102,7 +102,8 @@ fn a_command_that_waits_for_a_locked_history_says_so() {
     let mut other = Command::new("python3");
     other.arg("-c").arg(lines).arg(house.history()).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut other = other.spawn().expect("python3");
-    other.stdout.take().expect("a pipe").read_exact(&mut [0; 6]).expect("it has locked the history");
+    let mut locked = other.stdout.take().expect("a pipe");
+    locked.read_exact(&mut [0; 7]).expect("it has locked the history");
     let mut note = house.dtrain(["note", "last", "text"]).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut said = BufReader::new(note.stderr.take().expect("a pipe"));
     let mut first = String::new();

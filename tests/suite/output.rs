@@ -201,7 +201,7 @@ fn a_speed_that_is_not_known_is_not_shown() {
     let objective = "stop = { steps = 4 }";
     let (fractions, recipe) = house(script, "[\"epoch {step} loss {loss}\"]", objective);
     let said = words(&fractions.expect(0, ["run", &recipe]));
-    assert!(said.contains("after 1000 steps") && !said.contains("typical step"), "{said}");
+    assert!(said.contains("after 1,000 steps") && !said.contains("typical step"), "{said}");
 }
 
 #[test]

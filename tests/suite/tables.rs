@@ -108,7 +108,7 @@ fn a_table_as_people_have_it_trains_predicts_and_evaluates() {
 fn what_the_table_gives_is_told_where_the_recipe_has_another_number() {
     let house = House::default();
     fs::write(folder(&house).join("customers.csv"), "a;b;churned?\n1;x;0\n2;y;1\n3;z;0\n").expect("written");
-    house.file("churn.toml", &RECIPE.replace("ignore = [\"Customer ID\"]\n", ""));
+    house.file("churn.toml", RECIPE.replace("ignore = [\"Customer ID\"]\n", ""));
     let output = house.expect(0, ["data", "churn.toml"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("`model.inputs` is 8; set it to 4"), "{said}");

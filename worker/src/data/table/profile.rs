@@ -141,7 +141,9 @@ impl Seen {
                 self.others += 1;
             }
         }
-        let is_next = number.is_some_and(|value| self.count.is_none_or(|before| value - before == 1.0));
+        let is_next = number.is_some_and(|value| {
+            value.fract() == 0.0 && self.count.is_none_or(|before| value - before == 1.0)
+        });
         self.is_count &= is_next;
         self.count = number;
         match cell {

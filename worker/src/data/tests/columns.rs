@@ -206,7 +206,7 @@ fn integers_without_a_sign_are_not_negative() {
 
 #[test]
 fn nulls_dates_and_texts_of_parquet_are_those_of_csv() {
-    let schema = "OPTIONAL INT64 time (TIMESTAMP_MILLIS); OPTIONAL BYTE_ARRAY city (UTF8); REQUIRED DOUBLE n; \
+    let schema = "REQUIRED INT64 time (TIMESTAMP_MILLIS); OPTIONAL BYTE_ARRAY city (UTF8); REQUIRED DOUBLE n; \
                   REQUIRED INT32 day (DATE); REQUIRED INT32 kind;";
     let parquet = plain(
         schema,
