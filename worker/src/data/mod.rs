@@ -154,7 +154,7 @@ pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<Dat
 
 /// As [`open`], with the tokenizer that a checkpoint has, as JSON: a trained one is not trained again.
 ///
-/// Files that are validated on are not trained on, also where both keys name them; [`notes`] tells which.
+/// Files that are validated on are not trained on, also where both keys name them; [`notes()`] tells which.
 ///
 /// While files are downloaded and text is made into tokens, which may take hours, `progress` advances and `tell` is
 /// told how far it has come.
