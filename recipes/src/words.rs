@@ -1,4 +1,4 @@
-//! Enums whose values a recipe spells as words. [`words!`] makes the enum, its table of words and the reading of
+//! Enums whose values a recipe spells as words. `words!` makes the enum, its table of words and the reading of
 //! both from one list, so that no word is without a value, and no value without a word.
 
 use std::any::TypeId;
