@@ -179,7 +179,7 @@ fn what_passes_the_check_does_nothing() {
             let mut recipe = base(kind, "");
             for (path, _) in PASSES {
                 let applies = keys().iter().any(|key| key.path == path && key.kinds.contains(&kind));
-                let is_list = path.ends_with(['v', 's']) || *path == "data.ignore";
+                let is_list = path.ends_with(['v', 's']) || path == "data.ignore";
                 let value = if is_list { values(attack)[1].clone() } else { (*attack).into() };
                 let (text, _) = with(kind, path, value);
                 if applies && !path.contains("slurm") && read(&text).is_ok() {
