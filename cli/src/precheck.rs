@@ -49,11 +49,7 @@ pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, F
     if !problems.is_empty() {
         return Err(problems.into());
     }
-    let strange = strange.into_iter().map(|warning| {
-        let (fact, hint) = warning.split_once("; ").unwrap_or((warning.as_str(), ""));
-        let problem = placed(Problem::new(fact), checked, &["data.train"]);
-        if hint.is_empty() { problem } else { problem.hint(hint) }
-    });
+    let strange = strange.into_iter().map(|warning| told(&warning, checked, &["data.train"]));
     Ok(strange.chain(of_other_hosts(checked)).collect())
 }
 
@@ -150,8 +146,12 @@ fn of_plan(checked: &Checked, error: &PlanError) -> Problem {
         | PlanError::NoEnd
         | PlanError::EmptyBatch => &[],
     };
-    let text = error.to_string();
-    let (fact, hint) = text.split_once("; ").map_or((text.as_str(), None), |(fact, hint)| (fact, Some(hint)));
+    told(&error.to_string(), checked, keys)
+}
+
+/// `fact; hint` at the first of these keys that was said.
+fn told(text: &str, checked: &Checked, keys: &[&str]) -> Problem {
+    let (fact, hint) = text.split_once("; ").map_or((text, None), |(fact, hint)| (fact, Some(hint)));
     let problem = placed(Problem::new(fact), checked, keys);
     match hint {
         Some(hint) => problem.hint(hint),

@@ -25,6 +25,9 @@ def days(text):
     return time.timestamp() / 86400
 
 
+EMPTY = {"", "na", "n/a", "nan", "null", "none", "?"}
+
+
 def inputs(row, columns, separator):
     """What the model reads of a row of a table, as docs/using-models.md says."""
     numbers = []
@@ -32,7 +35,7 @@ def inputs(row, columns, separator):
         cell = row[column["name"]].strip()
         if "categories" in column:
             numbers += [float(cell == category) for category in column["categories"]]
-        elif not cell:
+        elif cell.lower() in EMPTY:
             numbers.append(0.0)
         else:
             cell = cell if separator == "," else cell.replace(",", ".")

@@ -43,13 +43,13 @@ impl fmt::Display for Candidate {
             f.write_str(", sequence parallel")?;
         }
         if schedule != PipelineSchedule::OneForwardOneBackward {
-            write!(f, ", {}", schedule_word(schedule))?;
+            write!(f, ", {}", schedule.name())?;
         }
         if chunks > 1 {
             write!(f, " over {chunks} chunks")?;
         }
         if recompute != Recompute::None {
-            write!(f, ", {} recompute", recompute_word(recompute))?;
+            write!(f, ", {} recompute", recompute.name())?;
         }
         if recompute_every > 1 {
             write!(f, " of every {recompute_every} blocks")?;
@@ -82,25 +82,6 @@ pub fn zero_word(zero: ZeroStage) -> &'static str {
         ZeroStage::Zero1 => "1",
         ZeroStage::Zero2 => "2",
         ZeroStage::Zero3 => "3",
-    }
-}
-
-/// The mode as it is written in a recipe.
-pub fn recompute_word(recompute: Recompute) -> &'static str {
-    match recompute {
-        Recompute::None => "none",
-        Recompute::Selective => "selective",
-        Recompute::Full => "full",
-    }
-}
-
-/// The schedule as it is written in a recipe.
-pub fn schedule_word(schedule: PipelineSchedule) -> &'static str {
-    match schedule {
-        PipelineSchedule::Gpipe => "gpipe",
-        PipelineSchedule::OneForwardOneBackward => "1f1b",
-        PipelineSchedule::Interleaved => "interleaved",
-        PipelineSchedule::ZeroBubble => "zero_bubble",
     }
 }
 

@@ -4,6 +4,7 @@ use crate::engine::Training;
 use crate::engine::emit::{Format, emit};
 use crate::explain;
 use crate::price::estimate::Estimate;
+use crate::rates::calibrate::newest;
 use crate::rates::probing::micro_batches_to_measure;
 use crate::sample;
 use dtrain_protocol::{DeviceKind, Gpu, HostFacts};
@@ -215,6 +216,9 @@ fn a_bad_day_is_forgotten_after_three_good_runs() {
         let off = plan(&request).expect("it fits").best().price().step.0 / quiet.price().step.0 - 1.0;
         assert!(off.abs() < 0.15, "{off:+.2}");
     }
+    let two = newest(&[of(&quiet, 1.0), of(&quiet, 9.0)]);
+    let between = 3.0 * quiet.price().step.0;
+    assert!(two.iter().all(|one| (one.measured.0 / between - 1.0).abs() < 1e-9), "{two:?}");
 }
 
 #[test]

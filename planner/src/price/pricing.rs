@@ -9,6 +9,7 @@ use crate::planning::search::Ranking;
 use crate::price::estimate::{Breakdown, Estimate};
 use crate::price::judge::Judge;
 use crate::rates::speeds::Source;
+use crate::training::batch_size;
 use crate::training::pace::{self, Pace, pace};
 use crate::training::when;
 use dtrain_protocol::Links;
@@ -84,8 +85,10 @@ impl Pricing<'_> {
 
     fn compromise(&self, place: Place, cost: Cost) -> Compromise<Candidate> {
         let (request, judge) = (self.request, self.judge);
-        let pace = self.pace(pace::Cost { step: cost.step_seconds, validation_sample: None });
-        let bill = Bill { steps: pace.steps, price: request.recipe.cluster.price };
+        let recipe = request.recipe;
+        let steps =
+            batch_size::steps(&recipe.objective.stop, &recipe.model, self.batch, request.train_samples);
+        let bill = Bill { steps, price: recipe.cluster.price };
         let devices = judge.devices(&judge.space().ways[place.way as usize]);
         let candidate = judge.space().candidate(place, self.learning_rate);
         bill.compromise(candidate, cost, judge.memory(place).total(), devices)

@@ -29,7 +29,8 @@ pub fn newest(observations: &[Observation]) -> Vec<Observation> {
         let same = newest.iter().filter(|other| layout(other) == layout(one));
         let mut steps: Vec<f64> = same.map(|other| other.measured.0).collect();
         steps.sort_by(f64::total_cmp);
-        f64::midpoint(steps[(steps.len() - 1) / 2], steps[steps.len() / 2])
+        // Factors are fitted to logarithms: of two, the geometric mean lies between them.
+        (steps[(steps.len() - 1) / 2] * steps[steps.len() / 2]).sqrt()
     };
     newest.iter().map(|one| Observation { measured: Seconds(median(one)), ..one.clone() }).collect()
 }

@@ -54,8 +54,10 @@ pub fn pace(
     let most =
         seconds.map(|seconds| steps_in(seconds, cost.step)).into_iter().chain(steps).min().unwrap_or(1);
     let affordable = match (seconds, cost.validation_sample) {
-        (Some(seconds), Some(sample)) => affordable(batch, most).min(affordable_within(seconds, sample)),
-        (Some(_), None) | (None, _) => affordable(batch, most),
+        (Some(seconds), Some(sample)) => {
+            affordable(recipe, batch, most).min(affordable_within(seconds, sample))
+        }
+        (Some(_), None) | (None, _) => affordable(recipe, batch, most),
     };
     let rhythm = Rhythm::of(recipe, (most, cost.step), affordable, valid_samples);
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]

@@ -1,19 +1,19 @@
 //! How often a run is validated, on how many samples, and what that takes.
 //!
 //! Of itself, validation takes a tenth of the time: about fifteen times in a run, and less often in one that is so short that each
-//! would tell too little. How many samples each uses depends on the recipe and on how many samples the run trains on, never on a
-//! layout, and is a power of two where it is not all of them: trials of a study, and runs of almost the same length, validate on
-//! the same samples.
+//! would tell too little. How many samples each uses depends on the recipe and on how many samples the run trains on, and on a
+//! layout only where time ends the run or says the interval. Between the fewest and the most it is a power of two: trials of a study,
+//! and runs of almost the same length, validate on the same samples.
 
 use crate::training::pace::nearest_steps;
 use dtrain_recipes::{Every, Recipe};
 use serde::{Deserialize, Serialize};
 
 /// Validations in a run that is long enough.
-pub const MOST: u64 = 15;
+const MOST: u64 = 15;
 
 /// Share of the time that validation takes at most, where the recipe does not say how much.
-pub const SHARE: f64 = 0.1;
+const SHARE: f64 = 0.1;
 
 /// Most samples of a validation, where the recipe does not say how many: of a model without a sequence, and in tokens of one with.
 const SAMPLES_MOST: (u64, u64) = (10_000, 1 << 18);
@@ -97,9 +97,11 @@ impl Rhythm {
     }
 }
 
-/// Validation samples that take a tenth of the time of `steps` steps of `batch` samples: each costs a third of a training sample.
-pub(super) fn affordable(batch: u64, steps: u64) -> u64 {
-    batch.saturating_mul(steps).saturating_mul(3) / 10
+/// Validation samples that take a tenth of the time of `steps` steps of `batch` samples. Each costs a third of a training sample, and
+/// half of one where weights are frozen, which have no gradients.
+pub(super) fn affordable(recipe: &Recipe, batch: u64, steps: u64) -> u64 {
+    let passes = if recipe.model.has_frozen_weights() { 2 } else { 3 };
+    batch.saturating_mul(steps).saturating_mul(passes) / 10
 }
 
 /// Validation samples that take a tenth of `seconds`, where each takes `sample` seconds.
@@ -136,7 +138,7 @@ mod tests {
     use super::*;
     use crate::sample;
     use crate::training::pace::{Cost, Pace, pace};
-    use dtrain_recipes::{Model, Samples, Seconds, Stop};
+    use dtrain_recipes::{AdaptedLayers, Lora, Model, Samples, Seconds, Stop};
 
     /// The sample recipe, of 256 tokens a sample or of rows, that ends as `stop` says.
     fn recipe(has_rows: bool, stop: Stop) -> Recipe {
@@ -180,6 +182,15 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_forward_pass_is_half_of_a_step_where_weights_are_frozen() {
+        let mut recipe = recipe(false, steps(1000));
+        assert_eq!(affordable(&recipe, 8, 1000), 2400);
+        let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
+        decoder.lora = Some(Lora { rank: 4, alpha: 8.0, layers: AdaptedLayers::All });
+        assert_eq!(affordable(&recipe, 8, 1000), 1600);
     }
 
     #[test]

@@ -207,8 +207,7 @@ impl Key {
             }
             (Self::Seed, Value::Whole(seed)) => train.seed = count(*seed),
             (Self::Precision, Value::Word(word)) => {
-                let named = PRECISIONS.iter().find(|(_, name)| name == word);
-                train.precision = named.map_or(train.precision.clone(), |(one, _)| Choice::Pinned(*one));
+                train.precision = Precision::named(word).map_or(train.precision.clone(), Choice::Pinned);
             }
             _ => {}
         }
@@ -230,10 +229,6 @@ impl Key {
         }
     }
 }
-
-/// Precisions as they are written in a recipe.
-const PRECISIONS: [(Precision, &str); 4] =
-    [(Precision::F32, "f32"), (Precision::Bf16, "bf16"), (Precision::F16, "f16"), (Precision::Fp8, "fp8")];
 
 fn word(precision: Precision) -> Value {
     Value::Word(precision.name().into())
@@ -298,8 +293,7 @@ fn precision(choice: &Choice<Precision>) -> Option<Scale> {
     match choice {
         Choice::Auto | Choice::Pinned(_) | Choice::Log { .. } => None,
         Choice::Among(all) => {
-            let is_named = |(precision, _): &&(Precision, &str)| all.contains(precision);
-            let named = PRECISIONS.iter().filter(is_named).map(|(precision, _)| word(*precision));
+            let named = Precision::ALL.iter().filter(|one| all.contains(one)).map(|one| word(*one));
             Some(Scale::Names(named.collect()))
         }
     }

@@ -144,6 +144,9 @@ fn not_a_section(path: &str, node: &Node) -> Problem {
         "train.optimizer" => {
             problem.hint("write \"adamw\", or a table such as `{ kind = \"adamw\", weight_decay = 0.1 }`")
         }
+        "validation" => problem.hint(
+            "write `valid = \"5%\"` below `[data]` for what is validated on; `[validation]` says how often: `every = \"100 steps\"`",
+        ),
         // Other sections have no short form.
         path => problem.hint(format!("write `[{path}]` on a line of its own and its keys below it")),
     }

@@ -4,6 +4,7 @@ mod parse;
 
 pub use parse::{UnitError, bytes, epochs, fraction, samples, seconds, steps, tokens};
 
+use crate::count::thousands;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -64,27 +65,14 @@ impl fmt::Display for Seconds {
 
 impl fmt::Display for Samples {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} samples", grouped(self.0))
+        write!(f, "{} samples", thousands(self.0))
     }
 }
 
 impl fmt::Display for Tokens {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} tokens", grouped(self.0))
+        write!(f, "{} tokens", thousands(self.0))
     }
-}
-
-/// Digits in groups of three: `20,000,000`.
-pub fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
-    for (index, digit) in digits.chars().enumerate() {
-        if index > 0 && (digits.len() - index).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 #[cfg(test)]

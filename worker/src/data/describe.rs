@@ -5,7 +5,7 @@ use super::corpus::Corpus;
 use super::files::{self, DataFile, Found};
 use super::parquet_file::ParquetFile;
 use super::table::{self, Format, TableFacts};
-use super::{Batch, DataError, DataSet};
+use super::{Batch, DataError, DataSet, Source};
 use dtrain_recipes::{Data, DataFormat, Valid};
 use std::collections::HashSet;
 use std::io::Read;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 /// Characters of a sample that are kept.
 const SAMPLE_CHARACTERS: usize = 400;
 
-/// Rows of which classes are counted at a time.
+/// Samples that are read at a time.
 const ROWS: u64 = 1024;
 
 /// A file of a data set.
@@ -132,14 +132,21 @@ pub fn table_facts(data: &Data, root: &Path) -> Result<Option<TableFacts>, DataE
     }
 }
 
+/// All samples of a source, some at a time.
+pub(super) fn batches(source: &dyn Source) -> impl Iterator<Item = Result<Batch, DataError>> + '_ {
+    (0..source.len()).step_by(ROWS as usize).map(|begin| {
+        let indices: Vec<u64> = (begin..source.len().min(begin + ROWS)).collect();
+        source.read(&indices)
+    })
+}
+
 impl DataSet {
     /// How many samples of each class there are, of training and validation together; `None` for tokens.
     pub fn classes(&self) -> Result<Option<Vec<u64>>, DataError> {
         let mut counts = Vec::new();
         for source in [&self.train, &self.valid] {
-            for begin in (0..source.len()).step_by(ROWS as usize) {
-                let indices: Vec<u64> = (begin..source.len().min(begin + ROWS)).collect();
-                let Batch::Rows { classes, .. } = source.read(&indices)? else { return Ok(None) };
+            for batch in batches(&**source) {
+                let Batch::Rows { classes, .. } = batch? else { return Ok(None) };
                 for class in classes {
                     let class = class as usize;
                     counts.resize(counts.len().max(class + 1), 0);

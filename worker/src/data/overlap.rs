@@ -1,10 +1,8 @@
 //! Samples that are validated on and also trained on.
 
+use super::describe::batches;
 use super::{Batch, DataError, DataSet, Source};
 use std::collections::HashSet;
-
-/// Rows that are read at a time.
-const ROWS: u64 = 1024;
 
 impl DataSet {
     /// How many of the rows or images to validate on have the values of one to train on; `None` for tokens.
@@ -22,9 +20,8 @@ impl DataSet {
 
 /// Hashes each row of a source; `Ok(false)` where it has tokens.
 fn each(source: &dyn Source, mut seen: impl FnMut([u8; 16])) -> Result<bool, DataError> {
-    for begin in (0..source.len()).step_by(ROWS as usize) {
-        let indices: Vec<u64> = (begin..source.len().min(begin + ROWS)).collect();
-        let Batch::Rows { values, width, .. } = source.read(&indices)? else { return Ok(false) };
+    for batch in batches(source) {
+        let Batch::Rows { values, width, .. } = batch? else { return Ok(false) };
         for row in values.chunks_exact(width) {
             let hash = blake3::hash(bytemuck::cast_slice(row));
             seen(hash.as_bytes()[..16].try_into().expect("16 of 32 bytes"));

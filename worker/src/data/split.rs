@@ -41,7 +41,6 @@ fn fraction_of(samples: u64, fraction: f64, round: fn(f64) -> f64) -> u64 {
 /// Which of some samples are trained on and which are validated on.
 pub(super) struct Split {
     order: Order,
-    samples: u64,
     /// How many are trained on: the first in the order.
     trained: u64,
     /// The first in the order that is validated on.
@@ -82,14 +81,14 @@ impl Split {
         mix: Option<u64>,
     ) -> Result<Self, DataError> {
         let valid = valid.map_or(Ok(samples), |valid| train_samples(samples, valid))?;
-        Ok(Self { order: Order { mix, samples }, samples, trained: used(valid, fraction), valid })
+        Ok(Self { order: Order { mix, samples }, trained: used(valid, fraction), valid })
     }
 
     /// What becomes of each sample.
     pub(super) fn sides(&self) -> Vec<Side> {
         let mut sides =
-            vec![Side::Unused; usize::try_from(self.samples).expect("a byte for each lies in memory")];
-        for index in 0..self.samples {
+            vec![Side::Unused; usize::try_from(self.order.samples).expect("a byte for each lies in memory")];
+        for index in 0..self.order.samples {
             let side = if index < self.trained {
                 Side::Train
             } else if index >= self.valid {
@@ -138,7 +137,7 @@ impl Split {
                 of: Arc::clone(&train),
                 order: self.order,
                 begin: self.valid,
-                samples: self.samples - self.valid,
+                samples: self.order.samples - self.valid,
             }),
         };
         (Box::new(Slice { of: train, order: self.order, begin: 0, samples: self.trained }), valid)

@@ -29,6 +29,8 @@ pub(super) struct Clock {
     paused: f64,
     /// Seconds of a step.
     step: f64,
+    /// Whether the first step is over, which takes longer than others: kernels are compiled, and memory is made.
+    is_warm: bool,
     /// Seconds of a validation.
     validation: f64,
 }
@@ -45,6 +47,7 @@ impl Clock {
             at: 0.0,
             paused: 0.0,
             step: assignment.waits.step_seconds.unwrap_or(0.0),
+            is_warm: false,
             validation: until.validation_seconds,
         }
     }
@@ -58,9 +61,10 @@ impl Clock {
     fn share_at(&mut self, done: StepId, now: f64) -> Option<f64> {
         self.left?;
         let took = (now - self.at - self.paused).max(0.0);
-        if self.at > 0.0 {
+        if self.is_warm {
             self.step = if self.step > 0.0 { self.step + (took - self.step) * 0.2 } else { took };
         }
+        self.is_warm = self.at > 0.0;
         (self.at, self.paused) = (now, 0.0);
         let left = self.training_left(done, now);
         // A step that leaves no time for another one is the last.
@@ -138,6 +142,7 @@ mod tests {
             at: 0.0,
             paused: 0.0,
             step: 1.0,
+            is_warm: false,
             validation,
         }
     }
@@ -176,6 +181,22 @@ mod tests {
             let (shares, end) = run(clock(planned), real);
             assert!((90.0..=101.0).contains(&end), "{planned} s for {real} s: it ended after {end} s");
             assert!(shares.windows(2).all(|pair| pair[0] < pair[1]), "{shares:?}");
+        }
+    }
+
+    #[test]
+    fn a_slow_first_step_does_not_end_a_run() {
+        // What was planned, and no plan.
+        for step in [1.0, 0.0] {
+            let mut clock = Clock { step, ..clock(1.0) };
+            let mut now = 0.001;
+            clock.share_at(StepId(0), now);
+            now += 75.0;
+            let mut done = 1;
+            while clock.share_at(StepId(done), now) != Some(1.0) {
+                (done, now) = (done + 1, now + 1.0);
+            }
+            assert!((90.0..=101.0).contains(&now), "{step} s: it ended after {done} steps and {now} s");
         }
     }
 

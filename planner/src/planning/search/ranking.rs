@@ -1,7 +1,7 @@
 //! The best candidates seen so far, and the best of every value of every axis.
 
 use crate::choice::front::Front;
-use crate::layout::candidate::{recompute_word, schedule_word, zero_word};
+use crate::layout::candidate::zero_word;
 use crate::layout::space::{Place, Space, Way};
 use crate::price::judge::{Judge, Verdict};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
@@ -183,12 +183,12 @@ fn values(space: &Space, way: &Way) -> [(&'static str, String); AXES] {
     let Arrangement { zero, shard, sequence, recompute, recompute_every, schedule, chunks, .. } =
         way.arrangement;
     let recompute = match recompute_every {
-        1 => recompute_word(recompute).to_string(),
-        every => format!("{} of one block in {every}", recompute_word(recompute)),
+        1 => recompute.name().to_string(),
+        every => format!("{} of one block in {every}", recompute.name()),
     };
     let schedule = match chunks {
-        1 => schedule_word(schedule).to_string(),
-        chunks => format!("{} over {chunks} chunks", schedule_word(schedule)),
+        1 => schedule.name().to_string(),
+        chunks => format!("{} over {chunks} chunks", schedule.name()),
     };
     let [tensor, context, expert, data, pipeline] =
         Axis::ALL.map(|axis| (axis.word(), way.arrangement.layout.degree(axis).to_string()));

@@ -2,11 +2,11 @@
 
 use super::Rules;
 use crate::check::parsed::Parsed;
+use crate::count::thousands;
 use crate::data::DataKind;
 use crate::keys::MOST_PARAMETERS;
 use crate::model::Model;
 use crate::progress::Template;
-use crate::units::grouped;
 
 impl Rules<'_> {
     /// Sizes that are each within their bounds can make a model that is beyond all.
@@ -15,7 +15,7 @@ impl Rules<'_> {
         if parameters <= MOST_PARAMETERS {
             return;
         }
-        let trillions = |parameters: u64| grouped(parameters / 1_000_000_000_000);
+        let trillions = |parameters: u64| thousands(parameters / 1_000_000_000_000);
         let message = format!(
             "a model of {} T parameters is too large: at most {} T",
             trillions(parameters),

@@ -82,10 +82,10 @@ pub(in crate::check) fn parse(path: &str, shape: Shape, node: &Node) -> Result<P
             .map(Parsed::Texts)
             .map_err(|problem| {
                 let Value::Text(found) = &node.value else { return problem };
-                if path == "data.ignore" {
-                    problem.hint(format!("write a list: [{found:?}]"))
-                } else {
+                if path == "model.argv" {
                     problem.hint("write each word as a text of its own: [\"python3\", \"train.py\"]")
+                } else {
+                    problem.hint(format!("write a list: [{found:?}]"))
                 }
             }),
         Shape::Environment => params::environment(path, node).map(Parsed::Environment),

@@ -2,6 +2,7 @@
 
 use super::{parse, wrong};
 use crate::check::parsed::Parsed;
+use crate::count::thousands;
 use crate::document::{Node, Value};
 use crate::keys::Shape;
 use crate::problem::Problem;
@@ -116,7 +117,7 @@ pub(super) fn quantity(
     if found == 0 {
         Err(Problem::new(format!("`{path}` must be at least 1, found 0")).at(&node.origin))
     } else if found > most {
-        let (most, found) = (units::grouped(most), units::grouped(found));
+        let (most, found) = (thousands(most), thousands(found));
         Err(Problem::new(format!("`{path}` must be at most {most}, found {found}")).at(&node.origin))
     } else {
         Ok(found)

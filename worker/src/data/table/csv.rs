@@ -22,10 +22,6 @@ const MOST_BYTES: usize = 16 << 20;
 pub(super) fn head(file: &DataFile) -> Result<(u8, Vec<String>), DataError> {
     let mut beginning = Vec::new();
     file.reader()?.take(LOOKED_AT).read_to_end(&mut beginning).map_err(|error| file.unreadable(error))?;
-    if let [0xff, 0xfe, ..] | [0xfe, 0xff, ..] = beginning[..] {
-        let detail = "the table is in UTF-16, expected UTF-8; save it again as UTF-8";
-        return Err(DataError::content(&file.name, "byte 0", detail));
-    }
     let separator = separator(&beginning);
     let mut reader = reader(&beginning[..], separator);
     let header = reader.headers().map_err(|error| csv_error(file, &error))?;

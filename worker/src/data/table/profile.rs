@@ -196,7 +196,7 @@ impl Seen {
         match (self.numbers, self.dates, self.others) {
             (_, 0, 0) => Ok(Kind::Number),
             (0, _, 0) => Ok(Kind::Date),
-            (numbers, dates, others) if others > 0 && others > numbers + dates => self.category(first),
+            (numbers, dates, others) if others > numbers + dates => self.category(first),
             (numbers, dates, _) => Err(self.mixed(numbers, dates, first)),
         }
     }
@@ -230,7 +230,7 @@ impl Seen {
             some.collect::<Vec<_>>().join(", ")
         };
         let fail = |detail: String| Err(first.wrong_header(format!("column `{name}` {detail}")));
-        if self.others > 0 && self.texts.iter().all(|text| is_other_date(text)) {
+        if self.texts.iter().all(|text| is_other_date(text)) {
             let detail = "has dates such as";
             return fail(format!("{detail} {}; write dates as 2024-12-31, or {ignore}", examples()));
         }

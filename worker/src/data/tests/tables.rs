@@ -40,6 +40,7 @@ fn wrong_tables_are_told_with_their_line() {
     check(b"x,y,kind\n1,31.12.2024,0\n2,1.1.2025,1\n", &["column `y`", "31.12.2024", "2024-12-31"]);
     check(b"x;y;kind\n1,5;1;0\n1.5;1;1\n", &["column `x`", "decimal comma (`1,5`)", "point (`1.5`)"]);
     check(b"kind\n1\n2\n", &["no column to learn from"]);
+    check(b"\xff\xfex\0,\0k\0i\0n\0d\0", &["t.csv, byte 0", "UTF-16", "iconv"]);
     let long = format!("x,y,kind\n1,2,0\n1,{},1\n", "a".repeat(17 << 20));
     check(long.as_bytes(), &["line 3", "longer than 16 MiB"]);
     check(b"x,y,kind\n1,2,0\n1,2\n", &["t.csv, line 3", "2 fields, the header 3"]);
