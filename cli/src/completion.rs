@@ -9,10 +9,10 @@ use crate::packages::store;
 use clap::Command;
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter};
-use dtrain_recipes::keys::{Shape, keys};
-use dtrain_recipes::text::is_harmful;
+use dtrain_recipes::keys::{ValueType, keys};
+use dtrain_recipes::sanitize::is_harmful;
 use dtrain_recipes::{library, sharing};
-use dtrain_runner::ledger::glance;
+use dtrain_runner::ledger::completion;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
@@ -27,19 +27,19 @@ pub(crate) fn answer(command: fn() -> Command) {
 /// Offers trials.
 pub(crate) fn trial() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
-        let words = glance::labels(&history(), text(typed));
+        let words = completion::labels(&history(), text(typed));
         candidates(words.into_iter().chain(["last".to_owned()]), typed)
     })
 }
 
 /// Offers hosts.
 pub(crate) fn host() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| candidates(glance::hosts(&history(), text(typed)), typed))
+    ArgValueCompleter::new(|typed: &OsStr| candidates(completion::hosts(&history(), text(typed)), typed))
 }
 
 /// Offers studies.
 pub(crate) fn study() -> ArgValueCompleter {
-    ArgValueCompleter::new(|typed: &OsStr| candidates(glance::studies(&history(), text(typed)), typed))
+    ArgValueCompleter::new(|typed: &OsStr| candidates(completion::studies(&history(), text(typed)), typed))
 }
 
 /// Offers trials and studies.
@@ -96,7 +96,7 @@ pub(crate) fn setting() -> ArgValueCompleter {
         Some((path, _)) => {
             let shape = keys().iter().find(|key| key.path == path).map(|key| key.shape);
             candidates(
-                shape.map(words).unwrap_or_default().into_iter().map(|word| format!("{path}={word}")),
+                shape.map(possible_values).unwrap_or_default().into_iter().map(|word| format!("{path}={word}")),
                 typed,
             )
         }
@@ -104,13 +104,13 @@ pub(crate) fn setting() -> ArgValueCompleter {
 }
 
 /// The words that a value may be.
-fn words(shape: Shape) -> Vec<&'static str> {
+fn possible_values(shape: ValueType) -> Vec<&'static str> {
     match shape {
-        Shape::OneOf(words) => words.names().to_vec(),
-        Shape::Flag => vec!["true", "false"],
-        Shape::OrNone(inner) => ["none"].into_iter().chain(words(*inner)).collect(),
-        Shape::OrAuto(inner) => ["auto"].into_iter().chain(words(*inner)).collect(),
-        Shape::Choice(inner) => ["auto"].into_iter().chain(words(*inner)).collect(),
+        ValueType::OneOf(words) => words.names().to_vec(),
+        ValueType::Flag => vec!["true", "false"],
+        ValueType::OrNone(inner) => ["none"].into_iter().chain(possible_values(*inner)).collect(),
+        ValueType::OrAuto(inner) => ["auto"].into_iter().chain(possible_values(*inner)).collect(),
+        ValueType::Choice(inner) => ["auto"].into_iter().chain(possible_values(*inner)).collect(),
         _ => Vec::new(),
     }
 }
@@ -150,7 +150,7 @@ fn history() -> PathBuf {
         .unwrap_or_default()
 }
 
-fn packages() -> Vec<sharing::Locked> {
+fn packages() -> Vec<sharing::LockedPackage> {
     store(Path::new("."), false).ok().and_then(|store| sharing::list(&store).ok()).unwrap_or_default()
 }
 

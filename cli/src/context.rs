@@ -1,6 +1,6 @@
 //! What every command is given: how to speak, and where state lies.
 
-use crate::failure::{Exit, Failure};
+use crate::command_error::{ExitReason, CommandError};
 use crate::output::Output;
 use dtrain_protocol::TrialId;
 use dtrain_runner::{Home, files};
@@ -17,13 +17,13 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    pub(crate) fn new(out: Output, state: Option<PathBuf>) -> Result<Self, Failure> {
+    pub(crate) fn new(out: Output, state: Option<PathBuf>) -> Result<Self, CommandError> {
         let folder = match state {
             Some(folder) => folder,
             None => base("XDG_STATE_HOME", ".local/state")?.join("dtrain"),
         };
         let folder = std::path::absolute(&folder).map_err(|error| {
-            Failure::new(Exit::Preflight, format!("cannot use the state folder {}", folder.display()))
+            CommandError::new(ExitReason::Preflight, format!("cannot use the state folder {}", folder.display()))
                 .cause(error.to_string())
         })?;
         Ok(Self { out, home: Home::at(folder) })
@@ -32,10 +32,10 @@ impl Context {
 
 impl Context {
     /// Refuses a state folder in which somebody else could have put something.
-    pub(crate) fn check_state(&self) -> Result<(), Failure> {
+    pub(crate) fn check_state(&self) -> Result<(), CommandError> {
         self.home.check().map_err(|error| {
             let folder = self.home.path().display();
-            Failure::new(Exit::Preflight, format!("cannot use the state folder {folder}"))
+            CommandError::new(ExitReason::Preflight, format!("cannot use the state folder {folder}"))
                 .cause(error.to_string())
         })
     }
@@ -43,21 +43,21 @@ impl Context {
 
 impl Context {
     /// Refuses the folder of a trial in which somebody else could have put something.
-    pub(crate) fn check_trial(&self, trial: &TrialId) -> Result<(), Failure> {
+    pub(crate) fn check_trial(&self, trial: &TrialId) -> Result<(), CommandError> {
         let folder = self.home.trial(trial);
         files::check_trial(folder.path()).map_err(|error| {
-            Failure::new(Exit::Preflight, format!("cannot use {}", folder.path().display()))
+            CommandError::new(ExitReason::Preflight, format!("cannot use {}", folder.path().display()))
                 .cause(error.to_string())
         })
     }
 
     /// Refuses a file or folder of the user's that is or lies in the state folder: writing it would replace what dtrain keeps.
-    pub(crate) fn check_output(&self, path: &Path) -> Result<(), Failure> {
+    pub(crate) fn check_output(&self, path: &Path) -> Result<(), CommandError> {
         if !lies_in(path, self.home.path()) {
             return Ok(());
         }
         let what = format!("{} is in the state folder {}", path.display(), self.home.path().display());
-        Err(Failure::new(Exit::Usage, what).hint("name a place outside of it"))
+        Err(CommandError::new(ExitReason::Usage, what).hint("name a place outside of it"))
     }
 }
 
@@ -75,22 +75,22 @@ fn lies_in(path: &Path, folder: &Path) -> bool {
 }
 
 /// Refuses settings, and what else commands of the user obey, that belong to somebody else, or that others can write.
-pub(crate) fn check_obeyed(path: &Path) -> Result<(), Failure> {
+pub(crate) fn check_obeyed(path: &Path) -> Result<(), CommandError> {
     files::check_behind_links(path).map_err(|error| {
-        Failure::new(Exit::Preflight, format!("cannot use {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Preflight, format!("cannot use {}", path.display())).cause(error.to_string())
     })
 }
 
 /// The user's settings file; it need not exist.
-pub(crate) fn settings_file() -> Result<PathBuf, Failure> {
+pub(crate) fn settings_file() -> Result<PathBuf, CommandError> {
     Ok(base("XDG_CONFIG_HOME", ".config")?.join("dtrain").join("config.toml"))
 }
 
 /// A base folder of the user: the variable where it is an absolute path, otherwise below the home folder.
-pub(crate) fn base(variable: &str, below_home: &str) -> Result<PathBuf, Failure> {
+pub(crate) fn base(variable: &str, below_home: &str) -> Result<PathBuf, CommandError> {
     folder(std::env::var_os(variable), std::env::var_os("HOME"), below_home).ok_or_else(|| {
-        Failure::new(
-            Exit::Preflight,
+        CommandError::new(
+            ExitReason::Preflight,
             format!("cannot tell where files belong: neither {variable} nor HOME is set"),
         )
         .hint("set HOME, or give --state FOLDER")

@@ -1,30 +1,30 @@
 //! The hosts of a recipe's cluster, as commands reach them.
 
-use crate::commands::resume::plan;
+use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
+use crate::command_error::{ExitReason, CommandError};
 use crate::render::number::{counted, seconds};
-use crate::{job, rates};
-use dtrain_protocol::{HostFacts, Links};
-use dtrain_recipes::{Bytes, Host, Launcher, Network, Recipe, Transport};
+use crate::{slurm_job, rates};
+use dtrain_protocol::{HostFacts, HostNetwork};
+use dtrain_recipes::{Bytes, Host, LauncherKind, Subnet, Recipe, SshBackend};
 use dtrain_runner::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
-use dtrain_runner::launch::ssh::{Arrival, Unusable, connections, reach_all};
-use dtrain_runner::ledger::Trial;
+use dtrain_runner::launch::ssh::{ConnectReport, HostUnavailable, allow_connections, reach_all};
+use dtrain_runner::ledger::TrialDetails;
 use dtrain_runner::transport::User;
 use std::error::Error;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
 /// The hosts of the recipe, all of which must answer; none when it trains on this machine.
-pub(crate) fn of(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, Failure> {
-    let (hosts, unusable) = reached(context, recipe)?;
+pub(crate) fn connect_all(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
+    let (hosts, unusable) = connect(context, recipe)?;
     if unusable.is_empty() { Ok(hosts) } else { Err(refusal(&unusable)) }
 }
 
 /// The hosts of the recipe, of which some may not answer now; none when it trains on this machine.
-pub(crate) fn that_answer(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, Failure> {
-    let (hosts, unusable) = reached(context, recipe)?;
+pub(crate) fn connect_answering(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
+    let (hosts, unusable) = connect(context, recipe)?;
     if !hosts.is_empty() && unusable.len() == hosts.len() {
         return Err(refusal(&unusable));
     }
@@ -33,53 +33,53 @@ pub(crate) fn that_answer(context: &Context, recipe: &Recipe) -> Result<Vec<Remo
 
 /// The hosts that a trial ran on, of which some may not answer now; none when it ran on this machine, or as a Slurm job, whose nodes
 /// write below this state folder.
-pub(crate) fn of_trial(context: &Context, trial: &Trial) -> Result<Vec<RemoteHost>, Failure> {
+pub(crate) fn connect_hosts_of_trial(context: &Context, trial: &TrialDetails) -> Result<Vec<RemoteHost>, CommandError> {
     let folder = context.home.trial(&trial.row.id);
-    if !folder.elsewhere().exists() || folder.job().exists() {
+    if !folder.remote_hosts_file().exists() || folder.job().exists() {
         return Ok(Vec::new());
     }
-    that_answer(context, &plan(trial)?.recipe)
+    connect_answering(context, &plan_of_trial(trial)?.recipe)
 }
 
 /// The same, and those that do not answer now, each with why not.
-pub(crate) fn of_trial_and_silent(
+pub(crate) fn connect_hosts_of_trial_and_report(
     context: &Context,
-    trial: &Trial,
-) -> Result<(Vec<RemoteHost>, Vec<(String, String)>), Failure> {
+    trial: &TrialDetails,
+) -> Result<(Vec<RemoteHost>, Vec<(String, String)>), CommandError> {
     let folder = context.home.trial(&trial.row.id);
-    if !folder.elsewhere().exists() || folder.job().exists() {
+    if !folder.remote_hosts_file().exists() || folder.job().exists() {
         return Ok((Vec::new(), Vec::new()));
     }
-    let (mut hosts, unusable) = reached(context, &plan(trial)?.recipe)?;
+    let (mut hosts, unusable) = connect(context, &plan_of_trial(trial)?.recipe)?;
     hosts.retain(|host| unusable.iter().all(|silent| silent.host != host.name));
-    Ok((hosts, unusable.iter().map(|one| (one.host.clone(), in_words(&one.error))).collect()))
+    Ok((hosts, unusable.iter().map(|one| (one.host.clone(), error_chain(&one.error))).collect()))
 }
 
 /// One host, where it answers.
-pub(crate) fn one(host: Host, way: Transport) -> Result<RemoteHost, String> {
+pub(crate) fn connect_one(host: Host, way: SshBackend) -> Result<RemoteHost, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
-    let reached = reach_all(&[host], way, &user(), &program, None).map_err(|error| error.to_string())?;
+    let reached = reach_all(&[host], way, &ssh_user(), &program, None).map_err(|error| error.to_string())?;
     let (host, arrival) = reached.into_iter().next().ok_or("no host was named")?;
-    arrival.map(|_| host).map_err(|unusable| in_words(&unusable.error))
+    arrival.map(|_| host).map_err(|unusable| error_chain(&unusable.error))
 }
 
-fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<Unusable>), Failure> {
+fn connect(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<HostUnavailable>), CommandError> {
     match recipe.cluster.launcher {
-        Launcher::Ssh => {}
-        Launcher::Slurm => return job::hosts_of(context).map(|nodes| (nodes, Vec::new())),
-        Launcher::Local => return Ok((Vec::new(), Vec::new())),
+        LauncherKind::Ssh => {}
+        LauncherKind::Slurm => return slurm_job::hosts_of(context).map(|nodes| (nodes, Vec::new())),
+        LauncherKind::Local => return Ok((Vec::new(), Vec::new())),
     }
-    connections(recipe.cluster.hosts.len())
-        .map_err(|reason| Failure::new(Exit::Preflight, "too many hosts").cause(reason))?;
+    allow_connections(recipe.cluster.hosts.len())
+        .map_err(|reason| CommandError::new(ExitReason::Preflight, "too many hosts").cause(reason))?;
     let program = program()?;
     let reached =
-        reach_all(&recipe.cluster.hosts, recipe.cluster.transport, &user(), &program, recipe.cluster.network)
+        reach_all(&recipe.cluster.hosts, recipe.cluster.transport, &ssh_user(), &program, recipe.cluster.network)
             .map_err(no_program)?;
     let (mut hosts, mut unusable) = (Vec::new(), Vec::new());
     for (host, arrival) in reached {
         hosts.push(host);
         match arrival {
-            Ok(arrival) => context.out.say(&words(&arrival)),
+            Ok(arrival) => context.out.say(&arrival_text(&arrival)),
             Err(one) => unusable.push(one),
         }
     }
@@ -87,21 +87,21 @@ fn reached(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<U
 }
 
 /// The file of this program.
-pub(crate) fn program() -> Result<PathBuf, Failure> {
+pub(crate) fn program() -> Result<PathBuf, CommandError> {
     std::env::current_exe().map_err(no_program)
 }
 
 /// The programs that are started: this one.
-pub(crate) fn programs() -> Result<Programs, Failure> {
+pub(crate) fn programs() -> Result<Programs, CommandError> {
     Programs::of_this_program().map_err(no_program)
 }
 
-fn no_program(error: std::io::Error) -> Failure {
-    Failure::new(Exit::Infrastructure, "cannot find this program").cause(error.to_string())
+fn no_program(error: std::io::Error) -> CommandError {
+    CommandError::new(ExitReason::Infrastructure, "cannot find this program").cause(error.to_string())
 }
 
 /// Whose SSH files count.
-pub(crate) fn user() -> User {
+pub(crate) fn ssh_user() -> User {
     let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "root".into());
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     User { name, home, config: None }
@@ -110,20 +110,20 @@ pub(crate) fn user() -> User {
 /// What the planner must know of this machine, or of the hosts where there are any.
 ///
 /// Hosts are planned for as if each had what the weakest has.
-pub(crate) fn facts(hosts: &mut [RemoteHost]) -> Result<HostFacts, Failure> {
+pub(crate) fn facts(hosts: &mut [RemoteHost]) -> Result<HostFacts, CommandError> {
     let mut all: Vec<HostFacts> = Vec::new();
     for host in hosts.iter_mut() {
         all.push(host.facts().map_err(|reason| {
-            Failure::new(Exit::Preflight, format!("{} cannot be used", host.name)).cause(reason)
+            CommandError::new(ExitReason::Preflight, format!("{} cannot be used", host.name)).cause(reason)
         })?);
     }
     let names = hosts.iter().map(|host| host.name.clone()).collect();
     let network = hosts.first().and_then(RemoteHost::network);
-    Ok(together(&all, names, network).unwrap_or_else(rates::host))
+    Ok(combine_facts(&all, names, network).unwrap_or_else(rates::this_host_facts))
 }
 
 /// The facts of hosts that are called so and communicate over `network`; `None` of none.
-fn together(all: &[HostFacts], mut names: Vec<String>, network: Option<Network>) -> Option<HostFacts> {
+fn combine_facts(all: &[HostFacts], mut names: Vec<String>, network: Option<Subnet>) -> Option<HostFacts> {
     let first = all.first()?.clone();
     let weakest = all.iter().skip(1).fold(first, |weakest, other| HostFacts {
         cores: weakest.cores.min(other.cores),
@@ -133,12 +133,12 @@ fn together(all: &[HostFacts], mut names: Vec<String>, network: Option<Network>)
     });
     names.sort();
     let hosts = u32::try_from(all.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
-    let links = (all.len() > 1).then_some(Links { hosts: names, network });
+    let links = (all.len() > 1).then_some(HostNetwork { hosts: names, network });
     Some(HostFacts { hosts, links, ..weakest })
 }
 
-fn words(arrival: &Arrival) -> String {
-    let Arrival { host, connected, sent } = arrival;
+fn arrival_text(arrival: &ConnectReport) -> String {
+    let ConnectReport { host, connected, sent } = arrival;
     let connected = seconds(connected.as_secs_f64());
     match sent {
         Some((bytes, took)) => {
@@ -153,18 +153,18 @@ fn words(arrival: &Arrival) -> String {
 }
 
 /// An error with all that is behind it.
-pub(crate) fn in_words(error: &(dyn Error + 'static)) -> String {
+pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
     std::iter::successors(Some(error), |&error| error.source())
         .map(ToString::to_string)
         .collect::<Vec<_>>()
         .join(": ")
 }
 
-fn refusal(unusable: &[Unusable]) -> Failure {
+fn refusal(unusable: &[HostUnavailable]) -> CommandError {
     let hosts = counted(unusable.len() as u64, "host");
-    let failure = Failure::new(Exit::Preflight, format!("{hosts} cannot be used"));
-    let failure = unusable.iter().fold(failure, |failure, Unusable { host, error }| {
-        failure.cause(format!("{host}: {}", in_words(error)))
+    let failure = CommandError::new(ExitReason::Preflight, format!("{hosts} cannot be used"));
+    let failure = unusable.iter().fold(failure, |failure, HostUnavailable { host, error }| {
+        failure.cause(format!("{host}: {}", error_chain(error)))
     });
     let names: Vec<&str> = unusable.iter().map(|one| one.host.as_str()).collect();
     failure.hint(format!("`dtrain doctor {}` shows details", names.join(" ")))
@@ -177,20 +177,20 @@ mod tests {
 
     #[test]
     fn facts_of_several_hosts_tell_which_they_are_and_over_what_they_communicate() {
-        let here = rates::host();
+        let here = rates::this_host_facts();
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let network = |text: &str| Some(text.parse().expect("a network"));
         let of = |hosts: &[&str], over| {
             let facts = vec![here.clone(); hosts.len()];
-            host_digest(&together(&facts, names(hosts), over).expect("there are hosts"))
+            host_digest(&combine_facts(&facts, names(hosts), over).expect("there are hosts"))
         };
-        let fast = of(&["a", "b"], network("10.0.0.0/16"));
-        assert_eq!(fast, of(&["b", "a"], network("10.0.0.0/16")), "their order makes no links");
-        assert_ne!(fast, of(&["a", "b"], network("192.168.0.0/16")));
-        assert_ne!(fast, of(&["a", "b"], None));
-        assert_ne!(fast, of(&["a", "c"], network("10.0.0.0/16")));
+        let fast = connect_all(&["a", "b"], network("10.0.0.0/16"));
+        assert_eq!(fast, connect_all(&["b", "a"], network("10.0.0.0/16")), "their order makes no links");
+        assert_ne!(fast, connect_all(&["a", "b"], network("192.168.0.0/16")));
+        assert_ne!(fast, connect_all(&["a", "b"], None));
+        assert_ne!(fast, connect_all(&["a", "c"], network("10.0.0.0/16")));
         // One host has no links: what is known of it stays known.
-        assert_eq!(of(&["a"], network("10.0.0.0/16")), host_digest(&here));
-        assert_eq!(together(&[], Vec::new(), None), None);
+        assert_eq!(connect_all(&["a"], network("10.0.0.0/16")), host_digest(&here));
+        assert_eq!(combine_facts(&[], Vec::new(), None), None);
     }
 }

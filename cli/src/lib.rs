@@ -2,12 +2,12 @@
 //!
 //! ```no_run
 //! use dtrain::burn::nn::{Linear, LinearConfig};
-//! use dtrain::{BuildError, Burn, Program, Settings};
+//! use dtrain::{BuildError, BurnNetwork, Program, ModelSettings};
 //!
-//! fn build(settings: &Settings<'_>) -> Result<Burn, BuildError> {
+//! fn build(settings: &ModelSettings<'_>) -> Result<BurnNetwork, BuildError> {
 //!     let [inputs, classes] = settings.rows()?;
 //!     let layer = LinearConfig::new(inputs, classes).init(&settings.device());
-//!     Ok(Burn::whole(settings.reads(), layer, |layer: &Linear, input| layer.forward(input.rows())))
+//!     Ok(BurnNetwork::whole(settings.reads(), layer, |layer: &Linear, input| layer.forward(input.rows())))
 //! }
 //!
 //! fn main() -> std::process::ExitCode {
@@ -19,22 +19,22 @@
 //! training lives here; see `dtrain_planner` and `dtrain_worker` for those.
 
 mod args;
-mod asked;
+mod model_query;
 mod audit;
-mod child;
+mod fork;
 mod commands;
 mod completion;
 mod confirm;
 mod context;
-mod drive;
-mod ending;
-mod failure;
-mod holders;
+mod run_trial;
+mod run_summary;
+mod command_error;
+mod checkpoint_sources;
 mod hosts;
-mod intact;
-mod job;
+mod find_checkpoint;
+mod slurm_job;
 mod limits;
-mod load;
+mod load_recipe;
 mod names;
 mod networks;
 mod output;
@@ -49,7 +49,7 @@ mod settings;
 mod signals;
 mod trials;
 mod unigram;
-mod unreported;
+mod unreported_metrics;
 mod viewer;
 mod watch;
 
@@ -58,12 +58,12 @@ use std::error::Error;
 use std::process::ExitCode;
 use std::sync::Arc;
 
-pub use dtrain_recipes::Reads;
+pub use dtrain_recipes::InputSignature;
 pub use dtrain_worker::burn;
 pub use dtrain_worker::network::{
-    Burn, Headless, Initial, Input, Layers, Network, Part, Setting, Settings, Spec, Weights,
+    BurnNetwork, HeadlessNetwork, Initializer, ModuleInput, LayerContext, NeuralNetwork, ModelPart, SettingValue, ModelSettings, ParameterSpec, Weights,
 };
-pub use dtrain_worker::stage::{Measured, Samples};
+pub use dtrain_worker::stage::{DeferredLossFigures, ModelInput};
 
 /// The allocator of every program that is made of dtrain.
 #[global_allocator]
@@ -85,15 +85,15 @@ impl Program {
 
     /// Also trains what `build` makes, where a recipe says `kind = "own"` and `network = NAME`.
     ///
-    /// `build` is called in the controller, to plan, and in every rank. Its modules are made on [`Settings::device`]; what
+    /// `build` is called in the controller, to plan, and in every rank. Its modules are made on [`ModelSettings::device`]; what
     /// they draw at random there follows from `train.seed`.
-    pub fn network<N: Network + 'static>(
+    pub fn network<N: NeuralNetwork + 'static>(
         self,
         name: &str,
-        build: impl Fn(&Settings<'_>) -> Result<N, BuildError> + Send + Sync + 'static,
+        build: impl Fn(&ModelSettings<'_>) -> Result<N, BuildError> + Send + Sync + 'static,
     ) -> Self {
-        let boxed = move |settings: &Settings<'_>| {
-            build(settings).map(|network| -> Box<dyn Network> { Box::new(network) })
+        let boxed = move |settings: &ModelSettings<'_>| {
+            build(settings).map(|network| -> Box<dyn NeuralNetwork> { Box::new(network) })
         };
         dtrain_worker::network::register(name, Arc::new(boxed));
         self
@@ -117,11 +117,11 @@ fn run() -> ExitCode {
         Err(error) => {
             // Help goes to stdout and may meet a closed pipe, which is no error.
             drop(error.print());
-            let code = if error.use_stderr() { failure::Exit::Usage } else { failure::Exit::Done };
+            let code = if error.use_stderr() { command_error::ExitReason::Usage } else { command_error::ExitReason::Done };
             if error.use_stderr() {
                 tell_in_json(&error);
             }
-            return ExitCode::from(code.code());
+            return ExitCode::from(code.exit_code());
         }
     };
     commands::run(arguments)
@@ -132,7 +132,7 @@ fn tell_in_json(error: &clap::Error) {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let (is_asked, is_lines) = args::json_asked(words.iter().map(std::ffi::OsString::as_os_str));
     let out = output::Output::new(is_asked, false);
-    out.json_error(&failure::ErrorJson::of_usage(&error.to_string()), is_lines);
+    out.json_error(&command_error::ErrorJson::of_usage(&error.to_string()), is_lines);
 }
 
 /// Keeps keys of certificates out of core files, of this process and all that it starts; a program that wants one raises the limit.

@@ -1,6 +1,6 @@
 //! Limits that a shell sets for a process (`ulimit`), and what they have to do with a failure.
 
-use crate::failure::{Exit, Failure};
+use crate::command_error::{ExitReason, CommandError};
 use dtrain_recipes::Bytes;
 use rustix::process::{Resource, getrlimit};
 use std::borrow::Cow;
@@ -20,11 +20,11 @@ fn file_size() -> Option<Bytes> {
 }
 
 /// The failure; one that the file size limit may have caused names the limit.
-pub(crate) fn explained(failure: Failure) -> Failure {
+pub(crate) fn with_limit_hint(failure: CommandError) -> CommandError {
     with_file_size(failure, file_size())
 }
 
-fn with_file_size(failure: Failure, limit: Option<Bytes>) -> Failure {
+fn with_file_size(failure: CommandError, limit: Option<Bytes>) -> CommandError {
     let is_certain = failure.says(&[TOO_LARGE]);
     match limit {
         Some(limit) if is_certain || failure.says(&OF_SQLITE) => {
@@ -37,7 +37,7 @@ fn with_file_size(failure: Failure, limit: Option<Bytes>) -> Failure {
 }
 
 /// A line about a failure that training survives; one about a file that is too large names the limit.
-pub(crate) fn explain(line: &str) -> Cow<'_, str> {
+pub(crate) fn explain_line(line: &str) -> Cow<'_, str> {
     if line.contains(TOO_LARGE) {
         return Cow::Owned(line.replace(TOO_LARGE, "(os error 27: the file size limit, `ulimit -f`)"));
     }
@@ -45,10 +45,10 @@ pub(crate) fn explain(line: &str) -> Cow<'_, str> {
 }
 
 /// Refuses to train what could never be saved: a rank writes `bytes` to one file of a checkpoint.
-pub(crate) fn refuse_large_file(bytes: Bytes) -> Result<(), Failure> {
+pub(crate) fn refuse_large_file(bytes: Bytes) -> Result<(), CommandError> {
     match file_size().filter(|limit| *limit < bytes) {
-        Some(limit) => Err(Failure::new(
-            Exit::Preflight,
+        Some(limit) => Err(CommandError::new(
+            ExitReason::Preflight,
             format!("a file of a checkpoint needs {bytes}, and the file size limit (ulimit -f) is {limit}"),
         )
         .hint(HINT)),
@@ -57,17 +57,17 @@ pub(crate) fn refuse_large_file(bytes: Bytes) -> Result<(), Failure> {
 }
 
 /// Refuses to begin where a process may open too few files for an attempt of one rank.
-pub(crate) fn refuse_few_files() -> Result<(), Failure> {
-    dtrain_runner::open_files::suffice_for_one_rank().map_err(|words| Failure::new(Exit::Preflight, words))
+pub(crate) fn refuse_few_files() -> Result<(), CommandError> {
+    dtrain_runner::open_file_limit::ensure_limit_for_one_rank().map_err(|words| CommandError::new(ExitReason::Preflight, words))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Paint;
+    use crate::output::ColourMode;
 
     fn text(message: &str, limit: Option<u64>) -> String {
-        with_file_size(Failure::new(Exit::Infrastructure, message), limit.map(Bytes)).render(Paint::plain())
+        with_file_size(CommandError::new(ExitReason::Infrastructure, message), limit.map(Bytes)).render(ColourMode::plain())
     }
 
     #[test]
@@ -78,6 +78,6 @@ mod tests {
         assert!(text("cannot write: disk I/O error", Some(102_400)).contains("ulimit -f"));
         assert!(!text("cannot write: disk I/O error", None).contains("ulimit"), "there is no limit");
         assert!(!text("no such file", Some(102_400)).contains("ulimit"));
-        assert!(explain(&format!("not saved: {large}")).contains("file size limit"));
+        assert!(explain_line(&format!("not saved: {large}")).contains("file size limit"));
     }
 }

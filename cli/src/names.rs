@@ -1,14 +1,14 @@
 //! Names that become names of files.
 
-use crate::failure::{Exit, Failure};
+use crate::command_error::{ExitReason, CommandError};
 use dtrain_recipes::name::is_plain_name;
 
 /// `Err` for a name that a user gave and that cannot be the name of a file; `what` is named, such as "a study".
-pub(crate) fn refuse_unusable(name: &str, what: &str) -> Result<(), Failure> {
+pub(crate) fn refuse_unusable(name: &str, what: &str) -> Result<(), CommandError> {
     if is_plain_name(name) {
         return Ok(());
     }
-    Err(Failure::new(Exit::Usage, format!("{name:?} cannot be the name of {what}"))
+    Err(CommandError::new(ExitReason::Usage, format!("{name:?} cannot be the name of {what}"))
         .hint("use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`"))
 }
 
@@ -23,7 +23,7 @@ mod tests {
         }
         for name in ["", ".", "..", "a b/c", "../../../pwn", "/a", "a/b", "-a", ".a", "a\nb", "ü", "a..b"] {
             let failure = refuse_unusable(name, "a study").expect_err(name);
-            assert_eq!(failure.exit(), Exit::Usage);
+            assert_eq!(failure.exit(), ExitReason::Usage);
         }
         assert!(refuse_unusable(&"a".repeat(129), "a study").is_err());
     }

@@ -1,13 +1,13 @@
 //! What this program knows of a network of its own that a recipe names.
 
-use dtrain_recipes::{Checked, Model, Outline, Own, Problem};
-use dtrain_worker::network::{Unbuilt, outline, registered};
+use dtrain_recipes::{CheckedRecipe, Model, Outline, CustomModel, Problem};
+use dtrain_worker::network::{ModelBuildError, outline, registered};
 use std::sync::{Mutex, PoisonError};
 
 /// Builds the network of a checked recipe, if it has one, and notes what it is made of: with that the planner plans.
-pub(crate) fn describe(checked: &mut Checked) -> Result<(), Vec<Problem>> {
+pub(crate) fn outline_custom_network(checked: &mut CheckedRecipe) -> Result<(), Vec<Problem>> {
     let Model::Own(own) = &mut checked.recipe.model else { return Ok(()) };
-    match known(own) {
+    match cached_outline(own) {
         Ok(outline) => own.outline = outline,
         Err(unbuilt) => {
             let said = checked.resolved.iter().find(|value| value.path == "model.network");
@@ -17,13 +17,13 @@ pub(crate) fn describe(checked: &mut Checked) -> Result<(), Vec<Problem>> {
                 None => problem,
             };
             let problem = match (&unbuilt, registered().is_empty()) {
-                (Unbuilt::Unknown { .. }, true) => problem.hint(
+                (ModelBuildError::Unknown { .. }, true) => problem.hint(
                     "a program makes a network known with `dtrain::Program::new().network(NAME, build)`",
                 ),
-                (Unbuilt::Unknown { .. }, false) => {
+                (ModelBuildError::Unknown { .. }, false) => {
                     problem.hint("write one of these names, or register the network")
                 }
-                (Unbuilt::Refused { .. } | Unbuilt::Foreign, _) => problem,
+                (ModelBuildError::Refused { .. } | ModelBuildError::Foreign, _) => problem,
             };
             return Err(vec![problem]);
         }
@@ -32,8 +32,8 @@ pub(crate) fn describe(checked: &mut Checked) -> Result<(), Vec<Problem>> {
 }
 
 /// The outline of a network, which a process finds out once.
-fn known(own: &Own) -> Result<Outline, Unbuilt> {
-    static KNOWN: Mutex<Vec<(Own, Outline)>> = Mutex::new(Vec::new());
+fn cached_outline(own: &CustomModel) -> Result<Outline, ModelBuildError> {
+    static KNOWN: Mutex<Vec<(CustomModel, Outline)>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((_, outline)) = known.iter().find(|(one, _)| one == own) {
         return Ok(outline.clone());

@@ -1,13 +1,13 @@
 //! Where words go: data to stdout, everything for people to stderr.
 
-mod paint;
+mod colour;
 
-pub(crate) use paint::Paint;
+pub(crate) use colour::ColourMode;
 
-use crate::failure::{ErrorJson, Exit, Failure};
-use crate::render::table::Style;
-use dtrain_recipes::text::is_harmful;
-use paint::tame;
+use crate::command_error::{ErrorJson, ExitReason, CommandError};
+use crate::render::table::PageStyle;
+use dtrain_recipes::sanitize::is_harmful;
+use colour::sanitize;
 use serde::Serialize;
 use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal, Write as _};
@@ -24,15 +24,15 @@ pub(crate) struct Output {
     /// stderr is for errors only.
     pub(crate) quiet: bool,
     /// stderr.
-    pub(crate) paint: Paint,
+    pub(crate) paint: ColourMode,
     /// stdout.
-    pub(crate) paint_data: Paint,
+    pub(crate) paint_data: ColourMode,
 }
 
 impl Output {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
-        let paint = Paint::when(wants_colour() && io::stderr().is_terminal());
-        let paint_data = Paint::when(wants_colour() && io::stdout().is_terminal());
+        let paint = ColourMode::when(wants_colour() && io::stderr().is_terminal());
+        let paint_data = ColourMode::when(wants_colour() && io::stdout().is_terminal());
         Self { json, quiet, paint, paint_data }
     }
 
@@ -42,7 +42,7 @@ impl Output {
     }
 
     /// Columns of the terminal on stderr; 80 when it does not tell.
-    pub(crate) fn columns(&self) -> usize {
+    pub(crate) fn terminal_width(&self) -> usize {
         columns(&io::stderr()).unwrap_or(80)
     }
 
@@ -60,7 +60,7 @@ impl Output {
     }
 
     /// How a page on stdout is drawn now.
-    pub(crate) fn style(&self) -> Style {
+    pub(crate) fn style(&self) -> PageStyle {
         let stdout = io::stdout();
         let columns = if stdout.is_terminal() {
             rustix::termios::tcgetwinsize(&stdout)
@@ -71,7 +71,7 @@ impl Output {
             None
         };
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-        Style {
+        PageStyle {
             paint: self.paint_data,
             width: columns.unwrap_or(WIDTH),
             is_ascii: is_ascii(),
@@ -80,36 +80,36 @@ impl Output {
     }
 
     /// Writes a line of data.
-    pub(crate) fn data(&self, text: &str) -> Result<(), Failure> {
-        self.line(&tame(text, self.paint_data))
+    pub(crate) fn data(&self, text: &str) -> Result<(), CommandError> {
+        self.line(&sanitize(text, self.paint_data))
     }
 
     /// Writes text of somebody else as it came, without a line end of its own. A closed pipe ends the program quietly.
-    pub(crate) fn words(&self, text: &str) -> Result<(), Failure> {
-        self.bytes(tame(text, Paint::plain()).as_bytes())
+    pub(crate) fn write_raw(&self, text: &str) -> Result<(), CommandError> {
+        self.bytes(sanitize(text, ColourMode::plain()).as_bytes())
     }
 
-    fn line(&self, text: &str) -> Result<(), Failure> {
+    fn line(&self, text: &str) -> Result<(), CommandError> {
         let line = if text.ends_with('\n') { text.to_owned() } else { format!("{text}\n") };
         self.bytes(line.as_bytes())
     }
 
     /// Writes the text of a file: as it is, unless it comes to a terminal.
-    pub(crate) fn file(&self, text: &str) -> Result<(), Failure> {
-        if io::stdout().is_terminal() { self.words(text) } else { self.bytes(text.as_bytes()) }
+    pub(crate) fn file(&self, text: &str) -> Result<(), CommandError> {
+        if io::stdout().is_terminal() { self.write_raw(text) } else { self.bytes(text.as_bytes()) }
     }
 
     /// Writes data as it is. A closed pipe ends the program quietly.
-    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), Failure> {
+    pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), CommandError> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
-            io::ErrorKind::BrokenPipe => Failure::closed_pipe(),
-            _ => Failure::new(Exit::Infrastructure, "cannot write to stdout").cause(error.to_string()),
+            io::ErrorKind::BrokenPipe => CommandError::closed_pipe(),
+            _ => CommandError::new(ExitReason::Infrastructure, "cannot write to stdout").cause(error.to_string()),
         })
     }
 
     /// Writes one JSON document: `{"format": "dtrain.<kind>/1", …}` and the fields of `value`.
-    pub(crate) fn json(&self, kind: &str, value: &impl Serialize) -> Result<(), Failure> {
+    pub(crate) fn json(&self, kind: &str, value: &impl Serialize) -> Result<(), CommandError> {
         HAS_DOCUMENT.store(true, Ordering::Relaxed);
         self.line(&document(kind, value, true)?)
     }
@@ -125,7 +125,7 @@ impl Output {
     }
 
     /// The same on one line.
-    pub(crate) fn json_line(&self, kind: &str, value: &impl Serialize) -> Result<(), Failure> {
+    pub(crate) fn json_line(&self, kind: &str, value: &impl Serialize) -> Result<(), CommandError> {
         self.line(&document(kind, value, false)?)
     }
 
@@ -136,7 +136,7 @@ impl Output {
         }
         let stderr = io::stderr();
         let columns = if stderr.is_terminal() { columns(&stderr) } else { None };
-        complain(&format!("{}\n", columns.map_or_else(|| text.to_owned(), |width| wrapped(text, width))));
+        write_stderr(&format!("{}\n", columns.map_or_else(|| text.to_owned(), |width| wrap_text(text, width))));
     }
 
     /// The last line: what to type next.
@@ -146,7 +146,7 @@ impl Output {
 }
 
 /// A word of a command to type: as it is, or quoted where a shell would take it for something else.
-pub(crate) fn word(text: impl Display) -> String {
+pub(crate) fn shell_quoted(text: impl Display) -> String {
     let text = text.to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "_./@%+=:,-".contains(c);
     if !text.is_empty() && text.chars().all(is_plain) {
@@ -165,7 +165,7 @@ fn columns(terminal: &impl std::os::fd::AsFd) -> Option<usize> {
 
 /// The text with long lines broken between words; what follows stands below the value of a `  name   value` line.
 /// Lines with colours are left as they are.
-fn wrapped(text: &str, width: usize) -> String {
+fn wrap_text(text: &str, width: usize) -> String {
     text.lines().map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n")
 }
 
@@ -196,31 +196,31 @@ fn wrapped_line(line: &str, width: usize) -> String {
 }
 
 /// Steers the terminal on stderr: for sequences of our own, in which nobody else has a word.
-pub(crate) fn steer(sequence: &str) {
+pub(crate) fn write_control_sequence(sequence: &str) {
     drop(io::stderr().lock().write_all(sequence.as_bytes()));
 }
 
 /// Writes to stderr without a line end. Whether anybody reads it is not our business.
-pub(crate) fn complain(text: &str) {
-    let paint = Paint::when(wants_colour() && io::stderr().is_terminal());
-    drop(io::stderr().lock().write_all(tame(text, paint).as_bytes()));
+pub(crate) fn write_stderr(text: &str) {
+    let paint = ColourMode::when(wants_colour() && io::stderr().is_terminal());
+    drop(io::stderr().lock().write_all(sanitize(text, paint).as_bytes()));
 }
 
 /// Version of every JSON document; grows when a field changes its meaning or goes.
 pub(crate) const VERSION: u32 = 1;
 
-pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> Result<String, Failure> {
+pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> Result<String, CommandError> {
     #[derive(Serialize)]
-    struct Document<'a, T: Serialize> {
+    struct JsonDocument<'a, T: Serialize> {
         format: String,
         #[serde(flatten)]
         value: &'a T,
     }
-    let document = Document { format: format!("dtrain.{kind}/{VERSION}"), value };
+    let document = JsonDocument { format: format!("dtrain.{kind}/{VERSION}"), value };
     let text =
         if is_pretty { serde_json::to_string_pretty(&document) } else { serde_json::to_string(&document) };
     text.map(|text| escaped(&text))
-        .map_err(|error| Failure::new(Exit::Infrastructure, "cannot write JSON").cause(error.to_string()))
+        .map_err(|error| CommandError::new(ExitReason::Infrastructure, "cannot write JSON").cause(error.to_string()))
 }
 
 /// JSON means the same with those characters escaped that it allows, and that a terminal may obey or a reader does not see.
@@ -266,10 +266,10 @@ mod tests {
     #[test]
     fn a_document_names_its_format_and_version_first() {
         #[derive(Serialize)]
-        struct Seen {
+        struct ExampleStep {
             step: u64,
         }
-        let text = document("progress", &Seen { step: 3 }, false).expect("plain data");
+        let text = document("progress", &ExampleStep { step: 3 }, false).expect("plain data");
         assert_eq!(text, r#"{"format":"dtrain.progress/1","step":3}"#);
         assert_eq!(escaped("{\"a\":\"\u{9b}2J\u{7f}ä\"}"), r#"{"a":"\u009b2J\u007fä"}"#);
         assert_eq!(escaped("\"\u{202e}\u{e0041}\""), r#""\u202e\udb40\udc41""#);
@@ -277,18 +277,18 @@ mod tests {
 
     #[test]
     fn long_lines_break_between_words_below_their_value() {
-        let shown = wrapped("  rate    one two three four five six seven", 32);
+        let shown = wrap_text("  rate    one two three four five six seven", 32);
         assert_eq!(shown, "  rate    one two three four\n          five six seven");
-        assert_eq!(wrapped("one two three", 8), "one two\n  three");
-        assert_eq!(wrapped("short", 80), "short");
-        assert!(wrapped(&format!("{}one two", " ".repeat(70_000)), 5).ends_with("one\n     two"));
+        assert_eq!(wrap_text("one two three", 8), "one two\n  three");
+        assert_eq!(wrap_text("short", 80), "short");
+        assert!(wrap_text(&format!("{}one two", " ".repeat(70_000)), 5).ends_with("one\n     two"));
     }
 
     #[test]
     fn what_is_to_be_typed_is_what_was_meant() {
-        assert_eq!(word("examples/a-b_1.toml"), "examples/a-b_1.toml");
-        assert_eq!(word("$(x); y"), "'$(x); y'");
-        assert_eq!(word("it's"), r"'it'\''s'");
-        assert_eq!(word(""), "''");
+        assert_eq!(shell_quoted("examples/a-b_1.toml"), "examples/a-b_1.toml");
+        assert_eq!(shell_quoted("$(x); y"), "'$(x); y'");
+        assert_eq!(shell_quoted("it's"), r"'it'\''s'");
+        assert_eq!(shell_quoted(""), "''");
     }
 }

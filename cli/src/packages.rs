@@ -1,12 +1,12 @@
 //! Where packages of shared recipes lie, and whom the user trusts.
 
 use crate::context::{base, check_obeyed};
-use crate::failure::{Exit, Failure};
-use dtrain_recipes::sharing::{SharingError, Store, Trust};
+use crate::command_error::{ExitReason, CommandError};
+use dtrain_recipes::sharing::{SharingError, Store, TrustStore};
 use std::path::{Path, PathBuf};
 
 /// The packages that the lock file in `folder` names, or, where it has none, that in the working folder.
-pub(crate) fn store(folder: &Path, allow_file: bool) -> Result<Store, Failure> {
+pub(crate) fn store(folder: &Path, allow_file: bool) -> Result<Store, CommandError> {
     let beside = folder.join(LOCK);
     let lock = if beside.exists() { beside } else { PathBuf::from(LOCK) };
     let folder = base("XDG_DATA_HOME", ".local/share")?.join("dtrain").join("recipes");
@@ -18,22 +18,22 @@ pub(crate) fn store(folder: &Path, allow_file: bool) -> Result<Store, Failure> {
 const LOCK: &str = "dtrain.lock";
 
 /// The file that keeps whom the user trusts.
-pub(crate) fn trust_file() -> Result<PathBuf, Failure> {
+pub(crate) fn trust_file() -> Result<PathBuf, CommandError> {
     Ok(base("XDG_CONFIG_HOME", ".config")?.join("dtrain").join("trust.toml"))
 }
 
 /// Whom the user trusts.
-pub(crate) fn trust() -> Result<Trust, Failure> {
+pub(crate) fn trust() -> Result<TrustStore, CommandError> {
     let file = trust_file()?;
     check_obeyed(&file)?;
-    Trust::read(&file).map_err(|error| failure(&error))
+    TrustStore::read(&file).map_err(|error| failure(&error))
 }
 
 /// A failure of sharing.
-pub(crate) fn failure(error: &SharingError) -> Failure {
+pub(crate) fn failure(error: &SharingError) -> CommandError {
     let exit = match error {
-        SharingError::NoGit(_) => Exit::Preflight,
-        SharingError::Git { .. } | SharingError::Io { .. } => Exit::Infrastructure,
+        SharingError::NoGit(_) => ExitReason::Preflight,
+        SharingError::Git { .. } | SharingError::Io { .. } => ExitReason::Infrastructure,
         SharingError::Url { .. }
         | SharingError::Push { .. }
         | SharingError::Name { .. }
@@ -44,7 +44,7 @@ pub(crate) fn failure(error: &SharingError) -> Failure {
         | SharingError::Untrusted { .. }
         | SharingError::File { .. }
         | SharingError::Incomplete(_)
-        | SharingError::Recipe(_) => Exit::Usage,
+        | SharingError::Recipe(_) => ExitReason::Usage,
     };
-    Failure::of(exit, error)
+    CommandError::of(exit, error)
 }

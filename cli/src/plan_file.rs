@@ -2,33 +2,33 @@
 
 use crate::args::LayerArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::load::{Loaded, Over, described};
+use crate::command_error::{ExitReason, CommandError};
+use crate::load_recipe::{LoadedRecipe, RecipeOverrides, load_without_running_in};
 use crate::output::{VERSION, document};
-use crate::pretrained::Weights;
+use crate::pretrained::WeightsFolder;
 use crate::rates;
 use dtrain_planner::Plan;
-use dtrain_planner::rates::stale::recipe_changes;
-use dtrain_protocol::Inputs;
+use dtrain_planner::rates::drift::recipe_changes;
+use dtrain_protocol::InputManifest;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Component, Path, PathBuf};
 
 /// A plan as it is stored and printed.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Stored {
+pub(crate) struct StoredPlan {
     /// blake3 of the plan in canonical JSON.
     pub(crate) digest: String,
     /// The plan.
     pub(crate) plan: Plan,
     /// What it was made from; `None` for the plan of a trial.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) made_from: Option<MadeFrom>,
+    pub(crate) made_from: Option<PlanOrigin>,
 }
 
 /// The recipe and the data that a plan was made from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct MadeFrom {
+pub(crate) struct PlanOrigin {
     /// The recipe as it was typed: a file, a folder, or the name of a recipe of the library or of a package.
     recipe: String,
     /// Absolute path of the recipe's file; `None` where a name was typed.
@@ -40,20 +40,20 @@ pub(crate) struct MadeFrom {
     /// Absolute path of the folder whose lock file names the packages.
     project: PathBuf,
     /// What was laid over the recipe.
-    over: Over,
+    over: RecipeOverrides,
     /// The files of its data; `None` where they were not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    inputs: Option<Inputs>,
+    inputs: Option<InputManifest>,
 }
 
-impl Stored {
+impl StoredPlan {
     /// A plan with its digest and what it was made from.
-    pub(crate) fn of(plan: Plan, made_from: Option<MadeFrom>) -> Self {
+    pub(crate) fn of(plan: Plan, made_from: Option<PlanOrigin>) -> Self {
         Self { digest: plan.digest(), plan, made_from }
     }
 
     /// Writes the plan to a file of the user's.
-    pub(crate) fn write(&self, path: &Path) -> Result<(), Failure> {
+    pub(crate) fn write(&self, path: &Path) -> Result<(), CommandError> {
         let mut stored = self.clone();
         if let Some(made_from) = &mut stored.made_from {
             made_from.saved_in = folder_of(path);
@@ -62,13 +62,13 @@ impl Stored {
     }
 }
 
-impl MadeFrom {
+impl PlanOrigin {
     /// What a plan of a recipe is made from; `flags` are keys said by flags of their own.
     pub(crate) fn of(
-        loaded: &Loaded,
+        loaded: &LoadedRecipe,
         layers: &LayerArgs,
         flags: &[(&str, String)],
-        inputs: Option<Inputs>,
+        inputs: Option<InputManifest>,
     ) -> Self {
         let path = Path::new(&loaded.name);
         let file = if path.is_dir() { path.join("recipe.toml") } else { path.to_owned() };
@@ -77,7 +77,7 @@ impl MadeFrom {
             file: std::fs::canonicalize(file).ok().filter(|file| file.is_file()),
             saved_in: None,
             project: loaded.project.clone(),
-            over: Over::of(layers, flags).with_absolute_paths(),
+            over: RecipeOverrides::of(layers, flags).with_absolute_paths(),
             inputs,
         }
     }
@@ -96,23 +96,23 @@ impl MadeFrom {
 }
 
 /// A plan that was read from a file.
-pub(crate) struct Saved {
+pub(crate) struct SavedPlan {
     /// The plan. Its data is beside its recipe, also where both were moved.
     pub(crate) plan: Plan,
-    made_from: Option<MadeFrom>,
+    made_from: Option<PlanOrigin>,
     /// Where the recipe's file is now.
     recipe: Option<PathBuf>,
 }
 
-impl Saved {
+impl SavedPlan {
     /// Reads a plan from a file. `None` when the file is no JSON, and so may be a recipe.
-    pub(crate) fn read(path: &Path) -> Result<Option<Self>, Failure> {
+    pub(crate) fn read(path: &Path) -> Result<Option<Self>, CommandError> {
         let Ok(text) = std::fs::read_to_string(path) else { return Ok(None) };
         if !text.trim_start().starts_with('{') {
             return Ok(None);
         }
         Self::parse(&text, path).map(Some).map_err(|cause| {
-            Failure::new(Exit::Usage, format!("{} cannot be used as a plan", path.display()))
+            CommandError::new(ExitReason::Usage, format!("{} cannot be used as a plan", path.display()))
                 .cause(cause)
                 .hint("`dtrain plan RECIPE --out FILE` writes a plan; it is not meant to be edited")
         })
@@ -120,9 +120,9 @@ impl Saved {
 
     fn parse(text: &str, path: &Path) -> Result<Self, String> {
         #[derive(Deserialize)]
-        struct Document {
+        struct PlanFileHeader {
             digest: Option<String>,
-            made_from: Option<MadeFrom>,
+            made_from: Option<PlanOrigin>,
         }
         let words = |error: &dyn std::error::Error| error.to_string();
         // The format first: a newer one may have other fields.
@@ -132,7 +132,7 @@ impl Saved {
             Some(plan) => Plan::read(plan).map_err(|error| words(&error))?,
             None => return Err("it has no plan".to_owned()),
         };
-        let stored = Document::deserialize(&json).map_err(|error| words(&error))?;
+        let stored = PlanFileHeader::deserialize(&json).map_err(|error| words(&error))?;
         let digest = plan.digest();
         if stored.digest.as_ref() != Some(&digest) {
             let expected = stored.digest.as_deref().unwrap_or("none");
@@ -170,7 +170,7 @@ impl Saved {
         changes
     }
 
-    fn recipe_changes(&self, made_from: &MadeFrom) -> Vec<String> {
+    fn recipe_changes(&self, made_from: &PlanOrigin) -> Vec<String> {
         let name = match &self.recipe {
             Some(file) => file.display().to_string(),
             None => made_from.recipe.clone(),
@@ -181,7 +181,7 @@ impl Saved {
         if self.recipe.as_ref().is_some_and(|file| !file.exists()) {
             return vec![format!("{shown}, the recipe that the plan was made from, is gone")];
         }
-        match described(&name, &made_from.project, &made_from.over) {
+        match load_without_running_in(&name, &made_from.project, &made_from.over) {
             Ok(loaded) => {
                 let changes = recipe_changes(shown, &self.plan.settings, &loaded.checked.settings());
                 changes.iter().map(ToString::to_string).collect()
@@ -196,9 +196,9 @@ impl Saved {
         }
     }
 
-    fn data_changes(&self, context: &Context, then: &Inputs) -> Vec<String> {
+    fn data_changes(&self, context: &Context, then: &InputManifest) -> Vec<String> {
         let Plan { recipe, data_root, .. } = &self.plan;
-        let weights = Weights::of_recipe(recipe, data_root);
+        let weights = WeightsFolder::of_recipe(recipe, data_root);
         let tokenizer = match weights
             .and_then(|weights| weights.map_or(Ok(None), |weights| weights.tokenizer()))
         {
@@ -244,9 +244,9 @@ fn relative(folder: &Path, file: &Path) -> Option<PathBuf> {
 }
 
 /// Writes a file that the user named.
-pub(crate) fn save(path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn save(path: &Path, text: &str) -> Result<(), CommandError> {
     std::fs::write(path, text).map_err(|error| {
-        Failure::new(Exit::Usage, format!("cannot write {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot write {}", path.display())).cause(error.to_string())
     })
 }
 
@@ -282,12 +282,12 @@ mod tests {
             std::fs::create_dir(place).expect("a folder");
             std::fs::write(place.join("r.toml"), "").expect("a file");
         }
-        let made_from = MadeFrom {
+        let made_from = PlanOrigin {
             recipe: "r.toml".into(),
             file: Some(was.join("r.toml")),
             saved_in: Some(was.clone()),
             project: was.clone(),
-            over: Over::default(),
+            over: RecipeOverrides::default(),
             inputs: None,
         };
         assert_eq!(made_from.file_now(&was.join("p.json")), Some(was.join("r.toml")));

@@ -1,15 +1,15 @@
 //! What `run` would refuse about a recipe that holds, as far as it is known here at little cost.
 
-use crate::commands::tune::of_a_slot;
+use crate::commands::tune::recipe_of_one_slot;
 use crate::context::Context;
-use crate::failure::Failure;
-use crate::load::{Loaded, found};
-use crate::output::Paint;
+use crate::command_error::CommandError;
+use crate::load_recipe::{LoadedRecipe, matching_files};
+use crate::output::ColourMode;
 use crate::rates;
 use crate::render::number::counted;
 use dtrain_planner::{PlanError, precheck};
 use dtrain_recipes::{
-    Checked, DataFormat, Devices, Documents, FilePattern, Launcher, Model, Problem, Tokenizer,
+    CheckedRecipe, DataFormat, Devices, Documents, FilePattern, LauncherKind, Model, Problem, Tokenizer,
 };
 use dtrain_worker::data::{DataError, downloaded, unpacked_bytes};
 use std::collections::BTreeSet;
@@ -20,9 +20,9 @@ const MOST_TEXT: u64 = 4 << 20;
 
 /// Looks at machine and data; `Err` lists what `run` would refuse, and of a study over several hosts what `tune` would. `Ok` lists
 /// what is strange about the data, and what they may refuse on other hosts.
-pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, Failure> {
+pub(crate) fn find_problems(context: &Context, loaded: &LoadedRecipe) -> Result<Vec<Problem>, CommandError> {
     let checked = &loaded.checked;
-    let recipe = &of_a_slot(&checked.recipe);
+    let recipe = &recipe_of_one_slot(&checked.recipe);
     let mut problems = Vec::new();
     let mut strange = Vec::new();
     let samples = match is_cheap(context, loaded).then(|| rates::open_set(context, loaded)) {
@@ -31,36 +31,36 @@ pub(crate) fn look(context: &Context, loaded: &Loaded) -> Result<Vec<Problem>, F
             opened.inputs().train_samples
         }),
         Some(Err(error)) => {
-            problems.push(of_data(checked, &error));
+            problems.push(data_problem(checked, &error));
             None
         }
         None => {
-            if let Some(Err(error)) = notes(context, loaded) {
-                problems.push(of_data(checked, &error));
+            if let Some(Err(error)) = print_data_notes(context, loaded) {
+                problems.push(data_problem(checked, &error));
             }
             None
         }
     };
-    let is_here = recipe.cluster.launcher == Launcher::Local;
-    let host = is_here.then(rates::host);
+    let is_here = recipe.cluster.launcher == LauncherKind::Local;
+    let host = is_here.then(rates::this_host_facts);
     if let Err(error) = precheck(recipe, host.as_ref(), samples) {
-        problems.push(of_plan(checked, &error));
+        problems.push(plan_problem(checked, &error));
     }
     if !problems.is_empty() {
         return Err(problems.into());
     }
-    let strange = strange.into_iter().map(|warning| told(&warning, checked, &["data.train"]));
-    Ok(strange.chain(of_other_hosts(checked)).collect())
+    let strange = strange.into_iter().map(|warning| problem_from_text(&warning, checked, &["data.train"]));
+    Ok(strange.chain(other_host_problems(checked)).collect())
 }
 
 /// Tells of files that a check does not read whole what their first bytes say; `None` where there are none on this host.
-fn notes(context: &Context, loaded: &Loaded) -> Option<Result<(), DataError>> {
+fn print_data_notes(context: &Context, loaded: &LoadedRecipe) -> Option<Result<(), DataError>> {
     let data = loaded.checked.recipe.data.as_ref().filter(|_| downloads(loaded).is_none())?;
-    Some(rates::tell_notes(context, data, &loaded.folder))
+    Some(rates::print_data_notes(context, data, &loaded.folder))
 }
 
 /// What will be downloaded to this host before the data is read; `None` where nothing has to be.
-pub(crate) fn downloads(loaded: &Loaded) -> Option<String> {
+pub(crate) fn downloads(loaded: &LoadedRecipe) -> Option<String> {
     let is_missing = |pattern: &&FilePattern| downloaded(&pattern.pattern).is_none();
     let missing = loaded.checked.files.iter().filter(is_missing).filter_map(FilePattern::url);
     let addresses: BTreeSet<(String, String)> =
@@ -73,7 +73,7 @@ pub(crate) fn downloads(loaded: &Loaded) -> Option<String> {
 
 /// Whether samples can be counted soon: nothing is downloaded or trained for it, and little is read. Says where more
 /// would come out of files than is read.
-fn is_cheap(context: &Context, loaded: &Loaded) -> bool {
+fn is_cheap(context: &Context, loaded: &LoadedRecipe) -> bool {
     let Some(data) = &loaded.checked.recipe.data else { return false };
     let most = match &data.format {
         DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. } => return false,
@@ -89,7 +89,7 @@ fn is_cheap(context: &Context, loaded: &Loaded) -> bool {
         return false;
     }
     let mut left = most;
-    for file in loaded.checked.files.iter().flat_map(|pattern| found(pattern, &loaded.folder)) {
+    for file in loaded.checked.files.iter().flat_map(|pattern| matching_files(pattern, &loaded.folder)) {
         // A file that cannot be read is told when it is opened.
         let Some(rest) = left.checked_sub(unpacked_bytes(&file, left).unwrap_or(0)) else {
             let most = most >> 20;
@@ -104,34 +104,34 @@ fn is_cheap(context: &Context, loaded: &Loaded) -> bool {
 }
 
 /// Hosts are not reached for a check; they are sent this program, though.
-fn of_other_hosts(checked: &Checked) -> Vec<Problem> {
+fn other_host_problems(checked: &CheckedRecipe) -> Vec<Problem> {
     let cluster = &checked.recipe.cluster;
     let (word, feature, is_built) = match cluster.devices {
         Devices::Cuda => ("cuda", "cuda", cfg!(feature = "cuda")),
         Devices::Gpu => ("gpu", "wgpu", cfg!(any(feature = "cuda", feature = "wgpu"))),
         Devices::Auto | Devices::Cpu => return Vec::new(),
     };
-    if is_built || cluster.launcher == Launcher::Local || matches!(checked.recipe.model, Model::Command(_)) {
+    if is_built || cluster.launcher == LauncherKind::Local || matches!(checked.recipe.model, Model::Command(_)) {
         return Vec::new();
     }
     let problem =
         Problem::new(format!("`cluster.devices` is \"{word}\", and this build has no backend for it"))
             .note("the hosts are sent the program that runs here")
             .hint(format!("run from a build with `--features {feature}`"));
-    vec![placed(problem, checked, &["cluster.devices"])]
+    vec![problem_at_keys(problem, checked, &["cluster.devices"])]
 }
 
-fn of_data(checked: &Checked, error: &DataError) -> Problem {
+fn data_problem(checked: &CheckedRecipe, error: &DataError) -> Problem {
     let keys = ["data.train", "model.context", "data.valid"];
     match error {
         DataError::TooFew { what, hint } => {
-            placed(Problem::new(format!("the data has {what}")).hint(*hint), checked, &keys)
+            problem_at_keys(Problem::new(format!("the data has {what}")).hint(*hint), checked, &keys)
         }
-        error => placed(Problem::new(error.to_string()), checked, &keys[..1]),
+        error => problem_at_keys(Problem::new(error.to_string()), checked, &keys[..1]),
     }
 }
 
-fn of_plan(checked: &Checked, error: &PlanError) -> Problem {
+fn plan_problem(checked: &CheckedRecipe, error: &PlanError) -> Problem {
     let keys: &[&str] = match error {
         PlanError::UnevenHosts { .. } => &["cluster.ranks"],
         PlanError::UnevenLayout { .. } => &["cluster.ranks"],
@@ -146,13 +146,13 @@ fn of_plan(checked: &Checked, error: &PlanError) -> Problem {
         | PlanError::NoEnd
         | PlanError::EmptyBatch => &[],
     };
-    told(&error.to_string(), checked, keys)
+    problem_from_text(&error.to_string(), checked, keys)
 }
 
 /// `fact; hint` at the first of these keys that was said.
-fn told(text: &str, checked: &Checked, keys: &[&str]) -> Problem {
+fn problem_from_text(text: &str, checked: &CheckedRecipe, keys: &[&str]) -> Problem {
     let (fact, hint) = text.split_once("; ").map_or((text, None), |(fact, hint)| (fact, Some(hint)));
-    let problem = placed(Problem::new(fact), checked, keys);
+    let problem = problem_at_keys(Problem::new(fact), checked, keys);
     match hint {
         Some(hint) => problem.hint(hint),
         None => problem,
@@ -160,7 +160,7 @@ fn told(text: &str, checked: &Checked, keys: &[&str]) -> Problem {
 }
 
 /// A problem at the first of these keys that was said; the others that were said are noted.
-fn placed(mut problem: Problem, checked: &Checked, keys: &[&str]) -> Problem {
+fn problem_at_keys(mut problem: Problem, checked: &CheckedRecipe, keys: &[&str]) -> Problem {
     for key in keys {
         let Some(value) = checked.resolved.iter().find(|value| value.path == *key) else { continue };
         if value.origin.source().is_none() {
@@ -175,7 +175,7 @@ fn placed(mut problem: Problem, checked: &Checked, keys: &[&str]) -> Problem {
 }
 
 /// A warning for a person.
-pub(crate) fn words(paint: Paint, warning: &Problem) -> String {
+pub(crate) fn warning_text(paint: ColourMode, warning: &Problem) -> String {
     let place = warning.origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"));
     let notes: String = warning.notes.iter().map(|(note, _)| format!("; {note}")).collect();
     let hint = warning.hint.as_ref().map_or_else(String::new, |hint| format!(": {hint}"));

@@ -1,15 +1,15 @@
 //! Trials that begin with the weights in a folder of Hugging Face transformers.
 
-use crate::child;
+use crate::fork;
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::word;
+use crate::command_error::{ExitReason, CommandError};
+use crate::output::shell_quoted;
 use dtrain_protocol::TrialId;
 use dtrain_recipes::{Decoder, Model, Recipe};
 use dtrain_runner::checkpoints;
-use dtrain_runner::ledger::{History, Trial};
+use dtrain_runner::ledger::{History, TrialDetails};
 use dtrain_runner::provenance::Provenance;
-use dtrain_worker::pretrained::{Folder, PretrainedError};
+use dtrain_worker::pretrained::{ModelFolder, PretrainedError};
 use std::path::{Component, Path, PathBuf};
 
 /// What provenance calls the folder of the weights that a trial begins with.
@@ -19,15 +19,15 @@ pub(crate) const DIGEST: &str = "weights.blake3";
 
 /// The weights in a folder.
 #[derive(Debug)]
-pub(crate) struct Weights {
-    folder: Folder,
+pub(crate) struct WeightsFolder {
+    folder: ModelFolder,
 }
 
-impl Weights {
+impl WeightsFolder {
     /// The folder that the user typed; `None` where it is the name of something else.
-    pub(crate) fn find(typed: &str) -> Result<Option<Self>, Failure> {
+    pub(crate) fn find(typed: &str) -> Result<Option<Self>, CommandError> {
         let path = Path::new(typed);
-        if Folder::is_one(path) || path.is_dir() || typed.contains('/') {
+        if ModelFolder::exists_at(path) || path.is_dir() || typed.contains('/') {
             return Self::open(path).map(Some);
         }
         Ok(None)
@@ -35,7 +35,7 @@ impl Weights {
 
     /// The folder that a recipe names as `train.from`, whose model must be that of the recipe; `None` where it names none.
     /// `root` is the folder that the recipe's paths start from.
-    pub(crate) fn of_recipe(recipe: &Recipe, root: &Path) -> Result<Option<Self>, Failure> {
+    pub(crate) fn of_recipe(recipe: &Recipe, root: &Path) -> Result<Option<Self>, CommandError> {
         let Some(from) = &recipe.train.from else { return Ok(None) };
         let weights = Self::open(&root.join(from))?;
         weights.check(recipe)?;
@@ -43,16 +43,16 @@ impl Weights {
     }
 
     /// Opens the folder at `path`. `Err` says how to get one where there is none.
-    pub(crate) fn open(path: &Path) -> Result<Self, Failure> {
-        if !Folder::is_one(path) {
+    pub(crate) fn open(path: &Path) -> Result<Self, CommandError> {
+        if !ModelFolder::exists_at(path) {
             return Err(no_model(path));
         }
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-        Folder::open(&path).map(|folder| Self { folder }).map_err(|error| failure(&error))
+        ModelFolder::open(&path).map(|folder| Self { folder }).map_err(|error| failure(&error))
     }
 
     /// What is in it.
-    pub(crate) fn folder(&self) -> &Folder {
+    pub(crate) fn folder(&self) -> &ModelFolder {
         &self.folder
     }
 
@@ -62,12 +62,12 @@ impl Weights {
     }
 
     /// Its tokenizer, as JSON, where it has one.
-    pub(crate) fn tokenizer(&self) -> Result<Option<Vec<u8>>, Failure> {
+    pub(crate) fn tokenizer(&self) -> Result<Option<Vec<u8>>, CommandError> {
         self.folder.tokenizer().map_err(|error| failure(&error))
     }
 
     /// Fails unless the model of `recipe` is the one in the folder, and its tensors are there.
-    pub(crate) fn check(&self, recipe: &Recipe) -> Result<(), Failure> {
+    pub(crate) fn check(&self, recipe: &Recipe) -> Result<(), CommandError> {
         let wanted = &decoder(recipe)?.base();
         let there = self.folder.pretrained().with_context(wanted.context);
         if there != *wanted {
@@ -76,9 +76,9 @@ impl Weights {
                 self.path().display()
             );
             let failure =
-                child::differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
+                fork::differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
                     .into_iter()
-                    .fold(Failure::new(Exit::Usage, what), Failure::cause);
+                    .fold(CommandError::new(ExitReason::Usage, what), CommandError::cause);
             return Err(failure.hint(format!(
                 "set these keys as they are there; `dtrain init NEW.toml --from {}` writes such a recipe",
                 self.path().display()
@@ -88,7 +88,7 @@ impl Weights {
     }
 
     /// Records where the weights come from.
-    pub(crate) fn note(&self, provenance: &mut Provenance) -> Result<(), Failure> {
+    pub(crate) fn note(&self, provenance: &mut Provenance) -> Result<(), CommandError> {
         let digest = self.folder.digest().map_err(|error| failure(&error))?;
         provenance.environment.insert(FOLDER.to_owned(), self.path().display().to_string());
         provenance.environment.insert(DIGEST.to_owned(), digest);
@@ -102,17 +102,17 @@ impl Weights {
         history: &mut History,
         trial: &TrialId,
         recipe: &Recipe,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), CommandError> {
         let model = &decoder(recipe)?.base();
         let write = |partial: &Path| self.folder.write(model, partial).map_err(|error| error.to_string());
         let point = checkpoints::begin_with(trial, &context.home.trial(trial), write).map_err(|reason| {
-            Failure::new(
-                Exit::Infrastructure,
+            CommandError::new(
+                ExitReason::Infrastructure,
                 format!("cannot take in the weights of {}", self.path().display()),
             )
             .cause(reason)
         })?;
-        child::record(history, trial, point)
+        fork::record_initial_checkpoint(history, trial, point)
     }
 }
 
@@ -120,12 +120,12 @@ impl Weights {
 pub(crate) fn take_in_again(
     context: &Context,
     history: &mut History,
-    trial: &Trial,
+    trial: &TrialDetails,
     recipe: &Recipe,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let environment = &trial.provenance.environment;
     let Some(folder) = environment.get(FOLDER).map(PathBuf::from) else { return Ok(()) };
-    let weights = Weights::open(&folder)?;
+    let weights = WeightsFolder::open(&folder)?;
     let digest = weights.folder.digest().map_err(|error| failure(&error))?;
     if environment.get(DIGEST) != Some(&digest) {
         let what = format!(
@@ -133,21 +133,21 @@ pub(crate) fn take_in_again(
             folder.display(),
             trial.row.label
         );
-        return Err(Failure::new(Exit::Usage, what)
+        return Err(CommandError::new(ExitReason::Usage, what)
             .hint("restore the folder, or begin a new trial with `dtrain run RECIPE --from FOLDER`"));
     }
     weights.take_in(context, history, &trial.row.id, recipe)
 }
 
 /// There is no folder with a model at `path`, which may be the name of a model of the Hugging Face Hub.
-fn no_model(path: &Path) -> Failure {
+fn no_model(path: &Path) -> CommandError {
     let shown = path.display();
     let what = if path.is_dir() {
         format!("{shown} is not a folder with a model: it has no config.json")
     } else {
         format!("there is no folder {shown}, which would have config.json and the weights")
     };
-    Failure::new(Exit::Usage, what).hint(format!(
+    CommandError::new(ExitReason::Usage, what).hint(format!(
         "name a folder that transformers wrote with save_pretrained, or download one: {}",
         download(path)
     ))
@@ -161,22 +161,22 @@ pub(crate) fn download(path: &Path) -> String {
         [Component::Normal(org), Component::Normal(_)] => org.to_string_lossy(),
         _ => "ORG".into(),
     };
-    format!("`hf download {} --local-dir {}`", word(format!("{org}/{name}")), word(&name))
+    format!("`hf download {} --local-dir {}`", shell_quoted(format!("{org}/{name}")), shell_quoted(&name))
 }
 
-fn decoder(recipe: &Recipe) -> Result<&Decoder, Failure> {
+fn decoder(recipe: &Recipe) -> Result<&Decoder, CommandError> {
     match &recipe.model {
         Model::Decoder(decoder) => Ok(decoder),
-        _ => Err(Failure::new(Exit::Usage, "only decoders begin with the weights of a folder")
+        _ => Err(CommandError::new(ExitReason::Usage, "only decoders begin with the weights of a folder")
             .hint("write `kind = \"decoder\"` below `[model]`, or name a trial")),
     }
 }
 
 /// Says what is wrong with a pretrained model.
-pub(crate) fn failure(error: &PretrainedError) -> Failure {
+pub(crate) fn failure(error: &PretrainedError) -> CommandError {
     const SHOWN: usize = 10;
     let reasons = error.reasons();
-    let failure = Failure::of(Exit::Usage, error);
+    let failure = CommandError::of(ExitReason::Usage, error);
     let failure = reasons.iter().take(SHOWN).fold(failure, |failure, reason| failure.cause(reason.clone()));
     match reasons.len().checked_sub(SHOWN) {
         Some(more) if more > 0 => failure.cause(format!("and {more} more")),
@@ -187,13 +187,13 @@ pub(crate) fn failure(error: &PretrainedError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Paint;
+    use crate::output::ColourMode;
 
     #[test]
     fn a_folder_that_is_not_there_is_said_how_to_get() {
         let said = |path: &str| {
-            let failure = Weights::open(Path::new(path)).expect_err("there is none");
-            failure.render(Paint::plain())
+            let failure = WeightsFolder::open(Path::new(path)).expect_err("there is none");
+            failure.render(ColourMode::plain())
         };
         let name = said("No-Such-Model-0.5B");
         assert!(name.starts_with("error: there is no folder No-Such-Model-0.5B, "), "{name}");

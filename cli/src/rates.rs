@@ -1,26 +1,26 @@
 //! What the planner must know before it plans: the host, its speeds, and how much data there is.
 
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
+use crate::command_error::{ExitReason, CommandError};
 use crate::hosts;
-use crate::load::Loaded;
+use crate::load_recipe::LoadedRecipe;
 use crate::render::number::counted;
-use crate::render::preparing::Preparing;
-use crate::trials::ledger;
+use crate::render::data_preparation::DataPreparationBar;
+use crate::trials::history_failure;
 use dtrain_planner::engine::Engine;
 use dtrain_planner::{
-    Correction, Observation, Picture, Plan, PlanRequest, micro_batches_to_measure, model_digest,
+    Correction, StepObservation, StepProfile, Plan, PlanRequest, micro_batches_to_measure, model_digest,
     precision_to_measure, rates_key, training_digest,
 };
-use dtrain_protocol::{HostFacts, Inputs, Rates};
+use dtrain_protocol::{HostFacts, InputManifest, Rates};
 use dtrain_recipes::{Data, Model, Recipe, Seconds};
 use dtrain_runner::agent::Program;
 use dtrain_runner::driver::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::ledger::History;
 use dtrain_runner::probe::{Probe, ProbeError, host_facts, rates};
-use dtrain_worker::comm::Progress;
-use dtrain_worker::data::{self, DataError, DataSet, Work};
+use dtrain_worker::comm::WorkCounter;
+use dtrain_worker::data::{self, DataError, DataSet, PreparationStep};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
 use std::time::Duration;
@@ -35,22 +35,22 @@ const PROBE_SECONDS: f64 = 12.0;
 const GRACE_SECONDS: f64 = 60.0;
 
 /// This host, with the GPUs that this program can use.
-pub(crate) fn host() -> HostFacts {
+pub(crate) fn this_host_facts() -> HostFacts {
     host_facts(dtrain_worker::device::gpus())
 }
 
 /// Speeds of this machine, or of `others`, for the recipe's model: from the history, or measured now and kept there. `None` when
 /// measuring took too long, which is said.
-pub(crate) fn settle(
+pub(crate) fn cached_or_measured_rates(
     context: &Context,
     history: &mut History,
     (host, others): (&HostFacts, &mut [RemoteHost]),
     recipe: &Recipe,
     train_samples: Option<u64>,
     fresh: bool,
-) -> Result<Option<Rates>, Failure> {
+) -> Result<Option<Rates>, CommandError> {
     let digest = rates_key(recipe, host);
-    if !fresh && let Some(known) = history.rates(host, &digest).map_err(|error| ledger(&error))? {
+    if !fresh && let Some(known) = history.rates(host, &digest).map_err(|error| history_failure(&error))? {
         return Ok(Some(known));
     }
     let sizes = micro_batches_to_measure(recipe, host, train_samples);
@@ -71,10 +71,10 @@ pub(crate) fn settle(
                 }
                 ProbeError::Late { .. } | ProbeError::Worker { .. } => "`dtrain doctor` checks this machine",
             };
-            return Err(Failure::of(Exit::Infrastructure, &error).hint(hint));
+            return Err(CommandError::of(ExitReason::Infrastructure, &error).hint(hint));
         }
     };
-    history.save_rates(&measured).map_err(|error| ledger(&error))?;
+    history.save_rates(&measured).map_err(|error| history_failure(&error))?;
     Ok(Some(measured))
 }
 
@@ -124,31 +124,31 @@ fn spinner(budget_seconds: f64) -> ProgressBar {
 }
 
 /// Plans a recipe with what is known of this host.
-pub(crate) fn plan(context: &Context, history: &mut History, loaded: &Loaded) -> Result<Plan, Failure> {
-    plan_of(context, history, loaded, &loaded.checked.recipe)
+pub(crate) fn plan(context: &Context, history: &mut History, loaded: &LoadedRecipe) -> Result<Plan, CommandError> {
+    plan_derived_recipe(context, history, loaded, &loaded.checked.recipe)
 }
 
 /// Plans a recipe that was made of the one that was loaded: its data lies where that one's does.
-pub(crate) fn plan_of(
+pub(crate) fn plan_derived_recipe(
     context: &Context,
     history: &mut History,
-    loaded: &Loaded,
+    loaded: &LoadedRecipe,
     recipe: &Recipe,
-) -> Result<Plan, Failure> {
+) -> Result<Plan, CommandError> {
     let inputs = inputs(context, loaded)?;
-    plan_with(context, history, loaded, (recipe, None), inputs.as_ref())
+    plan_with_inputs(context, history, loaded, (recipe, None), inputs.as_ref())
 }
 
 /// The same for data that was read, and an engine that the choice will be written for.
-pub(crate) fn plan_with(
+pub(crate) fn plan_with_inputs(
     context: &Context,
     history: &mut History,
-    loaded: &Loaded,
+    loaded: &LoadedRecipe,
     (recipe, engine): (&Recipe, Option<&'static dyn Engine>),
-    inputs: Option<&Inputs>,
-) -> Result<Plan, Failure> {
+    inputs: Option<&InputManifest>,
+) -> Result<Plan, CommandError> {
     let samples = inputs.map(|inputs| (inputs.train_samples, inputs.valid_samples));
-    let mut others = hosts::of(context, recipe)?;
+    let mut others = hosts::connect_all(context, recipe)?;
     let host = hosts::facts(&mut others)?;
     if let Model::Command(_) = recipe.model {
         // What a foreign command will cost cannot be measured.
@@ -156,22 +156,22 @@ pub(crate) fn plan_with(
     }
     let train_samples = samples.map(|(train, _)| train);
     // What does not fit by the formula is not worth measuring, and measuring it would not end well.
-    let corrections = history.corrections(&training_digest(recipe)).map_err(|error| ledger(&error))?;
+    let corrections = history.corrections(&training_digest(recipe)).map_err(|error| history_failure(&error))?;
     let unmeasured = request(loaded, (recipe, engine), &host, None, (&[], &corrections), samples)?;
-    let settled = settle(context, history, (&host, &mut others), recipe, train_samples, false)?;
+    let settled = cached_or_measured_rates(context, history, (&host, &mut others), recipe, train_samples, false)?;
     let Some(rates) = settled else { return Ok(unmeasured) };
     let observations = observations(history, &host, &recipe.model)?;
     request(loaded, (recipe, engine), &host, Some(&rates), (&observations, &corrections), samples)
 }
 
 fn request(
-    loaded: &Loaded,
+    loaded: &LoadedRecipe,
     (recipe, engine): (&Recipe, Option<&'static dyn Engine>),
     host: &HostFacts,
     rates: Option<&Rates>,
-    (observations, corrections): (&[Observation], &[Correction]),
+    (observations, corrections): (&[StepObservation], &[Correction]),
     samples: Option<(u64, u64)>,
-) -> Result<Plan, Failure> {
+) -> Result<Plan, CommandError> {
     let request = PlanRequest {
         recipe,
         host,
@@ -190,22 +190,22 @@ fn request(
 }
 
 /// One step of the best candidate of a plan, stage by stage, from the rates it was made from.
-pub(crate) fn picture(history: &History, plan: &Plan) -> Result<Picture, Failure> {
+pub(crate) fn step_timeline(history: &History, plan: &Plan) -> Result<StepProfile, CommandError> {
     let digest = rates_key(&plan.recipe, &plan.host);
-    let rates = history.rates(&plan.host, &digest).map_err(|error| ledger(&error))?;
-    let picture = dtrain_planner::picture(plan, &plan.best().candidate, rates.as_ref());
-    picture.ok_or_else(|| Failure::new(Exit::Infrastructure, "the plan's pipeline schedule deadlocks"))
+    let rates = history.rates(&plan.host, &digest).map_err(|error| history_failure(&error))?;
+    let picture = dtrain_planner::step_profile(plan, &plan.best().candidate, rates.as_ref());
+    picture.ok_or_else(|| CommandError::new(ExitReason::Infrastructure, "the plan's pipeline schedule deadlocks"))
 }
 
 /// Samples of the training and the validation data.
-pub(crate) fn count(context: &Context, loaded: &Loaded) -> Result<Option<(u64, u64)>, Failure> {
+pub(crate) fn count_samples(context: &Context, loaded: &LoadedRecipe) -> Result<Option<(u64, u64)>, CommandError> {
     Ok(inputs(context, loaded)?.map(|inputs| (inputs.train_samples, inputs.valid_samples)))
 }
 
 /// The data of a recipe; `None` for a command, which reads its own. Reads the data once: what cannot be trained on
 /// is reported before anything is measured. What is strange about it is said.
-pub(crate) fn inputs(context: &Context, loaded: &Loaded) -> Result<Option<Inputs>, Failure> {
-    let Some(opened) = open_set(context, loaded).map_err(|error| Failure::of(Exit::Usage, &error))? else {
+pub(crate) fn inputs(context: &Context, loaded: &LoadedRecipe) -> Result<Option<InputManifest>, CommandError> {
+    let Some(opened) = open_set(context, loaded).map_err(|error| CommandError::of(ExitReason::Usage, &error))? else {
         return Ok(None);
     };
     for warning in &opened.warnings {
@@ -220,16 +220,16 @@ pub(crate) fn inputs_of(
     recipe: &Recipe,
     folder: &Path,
     tokenizer: Option<&[u8]>,
-) -> Result<Option<Inputs>, DataError> {
-    Ok(set_of(context, recipe, folder, tokenizer)?.map(|opened| opened.inputs()))
+) -> Result<Option<InputManifest>, DataError> {
+    Ok(open_set_in(context, recipe, folder, tokenizer)?.map(|opened| opened.inputs()))
 }
 
 /// The samples of a recipe's data; text is made into tokens where that was not done before.
-pub(crate) fn open_set(context: &Context, loaded: &Loaded) -> Result<Option<DataSet>, DataError> {
-    set_of(context, &loaded.checked.recipe, &loaded.folder, loaded.tokenizer.as_deref())
+pub(crate) fn open_set(context: &Context, loaded: &LoadedRecipe) -> Result<Option<DataSet>, DataError> {
+    open_set_in(context, &loaded.checked.recipe, &loaded.folder, loaded.tokenizer.as_deref())
 }
 
-fn set_of(
+fn open_set_in(
     context: &Context,
     recipe: &Recipe,
     folder: &Path,
@@ -237,16 +237,16 @@ fn set_of(
 ) -> Result<Option<DataSet>, DataError> {
     let Some(data) = &recipe.data else { return Ok(None) };
     let cache = context.home.path().join("cache");
-    let (progress, bar) = (Progress::default(), Preparing::new(context.out));
-    let tell = |work: Work<'_>| bar.show(work);
+    let (progress, bar) = (WorkCounter::default(), DataPreparationBar::new(context.out));
+    let tell = |work: PreparationStep<'_>| bar.show(work);
     let opened = data::open_with(data, folder, &recipe.model, &cache, tokenizer, &progress, &tell)?;
     drop(bar);
-    tell_notes(context, data, folder)?;
+    print_data_notes(context, data, folder)?;
     Ok(Some(opened))
 }
 
 /// Tells what a user should know of the files: as what they are read, and which are left out.
-pub(crate) fn tell_notes(context: &Context, data: &Data, folder: &Path) -> Result<(), DataError> {
+pub(crate) fn print_data_notes(context: &Context, data: &Data, folder: &Path) -> Result<(), DataError> {
     for note in data::notes(data, folder)? {
         context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
     }
@@ -255,18 +255,18 @@ pub(crate) fn tell_notes(context: &Context, data: &Data, folder: &Path) -> Resul
 
 /// Downloads what the data names by URLs, with a line that shows how far it is.
 pub(crate) fn fetch(context: &Context, data: &Data) -> Result<(), DataError> {
-    let bar = Preparing::new(context.out);
+    let bar = DataPreparationBar::new(context.out);
     data::fetch(data, &|work| bar.show(work))
 }
 
 /// How earlier trials of this model went on this host against what was predicted for them.
-fn observations(history: &History, host: &HostFacts, model: &Model) -> Result<Vec<Observation>, Failure> {
+fn observations(history: &History, host: &HostFacts, model: &Model) -> Result<Vec<StepObservation>, CommandError> {
     let host = dtrain_runner::ledger::host_digest(host);
-    let kept = history.observations(&host, &model_digest(model)).map_err(|error| ledger(&error))?;
+    let kept = history.observations(&host, &model_digest(model)).map_err(|error| history_failure(&error))?;
     let readable = kept.into_iter().filter_map(|seen| {
         // A candidate of an older version that cannot be read teaches nothing.
         let candidate = serde_json::from_value(seen.candidate).ok()?;
-        Some(Observation {
+        Some(StepObservation {
             candidate,
             predicted: Seconds(seen.predicted_step_seconds),
             measured: Seconds(seen.measured_step_seconds),
@@ -275,11 +275,11 @@ fn observations(history: &History, host: &HostFacts, model: &Model) -> Result<Ve
     Ok(readable.collect())
 }
 
-fn refusal(error: &dtrain_planner::PlanError) -> Failure {
+fn refusal(error: &dtrain_planner::PlanError) -> CommandError {
     use dtrain_planner::PlanError as E;
     match error {
-        E::NothingFits { .. } => Failure::of(Exit::NothingFits, error),
-        E::NoGpu { .. } => Failure::of(Exit::Preflight, error),
+        E::NothingFits { .. } => CommandError::of(ExitReason::NothingFits, error),
+        E::NoGpu { .. } => CommandError::of(ExitReason::Preflight, error),
         E::UnevenHosts { .. }
         | E::TooManyMicroBatches { .. }
         | E::Untrainable(_)
@@ -288,6 +288,6 @@ fn refusal(error: &dtrain_planner::PlanError) -> Failure {
         | E::NoEnd
         | E::EmptyBatch
         | E::UnevenLayout { .. }
-        | E::BatchBeyondData { .. } => Failure::of(Exit::Usage, error),
+        | E::BatchBeyondData { .. } => CommandError::of(ExitReason::Usage, error),
     }
 }

@@ -1,26 +1,26 @@
 //! Asks a worker process to continue a text.
 
-use crate::asked::{ask, failed, refused};
-use crate::failure::Failure;
-use dtrain_protocol::{SampleRequest, Sampled, Written};
+use crate::model_query::{query_worker, worker_failed, data_refused};
+use crate::command_error::CommandError;
+use dtrain_protocol::{SampleRequest, SampleResponse, GenerationStats};
 use std::ops::ControlFlow;
 
 /// Continues the prompt of `request`; hands over the text piece by piece, as it is written. Gives what it took.
-pub(crate) fn write(
+pub(crate) fn generate(
     request: &SampleRequest,
-    more: &mut dyn FnMut(&str) -> Result<(), Failure>,
-) -> Result<Written, Failure> {
-    let mut done = Written::default();
+    more: &mut dyn FnMut(&str) -> Result<(), CommandError>,
+) -> Result<GenerationStats, CommandError> {
+    let mut done = GenerationStats::default();
     let what = "the model could not write";
-    let failed = failed(what);
-    ask("sample", request, &failed, &mut |answer| match answer {
-        Sampled::Text(text) => more(&text).map(ControlFlow::Continue),
-        Sampled::Done(written) => {
+    let failed = worker_failed(what);
+    query_worker("sample", request, &failed, &mut |answer| match answer {
+        SampleResponse::Text(text) => more(&text).map(ControlFlow::Continue),
+        SampleResponse::Done(written) => {
             done = written;
             Ok(ControlFlow::Break(()))
         }
-        Sampled::Refused(reason) => Err(refused(what, reason)),
-        Sampled::Failed(reason) => Err(failed(reason)),
+        SampleResponse::Refused(reason) => Err(data_refused(what, reason)),
+        SampleResponse::Failed(reason) => Err(worker_failed(reason)),
     })?;
     Ok(done)
 }

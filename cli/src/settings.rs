@@ -4,9 +4,9 @@
 //! Figment merges trees of indices into a list of values; each value keeps the place it was said at, so
 //! that `show --resolved` and every message can name it. What the values mean is for `dtrain_recipes::check`.
 
-use crate::failure::{Exit, Failure};
-use dtrain_recipes::document::{Document, Leaf, Node, Value};
-use dtrain_recipes::source::{Layer, Origin};
+use crate::command_error::{ExitReason, CommandError};
+use dtrain_recipes::document::{Document, Leaf, SpannedValue, Value};
+use dtrain_recipes::source::{ConfigLayer, Origin};
 use figment::value::{Dict, Map, Value as Tree};
 use figment::{Figment, Metadata, Profile, Provider};
 use std::collections::BTreeMap;
@@ -15,19 +15,19 @@ use std::path::Path;
 
 /// Settings in layers.
 #[derive(Default)]
-pub(crate) struct Layers {
+pub(crate) struct LayeredConfig {
     figment: Figment,
     /// Every value of every layer; the trees hold indices into this list.
     leaves: Vec<Leaf>,
 }
 
 /// One layer as figment sees it.
-struct Indices {
-    layer: Layer,
+struct LayerIndices {
+    layer: ConfigLayer,
     tree: Dict,
 }
 
-impl Provider for Indices {
+impl Provider for LayerIndices {
     fn metadata(&self) -> Metadata {
         Metadata::named(self.layer.to_string())
     }
@@ -37,24 +37,24 @@ impl Provider for Indices {
     }
 }
 
-impl Layers {
+impl LayeredConfig {
     /// Adds a layer over all the others.
-    pub(crate) fn over(mut self, layer: Layer, document: Document) -> Result<Self, Failure> {
+    pub(crate) fn over(mut self, layer: ConfigLayer, document: Document) -> Result<Self, CommandError> {
         let below = self.merged()?;
         let known = self.document(&below);
-        let is_typed = matches!(layer, Layer::Environment | Layer::Assignment);
+        let is_typed = matches!(layer, ConfigLayer::Environment | ConfigLayer::Assignment);
         let mut tree = Dict::new();
         for leaf in document.leaves() {
             let leaf = if is_typed { known.typed_over(leaf) } else { leaf };
             self.open_inline(&below, &mut tree, &leaf);
             self.put(&mut tree, leaf);
         }
-        self.figment = std::mem::take(&mut self.figment).merge(Indices { layer, tree });
+        self.figment = std::mem::take(&mut self.figment).merge(LayerIndices { layer, tree });
         Ok(self)
     }
 
     /// All layers as one document.
-    pub(crate) fn resolve(self) -> Result<Document, Failure> {
+    pub(crate) fn resolve(self) -> Result<Document, CommandError> {
         Ok(self.document(&self.merged()?))
     }
 
@@ -64,9 +64,9 @@ impl Layers {
         Document::from_leaves(chosen.into_iter().filter_map(|index| self.leaves.get(index).cloned()))
     }
 
-    fn merged(&self) -> Result<Dict, Failure> {
+    fn merged(&self) -> Result<Dict, CommandError> {
         self.figment.extract::<Dict>().map_err(|error| {
-            Failure::new(Exit::Infrastructure, "cannot merge the layers of settings").cause(error.to_string())
+            CommandError::new(ExitReason::Infrastructure, "cannot merge the layers of settings").cause(error.to_string())
         })
     }
 
@@ -88,7 +88,7 @@ impl Layers {
         }
     }
 
-    fn put_inline(&mut self, tree: &mut Dict, path: &[(String, Origin)], node: &Node) {
+    fn put_inline(&mut self, tree: &mut Dict, path: &[(String, Origin)], node: &SpannedValue) {
         let Value::Inline(table) = &node.value else { return };
         for (key, entry) in table {
             let mut path = path.to_vec();
@@ -156,12 +156,12 @@ pub(crate) fn environment(
 }
 
 /// The document of one `--set key=value`.
-pub(crate) fn assignment(text: &str, base: &Path) -> Result<Document, Failure> {
+pub(crate) fn assignment(text: &str, base: &Path) -> Result<Document, CommandError> {
     let Some((key, value)) = text.split_once('=') else {
-        return Err(Failure::new(Exit::Usage, format!("--set wants key=value, found {text:?}"))
+        return Err(CommandError::new(ExitReason::Usage, format!("--set wants key=value, found {text:?}"))
             .hint("write, for example, --set train.seed=7"));
     };
-    Ok(Document::from_assignment_in(base, Layer::Assignment, "--set", key.trim(), value.trim())?)
+    Ok(Document::from_override_in(base, ConfigLayer::Assignment, "--set", key.trim(), value.trim())?)
 }
 
 #[cfg(test)]
@@ -169,18 +169,18 @@ mod tests {
     use super::*;
     use dtrain_recipes::source::Source;
 
-    fn document(layer: Layer, text: &str) -> Document {
+    fn document(layer: ConfigLayer, text: &str) -> Document {
         Document::parse(&Source::new("r.toml", layer, text)).expect("valid TOML")
     }
 
-    fn resolved(layers: &[(Layer, &str)]) -> Document {
-        let add = |below: Layers, (layer, text): &(Layer, &str)| {
+    fn resolved(layers: &[(ConfigLayer, &str)]) -> Document {
+        let add = |below: LayeredConfig, (layer, text): &(ConfigLayer, &str)| {
             below.over(*layer, document(*layer, text)).expect("they merge")
         };
-        layers.iter().fold(Layers::default(), add).resolve().expect("they merge")
+        layers.iter().fold(LayeredConfig::default(), add).resolve().expect("they merge")
     }
 
-    fn said(document: &Document, key: &str) -> (String, Layer) {
+    fn said(document: &Document, key: &str) -> (String, ConfigLayer) {
         let node = document.get(key).unwrap_or_else(|| panic!("{key} is missing"));
         (format!("{:?}", node.value), node.origin.layer())
     }
@@ -188,32 +188,32 @@ mod tests {
     #[test]
     fn a_later_layer_wins_and_every_value_keeps_its_place() {
         let document = resolved(&[
-            (Layer::Settings, "[train]\nseed = 1\nclip = 1.0"),
-            (Layer::Recipe, "[train]\nseed = 2"),
-            (Layer::Assignment, "train.seed = 3"),
+            (ConfigLayer::Settings, "[train]\nseed = 1\nclip = 1.0"),
+            (ConfigLayer::Recipe, "[train]\nseed = 2"),
+            (ConfigLayer::Assignment, "train.seed = 3"),
         ]);
-        assert_eq!(said(&document, "train.seed"), ("Whole(3)".into(), Layer::Assignment));
-        assert_eq!(said(&document, "train.clip"), ("Real(1.0)".into(), Layer::Settings));
+        assert_eq!(said(&document, "train.seed"), ("Whole(3)".into(), ConfigLayer::Assignment));
+        assert_eq!(said(&document, "train.clip"), ("Real(1.0)".into(), ConfigLayer::Settings));
     }
 
     #[test]
     fn an_inline_table_replaces_what_lies_below_it() {
         let document = resolved(&[
-            (Layer::Extended, "[train]\nlearning_rate = { choices = [1, 2] }"),
-            (Layer::Recipe, "[train]\nlearning_rate = { log = [1, 2] }"),
+            (ConfigLayer::Extended, "[train]\nlearning_rate = { choices = [1, 2] }"),
+            (ConfigLayer::Recipe, "[train]\nlearning_rate = { log = [1, 2] }"),
         ]);
-        let keys = document.get("train.learning_rate").and_then(Node::table).map(|table| table.len());
+        let keys = document.get("train.learning_rate").and_then(SpannedValue::table).map(|table| table.len());
         assert_eq!(keys, Some(1));
     }
 
     #[test]
     fn a_dotted_key_adds_to_an_inline_table_below_it() {
         let document = resolved(&[
-            (Layer::Recipe, "[objective]\nstop = { tokens = 5, time = 6 }"),
-            (Layer::Assignment, "objective.stop.tokens = 7"),
+            (ConfigLayer::Recipe, "[objective]\nstop = { tokens = 5, time = 6 }"),
+            (ConfigLayer::Assignment, "objective.stop.tokens = 7"),
         ]);
-        assert_eq!(said(&document, "objective.stop.tokens"), ("Whole(7)".into(), Layer::Assignment));
-        assert_eq!(said(&document, "objective.stop.time"), ("Whole(6)".into(), Layer::Recipe));
+        assert_eq!(said(&document, "objective.stop.tokens"), ("Whole(7)".into(), ConfigLayer::Assignment));
+        assert_eq!(said(&document, "objective.stop.time"), ("Whole(6)".into(), ConfigLayer::Recipe));
     }
 
     #[test]
@@ -229,6 +229,6 @@ mod tests {
     #[test]
     fn an_assignment_without_a_value_is_refused_with_an_example() {
         let failure = assignment("train.seed", Path::new("")).expect_err("no equals sign");
-        assert!(failure.render(crate::output::Paint::plain()).contains("--set train.seed=7"));
+        assert!(failure.render(crate::output::ColourMode::plain()).contains("--set train.seed=7"));
     }
 }

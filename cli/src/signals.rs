@@ -1,6 +1,6 @@
 //! Signals of the user and of the machine: Ctrl-C once stops cleanly, twice at once; a closed terminal leaves training alone.
 
-use crate::failure::{Exit, Failure};
+use crate::command_error::{ExitReason, CommandError};
 use dtrain_runner::Interrupts;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -15,21 +15,21 @@ static LAST: AtomicI32 = AtomicI32::new(0);
 
 /// Counts SIGINT, SIGTERM and SIGUSR1 from here on. The third ends this program, whatever it waits for; SIGHUP does so too, and
 /// leaves the trial to its agent.
-pub(crate) fn listen() -> Result<Arc<Interrupts>, Failure> {
+pub(crate) fn listen() -> Result<Arc<Interrupts>, CommandError> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, TIME_IS_OVER]).map_err(|error| {
-        Failure::new(Exit::Infrastructure, "cannot listen for Ctrl-C").cause(error.to_string())
+        CommandError::new(ExitReason::Infrastructure, "cannot listen for Ctrl-C").cause(error.to_string())
     })?;
     let interrupts = Arc::new(Interrupts::default());
     let counted = Arc::clone(&interrupts);
     std::thread::spawn(move || {
         for signal in &mut signals {
             if signal == SIGHUP {
-                std::process::exit(Exit::Detached.code().into());
+                std::process::exit(ExitReason::Detached.exit_code().into());
             }
             LAST.store(signal, Ordering::SeqCst);
             counted.add();
             if counted.count() > 2 {
-                std::process::exit(stopped().code().into());
+                std::process::exit(stop_exit().exit_code().into());
             }
         }
     });
@@ -37,15 +37,15 @@ pub(crate) fn listen() -> Result<Arc<Interrupts>, Failure> {
 }
 
 /// The signal that asked last to stop.
-pub(crate) fn last() -> Option<i32> {
+pub(crate) fn last_stop_signal() -> Option<i32> {
     Some(LAST.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
 }
 
 /// How a command ends that was asked to stop: by the machine, or by the user.
-pub(crate) fn stopped() -> Exit {
-    match last() {
-        Some(SIGTERM | TIME_IS_OVER) => Exit::Preempted,
-        Some(_) | None => Exit::Interrupted,
+pub(crate) fn stop_exit() -> ExitReason {
+    match last_stop_signal() {
+        Some(SIGTERM | TIME_IS_OVER) => ExitReason::Preempted,
+        Some(_) | None => ExitReason::Interrupted,
     }
 }
 

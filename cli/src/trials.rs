@@ -1,11 +1,11 @@
 //! Trials as the user names them.
 
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::job;
+use crate::command_error::{ExitReason, CommandError};
+use crate::slurm_job;
 use dtrain_protocol::TrialId;
 use dtrain_runner::LedgerError;
-use dtrain_runner::ledger::{Filter, History, LookupError, Page, Sort, Status, Trial};
+use dtrain_runner::ledger::{Filter, History, LookupError, Pagination, Sort, TrialStatus, TrialDetails};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -13,15 +13,15 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The history, for reading. `Err` tells a user without one how to begin.
-pub(crate) fn read_history(context: &Context) -> Result<History, Failure> {
+pub(crate) fn read_history(context: &Context) -> Result<History, CommandError> {
     let path = context.home.history();
     match path.try_exists() {
-        Ok(true) => History::open_read_only(&path).map_err(|error| ledger(&error)),
-        Ok(false) => Err(Failure::new(Exit::Usage, format!("there is no history at {}", path.display()))
+        Ok(true) => History::open_read_only(&path).map_err(|error| history_failure(&error)),
+        Ok(false) => Err(CommandError::new(ExitReason::Usage, format!("there is no history at {}", path.display()))
             .hint("`dtrain run RECIPE` trains a model and creates one")),
         Err(error) => {
             let message = format!("cannot look for the history at {}", path.display());
-            Err(Failure::new(Exit::Infrastructure, message).cause(error.to_string()).hint(OWN_FOLDER))
+            Err(CommandError::new(ExitReason::Infrastructure, message).cause(error.to_string()).hint(OWN_FOLDER))
         }
     }
 }
@@ -30,13 +30,13 @@ pub(crate) fn read_history(context: &Context) -> Result<History, Failure> {
 const OWN_FOLDER: &str = "name a state folder of your own with --state FOLDER or DTRAIN_STATE";
 
 /// The history, for writing; made where there is none.
-pub(crate) fn open_history(context: &Context) -> Result<History, Failure> {
+pub(crate) fn open_history(context: &Context) -> Result<History, CommandError> {
     let path = context.home.history();
-    waiting(context, || History::open(&path)).map_err(|error| ledger(&error))
+    wait_for_history(context, || History::open(&path)).map_err(|error| history_failure(&error))
 }
 
 /// Does what needs the history, and says so where another program keeps it from going on.
-pub(crate) fn waiting<T>(context: &Context, work: impl FnOnce() -> T) -> T {
+pub(crate) fn wait_for_history<T>(context: &Context, work: impl FnOnce() -> T) -> T {
     let (done, is_done) = channel::<()>();
     std::thread::scope(|scope| {
         scope.spawn(move || {
@@ -52,57 +52,57 @@ pub(crate) fn waiting<T>(context: &Context, work: impl FnOnce() -> T) -> T {
 }
 
 /// The trial that the user typed.
-pub(crate) fn find(history: &History, name: &str) -> Result<TrialId, Failure> {
+pub(crate) fn find(history: &History, name: &str) -> Result<TrialId, CommandError> {
     history.find(name).map_err(|error| match error {
-        LookupError::Ledger(error) => ledger(&error),
+        LookupError::Ledger(error) => history_failure(&error),
         LookupError::Unknown { .. } | LookupError::Ambiguous { .. } | LookupError::Short { .. } => {
-            Failure::of(Exit::Usage, &error)
+            CommandError::of(ExitReason::Usage, &error)
         }
     })
 }
 
 /// Everything about a trial.
-pub(crate) fn trial(context: &Context, history: &History, name: &str) -> Result<Trial, Failure> {
+pub(crate) fn trial(context: &Context, history: &History, name: &str) -> Result<TrialDetails, CommandError> {
     let id = find(history, name)?;
-    history.trial(&id, &|id| is_alive(context, id)).map_err(|error| ledger(&error))
+    history.trial(&id, &|id| is_alive(context, id)).map_err(|error| history_failure(&error))
 }
 
 /// The label of the only trial that runs; `None` where none does. `Err` names them where several do.
-pub(crate) fn only_running(context: &Context, history: &History) -> Result<Option<String>, Failure> {
-    let filter = Filter { status: vec![Status::Running], ..Filter::default() };
+pub(crate) fn only_running(context: &Context, history: &History) -> Result<Option<String>, CommandError> {
+    let filter = Filter { status: vec![TrialStatus::Running], ..Filter::default() };
     let running = history
-        .trials(&filter, &Sort::Newest, Page::default(), &|id| is_alive(context, id))
-        .map_err(|error| ledger(&error))?;
+        .trials(&filter, &Sort::Newest, Pagination::default(), &|id| is_alive(context, id))
+        .map_err(|error| history_failure(&error))?;
     let mut labels: Vec<String> = running.into_iter().map(|row| row.label).collect();
     if labels.len() > 1 {
         let what = format!("{} trials are running: {}", labels.len(), labels.join(", "));
-        return Err(Failure::new(Exit::Usage, what).hint("name one of them"));
+        return Err(CommandError::new(ExitReason::Usage, what).hint("name one of them"));
     }
     Ok(labels.pop())
 }
 
 /// `Err` for a trial of another machine, which cannot be controlled or resumed here.
-pub(crate) fn refuse_imported(trial: &Trial) -> Result<(), Failure> {
+pub(crate) fn refuse_imported(trial: &TrialDetails) -> Result<(), CommandError> {
     let Some(host) = &trial.row.imported_from else { return Ok(()) };
     let label = &trial.row.label;
     let what = format!("{label} was imported: it was trained on {host}, and its checkpoints are not here");
-    Err(Failure::new(Exit::Usage, what)
+    Err(CommandError::new(ExitReason::Usage, what)
         .hint(format!("`dtrain resume` continues it there; `dtrain show {label} --all` has its settings")))
 }
 
 /// Whether an agent or a controller is at work on a trial.
 pub(crate) fn is_alive(context: &Context, trial: &TrialId) -> bool {
-    job::is_alive(&context.home, trial)
+    slurm_job::is_alive(&context.home, trial)
         .unwrap_or_else(|| dtrain_runner::driver::is_running(&context.home, trial))
 }
 
 /// A failure of the history.
-pub(crate) fn ledger(error: &LedgerError) -> Failure {
-    advised(Failure::of(Exit::Infrastructure, error), error)
+pub(crate) fn history_failure(error: &LedgerError) -> CommandError {
+    with_history_advice(CommandError::of(ExitReason::Infrastructure, error), error)
 }
 
 /// A failure that `error`, one of the history, is the reason of, with what to do about that.
-pub(crate) fn advised(failure: Failure, error: &LedgerError) -> Failure {
+pub(crate) fn with_history_advice(failure: CommandError, error: &LedgerError) -> CommandError {
     let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     if error.is_gone() {
         return failure;
@@ -119,7 +119,7 @@ pub(crate) fn advised(failure: Failure, error: &LedgerError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::{Output, Paint};
+    use crate::output::{Output, ColourMode};
 
     #[test]
     fn a_history_that_cannot_be_looked_for_is_not_said_to_be_absent() {
@@ -129,13 +129,13 @@ mod tests {
         let words = |state: std::path::PathBuf| {
             let context = Context::new(Output::new(false, true), Some(state)).expect("a context");
             let failure = read_history(&context).expect_err("there is none");
-            (failure.exit(), failure.render(Paint::plain()))
+            (failure.exit(), failure.render(ColourMode::plain()))
         };
         let (exit, text) = words(file.join("state"));
-        assert_eq!(exit, Exit::Infrastructure, "{text}");
+        assert_eq!(exit, ExitReason::Infrastructure, "{text}");
         assert!(text.contains("cannot look for the history") && text.contains("DTRAIN_STATE"), "{text}");
         let (exit, text) = words(folder.path().join("state"));
-        assert_eq!(exit, Exit::Usage, "{text}");
+        assert_eq!(exit, ExitReason::Usage, "{text}");
         assert!(text.contains("there is no history at"), "{text}");
     }
 
@@ -144,7 +144,7 @@ mod tests {
         let hint = |kind: std::io::ErrorKind| {
             let source = std::io::Error::from(kind).into();
             let error = LedgerError { doing: "open", path: "/nowhere/history.db".into(), source };
-            ledger(&error).render(Paint::plain())
+            history_failure(&error).render(ColourMode::plain())
         };
         assert!(hint(std::io::ErrorKind::PermissionDenied).contains(OWN_FOLDER));
         assert!(hint(std::io::ErrorKind::Other).contains("dtrain doctor"));

@@ -9,18 +9,18 @@ use std::collections::BTreeMap;
 const MOST: u64 = 4096;
 
 /// Entropy of single tokens of the validation data, in nats; `None` when the data is no text or cannot be read.
-pub(crate) fn entropy(context: &Context, plan: &Plan) -> Option<f64> {
+pub(crate) fn unigram_entropy(context: &Context, plan: &Plan) -> Option<f64> {
     let data = plan.recipe.data.as_ref()?;
     let cache = context.home.path().join("cache");
     let opened = open(data, &plan.data_root, &plan.recipe.model, &cache).ok()?;
     let indices: Vec<u64> = (0..opened.valid.len().min(MOST)).collect();
     let Batch::Tokens { targets, .. } = opened.valid.read(&indices).ok()? else { return None };
-    Some(of(&targets))
+    Some(entropy_of(&targets))
 }
 
 /// Entropy of the frequencies of `tokens`, in nats.
 #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
-fn of(tokens: &[u32]) -> f64 {
+fn entropy_of(tokens: &[u32]) -> f64 {
     let mut counts = BTreeMap::<u32, u64>::new();
     for token in tokens {
         *counts.entry(*token).or_default() += 1;
@@ -35,7 +35,7 @@ mod tests {
 
     #[test]
     fn two_tokens_equally_often_are_one_bit() {
-        assert!((of(&[1, 2, 2, 1]) - std::f64::consts::LN_2).abs() < 1e-12);
-        assert!(of(&[7, 7, 7]).abs() < 1e-12);
+        assert!((entropy_of(&[1, 2, 2, 1]) - std::f64::consts::LN_2).abs() < 1e-12);
+        assert!(entropy_of(&[7, 7, 7]).abs() < 1e-12);
     }
 }

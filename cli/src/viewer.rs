@@ -1,24 +1,24 @@
 //! Shows a trial that another process controls.
 
 use crate::context::Context;
-use crate::drive::{Task, expected};
-use crate::failure::{Exit, Failure};
-use crate::render::progress::Progress;
+use crate::run_trial::{TrialRun, planned_training};
+use crate::command_error::{ExitReason, CommandError};
+use crate::render::progress::ProgressDisplay;
 use crate::signals;
-use crate::trials::ledger;
-use dtrain_protocol::{AttemptId, Event, HeldBytes, PhaseTimes, Rank, Stamped, StepFigures, StepId, TrialId};
-use dtrain_runner::driver::{self, Outcome as Ending, Viewer};
+use crate::trials::history_failure;
+use dtrain_protocol::{AttemptId, Event, ResidentBytes, PhaseTimes, Rank, StampedEvent, StepFigures, StepId, TrialId};
+use dtrain_runner::driver::{self, DriveOutcome, Viewer};
 use dtrain_runner::ledger::{History, summary_of};
-use dtrain_runner::{LedgerError, Observer, Seen};
+use dtrain_runner::{LedgerError, Observer, TrialEvent};
 use std::time::Duration;
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// Why a viewer stopped looking.
-pub(crate) enum Viewed {
+pub(crate) enum ViewerExit {
     /// The trial is over.
-    Ended(Ending),
+    Ended(DriveOutcome),
     /// The user left.
     Left,
     /// No process controls the trial any more.
@@ -26,59 +26,59 @@ pub(crate) enum Viewed {
 }
 
 /// Shows the progress of a trial that `process` controls, until one of the three. Changes nothing.
-pub(crate) fn view(
+pub(crate) fn watch_until_exit(
     context: &Context,
     history: &History,
-    task: &Task<'_>,
+    task: &TrialRun<'_>,
     process: u32,
-) -> Result<Viewed, Failure> {
+) -> Result<ViewerExit, CommandError> {
     let interrupts = signals::listen()?;
     let (home, trial, label) = (&context.home, task.trial, task.label);
-    let mut progress = Progress::new(context.out, trial, expected(task.plan));
+    let mut progress = ProgressDisplay::new(context.out, trial, planned_training(task.plan));
     progress.say(&format!("showing {label}, which process {process} controls; Ctrl-C leaves it running"));
     let mut viewer = Viewer::after(home, trial, AttemptId(0));
-    let mut recorded = Recorded::default();
-    let is_elsewhere = home.trial(trial).elsewhere().exists();
+    let mut recorded = RecordedProgress::default();
+    let is_elsewhere = home.trial(trial).remote_hosts_file().exists();
     let viewed = loop {
         // Asked before the last news are shown.
         let is_led = viewer.controller().is_some();
-        let ended = driver::ended(history, trial).map_err(|error| ledger(&error))?;
+        let ended = driver::outcome_of(history, trial).map_err(|error| history_failure(&error))?;
         if is_elsewhere {
-            recorded.show_news(history, trial, &mut progress).map_err(|error| ledger(&error))?;
+            recorded.show_news(history, trial, &mut progress).map_err(|error| history_failure(&error))?;
         } else {
-            viewer.show_news(&mut progress).map_err(|error| unreadable(label, &error))?;
+            viewer.show_new_records(&mut progress).map_err(|error| unreadable(label, &error))?;
         }
         if let Some(ending) = ended {
-            break Viewed::Ended(ending);
+            break ViewerExit::Ended(ending);
         }
         if interrupts.count() > 0 {
-            break Viewed::Left;
+            break ViewerExit::Left;
         }
         if !is_led {
-            break Viewed::Unled;
+            break ViewerExit::Unled;
         }
         std::thread::sleep(PAUSE);
     };
     progress.finish();
-    if matches!(viewed, Viewed::Left) {
+    if matches!(viewed, ViewerExit::Left) {
         context.out.say(&format!("{label} continues"));
     }
     Ok(viewed)
 }
 
-pub(crate) fn unreadable(label: &str, error: &std::io::Error) -> Failure {
-    Failure::new(Exit::Infrastructure, format!("cannot read what the ranks of {label} report"))
+pub(crate) fn unreadable(label: &str, error: &std::io::Error) -> CommandError {
+    CommandError::new(ExitReason::Infrastructure, format!("cannot read what the ranks of {label} report"))
         .cause(error.to_string())
 }
 
 /// Progress as the history has it, for a trial that reports to another host.
 #[derive(Default)]
-pub(crate) struct Recorded {
+pub(crate) struct RecordedProgress {
     step: u64,
     validated: u64,
 }
 
-impl Recorded {
+impl RecordedProgress {
     pub(crate) fn show_news(
         &mut self,
         history: &History,
@@ -93,7 +93,7 @@ impl Recorded {
             let at_ms = std::time::SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_millis();
             let at_ms = u64::try_from(at_ms).unwrap_or(u64::MAX);
             let (attempt, rank) = (AttemptId(0), Rank(0));
-            observer.observe(&Seen::Event(Stamped { attempt, rank, sequence: 0, at_ms, event }));
+            observer.observe(&TrialEvent::Event(StampedEvent { attempt, rank, sequence: 0, at_ms, event }));
         };
         if let Some((step, loss)) = newest("valid.loss").filter(|(step, _)| *step > self.validated) {
             self.validated = step;
@@ -119,7 +119,7 @@ impl Recorded {
                 times: PhaseTimes { step: value("step_seconds"), ..PhaseTimes::default() },
                 memory_bytes: value("memory_bytes") as u64,
                 sent_bytes: 0,
-                held: HeldBytes::default(),
+                held: ResidentBytes::default(),
             }));
         }
         Ok(())

@@ -1,15 +1,15 @@
 //! The program from outside: help, exit codes, what goes to stdout and what to stderr.
 
-mod house;
+mod test_env;
 
-use house::{House, said};
+use test_env::{TestEnv, said};
 use serde_json::Value;
 use std::io::Read;
 use std::process::Stdio;
 
 #[test]
 fn the_help_of_every_command_is_as_reviewed() {
-    let house = House::new();
+    let house = TestEnv::new();
     let mut text = String::new();
     let mut paths = vec![Vec::<String>::new()];
     while let Some(path) = paths.pop() {
@@ -36,7 +36,7 @@ fn the_help_of_every_command_is_as_reviewed() {
 
 #[test]
 fn wrong_use_is_exit_2_and_help_is_exit_0() {
-    let house = House::new();
+    let house = TestEnv::new();
     for args in [
         &["runn"][..],
         &["note", "last"],
@@ -55,7 +55,7 @@ fn wrong_use_is_exit_2_and_help_is_exit_0() {
 
 #[test]
 fn every_problem_of_a_recipe_is_told_with_its_place() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.file("bad.toml", "[model]\nkind = \"decoder\"\nlayers = 0\nhiden = 3\n[train]\nbatch = \"many\"\n");
     let said = house.dtrain(&["check", "bad.toml"]);
     assert_eq!((said.code, said.stdout.as_str()), (2, ""));
@@ -64,7 +64,7 @@ fn every_problem_of_a_recipe_is_told_with_its_place() {
 
 #[test]
 fn problems_are_json_on_request() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.file("bad.toml", "[model]\nkind = \"decodr\"\n");
     let said = house.dtrain(&["check", "bad.toml", "--json"]);
     let json: Value = serde_json::from_str(&said.stdout).expect("one document");
@@ -74,7 +74,7 @@ fn problems_are_json_on_request() {
 
 #[test]
 fn a_recipe_that_holds_names_the_next_command_last() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.recipe();
     let said = house.dtrain(&["check"]);
     assert_eq!((said.code, said.stdout.as_str()), (0, ""));
@@ -84,7 +84,7 @@ fn a_recipe_that_holds_names_the_next_command_last() {
 
 #[test]
 fn data_that_is_not_there_is_told_at_the_line_that_names_it() {
-    let house = House::new();
+    let house = TestEnv::new();
     let path = house.recipe();
     std::fs::remove_file(house.path().join("data/a.txt")).expect("it is there");
     let said = house.dtrain(&["check", path.to_str().expect("UTF-8")]);
@@ -98,7 +98,7 @@ fn data_that_is_not_there_is_told_at_the_line_that_names_it() {
 
 #[test]
 fn every_value_tells_who_said_it_and_the_last_layer_wins() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.recipe();
     house.file(".config/dtrain/config.toml", "[checkpoint]\nkeep = 5\n[train]\nclip = 0.5\n");
     let said = house
@@ -115,7 +115,7 @@ fn every_value_tells_who_said_it_and_the_last_layer_wins() {
 
 #[test]
 fn an_unknown_key_of_the_environment_is_an_error_that_names_the_variable() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.recipe();
     let said =
         house.command(&["check"]).env("DTRAIN_TRAIN__SEDE", "9").output().map(said).expect("it starts");
@@ -129,7 +129,7 @@ fn an_unknown_key_of_the_environment_is_an_error_that_names_the_variable() {
 
 #[test]
 fn init_writes_recipes_that_hold_and_never_overwrites() {
-    let house = House::new();
+    let house = TestEnv::new();
     let images = [&[0, 0, 8, 3, 0, 0, 0, 9, 0, 0, 0, 28, 0, 0, 0, 28][..], &[0; 9 * 28 * 28]].concat();
     house.file("text.bin", &"to be or not to be\n".repeat(200));
     std::fs::write(house.path().join("images.bin"), images).expect("room on disk");
@@ -152,7 +152,7 @@ fn init_writes_recipes_that_hold_and_never_overwrites() {
 
 #[test]
 fn colour_is_for_terminals_and_a_pipe_gets_none() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.file("bad.toml", "x = 1\n");
     for args in [&["check", "bad.toml"][..], &["doctor"], &["--help"]] {
         let said = house.dtrain(args);
@@ -162,7 +162,7 @@ fn colour_is_for_terminals_and_a_pipe_gets_none() {
 
 #[test]
 fn a_closed_pipe_is_no_error() {
-    let house = House::new();
+    let house = TestEnv::new();
     for args in [&["schema"][..], &["recipe", "keys"], &["completions", "bash"], &["man"], &["--help"]] {
         let mut child = house
             .command(args)
@@ -180,7 +180,7 @@ fn a_closed_pipe_is_no_error() {
 
 #[test]
 fn documents_are_json_with_a_format_and_a_version() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.recipe();
     for (args, format) in [
         (&["check", "--json"][..], "dtrain.check/1"),
@@ -197,7 +197,7 @@ fn documents_are_json_with_a_format_and_a_version() {
 
 #[test]
 fn shells_and_man_get_their_pages() {
-    let house = House::new();
+    let house = TestEnv::new();
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let said = house.dtrain(&["completions", shell]);
         assert!(
@@ -212,7 +212,7 @@ fn shells_and_man_get_their_pages() {
 
 #[test]
 fn the_schema_is_the_committed_one() {
-    let house = House::new();
+    let house = TestEnv::new();
     let committed = concat!(env!("CARGO_MANIFEST_DIR"), "/../dtrain.schema.json");
     let committed = std::fs::read_to_string(committed).expect("dtrain.schema.json is committed");
     assert!(
@@ -223,7 +223,7 @@ fn the_schema_is_the_committed_one() {
 
 #[test]
 fn without_a_history_questions_about_trials_say_how_to_begin() {
-    let house = House::new();
+    let house = TestEnv::new();
     for args in [
         &["history"][..],
         &["show"],
@@ -246,7 +246,7 @@ fn without_a_history_questions_about_trials_say_how_to_begin() {
 
 #[test]
 fn a_sick_state_folder_fails_the_doctor_with_a_fix() {
-    let house = House::new();
+    let house = TestEnv::new();
     let file = house.file("occupied", "");
     let said = house.dtrain(&["doctor", "--state", file.join("state").to_str().expect("UTF-8")]);
     assert_eq!(said.code, 4, "{}", said.stdout);
@@ -255,7 +255,7 @@ fn a_sick_state_folder_fails_the_doctor_with_a_fix() {
 
 #[test]
 fn another_launcher_is_refused_with_the_reason() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.recipe();
     for command in ["check", "plan", "run"] {
         let other = house.dtrain(&[command, "recipe.toml", "--set", "cluster.launcher=kubernetes"]);
@@ -266,7 +266,7 @@ fn another_launcher_is_refused_with_the_reason() {
 
 #[test]
 fn cuda_on_other_hosts_is_a_warning_where_this_build_has_no_backend_for_it() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.recipe();
     house
         .file("hosts.toml", "[cluster]\nlauncher = \"ssh\"\nhosts = [\"gpu-[01-04]\"]\ndevices = \"cuda\"\n");
@@ -297,7 +297,7 @@ progress = ["step {step} loss {loss}"]
 
 #[test]
 fn a_foreign_command_is_run_and_what_it_prints_is_its_progress() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.file("command.toml", COMMAND);
     house.file("code", "0");
     let plan = house.dtrain(&["plan", "command.toml", "--json"]);
@@ -315,7 +315,7 @@ fn a_foreign_command_is_run_and_what_it_prints_is_its_progress() {
 
 #[test]
 fn a_foreign_command_that_fails_is_kept_with_its_code_and_its_last_words() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.file("command.toml", COMMAND);
     house.file("code", "7");
     let said = house.dtrain(&["run", "command.toml"]);
@@ -327,7 +327,7 @@ fn a_foreign_command_that_fails_is_kept_with_its_code_and_its_last_words() {
 
 #[test]
 fn a_file_that_is_no_plan_is_refused_by_name() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.file("plan.json", "{\"format\": \"dtrain.plan/1\", \"plan\": {\"format\": 99}}");
     let newer = house.dtrain(&["run", "plan.json"]);
     assert_eq!(newer.code, 2);

@@ -1,10 +1,10 @@
 //! Removing trials and packages, errors as JSON, and what shells are offered: with commands of others, which train nothing and are fast.
 
-mod house;
+mod test_env;
 
-use dtrain_runner::strikes::{Cause, Strike};
-use dtrain_runner::{History, HostNews, Ledger, News};
-use house::{House, Said, said};
+use dtrain_runner::strikes::{StrikeCause, Strike};
+use dtrain_runner::{History, HostUpdate, Ledger, TrialUpdate};
+use test_env::{TestEnv, Said, said};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,8 +21,8 @@ progress = ["step {step} loss {loss}"]
 "#;
 
 /// A house with so many trials, `quick-1` and so on.
-fn trials(number: usize) -> House {
-    let house = House::new();
+fn trials(number: usize) -> TestEnv {
+    let house = TestEnv::new();
     house.file("command.toml", COMMAND);
     house.file("go", "");
     for _ in 0..number {
@@ -34,7 +34,7 @@ fn trials(number: usize) -> House {
 
 #[test]
 fn what_is_run_is_in_the_audit_log_and_what_cannot_be_written_there_is_not_run() {
-    let house = House::new();
+    let house = TestEnv::new();
     house.file("command.toml", COMMAND);
     house.file("go", "");
     let nothing = house.dtrain(&["audit"]);
@@ -70,7 +70,7 @@ fn json(said: &Said) -> Value {
     serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {}", said.stdout))
 }
 
-fn folders(house: &House) -> Vec<PathBuf> {
+fn folders(house: &TestEnv) -> Vec<PathBuf> {
     let entries = fs::read_dir(house.path().join("state/trials")).expect("a state folder");
     entries.map(|entry| entry.expect("an entry").path()).collect()
 }
@@ -191,7 +191,7 @@ fn copies_of_other_versions_are_collected_but_for_those_that_run() {
 
 #[test]
 fn a_package_that_is_removed_leaves_the_lock_file_the_trust_and_the_store() {
-    let house = House::new();
+    let house = TestEnv::new();
     let git = |arguments: &[&str]| {
         let mut command = Command::new("git");
         command.args(["-C", "team", "-c", "user.name=t", "-c", "user.email=t@example.org"]).args(arguments);
@@ -307,7 +307,7 @@ fn unknown_names_in_conditions_are_refused_with_a_suggestion() {
 }
 
 /// What bash offers for the last word of a line, with the script that dtrain prints.
-fn offered(house: &House, line: &str) -> Vec<String> {
+fn offered(house: &TestEnv, line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split(' ').collect();
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();
     let script = format!(
@@ -368,10 +368,10 @@ fn what_is_held_against_hosts_is_listed_and_forgiven() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
     let at_ms = u64::try_from(now.as_millis()).expect("a time of this age");
     let detail = "lost host gpu-02: it is silent".to_owned();
-    let strike = Strike { host: "gpu-02".into(), with: None, cause: Cause::Lost, at_ms, detail };
+    let strike = Strike { host: "gpu-02".into(), with: None, cause: StrikeCause::Lost, at_ms, detail };
     let answered = vec!["gpu-01".to_owned(), "gpu-02".to_owned()];
-    let hosts = HostNews { answered, strikes: vec![strike.clone(), strike] };
-    history.keep(&trial, &News { hosts, ..News::default() }).expect("kept");
+    let hosts = HostUpdate { answered, strikes: vec![strike.clone(), strike] };
+    history.record(&trial, &TrialUpdate { hosts, ..TrialUpdate::default() }).expect("kept");
     drop(history);
 
     let listed = house.dtrain(&["hosts"]);

@@ -12,9 +12,9 @@ mod files;
 mod measured;
 
 use dtrain_planner::analytic::Constants;
-use dtrain_planner::analytic::constants::covariance::CovariancePage;
-use dtrain_planner::analytic::fit::{Fit, Objective, Priors, fit, observed, page};
-use dtrain_planner::rows::{Priced, Row as Cells, Scores, price, rows, scores};
+use dtrain_planner::analytic::constants::covariance::CovarianceFile;
+use dtrain_planner::analytic::fit::{CalibrationResult, CalibrationLoss, ConstantPriors, covariance_file, fit, measured_runs};
+use dtrain_planner::benchmarks::{RowEstimate, TableRow, AccuracyScores, estimate_rows, read_table, scores};
 use measured::{Better, Row};
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -27,16 +27,16 @@ const ROUNDS: usize = 3;
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let rows = rows(ROWS.as_bytes()).expect("the table is whole");
-    let priors = Priors::read(PRIORS).expect("the priors are whole");
+    let rows = read_table(ROWS.as_bytes()).expect("the table is whole");
+    let priors = ConstantPriors::read(PRIORS).expect("the priors are whole");
     let shipped = Constants::shipped();
     let begun = Instant::now();
     let (constants, fitted, page) = fitted(&rows, &priors, shipped);
     let seconds = begun.elapsed().as_secs_f64();
     constants_table(&priors, shipped, &constants);
     println!("\n{} steps to {:.2}, {seconds:.1} s\n", fitted.iterations, fitted.cost);
-    let after = scores(&price(&rows, &[], &constants));
-    errors_table(&scores(&price(&rows, &[], shipped)), &after);
+    let after = scores(&estimate_rows(&rows, &[], &constants));
+    errors_table(&scores(&estimate_rows(&rows, &[], shipped)), &after);
     let has = |name: &str| arguments.iter().any(|argument| argument == name);
     let left_out = left_out(&rows, &priors, shipped, has("--rows"));
     left_out_table(&left_out);
@@ -47,36 +47,36 @@ fn main() {
 }
 
 /// The constants that `rows` ask for, with their covariance.
-fn fitted(rows: &[Cells], priors: &Priors, shipped: &Constants) -> (Constants, Fit, CovariancePage) {
+fn fitted(rows: &[TableRow], priors: &ConstantPriors, shipped: &Constants) -> (Constants, CalibrationResult, CovarianceFile) {
     let mut constants = shipped.clone();
     let mut start = vec![0.0; priors.0.len()];
     let mut rounds = 0;
     loop {
         let settled = constants.clone();
-        let observed = observed(rows, &settled);
-        let objective = Objective { observed: &observed, priors, constants: shipped };
+        let observed = measured_runs(rows, &settled);
+        let objective = CalibrationLoss { observed: &observed, priors, constants: shipped };
         // The objective has corners, as where the host falls behind: what is shipped is another start.
-        let starts = [start, priors.places(shipped)];
+        let starts = [start, priors.z_scores(shipped)];
         let found = starts.iter().map(|start| fit(&objective, start).expect("there is a minimum"));
         let found = found.min_by(|a, b| a.cost.total_cmp(&b.cost)).expect("there are two starts");
-        (constants, start) = (found.constants.clone(), found.places.clone());
+        (constants, start) = (found.constants.clone(), found.z_scores.clone());
         rounds += 1;
         if rounds == ROUNDS {
-            let page = page(&objective, &found.places).expect("it is the covariance of the minimum");
+            let page = covariance_file(&objective, &found.z_scores).expect("it is the covariance of the minimum");
             return (constants, found, page);
         }
     }
 }
 
 /// The scores of each source and its parts under constants that were fitted without it.
-fn left_out(rows: &[Cells], priors: &Priors, shipped: &Constants, has_rows: bool) -> Vec<Scores> {
+fn left_out(rows: &[TableRow], priors: &ConstantPriors, shipped: &Constants, has_rows: bool) -> Vec<AccuracyScores> {
     let sources: BTreeSet<&str> = rows.iter().map(|row| row.text("source")).collect();
     let mut all = Vec::new();
     for source in sources {
-        let (own, others): (Vec<Cells>, Vec<Cells>) =
+        let (own, others): (Vec<TableRow>, Vec<TableRow>) =
             rows.iter().cloned().partition(|row| row.text("source") == source);
         let (constants, _, _) = fitted(&others, priors, shipped);
-        let priced = price(&own, &[], &constants);
+        let priced = estimate_rows(&own, &[], &constants);
         if has_rows {
             rows_table(&priced);
         }
@@ -86,7 +86,7 @@ fn left_out(rows: &[Cells], priors: &Priors, shipped: &Constants, has_rows: bool
 }
 
 /// The error of each row, beside half the width of its interval.
-fn rows_table(priced: &[Priced]) {
+fn rows_table(priced: &[RowEstimate]) {
     for row in priced {
         let half = row.step_seconds_high.zip(row.step_seconds).map(|(high, step)| high / step - 1.0);
         println!(
@@ -100,7 +100,7 @@ fn rows_table(priced: &[Priced]) {
     }
 }
 
-fn constants_table(priors: &Priors, before: &Constants, after: &Constants) {
+fn constants_table(priors: &ConstantPriors, before: &Constants, after: &Constants) {
     println!(
         "{:32} {:>10} {:>7} {:>10} {:>10} {:>7}",
         "constant", "prior", "spread", "shipped", "fitted", "away"
@@ -112,12 +112,12 @@ fn constants_table(priors: &Priors, before: &Constants, after: &Constants) {
             prior.constant.name,
             prior.mean,
             prior.spread,
-            prior.place(new)
+            prior.z_score(new)
         );
     }
 }
 
-fn errors_table(before: &[Scores], after: &[Scores]) {
+fn errors_table(before: &[AccuracyScores], after: &[AccuracyScores]) {
     println!(
         "{:42} {:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
         "source", "rows", "shipped", "fitted", "bias", "inside", "ordered", "memory"
@@ -137,7 +137,7 @@ fn errors_table(before: &[Scores], after: &[Scores]) {
     }
 }
 
-fn left_out_table(scores: &[Scores]) {
+fn left_out_table(scores: &[AccuracyScores]) {
     println!("\nfitted without the source");
     println!(
         "{:42} {:>5} {:>8} {:>8} {:>8} {:>8} {:>8} {:>8}",
@@ -163,7 +163,7 @@ fn percent(value: Option<f64>) -> String {
 }
 
 /// Rows of `docs/measured.md`.
-fn report(after: &[Scores], left_out: &[Scores]) {
+fn report(after: &[AccuracyScores], left_out: &[AccuracyScores]) {
     for (scores, how) in
         [(after, "constants fitted to all sources"), (left_out, "constants fitted without the source")]
     {

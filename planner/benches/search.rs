@@ -12,11 +12,11 @@
 mod measured;
 
 use dtrain_planner::analytic::hardware::gpu;
-use dtrain_planner::analytic::search::{Cluster, Found, Question, search, search_all};
-use dtrain_planner::analytic::{Constants, Kernel, Products, Software, Style, Transformer};
+use dtrain_planner::analytic::search::{HomogeneousCluster, LayoutSearchResult, SearchProblem, search, search_all};
+use dtrain_planner::analytic::{Constants, AttentionKernel, MatmulPrecision, Software, SoftwareStyle, Transformer};
 use dtrain_planner::engine::MEGATRON;
-use dtrain_planner::outlook::{NEXT, Outlook, OutlookRequest, layout, outlook};
-use dtrain_recipes::{CheckContext, Document, Layer, LayoutPins, Recipe, Source, check};
+use dtrain_planner::what_if::{NEXT, DatasheetPlan, DatasheetPlanRequest, describe_layout, plan_from_datasheets};
+use dtrain_recipes::{CheckContext, Document, ConfigLayer, LayoutPins, Recipe, Source, check};
 use measured::{Better, Row};
 use std::path::Path;
 use std::time::Instant;
@@ -35,10 +35,10 @@ fn main() {
         answer(name, &recipe(text), devices);
     }
     for devices in [1024, 16_384] {
-        let question = llama_405b(devices);
-        println!("Llama 3.1 405B on {devices} H100s, global batch {}", question.batch);
-        line(devices, "with a bound", &question, search);
-        let rates = line(devices, "without a bound", &question, search_all);
+        let problem = llama_405b(devices);
+        println!("Llama 3.1 405B on {devices} H100s, global batch {}", problem.batch);
+        line(devices, "with a bound", &problem, search);
+        let rates = line(devices, "without a bound", &problem, search_all);
         Row {
             section: "Search",
             what: format!("layouts of Llama 3.1 405B on {devices} H100s priced a second, on one thread"),
@@ -57,17 +57,17 @@ fn main() {
 /// Plans five times, and prints how long that takes.
 fn answer(name: &str, recipe: &Recipe, devices: u32) {
     let part = gpu("H100-SXM-80GB").expect("it is in the table");
-    let cluster = Cluster::of(part, devices / 8, 8);
-    let request = OutlookRequest { recipe, cluster, engine: &MEGATRON, next: NEXT };
-    let ask = || -> (f64, Outlook) {
+    let cluster = HomogeneousCluster::of(part, devices / 8, 8);
+    let request = DatasheetPlanRequest { recipe, cluster, engine: &MEGATRON, next: NEXT };
+    let ask = || -> (f64, DatasheetPlan) {
         let begun = Instant::now();
-        let found = outlook(&request).expect("a layout fits");
+        let found = plan_from_datasheets(&request).expect("a layout fits");
         (begun.elapsed().as_secs_f64(), found)
     };
-    let (times, found): (Vec<f64>, Vec<Outlook>) = (0..5).map(|_| ask()).unzip();
+    let (times, found): (Vec<f64>, Vec<DatasheetPlan>) = (0..5).map(|_| ask()).unzip();
     let (fastest, found) = (times.iter().copied().fold(f64::INFINITY, f64::min), &found[0]);
     println!("{name} on {devices} H100s, the whole answer: {fastest:.2} s, {} layouts", found.layouts);
-    println!("  {:.2} s: {}", found.choice.step_seconds, layout(&found.choice.config));
+    println!("  {:.2} s: {}", found.choice.step_seconds, describe_layout(&found.choice.config));
     Row {
         section: "Search",
         what: format!("whole answer of `dtrain plan --on` for {name} on {devices} H100s"),
@@ -81,22 +81,22 @@ fn answer(name: &str, recipe: &Recipe, devices: u32) {
 }
 
 fn recipe(text: &str) -> Recipe {
-    let document = Document::parse(&Source::file(Path::new("recipe.toml"), Layer::Recipe, text));
+    let document = Document::parse(&Source::file(Path::new("recipe.toml"), ConfigLayer::Recipe, text));
     let checked = check(&document.expect("it is TOML"), &CheckContext::of_file(Path::new("recipe.toml")));
     checked.expect("it is a recipe").recipe
 }
 
 /// Searches five times, and prints how long that takes; layouts a second of every time.
-fn line(devices: u32, name: &str, question: &Question, search: fn(&Question, usize) -> Found) -> Vec<f64> {
+fn line(devices: u32, name: &str, problem: &SearchProblem, search: fn(&SearchProblem, usize) -> LayoutSearchResult) -> Vec<f64> {
     let mut times: Vec<f64> = (0..5)
         .map(|_| {
             let begun = Instant::now();
-            std::hint::black_box(search(question, 20));
+            std::hint::black_box(search(problem, 20));
             begun.elapsed().as_secs_f64()
         })
         .collect();
     times.sort_by(f64::total_cmp);
-    let (median, found) = (times[2], search(question, 20));
+    let (median, found) = (times[2], search(problem, 20));
     let rate = found.layouts as f64 / median;
     println!(
         "  {name:14} {:8.1} ms  {:>8} layouts ({} by the bound)  {:5.0} ns each  {:.2e} a second  {:.0} times Calculon",
@@ -128,9 +128,9 @@ fn line(devices: u32, name: &str, question: &Question, search: fn(&Question, usi
     times.into_iter().map(|seconds| found.layouts as f64 / seconds).collect()
 }
 
-fn llama_405b(devices: u32) -> Question {
+fn llama_405b(devices: u32) -> SearchProblem {
     let part = gpu("H100-SXM-80GB").expect("it is in the table");
-    Question {
+    SearchProblem {
         model: Transformer {
             layers: 126.0,
             hidden: 16_384.0,
@@ -147,11 +147,11 @@ fn llama_405b(devices: u32) -> Question {
             sequence: 8192.0,
             mtp_layers: 0.0,
         },
-        cluster: Cluster::of(part, devices / 8, 8),
-        engine: Software::of(Style::Modern, Constants::shipped()),
+        cluster: HomogeneousCluster::of(part, devices / 8, 8),
+        engine: Software::of(SoftwareStyle::Modern, Constants::shipped()),
         runs_on: None,
-        kernel: Kernel::Fused,
-        products: Products::Bits16,
+        kernel: AttentionKernel::Fused,
+        products: MatmulPrecision::Bits16,
         batch: 2048,
         pins: LayoutPins::default(),
         constants: Constants::shipped(),

@@ -10,44 +10,44 @@
 //!
 //! There are two ways to a price. dtrain's own worker is priced from measured rates (`rates`, `price`), over the worker's own list of
 //! actions and table of traffic. Engines on GPUs that are not here, dtrain's own among them, are priced from data sheets and fitted
-//! formulas (`analytic`), and `outlook` asks for that. The two share the table of parts and the model of failures, nothing else; measured rates win.
+//! formulas (`analytic`), and `what_if` asks for that. The two share the table of parts and the model of failures, nothing else; measured rates win.
 
 pub mod analytic;
 pub mod choice;
 pub mod engine;
 pub mod layout;
-pub mod outlook;
+pub mod what_if;
 pub mod planning;
 pub mod price;
 pub mod rates;
-pub mod rows;
+pub mod benchmarks;
 pub mod step;
 pub mod training;
 pub mod tune;
 
 #[cfg(test)]
-mod sample;
+mod fixtures;
 
-pub use choice::compare::Alternative;
+pub use choice::alternatives::Alternative;
 pub use choice::explain::explain;
-pub use layout::batch::BatchSplit;
-pub use layout::candidate::{Candidate, Rejected, Rejection};
+pub use layout::batch_split::BatchSplit;
+pub use layout::candidate::{Candidate, RejectedGroup, Rejection};
 pub use planning::error::PlanError;
 pub use planning::plan;
 pub use planning::plan::{
-    Epochs, Plan, PlanRequest, Ranked, RatesStamp, ReadError, model_digest, rates_digest, rates_key,
+    Epochs, Plan, PlanRequest, RankedCandidate, RatesStamp, PlanReadError, model_digest, rates_digest, rates_key,
     training_digest,
 };
 pub use planning::precheck::precheck;
-pub use price::estimate::{Breakdown, Causes, Estimate};
-pub use price::memory::Memory;
-pub use rates::calibrate::{Factors, Observation};
+pub use price::estimate::{TimeBreakdown, Causes, Estimate};
+pub use price::memory::MemoryBreakdown;
+pub use rates::calibrate::{Factors, StepObservation};
 pub use rates::probing::{micro_batches_to_measure, precision_to_measure};
-pub use rates::stale::Staleness;
-pub use step::lower::{Launch, lower};
-pub use step::picture::{Picture, picture};
-pub use training::continued::{RateChange, rate_change};
-pub use training::correction::Correction;
+pub use rates::drift::PlanDrift;
+pub use step::lower::{AttemptSpec, lower};
+pub use step::timeline::{StepProfile, step_profile};
+pub use training::learning_rate_change::{LearningRateChange, learning_rate_change};
+pub use training::learning_rate_correction::Correction;
 pub use training::learning_rate::Decision;
-pub use training::pace::Pace;
-pub use training::when::day;
+pub use training::training_schedule::TrainingSchedule;
+pub use training::calendar::format_day;

@@ -14,7 +14,7 @@ pub struct Pass {
 /// A pipeline neighbour. The stages form a ring: with several chunks a rank, the last stage hands on to the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Toward {
+pub enum Neighbor {
     /// The stage before: it gets gradients and gives activations.
     Previous,
     /// The stage after: it gets activations and gives gradients.
@@ -38,7 +38,7 @@ pub enum Action {
     /// sent, and the one that reads what is received.
     Exchange {
         /// The neighbour.
-        with: Toward,
+        with: Neighbor,
         /// The pass whose activation (to the next) or input gradient (to the previous) is sent.
         send: Option<Pass>,
         /// The pass that reads the activation (from the previous) or the gradient (from the next).

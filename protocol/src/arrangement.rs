@@ -1,6 +1,6 @@
 //! How the work of a step is arranged among ranks: everything that is decided but the batch and the learning rate.
 
-use crate::split::{holders, is_cut};
+use crate::sharding::{ranks_holding, is_sharded};
 use crate::{Axis, Channel, DeviceKind, Layout, Rank};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Synchronisation, ZeroStage};
 use serde::{Deserialize, Serialize};
@@ -31,8 +31,8 @@ pub struct Arrangement {
     #[serde(default = "one")]
     pub chunks: u32,
     /// What the ends of the model count as when blocks are divided into stages.
-    #[serde(default, skip_serializing_if = "Ends::are_free")]
-    pub ends: Ends,
+    #[serde(default, skip_serializing_if = "EmbeddingHeadCost::are_free")]
+    pub ends: EmbeddingHeadCost,
     /// How ranks that share sequences exchange keys and values.
     #[serde(default, skip_serializing_if = "ContextExchange::is_ring")]
     pub context_exchange: ContextExchange,
@@ -55,14 +55,14 @@ pub struct Arrangement {
 /// What the ends of a model count as when its blocks are divided into stages: so many blocks each. The first and the last
 /// run of blocks are shorter by as many.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub struct Ends {
+pub struct EmbeddingHeadCost {
     /// The embedding.
     pub embedding: u32,
     /// The head with its loss.
     pub head: u32,
 }
 
-impl Ends {
+impl EmbeddingHeadCost {
     /// Both count as nothing: blocks are divided as evenly as can be.
     pub const FREE: Self = Self { embedding: 0, head: 0 };
 
@@ -121,7 +121,7 @@ impl Arrangement {
         recompute_every: 1,
         schedule: PipelineSchedule::OneForwardOneBackward,
         chunks: 1,
-        ends: Ends::FREE,
+        ends: EmbeddingHeadCost::FREE,
         context_exchange: ContextExchange::Ring,
         expert_fold: 1,
         order: RankOrder::PipelineOutermost,
@@ -131,7 +131,7 @@ impl Arrangement {
     };
 
     /// The layout in words, and what is approximate in it: `data 2 (approximate: bf16 on the wire)`.
-    pub fn words(&self) -> String {
+    pub fn describe(&self) -> String {
         let Self { layout, sync, .. } = self;
         if sync.is_exact() { layout.to_string() } else { format!("{layout} (approximate: {sync})") }
     }
@@ -143,7 +143,7 @@ impl Arrangement {
 
     /// The group over which the gradient of the parameter called `name` is summed.
     pub fn replication(name: &str) -> Channel {
-        if is_cut(name, Axis::Expert) { Channel::ExpertReplicas } else { Channel::Replicas }
+        if is_sharded(name, Axis::Expert) { Channel::ExpertReplicas } else { Channel::Replicas }
     }
 
     /// The ranks among which the state of parameters of one [`Arrangement::replication`] is sharded, `rank` among
@@ -176,7 +176,7 @@ impl Arrangement {
 
     /// The ranks that own the same part of the parameter called `name` as `rank` does, itself included, ascending.
     pub fn owners(&self, rank: Rank, name: &str) -> Vec<Rank> {
-        self.of_one_shard(rank, Self::replication(name), holders(name, &self.layout, rank))
+        self.of_one_shard(rank, Self::replication(name), ranks_holding(name, &self.layout, rank))
     }
 
     /// Those of `ranks` that have the place of `rank` in their own shard groups.

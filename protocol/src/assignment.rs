@@ -27,7 +27,7 @@ pub struct Assignment {
     /// Folder that relative data paths start from.
     pub data_root: PathBuf,
     /// How the weights are moved.
-    pub training: Training,
+    pub training: Hyperparameters,
     /// When the attempt is over.
     pub until: RunUntil,
     /// What this rank does in each optimizer step.
@@ -35,7 +35,7 @@ pub struct Assignment {
     /// Where this rank runs.
     pub placement: Placement,
     /// How this rank reaches the others.
-    pub link: Link,
+    pub link: RankTransport,
     /// How long this rank waits for another one.
     pub waits: WaitLimits,
     /// Validate after every this many steps, and after the last.
@@ -52,7 +52,7 @@ pub struct Assignment {
 
 /// How the weights are moved, with every number decided.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Training {
+pub struct Hyperparameters {
     /// Samples of one optimizer step over all ranks.
     pub batch: u64,
     /// The samples of each step's batch that this rank reads, `micro_batch · micro_batches` of them.
@@ -97,12 +97,12 @@ pub struct RunUntil {
     #[serde(default)]
     pub save_seconds: f64,
     /// What completes the training.
-    pub target: Option<Target>,
+    pub target: Option<MetricTarget>,
 }
 
 /// A value of a metric that is to be reached.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Target {
+pub struct MetricTarget {
     /// The metric.
     pub metric: Metric,
     /// Which way it is better.
@@ -111,7 +111,7 @@ pub struct Target {
     pub value: f64,
 }
 
-impl Target {
+impl MetricTarget {
     /// Whether a value of a metric reaches it.
     pub fn is_reached(&self, metric: &str, value: f64) -> bool {
         self.metric.name() == metric && self.goal.is_reached(value, self.value)
@@ -163,7 +163,7 @@ impl DeviceKind {
 /// How a rank reaches the others.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Link {
+pub enum RankTransport {
     /// There are no others.
     Alone,
     /// All ranks are processes of one host and share one mapping, inherited as an open file.
@@ -260,7 +260,7 @@ impl std::fmt::Debug for TlsIdentity {
     }
 }
 
-impl std::fmt::Debug for Link {
+impl std::fmt::Debug for RankTransport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Alone => f.write_str("Alone"),

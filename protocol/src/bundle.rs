@@ -3,9 +3,9 @@
 //! ```text
 //! "DTRNHIST" · u32 format · records, each [u8 kind][u32 length][u32 crc32c of the payload][payload], little-endian
 //! ```
-//! The first record is the [`Head`], as JSON. Then come texts (UTF-8, named by their hash), trials (JSON), each after the texts that
-//! it names and followed by the points of its series ([`crate::points`]), and studies (JSON). The last record is the blake3 hash of all bytes before it;
-//! nothing follows. The same trials always give the same bytes.
+//! The first record is the [`ArchiveHeader`], as JSON. Then come texts (UTF-8, named by their hash), trials (JSON), each after the
+//! texts that it names and followed by the points of its series ([`crate::series_codec`]), and studies (JSON). The last record is the blake3
+//! hash of all bytes before it; nothing follows. The same trials always give the same bytes.
 
 mod check;
 mod read;
@@ -13,7 +13,7 @@ mod read;
 pub use read::Reader;
 
 use crate::TrialId;
-use crate::points::{self, Sample};
+use crate::series_codec::{self, MetricSample};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -42,7 +42,7 @@ const STUDY: u8 = 5;
 
 /// What a bundle says of itself.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Head {
+pub struct ArchiveHeader {
     /// The history it was made from: an id that is drawn once.
     pub machine: String,
     /// The host of that history.
@@ -55,7 +55,7 @@ pub struct Head {
 
 /// A trial as it was trained, wherever that was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
+pub struct TrialRecord {
     /// Its id: 26 letters and digits.
     pub id: TrialId,
     /// What it is called where it was trained.
@@ -138,7 +138,7 @@ pub struct StudyName {
 
 /// A study and what it tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Study {
+pub struct StudyRecord {
     /// Its name.
     pub name: StudyName,
     /// What is searched and how, as JSON text.
@@ -146,14 +146,14 @@ pub struct Study {
     /// Milliseconds since the Unix epoch.
     pub created_ms: u64,
     /// What was tried, by number.
-    pub tried: Vec<Tried>,
+    pub tried: Vec<StudyTrialRecord>,
     /// What happened, by number: when, in milliseconds since the Unix epoch, and as JSON text.
     pub events: Vec<(u64, u64, String)>,
 }
 
 /// What a study tried.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Tried {
+pub struct StudyTrialRecord {
     /// Its number.
     pub number: u64,
     /// As JSON text.
@@ -170,11 +170,11 @@ pub enum Record {
     /// A text that trials name by its [`hash`].
     Text(String),
     /// A trial; its points follow.
-    Trial(Box<Trial>),
+    Trial(Box<TrialRecord>),
     /// Points of a series of the trial before: at most [`POINTS`].
-    Points(Vec<Sample>),
+    Points(Vec<MetricSample>),
     /// A study.
-    Study(Study),
+    Study(StudyRecord),
 }
 
 /// Why a bundle cannot be read.
@@ -222,7 +222,7 @@ pub struct Writer<W> {
 
 impl<W: Write> Writer<W> {
     /// Begins a bundle.
-    pub fn new(to: W, head: &Head) -> io::Result<Self> {
+    pub fn new(to: W, head: &ArchiveHeader) -> io::Result<Self> {
         let mut writer = Self { to, hash: blake3::Hasher::new() };
         writer.put(&MAGIC)?;
         writer.put(&FORMAT.to_le_bytes())?;
@@ -235,7 +235,7 @@ impl<W: Write> Writer<W> {
         match record {
             Record::Text(text) => self.record(TEXT, text.as_bytes()),
             Record::Trial(trial) => self.json(TRIAL, trial),
-            Record::Points(samples) => self.record(SERIES, &points::encode(samples)),
+            Record::Points(samples) => self.record(SERIES, &series_codec::encode(samples)),
             Record::Study(study) => self.json(STUDY, study),
         }
     }

@@ -12,15 +12,15 @@ pub struct DeviceRequest {
     /// The device.
     pub placement: Placement,
     /// What is done, whatever the order here.
-    pub parts: Vec<Part>,
-    /// What [`Part::Steps`] trains.
+    pub parts: Vec<DeviceTest>,
+    /// What [`DeviceTest::Steps`] trains.
     pub steps: StepsRequest,
 }
 
 /// A part of the examination.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Part {
+pub enum DeviceTest {
     /// Small trainings on the device and on the host.
     Parity,
     /// The speed of a training as large as the device is worth.
@@ -39,7 +39,7 @@ pub enum Part {
     Nccl,
 }
 
-impl Part {
+impl DeviceTest {
     /// What is done where nobody says what.
     pub const USUAL: [Self; 6] =
         [Self::Parity, Self::Training, Self::Products, Self::Attention, Self::Copies, Self::Links];
@@ -76,7 +76,7 @@ pub enum StepsModel {
 /// An answer to a [`DeviceRequest`]; any number of `Doing` and `Found`, then `Done` or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum DeviceNews {
+pub enum DeviceResponse {
     /// What is done now, in words.
     Doing(String),
     /// Everything that was found so far.
@@ -110,11 +110,11 @@ pub struct DeviceFindings {
     pub cubecl: String,
     /// How kernels of matrix products were chosen; `None` where that is off, and on the host.
     #[serde(default)]
-    pub tuning: Option<Tuning>,
+    pub tuning: Option<KernelTuning>,
     /// The arithmetics of matrix products that it can do.
     pub precisions: Vec<Precision>,
     /// The parts that were asked for.
-    pub parts: Vec<Part>,
+    pub parts: Vec<DeviceTest>,
     /// Comparisons with the host.
     pub parity: Vec<Parity>,
     /// Training of one decoder.
@@ -132,7 +132,7 @@ pub struct DeviceFindings {
     /// Calls of NCCL with one rank.
     pub nccl: Vec<NcclCall>,
     /// What could not be measured.
-    pub faults: Vec<Fault>,
+    pub faults: Vec<MeasurementError>,
 }
 
 impl DeviceFindings {
@@ -146,13 +146,13 @@ impl DeviceFindings {
 
     /// Whether something was compared with the host, or nobody asked for that.
     pub fn is_compared(&self) -> bool {
-        !self.parity.is_empty() || !self.parts.contains(&Part::Parity)
+        !self.parity.is_empty() || !self.parts.contains(&DeviceTest::Parity)
     }
 }
 
 /// How kernels of matrix products were chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Tuning {
+pub struct KernelTuning {
     /// Seconds that it may take.
     pub limit_seconds: f64,
     /// Seconds that it took.
@@ -295,14 +295,14 @@ pub struct StepSeries {
     /// Arithmetic of matrix products.
     pub precision: Precision,
     /// Each step.
-    pub series: Vec<StepTaken>,
+    pub series: Vec<MeasuredStep>,
     /// Tokens a second: the median of the second half of the steps.
     pub tokens_per_second: f64,
 }
 
 /// One step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct StepTaken {
+pub struct MeasuredStep {
     /// The loss before it.
     pub loss: f64,
     /// Seconds until the device had nothing left to do.
@@ -330,7 +330,7 @@ pub struct NcclCall {
 
 /// What could not be measured.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Fault {
+pub struct MeasurementError {
     /// What it was.
     pub part: String,
     /// Why.

@@ -45,7 +45,7 @@ pub enum Event {
         /// Steps completed.
         step: StepId,
         /// Mean cross-entropy in nats.
-        #[serde(with = "crate::number")]
+        #[serde(with = "crate::non_finite")]
         loss: f64,
         /// Share of samples (tokens, for a decoder) whose most likely class was right; `None` where a program does not tell it.
         accuracy: Option<f64>,
@@ -109,7 +109,7 @@ pub struct NamedFigure {
     /// Its name.
     pub name: String,
     /// Its value.
-    #[serde(with = "crate::number")]
+    #[serde(with = "crate::non_finite")]
     pub value: f64,
 }
 
@@ -119,13 +119,13 @@ pub struct StepFigures {
     /// Steps completed, this one included.
     pub step: StepId,
     /// Mean loss over the global batch, in nats.
-    #[serde(with = "crate::number")]
+    #[serde(with = "crate::non_finite")]
     pub loss: f64,
     /// Global gradient norm before clipping; none when gradients overflowed under a loss scale and nothing moved.
     #[serde(default)]
     pub gradient_norm: Option<f64>,
     /// Learning rate that was applied.
-    #[serde(with = "crate::number")]
+    #[serde(with = "crate::non_finite")]
     pub learning_rate: f64,
     /// Share of the training within the time limit that had passed when the step began, 0 to 1; validations do not count. None
     /// where time does not end the training.
@@ -142,7 +142,7 @@ pub struct StepFigures {
     pub memory_bytes: u64,
     /// What of it is held from step to step; the rest is activations, buffers and the process itself.
     #[serde(default)]
-    pub held: HeldBytes,
+    pub held: ResidentBytes,
     /// Bytes this rank sent to others in this step.
     #[serde(default)]
     pub sent_bytes: u64,
@@ -167,7 +167,7 @@ pub struct GradientNoise {
 
 /// Bytes of what one rank holds from step to step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct HeldBytes {
+pub struct ResidentBytes {
     /// Weights.
     pub weights: u64,
     /// Gradients.
@@ -233,7 +233,7 @@ pub enum StopReason {
 /// An event with who said it, in the order it was said. The key `(attempt, rank, sequence)` is unique, so
 /// that a repeated delivery changes nothing.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Stamped {
+pub struct StampedEvent {
     /// The attempt.
     pub attempt: AttemptId,
     /// The rank.

@@ -88,7 +88,7 @@ pub fn read_within<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Re
             _ => return Err(FrameError::Torn),
         }
         let [a, b, c, d, crc @ ..] = header;
-        let (begin, (length, has_more)) = (payload.len(), piece([a, b, c, d], payload.len(), most)?);
+        let (begin, (length, has_more)) = (payload.len(), length_prefix([a, b, c, d], payload.len(), most)?);
         // Room grows with what comes, not with what is announced.
         payload.reserve(length.min(FIRST_ROOM));
         from.take(length as u64).read_to_end(&mut payload)?;
@@ -114,7 +114,7 @@ pub fn is_whole_within(bytes: &[u8], most: usize) -> Result<bool, FrameError> {
     let (mut rest, mut before) = (bytes, 0);
     loop {
         let Some([a, b, c, d, ..]) = rest.get(..HEADER) else { return Ok(false) };
-        let (length, has_more) = piece([*a, *b, *c, *d], before, most)?;
+        let (length, has_more) = length_prefix([*a, *b, *c, *d], before, most)?;
         let Some(after) = rest.get(HEADER + length..) else { return Ok(false) };
         if !has_more {
             return Ok(true);
@@ -124,7 +124,7 @@ pub fn is_whole_within(bytes: &[u8], most: usize) -> Result<bool, FrameError> {
 }
 
 /// Length of a piece in bytes, and whether another one follows; `before` bytes of its message came before it.
-fn piece(length: [u8; 4], before: usize, most: usize) -> Result<(usize, bool), FrameError> {
+fn length_prefix(length: [u8; 4], before: usize, most: usize) -> Result<(usize, bool), FrameError> {
     let word = u32::from_le_bytes(length);
     let (length, has_more) = ((word & !MORE) as usize, word & MORE != 0);
     // Only the last piece is shorter than it may be, so that a message is read in few of them.

@@ -25,7 +25,7 @@ pub struct StepId(pub u64);
 
 impl TrialId {
     /// What stands in the place of a trial where speeds are measured.
-    pub fn of_probes() -> Self {
+    pub fn for_probes() -> Self {
         Self("probe".into())
     }
 }

@@ -3,7 +3,7 @@
 //! Only words and arithmetic on them, and with the feature `tls` who believes whom. Nothing here reads a clock, a file or a
 //! socket.
 
-pub mod ability;
+pub mod supported;
 pub mod action;
 pub mod arrangement;
 pub mod assignment;
@@ -13,45 +13,45 @@ pub mod device_check;
 pub mod event;
 pub mod failure;
 pub mod frame;
-pub mod group;
+pub mod unix_group;
 pub mod ids;
-pub mod inputs;
+pub mod input_manifest;
 pub mod layout;
-pub mod link;
-pub mod mapping;
-pub mod number;
-pub mod order;
-pub mod points;
+pub mod shared_memory_size;
+pub mod shared_memory_layout;
+pub mod non_finite;
+pub mod shuffle;
+pub mod series_codec;
 pub mod predict;
-pub mod rate;
+pub mod learning_rate;
 pub mod rates;
 pub mod sample;
-pub mod split;
+pub mod sharding;
 #[cfg(feature = "tls")]
-pub mod strangers;
+pub mod pending_peers;
 #[cfg(feature = "tls")]
 pub mod tls;
-pub mod wire;
+pub mod communication_volume;
 
-pub use ability::{Untrainable, cannot_run, cannot_train};
-pub use action::{Action, Pass, Toward};
-pub use arrangement::{Arrangement, ContextExchange, Ends, RankOrder};
+pub use supported::{Untrainable, cannot_run, cannot_train};
+pub use action::{Action, Pass, Neighbor};
+pub use arrangement::{Arrangement, ContextExchange, EmbeddingHeadCost, RankOrder};
 pub use assignment::{
-    Assignment, DeviceKind, Link, Placement, ResumePoint, RunUntil, Target, TlsIdentity, Training, WaitLimits,
+    Assignment, DeviceKind, RankTransport, Placement, ResumePoint, RunUntil, MetricTarget, TlsIdentity, Hyperparameters, WaitLimits,
 };
-pub use checkpoint::{FileEntry, Manifest, OwnState, Piece, SavedFile, Slice, Tensor, TensorKind};
-pub use device_check::{DeviceFindings, DeviceNews, DeviceRequest};
+pub use checkpoint::{FileEntry, Manifest, ReplicaState, StoredSlice, SavedFile, Slice, Tensor, TensorKind};
+pub use device_check::{DeviceFindings, DeviceResponse, DeviceRequest};
 pub use event::{
-    Event, GradientNoise, HeldBytes, NamedFigure, Order, PhaseTimes, Stamped, StepFigures, StopReason,
+    Event, GradientNoise, ResidentBytes, NamedFigure, Order, PhaseTimes, StampedEvent, StepFigures, StopReason,
 };
 pub use failure::Failure;
 pub use ids::{AttemptId, Rank, StepId, TrialId};
-pub use inputs::{Column, Encoding, InputFile, Inputs, Preprocessing};
+pub use input_manifest::{Column, Encoding, InputFile, InputManifest, Preprocessing};
 pub use layout::{Axis, Channel, Coord, Layout};
 pub use predict::{
-    ClassScore, Classification, EvaluateRequest, Evaluated, Evaluation, PredictRequest, Predicted,
-    Prediction, Trained,
+    ClassScore, Classification, EvaluateRequest, EvaluateResponse, Evaluation, PredictRequest, PredictResponse,
+    Prediction, TrainedModel,
 };
-pub use rates::{Gpu, HostFacts, Links, ProbeRequest, ProfilePoint, RankRates, Rates, WholeStep};
-pub use sample::{SampleRequest, Sampled, Written};
-pub use split::{Region, Run};
+pub use rates::{Gpu, HostFacts, HostNetwork, ProbeRequest, ProfilePoint, RankRates, Rates, WholeStep};
+pub use sample::{SampleRequest, SampleResponse, GenerationStats};
+pub use sharding::{Region, ContiguousRun};

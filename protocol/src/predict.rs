@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// A trained model, and how to read what it is applied to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trained {
+pub struct TrainedModel {
     /// The model.
     pub model: Model,
     /// The data it was trained on.
@@ -23,7 +23,7 @@ pub struct Trained {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PredictRequest {
     /// The model; an mlp or a cnn.
-    pub trained: Trained,
+    pub trained: TrainedModel,
     /// Files or glob patterns, from the working directory: tables, images, or IDX files of images.
     pub inputs: Vec<String>,
     /// How many of the most probable classes are given; at least 1.
@@ -33,7 +33,7 @@ pub struct PredictRequest {
 /// An answer to a [`PredictRequest`]; any number of `Rows`, then `Done`, `Refused` or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Predicted {
+pub enum PredictResponse {
     /// The classes of the next samples, in the order of the inputs.
     Rows(Vec<Prediction>),
     /// All samples are classified.
@@ -70,7 +70,7 @@ pub struct ClassScore {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluateRequest {
     /// The model, of any kind but a foreign command.
-    pub trained: Trained,
+    pub trained: TrainedModel,
     /// Files or glob patterns, from the working directory, in the format of the data; empty: the validation data of the
     /// recipe.
     pub files: Vec<String>,
@@ -82,7 +82,7 @@ pub struct EvaluateRequest {
 /// or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Evaluated {
+pub enum EvaluateResponse {
     /// How far it is.
     Progress {
         /// Samples measured.

@@ -1,7 +1,7 @@
 //! Measured speeds of a host, with when and how they were measured.
 
 use crate::{DeviceKind, Layout, Rank};
-use dtrain_recipes::{Network, Precision};
+use dtrain_recipes::{Subnet, Precision};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
@@ -36,16 +36,16 @@ pub struct HostFacts {
     pub gpus: Vec<Gpu>,
     /// What several hosts communicate over; `None` for one host, and in facts of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub links: Option<Links>,
+    pub links: Option<HostNetwork>,
 }
 
 /// Which hosts communicate with each other, and over what: speeds of other links say nothing of these.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Links {
+pub struct HostNetwork {
     /// Names of the hosts, sorted.
     pub hosts: Vec<String>,
     /// The network that the recipe names; `None` for the one over which each host was reached.
-    pub network: Option<Network>,
+    pub network: Option<Subnet>,
 }
 
 fn one() -> NonZeroU32 {
@@ -175,7 +175,7 @@ pub struct ProbeRequest {
     /// This rank.
     pub rank: crate::Rank,
     /// How to reach the others.
-    pub link: crate::Link,
+    pub link: crate::RankTransport,
     /// Micro-batches to measure, ascending.
     pub micro_batches: Vec<u32>,
     /// Precision of the products.

@@ -38,11 +38,11 @@ pub struct SampleRequest {
 /// An answer to a [`SampleRequest`]; any number of `Text`, then `Done`, `Refused` or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Sampled {
+pub enum SampleResponse {
     /// More of the continuation, the prompt not included.
     Text(String),
     /// The continuation is written.
-    Done(Written),
+    Done(GenerationStats),
     /// The prompt or the tokenizer is not what the model reads, and why.
     Refused(String),
     /// The request cannot be met, and why.
@@ -51,7 +51,7 @@ pub enum Sampled {
 
 /// What a continuation took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Written {
+pub struct GenerationStats {
     /// Tokens that were generated.
     pub tokens: u32,
     /// Seconds from the prompt to the last token, without those that reading the checkpoint took.

@@ -55,14 +55,14 @@ impl Tls {
         ClientConnection::new(Arc::clone(&self.client), server_name(peer)?)
     }
 
-    /// The accepting end; who the other is must still be asked with [`prove`].
+    /// The accepting end; who the other is must still be asked with [`verify_client_name`].
     pub fn server(&self) -> Result<ServerConnection, rustls::Error> {
         ServerConnection::new(Arc::clone(&self.server))
     }
 }
 
 /// Fails unless the other end's certificate has the name `claimed`.
-pub fn prove(connection: &ServerConnection, claimed: &str) -> Result<(), rustls::Error> {
+pub fn verify_client_name(connection: &ServerConnection, claimed: &str) -> Result<(), rustls::Error> {
     let certificate = connection.peer_certificates().and_then(<[_]>::first);
     let certificate = certificate.ok_or(rustls::Error::NoCertificatesPresented)?;
     verify_server_name(&ParsedCertificate::try_from(certificate)?, &server_name(claimed)?)

@@ -86,7 +86,7 @@ fn assignment() -> Assignment {
         chunks: std::iter::once(0..1).collect(),
         data: None,
         data_root: "/data".into(),
-        training: Training {
+        training: Hyperparameters {
             batch: 8,
             share: 0..8,
             micro_batch: 4,
@@ -109,7 +109,7 @@ fn assignment() -> Assignment {
         until: RunUntil { steps: Some(StepId(9)), seconds: None, target: None, ..RunUntil::default() },
         step: vec![Action::Forward(Pass { micro: 0, chunk: 0 }), Action::UpdateWeights],
         placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
-        link: Link::Tls {
+        link: RankTransport::Tls {
             bind: "10.0.0.1".into(),
             identity: TlsIdentity { authority: "a".into(), certificate: "b".into(), key: "c".into() },
         },
@@ -125,7 +125,7 @@ fn assignment() -> Assignment {
 /// Two files of one tensor in four pieces.
 fn manifest() -> Manifest {
     let file = |rank| format!("rank-0000{rank}.safetensors");
-    let piece = |rank, rows: std::ops::Range<u64>, begin, end| Piece {
+    let piece = |rank, rows: std::ops::Range<u64>, begin, end| StoredSlice {
         file: file(rank),
         key: format!("w.{rank}.{begin}"),
         sides: vec![rows, 0..3],
@@ -152,12 +152,12 @@ fn samples() -> Vec<Value> {
         tokens: 64,
         times: PhaseTimes::default(),
         memory_bytes: 1 << 30,
-        held: HeldBytes::default(),
+        held: ResidentBytes::default(),
         sent_bytes: 12,
     };
     let event =
         Event::Saved { step: StepId(4), folder: PathBuf::from("/c"), files: vec![saved], stall_seconds: 0.1 };
-    let stamped = |event| Stamped { attempt: AttemptId(3), rank: Rank(1), sequence: 9, at_ms: 1, event };
+    let stamped = |event| StampedEvent { attempt: AttemptId(3), rank: Rank(1), sequence: 9, at_ms: 1, event };
     let failed = Event::Failed(Failure::Command { code: None, signal: Some(9), last: vec!["oh".into()] });
     let value = |message: &dyn erased::Message| message.value();
     vec![
@@ -305,11 +305,11 @@ fn the_samples_are_right() {
     let text = |at: usize| samples[at].to_string().into_bytes();
     assert!(frame::read::<Assignment>(&mut decoders::framed(&text(0)).as_slice()).is_ok());
     let vouched = blake3::hash(&text(1)).to_hex();
-    assert_eq!(Manifest::committed(&text(1), vouched.as_bytes()), Ok(manifest()));
+    assert_eq!(Manifest::parse_committed(&text(1), vouched.as_bytes()), Ok(manifest()));
     assert!(frame::read::<Event>(&mut decoders::framed(&text(2)).as_slice()).is_ok());
-    assert!(frame::read::<Stamped>(&mut decoders::framed(&text(3)).as_slice()).is_ok());
+    assert!(frame::read::<StampedEvent>(&mut decoders::framed(&text(3)).as_slice()).is_ok());
     let file = headed(&text(6));
-    assert_eq!(checkpoint::head::decode(&text(6), file.len() as u64).map(|places| places.len()), Ok(1));
+    assert_eq!(checkpoint::header::decode(&text(6), file.len() as u64).map(|places| places.len()), Ok(1));
 }
 
 /// The largest messages that a training may need: each was once over a limit that made its sender panic.

@@ -1,18 +1,18 @@
 //! Where training happens.
 
-use crate::network::Network;
+use crate::subnet::Subnet;
 use crate::units::Seconds;
-use crate::words::words;
+use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 
 /// Where training happens. Absent from a recipe: this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
     /// How processes are placed.
-    pub launcher: Launcher,
+    pub launcher: LauncherKind,
     /// How hosts are reached; for the SSH launcher only.
-    #[serde(default, skip_serializing_if = "Transport::is_usual")]
-    pub transport: Transport,
+    #[serde(default, skip_serializing_if = "SshBackend::is_usual")]
+    pub transport: SshBackend,
     /// Total number of ranks, a multiple of the hosts; `None` lets the planner choose.
     pub ranks: Option<u32>,
     /// Which devices train, on every host.
@@ -33,7 +33,7 @@ pub struct Cluster {
     pub price: Option<f64>,
     /// Over which the hosts communicate with each other; `None` for the network over which each was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub network: Option<Network>,
+    pub network: Option<Subnet>,
     /// Trials of a study that run side by side, at least 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slots: u32,
@@ -64,9 +64,9 @@ fn is_one(slots: &u32) -> bool {
     *slots == 1
 }
 
-words! {
+keyword_enum! {
     /// How processes are placed.
-    pub enum Launcher {
+    pub enum LauncherKind {
         /// On this machine.
         Local = "local",
         /// Over SSH.
@@ -76,10 +76,10 @@ words! {
     }
 }
 
-words! {
+keyword_enum! {
     /// How hosts are reached over SSH.
     #[derive(Default)]
-    pub enum Transport {
+    pub enum SshBackend {
         /// By dtrain itself: one connection to each host.
         #[default]
         Ssh2 = "ssh2",
@@ -88,13 +88,13 @@ words! {
     }
 }
 
-impl Transport {
+impl SshBackend {
     fn is_usual(&self) -> bool {
         *self == Self::Ssh2
     }
 }
 
-words! {
+keyword_enum! {
     /// Which devices train.
     pub enum Devices {
         /// GPUs where there are any and the binary has a backend for them, otherwise the CPU.
@@ -142,8 +142,8 @@ pub struct Host {
 impl Default for Cluster {
     fn default() -> Self {
         Self {
-            launcher: Launcher::Local,
-            transport: Transport::Ssh2,
+            launcher: LauncherKind::Local,
+            transport: SshBackend::Ssh2,
             ranks: None,
             devices: Devices::Auto,
             hosts: Vec::new(),

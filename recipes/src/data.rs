@@ -1,6 +1,6 @@
 //! Where samples come from.
 
-use crate::words::words;
+use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 
 /// Training and validation data. Paths are relative to the folder of the recipe that named them; a name may also be a
@@ -12,7 +12,7 @@ pub struct Data {
     /// Files, glob patterns or URLs of the training data, in order.
     pub train: Vec<String>,
     /// Validation data.
-    pub valid: Valid,
+    pub valid: ValidationSource,
     /// Fraction of the training data that is used, in (0, 1].
     pub fraction: f64,
     /// The seed that mixes the rows of tables and IDX files before `valid` and `fraction` cut them; `None` for other
@@ -77,7 +77,7 @@ impl Columns {
     }
 }
 
-words! {
+keyword_enum! {
     /// What kind of files `data.format` names.
     pub enum DataKind {
         /// Documents of text, each a file.
@@ -163,7 +163,7 @@ impl Separator {
 /// Where validation samples come from.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Valid {
+pub enum ValidationSource {
     /// This fraction of the training data, in (0, 1), never trained on: the end of text and tokens, and any rows of tables
     /// and images.
     Fraction(f64),

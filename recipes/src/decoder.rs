@@ -1,7 +1,7 @@
 //! Causal transformers, described by their numbers, and their parameters.
 
 use crate::model::{Activation, Norm, Positions};
-use crate::words::words;
+use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 
 /// Base of rotary positions where a recipe names none (Su et al. 2021).
@@ -57,10 +57,10 @@ pub struct Decoder {
     pub qkv_bias: Option<bool>,
     /// Multi-head latent attention; `None`: multi-head or grouped-query attention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latent: Option<Latent>,
+    pub latent: Option<LatentAttention>,
     /// Sliding-window attention; `None`: every token attends to all before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window: Option<Window>,
+    pub window: Option<SlidingWindow>,
     /// Layers that each predict one further token (multi-token prediction).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub mtp_layers: u32,
@@ -81,7 +81,7 @@ pub struct Lora {
     pub layers: AdaptedLayers,
 }
 
-words! {
+keyword_enum! {
     /// Linear layers of a block that have adapters.
     pub enum AdaptedLayers {
         /// Those of attention and of the feed-forward layer.
@@ -118,7 +118,7 @@ fn is_zero(count: &u32) -> bool {
 /// Multi-head latent attention (DeepSeek-AI 2024, arXiv 2405.04434): queries, and keys with values, pass through narrow
 /// matrices. A head of queries and keys has `head_width` channels without positions and `rotary` with them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Latent {
+pub struct LatentAttention {
     /// Rank of the queries (`q_lora_rank`).
     pub query: u32,
     /// Rank of keys and values (`kv_lora_rank`).
@@ -131,7 +131,7 @@ pub struct Latent {
 
 /// Sliding-window attention.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Window {
+pub struct SlidingWindow {
     /// Tokens that a token attends to, itself included.
     pub tokens: u32,
     /// Of this many layers the last attends to all tokens before it; `None`: no layer does.

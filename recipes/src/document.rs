@@ -3,7 +3,7 @@
 //! Knows nothing of the keys of a recipe; see [`crate::check()`] for those.
 
 use crate::problem::Problem;
-use crate::source::{LARGEST, Layer, Origin, Source};
+use crate::source::{LARGEST, ConfigLayer, Origin, Source};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use toml::Spanned;
@@ -18,12 +18,12 @@ pub struct Entry {
     /// Where the key stands.
     pub key: Origin,
     /// The value.
-    pub node: Node,
+    pub node: SpannedValue,
 }
 
 /// A value and where it stands.
 #[derive(Clone, Debug)]
-pub struct Node {
+pub struct SpannedValue {
     /// Where the value stands; for a section, its header.
     pub origin: Origin,
     /// The value.
@@ -44,7 +44,7 @@ pub enum Value {
     /// A date or time, as written; no key of a recipe wants one.
     Date(String),
     /// `[a, b]`.
-    List(Vec<Node>),
+    List(Vec<SpannedValue>),
     /// `{ a = 1 }` on one line: a value, which replaces what lies below it.
     Inline(Table),
     /// `[section]` or a dotted key: adds to what lies below it.
@@ -57,7 +57,7 @@ pub struct Leaf {
     /// Keys from the root, each with where it stands; never empty.
     pub path: Vec<(String, Origin)>,
     /// The value; never a [`Value::Section`] with anything in it.
-    pub node: Node,
+    pub node: SpannedValue,
 }
 
 /// One or several layers of settings.
@@ -92,7 +92,7 @@ impl Document {
     }
 
     /// Reads TOML from the bytes of a file; an `Err` also where they are too many or not UTF-8.
-    pub fn parse_bytes(name: &std::path::Path, layer: Layer, bytes: Vec<u8>) -> Result<Self, Vec<Problem>> {
+    pub fn parse_bytes(name: &std::path::Path, layer: ConfigLayer, bytes: Vec<u8>) -> Result<Self, Vec<Problem>> {
         if bytes.len() > LARGEST {
             return Err(vec![too_large(&name.display().to_string(), bytes.len())]);
         }
@@ -111,7 +111,7 @@ impl Document {
 
     /// The document that has these settings: values as TOML by dotted path, those of hosts by
     /// `cluster.hosts[INDEX].KEY`. `name` is what messages call it.
-    pub fn of_settings(name: &str, settings: &BTreeMap<String, String>) -> Result<Self, Vec<Problem>> {
+    pub fn from_settings(name: &str, settings: &BTreeMap<String, String>) -> Result<Self, Vec<Problem>> {
         let mut text = String::new();
         let mut hosts: BTreeMap<u64, Vec<String>> = BTreeMap::new();
         for (path, value) in settings {
@@ -126,7 +126,7 @@ impl Document {
                 hosts.values().map(|keys| format!("{{ {} }}", keys.join(", "))).collect();
             text.push_str(&format!("cluster.hosts = [{}]\n", hosts.join(", ")));
         }
-        Self::parse(&Source::new(name, Layer::Recipe, text))
+        Self::parse(&Source::new(name, ConfigLayer::Recipe, text))
     }
 
     /// This document over another: sections are merged key by key, any other value replaces what lies below.
@@ -154,7 +154,7 @@ impl Document {
     }
 
     /// The value at a dotted path.
-    pub fn get(&self, path: &str) -> Option<&Node> {
+    pub fn get(&self, path: &str) -> Option<&SpannedValue> {
         self.entry(path).map(|entry| &entry.node)
     }
 
@@ -174,7 +174,7 @@ impl Document {
     }
 }
 
-impl Node {
+impl SpannedValue {
     /// The keys of a section or an inline table.
     pub fn table(&self) -> Option<&Table> {
         match &self.value {
@@ -192,10 +192,10 @@ impl Node {
 /// The source of the higher layer; the recipe's own file wins over single assignments, which show nothing.
 fn strongest(above: Option<Arc<Source>>, below: Option<Arc<Source>>) -> Option<Arc<Source>> {
     let rank = |source: &Arc<Source>| match source.layer {
-        Layer::Recipe => 3,
-        Layer::Extended => 2,
-        Layer::Settings | Layer::Cluster => 1,
-        Layer::Default | Layer::Environment | Layer::Assignment => 0,
+        ConfigLayer::Recipe => 3,
+        ConfigLayer::Extended => 2,
+        ConfigLayer::Settings | ConfigLayer::Cluster => 1,
+        ConfigLayer::Default | ConfigLayer::Environment | ConfigLayer::Assignment => 0,
     };
     match (above, below) {
         (Some(above), Some(below)) if rank(&below) > rank(&above) => Some(below),
@@ -207,8 +207,8 @@ fn merge(below: &mut Table, above: Table) {
     for (key, entry) in above {
         match (below.get_mut(&key), entry) {
             (
-                Some(Entry { node: Node { value: Value::Section(old) | Value::Inline(old), .. }, .. }),
-                Entry { node: Node { value: Value::Section(new), .. }, .. },
+                Some(Entry { node: SpannedValue { value: Value::Section(old) | Value::Inline(old), .. }, .. }),
+                Entry { node: SpannedValue { value: Value::Section(new), .. }, .. },
             ) => merge(old, new),
             (_, entry) => {
                 below.insert(key, entry);
@@ -234,7 +234,7 @@ fn single(leaf: Leaf) -> Table {
     let Some((key, origin)) = path.next() else { return table };
     table.insert(key, Entry { key: origin, node: leaf.node });
     for (key, origin) in path {
-        let node = Node { origin: origin.clone(), value: Value::Section(table) };
+        let node = SpannedValue { origin: origin.clone(), value: Value::Section(table) };
         table = Table::from([(key, Entry { key: origin, node })]);
     }
     table
@@ -253,7 +253,7 @@ fn shifted_table(source: &Arc<Source>, table: &DeTable<'_>, shift: usize) -> Tab
     table.iter().map(entry).collect()
 }
 
-pub(crate) fn node_of(source: &Arc<Source>, value: &Spanned<DeValue<'_>>, shift: usize) -> Node {
+pub(crate) fn node_of(source: &Arc<Source>, value: &Spanned<DeValue<'_>>, shift: usize) -> SpannedValue {
     let span = value.span().start + shift..value.span().end + shift;
     let is_inline = source.text.as_bytes().get(span.start) == Some(&b'{');
     let inner = match value.get_ref() {
@@ -270,7 +270,7 @@ pub(crate) fn node_of(source: &Arc<Source>, value: &Spanned<DeValue<'_>>, shift:
         DeValue::Table(table) if is_inline => Value::Inline(shifted_table(source, table, shift)),
         DeValue::Table(table) => Value::Section(shifted_table(source, table, shift)),
     };
-    Node { origin: Origin::of(source, span), value: inner }
+    SpannedValue { origin: Origin::of(source, span), value: inner }
 }
 
 pub(crate) fn too_large(name: &str, bytes: usize) -> Problem {

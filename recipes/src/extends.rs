@@ -3,7 +3,7 @@
 use crate::document::{Document, Value};
 use crate::library;
 use crate::problem::Problem;
-use crate::source::{Layer, Origin, Source};
+use crate::source::{ConfigLayer, Origin, Source};
 use std::path::{Component, Path, PathBuf};
 
 /// Longest chain of recipes that extend each other.
@@ -16,7 +16,7 @@ pub type Resolver<'r> = &'r dyn Fn(&str, &Source) -> Result<Source, String>;
 /// Lays a document over the recipes that it `extends`, and takes that key out.
 ///
 /// `library/NAME` is found here; everything else is asked of `resolve`. Cycles are errors.
-pub fn extended(document: Document, resolve: Resolver<'_>) -> Result<Document, Vec<Problem>> {
+pub fn resolve_extends(document: Document, resolve: Resolver<'_>) -> Result<Document, Vec<Problem>> {
     let mut chain: Vec<String> = document.source.iter().map(|source| source.name.clone()).collect();
     let root = document.source.as_ref().and_then(|source| source.folder.as_deref()).map(plain);
     let root = root.unwrap_or_default();
@@ -80,7 +80,7 @@ fn same_kind(above: &Document, below: &Document, name: &str) -> Result<(), Vec<P
 fn found(name: &str, origin: &Origin, resolve: Resolver<'_>) -> Result<Source, Problem> {
     let unknown = |why: String| Problem::new(format!("`extends`: {why}")).at(origin);
     if let Some(stem) = name.strip_prefix("library/") {
-        return library::get(stem).ok_or_else(|| {
+        return library::builtin_recipe(stem).ok_or_else(|| {
             let near = library::names().map(|name| (strsim::jaro_winkler(stem, name), name));
             let best = near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(score, _)| *score > 0.7);
             let problem = unknown(format!("the library has no recipe {stem:?}"));
@@ -92,5 +92,5 @@ fn found(name: &str, origin: &Origin, resolve: Resolver<'_>) -> Result<Source, P
     }
     let Some(from) = origin.source() else { return Err(unknown("nothing to extend".to_owned())) };
     let found = resolve(name, from).map_err(unknown)?;
-    Ok(Source { layer: Layer::Extended, ..found })
+    Ok(Source { layer: ConfigLayer::Extended, ..found })
 }

@@ -1,10 +1,10 @@
 //! The table of every key a recipe may have. The checker, the JSON schema and `dtrain recipe keys` all read it.
 
-mod shape;
+mod value_type;
 
-pub use shape::Shape;
+pub use value_type::ValueType;
 
-use crate::cluster::{Devices, Launcher, Transport};
+use crate::cluster::{Devices, LauncherKind, SshBackend};
 use crate::data::DataKind;
 use crate::decoder::AdaptedLayers;
 use crate::model::{Activation, Family, Framework, MlpActivation, Norm, Positions};
@@ -13,9 +13,9 @@ use crate::recipe::{PipelineSchedule, Recompute};
 use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
 use crate::tune::{PrunerKind, SamplerKind};
-use crate::words::{Named, Words, words};
+use crate::keyword_enum::{KeywordEnum, Keywords, keyword_enum};
 
-words! {
+keyword_enum! {
     /// A kind of model; some keys are for some kinds only.
     pub enum Kind {
         /// A causal transformer.
@@ -33,7 +33,7 @@ words! {
 
 /// What holds when a key is absent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Need {
+pub enum Requirement {
     /// It must be said.
     Required,
     /// This value, or the rule that computes it.
@@ -48,9 +48,9 @@ pub struct Key {
     /// Dotted path; `cluster.hosts.*` are the keys of each host.
     pub path: &'static str,
     /// What its value looks like.
-    pub shape: Shape,
+    pub shape: ValueType,
     /// What holds when it is absent.
-    pub need: Need,
+    pub need: Requirement,
     /// Kinds of model it is for.
     pub kinds: &'static [Kind],
     /// One line of explanation.
@@ -70,16 +70,16 @@ const OF_CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn, Kind::Own];
 const OF_TEXT: &[Kind] = &[Kind::Decoder, Kind::Own];
 const COMMAND: &[Kind] = &[Kind::Command];
 
-use Need::{Default, Optional, Required};
-use Shape::{Choice, OrAuto, OrNone, Whole};
+use Requirement::{Default, Optional, Required};
+use ValueType::{Choice, OrAuto, OrNone, Whole};
 
 /// A word of an enum.
-const fn one_of<T: Named>() -> Shape {
-    Shape::OneOf(Words::of::<T>())
+const fn one_of<T: KeywordEnum>() -> ValueType {
+    ValueType::OneOf(Keywords::of::<T>())
 }
 
-const AXIS: Shape = OrAuto(&Whole(1, 1_000_000));
-const AUTO_AXIS: Need = Default("auto");
+const AXIS: ValueType = OrAuto(&Whole(1, 1_000_000));
+const AUTO_AXIS: Requirement = Default("auto");
 const LARGEST_WHOLE: u64 = i64::MAX as u64;
 const NO_LIMIT: &str =
     "no limit; one of steps, samples, tokens, epochs and time is required, except for commands";
@@ -98,9 +98,9 @@ macro_rules! keys {
 
 /// Every key, in the order in which a recipe is read.
 pub const KEYS: &[Key] = keys![
-    "name", Shape::Name, Default("the file's name; of FOLDER/recipe.toml the folder's"), ANY, "Name of the recipe, and of its trials";
-    "description", Shape::Text, Optional("no description"), ANY, "What the recipe is for; shown only";
-    "extends", Shape::Text, Optional("nothing is extended"), ANY,
+    "name", ValueType::Name, Default("the file's name; of FOLDER/recipe.toml the folder's"), ANY, "Name of the recipe, and of its trials";
+    "description", ValueType::Text, Optional("no description"), ANY, "What the recipe is for; shown only";
+    "extends", ValueType::Text, Optional("nothing is extended"), ANY,
         "Recipe that this one extends: `library/NAME`, a relative path, or `PACKAGE/RECIPE` from git";
 
     "model.kind", one_of::<Kind>(), Required, ANY, "Kind of model";
@@ -130,9 +130,9 @@ pub const KEYS: &[Key] = keys![
         "Experts (feed-forward layers without biases) in each block; each token is routed to a few";
     "model.experts_per_token", Whole(1, 65_536), Default("2, where there are experts"), DECODER,
         "Experts per token: the router's top k";
-    "model.capacity", OrNone(&Shape::Above(0.0, 1e6)), Default("\"none\", where there are experts"), DECODER,
+    "model.capacity", OrNone(&ValueType::Above(0.0, 1e6)), Default("\"none\", where there are experts"), DECODER,
         "Tokens of a sequence that an expert accepts, as a multiple of its even share; the rest skip it";
-    "model.balance", Shape::Below(0.0, 1e6), Default("0.01, where there are experts"), DECODER,
+    "model.balance", ValueType::Below(0.0, 1e6), Default("0.01, where there are experts"), DECODER,
         "Weight of the load-balance loss, which is not part of the reported loss";
     "model.shared_ffn", Whole(1, 8_388_608), Optional("no shared experts"), DECODER,
         "Width of the shared experts together, which every token passes";
@@ -151,34 +151,34 @@ pub const KEYS: &[Key] = keys![
         "Base of the angles of rotary positions (rope_theta)";
     "model.norm", one_of::<Norm>(), Default("gpt2: \"layer\"; llama: \"rms\""), DECODER,
         "Normalisation before each sub-layer";
-    "model.norm_epsilon", Shape::Above(0.0, 1.0), Default("1e-5"), DECODER,
+    "model.norm_epsilon", ValueType::Above(0.0, 1.0), Default("1e-5"), DECODER,
         "What norms add to the variance or mean square (rms_norm_eps, layer_norm_epsilon)";
     "model.activation", one_of::<Activation>(), Default("gpt2: \"gelu\"; llama: \"swiglu\""), DECODER,
         "Feed-forward non-linearity; gelu_tanh is the form of GPT-2's own weights (gelu_new)";
-    "model.tied", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether the head shares the embedding";
-    "model.bias", Shape::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether linear layers have a bias";
-    "model.qkv_bias", Shape::Flag, Default("that of bias"), DECODER,
+    "model.tied", ValueType::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether the head shares the embedding";
+    "model.bias", ValueType::Flag, Default("gpt2: true; llama: false"), DECODER, "Whether linear layers have a bias";
+    "model.qkv_bias", ValueType::Flag, Default("that of bias"), DECODER,
         "Whether the projections of queries, keys and values have a bias; Qwen2 has these alone";
     "model.lora.rank", Whole(1, 65_536), Optional("every weight is trained"), DECODER,
         "Low-rank adapters (LoRA) of this rank are trained, and all other weights are frozen";
-    "model.lora.alpha", Shape::Above(0.0, 1e6), Default("2 × rank"), DECODER,
+    "model.lora.alpha", ValueType::Above(0.0, 1e6), Default("2 × rank"), DECODER,
         "Weight of the adapters, times rank: a layer adds alpha / rank · x·A·B";
     "model.lora.layers", one_of::<AdaptedLayers>(), Default("\"all\"; with experts: \"attention\""), DECODER,
         "Linear layers of each block that have adapters";
     "model.inputs", Whole(1, 1_048_576), Required, MLP,
         "Numbers of a row: one for each column of numbers or dates, one for each category of a column of text; `dtrain data` counts them";
-    "model.hidden", Shape::Wholes(1, 1_048_576), Required, MLP, "Width of each hidden layer";
+    "model.hidden", ValueType::Wholes(1, 1_048_576), Required, MLP, "Width of each hidden layer";
     "model.activation", one_of::<MlpActivation>(), Default("\"relu\""), MLP, "Non-linearity between layers";
     "model.channels", Whole(1, 4096), Required, CNN,
         "Channels of an image; set here so that planning does not read data";
     "model.height", Whole(1, 65_536), Required, CNN, "Rows of an image, in pixels";
     "model.width", Whole(1, 65_536), Required, CNN, "Columns of an image, in pixels";
-    "model.stages", Shape::Wholes(1, 65_536), Required, CNN, "Channels of each residual stage; each after the first halves the image";
+    "model.stages", ValueType::Wholes(1, 65_536), Required, CNN, "Channels of each residual stage; each after the first halves the image";
     "model.blocks", Whole(1, 4096), Default("2"), CNN, "Residual blocks in each stage";
     "model.classes", Whole(2, 1_048_576), Required, CLASSES, "Number of classes";
-    "model.network", Shape::Name, Required, OWN,
+    "model.network", ValueType::Name, Required, OWN,
         "Network of your own, under the name by which your program registered it";
-    "model.with", Shape::Settings, Optional("none"), OWN,
+    "model.with", ValueType::Settings, Optional("none"), OWN,
         "Settings for the function that builds your network, under names of your own";
     "model.context", Whole(1, 16_777_216), Optional("the network reads rows"), OWN,
         "Sequence length in tokens, where the network reads tokens";
@@ -188,71 +188,71 @@ pub const KEYS: &[Key] = keys![
         "Numbers of a row, where the network reads rows; `dtrain data` counts them";
     "model.classes", Whole(2, 1_048_576), Optional("the network reads tokens"), OWN,
         "Number of classes, where the network reads rows";
-    "model.argv", Shape::Texts, Required, COMMAND, "Program and arguments; `{params.lr}` stands for the value of a key, and no shell is involved";
-    "model.env", Shape::Environment, Optional("none"), COMMAND,
+    "model.argv", ValueType::Texts, Required, COMMAND, "Program and arguments; `{params.lr}` stands for the value of a key, and no shell is involved";
+    "model.env", ValueType::Environment, Optional("none"), COMMAND,
         "Further environment variables of the program, with placeholders as in argv";
     "model.framework", one_of::<Framework>(), Default("\"pytorch\""), COMMAND,
         "Convention for the environment variables passed to the program";
-    "model.progress", Shape::Texts, Optional("JSON lines on the file DTRAIN_EVENTS_FD only"), COMMAND,
+    "model.progress", ValueType::Texts, Optional("JSON lines on the file DTRAIN_EVENTS_FD only"), COMMAND,
         "Templates of progress lines, such as `step {step} * loss {loss}`";
 
-    "params", Shape::Params, Optional("none"), COMMAND,
+    "params", ValueType::Params, Optional("none"), COMMAND,
         "Values under names of your own, each a value or a range; the program gets them by placeholders and in DTRAIN_PARAMS";
 
-    "data.train", Shape::Files, Required, OURS,
+    "data.train", ValueType::Files, Required, OURS,
         "Files or glob patterns of the training data, relative to the recipe's folder, or URLs: https://…#sha256=…";
-    "data.valid", Shape::Valid, Default("\"5%\""), OURS,
+    "data.valid", ValueType::Valid, Default("\"5%\""), OURS,
         "Share of the training data held out for validation, or files or URLs";
     "data.format", one_of::<DataKind>(),
         Default("by the first training file: .bin tokens, .csv or .tsv csv, .jsonl, .ndjson or .json jsonl, .parquet parquet, -ubyte or .idx idx, .png, .jpg or .jpeg images, otherwise text"), OURS,
         "How files are read; of text, jsonl, csv and idx also compressed ones (.gz, .zst)";
-    "data.tokenizer", Shape::Tokenizer, Default("text, jsonl and parquet: \"bytes\""), OF_TEXT, "How text becomes tokens";
-    "data.field", Shape::Text, Default("jsonl and parquet: \"text\""), OF_TEXT,
+    "data.tokenizer", ValueType::Tokenizer, Default("text, jsonl and parquet: \"bytes\""), OF_TEXT, "How text becomes tokens";
+    "data.field", ValueType::Text, Default("jsonl and parquet: \"text\""), OF_TEXT,
         "Field of JSON lines, or column of Parquet files, with the text";
-    "data.separator", OrAuto(&OrNone(&Shape::Text)), Default("text, jsonl and parquet: \"auto\""), OF_TEXT,
+    "data.separator", OrAuto(&OrNone(&ValueType::Text)), Default("text, jsonl and parquet: \"auto\""), OF_TEXT,
         "Token or text behind each document; auto: the tokenizer's end-of-text token, or behind a JSON line or row a line break";
-    "data.labels", Shape::Files, Optional("required for idx"), OF_CLASSES,
+    "data.labels", ValueType::Files, Optional("required for idx"), OF_CLASSES,
         "Label files or URLs, one for each file of train";
-    "data.valid_labels", Shape::Files, Optional("required when valid names idx files"), OF_CLASSES,
+    "data.valid_labels", ValueType::Files, Optional("required when valid names idx files"), OF_CLASSES,
         "Label files or URLs, one for each file of valid";
-    "data.target", Shape::Text, Optional("required for csv and parquet"), OF_CLASSES, "Name of the column with the class";
-    "data.ignore", Shape::Texts, Optional("csv and parquet: every column but the target is used"), OF_CLASSES,
+    "data.target", ValueType::Text, Optional("required for csv and parquet"), OF_CLASSES, "Name of the column with the class";
+    "data.ignore", ValueType::Texts, Optional("csv and parquet: every column but the target is used"), OF_CLASSES,
         "Names of columns that are left out, such as an id";
-    "data.resize", Shape::Flag, Default("images: false"), OF_CLASSES,
+    "data.resize", ValueType::Flag, Default("images: false"), OF_CLASSES,
         "Whether images of another size are resized to height and width";
-    "data.fraction", Shape::Part, Default("1.0"), OURS, "Share of the training data that is used";
+    "data.fraction", ValueType::Part, Default("1.0"), OURS, "Share of the training data that is used";
 
-    "objective.metric", Shape::Metric, Default("\"valid.loss\""), ANY,
+    "objective.metric", ValueType::Metric, Default("\"valid.loss\""), ANY,
         "Metric to optimise: valid.loss, valid.accuracy, or of a command any that it reports";
     "objective.goal", one_of::<Goal>(), Optional("valid.loss: min; valid.accuracy: max; required of another metric"), ANY,
         "Which way the metric is better";
-    "objective.stop.steps", Shape::Steps, Optional(NO_LIMIT), ANY, "Stop after this many optimizer steps";
-    "objective.stop.samples", Shape::Samples(1_000_000_000_000), Optional(NO_LIMIT), OURS, "Stop after this many samples";
-    "objective.stop.tokens", Shape::Tokens, Optional(NO_LIMIT), OURS, "Stop after this many tokens";
-    "objective.stop.epochs", Shape::Epochs, Optional(NO_LIMIT), OURS, "Stop after this many passes over the training data";
-    "objective.stop.time", Shape::Time, Optional(NO_LIMIT), OURS,
+    "objective.stop.steps", ValueType::Steps, Optional(NO_LIMIT), ANY, "Stop after this many optimizer steps";
+    "objective.stop.samples", ValueType::Samples(1_000_000_000_000), Optional(NO_LIMIT), OURS, "Stop after this many samples";
+    "objective.stop.tokens", ValueType::Tokens, Optional(NO_LIMIT), OURS, "Stop after this many tokens";
+    "objective.stop.epochs", ValueType::Epochs, Optional(NO_LIMIT), OURS, "Stop after this many passes over the training data";
+    "objective.stop.time", ValueType::Time, Optional(NO_LIMIT), OURS,
         "Stop after this much training time, over all attempts";
-    "objective.stop.target", Shape::Level, Optional("no target"), ANY, "Stop when the metric reaches this value";
+    "objective.stop.target", ValueType::Level, Optional("no target"), ANY, "Stop when the metric reaches this value";
 
     "train.optimizer.kind", one_of::<OptimizerKind>(), Default("\"adamw\""), OURS, "Optimizer";
-    "train.optimizer.beta1", Shape::Below(0.0, 1.0), Default("0.9"), OURS, "Decay of the first moment; momentum for sgd";
-    "train.optimizer.beta2", Shape::Below(0.0, 1.0), Default("adamw: decoder 0.95, others 0.999; lamb: 0.999; lion: 0.99"), OURS,
+    "train.optimizer.beta1", ValueType::Below(0.0, 1.0), Default("0.9"), OURS, "Decay of the first moment; momentum for sgd";
+    "train.optimizer.beta2", ValueType::Below(0.0, 1.0), Default("adamw: decoder 0.95, others 0.999; lamb: 0.999; lion: 0.99"), OURS,
         "Decay of the second moment";
-    "train.optimizer.epsilon", Shape::Above(0.0, 1.0), Default("adamw: 1e-8; lamb: 1e-6"), OURS, "Added to the root of the second moment";
-    "train.optimizer.weight_decay", Shape::Below(0.0, 100.0), Default("sgd: 0; otherwise decoder 0.1, others 0.01"), OURS,
+    "train.optimizer.epsilon", ValueType::Above(0.0, 1.0), Default("adamw: 1e-8; lamb: 1e-6"), OURS, "Added to the root of the second moment";
+    "train.optimizer.weight_decay", ValueType::Below(0.0, 100.0), Default("sgd: 0; otherwise decoder 0.1, others 0.01"), OURS,
         "Decoupled weight decay of matrices";
-    "train.batch", Choice(&Shape::Samples(1_000_000_000)), Default("auto"), OURS, "Samples in one optimizer step over all ranks";
-    "train.learning_rate", Choice(&Shape::Above(0.0, 1000.0)), Default("auto"), OURS, "Peak learning rate";
-    "train.warmup", Choice(&Shape::Warmup), Default("auto"), OURS, "Linear warm-up from zero, in steps or tokens";
+    "train.batch", Choice(&ValueType::Samples(1_000_000_000)), Default("auto"), OURS, "Samples in one optimizer step over all ranks";
+    "train.learning_rate", Choice(&ValueType::Above(0.0, 1000.0)), Default("auto"), OURS, "Peak learning rate";
+    "train.warmup", Choice(&ValueType::Warmup), Default("auto"), OURS, "Linear warm-up from zero, in steps or tokens";
     "train.schedule", one_of::<Schedule>(), Default("\"cosine\""), OURS,
         "How the learning rate falls after warm-up";
-    "train.final_fraction", Shape::Share, Default("0.1"), OURS, "Learning rate at the end, as a share of the peak";
-    "train.clip", OrNone(&Shape::Above(0.0, 1e9)), Default("1.0"), OURS, "Largest global norm of the gradient";
+    "train.final_fraction", ValueType::Share, Default("0.1"), OURS, "Learning rate at the end, as a share of the peak";
+    "train.clip", OrNone(&ValueType::Above(0.0, 1e9)), Default("1.0"), OURS, "Largest global norm of the gradient";
     "train.precision", Choice(&one_of::<Precision>()), Default("auto"), OURS,
         "Precision of matrix products; f16 is for GPUs without bf16 and uses loss scaling; fp8 is for plans with `--on`";
     "train.fp8_recipe", one_of::<Fp8Recipe>(), Default("fp8: \"tensorwise\""), OURS,
         "Scaling of fp8: per tensor, from earlier steps, per block of 128, or per 32 values (Blackwell)";
-    "train.from", OrNone(&Shape::Folder), Optional("random weights"), DECODER,
+    "train.from", OrNone(&ValueType::Folder), Optional("random weights"), DECODER,
         "Folder of Hugging Face transformers whose weights training begins with, relative to the recipe's folder";
     "train.seed", Whole(0, LARGEST_WHOLE), Default("1"), OURS, "Seed of weights and data order";
 
@@ -272,77 +272,77 @@ pub const KEYS: &[Key] = keys![
         "Order of forward and backward passes in a pipeline";
     "layout.chunks", OrAuto(&Whole(1, 1024)), Default("auto"), OURS,
         "Model chunks (virtual stages) per pipeline stage; more than 1 only with the interleaved schedule";
-    "layout.sequence", OrAuto(&Shape::Flag), Default("auto"), OURS,
+    "layout.sequence", OrAuto(&ValueType::Flag), Default("auto"), OURS,
         "Sequence parallelism: tensor-parallel ranks split the sequence outside of sharded matrices";
     "layout.shard", OrAuto(&Whole(1, 1_000_000)), Default("auto"), OURS,
         "Replicas per sharding group; state is replicated across groups (hybrid sharding)";
-    "layout.shares", OrAuto(&Shape::Wholes(1, 1000)), AUTO_AXIS, OURS,
+    "layout.shares", OrAuto(&ValueType::Wholes(1, 1000)), AUTO_AXIS, OURS,
         "How much of a step each data replica does, relative to the others: `[3, 1]` gives the first three times as much";
 
     "sync.compress", one_of::<CompressionKind>(), Default("\"none\""), OURS,
         "Compression of gradient all-reduce between replicas; all but \"none\" are approximate";
     "sync.rank", Whole(1, 1024), Default("powersgd: 4"), OURS, "Rank of the two PowerSGD factors of a matrix";
-    "sync.keep", Shape::Part, Default("topk: \"1%\""), OURS,
+    "sync.keep", ValueType::Part, Default("topk: \"1%\""), OURS,
         "Share of the gradient values that are sent, the largest first";
     "sync.every", Whole(1, 1_000_000), Default("1"), OURS,
         "Optimizer steps from one synchronisation of the replicas to the next; above 1 is approximate";
-    "sync.outer_learning_rate", Shape::Above(0.0, 10.0), Default("every above 1: 0.7"), OURS,
+    "sync.outer_learning_rate", ValueType::Above(0.0, 10.0), Default("every above 1: 0.7"), OURS,
         "Outer learning rate, applied to the mean change of the replicas";
-    "sync.outer_momentum", Shape::Below(0.0, 1.0), Default("every above 1: 0.9"), OURS,
+    "sync.outer_momentum", ValueType::Below(0.0, 1.0), Default("every above 1: 0.9"), OURS,
         "Momentum of the outer step";
     "sync.staleness", Whole(0, 64), Default("0"), OURS,
         "Steps by which gradients may be stale; above 0 is approximate";
 
-    "validation.every", OrAuto(&Shape::Period), Default("auto"), OURS,
+    "validation.every", OrAuto(&ValueType::Period), Default("auto"), OURS,
         "How often a run is validated, in steps or time; it always is at its end";
-    "validation.samples", OrAuto(&Shape::Samples(1_000_000_000_000)), Default("auto"), OURS,
+    "validation.samples", OrAuto(&ValueType::Samples(1_000_000_000_000)), Default("auto"), OURS,
         "Validation samples that each validation uses, at most";
 
-    "checkpoint.every", OrAuto(&Shape::Period), Default("auto"), OURS, "How often state is saved, in steps or time";
+    "checkpoint.every", OrAuto(&ValueType::Period), Default("auto"), OURS, "How often state is saved, in steps or time";
     "checkpoint.keep", Whole(2, 1000), Default("3"), OURS, "Newest checkpoints that are kept";
 
     "tune.sampler", one_of::<SamplerKind>(), Default("\"auto\""), ANY, "How `dtrain tune` proposes values";
     "tune.pruner", one_of::<PrunerKind>(), Default("\"none\""), ANY, "Which trials `dtrain tune` ends early";
     "tune.trials", Whole(1, 1_000_000), Default("12"), ANY, "Trials of a study in all";
-    "tune.time", Shape::Time, Optional("no limit"), ANY, "`dtrain tune` begins no trial after so long";
+    "tune.time", ValueType::Time, Optional("no limit"), ANY, "`dtrain tune` begins no trial after so long";
     "tune.least", Whole(1, 1_000_000_000), Default("1"), ANY,
         "Steps before which no trial ends early: the first rung of asha and hyperband";
     "tune.eta", Whole(2, 100), Default("3"), ANY, "One trial in so many passes a rung of asha and hyperband";
-    "tune.threshold", Shape::Level, Optional("required for the pruner \"threshold\""), ANY,
+    "tune.threshold", ValueType::Level, Optional("required for the pruner \"threshold\""), ANY,
         "A trial ends early whose metric is worse than this";
     "tune.confirm", Whole(0, 100), Default("0"), ANY,
         "Seeds with which `dtrain tune` trains the best setting again, beside the untuned one";
 
-    "cluster.launcher", one_of::<Launcher>(), Default("\"local\""), ANY, "How processes are placed";
-    "cluster.transport", one_of::<Transport>(), Default("\"ssh2\", for the launcher \"ssh\""), ANY,
+    "cluster.launcher", one_of::<LauncherKind>(), Default("\"local\""), ANY, "How processes are placed";
+    "cluster.transport", one_of::<SshBackend>(), Default("\"ssh2\", for the launcher \"ssh\""), ANY,
         "How hosts are reached: \"openssh\" runs the program `ssh`, with your `ProxyCommand`, certificates and Kerberos";
     "cluster.ranks", OrAuto(&Whole(1, 1_000_000)), Default("auto"), ANY,
         "Total number of ranks, a multiple of the hosts; at most 1,024 on each";
     "cluster.slots", Whole(1, 1024), Default("1"), ANY, "Trials of a study that run side by side";
     "cluster.devices", one_of::<Devices>(), Default("\"auto\""), ANY, "Devices that train, on every host; \"gpu\" is any maker's, \"cuda\" NVIDIA's";
-    "cluster.mtbf", Shape::Time, Optional("154 days"), ANY,
+    "cluster.mtbf", ValueType::Time, Optional("154 days"), ANY,
         "Mean time between failures of one host; \"auto\" checkpoints and expected failures follow from it";
-    "cluster.probe", Shape::Time, Optional("12 s"), ANY,
+    "cluster.probe", ValueType::Time, Optional("12 s"), ANY,
         "Time limit for measuring how fast the hosts train a model";
-    "cluster.price", Shape::Above(0.0, 1e9), Optional("device-hours are reported, and no money"), ANY,
+    "cluster.price", ValueType::Above(0.0, 1e9), Optional("device-hours are reported, and no money"), ANY,
         "Price per GPU hour, or per core hour on CPUs, in any currency";
-    "cluster.network", Shape::Network, Optional("that over which each host was reached"), ANY,
+    "cluster.network", ValueType::Network, Optional("that over which each host was reached"), ANY,
         "Network over which the hosts of a run communicate with each other, such as `10.0.0.0/16`";
-    "cluster.lost_after", Shape::Time, Optional("10 min"), ANY,
+    "cluster.lost_after", ValueType::Time, Optional("10 min"), ANY,
         "How long the hosts of a run may be out of reach before the one that leads is given up for lost";
     "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";
-    "cluster.slurm.partition", Shape::Host, Optional("Slurm's default"), ANY, "Partition of the job";
-    "cluster.slurm.account", Shape::Host, Optional("Slurm's default"), ANY, "Account that the job is charged to";
-    "cluster.slurm.time", Shape::Time, Optional("the partition's limit"), ANY,
+    "cluster.slurm.partition", ValueType::Host, Optional("Slurm's default"), ANY, "Partition of the job";
+    "cluster.slurm.account", ValueType::Host, Optional("Slurm's default"), ANY, "Account that the job is charged to";
+    "cluster.slurm.time", ValueType::Time, Optional("the partition's limit"), ANY,
         "Time limit of the job; shortly before it, training is saved and the job is requeued";
-    "cluster.slurm.options", Shape::Texts, Optional("none"), ANY,
+    "cluster.slurm.options", ValueType::Texts, Optional("none"), ANY,
         "More options of sbatch, such as `--gpus-per-node=8`, each with its value in one text";
-    "cluster.slurm.environment", Shape::Variables, Optional("none"), ANY,
+    "cluster.slurm.environment", ValueType::Variables, Optional("none"), ANY,
         "Environment variables that the job gets from this shell, besides PATH, HOME and the like";
-    "cluster.hosts.address", Shape::Host, Required, ANY, "Name or address; `gpu-[01-04]` stands for four";
+    "cluster.hosts.address", ValueType::Host, Required, ANY, "Name or address; `gpu-[01-04]` stands for four";
     "cluster.hosts.port", Whole(1, 65_535), Default("22"), ANY, "SSH port";
-    "cluster.hosts.user", Shape::Host, Optional("that of the SSH configuration"), ANY, "User name";
-    "cluster.hosts.via", Shape::Host, Optional("reached directly"), ANY, "Bastion to go through";
+    "cluster.hosts.user", ValueType::Host, Optional("that of the SSH configuration"), ANY, "User name";
+    "cluster.hosts.via", ValueType::Host, Optional("reached directly"), ANY, "Bastion to go through";
 ];
 
 /// The keys, for printing.

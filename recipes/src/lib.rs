@@ -3,11 +3,11 @@
 //! Text comes in, a [`Recipe`] or a list of [`Problem`]s goes out. This crate reads no clock and
 //! touches no file outside [`sharing`], which runs the user's own `git`.
 
-mod assignment;
+mod overrides;
 pub mod canonical;
 pub mod check;
 pub mod cluster;
-pub mod count;
+pub mod number_format;
 pub mod data;
 pub mod decoder;
 pub mod document;
@@ -16,46 +16,46 @@ pub mod keys;
 pub mod library;
 pub mod model;
 pub mod name;
-pub mod network;
+pub mod subnet;
 mod objective;
-pub mod own;
+pub mod custom_model;
 pub mod params;
 pub mod placeholder;
 pub mod problem;
-pub mod progress;
+pub mod line_template;
 pub mod recipe;
-pub mod schema;
-pub mod search;
+pub mod json_schema;
+pub mod tunable;
 pub mod sharing;
 pub mod source;
 pub mod sync;
-pub mod text;
+pub mod sanitize;
 pub mod train;
 mod tune;
 pub mod units;
 pub mod url;
-pub mod words;
+pub mod keyword_enum;
 
-pub use check::{CheckContext, Checked, FilePattern, Resolved, check};
-pub use cluster::{Cluster, Devices, Host, Launcher, Slurm, Transport};
-pub use data::{Columns, Data, DataFormat, DataKind, Documents, Separator, Tokenizer, Valid};
+pub use check::{CheckContext, CheckedRecipe, FilePattern, ResolvedValue, check};
+pub use cluster::{Cluster, Devices, Host, LauncherKind, Slurm, SshBackend};
+pub use data::{Columns, Data, DataFormat, DataKind, Documents, Separator, Tokenizer, ValidationSource};
 pub use decoder::{
-    AdaptedLayers, Decoder, DenseLayers, Experts, Latent, Lora, NORM_EPSILON, ROTARY_BASE, Window,
+    AdaptedLayers, Decoder, DenseLayers, Experts, LatentAttention, Lora, NORM_EPSILON, ROTARY_BASE, SlidingWindow,
 };
 pub use document::{Document, Leaf};
-pub use extends::extended;
-pub use model::{Activation, Cnn, Command, Family, Framework, Mlp, MlpActivation, Model, Norm, Positions};
-pub use network::Network;
-pub use objective::{Goal, Metric, Objective, Stop};
-pub use own::{Outline, Own, PartOutline, Reads};
-pub use params::{ParamRange, ParamValue, Within};
+pub use extends::resolve_extends;
+pub use model::{Activation, Cnn, ForeignCommand, Family, Framework, Mlp, MlpActivation, Model, Norm, Positions};
+pub use subnet::Subnet;
+pub use objective::{Goal, Metric, Objective, StopConditions};
+pub use custom_model::{Outline, CustomModel, PartOutline, InputSignature};
+pub use params::{ParamRange, ParamValue, ParamDomain};
 pub use problem::{Problem, render_all};
 pub use recipe::{
-    Checkpointing, Every, LayoutPins, PipelineSchedule, Recipe, Recompute, Validating, ZeroStage,
+    CheckpointSchedule, Interval, LayoutPins, PipelineSchedule, Recipe, Recompute, ValidationSchedule, ZeroStage,
 };
-pub use search::Choice;
-pub use source::{Layer, Origin, Source};
-pub use sync::{Compression, CompressionKind, Local, Synchronisation};
+pub use tunable::Tunable;
+pub use source::{ConfigLayer, Origin, Source};
+pub use sync::{Compression, CompressionKind, DiLoCo, Synchronisation};
 pub use train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
 pub use tune::{PrunerKind, SamplerKind, Tune};
 pub use units::{Bytes, Samples, Seconds, Tokens};

@@ -1,6 +1,6 @@
 //! Recipes that come with dtrain.
 
-use crate::source::{Layer, Source};
+use crate::source::{ConfigLayer, Source};
 
 macro_rules! library {
     ($($name:literal),*) => {
@@ -18,7 +18,7 @@ pub fn names() -> impl Iterator<Item = &'static str> {
 
 /// The recipe with this name (without `library/`). Data paths in it start from the folder of the recipe that
 /// extends it.
-pub fn get(name: &str) -> Option<Source> {
+pub fn builtin_recipe(name: &str) -> Option<Source> {
     let (name, text) = RECIPES.iter().find(|(known, _)| *known == name)?;
-    Some(Source::new(format!("library/{name}"), Layer::Extended, *text))
+    Some(Source::new(format!("library/{name}"), ConfigLayer::Extended, *text))
 }

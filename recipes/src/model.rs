@@ -1,8 +1,8 @@
 //! Models, described by their numbers.
 
 use crate::decoder::Decoder;
-use crate::own::{Own, Reads};
-use crate::words::words;
+use crate::custom_model::{CustomModel, InputSignature};
+use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ pub enum Model {
     /// A residual convolutional network over images.
     Cnn(Cnn),
     /// A network that is not dtrain's, which the program registered.
-    Own(Own),
+    Own(CustomModel),
     /// A foreign script that trains by itself; dtrain places and watches it.
-    Command(Command),
+    Command(ForeignCommand),
 }
 
-words! {
+keyword_enum! {
     /// How a decoder knows where a token stands.
     pub enum Positions {
         /// A trained vector for each position.
@@ -32,7 +32,7 @@ words! {
     }
 }
 
-words! {
+keyword_enum! {
     /// Normalisation before each sub-layer and before the head.
     pub enum Norm {
         /// LayerNorm with scale and bias.
@@ -42,7 +42,7 @@ words! {
     }
 }
 
-words! {
+keyword_enum! {
     /// The feed-forward non-linearity of a decoder.
     pub enum Activation {
         /// The exact (erf) GELU.
@@ -54,7 +54,7 @@ words! {
     }
 }
 
-words! {
+keyword_enum! {
     /// A preset of what decoders differ in.
     pub enum Family {
         /// Learned positions, layer norms, GELU, tied, with biases.
@@ -64,7 +64,7 @@ words! {
     }
 }
 
-words! {
+keyword_enum! {
     /// The non-linearity between the layers of a multi-layer perceptron.
     pub enum MlpActivation {
         /// `max(0, x)`.
@@ -107,7 +107,7 @@ pub struct Cnn {
 
 /// A foreign training command, run once for each rank in the environment that its framework expects.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Command {
+pub struct ForeignCommand {
     /// Program and arguments, with placeholders; no shell is involved.
     pub argv: Vec<String>,
     /// Further environment variables by name, with placeholders in their values.
@@ -116,12 +116,12 @@ pub struct Command {
     /// Whose environment it expects.
     #[serde(default)]
     pub framework: Framework,
-    /// How lines of its output tell of its progress: each a checked [`crate::progress::Template`].
+    /// How lines of its output tell of its progress: each a checked [`crate::line_template::LineTemplate`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub progress: Vec<String>,
 }
 
-words! {
+keyword_enum! {
     /// What a foreign command is written for.
     #[derive(Default)]
     pub enum Framework {
@@ -218,10 +218,10 @@ impl Model {
     }
 
     /// What its samples are; `None` for a foreign command, which reads its own.
-    pub fn reads(&self) -> Option<Reads> {
-        let rows = |inputs, classes| Some(Reads::Rows { inputs, classes });
+    pub fn reads(&self) -> Option<InputSignature> {
+        let rows = |inputs, classes| Some(InputSignature::Rows { inputs, classes });
         match self {
-            Self::Decoder(d) => Some(Reads::Tokens { context: d.context, vocab: d.vocab }),
+            Self::Decoder(d) => Some(InputSignature::Tokens { context: d.context, vocab: d.vocab }),
             Self::Mlp(m) => rows(m.inputs, m.classes),
             Self::Cnn(c) => rows(c.channels * c.height * c.width, c.classes),
             Self::Own(own) => Some(own.reads),
@@ -231,7 +231,7 @@ impl Model {
 
     /// Whether its samples are sequences of tokens.
     pub fn reads_tokens(&self) -> bool {
-        matches!(self.reads(), Some(Reads::Tokens { .. }))
+        matches!(self.reads(), Some(InputSignature::Tokens { .. }))
     }
 }
 

@@ -1,7 +1,7 @@
 //! What "better" means, and when to stop.
 
 use crate::units::{Samples, Seconds, Tokens};
-use crate::words::words;
+use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub struct Objective {
     pub goal: Option<Goal>,
     /// When training ends; the first condition that holds. At least one of `steps`, `samples`,
     /// `tokens`, `epochs` or `time` is set, but for a foreign command, which ends by itself.
-    pub stop: Stop,
+    pub stop: StopConditions,
 }
 
 /// A figure of merit.
@@ -30,7 +30,7 @@ pub enum Metric {
     Named(String),
 }
 
-words! {
+keyword_enum! {
     /// Which way a metric is better.
     pub enum Goal {
         /// Lower is better.
@@ -105,7 +105,7 @@ impl Objective {
 
 /// When training ends.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Stop {
+pub struct StopConditions {
     /// After this many optimizer steps.
     pub steps: Option<u64>,
     /// After this many samples.

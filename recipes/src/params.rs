@@ -21,7 +21,7 @@ pub enum ParamValue {
 /// The values that a param may have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Within {
+pub enum ParamDomain {
     /// Between two positive bounds, both included, uniform in the logarithm. Whole numbers where both bounds are.
     Log(ParamValue, ParamValue),
     /// Between two bounds, both included, uniform. Whole numbers where both bounds are.
@@ -35,7 +35,7 @@ pub enum Within {
 pub struct ParamRange {
     /// The values it may have.
     #[serde(flatten)]
-    pub within: Within,
+    pub within: ParamDomain,
     /// The value that `dtrain run` takes; `None`: [`ParamRange::value`] says which.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<ParamValue>,
@@ -77,7 +77,7 @@ impl fmt::Display for ParamValue {
     }
 }
 
-impl Within {
+impl ParamDomain {
     /// Whether a value lies within.
     pub fn contains(&self, value: &ParamValue) -> bool {
         match self {
@@ -113,7 +113,7 @@ impl Within {
 }
 
 /// As it would be written in a recipe, without the braces.
-impl fmt::Display for Within {
+impl fmt::Display for ParamDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Log(low, high) => write!(f, "log = [{low}, {high}]"),
@@ -159,7 +159,7 @@ fn listed(values: &[ParamValue]) -> String {
 }
 
 /// Adds to `values` those of the ranges whose conditions hold: a param is decided after those it depends on.
-pub fn settle(
+pub fn resolve_params(
     mut values: BTreeMap<String, ParamValue>,
     ranges: &BTreeMap<String, ParamRange>,
 ) -> BTreeMap<String, ParamValue> {
@@ -179,7 +179,7 @@ pub fn settle(
 mod tests {
     use super::*;
 
-    fn range(within: Within) -> ParamRange {
+    fn range(within: ParamDomain) -> ParamRange {
         ParamRange { within, default: None, when: BTreeMap::new() }
     }
 
@@ -188,21 +188,21 @@ mod tests {
         let real = ParamValue::Real;
         let whole = ParamValue::Whole;
         let check = |within, expected: &str| assert_eq!(range(within).value().to_string(), expected);
-        check(Within::Log(real(1e-5), real(1e-2)), "0.000316");
-        check(Within::Uniform(whole(0), real(0.5)), "0.25");
-        check(Within::Uniform(whole(2), whole(9)), "6");
-        check(Within::Log(whole(16), whole(256)), "64");
-        check(Within::Choices(vec![ParamValue::Text("sgd".into()), whole(1)]), "\"sgd\"");
-        check(Within::Log(real(0.1234), real(0.1234)), "0.1234");
-        let said = ParamRange { default: Some(real(1e-3)), ..range(Within::Log(real(1e-5), real(1e-2))) };
+        check(ParamDomain::Log(real(1e-5), real(1e-2)), "0.000316");
+        check(ParamDomain::Uniform(whole(0), real(0.5)), "0.25");
+        check(ParamDomain::Uniform(whole(2), whole(9)), "6");
+        check(ParamDomain::Log(whole(16), whole(256)), "64");
+        check(ParamDomain::Choices(vec![ParamValue::Text("sgd".into()), whole(1)]), "\"sgd\"");
+        check(ParamDomain::Log(real(0.1234), real(0.1234)), "0.1234");
+        let said = ParamRange { default: Some(real(1e-3)), ..range(ParamDomain::Log(real(1e-5), real(1e-2))) };
         assert_eq!(said.value(), real(1e-3));
     }
 
     #[test]
     fn a_range_of_whole_numbers_has_no_others() {
-        let whole = Within::Uniform(ParamValue::Whole(1), ParamValue::Whole(8));
+        let whole = ParamDomain::Uniform(ParamValue::Whole(1), ParamValue::Whole(8));
         assert!(whole.contains(&ParamValue::Whole(8)) && !whole.contains(&ParamValue::Real(2.5)));
-        let real = Within::Uniform(ParamValue::Whole(0), ParamValue::Real(0.5));
+        let real = ParamDomain::Uniform(ParamValue::Whole(0), ParamValue::Real(0.5));
         assert!(real.contains(&ParamValue::Whole(0)) && !real.contains(&ParamValue::Real(0.6)));
     }
 
@@ -211,13 +211,13 @@ mod tests {
         let when = |name: &str, value: &str| {
             BTreeMap::from([(name.to_owned(), vec![ParamValue::Text(value.into())])])
         };
-        let text = |word: &str| Within::Choices(vec![ParamValue::Text(word.into())]);
+        let text = |word: &str| ParamDomain::Choices(vec![ParamValue::Text(word.into())]);
         let ranges = BTreeMap::from([
             ("a".to_owned(), ParamRange { when: when("b", "on"), ..range(text("deep")) }),
             ("b".to_owned(), ParamRange { when: when("c", "yes"), ..range(text("on")) }),
         ]);
         let with = |word: &str| {
-            let values = settle(BTreeMap::from([("c".to_owned(), ParamValue::Text(word.into()))]), &ranges);
+            let values = resolve_params(BTreeMap::from([("c".to_owned(), ParamValue::Text(word.into()))]), &ranges);
             values.keys().cloned().collect::<String>()
         };
         assert_eq!(with("yes"), "abc", "a follows b, which comes later by name");

@@ -11,7 +11,7 @@ use std::borrow::Cow;
 
 /// A part of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Part<'t> {
+enum TextSegment<'t> {
     Text(&'t str),
     Path(&'t str),
 }
@@ -44,7 +44,7 @@ impl Ranks {
     pub const SINGLE: Self = Self { ranks: 1, data: 1, tensor: 1, pipeline: 1, context: 1, expert: 1 };
 }
 
-fn parts(text: &str) -> Vec<Part<'_>> {
+fn parts(text: &str) -> Vec<TextSegment<'_>> {
     let mut parts = Vec::new();
     // Where the text begins that is not yet among the parts, and where the next brace is looked for.
     let (mut begin, mut at) = (0, 0);
@@ -55,19 +55,19 @@ fn parts(text: &str) -> Vec<Part<'_>> {
         let end = |path: &str| open + if is_doubled { 4 } else { 2 } + path.len();
         match path {
             Some(path) if is_doubled && text[..end(path)].ends_with("}}") => {
-                parts.push(Part::Text(&text[begin..open]));
-                parts.push(Part::Text(&text[open + 1..end(path) - 1]));
+                parts.push(TextSegment::Text(&text[begin..open]));
+                parts.push(TextSegment::Text(&text[open + 1..end(path) - 1]));
                 (begin, at) = (end(path), end(path));
             }
             Some(path) if !is_doubled && !text[..open].ends_with('$') => {
-                parts.push(Part::Text(&text[begin..open]));
-                parts.push(Part::Path(path));
+                parts.push(TextSegment::Text(&text[begin..open]));
+                parts.push(TextSegment::Path(path));
                 (begin, at) = (end(path), end(path));
             }
             _ => at = open + 1,
         }
     }
-    parts.push(Part::Text(&text[begin..]));
+    parts.push(TextSegment::Text(&text[begin..]));
     parts
 }
 
@@ -83,8 +83,8 @@ fn is_path(text: &str) -> bool {
 /// The paths that a text names.
 pub fn paths(text: &str) -> impl Iterator<Item = &str> {
     parts(text).into_iter().filter_map(|part| match part {
-        Part::Path(path) => Some(path),
-        Part::Text(_) => None,
+        TextSegment::Path(path) => Some(path),
+        TextSegment::Text(_) => None,
     })
 }
 
@@ -95,9 +95,9 @@ pub fn fill(text: &str, values: &Value) -> Option<String> {
     let mut filled = String::new();
     for part in parts(text) {
         match part {
-            Part::Text(text) => filled.push_str(&escaped(text)),
-            Part::Path(RUN_DIR) => filled.push_str(RUN_DIR_TEXT),
-            Part::Path(path) => match at(values, path) {
+            TextSegment::Text(text) => filled.push_str(&escaped(text)),
+            TextSegment::Path(RUN_DIR) => filled.push_str(RUN_DIR_TEXT),
+            TextSegment::Path(path) => match value_at_path(values, path) {
                 Some(value) => filled.push_str(&escaped(&plain(value))),
                 None if path.starts_with("params.") => return None,
                 None => return Some(text.to_owned()),
@@ -110,8 +110,8 @@ pub fn fill(text: &str, values: &Value) -> Option<String> {
 /// A text with what `value` gives for each path that it names.
 pub(crate) fn replaced(text: &str, value: impl Fn(&str) -> String) -> String {
     let part = |part| match part {
-        Part::Text(text) => text.to_owned(),
-        Part::Path(path) => value(path),
+        TextSegment::Text(text) => text.to_owned(),
+        TextSegment::Path(path) => value(path),
     };
     parts(text).into_iter().map(part).collect()
 }
@@ -137,7 +137,7 @@ pub fn fill_run_dir(text: &str, folder: &str) -> String {
 }
 
 /// The value at a dotted path.
-pub fn at<'v>(values: &'v Value, path: &str) -> Option<&'v Value> {
+pub fn value_at_path<'v>(values: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(values, |value, name| value.get(name))
 }
 

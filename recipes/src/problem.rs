@@ -1,7 +1,7 @@
 //! What is wrong with a recipe, where, and what would be right.
 
 use crate::source::{Origin, Source, floor, position};
-use crate::text;
+use crate::sanitize;
 use std::fmt::Write as _;
 
 /// One thing that is wrong.
@@ -66,7 +66,7 @@ impl Problem {
     ///
     /// Control characters of the source are replaced, so that a recipe cannot steer a terminal.
     pub fn render(&self, is_coloured: bool) -> String {
-        let paint = Paint(is_coloured);
+        let paint = AnsiStyle(is_coloured);
         let mut out = format!("{}: {}\n", paint.red("error"), paint.bold(&printable(&self.message)));
         let place = self.origin.as_ref().and_then(|origin| origin.source().map(|source| (origin, source)));
         let mut margin = 1;
@@ -146,14 +146,14 @@ fn printable(text: &str) -> String {
 fn visible(character: char) -> char {
     match character {
         '\t' => ' ',
-        c if c == '\n' || text::is_harmful(c) => text::INSTEAD,
+        c if c == '\n' || sanitize::is_harmful(c) => sanitize::INSTEAD,
         c => c,
     }
 }
 
-struct Paint(bool);
+struct AnsiStyle(bool);
 
-impl Paint {
+impl AnsiStyle {
     fn with(&self, code: &str, text: &str) -> String {
         if self.0 { format!("\u{1b}[{code}m{text}\u{1b}[0m") } else { text.to_owned() }
     }
@@ -178,11 +178,11 @@ impl Paint {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::source::Layer;
+    use crate::source::ConfigLayer;
     use std::sync::Arc;
 
     fn problem(text: &str, span: std::ops::Range<usize>) -> String {
-        let source = Arc::new(Source::new("r.toml", Layer::Recipe, text));
+        let source = Arc::new(Source::new("r.toml", ConfigLayer::Recipe, text));
         Problem::new("wrong").at(&Origin::of(&source, span)).render(false)
     }
 

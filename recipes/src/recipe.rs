@@ -1,6 +1,6 @@
 //! The checked recipe: a value that exists is valid.
 
-use crate::words::words;
+use crate::keyword_enum::keyword_enum;
 use crate::{
     Cluster, Data, Model, Objective, ParamRange, ParamValue, Samples, Seconds, Synchronisation, Train, Tune,
 };
@@ -32,10 +32,10 @@ pub struct Recipe {
     #[serde(default, skip_serializing_if = "Synchronisation::is_exact")]
     pub sync: Synchronisation,
     /// When state is saved.
-    pub checkpoint: Checkpointing,
+    pub checkpoint: CheckpointSchedule,
     /// When it is validated.
-    #[serde(default, skip_serializing_if = "Validating::is_auto")]
-    pub validation: Validating,
+    #[serde(default, skip_serializing_if = "ValidationSchedule::is_auto")]
+    pub validation: ValidationSchedule,
     /// How a study searches.
     #[serde(default, skip_serializing_if = "Tune::is_usual")]
     pub tune: Tune,
@@ -82,7 +82,7 @@ pub struct LayoutPins {
     pub shares: Option<Vec<u32>>,
 }
 
-words! {
+keyword_enum! {
     /// In which order a pipeline does the passes of a step.
     pub enum PipelineSchedule {
         /// All forwards, then all backwards (Huang et al. 2019).
@@ -120,7 +120,7 @@ impl ZeroStage {
     }
 }
 
-words! {
+keyword_enum! {
     /// Which activations are computed again in backward in place of being kept.
     pub enum Recompute {
         /// None: all are kept.
@@ -134,25 +134,25 @@ words! {
 
 /// When state is saved.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Checkpointing {
+pub struct CheckpointSchedule {
     /// How often.
-    pub every: Every,
+    pub every: Interval,
     /// How many of the newest checkpoints are kept, at least 2.
     pub keep: u32,
 }
 
 /// When a run is validated, and on how much.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Validating {
+pub struct ValidationSchedule {
     /// How often; it always is at its end.
-    pub every: Every,
+    pub every: Interval,
     /// The most samples of one validation; `None` leaves it to the planner.
     pub samples: Option<Samples>,
 }
 
-impl Validating {
+impl ValidationSchedule {
     /// As the planner decides.
-    pub const AUTO: Self = Self { every: Every::Auto, samples: None };
+    pub const AUTO: Self = Self { every: Interval::Auto, samples: None };
 
     /// Whether the planner decides all of it.
     pub fn is_auto(&self) -> bool {
@@ -160,7 +160,7 @@ impl Validating {
     }
 }
 
-impl Default for Validating {
+impl Default for ValidationSchedule {
     fn default() -> Self {
         Self::AUTO
     }
@@ -169,7 +169,7 @@ impl Default for Validating {
 /// How often something is done beside training.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Every {
+pub enum Interval {
     /// The planner decides from the predicted step time.
     Auto,
     /// After this many optimizer steps.

@@ -10,7 +10,7 @@ pub const LARGEST: usize = 1 << 20;
 
 /// Who said a value. Later layers win.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Layer {
+pub enum ConfigLayer {
     /// What holds when nobody says anything.
     Default,
     /// The user's own settings file.
@@ -27,7 +27,7 @@ pub enum Layer {
     Assignment,
 }
 
-impl fmt::Display for Layer {
+impl fmt::Display for ConfigLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Default => "default",
@@ -47,7 +47,7 @@ pub struct Source {
     /// What messages call it: a path, `library/tiny-llama`, `--set`, an environment variable.
     pub name: String,
     /// Who says it.
-    pub layer: Layer,
+    pub layer: ConfigLayer,
     /// TOML.
     pub text: String,
     /// Folder of the file, which relative paths in it start from; `None` where there is no file.
@@ -55,18 +55,18 @@ pub struct Source {
     /// Name under which the lock file knows the git repository this text came from.
     pub shared: Option<String>,
     /// Where relative data paths in the text start, seen from the folder of the recipe being checked.
-    /// Empty but for recipes extended from another folder; [`crate::extended`] fills it in.
+    /// Empty but for recipes extended from another folder; [`crate::resolve_extends`] fills it in.
     pub base: PathBuf,
 }
 
 impl Source {
     /// A text that is no file of the user's.
-    pub fn new(name: impl Into<String>, layer: Layer, text: impl Into<String>) -> Self {
+    pub fn new(name: impl Into<String>, layer: ConfigLayer, text: impl Into<String>) -> Self {
         Self { name: name.into(), layer, text: text.into(), folder: None, shared: None, base: PathBuf::new() }
     }
 
     /// The text of a file.
-    pub fn file(path: &std::path::Path, layer: Layer, text: impl Into<String>) -> Self {
+    pub fn file(path: &std::path::Path, layer: ConfigLayer, text: impl Into<String>) -> Self {
         let folder = path.parent().map(PathBuf::from);
         Self {
             name: path.display().to_string(),
@@ -97,8 +97,8 @@ impl Origin {
     }
 
     /// Who said it.
-    pub fn layer(&self) -> Layer {
-        self.source.as_ref().map_or(Layer::Default, |source| source.layer)
+    pub fn layer(&self) -> ConfigLayer {
+        self.source.as_ref().map_or(ConfigLayer::Default, |source| source.layer)
     }
 
     /// The text it stands in; `None` for a default.
@@ -120,15 +120,15 @@ impl Origin {
     pub fn position(&self) -> Option<(usize, usize)> {
         let source = self.source.as_ref()?;
         match source.layer {
-            Layer::Default | Layer::Environment | Layer::Assignment => None,
-            Layer::Settings | Layer::Extended | Layer::Recipe | Layer::Cluster => {
+            ConfigLayer::Default | ConfigLayer::Environment | ConfigLayer::Assignment => None,
+            ConfigLayer::Settings | ConfigLayer::Extended | ConfigLayer::Recipe | ConfigLayer::Cluster => {
                 Some(position(&source.text, self.span.start))
             }
         }
     }
 
     /// Key that sorts origins by layer (highest first: what the user said last), source and place.
-    pub(crate) fn order(&self) -> (std::cmp::Reverse<Layer>, String, usize) {
+    pub(crate) fn order(&self) -> (std::cmp::Reverse<ConfigLayer>, String, usize) {
         let name = self.source.as_ref().map_or(String::new(), |source| source.name.clone());
         (std::cmp::Reverse(self.layer()), name, self.span.start)
     }
@@ -174,8 +174,8 @@ mod tests {
     #[test]
     fn only_files_have_positions() {
         let origin = |layer| Origin::of(&Arc::new(Source::new("here", layer, "a = 1")), 4..5).to_string();
-        assert_eq!(origin(Layer::Recipe), "here:1:5");
-        assert_eq!(origin(Layer::Assignment), "here");
+        assert_eq!(origin(ConfigLayer::Recipe), "here:1:5");
+        assert_eq!(origin(ConfigLayer::Assignment), "here");
         assert_eq!(Origin::builtin().to_string(), "default");
     }
 }

@@ -1,6 +1,6 @@
 //! How replicas are kept alike.
 
-use crate::words::words;
+use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -12,13 +12,13 @@ pub struct Synchronisation {
     pub compress: Compression,
     /// How replicas move between two synchronisations; `None` sums the gradients of every step.
     #[serde(flatten)]
-    pub local: Option<Local>,
+    pub local: Option<DiLoCo>,
     /// Updates that may be made between the weights a gradient is of and those that it moves (Ho et al. 2013).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub staleness: u32,
 }
 
-words! {
+keyword_enum! {
     /// A compression, as `sync.compress` names it; [`Compression`] has its numbers too.
     pub enum CompressionKind {
         /// Values travel as they are.
@@ -60,7 +60,7 @@ pub enum Compression {
 
 /// Replicas that move their own weights, and meet from time to time (DiLoCo, Douillard et al. 2023).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Local {
+pub struct DiLoCo {
     /// Optimizer steps from one synchronisation to the next, at least 2.
     pub every: u64,
     /// Learning rate of the step that the mean change of the weights makes.
@@ -105,7 +105,7 @@ impl fmt::Display for Synchronisation {
         }
         let and = if self.compress == Compression::None { "" } else { ", " };
         match (self.local, self.staleness) {
-            (Some(Local { every, .. }), _) => write!(f, "{and}replicas synchronise every {every} steps"),
+            (Some(DiLoCo { every, .. }), _) => write!(f, "{and}replicas synchronise every {every} steps"),
             (None, 0) => Ok(()),
             (None, 1) => write!(f, "{and}gradients up to 1 step old"),
             (None, staleness) => write!(f, "{and}gradients up to {staleness} steps old"),
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn it_is_told_by_the_keys_of_the_recipe() {
-        let local = Local { every: 8, outer_learning_rate: 0.7, outer_momentum: 0.9 };
+        let local = DiLoCo { every: 8, outer_learning_rate: 0.7, outer_momentum: 0.9 };
         for (sync, json, words) in [
             (Synchronisation::EXACT, r#"{"compress":"none"}"#, ""),
             (

@@ -1,8 +1,8 @@
 //! How the weights are moved.
 
-use crate::search::Choice;
+use crate::tunable::Tunable;
 use crate::units::{Samples, Tokens};
-use crate::words::words;
+use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -12,11 +12,11 @@ pub struct Train {
     /// Optimizer and its constants.
     pub optimizer: Optimizer,
     /// Global batch: samples in one optimizer step over all ranks.
-    pub batch: Choice<Samples>,
+    pub batch: Tunable<Samples>,
     /// Peak learning rate.
-    pub learning_rate: Choice<f64>,
+    pub learning_rate: Tunable<f64>,
     /// Linear warm-up from zero.
-    pub warmup: Choice<Warmup>,
+    pub warmup: Tunable<Warmup>,
     /// How the learning rate falls after warm-up.
     pub schedule: Schedule,
     /// The learning rate at the end as a fraction of the peak, in [0, 1].
@@ -24,7 +24,7 @@ pub struct Train {
     /// Largest global norm of the gradient; `None` does not clip.
     pub clip: Option<f64>,
     /// Arithmetic of matrix products.
-    pub precision: Choice<Precision>,
+    pub precision: Tunable<Precision>,
     /// How values are scaled into fp8, where the precision is `Fp8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp8_recipe: Option<Fp8Recipe>,
@@ -46,7 +46,7 @@ pub enum Warmup {
     Tokens(Tokens),
 }
 
-words! {
+keyword_enum! {
     /// An update rule.
     pub enum OptimizerKind {
         /// Adam with decoupled weight decay.
@@ -75,7 +75,7 @@ pub struct Optimizer {
     pub weight_decay: f64,
 }
 
-words! {
+keyword_enum! {
     /// How the learning rate falls after warm-up.
     pub enum Schedule {
         /// Half a cosine down to the final fraction.
@@ -87,7 +87,7 @@ words! {
     }
 }
 
-words! {
+keyword_enum! {
     /// Arithmetic of matrix products; weights and optimizer state are always kept in f32.
     pub enum Precision {
         /// 32-bit floats (TF32 inside a GPU's tensor cores).
@@ -101,7 +101,7 @@ words! {
     }
 }
 
-words! {
+keyword_enum! {
     /// How values are scaled into the range of fp8, in the words of Megatron-LM's `--fp8-recipe`.
     #[derive(Default)]
     pub enum Fp8Recipe {

@@ -1,7 +1,7 @@
 //! How a study searches: what `dtrain tune` reads of a recipe.
 
 use crate::units::Seconds;
-use crate::words::words;
+use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 
 /// How a study searches. All of it may be said otherwise by flags of `dtrain tune`.
@@ -28,7 +28,7 @@ pub struct Tune {
     pub confirm: u32,
 }
 
-words! {
+keyword_enum! {
     /// How values are proposed.
     pub enum SamplerKind {
         /// What suits the space and the number of trials.
@@ -52,7 +52,7 @@ words! {
     }
 }
 
-words! {
+keyword_enum! {
     /// Which trials are ended early.
     pub enum PrunerKind {
         /// None.

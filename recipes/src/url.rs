@@ -19,7 +19,7 @@ pub struct Url {
 
 /// Why a text is no URL that data can be named by. Does not repeat the text, which may hold a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct WrongUrl {
+pub struct UrlError {
     /// What was wanted and what was found.
     pub message: String,
     /// What to do.
@@ -28,13 +28,13 @@ pub struct WrongUrl {
 
 impl Url {
     /// Whether a name of data is a URL that is downloaded, not a file or a pattern.
-    pub fn is_one(name: &str) -> bool {
+    pub fn is_url(name: &str) -> bool {
         name.split_once("://").is_some_and(|(scheme, _)| is_web(scheme))
     }
 
     /// Reads a URL.
-    pub fn parse(text: &str) -> Result<Self, WrongUrl> {
-        let wrong = |message: &str, hint| Err(WrongUrl { message: message.to_owned(), hint });
+    pub fn parse(text: &str) -> Result<Self, UrlError> {
+        let wrong = |message: &str, hint| Err(UrlError { message: message.to_owned(), hint });
         let (address, fragment) = match text.split_once('#') {
             Some((address, fragment)) => (address, Some(fragment)),
             None => (text, None),
@@ -93,15 +93,15 @@ impl fmt::Display for Url {
     }
 }
 
-impl fmt::Display for WrongUrl {
+impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}; {}", self.message, self.hint)
     }
 }
 
 /// The part of a name of data whose ending says how it is read: of a URL the last part of its path, otherwise all of it.
-pub fn ending(name: &str) -> &str {
-    if Url::is_one(name) { name_in(name) } else { name }
+pub fn file_extension(name: &str) -> &str {
+    if Url::is_url(name) { name_in(name) } else { name }
 }
 
 fn is_web(scheme: &str) -> bool {
@@ -125,8 +125,8 @@ fn name_in(address: &str) -> &str {
     path.rsplit_once('/').map_or("", |(_, name)| name)
 }
 
-fn checksum(fragment: &str) -> Result<String, WrongUrl> {
-    let digits = fragment.strip_prefix(CHECKSUM).ok_or_else(|| WrongUrl {
+fn checksum(fragment: &str) -> Result<String, UrlError> {
+    let digits = fragment.strip_prefix(CHECKSUM).ok_or_else(|| UrlError {
         message: "expected `sha256=` behind the `#` of the URL".to_owned(),
         hint: "write `#sha256=` and the 64 digits that `sha256sum` prints for the file, or leave out the `#`",
     })?;
@@ -135,7 +135,7 @@ fn checksum(fragment: &str) -> Result<String, WrongUrl> {
     }
     let has_digits = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let found = if has_digits { format!("{} digits", digits.len()) } else { "other characters".to_owned() };
-    Err(WrongUrl {
+    Err(UrlError {
         message: format!("a sha256 has {DIGITS} hexadecimal digits, found {found} in the URL"),
         hint: "copy the digits that `sha256sum` prints for the file",
     })
@@ -188,8 +188,8 @@ mod tests {
             ("data/what?.csv", "data/what?.csv"),
             ("https://host", ""),
         ] {
-            assert_eq!(ending(name), expected);
+            assert_eq!(file_extension(name), expected);
         }
-        assert!(Url::is_one("https://host/a") && !Url::is_one("data/https/a") && !Url::is_one("s3://a/b"));
+        assert!(Url::is_url("https://host/a") && !Url::is_url("data/https/a") && !Url::is_url("s3://a/b"));
     }
 }

@@ -2,25 +2,25 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
 
-use dtrain_recipes::{CheckContext, Checked, Document, Layer, Problem, Source, check, extended, render_all};
+use dtrain_recipes::{CheckContext, CheckedRecipe, Document, ConfigLayer, Problem, Source, check, resolve_extends, render_all};
 use std::path::Path;
 
-fn read(name: &str, text: &str) -> Result<Checked, Vec<Problem>> {
+fn read(name: &str, text: &str) -> Result<CheckedRecipe, Vec<Problem>> {
     let resolve = |wanted: &str, _: &Source| match wanted {
-        "base.toml" => Ok(Source::file(Path::new("shared/base.toml"), Layer::Extended, BASE)),
-        "loop.toml" => Ok(Source::new("loop.toml", Layer::Extended, "extends = \"loop.toml\"")),
+        "base.toml" => Ok(Source::file(Path::new("shared/base.toml"), ConfigLayer::Extended, BASE)),
+        "loop.toml" => Ok(Source::new("loop.toml", ConfigLayer::Extended, "extends = \"loop.toml\"")),
         other => Err(format!("no recipe {other:?}")),
     };
-    let document = Document::parse(&Source::file(Path::new(name), Layer::Recipe, text))?;
-    check(&extended(document, &resolve)?, &CheckContext::of_file(Path::new(name)))
+    let document = Document::parse(&Source::file(Path::new(name), ConfigLayer::Recipe, text))?;
+    check(&resolve_extends(document, &resolve)?, &CheckContext::of_file(Path::new(name)))
 }
 
 const BASE: &str = "[model]\nkind = \"decoder\"\nlayers = 2\nhidden = 64\nheads = 4\ncontext = 32\n\
 [data]\ntrain = \"corpus/*.txt\"\n[objective]\nstop = { steps = 10 }\n";
 
-fn resolved(checked: &Checked) -> String {
+fn resolved(checked: &CheckedRecipe) -> String {
     let line =
-        |value: &dtrain_recipes::Resolved| format!("{} = {}  # {}\n", value.path, value.value, value.origin);
+        |value: &dtrain_recipes::ResolvedValue| format!("{} = {}  # {}\n", value.path, value.value, value.origin);
     checked.resolved.iter().map(line).collect()
 }
 
@@ -40,9 +40,9 @@ fn samples(folder: &str) -> Vec<(String, String)> {
 }
 
 /// The recipe that its settings make again.
-fn from_settings(checked: &Checked) -> Checked {
+fn from_settings(checked: &CheckedRecipe) -> CheckedRecipe {
     let context = CheckContext { folder: "/elsewhere".into(), name: checked.recipe.name.clone() };
-    let document = Document::of_settings("settings", &checked.settings());
+    let document = Document::from_settings("settings", &checked.settings());
     document
         .and_then(|document| check(&document, &context))
         .unwrap_or_else(|problems| panic!("{:?}\n{}", checked.settings(), render_all(&problems, false)))
@@ -78,7 +78,7 @@ fn every_invalid_sample_is_explained() {
 #[test]
 fn every_library_recipe_holds() {
     for name in dtrain_recipes::library::names() {
-        let source = dtrain_recipes::library::get(name).unwrap();
+        let source = dtrain_recipes::library::builtin_recipe(name).unwrap();
         let checked = read(&format!("{name}.toml"), &source.text);
         let checked = checked.unwrap_or_else(|problems| panic!("{}", render_all(&problems, false)));
         assert_eq!(from_settings(&checked).recipe, checked.recipe, "{name}");

@@ -3,27 +3,27 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
 
 use dtrain_recipes::canonical::{differences, digest, json};
-use dtrain_recipes::{CheckContext, Checked, Document, Layer, Source, check, extended, library, render_all};
+use dtrain_recipes::{CheckContext, CheckedRecipe, Document, ConfigLayer, Source, check, resolve_extends, library, render_all};
 use std::path::Path;
 
 const RECIPE: &str = "extends = \"library/tiny-llama\"\n[train]\nseed = 3\noptimizer = \"sgd\"\n";
 
 fn document(text: &str) -> Document {
     let nothing = |name: &str, _: &Source| Err(format!("no recipe {name:?}"));
-    let document = Document::parse(&Source::file(Path::new("here/r.toml"), Layer::Recipe, text)).unwrap();
-    extended(document, &nothing).unwrap_or_else(|problems| panic!("{}", render_all(&problems, false)))
+    let document = Document::parse(&Source::file(Path::new("here/r.toml"), ConfigLayer::Recipe, text)).unwrap();
+    resolve_extends(document, &nothing).unwrap_or_else(|problems| panic!("{}", render_all(&problems, false)))
 }
 
 fn set(key: &str, value: &str) -> Document {
-    Document::from_assignment(Layer::Assignment, "--set", key, value).unwrap()
+    Document::from_override(ConfigLayer::Assignment, "--set", key, value).unwrap()
 }
 
-fn checked(document: &Document) -> Checked {
+fn checked(document: &Document) -> CheckedRecipe {
     let context = CheckContext::of_file(Path::new("here/r.toml"));
     check(document, &context).unwrap_or_else(|problems| panic!("{}", render_all(&problems, false)))
 }
 
-fn value(checked: &Checked, path: &str) -> (String, String) {
+fn value(checked: &CheckedRecipe, path: &str) -> (String, String) {
     let found = checked.resolved.iter().find(|value| value.path == path).unwrap();
     (found.value.clone(), found.origin.to_string())
 }
@@ -34,9 +34,9 @@ fn pair(value: &str, origin: &str) -> (String, String) {
 
 #[test]
 fn the_later_layer_wins_and_says_who_it_is() {
-    let settings = Source::new("settings.toml", Layer::Settings, "[train]\nseed = 9\nclip = 0.5\n");
+    let settings = Source::new("settings.toml", ConfigLayer::Settings, "[train]\nseed = 9\nclip = 0.5\n");
     let variable = "environment variable DTRAIN_MODEL__LAYERS";
-    let environment = Document::from_assignment(Layer::Environment, variable, "model.layers", "6").unwrap();
+    let environment = Document::from_override(ConfigLayer::Environment, variable, "model.layers", "6").unwrap();
     let all = set("train.precision", "bf16")
         .layer_over(environment)
         .layer_over(document(RECIPE))
@@ -75,7 +75,7 @@ fn leaves_rebuild_the_document() {
     let (a, b) = (checked(&document), checked(&Document::from_leaves(leaves)));
     assert_eq!(a.recipe, b.recipe);
     let origins =
-        |checked: &Checked| checked.resolved.iter().map(|value| value.origin.to_string()).collect::<Vec<_>>();
+        |checked: &CheckedRecipe| checked.resolved.iter().map(|value| value.origin.to_string()).collect::<Vec<_>>();
     assert_eq!(origins(&a), origins(&b));
 }
 
@@ -142,7 +142,7 @@ fn differences_are_flat() {
 #[test]
 fn the_library_has_the_published_numbers_of_parameters() {
     let parameters = |name: &str| {
-        let source = library::get(name).unwrap();
+        let source = library::builtin_recipe(name).unwrap();
         checked(&Document::parse(&source).unwrap()).recipe.model.parameters()
     };
     // GPT-2 small: 124,439,808 (openai/gpt-2). TinyLlama 1.1B: 1,100,048,384 (its model card).
@@ -158,10 +158,10 @@ fn data_paths_start_from_the_folder_of_the_recipe_that_names_them() {
         let resolve = |name: &str, from: &Source| {
             let path = from.folder.clone().unwrap_or_default().join(name);
             let text = if name.ends_with("base.toml") { base } else { "extends = \"../shared/base.toml\"\n" };
-            Ok(Source::file(&path, Layer::Extended, text))
+            Ok(Source::file(&path, ConfigLayer::Extended, text))
         };
-        let source = Source::file(Path::new(root), Layer::Recipe, format!("extends = {named:?}\n{text}"));
-        let document = extended(Document::parse(&source).unwrap(), &resolve).unwrap();
+        let source = Source::file(Path::new(root), ConfigLayer::Recipe, format!("extends = {named:?}\n{text}"));
+        let document = resolve_extends(Document::parse(&source).unwrap(), &resolve).unwrap();
         // As the command line has it: the folder absolute, the layers taken apart and put together.
         let document = Document::from_leaves(document.leaves());
         let context = CheckContext { folder: Path::new("/somewhere/x").to_owned(), name: "r".to_owned() };

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
 
-use dtrain_recipes::{CheckContext, Document, Layer, Problem, Source, check, extended, library, render_all};
+use dtrain_recipes::{CheckContext, Document, ConfigLayer, Problem, Source, check, resolve_extends, library, render_all};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use std::path::Path;
 fn read(bytes: Vec<u8>) -> Result<(), String> {
     let resolve = |name: &str, _: &Source| Err(format!("no recipe {name:?}"));
     let checked = || -> Result<_, Vec<Problem>> {
-        let document = Document::parse_bytes(Path::new("r.toml"), Layer::Recipe, bytes)?;
+        let document = Document::parse_bytes(Path::new("r.toml"), ConfigLayer::Recipe, bytes)?;
         let again = Document::from_leaves(document.leaves());
         let context = CheckContext::of_file(Path::new("r.toml"));
-        let result = check(&extended(document, &resolve)?, &context);
-        let same = check(&extended(again, &resolve)?, &context);
+        let result = check(&resolve_extends(document, &resolve)?, &context);
+        let same = check(&resolve_extends(again, &resolve)?, &context);
         assert_eq!(result.is_ok(), same.is_ok(), "leaves keep everything");
         result
     };
@@ -80,7 +80,7 @@ fn assignments_never_panic() {
         ("model", "{ kind = \"mlp\" }"),
         ("train.seed", "=1"),
     ] {
-        if let Ok(document) = Document::from_assignment(Layer::Assignment, "--set", key, value) {
+        if let Ok(document) = Document::from_override(ConfigLayer::Assignment, "--set", key, value) {
             let problems = check(&document, &CheckContext::of_file(Path::new("r.toml"))).unwrap_err();
             assert!(render_all(&problems, true).contains("error"));
         }
@@ -88,7 +88,7 @@ fn assignments_never_panic() {
 }
 
 fn samples() -> impl Strategy<Value = String> {
-    let texts: Vec<String> = library::names().map(|name| library::get(name).unwrap().text).collect();
+    let texts: Vec<String> = library::names().map(|name| library::builtin_recipe(name).unwrap().text).collect();
     prop::sample::select(texts)
 }
 

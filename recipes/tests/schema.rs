@@ -3,7 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
 
 use dtrain_recipes::keys::keys;
-use dtrain_recipes::schema::schema;
+use dtrain_recipes::json_schema::json_schema;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
@@ -84,7 +84,7 @@ fn properties(schema: &Value, path: &str, found: &mut BTreeSet<String>) {
 #[test]
 fn every_key_is_in_the_schema_and_nothing_else() {
     let mut found = BTreeSet::new();
-    properties(&schema(), "", &mut found);
+    properties(&json_schema(), "", &mut found);
     // Inside a value: the forms of a search and of a tokenizer.
     let is_form = |path: &String| [".choices", ".log", ".bpe"].iter().any(|form| path.ends_with(form));
     let searched: BTreeSet<String> = found
@@ -97,7 +97,7 @@ fn every_key_is_in_the_schema_and_nothing_else() {
 
 #[test]
 fn every_sample_that_holds_fits_the_schema() {
-    let schema = schema();
+    let schema = json_schema();
     for folder in ["tests/valid", "library"] {
         for entry in std::fs::read_dir(std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join(folder)).unwrap()
         {
@@ -110,7 +110,7 @@ fn every_sample_that_holds_fits_the_schema() {
 
 #[test]
 fn the_schema_refuses_what_one_value_gets_wrong() {
-    let schema = schema();
+    let schema = json_schema();
     let samples = [
         "unknown_key",
         "unknown_section",

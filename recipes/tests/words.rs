@@ -1,23 +1,23 @@
 //! Words of the language: each means something, and no two mean the same.
 
 use dtrain_recipes::document::Document;
-use dtrain_recipes::keys::{Key, Kind, Shape, keys};
-use dtrain_recipes::source::{Layer, Source};
-use dtrain_recipes::words::Words;
-use dtrain_recipes::{CheckContext, Checked, check};
+use dtrain_recipes::keys::{Key, Kind, ValueType, keys};
+use dtrain_recipes::source::{ConfigLayer, Source};
+use dtrain_recipes::keyword_enum::Keywords;
+use dtrain_recipes::{CheckContext, CheckedRecipe, check};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// The words that a shape takes, apart from "auto" and "none" of any shape.
-fn words(shape: Shape) -> Option<Words> {
+fn words(shape: ValueType) -> Option<Keywords> {
     match shape {
-        Shape::OneOf(words) => Some(words),
-        Shape::OrAuto(inner) | Shape::OrNone(inner) | Shape::Choice(inner) => words(*inner),
+        ValueType::OneOf(words) => Some(words),
+        ValueType::OrAuto(inner) | ValueType::OrNone(inner) | ValueType::Choice(inner) => words(*inner),
         _ => None,
     }
 }
 
-fn keys_with_words() -> Vec<(&'static Key, Words)> {
+fn keys_with_words() -> Vec<(&'static Key, Keywords)> {
     let found: Vec<_> = keys().iter().filter_map(|key| Some((key, words(key.shape)?))).collect();
     assert!(found.len() > 20, "{} keys have words", found.len());
     found
@@ -49,10 +49,10 @@ fn every_word_of_a_key_makes_another_recipe() {
 }
 
 /// A recipe in which a key has a word, and whatever that word asks for.
-fn with(key: &Key, word: &str) -> Checked {
+fn with(key: &Key, word: &str) -> CheckedRecipe {
     let quoted = format!("{word:?}");
     let (kind, more): (Kind, &[(&str, &str)]) = match (key.path, word) {
-        ("model.kind", kind) => (Kind::named(kind).expect("a kind"), &[]),
+        ("model.kind", kind) => (Kind::from_name(kind).expect("a kind"), &[]),
         ("model.lora.layers", _) => (Kind::Decoder, &[("model.lora.rank", "8")]),
         ("data.format", "tokens") => (Kind::Decoder, &[("model.vocab", "256")]),
         ("data.format", "csv") => (Kind::Mlp, &[]),
@@ -68,9 +68,9 @@ fn with(key: &Key, word: &str) -> Checked {
         // Other words need nothing beside them.
         _ => (key.kinds[0], &[]),
     };
-    let mut document = Document::parse(&Source::new("r.toml", Layer::Recipe, base(kind))).expect("TOML");
+    let mut document = Document::parse(&Source::new("r.toml", ConfigLayer::Recipe, base(kind))).expect("TOML");
     for (path, value) in more.iter().copied().chain([(key.path, quoted.as_str())]) {
-        let said = Document::from_assignment(Layer::Assignment, "--set", path, value).expect("a key");
+        let said = Document::from_override(ConfigLayer::Assignment, "--set", path, value).expect("a key");
         document = said.layer_over(document);
     }
     let context = CheckContext { folder: PathBuf::new(), name: "words".to_owned() };

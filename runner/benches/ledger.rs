@@ -14,9 +14,9 @@ mod measured;
 #[path = "../tests/ledger/support.rs"]
 mod support;
 
-use dtrain_protocol::{AttemptId, Rank, Stamped, StopReason};
-use dtrain_runner::ledger::{Filter, Page, Sort};
-use dtrain_runner::{Fact, History, Ledger, News, Point, Verdict};
+use dtrain_protocol::{AttemptId, Rank, StampedEvent, StopReason};
+use dtrain_runner::ledger::{Filter, Pagination, Sort};
+use dtrain_runner::{Fact, History, Ledger, TrialUpdate, MetricPoint, Verdict};
 use measured::{Better, Row};
 use serde_json::Value;
 use std::fs;
@@ -146,7 +146,7 @@ fn main() {
 fn keep(figures: &mut Figures, points: u64) {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    history.keep(&trial.id, &support::facts(vec![started(1)])).expect("kept");
+    history.record(&trial.id, &support::facts(vec![started(1)])).expect("kept");
     // The last connection moves what the log has into the file.
     drop(history);
     let mut history = History::open(&path).expect("opens");
@@ -158,13 +158,13 @@ fn keep(figures: &mut Figures, points: u64) {
     let mut each = 1;
     while steps * each < points {
         let batch = (steps..steps + BATCH).map(|n| step(n, n + 1)).collect();
-        history.keep(&trial.id, &events(batch)).expect("kept");
+        history.record(&trial.id, &events(batch)).expect("kept");
         steps += BATCH;
         if steps == BATCH {
             each = kept(&history) / BATCH;
         }
     }
-    history.keep(&trial.id, &support::facts(vec![ended(1)])).expect("kept");
+    history.record(&trial.id, &support::facts(vec![ended(1)])).expect("kept");
     let seconds = begun.elapsed().as_secs_f64();
     let wrote = written() - wrote;
     let points = kept(&history) as f64;
@@ -179,14 +179,14 @@ fn live(figures: &mut Figures) {
     let log_of = |steps: u64, ranks: u32, commits: u64| {
         let (_folder, path) = place();
         let (mut history, trial) = with_trial(&path);
-        history.keep(&trial.id, &support::facts(vec![started(1)])).expect("kept");
+        history.record(&trial.id, &support::facts(vec![started(1)])).expect("kept");
         let mut next = 0;
         let wrote = written();
         for _ in 0..commits {
-            let of = |n| (0..ranks).map(move |rank| Stamped { rank: Rank(rank), ..step(n, n + 1) });
+            let of = |n| (0..ranks).map(move |rank| StampedEvent { rank: Rank(rank), ..step(n, n + 1) });
             let offset = Some((support::ATTEMPT, next * 3000));
             let events = (next..next + steps).flat_map(of).collect();
-            history.keep(&trial.id, &News { events, offset, ..News::default() }).expect("kept");
+            history.record(&trial.id, &TrialUpdate { events, offset, ..TrialUpdate::default() }).expect("kept");
             next += steps;
         }
         let wrote = written() - wrote;
@@ -203,8 +203,8 @@ fn live(figures: &mut Figures) {
 fn browse(figures: &mut Figures, trials: u32) {
     let (folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    history.keep(&trial.id, &support::facts(vec![started(1)])).expect("kept");
-    let loss = |n: u64| Point {
+    history.record(&trial.id, &support::facts(vec![started(1)])).expect("kept");
+    let loss = |n: u64| MetricPoint {
         attempt: support::ATTEMPT,
         rank: Rank(0),
         key: "loss".into(),
@@ -213,14 +213,14 @@ fn browse(figures: &mut Figures, trials: u32) {
         value: (n as f64).sqrt(),
     };
     let points = (0..1000).map(loss).collect();
-    history.keep(&trial.id, &News { points, ..News::default() }).expect("kept");
+    history.record(&trial.id, &TrialUpdate { points, ..TrialUpdate::default() }).expect("kept");
     let over = Fact::TrialEnded { verdict: Verdict::Completed(StopReason::Complete) };
-    history.keep(&trial.id, &support::facts(vec![ended(1), over])).expect("kept");
+    history.record(&trial.id, &support::facts(vec![ended(1), over])).expect("kept");
     support::copy_the_trial(&path, trials);
     support::copy_its_points(&path, trials);
     drop(history);
     let history = History::open_read_only(&path).expect("opens");
-    let page = Page { skip: 0, limit: 20 };
+    let page = Pagination { skip: 0, limit: 20 };
     let begun = Instant::now();
     let newest = history.trials(&Filter::default(), &Sort::Newest, page, &nobody).expect("listed");
     figures.page_ms.push(1e3 * begun.elapsed().as_secs_f64());
@@ -248,13 +248,13 @@ fn browse(figures: &mut Figures, trials: u32) {
 fn list(figures: &mut Figures, trials: u32) {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    history.keep(&trial.id, &events((0..30).map(|n| step(n, n + 1)).collect())).expect("kept");
-    history.keep(&trial.id, &support::facts(vec![started(1), ended(1), started(2)])).expect("kept");
+    history.record(&trial.id, &events((0..30).map(|n| step(n, n + 1)).collect())).expect("kept");
+    history.record(&trial.id, &support::facts(vec![started(1), ended(1), started(2)])).expect("kept");
     support::copy_the_trial(&path, trials);
-    let more = (0..30).map(|n| Stamped { attempt: AttemptId(2), ..step(n, n + 31) });
-    history.keep(&trial.id, &events(more.collect())).expect("kept");
+    let more = (0..30).map(|n| StampedEvent { attempt: AttemptId(2), ..step(n, n + 31) });
+    history.record(&trial.id, &events(more.collect())).expect("kept");
     let begun = Instant::now();
-    let found = history.trials(&Filter::default(), &Sort::Newest, Page::default(), &nobody).expect("listed");
+    let found = history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), &nobody).expect("listed");
     figures.listing_ms.push(1e3 * begun.elapsed().as_secs_f64());
     assert_eq!(found.len(), trials as usize, "all are listed");
     assert!(found.iter().all(|row| row.loss.is_some()), "with their figures");

@@ -14,7 +14,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// What was done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Action {
+pub enum AuditedAction {
     /// A user had a trial run.
     Run,
     /// A user had a trial go on.
@@ -31,7 +31,7 @@ pub enum Action {
 
 /// A host, and why it counts as that host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct AuditedHost {
     /// Its name in the recipe; of this machine its host name.
     pub host: String,
     /// How it is reached: `here`, `ssh2`, `openssh` or `slurm`.
@@ -43,7 +43,7 @@ pub struct Place {
 
 /// What is done to which trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Subject {
+pub struct AuditedTrial {
     /// The trial.
     pub trial: TrialId,
     /// blake3 of the program, in hexadecimal.
@@ -52,14 +52,14 @@ pub struct Subject {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub argv: Vec<String>,
     /// The hosts that may be used.
-    pub hosts: Vec<Place>,
+    pub hosts: Vec<AuditedHost>,
     /// Whose recipe it is: the user's own, or that of packages with their commits and digests.
     pub recipe: String,
 }
 
 /// One line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Entry {
+pub struct AuditRecord {
     /// Milliseconds since the Unix epoch.
     pub at_ms: u64,
     /// User id.
@@ -69,31 +69,31 @@ pub struct Entry {
     /// Host name of the machine whose user did it.
     pub controller: String,
     /// What was done.
-    pub action: Action,
+    pub action: AuditedAction,
     /// The attempt, where it is about one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub attempt: Option<AttemptId>,
     /// To what.
     #[serde(flatten)]
-    pub subject: Subject,
+    pub subject: AuditedTrial,
 }
 
 /// Writes of one trial.
 #[derive(Clone, Debug)]
-pub struct Audit {
+pub struct AuditLog {
     path: PathBuf,
-    subject: Subject,
+    subject: AuditedTrial,
 }
 
-impl Audit {
+impl AuditLog {
     /// Writes to the log of a state folder.
-    pub fn new(home: &Home, subject: Subject) -> Self {
-        let argv = subject.argv.iter().map(|word| secrets::removed(word)).collect();
-        Self { path: path(home), subject: Subject { argv, ..subject } }
+    pub fn new(home: &Home, subject: AuditedTrial) -> Self {
+        let argv = subject.argv.iter().map(|word| secrets::redacted(word)).collect();
+        Self { path: path(home), subject: AuditedTrial { argv, ..subject } }
     }
 
     /// The same where it is about one host only.
-    pub fn on(mut self, host: &str) -> Self {
+    pub fn for_host(mut self, host: &str) -> Self {
         self.subject.hosts.retain(|place| place.host == host);
         self
     }
@@ -104,9 +104,9 @@ impl Audit {
     }
 
     /// Appends an entry, and waits until it is on disk.
-    pub fn write(&self, action: Action, attempt: Option<AttemptId>) -> io::Result<()> {
+    pub fn write(&self, action: AuditedAction, attempt: Option<AttemptId>) -> io::Result<()> {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis());
-        let entry = Entry {
+        let entry = AuditRecord {
             at_ms: u64::try_from(now).unwrap_or(u64::MAX),
             uid: rustix::process::getuid().as_raw(),
             user: std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_default(),
@@ -129,14 +129,14 @@ pub fn path(home: &Home) -> PathBuf {
     home.path().join("audit.jsonl")
 }
 
-fn append(path: &Path, entry: &Entry) -> io::Result<()> {
+fn append(path: &Path, entry: &AuditRecord) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         files::make_folder(folder)?;
     }
     let mut file = files::append(path)?;
     // Others may write to it over a network, where appending is not one operation.
     rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
-    let mut line = if is_cut(&mut file)? { vec![b'\n'] } else { Vec::new() };
+    let mut line = if ends_in_partial_line(&mut file)? { vec![b'\n'] } else { Vec::new() };
     serde_json::to_writer(&mut line, entry)?;
     line.push(b'\n');
     file.write_all(&line)?;
@@ -144,7 +144,7 @@ fn append(path: &Path, entry: &Entry) -> io::Result<()> {
 }
 
 /// Whether the last line was not written to its end.
-fn is_cut(file: &mut File) -> io::Result<bool> {
+fn ends_in_partial_line(file: &mut File) -> io::Result<bool> {
     if file.metadata()?.len() == 0 {
         return Ok(false);
     }
@@ -155,7 +155,7 @@ fn is_cut(file: &mut File) -> io::Result<bool> {
 }
 
 /// All entries, oldest first, and how many lines cannot be read. None where nothing was written yet.
-pub fn read(home: &Home) -> io::Result<(Vec<Entry>, u64)> {
+pub fn read(home: &Home) -> io::Result<(Vec<AuditRecord>, u64)> {
     let bytes = match files::read(&path(home)) {
         Ok(bytes) => bytes,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok((Vec::new(), 0)),
@@ -177,17 +177,17 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
 
-    fn audit(home: &Home) -> Audit {
+    fn audit(home: &Home) -> AuditLog {
         let place =
-            Place { host: "h".into(), transport: "ssh2".into(), host_key: Some("known_hosts".into()) };
-        let subject = Subject {
+            AuditedHost { host: "h".into(), transport: "ssh2".into(), host_key: Some("known_hosts".into()) };
+        let subject = AuditedTrial {
             trial: TrialId("t".into()),
             program: "00".into(),
             argv: ["run", "--password", "x", "--token=hunter2hunter2"].map(String::from).to_vec(),
             hosts: vec![place],
             recipe: "own files".into(),
         };
-        Audit::new(home, subject)
+        AuditLog::new(home, subject)
     }
 
     #[test]
@@ -196,13 +196,13 @@ mod tests {
         let home = Home::at(folder.path().join("new"));
         assert_eq!(read(&home).expect("nothing is there"), (Vec::new(), 0));
         let audit = audit(&home);
-        audit.write(Action::Run, None).expect("room");
-        audit.write(Action::Launch, Some(AttemptId(1))).expect("room");
+        audit.write(AuditedAction::Run, None).expect("room");
+        audit.write(AuditedAction::Launch, Some(AttemptId(1))).expect("room");
         let mode = fs::metadata(audit.path()).expect("it is there").permissions().mode() & 0o777;
         assert_eq!(mode, 0o600);
         let (entries, damaged) = read(&home).expect("readable");
         let told: Vec<_> = entries.iter().map(|entry| (entry.action, entry.attempt)).collect();
-        assert_eq!(told, [(Action::Run, None), (Action::Launch, Some(AttemptId(1)))]);
+        assert_eq!(told, [(AuditedAction::Run, None), (AuditedAction::Launch, Some(AttemptId(1)))]);
         assert_eq!((damaged, entries[0].uid), (0, rustix::process::getuid().as_raw()));
         let text = fs::read_to_string(audit.path()).expect("text");
         assert!(!text.contains("hunter2") && text.contains("[removed: value of token]"), "{text}");
@@ -213,9 +213,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let home = Home::at(folder.path());
         fs::write(path(&home), "{\"at_ms\": 1, \"uid").expect("written");
-        audit(&home).write(Action::Stop, None).expect("room");
+        audit(&home).write(AuditedAction::Stop, None).expect("room");
         let (entries, damaged) = read(&home).expect("readable");
-        assert_eq!((entries.len(), damaged, entries[0].action), (1, 1, Action::Stop));
+        assert_eq!((entries.len(), damaged, entries[0].action), (1, 1, AuditedAction::Stop));
     }
 
     #[test]
@@ -225,7 +225,7 @@ mod tests {
         let precious = folder.path().join("precious");
         fs::write(&precious, "precious").expect("written");
         std::os::unix::fs::symlink(&precious, path(&home)).expect("made");
-        let error = audit(&home).write(Action::Run, None).expect_err("a link");
+        let error = audit(&home).write(AuditedAction::Run, None).expect_err("a link");
         assert!(error.to_string().contains("symbolic link"), "{error}");
         assert_eq!(fs::read_to_string(&precious).expect("there"), "precious");
     }
@@ -235,6 +235,6 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let home = Home::at(folder.path());
         fs::create_dir(path(&home)).expect("made");
-        assert!(audit(&home).write(Action::Run, None).is_err());
+        assert!(audit(&home).write(AuditedAction::Run, None).is_err());
     }
 }

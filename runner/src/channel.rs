@@ -43,7 +43,7 @@ fn pipe(command: &mut Command) -> io::Result<(PipeReader, Arc<OwnedFd>)> {
 /// Takes over the pipe whose number is in the arguments of this process. To be called once, first of all.
 ///
 /// `Err` when no file has that number, or it is a standard stream.
-pub fn take(number: i32) -> io::Result<File> {
+pub fn open_inherited(number: i32) -> io::Result<File> {
     if number <= 2 {
         return Err(io::Error::from(io::ErrorKind::InvalidInput));
     }
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_number_without_a_file_is_no_channel() {
-        assert!(take(1).is_err(), "standard output");
-        assert!(take(1_000_000).is_err(), "nothing has that number");
+        assert!(open_inherited(1).is_err(), "standard output");
+        assert!(open_inherited(1_000_000).is_err(), "nothing has that number");
     }
 }

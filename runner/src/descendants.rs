@@ -3,7 +3,7 @@
 //! An agent is a *subreaper*: a process whose parent ends becomes a child of the agent, not of the first process of the system. So
 //! everything that a rank starts descends from the agent until it is gone.
 
-use crate::process::{all, kill, pid, send, stat};
+use crate::process::{all, kill, pid, send_signal, stat};
 use dtrain_protocol::AttemptId;
 use rustix::process::{Signal, WaitOptions};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,14 +21,14 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
 
 /// The processes that descend from another, at one look.
 #[derive(Debug)]
-struct Look {
+struct ProcessSnapshot {
     /// Those that have not ended; a parent comes before its children.
     alive: Vec<u32>,
     /// Those that have ended, and all processes that were listed and could not be read: they went away since.
     over: BTreeSet<u32>,
 }
 
-impl Look {
+impl ProcessSnapshot {
     fn at(ancestor: u32) -> Self {
         let mut children = BTreeMap::<u32, Vec<u32>>::new();
         let (mut zombies, mut over) = (BTreeSet::new(), BTreeSet::new());
@@ -56,8 +56,8 @@ impl Look {
 }
 
 /// Ids of the processes that descend from `ancestor` and have not ended; a parent comes before its children.
-pub(crate) fn of(ancestor: u32) -> Vec<u32> {
-    Look::at(ancestor).alive
+pub(crate) fn descendants_of(ancestor: u32) -> Vec<u32> {
+    ProcessSnapshot::at(ancestor).alive
 }
 
 /// Kills all that descends from `ancestor`, which goes on, until a look finds none of it alive, for `patience` at most. Gives the ids
@@ -69,10 +69,10 @@ pub(crate) fn kill_all(ancestor: u32, patience: Duration) -> Vec<u32> {
     let until = Instant::now() + patience;
     let (mut killed, mut over_before) = (BTreeSet::new(), BTreeSet::new());
     loop {
-        let Look { alive, over } = Look::at(ancestor);
+        let ProcessSnapshot { alive, over } = ProcessSnapshot::at(ancestor);
         // What is stopped does not act on the death of another.
         for signal in [Signal::STOP, Signal::KILL] {
-            alive.iter().for_each(|id| send(*id, signal));
+            alive.iter().for_each(|id| send_signal(*id, signal));
         }
         over.iter().copied().for_each(reap);
         // What is over since the last look may have left a child that started too late to be listed.
@@ -108,14 +108,14 @@ fn reap(id: u32) {
 }
 
 /// The environment variables of every rank, and of what it starts unless it is started with others.
-pub(crate) fn marks(trial: &str, attempt: AttemptId) -> [(&'static str, String); 2] {
+pub(crate) fn rank_markers(trial: &str, attempt: AttemptId) -> [(&'static str, String); 2] {
     [("DTRAIN_TRIAL", trial.to_owned()), ("DTRAIN_ATTEMPT", attempt.to_string())]
 }
 
-/// Kills the processes that have the [`marks`] of an attempt whose agent is gone, so that they descend from nobody known. This
+/// Kills the processes that have the [`rank_markers`] of an attempt whose agent is gone, so that they descend from nobody known. This
 /// process, and those that it descends from, are left alone.
 pub(crate) fn kill_marked(trial: &str, attempt: AttemptId) {
-    let (own, marks) = (lineage(), marks(trial, attempt));
+    let (own, marks) = (own_ancestors(), rank_markers(trial, attempt));
     for id in all().into_iter().filter(|id| !own.contains(id)) {
         // Nobody may read the environment of another user's process.
         let Ok(environment) = fs::read(format!("/proc/{id}/environ")) else { continue };
@@ -134,7 +134,7 @@ fn has_all(environment: &[u8], variables: &[(&str, String)]) -> bool {
 }
 
 /// This process, its parent, and so on.
-fn lineage() -> Vec<u32> {
+fn own_ancestors() -> Vec<u32> {
     let mut all = vec![std::process::id()];
     while let Some(parent) = all.last().and_then(|id| stat(*id)).map(|stat| stat.parent)
         && parent > 0
@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn what_descends_from_a_process_is_killed_in_sessions_of_its_own_too() {
         let (mut parent, escaped) = shell("setsid sh -c 'echo $$; sleep 177 & wait' &");
-        let found = of(parent.id());
+        let found = descendants_of(parent.id());
         assert!(found.contains(&escaped), "{found:?} has no {escaped}");
         assert_eq!(kill_all(parent.id(), Duration::from_secs(10)), Vec::<u32>::new());
         assert!(parent.wait().expect("it is our child").success(), "the ancestor goes on");
@@ -200,10 +200,10 @@ read -r end";
     #[test]
     fn processes_that_start_others_while_they_are_killed_are_killed_with_these() {
         let mut parent = chains();
-        assert!(!of(parent.id()).is_empty(), "the chains run");
+        assert!(!descendants_of(parent.id()).is_empty(), "the chains run");
         assert_eq!(kill_all(parent.id(), Duration::from_secs(60)), Vec::<u32>::new());
         for look in 0..20 {
-            let alive = of(parent.id());
+            let alive = descendants_of(parent.id());
             assert!(alive.is_empty(), "look {look}: {alive:?} go on");
             std::thread::sleep(LOOK_EVERY);
         }
@@ -228,8 +228,8 @@ read -r end";
     #[test]
     fn a_variable_is_compared_whole() {
         let environment = b"A=1\0DTRAIN_TRIAL=01\0DTRAIN_ATTEMPT=12\0";
-        assert!(has_all(environment, &marks("01", AttemptId(12))));
-        assert!(!has_all(environment, &marks("01", AttemptId(1))));
-        assert!(!has_all(b"", &marks("01", AttemptId(12))));
+        assert!(has_all(environment, &rank_markers("01", AttemptId(12))));
+        assert!(!has_all(environment, &rank_markers("01", AttemptId(1))));
+        assert!(!has_all(b"", &rank_markers("01", AttemptId(12))));
     }
 }

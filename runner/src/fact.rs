@@ -1,7 +1,7 @@
 //! What we accept as true and keep, and the place it is kept in.
 
 use crate::strikes::Strike;
-use dtrain_protocol::{AttemptId, Failure, Rank, Stamped, StepId, StopReason, TrialId};
+use dtrain_protocol::{AttemptId, Failure, Rank, StampedEvent, StepId, StopReason, TrialId};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::path::PathBuf;
 
@@ -39,7 +39,7 @@ pub enum Fact {
         /// The attempt.
         attempt: AttemptId,
         /// How.
-        ended: Ended,
+        ended: AttemptEnd,
     },
     /// The trial is over.
     TrialEnded {
@@ -53,7 +53,7 @@ pub enum Fact {
 /// How an attempt ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Ended {
+pub enum AttemptEnd {
     /// All ranks did what they were told.
     Finished(StopReason),
     /// A rank, the agent or the link to it was lost.
@@ -66,13 +66,13 @@ pub enum Ended {
 fn failure_or_reason<'de, D: Deserializer<'de>>(from: D) -> Result<Failure, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]
-    enum Written {
+    enum StoredFailure {
         Reason(String),
         Failure(Failure),
     }
-    Ok(match Written::deserialize(from)? {
-        Written::Reason(reason) => Failure::Other(reason),
-        Written::Failure(failure) => failure,
+    Ok(match StoredFailure::deserialize(from)? {
+        StoredFailure::Reason(reason) => Failure::Other(reason),
+        StoredFailure::Failure(failure) => failure,
     })
 }
 
@@ -96,23 +96,23 @@ pub enum Verdict {
 
 /// One batch of news about a trial, kept in one transaction.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct News {
+pub struct TrialUpdate {
     /// Facts, in order.
     pub facts: Vec<Fact>,
     /// Events whose figures are kept as metric points, in order.
-    pub events: Vec<Stamped>,
+    pub events: Vec<StampedEvent>,
     /// Figures that no rank tells, such as the load of the host. Points at or before the newest kept one of
     /// their series change nothing.
-    pub points: Vec<Point>,
+    pub points: Vec<MetricPoint>,
     /// How far the attempt's spool is contained in what was kept so far, in bytes.
     pub offset: Option<(AttemptId, u64)>,
     /// What is new of hosts.
-    pub hosts: HostNews,
+    pub hosts: HostUpdate,
 }
 
 /// What is new of hosts: of all trials, and kept when they are gone.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct HostNews {
+pub struct HostUpdate {
     /// Hosts that answered just now.
     pub answered: Vec<String>,
     /// What is held against hosts from now on.
@@ -121,7 +121,7 @@ pub struct HostNews {
 
 /// One figure at one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Point {
+pub struct MetricPoint {
     /// The attempt.
     pub attempt: AttemptId,
     /// The rank it is about; 0 for what is about the host.
@@ -140,14 +140,14 @@ pub struct Point {
 const LONGEST: u64 = 600_000;
 
 /// Milliseconds of training between two moments of an attempt, by a clock that may have been set; both since the epoch.
-pub(crate) fn passed(before: u64, after: u64) -> u64 {
+pub(crate) fn training_ms_between(before: u64, after: u64) -> u64 {
     after.checked_sub(before).filter(|passed| *passed <= LONGEST).unwrap_or(0)
 }
 
 /// The place facts are kept in. When a call returns `Ok`, what it was given survives a power cut.
 pub trait Ledger {
     /// Keeps one batch, whole or not at all. Events and facts already kept change nothing.
-    fn keep(&mut self, trial: &TrialId, news: &News) -> Result<(), LedgerError>;
+    fn record(&mut self, trial: &TrialId, news: &TrialUpdate) -> Result<(), LedgerError>;
 
     /// All facts of a trial, in order.
     fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError>;
@@ -181,11 +181,11 @@ mod tests {
 
     #[test]
     fn why_an_attempt_was_not_launched_is_read_as_every_version_wrote_it() {
-        let old: Ended = serde_json::from_str(r#"{"not_launched":"no such host"}"#).expect("version 1.0");
-        assert_eq!(old, Ended::NotLaunched(Failure::Other("no such host".into())));
+        let old: AttemptEnd = serde_json::from_str(r#"{"not_launched":"no such host"}"#).expect("version 1.0");
+        assert_eq!(old, AttemptEnd::NotLaunched(Failure::Other("no such host".into())));
         let failure = Failure::Infrastructure { host: Some("a".into()), detail: "no route".into() };
-        let new = Ended::NotLaunched(failure);
+        let new = AttemptEnd::NotLaunched(failure);
         let json = serde_json::to_string(&new).expect("JSON");
-        assert_eq!(serde_json::from_str::<Ended>(&json).expect("its own"), new);
+        assert_eq!(serde_json::from_str::<AttemptEnd>(&json).expect("its own"), new);
     }
 }

@@ -4,7 +4,7 @@
 //! overwritten. So a state folder that is not the user's own is refused as a whole, and a file in it is only opened where its
 //! name leads to a regular file. The folder itself may lie behind links.
 
-use dtrain_protocol::group;
+use dtrain_protocol::unix_group;
 use rustix::fs::OFlags;
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -15,18 +15,18 @@ use std::path::Path;
 ///
 /// A folder that does not exist holds. `Err` says what is wrong with which path, and what to do.
 pub fn check_state(root: &Path) -> io::Result<()> {
-    let Some(found) = present(fs::metadata(root))? else { return Ok(()) };
+    let Some(found) = unless_missing(fs::metadata(root))? else { return Ok(()) };
     // A link of somebody else leads where he wants.
     check_owner(root, &fs::symlink_metadata(root)?)?;
     check_facts(root, &found)?;
     if !found.is_dir() {
-        return Err(refused(format!("{} is not a folder; name another with --state FOLDER", root.display())));
+        return Err(permission_error(format!("{} is not a folder; name another with --state FOLDER", root.display())));
     }
     let lets_others_in = found.mode() & 0o011 != 0;
     for entry in fs::read_dir(root)? {
         let path = entry?.path();
         // It may be removed in the meantime, as the history's log of changes is.
-        let Some(found) = present(fs::symlink_metadata(&path))? else { continue };
+        let Some(found) = unless_missing(fs::symlink_metadata(&path))? else { continue };
         check_kind(&path, &found)?;
         check_owner(&path, &found)?;
         // What lies in a folder of a folder that nobody else may enter is out of reach, whatever its mode.
@@ -42,19 +42,19 @@ pub fn check_state(root: &Path) -> io::Result<()> {
 ///
 /// On a node of a Slurm job, `checkpoints` is a link to the folder that all nodes share; that of another trial is refused.
 pub fn check_trial(folder: &Path) -> io::Result<()> {
-    let Some(found) = present(fs::symlink_metadata(folder))? else { return Ok(()) };
+    let Some(found) = unless_missing(fs::symlink_metadata(folder))? else { return Ok(()) };
     check_kind(folder, &found)?;
     check_owner(folder, &found)?;
-    let mut lets_others_in = lets_others_reach(folder);
+    let mut lets_others_in = is_reachable_by_others(folder);
     if lets_others_in {
         check_mode(folder, &found)?;
     }
     lets_others_in &= found.mode() & 0o011 != 0;
     for entry in fs::read_dir(folder)? {
         let path = entry?.path();
-        let Some(found) = present(fs::symlink_metadata(&path))? else { continue };
+        let Some(found) = unless_missing(fs::symlink_metadata(&path))? else { continue };
         check_owner(&path, &found)?;
-        let is_shared = || fs::canonicalize(&path).is_ok_and(|to| shares(&path, &to));
+        let is_shared = || fs::canonicalize(&path).is_ok_and(|to| is_shared_checkpoint_folder(&path, &to));
         if !(found.is_symlink() && is_shared()) {
             check_kind(&path, &found)?;
         }
@@ -66,13 +66,13 @@ pub fn check_trial(folder: &Path) -> io::Result<()> {
 }
 
 /// Whether others may enter the two folders above that of a trial: `trials`, and the state folder.
-fn lets_others_reach(folder: &Path) -> bool {
+fn is_reachable_by_others(folder: &Path) -> bool {
     let mut above = folder.ancestors().skip(1).take(2);
     above.all(|path| fs::metadata(path).map_or(true, |found| found.mode() & 0o011 != 0))
 }
 
 /// Whether a link and what it leads to are both the folder of the checkpoints of one trial.
-fn shares(link: &Path, to: &Path) -> bool {
+fn is_shared_checkpoint_folder(link: &Path, to: &Path) -> bool {
     let end = |path: &Path| {
         let (trial, name) = (path.parent()?.file_name()?.to_owned(), path.file_name()?.to_owned());
         (name == "checkpoints").then_some(trial)
@@ -84,18 +84,18 @@ fn shares(link: &Path, to: &Path) -> bool {
 ///
 /// `Err` says what is wrong, and what to do.
 pub fn check_own(path: &Path) -> io::Result<()> {
-    let Some(found) = present(fs::symlink_metadata(path))? else { return Ok(()) };
+    let Some(found) = unless_missing(fs::symlink_metadata(path))? else { return Ok(()) };
     check_kind(path, &found)?;
     check_facts(path, &found)
 }
 
 /// As [`check_own`], for what the user may have put behind a link, such as settings.
 pub fn check_behind_links(path: &Path) -> io::Result<()> {
-    let Some(found) = present(fs::metadata(path))? else { return Ok(()) };
+    let Some(found) = unless_missing(fs::metadata(path))? else { return Ok(()) };
     check_facts(path, &found)
 }
 
-fn present(found: io::Result<Metadata>) -> io::Result<Option<Metadata>> {
+fn unless_missing(found: io::Result<Metadata>) -> io::Result<Option<Metadata>> {
     match found {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         found => found.map(Some),
@@ -117,7 +117,7 @@ fn check_kind(path: &Path, found: &Metadata) -> io::Result<()> {
              folder and name it with --state FOLDER",
             to.display()
         );
-        return Err(refused(words));
+        return Err(permission_error(words));
     }
     Ok(())
 }
@@ -130,7 +130,7 @@ fn check_owner(path: &Path, found: &Metadata) -> io::Result<()> {
     }
     // Root may take it from its owner, who would be kept from it then.
     let or_take_it = if user == 0 { "" } else { ", or make it yours with `chown`" };
-    Err(refused(format!(
+    Err(permission_error(format!(
         "{} belongs to user {} (mode {:04o}), and this is user {user}; name a folder of your own with --state FOLDER{or_take_it}",
         path.display(),
         found.uid(),
@@ -145,7 +145,7 @@ fn check_mode(path: &Path, found: &Metadata) -> io::Result<()> {
         return Ok(());
     }
     let shown = path.display();
-    Err(refused(format!(
+    Err(permission_error(format!(
         "{shown} can be written by others (mode {:04o}, user {}, group {}); look at what is in it, then `chmod go-w {shown}`, or \
          name another folder with --state FOLDER",
         found.mode() & 0o7777,
@@ -156,10 +156,10 @@ fn check_mode(path: &Path, found: &Metadata) -> io::Result<()> {
 
 /// Whether the group of a file is its user alone.
 fn has_private_group(found: &Metadata) -> bool {
-    group::is_private(found.uid(), found.gid(), |path| fs::read_to_string(path).unwrap_or_default())
+    unix_group::is_private(found.uid(), found.gid(), |path| fs::read_to_string(path).unwrap_or_default())
 }
 
-fn refused(words: String) -> io::Error {
+fn permission_error(words: String) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, words)
 }
 
@@ -173,13 +173,13 @@ pub fn open_as(options: &OpenOptions, path: &Path) -> io::Result<File> {
     let file = opened.map_err(|error| {
         let is_link = || fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
         if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) && is_link() {
-            refused("it is a symbolic link, and links in the state are not followed; remove it".to_owned())
+            permission_error("it is a symbolic link, and links in the state are not followed; remove it".to_owned())
         } else {
             error
         }
     })?;
     if !file.metadata()?.is_file() {
-        return Err(refused("it is not a regular file".to_owned()));
+        return Err(permission_error("it is not a regular file".to_owned()));
     }
     Ok(file)
 }

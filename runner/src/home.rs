@@ -147,11 +147,11 @@ impl TrialFolder {
     }
 
     /// Names the hosts where the trial's agents are, when they are not on this machine, a line each.
-    pub fn elsewhere(&self) -> PathBuf {
+    pub fn remote_hosts_file(&self) -> PathBuf {
         self.0.join("hosts")
     }
 
-    /// Names the hosts that a user declared lost for this trial, a line each; see [`crate::launch::Fences`].
+    /// Names the hosts that a user declared lost for this trial, a line each; see [`crate::launch::FencedHosts`].
     pub fn fenced(&self) -> PathBuf {
         self.0.join("fenced")
     }

@@ -26,12 +26,12 @@ impl Interrupts {
     }
 
     /// What all of them asked for has come about.
-    pub fn settle(&self) {
+    pub fn acknowledge_all(&self) {
         self.heeded.store(self.count(), Ordering::SeqCst);
     }
 
     /// Something is done about one that was pending.
-    pub fn heed(&self) {
+    pub fn acknowledge(&self) {
         self.heeded.fetch_add(1, Ordering::SeqCst);
     }
 }

@@ -25,7 +25,7 @@ impl Process {
     }
 
     /// Whether it still runs and was not stopped by a signal.
-    pub(crate) fn is_at_work(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.is_alive() && stat(self.id).is_some_and(|stat| !matches!(stat.state, 'T' | 't'))
     }
 
@@ -62,11 +62,11 @@ pub(crate) fn all() -> Vec<u32> {
 
 /// Sends SIGKILL to a process, which may be gone already.
 pub(crate) fn kill(id: u32) {
-    send(id, Signal::KILL);
+    send_signal(id, Signal::KILL);
 }
 
 /// Sends a signal to a process, which may be gone already.
-pub(crate) fn send(id: u32, signal: Signal) {
+pub(crate) fn send_signal(id: u32, signal: Signal) {
     if let Some(pid) = pid(id) {
         let _ = rustix::process::kill_process(pid, signal);
     }
@@ -115,7 +115,7 @@ pub(crate) fn pid(id: u32) -> Option<Pid> {
 ///
 /// The allocator keeps freed memory: the next step needs it again, and a step of a larger model spends a tenth of its time in
 /// page faults otherwise. Whoever set the variable decides.
-pub(crate) fn for_compute(command: &mut Command, threads: u32) {
+pub(crate) fn set_compute_environment(command: &mut Command, threads: u32) {
     for variable in ["RAYON_NUM_THREADS", "OMP_NUM_THREADS"] {
         command.env(variable, threads.to_string());
     }
@@ -127,7 +127,7 @@ pub(crate) fn for_compute(command: &mut Command, threads: u32) {
 
 /// Hands `files` down to the child under the numbers that they have here.
 pub(crate) fn inherit(command: &mut Command, files: Vec<Arc<OwnedFd>>) {
-    let prepare = move || hand_down(&files);
+    let prepare = move || clear_close_on_exec(&files);
     #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
     // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
     unsafe {
@@ -145,7 +145,7 @@ pub(crate) fn bind_to_this_thread(command: &mut Command, files: Vec<Arc<OwnedFd>
         if rustix::process::getppid() != Some(parent) {
             return Err(io::Error::from(io::ErrorKind::BrokenPipe));
         }
-        hand_down(&files)
+        clear_close_on_exec(&files)
     };
     #[expect(unsafe_code, reason = "there is no safe way to act between fork and exec")]
     // SAFETY: between fork and exec only system calls are made; nothing allocates or takes a lock.
@@ -155,7 +155,7 @@ pub(crate) fn bind_to_this_thread(command: &mut Command, files: Vec<Arc<OwnedFd>
 }
 
 /// Keeps files open in the program that follows.
-fn hand_down(files: &[Arc<OwnedFd>]) -> io::Result<()> {
+fn clear_close_on_exec(files: &[Arc<OwnedFd>]) -> io::Result<()> {
     files.iter().try_for_each(|file| Ok(rustix::io::fcntl_setfd(file.as_fd(), FdFlags::empty())?))
 }
 

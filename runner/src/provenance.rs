@@ -12,7 +12,7 @@ use std::path::Path;
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Provenance {
     /// The repository around the recipe; `None` outside of one.
-    pub git: Option<Git>,
+    pub git: Option<GitState>,
     /// Version of dtrain and the features it was built with, such as `0.1.0 (cuda)`.
     pub program: String,
     /// Operating system, processor, variables and the like, by name such as `variable.CUDA_VISIBLE_DEVICES`.
@@ -23,7 +23,7 @@ pub struct Provenance {
 
 /// The state of a repository.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Git {
+pub struct GitState {
     /// The commit.
     pub revision: String,
     /// The branch; `None` when no branch is checked out.
@@ -78,7 +78,7 @@ pub(crate) const VALUES: &[&str] = &[
 /// Variables that are worth a mention: their values are kept only when [`VALUES`] names them.
 const NAMES: &[&str] = &["CUDA_", "DTRAIN_", "MKL_", "NCCL_", "NVIDIA_", "OMP_", "RAYON_", "SLURM_"];
 
-impl Git {
+impl GitState {
     /// Whether tracked files differ from the commit.
     pub fn is_dirty(&self) -> bool {
         self.patch.is_some()
@@ -99,14 +99,14 @@ impl Provenance {
             environment: environment(std::env::vars_os().filter_map(|(name, value)| {
                 Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
             })),
-            command: without_secrets(std::env::args().map(|word| secrets::removed(&word))),
+            command: without_secrets(std::env::args().map(|word| secrets::redacted(&word))),
         }
     }
 }
 
 /// The repository around `folder`; `None` outside of one or without git. Nothing that the repository names is run.
-pub fn git(folder: &Path) -> Option<Git> {
-    let repository = Repository::around(folder)?;
+pub fn git(folder: &Path) -> Option<GitState> {
+    let repository = Repository::discover(folder)?;
     let revision = repository.head(&["rev-parse", "--verify", "HEAD"])?;
     let branch = repository.head(&["symbolic-ref", "--short", "--quiet", "HEAD"]);
     let mut diff = vec!["diff", "--no-ext-diff", "--no-textconv", "--no-color", "--submodule=short"];
@@ -115,13 +115,13 @@ pub fn git(folder: &Path) -> Option<Git> {
     diff.extend(PRIVATE);
     // Where git fails, what differs is not known, which is not the same as nothing.
     let unknown = || ("# git could not show what differs\n".to_owned(), true);
-    let (patch, is_patch_cut) = repository.ask(&revision, &diff, PATCH_LIMIT).unwrap_or_else(unknown);
+    let (patch, is_patch_cut) = repository.query_files(&revision, &diff, PATCH_LIMIT).unwrap_or_else(unknown);
     let others = ["ls-files", "--others", "--exclude-standard", "--full-name", "--", ":(top)"];
-    let (untracked, _) = repository.ask(&revision, &others, 1 << 16).unwrap_or_default();
-    Some(Git {
+    let (untracked, _) = repository.query_files(&revision, &others, 1 << 16).unwrap_or_default();
+    Some(GitState {
         revision,
         branch,
-        patch: (!patch.is_empty()).then(|| secrets::removed(whole_lines(&patch, is_patch_cut))),
+        patch: (!patch.is_empty()).then(|| secrets::redacted(whole_lines(&patch, is_patch_cut))),
         is_patch_cut,
         untracked: untracked.lines().take(UNTRACKED_LIMIT).map(str::to_owned).collect(),
     })

@@ -4,7 +4,7 @@
 //! all report the same results, and those of rank 0 are kept.
 
 use crate::ledger;
-use dtrain_protocol::{Event, Rank, Stamped, StepFigures};
+use dtrain_protocol::{Event, Rank, StampedEvent, StepFigures};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
@@ -33,7 +33,7 @@ impl Reporters {
     }
 
     /// The results of an event that count, each under the name of its series, which `objective.metric` has for it.
-    pub fn results<'e>(&mut self, said: &'e Stamped) -> Vec<(Cow<'e, str>, f64)> {
+    pub fn results<'e>(&mut self, said: &'e StampedEvent) -> Vec<(Cow<'e, str>, f64)> {
         let mut results = results(&said.event);
         results.retain(|(name, _)| self.counts(name, said.rank));
         results
@@ -85,7 +85,7 @@ mod tests {
         let mut results = |rank, names: &[&str]| {
             let figure = |name: &&str| NamedFigure { name: (*name).into(), value: f64::from(rank) };
             let event = Event::Metrics { step: StepId(1), figures: names.iter().map(figure).collect() };
-            let said = Stamped { attempt: AttemptId(1), rank: Rank(rank), sequence: 0, at_ms: 0, event };
+            let said = StampedEvent { attempt: AttemptId(1), rank: Rank(rank), sequence: 0, at_ms: 0, event };
             reporters.results(&said).into_iter().map(|(name, _)| name.into_owned()).collect::<Vec<_>>()
         };
         assert_eq!(results(3, &["acc"]), ["acc"]);

@@ -7,28 +7,28 @@
 use std::collections::BTreeMap;
 
 /// How tokens of a kind look: the rule's name, how they begin, which characters follow, and how many at least.
-struct Form(&'static str, &'static str, fn(char) -> bool, usize);
+struct TokenPattern(&'static str, &'static str, fn(char) -> bool, usize);
 
-const FORMS: [Form; 19] = [
-    Form("AWS access key", "AKIA", is_upper, 16),
-    Form("AWS access key", "ASIA", is_upper, 16),
-    Form("GitHub token", "ghp_", is_plain, 30),
-    Form("GitHub token", "gho_", is_plain, 30),
-    Form("GitHub token", "ghu_", is_plain, 30),
-    Form("GitHub token", "ghs_", is_plain, 30),
-    Form("GitHub token", "ghr_", is_plain, 30),
-    Form("GitHub token", "github_pat_", is_word, 22),
-    Form("GitLab token", "glpat-", is_word, 20),
-    Form("API key", "sk-", is_word, 20),
-    Form("Slack token", "xoxa-", is_word, 10),
-    Form("Slack token", "xoxb-", is_word, 10),
-    Form("Slack token", "xoxp-", is_word, 10),
-    Form("Slack token", "xoxr-", is_word, 10),
-    Form("Slack token", "xoxs-", is_word, 10),
-    Form("Hugging Face token", "hf_", is_plain, 30),
-    Form("Google API key", "AIza", is_word, 35),
-    Form("npm token", "npm_", is_plain, 30),
-    Form("JSON web token", "eyJ", is_dotted, 30),
+const FORMS: [TokenPattern; 19] = [
+    TokenPattern("AWS access key", "AKIA", is_upper, 16),
+    TokenPattern("AWS access key", "ASIA", is_upper, 16),
+    TokenPattern("GitHub token", "ghp_", is_plain, 30),
+    TokenPattern("GitHub token", "gho_", is_plain, 30),
+    TokenPattern("GitHub token", "ghu_", is_plain, 30),
+    TokenPattern("GitHub token", "ghs_", is_plain, 30),
+    TokenPattern("GitHub token", "ghr_", is_plain, 30),
+    TokenPattern("GitHub token", "github_pat_", is_word, 22),
+    TokenPattern("GitLab token", "glpat-", is_word, 20),
+    TokenPattern("API key", "sk-", is_word, 20),
+    TokenPattern("Slack token", "xoxa-", is_word, 10),
+    TokenPattern("Slack token", "xoxb-", is_word, 10),
+    TokenPattern("Slack token", "xoxp-", is_word, 10),
+    TokenPattern("Slack token", "xoxr-", is_word, 10),
+    TokenPattern("Slack token", "xoxs-", is_word, 10),
+    TokenPattern("Hugging Face token", "hf_", is_plain, 30),
+    TokenPattern("Google API key", "AIza", is_word, 35),
+    TokenPattern("npm token", "npm_", is_plain, 30),
+    TokenPattern("JSON web token", "eyJ", is_dotted, 30),
 ];
 
 /// Ends of names whose values are secret, in lower case and without `_` and `-`.
@@ -94,26 +94,26 @@ fn is_base64(c: char) -> bool {
 }
 
 /// The text with a marker in place of each secret; it has the same lines.
-pub(crate) fn removed(text: &str) -> String {
+pub(crate) fn redacted(text: &str) -> String {
     let mut is_in_key = false;
     let line = |line: &str| {
         let is_end = line.contains("-----END ");
         let is_begin = line.contains("-----BEGIN ") && line.contains("PRIVATE KEY");
         // A hunk of a patch may end before the block does.
         is_in_key = (is_in_key || is_begin) && !line.starts_with("@@ ") && !line.starts_with("diff --git ");
-        if is_in_key || is_of_a_key(line) {
+        if is_in_key || is_private_key_line(line) {
             is_in_key &= !is_end;
             let sign = line.get(..1).filter(|sign| ["+", "-", " "].contains(sign)).unwrap_or("");
             let end = if line.ends_with('\n') { "\n" } else { "" };
             return format!("{sign}[removed: private key]{end}");
         }
-        without_named(&without_forms(line))
+        redact_named_values(&redact_tokens(line))
     };
     text.split_inclusive('\n').map(line).collect()
 }
 
 /// Whether a line is of a private key whose beginning is not in the text: a full line of base64 and nothing else.
-fn is_of_a_key(line: &str) -> bool {
+fn is_private_key_line(line: &str) -> bool {
     let word = line.get(1..).unwrap_or("").trim();
     let has = |is: fn(&char) -> bool| word.chars().any(|c| is(&c));
     (60..=76).contains(&word.len())
@@ -133,11 +133,11 @@ fn run(text: &str, is: impl Fn(char) -> bool) -> usize {
 }
 
 /// A line without tokens that have a form, and without passwords in addresses.
-fn without_forms(line: &str) -> String {
+fn redact_tokens(line: &str) -> String {
     let (mut out, mut rest) = (String::new(), line);
     while let Some(first) = rest.chars().next() {
         let is_at_word = out.chars().next_back().is_none_or(|c| !is_word(c) || out.ends_with("-"));
-        let form = FORMS.iter().filter(|_| is_at_word || first == 'e').find_map(|form| form_of(form, rest));
+        let form = FORMS.iter().filter(|_| is_at_word || first == 'e').find_map(|form| match_token(form, rest));
         if let Some((rule, length)) = form {
             out.push_str(&marker(rule));
             rest = &rest[length..];
@@ -154,8 +154,8 @@ fn without_forms(line: &str) -> String {
 }
 
 /// The rule and the length of a token that `text` begins with.
-fn form_of(form: &Form, text: &str) -> Option<(&'static str, usize)> {
-    let &Form(rule, prefix, is, least) = form;
+fn match_token(form: &TokenPattern, text: &str) -> Option<(&'static str, usize)> {
+    let &TokenPattern(rule, prefix, is, least) = form;
     let token = text.strip_prefix(prefix)?;
     let length = run(token, is);
     let token = &token[..length];
@@ -187,7 +187,7 @@ fn is_reference(value: &str) -> bool {
 }
 
 /// A line without values that follow the name of a secret.
-fn without_named(line: &str) -> String {
+fn redact_named_values(line: &str) -> String {
     let (mut out, mut rest, mut is_hinted) = (String::new(), line, false);
     while let Some(first) = rest.chars().next() {
         let length = run(rest, is_word);
@@ -208,7 +208,7 @@ fn without_named(line: &str) -> String {
         is_hinted |= is_secret || HINTS.iter().any(|end| name.ends_with(end));
         let value = value_after(&rest[length..], word.starts_with("--")).filter(|_| is_secret);
         let (from, to) =
-            value.filter(|(from, to)| tells(&name, &rest[length..], *from, *to)).unwrap_or((0, 0));
+            value.filter(|(from, to)| is_literal_secret(&name, &rest[length..], *from, *to)).unwrap_or((0, 0));
         out.push_str(&rest[..length + from]);
         if to > from {
             out.push_str(&marker(&format!("value of {}", word.trim_start_matches('-'))));
@@ -246,7 +246,7 @@ fn value_after(text: &str, is_option: bool) -> Option<(usize, usize)> {
 }
 
 /// Whether a value of a secret's name tells the secret, and is not code that gets it from somewhere.
-fn tells(name: &str, text: &str, from: usize, to: usize) -> bool {
+fn is_literal_secret(name: &str, text: &str, from: usize, to: usize) -> bool {
     let value = &text[from..to];
     let is_quoted = text[..from].ends_with(['"', '\'', '`']);
     let has_digit = value.chars().any(|c| c.is_ascii_digit());
@@ -300,14 +300,14 @@ mod tests {
             ("JSON web token", format!("{}.{}.{}", of("eyJ", 20), of("eyJ", 20), of("", 20))),
         ] {
             for around in ["+x = \"TOKEN\"\n", "-TOKEN", " f(TOKEN, 1)", "+a=b TOKEN TOKEN"] {
-                let cleaned = removed(&around.replace("TOKEN", &token));
+                let cleaned = redacted(&around.replace("TOKEN", &token));
                 assert_eq!(cleaned, around.replace("TOKEN", &marker(rule)), "{token}");
             }
         }
-        let url = removed("+git clone https://me:hunter2@host/r.git https://host/x:y@z ssh://git@host\n");
+        let url = redacted("+git clone https://me:hunter2@host/r.git https://host/x:y@z ssh://git@host\n");
         let kept = "+git clone https://me:[removed: password of an address]@host/r.git https://host/x:y@z ssh://git@host\n";
         assert_eq!(url, kept);
-        let token = removed(&format!("https://{}@host", of("", 40)));
+        let token = redacted(&format!("https://{}@host", of("", 40)));
         assert_eq!(token, "https://[removed: password of an address]@host");
     }
 
@@ -322,9 +322,9 @@ mod tests {
         let expected = format!(
             "+a\n+{gone}\n+{gone}\n+{gone}\n+{gone}\n b\n {gone}\n-{gone}\n@@ -1 +1 @@\n+c\n-{gone}\n"
         );
-        assert_eq!(removed(&patch), expected);
+        assert_eq!(redacted(&patch), expected);
         let public = "+-----BEGIN CERTIFICATE-----\n+MIIB\n";
-        assert_eq!(removed(public), public);
+        assert_eq!(redacted(public), public);
     }
 
     #[test]
@@ -349,13 +349,13 @@ mod tests {
                 "+passwd=[removed: value of passwd] password=[removed: value of password]",
             ),
         ] {
-            assert_eq!(removed(&line.replace("RANDOM", &word)), expected);
+            assert_eq!(redacted(&line.replace("RANDOM", &word)), expected);
         }
         let long = of("", 40);
-        assert_eq!(removed(&format!("+login(key, \"{long}\")")), "+login(key, \"[removed: high entropy]\")");
+        assert_eq!(redacted(&format!("+login(key, \"{long}\")")), "+login(key, \"[removed: high entropy]\")");
         let hex = "9f86d081884c7d659a2feaa0c55ad015";
         assert_eq!(
-            removed(&format!("+Authorization: Basic {hex}")),
+            redacted(&format!("+Authorization: Basic {hex}")),
             "+Authorization: Basic [removed: high entropy]"
         );
     }
@@ -387,9 +387,9 @@ mod tests {
             "\\ No newline at end of file",
             "+größe = \"Ümlaut\" # päßword",
         ] {
-            assert_eq!(removed(line), line);
+            assert_eq!(redacted(line), line);
         }
         let line = format!("+sha256 = \"{digest}\"\n+{digest}\n");
-        assert_eq!(removed(&line), line);
+        assert_eq!(redacted(&line), line);
     }
 }

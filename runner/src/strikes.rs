@@ -32,7 +32,7 @@ const FOR_A_SLOW_ONE: usize = 4;
 /// What is held against a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Cause {
+pub enum StrikeCause {
     /// It was lost.
     Lost,
     /// It could not start its ranks.
@@ -49,7 +49,7 @@ pub enum Cause {
     Slow,
 }
 
-impl Cause {
+impl StrikeCause {
     /// The cause as it is written.
     pub fn word(self) -> &'static str {
         match self {
@@ -99,7 +99,7 @@ pub struct Strike {
     /// The other host of a pair that did not hear each other.
     pub with: Option<String>,
     /// What for.
-    pub cause: Cause,
+    pub cause: StrikeCause,
     /// When, in milliseconds since the Unix epoch by the clock of the controller.
     pub at_ms: u64,
     /// What was seen.
@@ -108,11 +108,11 @@ pub struct Strike {
 
 /// A host that is not used now.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LeftOut {
+pub struct ExcludedHost {
     /// What people call it.
     pub host: String,
     /// Why.
-    pub cause: Cause,
+    pub cause: StrikeCause,
     /// Until when, in milliseconds since the Unix epoch.
     pub until_ms: u64,
     /// What was seen last.
@@ -121,7 +121,7 @@ pub struct LeftOut {
 
 /// What is known of one host and one cause.
 #[derive(Clone, Debug, Default)]
-struct Account {
+struct StrikeTally {
     /// Weight, time and the other host of what was not settled.
     open: Vec<(u32, u64, Option<String>)>,
     /// How often the host was left out for it.
@@ -130,31 +130,31 @@ struct Account {
     detail: String,
 }
 
-impl Account {
+impl StrikeTally {
     fn sum(&self) -> u32 {
         self.open.iter().map(|(weight, ..)| weight).sum()
     }
 }
 
 /// The hosts that `strikes` leave out at `now_ms`, those first that are left out the longest. For each host the longest of its causes.
-pub fn left_out(strikes: &[Strike], now_ms: u64) -> Vec<LeftOut> {
-    let mut all: BTreeMap<String, LeftOut> = BTreeMap::new();
-    for ((host, cause), account) in accounts(strikes, now_ms) {
-        let Account { until_ms, detail, .. } = account;
+pub fn excluded_hosts(strikes: &[Strike], now_ms: u64) -> Vec<ExcludedHost> {
+    let mut all: BTreeMap<String, ExcludedHost> = BTreeMap::new();
+    for ((host, cause), account) in tally_strikes(strikes, now_ms) {
+        let StrikeTally { until_ms, detail, .. } = account;
         if until_ms > now_ms && all.get(&host).is_none_or(|known| known.until_ms < until_ms) {
-            all.insert(host.clone(), LeftOut { host, cause, until_ms, detail });
+            all.insert(host.clone(), ExcludedHost { host, cause, until_ms, detail });
         }
     }
-    let mut all: Vec<LeftOut> = all.into_values().collect();
+    let mut all: Vec<ExcludedHost> = all.into_values().collect();
     all.sort_by_key(|left_out| std::cmp::Reverse(left_out.until_ms));
     all
 }
 
 /// Of `left_out` those that a launch on hosts called `usable` does without, the worst first. At least one host remains; a slow one goes
 /// only where that makes the others faster.
-pub fn done_without(left_out: &[LeftOut], usable: &[String]) -> Vec<LeftOut> {
-    let mut gone: Vec<LeftOut> = Vec::new();
-    let is_slow = |one: &&LeftOut| one.cause == Cause::Slow;
+pub fn hosts_to_exclude(left_out: &[ExcludedHost], usable: &[String]) -> Vec<ExcludedHost> {
+    let mut gone: Vec<ExcludedHost> = Vec::new();
+    let is_slow = |one: &&ExcludedHost| one.cause == StrikeCause::Slow;
     let known = || left_out.iter().filter(|one| usable.contains(&one.host));
     // Slow ones last: they are worth more than those that fail.
     for one in known().filter(|one| !is_slow(one)).chain(known().filter(is_slow)) {
@@ -167,8 +167,8 @@ pub fn done_without(left_out: &[LeftOut], usable: &[String]) -> Vec<LeftOut> {
     gone
 }
 
-fn accounts(strikes: &[Strike], now_ms: u64) -> BTreeMap<(String, Cause), Account> {
-    let mut all: BTreeMap<(String, Cause), Account> = BTreeMap::new();
+fn tally_strikes(strikes: &[Strike], now_ms: u64) -> BTreeMap<(String, StrikeCause), StrikeTally> {
+    let mut all: BTreeMap<(String, StrikeCause), StrikeTally> = BTreeMap::new();
     let mut strikes: Vec<&Strike> = strikes.iter().collect();
     strikes.sort_by_key(|strike| strike.at_ms);
     for strike in strikes {
@@ -189,18 +189,18 @@ fn accounts(strikes: &[Strike], now_ms: u64) -> BTreeMap<(String, Cause), Accoun
             account.open.push((strike.cause.weight(), at_ms, other.cloned()));
             account.detail.clone_from(&strike.detail);
         }
-        let sum = |host: &String| all.get(&(host.clone(), strike.cause)).map_or(0, Account::sum);
+        let sum = |host: &String| all.get(&(host.clone(), strike.cause)).map_or(0, StrikeTally::sum);
         // The first of the heaviest.
         let worst = both.iter().map(|(host, _)| *host).rev().max_by_key(|host| sum(host));
         if let Some(worst) = worst.filter(|host| sum(host) >= LIMIT) {
-            leave_out(&mut all, worst, strike.cause, at_ms);
+            exclude(&mut all, worst, strike.cause, at_ms);
         }
     }
     all
 }
 
 /// Leaves a host out, and holds nothing more against those that did not hear it.
-fn leave_out(all: &mut BTreeMap<(String, Cause), Account>, host: &str, cause: Cause, at_ms: u64) {
+fn exclude(all: &mut BTreeMap<(String, StrikeCause), StrikeTally>, host: &str, cause: StrikeCause, at_ms: u64) {
     for ((_, other), account) in all.iter_mut() {
         if *other == cause {
             account.open.retain(|(_, _, with)| with.as_deref() != Some(host));
@@ -221,18 +221,18 @@ mod tests {
     const MINUTE: u64 = 60_000;
     const START: u64 = 1_800_000_000_000;
 
-    fn strike(host: &str, cause: Cause, minute: u64) -> Strike {
+    fn strike(host: &str, cause: StrikeCause, minute: u64) -> Strike {
         Strike { host: host.into(), with: None, cause, at_ms: START + minute * MINUTE, detail: "seen".into() }
     }
 
     fn pair(host: &str, with: &str, minute: u64) -> Strike {
-        Strike { with: Some(with.into()), ..strike(host, Cause::Link, minute) }
+        Strike { with: Some(with.into()), ..strike(host, StrikeCause::Link, minute) }
     }
 
     /// Host and minutes for which each is still left out.
     fn out(strikes: &[Strike], minute: u64) -> Vec<(String, u64)> {
         let now = START + minute * MINUTE;
-        left_out(strikes, now).into_iter().map(|one| (one.host, (one.until_ms - now) / MINUTE)).collect()
+        excluded_hosts(strikes, now).into_iter().map(|one| (one.host, (one.until_ms - now) / MINUTE)).collect()
     }
 
     fn hosts(names: &[&str]) -> Vec<String> {
@@ -241,18 +241,18 @@ mod tests {
 
     #[test]
     fn two_strikes_within_an_hour_leave_a_host_out_and_each_time_for_twice_as_long() {
-        let one = strike("a", Cause::Lost, 0);
+        let one = strike("a", StrikeCause::Lost, 0);
         assert_eq!(out(std::slice::from_ref(&one), 0), []);
-        assert_eq!(out(&[one.clone(), strike("a", Cause::Lost, 61)], 61), [], "an hour apart");
-        assert_eq!(out(&[one.clone(), strike("a", Cause::Launch, 1)], 1), [], "another cause");
-        assert_eq!(out(&[one.clone(), strike("b", Cause::Lost, 1)], 1), [], "another host");
-        let mut strikes = vec![one, strike("a", Cause::Lost, 5)];
+        assert_eq!(out(&[one.clone(), strike("a", StrikeCause::Lost, 61)], 61), [], "an hour apart");
+        assert_eq!(out(&[one.clone(), strike("a", StrikeCause::Launch, 1)], 1), [], "another cause");
+        assert_eq!(out(&[one.clone(), strike("b", StrikeCause::Lost, 1)], 1), [], "another host");
+        let mut strikes = vec![one, strike("a", StrikeCause::Lost, 5)];
         assert_eq!(out(&strikes, 5), [("a".into(), 10)]);
         assert_eq!(out(&strikes, 14), [("a".into(), 1)]);
         assert_eq!(out(&strikes, 15), [], "it is tried again");
         let (mut minute, mut before) = (20, 10);
         for _ in 0..10 {
-            strikes.extend([strike("a", Cause::Lost, minute), strike("a", Cause::Lost, minute + 1)]);
+            strikes.extend([strike("a", StrikeCause::Lost, minute), strike("a", StrikeCause::Lost, minute + 1)]);
             let [(_, minutes)] = out(&strikes, minute + 1)[..] else { panic!("left out again") };
             assert!(minutes == 2 * before || minutes == 24 * 60, "{minutes} after {before}");
             (before, minute) = (minutes, minute + 1 + minutes);
@@ -284,24 +284,24 @@ mod tests {
 
     #[test]
     fn a_rank_that_fails_by_itself_counts_half_and_bad_data_or_a_slow_rank_at_once() {
-        let ranks: Vec<Strike> = (0..4).map(|minute| strike("a", Cause::Rank, minute)).collect();
+        let ranks: Vec<Strike> = (0..4).map(|minute| strike("a", StrikeCause::Rank, minute)).collect();
         assert_eq!((out(&ranks[..3], 2), out(&ranks, 3)), (vec![], vec![("a".into(), 10)]));
-        assert_eq!(out(&[strike("a", Cause::Data, 0)], 0), [("a".into(), 10)]);
-        assert_eq!(out(&[strike("a", Cause::Slow, 0)], 9), [("a".into(), 1)]);
+        assert_eq!(out(&[strike("a", StrikeCause::Data, 0)], 0), [("a".into(), 10)]);
+        assert_eq!(out(&[strike("a", StrikeCause::Slow, 0)], 9), [("a".into(), 1)]);
     }
 
     #[test]
     fn at_least_one_host_remains_and_a_slow_one_goes_only_where_that_helps() {
-        let bad = |host: &str, cause, until_ms| LeftOut {
+        let bad = |host: &str, cause, until_ms| ExcludedHost {
             host: host.into(),
             cause,
             until_ms,
             detail: String::new(),
         };
-        let names = |left_out: &[LeftOut], usable: &[&str]| -> Vec<String> {
-            done_without(left_out, &hosts(usable)).into_iter().map(|one| one.host).collect()
+        let names = |left_out: &[ExcludedHost], usable: &[&str]| -> Vec<String> {
+            hosts_to_exclude(left_out, &hosts(usable)).into_iter().map(|one| one.host).collect()
         };
-        let all = [bad("b", Cause::Lost, 9), bad("a", Cause::Launch, 5), bad("c", Cause::Slow, 20)];
+        let all = [bad("b", StrikeCause::Lost, 9), bad("a", StrikeCause::Launch, 5), bad("c", StrikeCause::Slow, 20)];
         assert_eq!(names(&all, &["a", "b"]), ["b"], "one remains");
         assert_eq!(names(&all, &["a"]), [""; 0]);
         assert_eq!(names(&all, &["d", "e"]), [""; 0], "they are not asked for");
@@ -311,8 +311,8 @@ mod tests {
 
     #[test]
     fn a_clock_that_was_set_back_and_a_week_change_nothing_for_long() {
-        let future = [strike("a", Cause::Data, 1_000_000)];
+        let future = [strike("a", StrikeCause::Data, 1_000_000)];
         assert_eq!(out(&future, 0), [("a".into(), 10)], "as if it were now");
-        assert_eq!(left_out(&[strike("a", Cause::Data, 0)], START + FORGOTTEN_MS), []);
+        assert_eq!(excluded_hosts(&[strike("a", StrikeCause::Data, 0)], START + FORGOTTEN_MS), []);
     }
 }

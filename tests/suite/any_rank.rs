@@ -1,7 +1,7 @@
 //! Figures of a script count whichever rank reports them, and whichever of them the objective names.
 
-use dtrain_runner::ledger::{History, Trial};
-use dtrain_tests::House;
+use dtrain_runner::ledger::{History, TrialDetails};
+use dtrain_tests::TestEnv;
 use serde_json::Value;
 
 /// Two ranks, of which the last prints.
@@ -27,19 +27,19 @@ if waits:
     signal.pause()
 "#;
 
-fn newest(house: &House) -> Trial {
+fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
     history.trial(&id, &|_| false).expect("a trial")
 }
 
-fn text(house: &House, args: &[&str]) -> String {
+fn text(house: &TestEnv, args: &[&str]) -> String {
     String::from_utf8(house.expect(0, args).stdout).expect("text")
 }
 
 #[test]
 fn what_only_the_last_rank_prints_is_told_everywhere() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("train.py", PRINTS);
     let recipe = house.file("recipe.toml", LAST);
     let recipe = recipe.to_str().expect("UTF-8");
@@ -62,7 +62,7 @@ fn what_only_the_last_rank_prints_is_told_everywhere() {
 
 #[test]
 fn a_target_on_the_loss_ends_a_script() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("train.py", PRINTS);
     let recipe = LAST
         .replace(
@@ -80,7 +80,7 @@ fn a_target_on_the_loss_ends_a_script() {
 
 #[test]
 fn a_flag_is_left_out_by_its_value() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("train.py", "import sys\nprint('given', sys.argv[1:])\n");
     let recipe = house.file(
         "recipe.toml",
@@ -96,7 +96,7 @@ fn a_flag_is_left_out_by_its_value() {
 
 #[test]
 fn a_text_stays_the_text_that_was_typed() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("train.py", "import sys\nprint('given', sys.argv[1:])\n");
     let recipe = house.file(
         "recipe.toml",

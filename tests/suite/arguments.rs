@@ -1,6 +1,6 @@
 //! How a script of several lines is shown.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 
 const RECIPE: &str = r#"
 [model]
@@ -20,7 +20,7 @@ ranks = 1
 
 #[test]
 fn a_script_of_several_lines_is_shown_on_one() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = house.file("recipe.toml", RECIPE);
     let plan = house.expect(0, ["plan", recipe.to_str().expect("UTF-8")]);
     let plan = String::from_utf8_lossy(&plan.stdout).into_owned();

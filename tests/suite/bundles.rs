@@ -1,10 +1,10 @@
 //! Histories of two machines become one, by `dtrain history export` and `dtrain history import`.
 
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::fs;
 
-fn train(house: &House, name: &str, steps: u32) {
+fn train(house: &TestEnv, name: &str, steps: u32) {
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let steps = format!("objective.stop={{ steps = {steps} }}");
     let recipe = recipe.to_str().expect("UTF-8");
@@ -13,14 +13,14 @@ fn train(house: &House, name: &str, steps: u32) {
 }
 
 /// What a command says with `--json`.
-fn json(house: &House, arguments: &[&str]) -> Value {
+fn json(house: &TestEnv, arguments: &[&str]) -> Value {
     let output = house.dtrain(arguments.iter().chain(&["--json"])).output().expect("it starts");
     assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
     serde_json::from_slice(&output.stdout).expect("one document")
 }
 
 /// What a command that fails says.
-fn error(house: &House, code: i32, arguments: &[&str]) -> String {
+fn error(house: &TestEnv, code: i32, arguments: &[&str]) -> String {
     let output = house.dtrain(arguments).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
     assert_eq!(output.status.code(), Some(code), "{arguments:?}: {text}");
@@ -31,7 +31,7 @@ fn error(house: &House, code: i32, arguments: &[&str]) -> String {
 fn two_machines_that_share_a_folder_have_the_same_history() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
-    let (a, b) = (House::default(), House::default());
+    let (a, b) = (TestEnv::default(), TestEnv::default());
     train(&a, "shared", 6);
     train(&b, "shared", 8);
     a.expect(0, ["note", "shared-1", "from a", "--tag", "keep"]);
@@ -43,7 +43,7 @@ fn two_machines_that_share_a_folder_have_the_same_history() {
     a.expect(0, ["history", "export", "--to", &one]);
     b.expect(0, ["history", "export", "--to", &two]);
 
-    let (first, second, third) = (House::default(), House::default(), House::default());
+    let (first, second, third) = (TestEnv::default(), TestEnv::default(), TestEnv::default());
     let merged = json(&first, &["history", "import", &one, &two]);
     assert_eq!(merged["bundles"][1]["new"], 1, "{merged}");
     for bundle in [&two, &one, &two] {
@@ -88,7 +88,7 @@ fn two_machines_that_share_a_folder_have_the_same_history() {
 fn a_file_that_is_no_bundle_a_newer_one_and_one_that_was_cut_are_told_apart() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = |name: &str| folder.path().join(name).to_str().expect("UTF-8").to_owned();
-    let house = House::default();
+    let house = TestEnv::default();
     let missing = error(&house, 2, &["history", "export", "--to", &path("x.dtrain")]);
     assert!(missing.contains("there is no history"), "{missing}");
     train(&house, "one", 6);
@@ -98,7 +98,7 @@ fn a_file_that_is_no_bundle_a_newer_one_and_one_that_was_cut_are_told_apart() {
     let with = |name: &str, bytes: &[u8]| {
         let file = path(name);
         fs::write(&file, bytes).expect("room on disk");
-        error(&House::default(), 2, &["history", "import", &file])
+        error(&TestEnv::default(), 2, &["history", "import", &file])
     };
     assert!(with("text", b"name,loss\n").contains("not a bundle"));
     let newer = [&bytes[..8], &[9, 0, 0, 0], &bytes[12..]].concat();

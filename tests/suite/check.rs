@@ -1,6 +1,6 @@
 //! What `run` will refuse `check` refuses, with the line to change, before anything is started.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use serde_json::Value;
 
 const RECIPE: &str = "[model]
@@ -25,7 +25,7 @@ launcher = \"local\"
 
 /// The only problem that `check` tells of this recipe, beside a text of 4,000 bytes.
 fn problem(text: &str) -> Value {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("text.txt", "0123456789".repeat(400));
     house.file("folder/part.txt", "0123456789");
     house.file("recipe.toml", text);

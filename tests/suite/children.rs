@@ -1,12 +1,12 @@
 //! Training continues with other settings, layouts and lengths, from the same weights.
 
 use dtrain_protocol::Rank;
-use dtrain_runner::ledger::{History, Status, Trial};
-use dtrain_tests::{House, root};
+use dtrain_runner::ledger::{History, TrialStatus, TrialDetails};
+use dtrain_tests::{TestEnv, root};
 use std::collections::BTreeMap;
 
 /// The tiny recipe on this many ranks to this step.
-fn train(house: &House, ranks: u32, name: &str, steps: u64) {
+fn train(house: &TestEnv, ranks: u32, name: &str, steps: u64) {
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let (ranks, steps) = (format!("cluster.ranks={ranks}"), format!("objective.stop={{ steps = {steps} }}"));
     let recipe = recipe.to_str().expect("UTF-8");
@@ -18,13 +18,13 @@ fn train(house: &House, ranks: u32, name: &str, steps: u64) {
     house.expect(0, arguments.into_iter().chain(constant));
 }
 
-fn trial(house: &House, name: &str) -> Trial {
+fn trial(house: &TestEnv, name: &str) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find(name).expect("a trial");
     history.trial(&id, &|_| false).expect("a trial")
 }
 
-fn losses(house: &House, name: &str) -> BTreeMap<u64, f64> {
+fn losses(house: &TestEnv, name: &str) -> BTreeMap<u64, f64> {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find(name).expect("a trial");
     let points = history.series(&id, "loss", Rank(0)).expect("losses");
@@ -33,7 +33,7 @@ fn losses(house: &House, name: &str) -> BTreeMap<u64, f64> {
 
 #[test]
 fn a_run_of_two_ranks_continues_under_every_layout() {
-    let house = House::default();
+    let house = TestEnv::default();
     train(&house, 2, "whole", 80);
     train(&house, 2, "half", 40);
     let whole = losses(&house, "whole-1");
@@ -64,7 +64,7 @@ fn a_run_of_two_ranks_continues_under_every_layout() {
 
 #[test]
 fn a_completed_trial_is_trained_longer_from_any_of_its_checkpoints() {
-    let house = House::default();
+    let house = TestEnv::default();
     train(&house, 1, "first", 40);
     house.expect(
         0,
@@ -79,7 +79,7 @@ fn a_completed_trial_is_trained_longer_from_any_of_its_checkpoints() {
         ],
     );
     let child = trial(&house, "last");
-    assert_eq!((child.row.step, child.row.status, child.row.learning_rate), (50, Status::Completed, 0.0001));
+    assert_eq!((child.row.step, child.row.status, child.row.learning_rate), (50, TrialStatus::Completed, 0.0001));
     // A child is a trial like any other: it can have children, and be the one that others begin with.
     house.expect(0, ["resume", "last", "--quiet", "--set", "objective.stop.steps=60"]);
     assert_eq!(trial(&house, "last").parent.expect("it continues another").step.0, 50);
@@ -106,7 +106,7 @@ fn a_completed_trial_is_trained_longer_from_any_of_its_checkpoints() {
 
 #[test]
 fn another_recipe_begins_with_the_weights_of_a_trial() {
-    let house = House::default();
+    let house = TestEnv::default();
     train(&house, 1, "base", 60);
     let base = losses(&house, "base-1");
     let recipe = root().join("tests/data/tiny/recipe.toml");

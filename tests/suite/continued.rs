@@ -1,7 +1,7 @@
 //! What a resume with other settings says, and what is refused before anything is done.
 
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 
 fn said(output: &std::process::Output) -> String {
     [&output.stdout[..], &output.stderr[..]].map(String::from_utf8_lossy).concat()
@@ -9,7 +9,7 @@ fn said(output: &std::process::Output) -> String {
 
 #[test]
 fn a_resume_tells_how_the_learning_rate_moves() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = root().join("examples/table-mlp/recipe.toml");
     let recipe = recipe.to_str().expect("UTF-8");
     house.expect(0, ["run", recipe, "--set", "objective.stop={ steps = 20 }"]);
@@ -43,7 +43,7 @@ fn a_resume_tells_how_the_learning_rate_moves() {
 
 #[test]
 fn gpus_that_do_not_exist_are_refused() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let recipe = recipe.to_str().expect("UTF-8");
     for on in [
@@ -60,7 +60,7 @@ fn gpus_that_do_not_exist_are_refused() {
 
 #[test]
 fn the_last_at_sign_divides_user_and_host() {
-    let house = House::default();
+    let house = TestEnv::default();
     for host in ["user@corp.example@127.0.0.1:1", "CORP\\me@127.0.0.1:1"] {
         let output = house.dtrain(["doctor", host]).output().expect("it starts");
         assert!(said(&output).contains("cannot connect to 127.0.0.1:1"), "{}", said(&output));

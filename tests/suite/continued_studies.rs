@@ -1,7 +1,7 @@
 //! Studies that are stopped, and that are started again.
 
 use dtrain_runner::ledger::History;
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use rustix::process::{Pid, Signal, kill_process};
 use std::process::Stdio;
 use std::thread::sleep;
@@ -27,7 +27,7 @@ ranks = 1
 
 #[test]
 fn a_study_that_goes_on_says_how_many_trials_are_done() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = house.file("recipe.toml", RECIPE);
     let recipe = recipe.to_str().expect("UTF-8");
     let tune = |trials| {
@@ -42,7 +42,7 @@ fn a_study_that_goes_on_says_how_many_trials_are_done() {
 
 #[test]
 fn a_study_of_another_recipe_is_refused_by_its_key_and_can_be_learned_from() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = house.file("recipe.toml", RECIPE);
     let recipe = recipe.to_str().expect("UTF-8");
     house.expect(0, ["tune", recipe, "--study", "s", "--trials", "2"]);
@@ -56,7 +56,7 @@ fn a_study_of_another_recipe_is_refused_by_its_key_and_can_be_learned_from() {
 #[test]
 fn a_study_that_is_stopped_says_how_it_goes_on_and_who_stopped_it() {
     for (signal, expected) in [(Signal::INT, 130), (Signal::TERM, 7)] {
-        let house = House::default();
+        let house = TestEnv::default();
         house.file("train.py", "import time\nprint('step 1 score 1', flush=True)\ntime.sleep(600)\n");
         let recipe = RECIPE.replace("\"echo\", \"step 1 score", "\"python3\", \"train.py\", \"");
         let recipe = house.file("recipe.toml", recipe.replace("steps = 1 ", "steps = 2 "));
@@ -78,7 +78,7 @@ fn a_study_that_is_stopped_says_how_it_goes_on_and_who_stopped_it() {
 }
 
 /// Whether the newest trial has trained a step.
-fn is_training(house: &House) -> bool {
+fn is_training(house: &TestEnv) -> bool {
     let step = || -> Result<u64, Box<dyn std::error::Error>> {
         let history = History::open_read_only(&house.history())?;
         Ok(history.trial(&history.find("last")?, &|_| true)?.row.step)

@@ -8,7 +8,7 @@ mod shapes;
 mod single;
 
 use dtrain_skip::{skip, skip_unbuilt};
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -183,7 +183,7 @@ struct Device {
 impl Device {
     /// One of this compute capability. `None` where the test cannot run, which is told to whoever counts skipped tests.
     fn new(capability: u32) -> Option<Self> {
-        let checks = House::default().dtrain(["doctor", "--json"]).output().expect("it starts").stdout;
+        let checks = TestEnv::default().dtrain(["doctor", "--json"]).output().expect("it starts").stdout;
         if !String::from_utf8_lossy(&checks).contains("CUDA") {
             skip_unbuilt("cuda");
             return None;
@@ -195,7 +195,7 @@ impl Device {
 
     /// A short and a long training of the tiny recipe with these settings, in steps of two micro-batches.
     fn trainings(&self, settings: &[&str]) -> [Calls; 2] {
-        let house = House::default();
+        let house = TestEnv::default();
         // Speeds are measured first, so that later only the rank computes.
         self.run(&house, "plan", settings, STEPS[0]);
         STEPS.map(|steps| {
@@ -208,7 +208,7 @@ impl Device {
     }
 
     /// Runs a command to its end; what the driver counted in each of its processes.
-    fn run(&self, house: &House, command: &str, settings: &[&str], steps: u64) -> Vec<Calls> {
+    fn run(&self, house: &TestEnv, command: &str, settings: &[&str], steps: u64) -> Vec<Calls> {
         let counts = house.file("counts", "");
         let mut command = self.command(house, command, settings, steps);
         command.env("STAND_IN_COUNTS", &counts);
@@ -219,7 +219,7 @@ impl Device {
     }
 
     /// A command on the tiny recipe with these settings, on this device.
-    fn command(&self, house: &House, command: &str, settings: &[&str], steps: u64) -> Command {
+    fn command(&self, house: &TestEnv, command: &str, settings: &[&str], steps: u64) -> Command {
         let recipe = root().join("tests/data/tiny/recipe.toml");
         let mut command = house.dtrain([command, recipe.to_str().expect("UTF-8")]);
         if command.get_args().any(|word| word == "run") {
@@ -252,7 +252,7 @@ impl Device {
 }
 
 /// The folder with the compiled kernels of a house.
-fn kernels(house: &House) -> PathBuf {
+fn kernels(house: &TestEnv) -> PathBuf {
     house.state().with_file_name("kernels")
 }
 
@@ -266,7 +266,7 @@ fn wheels_of_the_active_environment_are_found_and_used() {
         return skip("this host has a CUDA toolkit or a driver of its own, which decide as well");
     }
     fs::remove_file(device.driver.path().join("libnvrtc.so")).expect("the folder is ours");
-    let house = House::default();
+    let house = TestEnv::default();
     let counts = house.file("counts", "");
     let home = counts.with_file_name("home");
     let caches = home.join(".cache/dtrain/cuda");

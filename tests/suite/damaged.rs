@@ -1,15 +1,15 @@
 //! The newest checkpoint is damaged: every command takes the newest intact one, and says so.
 
-use dtrain_runner::ledger::{History, Status, Trial};
-use dtrain_tests::{House, root};
+use dtrain_runner::ledger::{History, TrialStatus, TrialDetails};
+use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// A trial of a table, with checkpoints of steps 21, 28 and 30.
-fn trained() -> House {
-    let house = House::default();
+fn trained() -> TestEnv {
+    let house = TestEnv::default();
     let recipe = root().join("examples/table-mlp/recipe.toml").display().to_string();
     let settings = [
         "--set",
@@ -41,18 +41,18 @@ fn damage(folder: &Path) {
     file.write_all_at(&[byte[0] ^ 1], middle).expect("room on disk");
 }
 
-fn trials(house: &House) -> usize {
+fn trials(house: &TestEnv) -> usize {
     fs::read_dir(house.state().join("trials")).expect("trials were made").count()
 }
 
-fn newest(house: &House) -> Trial {
+fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
     history.trial(&id, &|_| false).expect("a trial")
 }
 
 /// What a command that succeeds prints on standard error, without line breaks.
-fn words(house: &House, code: i32, arguments: &[&str]) -> String {
+fn words(house: &TestEnv, code: i32, arguments: &[&str]) -> String {
     let output = house.expect(code, arguments);
     String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ")
 }
@@ -77,7 +77,7 @@ fn a_new_trial_begins_with_the_newest_intact_checkpoint() {
     assert_goes_back(&said);
     let child = newest(&house);
     let parent = child.parent.expect("it continues another");
-    assert_eq!((parent.step.0, child.row.status, child.row.step), (28, Status::Completed, 40));
+    assert_eq!((parent.step.0, child.row.status, child.row.step), (28, TrialStatus::Completed, 40));
 
     let recipe = root().join("examples/table-mlp/recipe.toml").display().to_string();
     let from = ["run", &recipe, "--from", "table-mlp-1", "--set", "objective.stop={ steps = 2 }"];
@@ -143,7 +143,7 @@ fn a_trial_whose_first_checkpoint_is_damaged_takes_it_over_from_its_parent_again
     let child = |code: i32, more: &[&str]| words(&house, code, &[&["resume", "last"][..], more].concat());
     child(5, &wild);
     let diverged = newest(&house);
-    assert_eq!((diverged.row.status, diverged.attempts.len()), (Status::Diverged, 1));
+    assert_eq!((diverged.row.status, diverged.attempts.len()), (TrialStatus::Diverged, 1));
     // Parent and child have the same file.
     damage(&diverged.checkpoints[0].folder);
     let said = child(5, &[]);
@@ -169,12 +169,12 @@ fn checkpoints_that_were_removed_are_not_shown() {
 
 #[test]
 fn a_trial_without_an_intact_checkpoint_is_not_trained_from_its_first_step() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = root().join("examples/table-mlp/recipe.toml").display().to_string();
     let settings = ["checkpoint.every=\"7 steps\"", "checkpoint.keep=3", "objective.stop={ steps = 100000 }"];
     let settings = settings.iter().flat_map(|setting| ["--set", setting]);
     let mut run = house.dtrain(["run", &recipe].into_iter().chain(settings)).spawn().expect("it starts");
-    let committed = |house: &House| -> Vec<PathBuf> {
+    let committed = |house: &TestEnv| -> Vec<PathBuf> {
         let trials = fs::read_dir(house.state().join("trials")).into_iter().flatten().flatten();
         let folders =
             trials.flat_map(|trial| fs::read_dir(trial.path().join("checkpoints"))).flatten().flatten();

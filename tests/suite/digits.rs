@@ -1,7 +1,7 @@
 //! The 1,797 handwritten digits that ship in scikit-learn.
 
 use dtrain_skip::skip;
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use std::fs;
 
 /// A residual network reads the digits of people, to more than 95 % on those it has not seen.
@@ -15,7 +15,7 @@ fn a_cnn_reads_handwritten_digits() {
         ));
     };
     assert_eq!(table.lines().count(), 1 + 1797);
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("digits.csv", table);
     let recipe = house.file(
         "recipe.toml",

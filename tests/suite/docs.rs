@@ -4,7 +4,7 @@
 
 use crate::failures::sources;
 use crate::fences::{Block, Kind, blocks, redirected};
-use dtrain_tests::{House, numbered_lines, root};
+use dtrain_tests::{TestEnv, numbered_lines, root};
 use std::fs;
 use std::process::{Command, Stdio};
 
@@ -62,8 +62,8 @@ const PNG: &[u8] =
     \x82\x00\x81\x77\xcd\x72\xb6\x00\x00\x00\x00\x49\x45\x4e\x44\xae\x42\x60\x82";
 
 /// A house with the examples, with [`BASE`], and with the data that recipes of the pages name.
-fn house() -> House {
-    let house = House::default();
+fn house() -> TestEnv {
+    let house = TestEnv::default();
     house.file("base.toml", BASE);
     house.file("corpus/one.txt", numbered_lines());
     for (name, token) in [("tokens/train.bin", 1), ("tokens/valid.bin", 2)] {
@@ -131,7 +131,7 @@ fn follow(page: &str, done: &mut Done) {
 /// Runs a command, with a training of a recipe cut to five steps; its `> FILE` is written.
 ///
 /// A detached training ends with 131.
-fn run(house: &House, block: &Block, command: Vec<String>, exit: Option<i32>) {
+fn run(house: &TestEnv, block: &Block, command: Vec<String>, exit: Option<i32>) {
     let (mut command, file) = redirected(command);
     let names_a_recipe = |word: &String| word.ends_with(".toml") || word.starts_with("library/");
     if command[0] == "run" && command.get(1).is_some_and(names_a_recipe) {
@@ -145,13 +145,13 @@ fn run(house: &House, block: &Block, command: Vec<String>, exit: Option<i32>) {
 }
 
 /// Parses the arguments of a command: clap reads them all before it meets `--help`.
-fn parse(house: &House, block: &Block, command: Vec<String>) {
+fn parse(house: &TestEnv, block: &Block, command: Vec<String>) {
     let (command, _) = redirected(command);
     expect(house.dtrain(command).arg("--help"), block, 0);
 }
 
 /// Checks a recipe, or a fragment laid over [`BASE`].
-fn accept(house: &House, block: &Block) {
+fn accept(house: &TestEnv, block: &Block) {
     let table: toml::Table = block.text.parse().unwrap_or_else(|error| panic!("{}: {error}", block.place));
     let kind = table.get("model").and_then(|model| model.get("kind"));
     let is_whole = kind.is_some() || table.contains_key("extends");
@@ -190,7 +190,7 @@ fn every_command_and_recipe_of_the_pages_works() {
 /// What [`parse`] relies on.
 #[test]
 fn wrong_arguments_before_help_are_found() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.expect(0, ["plan", "recipe.toml", "--top", "3", "--help"]);
     house.expect(2, ["plan", "recipe.toml", "--tops", "3", "--help"]);
     house.expect(2, ["plan", "recipe.toml", "--top", "three", "--help"]);
@@ -209,7 +209,7 @@ fn the_index_lists_every_page() {
 
 #[test]
 fn the_page_of_keys_is_what_the_program_prints() {
-    let printed = House::default().expect(0, ["recipe", "keys"]).stdout;
+    let printed = TestEnv::default().expect(0, ["recipe", "keys"]).stdout;
     let printed = String::from_utf8(printed).expect("text");
     let page = blocks("docs/recipe-keys.md");
     let [block] = &page[..] else { panic!("one block with the keys") };
@@ -237,7 +237,7 @@ fn every_message_of_when_it_fails_is_printed_by_the_program() {
 
 #[test]
 fn the_exit_codes_of_the_pages_are_those_of_the_help() {
-    let help = House::default().expect(0, ["--help"]).stdout;
+    let help = TestEnv::default().expect(0, ["--help"]).stdout;
     let help = String::from_utf8(help).expect("text");
     let (_, table) = help.split_once("Exit codes:\n").expect("`--help` lists them");
     let first_word = |line: &str| line.split_whitespace().next()?.parse::<u8>().ok();

@@ -1,7 +1,7 @@
 //! `dtrain plan --on`: a plan for GPUs that are not here is saved, drawn and written as any other, and not run here.
 
 use dtrain_planner::Plan;
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
@@ -23,7 +23,7 @@ fn words(output: &Output) -> String {
 
 #[test]
 fn a_plan_for_gpus_that_are_not_here_is_written_for_another_engine() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = recipe();
     let plan = |format| house.expect(0, ["plan", &recipe, "--on", "2048x8 H100", "--emit", format]);
     let output = plan("megatron");
@@ -45,7 +45,7 @@ fn a_plan_for_gpus_that_are_not_here_is_written_for_another_engine() {
 
 #[test]
 fn one_call_saves_draws_and_writes_and_the_plan_is_not_run_here() {
-    let house = House::default();
+    let house = TestEnv::default();
     let folder = house.file("note", "").parent().expect("a folder").to_owned();
     let at = |name: &str| folder.join(name).to_str().expect("UTF-8").to_owned();
     let (saved, drawn, emitted) = (at("plan.json"), at("plan.html"), at("titan"));
@@ -113,7 +113,7 @@ batch = 256
 
 #[test]
 fn the_worker_is_planned_for_gpus_that_nobody_measured() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = house.file("recipe.toml", OWN);
     let recipe = recipe.to_str().expect("UTF-8");
     let saved = recipe.replace("recipe.toml", "plan.json");
@@ -133,7 +133,7 @@ fn the_worker_is_planned_for_gpus_that_nobody_measured() {
 
 #[test]
 fn a_power_limit_may_be_named() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = house.file("recipe.toml", OWN);
     let recipe = recipe.to_str().expect("UTF-8");
     let step = |on: &str| {
@@ -148,7 +148,7 @@ fn a_power_limit_may_be_named() {
 
 #[test]
 fn as_many_layouts_are_shown_as_asked_for() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = recipe();
     let shown = |more: &[&str]| {
         let arguments = [&["plan", &recipe, "--on", "1024x8 H100"], more].concat();
@@ -165,7 +165,7 @@ fn as_many_layouts_are_shown_as_asked_for() {
 
 #[test]
 fn hosts_that_differ_are_told_about_and_nothing_is_written() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = recipe();
     let flags: [&[&str]; 5] = [
         &["--out", "plan.json"],

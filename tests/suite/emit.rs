@@ -2,7 +2,7 @@
 
 use crate::fences::command_with;
 use dtrain_skip::{skip, skip_part};
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,8 +38,8 @@ ranks = 2
 "#;
 
 /// A house with a recipe of two replicas and its text.
-fn house() -> (House, PathBuf) {
-    let house = House::default();
+fn house() -> (TestEnv, PathBuf) {
+    let house = TestEnv::default();
     house.file("text.txt", "all work and no play makes a dull day; ".repeat(400));
     let recipe = house.file("recipe.toml", RECIPE);
     (house, recipe)
@@ -114,7 +114,7 @@ fn a_plan_is_written_for_maxtext() {
 fn an_engine_that_nothing_is_written_for_is_not_planned_for() {
     let recipe = root().join("examples/llama-405b/recipe.toml");
     let recipe = recipe.to_str().expect("the path is UTF-8");
-    let house = House::default();
+    let house = TestEnv::default();
     let refused = house.expect(2, ["plan", recipe, "--on", "2048x8 H100", "--engine", "megatron-deepspeed"]);
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(said.contains("name megatron or deepspeed"), "{said}");
@@ -166,7 +166,7 @@ fn a_model_that_an_engine_has_not_is_refused() {
 }
 
 /// The command of `docs/other-engines.md`, in a house where its model was measured; what is said of the files.
-pub(super) fn the_page_s_command_writes_a_config_of_torchtitan(house: &House) -> String {
+pub(super) fn the_page_s_command_writes_a_config_of_torchtitan(house: &TestEnv) -> String {
     let mut words = command_with("docs/other-engines.md", "torchtitan");
     words[1] = root().join(&words[1]).to_str().expect("UTF-8").to_owned();
     house.expect(0, words);

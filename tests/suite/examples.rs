@@ -5,7 +5,7 @@ use crate::fences::{Block, Kind, blocks, command_with, redirected};
 use dtrain_protocol::{Rank, StepId};
 use dtrain_runner::ledger::History;
 use dtrain_skip::skip_large;
-use dtrain_tests::{House, newest_checkpoint, root};
+use dtrain_tests::{TestEnv, newest_checkpoint, root};
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -14,13 +14,13 @@ use std::process::Stdio;
 /// Runs the commands of an example in one house, with `--set` to end long training early. Returns the house.
 ///
 /// Blocks marked `sh parsed` are left out: what they need is not on every machine.
-fn follow(document: &str, shorter: &[&str]) -> House {
+fn follow(document: &str, shorter: &[&str]) -> TestEnv {
     follow_with(document, shorter, None)
 }
 
 /// The same, with this `python3` where there is one.
-fn follow_with(document: &str, shorter: &[&str], python: Option<&Path>) -> House {
-    let house = House::default();
+fn follow_with(document: &str, shorter: &[&str], python: Option<&Path>) -> TestEnv {
+    let house = TestEnv::default();
     let path = std::env::var_os("PATH").expect("a search path");
     let first = python.map(|python| python.parent().expect("a program has a folder").to_owned());
     let path =
@@ -165,7 +165,7 @@ fn plan_only() {
     println!("{}", the_page_s_command_writes_a_config_of_torchtitan(&house));
 }
 
-fn the_page_s_command_draws_a_page(house: &House) {
+fn the_page_s_command_draws_a_page(house: &TestEnv) {
     let mut words = command_with("docs/planning.md", "--html");
     words[1] = root().join(&words[1]).to_str().expect("UTF-8").to_owned();
     let said = house.expect(0, words);
@@ -227,7 +227,7 @@ fn published() {
 /// What `examples/resume` tells, step by step: detach, watch and leave, stop, go on to the end.
 #[test]
 fn resume() {
-    let house = House::default();
+    let house = TestEnv::default();
     let blocks = blocks("examples/resume/README.md");
     let mut told = blocks.iter().flat_map(Block::commands);
     let mut next = |verb: &str| {

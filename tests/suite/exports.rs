@@ -2,9 +2,9 @@
 
 use dtrain_protocol::{AttemptId, Rank};
 use dtrain_runner::ledger::History;
-use dtrain_runner::{Ledger, News, Point};
+use dtrain_runner::{Ledger, TrialUpdate, MetricPoint};
 use dtrain_skip::skip;
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::fs;
@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 const HARD: [f64; 7] = [0.1 + 0.2, f64::NAN, f64::INFINITY, f64::NEG_INFINITY, 1e300, 5e-324, -1.0 / 3.0];
 
 /// A house with a trial of two ranks, `tiny-1`, with a note, a tag, and a metric of two attempts that overlap.
-fn house() -> House {
-    let house = House::default();
+fn house() -> TestEnv {
+    let house = TestEnv::default();
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let settings = ["cluster.ranks=2", "layout.data=2"];
     let run = ["run", recipe.to_str().expect("UTF-8"), "--no-sample"];
@@ -29,7 +29,7 @@ fn house() -> House {
     let trial = history.find("last").expect("a trial");
     let mut points = Vec::new();
     for (attempt, steps) in [(1, 1..8), (2, 5..10)] {
-        points.extend(steps.map(|step| Point {
+        points.extend(steps.map(|step| MetricPoint {
             attempt: AttemptId(attempt),
             rank: Rank(0),
             key: "val/f1".into(),
@@ -38,7 +38,7 @@ fn house() -> House {
             value: HARD[usize::try_from(step + attempt).expect("small") % HARD.len()],
         }));
     }
-    history.keep(&trial, &News { points, ..News::default() }).expect("room on disk");
+    history.record(&trial, &TrialUpdate { points, ..TrialUpdate::default() }).expect("room on disk");
     house
 }
 

@@ -1,12 +1,12 @@
 //! Figures mean one thing, and plans follow what was measured last.
 
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::process::Command;
 
 /// A house with a table and the recipe of a perceptron over it.
-fn house() -> (House, String) {
-    let house = House::default();
+fn house() -> (TestEnv, String) {
+    let house = TestEnv::default();
     let example = root().join("examples/table-mlp");
     for name in ["recipe.toml", "rings.csv"] {
         house.file(name, std::fs::read(example.join(name)).expect("an example"));

@@ -1,7 +1,7 @@
 //! What a new user breaks in the first hour: each ends with a clear word, soon, and loses nothing.
 
-use dtrain_runner::ledger::{History, Trial};
-use dtrain_tests::{House, root};
+use dtrain_runner::ledger::{History, TrialDetails};
+use dtrain_tests::{TestEnv, root};
 use std::process::Output;
 
 /// What the program printed on standard error, with all white space as one space.
@@ -9,14 +9,14 @@ fn words(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn newest(house: &House) -> Trial {
+fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
     history.trial(&id, &|_| false).expect("a trial")
 }
 
 /// A recipe that runs a Python script with these lines.
-fn script(house: &House, lines: &str) -> String {
+fn script(house: &TestEnv, lines: &str) -> String {
     house.file("train.py", lines);
     let recipe = "name = \"script\"\n[model]\nkind = \"command\"\nargv = [\"python3\", \"train.py\"]\n\
         progress = [\"step {step} loss {loss}\"]\n[objective]\nstop = { steps = 100 }\n[cluster]\nranks = 1\n";
@@ -25,7 +25,7 @@ fn script(house: &House, lines: &str) -> String {
 
 #[test]
 fn a_script_that_raises_is_tried_once_and_its_traceback_is_shown() {
-    let house = House::default();
+    let house = TestEnv::default();
     let lines = "import sys\nfor step in range(1, 100):\n    if step == 7:\n        raise ValueError('bad batch')\n    \
         print('step', step, 'loss', 1 / step, flush=True)\n";
     let recipe = script(&house, lines);
@@ -42,7 +42,7 @@ fn a_script_that_raises_is_tried_once_and_its_traceback_is_shown() {
 
 #[test]
 fn a_program_that_cannot_be_started_is_tried_once() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = script(&house, "");
     let output = house.expect(5, ["run", &recipe, "--set", r#"model.argv=["python4", "train.py"]"#]);
     assert!(words(&output).contains("python4: not found"), "{}", words(&output));
@@ -53,7 +53,7 @@ fn a_program_that_cannot_be_started_is_tried_once() {
 
 #[test]
 fn the_same_exit_code_twice_at_the_same_step_is_the_end() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = script(&house, "import sys\nprint('step 1 loss 2', flush=True)\nsys.exit(9)\n");
     let output = house.expect(5, ["run", &recipe]);
     assert_eq!(newest(&house).attempts.len(), 2, "{}", words(&output));
@@ -61,7 +61,7 @@ fn the_same_exit_code_twice_at_the_same_step_is_the_end() {
 
 #[test]
 fn a_loss_that_is_not_a_number_is_recorded_as_such() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = script(
         &house,
         "for step in range(1, 6):\n    print('step', step, 'loss', 'nan' if step == 3 else 1.5)\n",
@@ -76,7 +76,7 @@ fn a_loss_that_is_not_a_number_is_recorded_as_such() {
 
 #[test]
 fn a_setting_that_does_not_reach_a_command_is_refused_wherever_it_is_said() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = script(&house, "print('step 1 loss 2', flush=True)\n");
     for (setting, hint) in [
         ("train.learning_rate=0.1", "--learning-rate={train.learning_rate}"),
@@ -99,7 +99,7 @@ fn a_setting_that_does_not_reach_a_command_is_refused_wherever_it_is_said() {
 
 #[test]
 fn a_batch_that_the_data_cannot_fill_is_refused_before_a_trial_is_recorded() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let recipe = recipe.to_str().expect("UTF-8");
     for batch in ["10000", "400000", "1000000"] {
@@ -113,7 +113,7 @@ fn a_batch_that_the_data_cannot_fill_is_refused_before_a_trial_is_recorded() {
 
 #[test]
 fn a_model_that_cannot_fit_is_refused_before_anything_is_measured() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("text.txt", "some text to learn from, again and again\n".repeat(400));
     let recipe = "name = \"large\"\n[model]\nkind = \"decoder\"\nfamily = \"llama\"\nlayers = 80\nhidden = 8192\n\
         heads = 64\ncontext = 128\n[data]\ntrain = \"text.txt\"\n[objective]\nstop = { steps = 10 }\n";
@@ -129,7 +129,7 @@ fn a_model_that_cannot_fit_is_refused_before_anything_is_measured() {
 
 #[test]
 fn steps_alone_do_not_make_hundreds_of_epochs_and_epochs_are_told() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("text.txt", "some text to learn from, again and again\n".repeat(1000));
     let recipe = "name = \"small\"\n[model]\nkind = \"decoder\"\nlayers = 1\nhidden = 32\nheads = 2\ncontext = 128\n\
         [data]\ntrain = \"text.txt\"\n[objective]\nstop = { steps = 600 }\n";
@@ -144,7 +144,7 @@ fn steps_alone_do_not_make_hundreds_of_epochs_and_epochs_are_told() {
 
 #[test]
 fn what_init_writes_is_a_sensible_run_and_its_learning_rate_ends_with_the_time() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("text.txt", "some text to learn from, again and again\n".repeat(1000));
     let recipe = "mine.toml";
     let output = house.expect(0, ["init", recipe, "--template", "decoder", "--data", "text.txt"]);
@@ -189,7 +189,7 @@ fn what_init_writes_is_a_sensible_run_and_its_learning_rate_ends_with_the_time()
 
 #[test]
 fn a_measurement_without_memory_ends_with_a_word_and_a_hint() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("text.txt", "some text to learn from, again and again\n".repeat(400));
     let recipe = "name = \"large\"\n[model]\nkind = \"decoder\"\nlayers = 1\nhidden = 4096\nheads = 32\ncontext = 128\n\
         [data]\ntrain = \"text.txt\"\n[objective]\nstop = { steps = 10 }\n";
@@ -206,8 +206,8 @@ fn a_measurement_without_memory_ends_with_a_word_and_a_hint() {
 }
 
 /// A git repository with these files, and the house that has added it as `pack`.
-fn with_package(files: &[(&str, &str)]) -> House {
-    let house = House::default();
+fn with_package(files: &[(&str, &str)]) -> TestEnv {
+    let house = TestEnv::default();
     let folder = house.file("origin/README", "recipes\n").parent().expect("a folder").to_owned();
     for (name, text) in files {
         house.file(&format!("origin/{name}"), text);

@@ -4,7 +4,7 @@
 use crate::cluster::train::{Run, nothing_is_left};
 use crate::lab::{Lab, Options};
 use dtrain_protocol::{AttemptId, Failure, Rank};
-use dtrain_runner::Ended;
+use dtrain_runner::AttemptEnd;
 use dtrain_runner::ledger::History;
 use dtrain_skip::skip_large;
 use dtrain_tests::{python_with, root};
@@ -54,7 +54,7 @@ fn trains_on_two_hosts(name: &str, module: &str) {
     let attempts = history.trial(&trial, &|_| false).expect("it is there").attempts;
     assert_eq!(attempts.len(), 2);
     let ended = attempts[0].ended.as_ref();
-    let is_killed = matches!(ended, Some(Ended::Lost(Failure::Command { code: None, signal: Some(9), .. })));
+    let is_killed = matches!(ended, Some(AttemptEnd::Lost(Failure::Command { code: None, signal: Some(9), .. })));
     assert!(is_killed && attempts[0].number == AttemptId(1), "{ended:?}");
 }
 

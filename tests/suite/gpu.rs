@@ -5,7 +5,7 @@ mod script;
 use crate::kill::{card, kill};
 use dtrain_protocol::{DeviceKind, Placement, Rank};
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use dtrain_worker::device;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ const STEPS: u64 = 30;
 const SHARDED: [&str; 3] = ["layout.data=2", "layout.zero=1", "layout.shard=2"];
 
 /// Two ranks of the tiny recipe on `devices`, in a layout.
-fn command(house: &House, devices: &str, layout: &[&str]) -> Command {
+fn command(house: &TestEnv, devices: &str, layout: &[&str]) -> Command {
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let mut command = house.dtrain(["run", recipe.to_str().expect("UTF-8"), "--quiet", "--no-sample"]);
     for setting in [
@@ -42,7 +42,7 @@ fn command(house: &House, devices: &str, layout: &[&str]) -> Command {
 }
 
 /// Losses of the newest trial by step, and how many attempts it took.
-fn losses(house: &House) -> Option<(BTreeMap<u64, f64>, usize)> {
+fn losses(house: &TestEnv) -> Option<(BTreeMap<u64, f64>, usize)> {
     let history = History::open_read_only(&house.history()).ok()?;
     let trial = history.find("last").ok()?;
     let attempts = history.series_by_attempt(&trial, "loss", Rank(0)).ok()?;
@@ -56,11 +56,11 @@ fn two_ranks_with_a_device_each_resume_after_one_was_killed() {
     if let Err(reason) = device::open(&placement) {
         return dtrain_skip::skip(reason);
     }
-    let host = House::default();
+    let host = TestEnv::default();
     assert!(command(&host, "cpu", &SHARDED).status().expect("it starts").success());
     let (expected, _) = losses(&host).expect("a trial");
 
-    let house = House::default();
+    let house = TestEnv::default();
     let mut run = command(&house, "gpu", &SHARDED).spawn().expect("it starts");
     let begun = Instant::now();
     while losses(&house).is_none_or(|(losses, _)| losses.len() < 10) {
@@ -87,7 +87,7 @@ fn two_devices_that_hold_parts_of_matrices_train_as_two_processors_do() {
         return dtrain_skip::skip(reason);
     }
     let [expected, found] = ["cpu", "gpu"].map(|devices| {
-        let house = House::default();
+        let house = TestEnv::default();
         let mut run = command(&house, devices, &["layout.tensor=2", "layout.sequence=true"]);
         assert!(run.status().expect("it starts").success(), "on {devices}");
         losses(&house).expect("a trial").0
@@ -99,7 +99,7 @@ fn two_devices_that_hold_parts_of_matrices_train_as_two_processors_do() {
 }
 
 /// What a file of `dtrain doctor --device` says.
-fn document(house: &House, file: &str) -> Value {
+fn document(house: &TestEnv, file: &str) -> Value {
     let text = fs::read_to_string(house.state().with_file_name(file)).expect("the file was written");
     serde_json::from_str(&text).expect("JSON")
 }
@@ -110,7 +110,7 @@ fn the_doctor_compares_a_device_with_the_host_and_measures_it() {
     {
         return dtrain_skip::skip(reason);
     }
-    let house = House::default();
+    let house = TestEnv::default();
     let mut doctor = house.dtrain(["doctor", "--device", "wgpu", "--index", "1", "--output", "found.json"]);
     let output = doctor.env(device::SOFTWARE_GPUS, "2").output().expect("it starts");
     let [page, told] =
@@ -152,7 +152,7 @@ fn the_doctor_compares_a_device_with_the_host_and_measures_it() {
 
 #[test]
 fn a_device_that_is_absent_is_refused_with_what_to_do() {
-    let house = House::default();
+    let house = TestEnv::default();
     let refused = |args: &[&str], code: i32| {
         let mut doctor = house.dtrain(["doctor"].iter().chain(args).copied());
         // No GPU of this machine.
@@ -183,7 +183,7 @@ fn a_device_that_is_absent_is_refused_with_what_to_do() {
 
 #[test]
 fn only_the_parts_that_are_named_are_done() {
-    let house = House::default();
+    let house = TestEnv::default();
     let doctor = |parts: &[&str]| {
         let args = [&["doctor", "--json", "--device", "cpu", "--output", "found.json", "--only"][..], parts];
         let output = house.dtrain(args.concat()).output().expect("it starts");
@@ -209,7 +209,7 @@ fn only_the_parts_that_are_named_are_done() {
 
 #[test]
 fn ctrl_c_ends_an_examination_with_what_was_found() {
-    let house = House::default();
+    let house = TestEnv::default();
     let mut doctor = house.dtrain(["doctor", "--device", "cpu", "--output", "found.json"]);
     let mut doctor = doctor.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(doctor.stderr.take().expect("a pipe")).lines().map_while(Result::ok);

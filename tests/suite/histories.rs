@@ -2,7 +2,7 @@
 
 use dtrain_runner::ledger::History;
 use dtrain_skip::skip;
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A recipe whose program writes its process id to a file `pid` and trains until it is stopped.
-fn endless(house: &House) -> String {
+fn endless(house: &TestEnv) -> String {
     let lines = "import os, time\nopen('pid', 'w').write(str(os.getpid()))\nfor step in range(1, 100000):\n    \
         print('step', step, 'loss', 1 / step, flush=True)\n    time.sleep(0.02)\n";
     house.file("train.py", lines);
@@ -32,7 +32,7 @@ fn endless(house: &House) -> String {
 }
 
 /// The steps of the newest trial that the history has; 0 without one.
-fn steps(house: &House) -> u64 {
+fn steps(house: &TestEnv) -> u64 {
     let newest = || -> Result<u64, Box<dyn std::error::Error>> {
         let history = History::open_read_only(&house.history())?;
         Ok(history.trial(&history.find("last")?, &|_| true)?.row.step)
@@ -48,12 +48,12 @@ fn ended(mut child: Child) -> (Option<i32>, String) {
 }
 
 /// What the program prints on standard error when it ends with `code`.
-fn words(house: &House, code: i32, arguments: &[&str]) -> String {
+fn words(house: &TestEnv, code: i32, arguments: &[&str]) -> String {
     String::from_utf8_lossy(&house.expect(code, arguments).stderr).into_owned()
 }
 
 /// Removes the files of a history.
-fn remove_history(house: &House) {
+fn remove_history(house: &TestEnv) {
     for ending in ["", "-wal", "-shm"] {
         let mut name = house.history().into_os_string();
         name.push(ending);
@@ -63,7 +63,7 @@ fn remove_history(house: &House) {
 
 #[test]
 fn a_history_removed_during_a_run_ends_it_with_exit_6_and_its_ranks() {
-    let removals: [(&str, fn(&House)); 3] = [
+    let removals: [(&str, fn(&TestEnv)); 3] = [
         ("history.db was removed while it was open", remove_history),
         ("/state was removed while it was open", |house| {
             fs::rename(house.state(), house.state().with_extension("away")).expect("moved");
@@ -76,7 +76,7 @@ fn a_history_removed_during_a_run_ends_it_with_exit_6_and_its_ranks() {
         }),
     ];
     for (expected, remove) in removals {
-        let house = House::default();
+        let house = TestEnv::default();
         let recipe = endless(&house);
         let mut run = house.dtrain(["run", &recipe]);
         let run = run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
@@ -95,7 +95,7 @@ fn a_history_removed_during_a_run_ends_it_with_exit_6_and_its_ranks() {
 
 #[test]
 fn a_command_that_waits_for_a_locked_history_says_so() {
-    let house = House::default();
+    let house = TestEnv::default();
     train(&house, "one");
     let lines = "import sqlite3, sys\nhistory = sqlite3.connect(sys.argv[1], isolation_level=None)\n\
         history.execute('BEGIN EXCLUSIVE')\nprint('locked', flush=True)\nsys.stdin.read()\n";
@@ -116,7 +116,7 @@ fn a_command_that_waits_for_a_locked_history_says_so() {
 
 #[test]
 fn stop_without_a_name_means_what_runs() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = endless(&house);
     assert!(words(&house, 2, &["stop"]).contains("there is no history"));
     house.expect(131, ["run", &recipe, "--name", "one", "--detach"]);
@@ -135,7 +135,7 @@ fn stop_without_a_name_means_what_runs() {
 
 #[test]
 fn a_piece_of_an_id_that_all_trials_share_removes_nothing() {
-    let house = House::default();
+    let house = TestEnv::default();
     train(&house, "only");
     let said = words(&house, 2, &["rm", "01", "--yes"]);
     assert!(said.contains("no trial named `01`") && said.contains("at least 8 characters"), "{said}");
@@ -144,7 +144,7 @@ fn a_piece_of_an_id_that_all_trials_share_removes_nothing() {
 }
 
 /// Trains a small table for five steps.
-fn train(house: &House, name: &str) {
+fn train(house: &TestEnv, name: &str) {
     let recipe = table();
     let recipe = recipe.to_str().expect("UTF-8");
     house.expect(0, ["run", recipe, "--quiet", "--name", name, "--set", "objective.stop={ steps = 5 }"]);
@@ -156,7 +156,7 @@ fn table() -> PathBuf {
 
 #[test]
 fn the_speed_of_a_table_is_counted_in_samples() {
-    let house = House::default();
+    let house = TestEnv::default();
     train(&house, "counted");
     train(&house, "counted");
     let printed = |arguments: &[&str]| {
@@ -172,7 +172,7 @@ fn the_speed_of_a_table_is_counted_in_samples() {
 
 #[test]
 fn checkpoints_of_a_copied_state_folder_are_those_of_the_copy() {
-    let house = House::default();
+    let house = TestEnv::default();
     train(&house, "copied");
     let copy = house.state().with_file_name("copy");
     let copied = Command::new("cp").arg("-a").arg(house.state()).arg(&copy).status().expect("cp starts");
@@ -192,7 +192,7 @@ fn checkpoints_of_a_copied_state_folder_are_those_of_the_copy() {
 
 /// Runs lines of bash with a small disk of their own mounted at the state folder: `$1` is the program, `$2` a recipe, `$3` the state
 /// folder, `$4` a file outside of it.
-fn on_a_small_disk(house: &House, lines: &str) {
+fn on_a_small_disk(house: &TestEnv, lines: &str) {
     let can = Command::new("unshare").args(["-m", "mount", "-t", "tmpfs", "tmpfs", "/mnt"]).output();
     if !can.is_ok_and(|output| output.status.success()) {
         return skip("mounting a small disk needs root and unshare");
@@ -227,7 +227,7 @@ fn a_history_on_a_read_only_disk_can_be_read() {
 if "$1" note last text 2> "$4"; then echo "a note was kept"; exit 1; fi
 cat "$4"; tr '\n' ' ' < "$4" | tr -s ' ' | grep -q "read-only file system"
 "#;
-    on_a_small_disk(&House::default(), &format!("mount -o remount,ro \"$3\"\n{READ}{then}"));
+    on_a_small_disk(&TestEnv::default(), &format!("mount -o remount,ro \"$3\"\n{READ}{then}"));
 }
 
 #[test]
@@ -243,5 +243,5 @@ cat "$4"; [ $code = 6 ]; grep -q "no space left on device for .*/history.db" "$4
 if ls "$3"/trials/* 2> /dev/null; then echo "the folder is still there"; exit 1; fi
 "$1" history 2>&1 | grep -q "no trial matches"
 "#;
-    on_a_small_disk(&House::default(), &format!("{lines}{READ}{then}"));
+    on_a_small_disk(&TestEnv::default(), &format!("{lines}{READ}{then}"));
 }

@@ -1,9 +1,9 @@
 //! Histories of somebody else: a bundle is imported whole or not at all, and names in it lead nowhere.
 
 use dtrain_protocol::TrialId;
-use dtrain_protocol::bundle::{Reader, Record, Trial, Writer};
-use dtrain_runner::ledger::{History, NewTrial, Predicted};
-use dtrain_tests::{House, root};
+use dtrain_protocol::bundle::{Reader, Record, TrialRecord, Writer};
+use dtrain_runner::ledger::{History, NewTrial, ExpectedPerformance};
+use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -17,8 +17,8 @@ use std::time::Duration;
 const KEPT: [&str; 3] = ["learning_rate", "loss", "step_seconds"];
 
 /// A house with one short trial, `tiny-1`.
-fn trained() -> House {
-    let house = House::default();
+fn trained() -> TestEnv {
+    let house = TestEnv::default();
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let fixed = ["run", recipe.to_str().expect("UTF-8"), "--quiet", "--no-sample"];
     house.expect(
@@ -37,7 +37,7 @@ fn said(bytes: &[u8]) -> String {
 }
 
 /// A bundle with so many copies of the only trial of a house; `change` is given each copy with its number, from 1.
-fn copies(house: &House, count: u32, change: impl Fn(u32, &mut Trial)) -> PathBuf {
+fn copies(house: &TestEnv, count: u32, change: impl Fn(u32, &mut TrialRecord)) -> PathBuf {
     let (one, many) = (house.file("one.dtrain", ""), house.file("many.dtrain", ""));
     house.expect(0, ["history", "export", "--to", text(&one)]);
     let mut reader = Reader::new(BufReader::new(File::open(&one).expect("written"))).expect("a bundle");
@@ -77,7 +77,7 @@ fn copies(house: &House, count: u32, change: impl Fn(u32, &mut Trial)) -> PathBu
 }
 
 /// Labels of all trials.
-fn labels(house: &House) -> Vec<String> {
+fn labels(house: &TestEnv) -> Vec<String> {
     let listed = house.expect(0, ["history", "--json"]).stdout;
     let listed: Value = serde_json::from_slice(&listed).expect("JSON");
     let rows = listed["trials"].as_array().expect("a list").iter();
@@ -88,7 +88,7 @@ fn labels(house: &House) -> Vec<String> {
 fn a_bundle_with_one_wrong_field_is_refused_by_name_and_imports_nothing() {
     let there = trained();
     let here = trained();
-    let cases: [(&str, fn(&mut Trial)); 6] = [
+    let cases: [(&str, fn(&mut TrialRecord)); 6] = [
         ("trial tiny-2: `params.", |trial| trial.params[0].1 = "not JSON".into()),
         ("trial tiny-2: `documents.plan` is not JSON", |trial| {
             trial.documents.insert("plan".into(), "{".into());
@@ -116,7 +116,7 @@ fn a_bundle_with_one_wrong_field_is_refused_by_name_and_imports_nothing() {
 }
 
 /// Makes a trial of a recipe with this name, as a history of an earlier version may have it.
-fn misname(house: &House, name: &str) {
+fn misname(house: &TestEnv, name: &str) {
     let mut history = History::open(&house.history()).expect("a history");
     let trial = history.trial(&history.find("tiny-1").expect("a trial"), &|_| false).expect("read");
     let mut recipe = trial.recipe.clone();
@@ -128,7 +128,7 @@ fn misname(house: &House, name: &str) {
         layout: trial.row.layout,
         batch: trial.row.batch,
         learning_rate: trial.row.learning_rate,
-        predicted: Predicted::default(),
+        predicted: ExpectedPerformance::default(),
         host_digest: String::new(),
         model_digest: String::new(),
         study: Some(name.to_owned()),
@@ -168,7 +168,7 @@ fn an_export_stays_in_its_folder_and_replaces_only_what_dtrain_wrote() {
 }
 
 /// Runs the program to its end; returns its largest memory in bytes.
-fn peak(house: &House, args: &[&str]) -> u64 {
+fn peak(house: &TestEnv, args: &[&str]) -> u64 {
     let mut child = house.dtrain(args).stdout(Stdio::null()).spawn().expect("it starts");
     let status = PathBuf::from(format!("/proc/{}/status", child.id()));
     let mut peak = 0;
@@ -190,7 +190,7 @@ fn an_export_of_thousands_of_trials_takes_no_more_memory_than_one_of_a_few() {
     let asked = std::env::var("DTRAIN_EXPORT_TRIALS").ok();
     let count = asked.as_ref().map_or(2000, |text| text.parse().expect("a number"));
     let there = trained();
-    let house = House::default();
+    let house = TestEnv::default();
     let bundle = copies(&there, count, |_, _| {});
     let import = peak(&house, &["history", "import", text(&bundle)]);
     let mut formats = vec!["csv", "jsonl", "parquet", "mlflow", "prometheus"];

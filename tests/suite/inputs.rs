@@ -1,7 +1,7 @@
 //! A trial owns its inputs: other data is refused at resume with what changed, or accepted on purpose and recorded.
 
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, newest_checkpoint};
+use dtrain_tests::{TestEnv, newest_checkpoint};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ fn text(kind: usize, lines: usize) -> String {
 
 /// A recipe that reads two files, and a trial of it that was stopped at step 40 of 80.
 struct Stopped {
-    house: House,
+    house: TestEnv,
     corpus: PathBuf,
 }
 
@@ -42,7 +42,7 @@ ranks = 1
 
 impl Stopped {
     fn new() -> Self {
-        let house = House::default();
+        let house = TestEnv::default();
         let corpus = house.file("corpus/a.txt", text(2, 400));
         house.file("corpus/b.txt", text(3, 400));
         let recipe = house.file("recipe.toml", RECIPE);
@@ -117,12 +117,12 @@ fn a_file_that_was_added_or_lost_one_byte_or_another_order() {
 
 #[test]
 fn the_worker_itself_refuses_other_data() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("corpus/a.txt", text(2, 400));
     let recipe = house.file("recipe.toml", RECIPE);
     let longer = ["run", path(&recipe), "--no-sample", "--set", "objective.stop.steps=100000"];
     let mut run = house.dtrain(longer).spawn().expect("it starts");
-    let saved = |house: &House| {
+    let saved = |house: &TestEnv| {
         house.state().join("trials").exists() && {
             let checkpoints = house.newest_trial().join("checkpoints");
             fs::read_dir(checkpoints).is_ok_and(|mut all| {

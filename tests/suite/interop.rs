@@ -3,7 +3,7 @@
 
 use dtrain_protocol::{Rank, TensorKind};
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, newest_checkpoint, python_with, root, tensors};
+use dtrain_tests::{TestEnv, newest_checkpoint, python_with, root, tensors};
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ pub(crate) fn tokens() -> Vec<u8> {
 }
 
 /// A recipe for a fixture, as `init` writes it.
-pub(crate) fn recipe(house: &House, name: &str) -> PathBuf {
+pub(crate) fn recipe(house: &TestEnv, name: &str) -> PathBuf {
     house.file("tokens.bin", tokens());
     let from = fixture(name);
     let file = format!("{name}.toml");
@@ -30,7 +30,7 @@ pub(crate) fn recipe(house: &House, name: &str) -> PathBuf {
 }
 
 /// Trains a fixture for some steps, each on all windows.
-pub(crate) fn train(house: &House, name: &str, steps: u32, more: &[&str]) -> Vec<f64> {
+pub(crate) fn train(house: &TestEnv, name: &str, steps: u32, more: &[&str]) -> Vec<f64> {
     let recipe = house.state().parent().expect("the house").join(format!("{name}.toml"));
     let (recipe, from) = (recipe.display().to_string(), fixture(name).display().to_string());
     let stop = format!("objective.stop={{ steps = {steps} }}");
@@ -62,11 +62,11 @@ pub(crate) fn train(house: &House, name: &str, steps: u32, more: &[&str]) -> Vec
     losses(house)
 }
 
-pub(crate) fn losses(house: &House) -> Vec<f64> {
+pub(crate) fn losses(house: &TestEnv) -> Vec<f64> {
     series(house, "loss")
 }
 
-pub(crate) fn series(house: &House, key: &str) -> Vec<f64> {
+pub(crate) fn series(house: &TestEnv, key: &str) -> Vec<f64> {
     let history = History::open_read_only(&house.history()).expect("a history");
     let trial = history.find("last").expect("a trial");
     history.series(&trial, key, Rank(0)).expect("a series").iter().map(|point| point.value).collect()
@@ -75,7 +75,7 @@ pub(crate) fn series(house: &House, key: &str) -> Vec<f64> {
 #[test]
 fn training_begins_with_a_folder_on_every_layout() {
     for name in ["llama", "qwen2", "gpt2"] {
-        let house = House::default();
+        let house = TestEnv::default();
         recipe(&house, name);
         let one = train(&house, name, 3, &["--set", "cluster.ranks=1"]);
         for layout in ["layout.tensor=2", "layout.pipeline=2", "layout.zero=3"] {
@@ -89,7 +89,7 @@ fn training_begins_with_a_folder_on_every_layout() {
 
 #[test]
 fn a_trial_says_which_folder_it_begins_with_and_resumes_without_it() {
-    let house = House::default();
+    let house = TestEnv::default();
     recipe(&house, "qwen2");
     train(&house, "qwen2", 3, &["--set", "cluster.ranks=1"]);
     let shown = String::from_utf8(house.expect(0, ["show", "last"]).stdout).expect("UTF-8");
@@ -103,7 +103,7 @@ fn a_trial_says_which_folder_it_begins_with_and_resumes_without_it() {
 
 #[test]
 fn another_model_is_refused_with_the_key_to_change() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = recipe(&house, "llama");
     let (recipe, from) = (recipe.display().to_string(), fixture("llama").display().to_string());
     let refused = house.expect(2, ["run", &recipe, "--from", &from, "--set", "model.ffn=64"]);
@@ -115,7 +115,7 @@ fn another_model_is_refused_with_the_key_to_change() {
 
 #[test]
 fn a_model_that_dtrain_does_not_train_is_refused_with_every_reason() {
-    let house = House::default();
+    let house = TestEnv::default();
     let text = fs::read_to_string(fixture("mistral").join("config.json")).expect("it is there");
     let text = text.replace("\"sliding_window\": null", "\"sliding_window\": 8").replace("silu", "gelu");
     let config = house.file("windows/config.json", text);
@@ -127,7 +127,7 @@ fn a_model_that_dtrain_does_not_train_is_refused_with_every_reason() {
 
 #[test]
 fn a_checkpoint_of_two_ranks_goes_out() {
-    let house = House::default();
+    let house = TestEnv::default();
     recipe(&house, "gpt2");
     train(&house, "gpt2", 2, &["--set", "layout.tensor=2", "--set", "cluster.ranks=2"]);
     let (_, checkpoint) = newest_checkpoint(&house.newest_trial());
@@ -151,7 +151,7 @@ fn a_checkpoint_of_two_ranks_goes_out() {
 /// The program of `docs/checkpoint-format.md`.
 #[test]
 fn the_program_of_the_documentation_reads_a_checkpoint() {
-    let house = House::default();
+    let house = TestEnv::default();
     recipe(&house, "llama");
     train(&house, "llama", 2, &["--set", "layout.tensor=2", "--set", "cluster.ranks=2"]);
     let (_, checkpoint) = newest_checkpoint(&house.newest_trial());
@@ -195,7 +195,7 @@ fn fifty_steps_are_those_of_transformers() {
         Err(missing) => return dtrain_skip::skip_large(missing),
     };
     for name in ["llama", "mistral", "qwen2", "gpt2"] {
-        let house = House::default();
+        let house = TestEnv::default();
         recipe(&house, name);
         let found = train(&house, name, 50, &["--set", "cluster.ranks=1"]);
         let data = house.state().parent().expect("the house").join("tokens.bin").display().to_string();

@@ -2,10 +2,10 @@
 //!
 //! `DTRAIN_KILLS=30 tests/run kill` kills each of them at 30 moments; without it at 3.
 
-use dtrain_protocol::{Rank, order};
+use dtrain_protocol::{Rank, shuffle};
 use dtrain_runner::agent::{AgentCard, Process};
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, digest, newest_checkpoint, root};
+use dtrain_tests::{TestEnv, digest, newest_checkpoint, root};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::PathBuf;
@@ -47,7 +47,7 @@ fn arguments(recipe: &str) -> Vec<&str> {
 }
 
 /// Losses by step of the newest trial, the last attempt winning.
-fn losses(house: &House) -> BTreeMap<u64, f64> {
+fn losses(house: &TestEnv) -> BTreeMap<u64, f64> {
     let history = History::open_read_only(&house.history()).expect("a history");
     let trial = history.find("last").expect("a trial");
     let points = history.series(&trial, "loss", Rank(0)).expect("losses");
@@ -55,7 +55,7 @@ fn losses(house: &House) -> BTreeMap<u64, f64> {
 }
 
 /// Everything acknowledged about the newest trial: (attempt, step) → loss.
-fn acknowledged(house: &House) -> BTreeMap<(u64, u64), f64> {
+fn acknowledged(house: &TestEnv) -> BTreeMap<(u64, u64), f64> {
     let Ok(history) = History::open_read_only(&house.history()) else { return BTreeMap::new() };
     let Ok(trial) = history.find("last") else { return BTreeMap::new() };
     let points = history.series_by_attempt(&trial, "loss", Rank(0)).expect("losses");
@@ -63,13 +63,13 @@ fn acknowledged(house: &House) -> BTreeMap<(u64, u64), f64> {
     flat.map(|(attempt, point)| ((attempt, point.step), point.value)).collect()
 }
 
-fn trials(house: &House) -> Vec<PathBuf> {
+fn trials(house: &TestEnv) -> Vec<PathBuf> {
     let Ok(entries) = fs::read_dir(house.state().join("trials")) else { return Vec::new() };
     entries.filter_map(|entry| Some(entry.ok()?.path())).collect()
 }
 
 /// The agent of the newest trial and its ranks, when there is one.
-pub(crate) fn card(house: &House, before: &[PathBuf]) -> Option<AgentCard> {
+pub(crate) fn card(house: &TestEnv, before: &[PathBuf]) -> Option<AgentCard> {
     let new = trials(house).into_iter().find(|trial| !before.contains(trial))?;
     serde_json::from_slice(&fs::read(new.join("agent.json")).ok()?).ok()
 }
@@ -88,12 +88,12 @@ fn is_alive(process: Process) -> bool {
     fields.first() != Some(&"Z") && fields.get(19).and_then(|f| f.parse().ok()) == Some(process.started)
 }
 
-fn start(house: &House, recipe: &str) -> Child {
+fn start(house: &TestEnv, recipe: &str) -> Child {
     house.dtrain(arguments(recipe)).stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("it starts")
 }
 
 /// Processes of this house that still run, by the state folder in their environment.
-fn left(house: &House) -> Vec<String> {
+fn left(house: &TestEnv) -> Vec<String> {
     let marker = format!("DTRAIN_STATE={}", house.state().display());
     let entries = fs::read_dir("/proc").expect("there is /proc");
     entries
@@ -107,7 +107,7 @@ fn left(house: &House) -> Vec<String> {
 }
 
 /// Kills `victim` after `delay`, brings the trial to its end, and checks that nothing was lost.
-fn strike(house: &House, reference: &Reference, victim: Victim, delay: Duration) {
+fn strike(house: &TestEnv, reference: &Reference, victim: Victim, delay: Duration) {
     let recipe = recipe();
     let before = trials(house);
     let mut controller = start(house, &recipe);
@@ -165,7 +165,7 @@ fn strike(house: &House, reference: &Reference, victim: Victim, delay: Duration)
 #[test]
 fn whoever_is_killed_the_run_ends_with_the_same_weights_and_nothing_is_lost() {
     let moments: u32 = std::env::var("DTRAIN_KILLS").map_or(3, |text| text.parse().expect("a number"));
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = recipe();
     house.expect(0, arguments(&recipe)); // probes
     let begun = Instant::now();
@@ -176,7 +176,7 @@ fn whoever_is_killed_the_run_ends_with_the_same_weights_and_nothing_is_lost() {
     assert_eq!(reference.losses.len(), 1500);
     for victim in [Victim::Worker, Victim::Agent, Victim::Controller, Victim::All] {
         for moment in 0..moments {
-            let random = order::mix(u64::from(moment), victim as u64) % 1000;
+            let random = shuffle::splitmix64(u64::from(moment), victim as u64) % 1000;
             // One moment in each equal part of the run, anywhere inside its part.
             let share = (f64::from(moment) + random as f64 / 1000.0) / f64::from(moments);
             strike(&house, &reference, victim, reference.lasts.mul_f64(share));

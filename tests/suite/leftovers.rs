@@ -3,7 +3,7 @@
 
 use crate::kill::{card, kill};
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -55,15 +55,15 @@ fn wait(what: &str, mut is_so: impl FnMut() -> bool) {
 }
 
 /// A house with a script, and the path of its recipe.
-fn with_script(script: &str) -> (House, String) {
-    let house = House::default();
+fn with_script(script: &str) -> (TestEnv, String) {
+    let house = TestEnv::default();
     house.file("train.py", script);
     let recipe = house.file("recipe.toml", SCRIPT);
     (house, recipe.to_str().expect("UTF-8").to_owned())
 }
 
 /// The process whose number a script wrote.
-fn noted(house: &House, name: &str) -> Pid {
+fn noted(house: &TestEnv, name: &str) -> Pid {
     let path = house.state().parent().expect("the house").join(name);
     let id = fs::read_to_string(path).expect("the script wrote it").parse().expect("a number");
     Pid::from_raw(id).expect("a process")
@@ -77,7 +77,7 @@ fn is_gone(process: Pid) -> bool {
 }
 
 /// How the newest trial stands, and how many attempts it took.
-fn newest(house: &House) -> (String, usize) {
+fn newest(house: &TestEnv) -> (String, usize) {
     let history = History::open_read_only(&house.history()).expect("a history");
     let trial = history.trial(&history.find("last").expect("a trial"), &|_| false).expect("a trial");
     (trial.row.status.to_string(), trial.attempts.len())
@@ -160,7 +160,7 @@ __attribute__((constructor)) static void talk(void) {
 
 #[test]
 fn what_a_library_prints_goes_to_the_logs_of_a_trial() {
-    let house = House::default();
+    let house = TestEnv::default();
     let folder = house.state().parent().expect("the house").to_owned();
     talkative_library(&folder);
     let recipe = root().join("examples/table-mlp/recipe.toml");
@@ -187,7 +187,7 @@ fn what_a_library_prints_goes_to_the_logs_of_a_trial() {
 
 /// What `dtrain run` of the example with a table prints under a limit of the shell, and its exit code.
 fn run_under(limit: &str, more: &str) -> (Option<i32>, String) {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = root().join("examples/table-mlp/recipe.toml");
     let unlimited = house.dtrain(["run"]);
     let variables = unlimited.get_envs().filter_map(|(name, value)| Some((name, value?)));

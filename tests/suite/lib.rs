@@ -88,7 +88,7 @@ pub fn python_with(module: &str) -> Result<PathBuf, String> {
 }
 
 /// A user's folders: state, settings and a place for recipes, all gone when it is dropped.
-pub struct House {
+pub struct TestEnv {
     folder: tempfile::TempDir,
     /// Time that a probe may take.
     probe: &'static str,
@@ -96,14 +96,14 @@ pub struct House {
     program: Option<PathBuf>,
 }
 
-impl Default for House {
+impl Default for TestEnv {
     /// Probes are short: plans of tests need no precise speeds.
     fn default() -> Self {
         Self { folder: tempfile::tempdir().expect("a folder for the test"), probe: "2 s", program: None }
     }
 }
 
-impl House {
+impl TestEnv {
     /// One whose probes take as long as those of a user.
     pub fn with_full_probes() -> Self {
         Self { probe: "12 s", ..Self::default() }
@@ -218,7 +218,7 @@ pub fn assembled(folder: &Path, tensors: &[Tensor], files: &[FileEntry]) -> Tens
         for (piece, slice) in tensor.pieces.iter().zip(tensor.slices().expect("every element once")) {
             let file = safetensors::SafeTensors::deserialize(&files[&piece.file]).expect("safetensors");
             let data = file.tensor(&piece.key).expect("the piece").data();
-            for run in slice.shared(&whole) {
+            for run in slice.overlaps(&whole) {
                 let [from, to, length] = [run.first, run.second, run.length].map(|n| 4 * n as usize);
                 bytes[to..to + length].copy_from_slice(&data[from..from + length]);
             }

@@ -1,6 +1,6 @@
 //! What is told of files whose names do not say what they are, and of files that are named twice.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use std::process::Output;
 
 const RECIPE: &str = "[model]
@@ -36,7 +36,7 @@ const COMMANDS: [&[&str]; 3] =
 
 #[test]
 fn a_validation_file_in_the_training_data_is_told_by_every_command() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("recipe.toml", RECIPE);
     house.file("a.txt", "one two three\n".repeat(100));
     house.file("valid.txt", "four five six\n".repeat(100));
@@ -53,7 +53,7 @@ fn a_validation_file_in_the_training_data_is_told_by_every_command() {
 
 #[test]
 fn what_a_name_does_not_say_is_told_by_every_command() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = RECIPE.replace("valid = [\"valid.txt\"]\n", "");
     house.file("a.json", "{\"text\": \"one two three\", \"loss\": NaN}\n".repeat(100));
     house.file("dump", "one two three\n".repeat(100));

@@ -3,14 +3,14 @@
 
 use crate::interop::{fixture, losses, recipe, script, series, train};
 use dtrain_protocol::TensorKind;
-use dtrain_tests::{House, newest_checkpoint, python_with, tensors};
+use dtrain_tests::{TestEnv, newest_checkpoint, python_with, tensors};
 use std::collections::BTreeMap;
 use std::fs;
 
 const RANK: &str = "model.lora.rank=4";
 
 /// Weights of the newest checkpoint by name.
-fn weights(house: &House) -> BTreeMap<String, Vec<u8>> {
+fn weights(house: &TestEnv) -> BTreeMap<String, Vec<u8>> {
     let (_, checkpoint) = newest_checkpoint(&house.newest_trial());
     let weights = tensors(&checkpoint).into_iter().filter(|((_, kind), _)| *kind == TensorKind::Parameter);
     weights.map(|((name, _), bytes)| (name, bytes)).collect()
@@ -19,7 +19,7 @@ fn weights(house: &House) -> BTreeMap<String, Vec<u8>> {
 #[test]
 fn adapters_train_alike_on_every_layout() {
     for name in ["llama", "gpt2"] {
-        let house = House::default();
+        let house = TestEnv::default();
         recipe(&house, name);
         let one = train(&house, name, 4, &["--set", RANK, "--set", "cluster.ranks=1"]);
         assert!(one[3] < one[0], "{one:?}");
@@ -44,7 +44,7 @@ fn adapters_train_alike_on_every_layout() {
 
 #[test]
 fn frozen_weights_stay_and_other_layouts_go_on() {
-    let house = House::default();
+    let house = TestEnv::default();
     recipe(&house, "llama");
     let all = ["--set", RANK, "--set", "cluster.ranks=2"];
     let whole = train(&house, "llama", 6, &[&all[..], &["--set", "layout.tensor=2"]].concat());
@@ -72,7 +72,7 @@ fn frozen_weights_stay_and_other_layouts_go_on() {
 #[test]
 fn merged_weights_have_the_loss_of_the_adapters() {
     for name in ["qwen2", "gpt2"] {
-        let house = House::default();
+        let house = TestEnv::default();
         recipe(&house, name);
         train(&house, name, 8, &["--set", RANK, "--set", "train.learning_rate=1e-2"]);
         let own = *series(&house, "valid.loss").last().expect("it was validated");
@@ -103,7 +103,7 @@ fn merged_weights_have_the_loss_of_the_adapters() {
 
 #[test]
 fn what_adapters_cannot_be_is_refused_with_the_key() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = recipe(&house, "llama").display().to_string();
     for (settings, words) in [
         (vec!["model.lora.alpha=4"], "model.lora.rank"),
@@ -131,7 +131,7 @@ fn adapters_of_interop_with_peft_train_as_there() {
         Err(missing) => return dtrain_skip::skip_large(missing),
     };
     for name in ["llama", "qwen2"] {
-        let house = House::default();
+        let house = TestEnv::default();
         let recipe = recipe(&house, name).display().to_string();
         // Adapters that are not zero, to begin with on both sides.
         train(&house, name, 5, &["--set", RANK, "--set", "train.learning_rate=1e-2"]);

@@ -1,6 +1,6 @@
 //! What ranks hold in memory falls as the plan says, for every way to hold less.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use serde_json::Value;
 
 /// Some 19 million weights: 73 MiB, and three times as much for gradients and moments. Sequences are long enough for
@@ -44,7 +44,7 @@ struct Peak {
 }
 
 /// Trains three steps with these keys of `[layout]`; all other axes are one.
-fn peak(house: &House, recipe: &str, pins: &[(&str, &str)]) -> Peak {
+fn peak(house: &TestEnv, recipe: &str, pins: &[(&str, &str)]) -> Peak {
     let axes = ["data", "tensor", "pipeline", "context"];
     let degree = |axis: &str| pins.iter().find(|(key, _)| *key == axis).map_or("1", |(_, value)| value);
     let ranks: u32 = axes.iter().map(|axis| degree(axis).parse::<u32>().expect("a degree")).product();
@@ -73,7 +73,7 @@ fn peak(house: &House, recipe: &str, pins: &[(&str, &str)]) -> Peak {
 #[test]
 #[ignore = "on request: it takes ten minutes"]
 fn every_way_to_hold_less_holds_as_little_as_predicted() {
-    let house = House::default();
+    let house = TestEnv::default();
     let line = |i: usize| format!("{} and {} are {}\n", i % 131, i % 77, i % 131 + i % 77);
     house.file("text.txt", (0..20_000).map(line).collect::<String>());
     let recipe = house.file("recipe.toml", RECIPE);

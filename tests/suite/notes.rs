@@ -1,13 +1,13 @@
 //! Notes of any length that a trial can have.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 
 const SCRIPT: &str = "name = \"script\"\n[model]\nkind = \"command\"\nargv = [\"echo\", \"step 1 loss 1\"]\n\
     progress = [\"step {step} loss {loss}\"]\n[objective]\nstop = { steps = 1 }\n[cluster]\nranks = 1\n";
 
 #[test]
 fn the_longest_note_is_shown_and_a_longer_one_is_refused() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("recipe.toml", SCRIPT);
     house.expect(0, ["run", "recipe.toml"]);
     let refused = house.expect(2, ["note", "last", &"x".repeat(70_000)]);

@@ -1,12 +1,12 @@
 //! What a script prints is understood, or it is said what was not.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use serde_json::Value;
 use std::process::Output;
 
 /// A house with a script, and a recipe that reads its output by the templates; and the path of the recipe.
-fn house(script: &str, templates: &str, objective: &str) -> (House, String) {
-    let house = House::default();
+fn house(script: &str, templates: &str, objective: &str) -> (TestEnv, String) {
+    let house = TestEnv::default();
     house.file("train.py", script);
     let progress = if templates.is_empty() { String::new() } else { format!("progress = {templates}") };
     let recipe = format!(
@@ -22,7 +22,7 @@ fn words(output: &Output) -> String {
 }
 
 /// Steps and values of a series of the newest trial.
-fn series(house: &House, key: &str) -> Vec<(u64, f64)> {
+fn series(house: &TestEnv, key: &str) -> Vec<(u64, f64)> {
     let shown = house.expect(0, ["show", "last", "--json", "--series", key]);
     let shown: Value = serde_json::from_slice(&shown.stdout).expect("JSON");
     let all = shown["series"].as_array().expect("series");
@@ -131,7 +131,7 @@ fn a_script_without_templates_and_one_that_reports_otherwise_end_well() {
 
 #[test]
 fn a_study_without_a_value_shows_the_last_lines_beside_the_templates() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("train.py", CAPITALS);
     let recipe = house.file(
         "recipe.toml",

@@ -2,10 +2,10 @@
 
 use dtrain_protocol::Rank;
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, digest, newest_checkpoint, root};
+use dtrain_tests::{TestEnv, digest, newest_checkpoint, root};
 
 /// Trains the quickstart for 200 steps on `ranks` ranks; returns its losses and the digest of its last checkpoint.
-fn quickstart(house: &House, ranks: u32) -> (Vec<f64>, String) {
+fn quickstart(house: &TestEnv, ranks: u32) -> (Vec<f64>, String) {
     let recipe = root().join("examples/quickstart/recipe.toml");
     house.expect(
         0,
@@ -46,7 +46,7 @@ fn quickstart(house: &House, ranks: u32) -> (Vec<f64>, String) {
 
 #[test]
 fn two_ranks_train_the_quickstart_like_one_and_twice_to_the_same_bits() {
-    let house = House::default();
+    let house = TestEnv::default();
     let (one, _) = quickstart(&house, 1);
     let (two, weights) = quickstart(&house, 2);
     let worst = one.iter().zip(&two).map(|(a, b)| ((a - b) / a).abs()).fold(0.0, f64::max);

@@ -1,6 +1,6 @@
 //! Recipes that go to others: with what they name, and with commands that work as printed.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
@@ -15,7 +15,7 @@ fn git(folder: &Path, arguments: &[&str]) {
 }
 
 /// A work tree `recipes` whose remote is `../team.git`; returns the folder that both are in.
-fn repository(house: &House) -> PathBuf {
+fn repository(house: &TestEnv) -> PathBuf {
     let root = house.file("recipes/README", "recipes\n").parent().expect("a folder").with_file_name("");
     let folder = root.join("recipes");
     git(&root, &["init", "-q", "--bare", "team.git"]);
@@ -34,7 +34,7 @@ const SCRIPT: &str = "name = \"script\"\n[model]\nkind = \"command\"\nargv = [\"
 
 #[test]
 fn a_published_script_runs_where_it_was_added_as_printed() {
-    let house = House::default();
+    let house = TestEnv::default();
     let root = repository(&house);
     let recipe = house.file("project/recipe.toml", SCRIPT).display().to_string();
     let publish = ["recipe", "publish", &recipe, "--repository", "recipes", "--allow-file"];
@@ -60,7 +60,7 @@ fn a_published_script_runs_where_it_was_added_as_printed() {
 
 #[test]
 fn a_folder_is_added_by_a_relative_path() {
-    let house = House::default();
+    let house = TestEnv::default();
     let root = repository(&house);
     house.file("recipes/small.toml", SCRIPT);
     git(&root.join("recipes"), &["add", "."]);
@@ -73,7 +73,7 @@ fn a_folder_is_added_by_a_relative_path() {
 
 #[test]
 fn a_recipe_that_the_library_does_not_have_is_answered_with_those_it_has() {
-    let house = House::default();
+    let house = TestEnv::default();
     for command in [["recipe", "show"].as_slice(), &["run"], &["plan"]] {
         let said = words(&house.expect(2, command.iter().chain(&["library/gpt"])));
         for name in ["char-gpt", "gpt2-124m", "tiny-llama"] {

@@ -1,7 +1,7 @@
 //! Plans that were saved: carried out as long as recipe, data and host are what they were, and read in one way.
 
 use dtrain_runner::ledger::{History, NewTrial};
-use dtrain_tests::{House, random_rows};
+use dtrain_tests::{TestEnv, random_rows};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -16,7 +16,7 @@ fn words(output: &Output) -> String {
 }
 
 /// Saves a plan of the recipe in the folder `project`, with these further arguments.
-fn planned(house: &House, more: &[&str]) -> PathBuf {
+fn planned(house: &TestEnv, more: &[&str]) -> PathBuf {
     house.file("project/rows.csv", random_rows(200));
     house.file("project/notes.toml", RECIPE);
     let plan = ["plan", "project/notes.toml", "--out", "project/p.json"];
@@ -25,7 +25,7 @@ fn planned(house: &House, more: &[&str]) -> PathBuf {
 }
 
 /// Runs the plan, which must be refused, and then anyway; what it said then must name the same changes.
-fn refused(house: &House, plan: &str, changes: &[&str]) {
+fn refused(house: &TestEnv, plan: &str, changes: &[&str]) {
     let stale = words(&house.expect(8, ["run", plan]));
     let anyway = words(&house.expect(0, ["run", plan, "--stale-ok"]));
     for change in changes {
@@ -36,7 +36,7 @@ fn refused(house: &House, plan: &str, changes: &[&str]) {
 
 #[test]
 fn a_plan_is_held_against_its_recipe() {
-    let house = House::default();
+    let house = TestEnv::default();
     let folder = planned(&house, &[]);
     house.expect(0, ["run", "project/p.json"]);
     // A comment, a name and another order of keys change nothing.
@@ -64,7 +64,7 @@ fn a_plan_is_held_against_its_recipe() {
 
 #[test]
 fn a_plan_is_held_against_what_its_recipe_extends() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("project/base.toml", RECIPE);
     planned(&house, &[]);
     house.file("project/small.toml", "name = \"small\"\nextends = \"base.toml\"\n");
@@ -76,7 +76,7 @@ fn a_plan_is_held_against_what_its_recipe_extends() {
 
 #[test]
 fn a_plan_is_held_against_its_data() {
-    let house = House::default();
+    let house = TestEnv::default();
     let folder = planned(&house, &[]);
     let rows = random_rows(200);
     house.file("project/more.csv", random_rows(20));
@@ -94,7 +94,7 @@ fn a_plan_is_held_against_its_data() {
 
 #[test]
 fn a_plan_is_compared_under_the_settings_it_was_made_with() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("cluster.toml", "[cluster]\nranks = 1\n");
     let folder = planned(&house, &["--set", "train.batch=16", "--cluster", "cluster.toml"]);
     // From another folder; a variable that would change the recipe is refused, as `--set` is.
@@ -113,7 +113,7 @@ fn a_plan_is_compared_under_the_settings_it_was_made_with() {
 
 #[test]
 fn a_plan_that_is_moved_with_its_recipe_and_its_data_is_carried_out() {
-    let house = House::default();
+    let house = TestEnv::default();
     let folder = planned(&house, &[]);
     let moved = folder.with_file_name("moved");
     fs::rename(&folder, &moved).expect("one file system");
@@ -124,7 +124,7 @@ fn a_plan_that_is_moved_with_its_recipe_and_its_data_is_carried_out() {
 
 #[test]
 fn a_plan_of_an_older_program_says_not_what_it_was_made_from_and_is_carried_out() {
-    let house = House::default();
+    let house = TestEnv::default();
     let folder = planned(&house, &[]);
     let mut plan = json(&folder.join("p.json"));
     plan.as_object_mut().expect("an object").remove("made_from").expect("it says what it was made from");
@@ -135,7 +135,7 @@ fn a_plan_of_an_older_program_says_not_what_it_was_made_from_and_is_carried_out(
 
 #[test]
 fn the_plan_of_a_study_is_held_against_its_recipe() {
-    let house = House::default();
+    let house = TestEnv::default();
     planned(&house, &[]);
     let tune = [
         "tune",
@@ -166,7 +166,7 @@ fn the_plan_of_a_study_is_held_against_its_recipe() {
 
 #[test]
 fn a_plan_of_another_format_or_without_a_field_is_refused_by_every_command() {
-    let house = House::default();
+    let house = TestEnv::default();
     let folder = planned(&house, &[]);
     house.expect(0, ["run", "project/p.json"]);
     let newer = |plan: &mut Value| plan["format"] = 99.into();
@@ -195,7 +195,7 @@ fn a_plan_of_another_format_or_without_a_field_is_refused_by_every_command() {
 }
 
 /// Records a trial like the newest one, with a plan that was changed; returns its label.
-fn recorded(house: &House, change: &dyn Fn(&mut Value)) -> String {
+fn recorded(house: &TestEnv, change: &dyn Fn(&mut Value)) -> String {
     let mut history = History::open(&house.history()).expect("a history");
     let id = history.find("rows-1").expect("a trial");
     let trial = history.trial(&id, &|_| false).expect("a trial");
@@ -211,7 +211,7 @@ fn json(path: &Path) -> Value {
 
 #[test]
 fn a_name_of_a_study_that_is_no_file_name_is_refused_before_the_study() {
-    let house = House::default();
+    let house = TestEnv::default();
     planned(&house, &[]);
     for name in ["a b/c", "../../../pwn", "", ".", "/tmp/x"] {
         let said = words(&house.expect(2, ["tune", "project/notes.toml", "--study", name]));
@@ -223,7 +223,7 @@ fn a_name_of_a_study_that_is_no_file_name_is_refused_before_the_study() {
 
 #[test]
 fn a_variable_over_a_saved_plan_is_refused_unless_the_plan_was_made_with_it() {
-    let house = House::default();
+    let house = TestEnv::default();
     planned(&house, &[]);
     let with = |code: i32, value: &str| {
         let mut run = house.dtrain(["run", "project/p.json"]);
@@ -242,7 +242,7 @@ fn a_variable_over_a_saved_plan_is_refused_unless_the_plan_was_made_with_it() {
 
 #[test]
 fn a_document_that_is_no_plan_is_not_trained() {
-    let house = House::default();
+    let house = TestEnv::default();
     let plan = planned(&house, &[]).join("p.json");
     let text = fs::read_to_string(&plan).expect("it was saved");
     for (format, said) in
@@ -256,7 +256,7 @@ fn a_document_that_is_no_plan_is_not_trained() {
 
 #[test]
 fn no_output_replaces_what_dtrain_keeps() {
-    let house = House::default();
+    let house = TestEnv::default();
     planned(&house, &[]);
     house.expect(0, ["run", "project/p.json"]);
     let history = house.history().display().to_string();

@@ -1,7 +1,7 @@
 //! Values of a recipe reach a script: as arguments, variables and JSON, on every rank, and the same ones after a resume.
 
-use dtrain_runner::ledger::{History, Trial};
-use dtrain_tests::House;
+use dtrain_runner::ledger::{History, TrialDetails};
+use dtrain_tests::TestEnv;
 use serde_json::{Value, json};
 use std::fs;
 use std::process::Stdio;
@@ -45,25 +45,25 @@ if not os.path.exists("ready"):
 print("step 1 loss", json.loads(given["env"]["DTRAIN_PARAMS"])["params"]["lr"], flush=True)
 "#;
 
-fn newest(house: &House) -> Trial {
+fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
     history.trial(&id, &|_| false).expect("a trial")
 }
 
 /// What a rank of an attempt was given.
-fn given(house: &House, rank: u32, attempt: u32) -> Value {
+fn given(house: &TestEnv, rank: u32, attempt: u32) -> Value {
     let path = house.newest_trial().join(format!("command/{rank}-{attempt}.json"));
     serde_json::from_slice(&fs::read(path).expect("the rank wrote it")).expect("JSON")
 }
 
-fn text(house: &House, args: &[&str]) -> String {
+fn text(house: &TestEnv, args: &[&str]) -> String {
     String::from_utf8(house.expect(0, args).stdout).expect("text")
 }
 
 #[test]
 fn params_reach_every_rank_of_a_script_and_a_resume_keeps_them() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("train.py", SCRIPT);
     let recipe = house.file("recipe.toml", RECIPE);
     let recipe = recipe.to_str().expect("UTF-8");
@@ -107,7 +107,7 @@ fn params_reach_every_rank_of_a_script_and_a_resume_keeps_them() {
 
 #[test]
 fn params_are_recorded_shown_compared_and_filtered() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("train.py", SCRIPT);
     house.file("ready", "");
     let recipe = house.file("recipe.toml", RECIPE);
@@ -178,7 +178,7 @@ fn python_folder() -> String {
 
 #[test]
 fn a_script_reports_any_metric_and_ends_at_the_target_of_one() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("train.py", METRICS.replace("PYTHON", &python_folder()));
     let recipe = house.file("recipe.toml", METRICS_RECIPE);
     house.expect(0, ["run", recipe.to_str().expect("UTF-8")]);
@@ -209,7 +209,7 @@ fn a_script_reports_any_metric_and_ends_at_the_target_of_one() {
 
 #[test]
 fn a_metric_needs_a_goal_and_a_model_of_dtrain_has_none_of_its_own() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = house.file("recipe.toml", METRICS_RECIPE.replace("goal = \"max\"\n", ""));
     let refused = house.expect(2, ["check", recipe.to_str().expect("UTF-8")]);
     let refused = String::from_utf8_lossy(&refused.stderr).into_owned();
@@ -245,22 +245,22 @@ ranks = 1
 "#;
 
 /// A house with the study, and the path of its recipe.
-fn studied() -> (House, String) {
-    let house = House::default();
+fn studied() -> (TestEnv, String) {
+    let house = TestEnv::default();
     house.file("train.py", STUDIED);
     let recipe = house.file("recipe.toml", STUDY);
     (house, recipe.to_str().expect("UTF-8").to_owned())
 }
 
 /// What a study of the recipe found, as JSON: its last line.
-fn tuned(house: &House, recipe: &str, more: &[&str]) -> Value {
+fn tuned(house: &TestEnv, recipe: &str, more: &[&str]) -> Value {
     let base = ["tune", recipe, "--study", "s", "--quiet", "--json"];
     let output = house.expect(0, base.iter().chain(more).copied());
     let text = String::from_utf8(output.stdout).expect("text");
     serde_json::from_str(text.lines().last().expect("a line")).expect("JSON")
 }
 
-fn events(house: &House) -> Vec<Value> {
+fn events(house: &TestEnv) -> Vec<Value> {
     let history = History::open_read_only(&house.history()).expect("a history");
     history.study_events("s").expect("readable")
 }
@@ -300,7 +300,7 @@ fn a_study_of_a_script_that_is_killed_goes_on_to_the_same_end() {
 }
 
 /// Events of the study so far; 0 before it began.
-fn events_of(house: &House) -> usize {
+fn events_of(house: &TestEnv) -> usize {
     let history = History::open_read_only(&house.history());
     history.and_then(|history| history.study_events("s")).map_or(0, |events| events.len())
 }

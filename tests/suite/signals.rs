@@ -2,7 +2,7 @@
 
 use crate::kill::card;
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, newest_checkpoint, root};
+use dtrain_tests::{TestEnv, newest_checkpoint, root};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const STEPS: u64 = 900;
 
 /// A run of the tiny recipe on two ranks.
-fn run(house: &House, more: &[&str]) -> Command {
+fn run(house: &TestEnv, more: &[&str]) -> Command {
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let mut command = house.dtrain(["run", recipe.to_str().expect("UTF-8"), "--no-sample"]);
     let stop = format!("objective.stop={{ steps = {STEPS} }}");
@@ -29,13 +29,13 @@ fn run(house: &House, more: &[&str]) -> Command {
     command
 }
 
-fn trials(house: &House) -> Vec<PathBuf> {
+fn trials(house: &TestEnv) -> Vec<PathBuf> {
     let entries = fs::read_dir(house.state().join("trials"));
     entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect()
 }
 
 /// Starts a run, and waits until something of it is saved.
-fn begin(house: &House) -> Child {
+fn begin(house: &TestEnv) -> Child {
     let before = trials(house);
     let child = run(house, &[]).spawn().expect("it starts");
     let begun = Instant::now();
@@ -65,7 +65,7 @@ fn ended(mut child: Child) -> (Option<i32>, String) {
 }
 
 /// How the newest trial stands, and how many attempts it took.
-fn newest(house: &House) -> (String, u64, usize) {
+fn newest(house: &TestEnv) -> (String, u64, usize) {
     let history = History::open_read_only(&house.history()).expect("a history");
     let trial = history.trial(&history.find("last").expect("a trial"), &|_| false).expect("a trial");
     (trial.row.status.to_string(), trial.row.step, trial.attempts.len())
@@ -73,7 +73,7 @@ fn newest(house: &House) -> (String, u64, usize) {
 
 #[test]
 fn ctrl_c_saves_and_a_closed_terminal_or_pipe_ends_no_training() {
-    let house = House::default();
+    let house = TestEnv::default();
     // Measures the machine, while nobody reads what it says beyond the first line.
     let mut unread = run(&house, &["--json"]).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(unread.stdout.take().expect("a pipe"));

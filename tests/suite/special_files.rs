@@ -1,6 +1,6 @@
 //! Data that is no regular file is refused by what it is, and nothing waits for it.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use rustix::fs::{FileType, Mode, mknodat};
 use std::os::unix::net::UnixListener;
 
@@ -20,7 +20,7 @@ stop = { steps = 5 }
 
 #[test]
 fn what_is_no_regular_file_is_told_by_its_kind() {
-    let house = House::default();
+    let house = TestEnv::default();
     let place = house.file("recipe.toml", RECIPE).with_file_name("place");
     std::fs::create_dir(&place).expect("a folder");
     mknodat(rustix::fs::CWD, place.join("fifo"), FileType::Fifo, Mode::RWXU, 0).expect("a FIFO");
@@ -47,7 +47,7 @@ fn what_is_no_regular_file_is_told_by_its_kind() {
 fn a_pipe_in_the_repository_around_a_recipe_is_not_waited_for() {
     let script = "[model]\nkind = \"command\"\nargv = [\"echo\", \"step 1 loss 1\"]\n\
         progress = [\"step {step} loss {loss}\"]\n[objective]\nstop = { steps = 1 }\n[cluster]\nranks = 1\n";
-    let house = House::default();
+    let house = TestEnv::default();
     for name in ["HEAD", "index", "commondir"] {
         let recipe = house.file(&format!("{name}/recipe.toml"), script);
         let folder = recipe.parent().expect("a folder");

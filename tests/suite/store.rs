@@ -3,28 +3,28 @@
 use dtrain_planner::Plan;
 use dtrain_protocol::AttemptId;
 use dtrain_runner::Home;
-use dtrain_runner::ledger::{History, NewTrial, Parent, Trial};
+use dtrain_runner::ledger::{History, NewTrial, Parent, TrialDetails};
 use dtrain_runner::transport::ProgramDigest;
-use dtrain_tests::{House, numbered_lines, program, root};
+use dtrain_tests::{TestEnv, numbered_lines, program, root};
 use serde_json::Value;
 use std::fs;
 use std::path::PathBuf;
 
-fn train(house: &House, name: &str, more: &[&str]) {
+fn train(house: &TestEnv, name: &str, more: &[&str]) {
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let fixed = ["run", recipe.to_str().expect("UTF-8"), "--name", name, "--quiet", "--no-sample"];
     let ranks = ["--set", "cluster.ranks=1"];
     house.expect(0, fixed.iter().chain(&ranks).chain(more));
 }
 
-fn trial(house: &House, name: &str) -> Trial {
+fn trial(house: &TestEnv, name: &str) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find(name).expect("a trial");
     history.trial(&id, &|_| false).expect("a trial")
 }
 
 /// What the program says that was asked for JSON, with a home folder of the test's own.
-fn json(house: &House, code: i32, arguments: &[&str]) -> Value {
+fn json(house: &TestEnv, code: i32, arguments: &[&str]) -> Value {
     let mut command = house.dtrain(arguments.iter().chain(&["--json"]));
     let output = command.env("HOME", house.state().with_file_name("home")).output().expect("it starts");
     assert_eq!(output.status.code(), Some(code), "{}", String::from_utf8_lossy(&output.stderr));
@@ -33,7 +33,7 @@ fn json(house: &House, code: i32, arguments: &[&str]) -> Value {
 
 #[test]
 fn a_child_keeps_the_checkpoint_of_a_parent_that_is_removed() {
-    let house = House::default();
+    let house = TestEnv::default();
     train(&house, "first", &[]);
     house.expect(0, ["resume", "first-1", "--quiet", "--set", "objective.stop.steps=30"]);
     let parent = trial(&house, "first-1");
@@ -51,7 +51,7 @@ fn a_child_keeps_the_checkpoint_of_a_parent_that_is_removed() {
 
 #[test]
 fn a_parent_whose_checkpoint_is_still_to_be_taken_over_is_not_removed() {
-    let house = House::default();
+    let house = TestEnv::default();
     train(&house, "first", &[]);
     let parent = trial(&house, "first-1");
     let saved = parent.checkpoints.last().expect("a checkpoint");
@@ -81,7 +81,7 @@ fn a_parent_whose_checkpoint_is_still_to_be_taken_over_is_not_removed() {
 
 #[test]
 fn both_a_parent_and_the_child_that_needs_it_can_be_removed() {
-    let house = House::default();
+    let house = TestEnv::default();
     train(&house, "first", &[]);
     house.expect(0, ["resume", "first-1", "--quiet", "--set", "objective.stop.steps=30"]);
     let gone = json(&house, 0, &["rm", "first-1", "first-2", "--yes"]);
@@ -91,7 +91,7 @@ fn both_a_parent_and_the_child_that_needs_it_can_be_removed() {
 }
 
 /// Files of the cache but for locks.
-fn cached(house: &House) -> Vec<PathBuf> {
+fn cached(house: &TestEnv) -> Vec<PathBuf> {
     let entries = fs::read_dir(house.state().join("cache")).expect("a cache");
     let mut paths: Vec<_> = entries.map(|entry| entry.expect("an entry").path()).collect();
     paths.retain(|path| path.extension().is_none_or(|ending| ending != "lock"));
@@ -101,7 +101,7 @@ fn cached(house: &House) -> Vec<PathBuf> {
 
 #[test]
 fn partial_checkpoints_and_tokens_that_no_trial_reads_are_collected() {
-    let house = House::default();
+    let house = TestEnv::default();
     let text = house.file("text.txt", numbered_lines());
     let data = format!("data.train={}", text.display());
     let settings = ["--set", &data, "--set", "data.tokenizer={ bpe = 300 }", "--set", "model.vocab=300"];

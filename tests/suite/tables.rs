@@ -1,6 +1,6 @@
 //! A table as people have it: texts, empty cells, an id, quotes, semicolons and decimal commas.
 
-use dtrain_tests::{House, python_with, root};
+use dtrain_tests::{TestEnv, python_with, root};
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::fs;
@@ -46,8 +46,8 @@ fn row(number: usize) -> String {
 }
 
 /// A house with the table and its recipe, trained.
-fn trained() -> House {
-    let house = House::default();
+fn trained() -> TestEnv {
+    let house = TestEnv::default();
     let mut table =
         "\u{feff}Customer ID;Age (years);monthly spend;city;since;seen at;churned?\r\n".to_owned();
     for number in 0..ROWS {
@@ -60,11 +60,11 @@ fn trained() -> House {
     house
 }
 
-fn folder(house: &House) -> PathBuf {
+fn folder(house: &TestEnv) -> PathBuf {
     house.state().parent().expect("a house").to_owned()
 }
 
-fn stdout(house: &House, arguments: &[&str]) -> String {
+fn stdout(house: &TestEnv, arguments: &[&str]) -> String {
     String::from_utf8(house.expect(0, arguments).stdout).expect("UTF-8")
 }
 
@@ -106,7 +106,7 @@ fn a_table_as_people_have_it_trains_predicts_and_evaluates() {
 
 #[test]
 fn what_the_table_gives_is_told_where_the_recipe_has_another_number() {
-    let house = House::default();
+    let house = TestEnv::default();
     fs::write(folder(&house).join("customers.csv"), "a;b;churned?\n1;x;0\n2;y;1\n3;z;0\n").expect("written");
     house.file("churn.toml", RECIPE.replace("ignore = [\"Customer ID\"]\n", ""));
     let output = house.expect(0, ["data", "churn.toml"]);
@@ -148,7 +148,7 @@ fn onnx_interop_of_a_table_as_people_have_it_gives_the_logits_of_predict() {
 /// Rows that take a few KiB compressed and 300 MB otherwise.
 #[test]
 fn check_looks_at_what_comes_out_of_a_file_and_not_at_its_size() {
-    let house = House::default();
+    let house = TestEnv::default();
     let row = b"1.0,2.0,3.0,4.0,1\n";
     let mut rows = zstd::Encoder::new(Vec::new(), 1).expect("an encoder");
     rows.write_all(b"a,b,c,d,churned?\n").expect("compressed");

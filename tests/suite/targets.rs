@@ -1,6 +1,6 @@
 //! What is said when a script reaches its target.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 
 const RECIPE: &str = r#"
 [model]
@@ -19,7 +19,7 @@ ranks = 1
 
 #[test]
 fn a_script_at_its_target_is_said_to_be_stopping_once() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = house.file("recipe.toml", RECIPE);
     let output = house.expect(0, ["run", recipe.to_str().expect("UTF-8")]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();

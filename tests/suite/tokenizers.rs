@@ -1,6 +1,6 @@
 //! Tokenizers as people have them: without a token for a new line, with numbers that are left out.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use std::process::Output;
 
 const RECIPE: &str = r#"
@@ -34,8 +34,8 @@ fn tokenizer(model: &str) -> String {
 }
 
 /// A house with a recipe whose text has the words of this model.
-fn house(model: &str) -> House {
-    let house = House::default();
+fn house(model: &str) -> TestEnv {
+    let house = TestEnv::default();
     house.file("tokenizer.json", tokenizer(model));
     house.file("text.txt", "the the the quick the fox\n".repeat(500));
     house.file("recipe.toml", RECIPE);

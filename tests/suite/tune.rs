@@ -1,7 +1,7 @@
 //! `dtrain tune`: a study that is stopped goes on as if it had not been.
 
 use dtrain_runner::ledger::History;
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use serde_json::Value;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -34,8 +34,8 @@ micro_batch = 8
 ranks = 1
 "#;
 
-fn house() -> (House, String) {
-    let house = House::default();
+fn house() -> (TestEnv, String) {
+    let house = TestEnv::default();
     let text: String =
         (0..900).map(|i| format!("{} and {} are {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
     house.file("text.txt", text);
@@ -61,7 +61,7 @@ fn arguments<'a>(recipe: &'a str, trials: &'a str) -> Vec<&'a str> {
 }
 
 /// What a study that has `trials` in all tried, and what came of it.
-fn tuned(house: &House, recipe: &str, trials: &str) -> Value {
+fn tuned(house: &TestEnv, recipe: &str, trials: &str) -> Value {
     let output = house.expect(0, arguments(recipe, trials));
     let text = String::from_utf8(output.stdout).expect("text");
     let last = text.lines().last().expect("a line");
@@ -118,7 +118,7 @@ fn what_was_found_is_confirmed_with_other_seeds_and_written_as_a_recipe() {
     let trials = |study: &str| {
         let history = History::open_read_only(&house.history()).expect("a history");
         history
-            .tried(study)
+            .study_trials(study)
             .expect("a study")
             .into_iter()
             .map(|one| one.json["values"].clone())
@@ -149,7 +149,7 @@ fn what_was_found_is_confirmed_with_other_seeds_and_written_as_a_recipe() {
 
 #[test]
 fn a_range_test_finds_the_learning_rates_that_are_searched() {
-    let house = House::default();
+    let house = TestEnv::default();
     let text: String =
         (0..900).map(|i| format!("{} plus {} is {}\n", i % 13, i % 7, i % 13 + i % 7)).collect();
     house.file("text.txt", text);
@@ -160,7 +160,7 @@ fn a_range_test_finds_the_learning_rates_that_are_searched() {
     house.expect(0, words);
     let history = History::open_read_only(&house.history()).expect("a history");
     let mut rates: Vec<(f64, f64)> = Vec::new();
-    for tried in history.tried("s-range").expect("a study") {
+    for tried in history.study_trials("s-range").expect("a study") {
         let trial = history.trial(&tried.trial.expect("it was trained"), &|_| false).expect("a trial");
         rates.push((trial.row.learning_rate, trial.row.best.unwrap_or(f64::INFINITY)));
     }
@@ -191,13 +191,13 @@ fn trials_of_all_batches_see_as_many_samples_and_the_batch_is_recorded_as_search
     let samples = found["samples"].as_u64().expect("their length is in samples");
     let history = History::open_read_only(&house.history()).expect("a history");
     let mut batches = std::collections::BTreeSet::new();
-    for tried in history.tried("s").expect("a study") {
+    for tried in history.study_trials("s").expect("a study") {
         let trial = history.trial(&tried.trial.expect("it was trained"), &|_| false).expect("a trial");
         assert_eq!(trial.row.step, samples.div_ceil(trial.row.batch), "{trial:?}");
         batches.insert(trial.row.batch);
         let source =
             |path: &str| trial.params.iter().find(|param| param.path == path).map(|param| param.source);
-        assert_eq!(source("train.warmup.tokens"), Some(dtrain_runner::ledger::Source::Search), "{trial:?}");
+        assert_eq!(source("train.warmup.tokens"), Some(dtrain_runner::ledger::ValueSource::Search), "{trial:?}");
     }
     assert_eq!(batches.len(), 2, "four trials are spread evenly");
     let plan = house.state().join("studies/s.plan.json");
@@ -208,11 +208,11 @@ fn trials_of_all_batches_see_as_many_samples_and_the_batch_is_recorded_as_search
 }
 
 /// Waits until so many trials are written down.
-fn wait_for_trials(house: &House, count: usize) {
+fn wait_for_trials(house: &TestEnv, count: usize) {
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_secs(120) {
         // The history itself: `dtrain history` would write down how lost trials ended, and be in the study's way.
-        let tried = History::open_read_only(&house.history()).and_then(|history| history.tried("s"));
+        let tried = History::open_read_only(&house.history()).and_then(|history| history.study_trials("s"));
         if tried.is_ok_and(|tried| tried.len() >= count) {
             return;
         }

@@ -3,7 +3,7 @@
 
 use dtrain_protocol::Rank;
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, python_with, root};
+use dtrain_tests::{TestEnv, python_with, root};
 use parquet::data_type::{DoubleType, Int32Type};
 use parquet::file::writer::SerializedFileWriter;
 use serde_json::Value;
@@ -14,8 +14,8 @@ use std::process::Command;
 use std::sync::Arc;
 
 /// A house in which an example was trained for some epochs.
-fn trained(example: &str, more: &[&str]) -> House {
-    let house = House::default();
+fn trained(example: &str, more: &[&str]) -> TestEnv {
+    let house = TestEnv::default();
     let recipe = root().join("examples").join(example).join("recipe.toml").display().to_string();
     let fixed = ["run", &recipe, "--quiet", "--no-sample", "--set", "objective.stop={ epochs = 6 }"];
     house.expect(0, fixed.iter().chain(more).copied());
@@ -26,29 +26,29 @@ fn example(name: &str) -> String {
     root().join("examples").join(name).display().to_string()
 }
 
-fn stdout(house: &House, arguments: &[&str]) -> String {
+fn stdout(house: &TestEnv, arguments: &[&str]) -> String {
     String::from_utf8(house.expect(0, arguments).stdout).expect("UTF-8")
 }
 
-fn json(house: &House, arguments: &[&str]) -> Value {
+fn json(house: &TestEnv, arguments: &[&str]) -> Value {
     serde_json::from_str(&stdout(house, arguments)).expect("JSON")
 }
 
 /// The last value of a series of the newest trial.
-fn last(house: &House, key: &str) -> f64 {
+fn last(house: &TestEnv, key: &str) -> f64 {
     let history = History::open_read_only(&house.history()).expect("a history");
     let trial = history.find("last").expect("a trial");
     history.series(&trial, key, Rank(0)).expect("a series").last().expect("it was measured").value
 }
 
 /// A path below the house.
-fn below(house: &House, name: &str) -> PathBuf {
+fn below(house: &TestEnv, name: &str) -> PathBuf {
     house.state().with_file_name(name)
 }
 
 #[test]
 fn predictions_of_a_table_need_neither_its_target_nor_the_training_data() {
-    let house = House::default();
+    let house = TestEnv::default();
     let table = fs::read_to_string(example("table-mlp/rings.csv")).expect("a table");
     let named = table
         .lines()
@@ -121,7 +121,7 @@ fn predictions_of_a_table_need_neither_its_target_nor_the_training_data() {
 #[test]
 fn figures_are_those_of_the_validation_while_training() {
     // So few that each validation takes all of them.
-    let house = House::default();
+    let house = TestEnv::default();
     let table = fs::read_to_string(example("table-mlp/rings.csv")).expect("a table");
     let lines: Vec<&str> = table.lines().collect();
     house.file("rings.csv", lines[..871].join("\n"));
@@ -145,7 +145,7 @@ fn figures_are_those_of_the_validation_while_training() {
 
 #[test]
 fn a_decoder_has_the_loss_of_its_validation_and_predicts_no_classes() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = root().join("tests/data/tiny/recipe.toml").display().to_string();
     // Few validation samples, so that each validation takes all of them.
     house.expect(0, ["run", &recipe, "--quiet", "--no-sample", "--set", "data.valid=5%"]);
@@ -185,18 +185,18 @@ fn onnx_interop_gives_the_logits_of_predict() {
         let data = example(&format!("{name}/{data}"));
         compare(&python, &house, [&data, &data], target);
     }
-    let house = House::default();
+    let house = TestEnv::default();
     rings_in_parquet(&house);
     house.expect(0, ["run", "rings.toml", "--quiet", "--set", "objective.stop={ epochs = 6 }"]);
     compare(&python, &house, ["rings.parquet", &example("table-mlp/rings.csv")], "ring");
-    let house = House::default();
+    let house = TestEnv::default();
     let same = digits_in_folders(&house);
     house.expect(0, ["run", "digits.toml", "--quiet", "--set", "objective.stop={ epochs = 6 }"]);
     compare(&python, &house, ["digits/*/*.png", &same], "");
 }
 
 /// Compares `predict` of the newest trial with ONNX Runtime. What `predict` reads is also a table or an IDX file.
-fn compare(python: &Path, house: &House, [data, same]: [&str; 2], target: &str) {
+fn compare(python: &Path, house: &TestEnv, [data, same]: [&str; 2], target: &str) {
     house.expect(0, ["model", "export", "last", "--to", "onnx", "--out", "out"]);
     house.expect(0, ["model", "predict", "last", data, "--top", "99", "--json", "--output", "lines.jsonl"]);
     let check = Command::new(python)
@@ -214,7 +214,7 @@ fn compare(python: &Path, house: &House, [data, same]: [&str; 2], target: &str) 
 }
 
 /// Writes the table of the example as a Parquet file, with a recipe.
-fn rings_in_parquet(house: &House) {
+fn rings_in_parquet(house: &TestEnv) {
     let table = fs::read_to_string(example("table-mlp/rings.csv")).expect("a table");
     let mut lines = table.lines();
     let names: Vec<&str> = lines.next().expect("a header").split(',').collect();
@@ -250,7 +250,7 @@ fn rings_in_parquet(house: &House) {
 
 /// Writes the images of the example as PNG files in a folder for each class, with a recipe; gives an IDX file of the same
 /// images in the order of the files.
-fn digits_in_folders(house: &House) -> String {
+fn digits_in_folders(house: &TestEnv) -> String {
     const SIDE: usize = 12;
     let [images, labels] = ["images", "labels"]
         .map(|name| fs::read(example(&format!("digits-cnn/{name}.idx"))).expect("a file"));
@@ -281,7 +281,7 @@ fn digits_in_folders(house: &House) -> String {
 
 #[test]
 fn tables_in_parquet_and_images_in_folders_are_classified() {
-    let house = House::default();
+    let house = TestEnv::default();
     rings_in_parquet(&house);
     house.expect(0, ["run", "rings.toml", "--quiet", "--set", "objective.stop={ epochs = 6 }"]);
     let as_parquet = stdout(&house, &["model", "predict", "last", "rings.parquet"]);
@@ -295,7 +295,7 @@ fn tables_in_parquet_and_images_in_folders_are_classified() {
     assert_eq!(only(&as_parquet), only(&as_csv), "the same rows make the same model");
     assert_eq!(found["accuracy"], json(&other, &["model", "evaluate", "last", "--json"])["accuracy"]);
 
-    let house = House::default();
+    let house = TestEnv::default();
     let same = digits_in_folders(&house);
     house.expect(0, ["run", "digits.toml", "--quiet", "--set", "objective.stop={ epochs = 3 }"]);
     let as_png = stdout(&house, &["model", "predict", "last", "digits/*/*.png"]);

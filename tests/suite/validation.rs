@@ -1,8 +1,8 @@
 //! Validation is part of the plan: of its time, and of what a limit and Ctrl-C end.
 
 use dtrain_protocol::Rank;
-use dtrain_runner::ledger::{History, Sample, Trial};
-use dtrain_tests::House;
+use dtrain_runner::ledger::{History, MetricSample, TrialDetails};
+use dtrain_tests::TestEnv;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fmt::Write as _;
 use std::io::{BufRead, BufReader};
@@ -10,8 +10,8 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 /// A house with a text of so many megabytes, and the recipe that `dtrain init` writes for it.
-fn house(megabytes: usize) -> House {
-    let house = House::default();
+fn house(megabytes: usize) -> TestEnv {
+    let house = TestEnv::default();
     let mut text = String::new();
     for line in 0.. {
         if text.len() >= megabytes << 20 {
@@ -25,12 +25,12 @@ fn house(megabytes: usize) -> House {
     house
 }
 
-fn newest(house: &House) -> Trial {
+fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     history.trial(&history.find("last").expect("a trial"), &|_| false).expect("a trial")
 }
 
-fn series(house: &House, key: &str) -> Vec<Sample> {
+fn series(house: &TestEnv, key: &str) -> Vec<MetricSample> {
     let history = History::open_read_only(&house.history()).expect("a history");
     history.series(&history.find("last").expect("a trial"), key, Rank(0)).expect("a series")
 }

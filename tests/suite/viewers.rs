@@ -2,7 +2,7 @@
 
 use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -15,7 +15,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const STEPS: usize = 8_000;
 
 /// A run of the tiny recipe that lasts for some seconds.
-fn run(house: &House) -> Child {
+fn run(house: &TestEnv) -> Child {
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let mut command = house.dtrain(["run", recipe.to_str().expect("UTF-8"), "--no-sample"]);
     let stop = format!("objective.stop={{ steps = {STEPS} }}");
@@ -36,7 +36,7 @@ fn piped(mut command: Command) -> Child {
 }
 
 /// The trial and its last recorded step.
-fn trial(house: &House) -> Option<(TrialId, u64)> {
+fn trial(house: &TestEnv) -> Option<(TrialId, u64)> {
     let history = History::open_read_only(&house.history()).ok()?;
     let trial = history.find("last").ok()?;
     let step = history.trial(&trial, &|_| false).ok()?.row.step;
@@ -58,7 +58,7 @@ fn ended(mut child: Child) -> (Option<i32>, String, String) {
 
 #[test]
 fn viewers_follow_a_trial_that_another_terminal_runs() {
-    let house = House::default();
+    let house = TestEnv::default();
     let run = run(&house);
     let attach = || piped(house.dtrain(["attach", "last"]));
     let viewers = [attach(), attach()];
@@ -96,7 +96,7 @@ fn viewers_follow_a_trial_that_another_terminal_runs() {
 
 #[test]
 fn a_viewer_takes_over_when_the_controller_is_killed() {
-    let house = House::default();
+    let house = TestEnv::default();
     let mut run = run(&house);
     let mut viewer = piped(house.dtrain(["attach", "last"]));
     // The controller dies only when the viewer has said that it is not the first.

@@ -1,7 +1,7 @@
 //! `dtrain watch` in a pseudo-terminal, while a trial runs.
 
-use dtrain_runner::ledger::{History, Status};
-use dtrain_tests::{House, root};
+use dtrain_runner::ledger::{History, TrialStatus};
+use dtrain_tests::{TestEnv, root};
 use std::io::Write;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A run of the tiny recipe that lasts until it is stopped.
-fn run(house: &House) -> Child {
+fn run(house: &TestEnv) -> Child {
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let mut command = house.dtrain(["run", recipe.to_str().expect("UTF-8"), "--no-sample", "--quiet"]);
     for setting in ["objective.stop={ steps = 100000 }", "cluster.ranks=2", "layout.data=2"] {
@@ -28,14 +28,14 @@ fn run(house: &House) -> Child {
 }
 
 /// How the newest trial stands, and its last recorded step.
-fn newest(house: &House) -> Option<(Status, u64)> {
+fn newest(house: &TestEnv) -> Option<(TrialStatus, u64)> {
     let history = History::open_read_only(&house.history()).ok()?;
     let trial = history.trial(&history.find("last").ok()?, &|_| true).ok()?;
     Some((trial.row.status, trial.row.step))
 }
 
 /// Runs `dtrain watch` in a terminal of this size, and does these steps (see `tests/data/watch_terminal.py`).
-fn watch(house: &House, size: (u16, u16), name: &str, steps: &str) -> Output {
+fn watch(house: &TestEnv, size: (u16, u16), name: &str, steps: &str) -> Output {
     let program = house.dtrain(["watch", name].into_iter().filter(|word| !word.is_empty()));
     let mut command = Command::new("python3");
     command.arg(root().join("tests/data/watch_terminal.py")).args([size.0.to_string(), size.1.to_string()]);
@@ -61,7 +61,7 @@ fn text(output: &Output) -> String {
 
 #[test]
 fn a_watched_trial_goes_on_when_the_viewer_leaves_and_stops_when_asked() {
-    let house = House::default();
+    let house = TestEnv::default();
     let mut run = run(&house);
     let label = "tiny-1";
     let shown = watch(
@@ -85,19 +85,19 @@ fn a_watched_trial_goes_on_when_the_viewer_leaves_and_stops_when_asked() {
     watch(&house, (u16::MAX, u16::MAX), "last", "wait RANKS 2\ntype q\nend\n");
     watch(&house, (60, 20), "last", "wait RANKS 2\nhang\n");
     let (status, step) = newest(&house).expect("a trial");
-    assert_eq!(status, Status::Running);
+    assert_eq!(status, TrialStatus::Running);
     // Without a name what runs is listed, and Enter opens it.
     let steps = "wait 1 trial running\ntype \\r\nwait RANKS 2\ntype s\nwait stop tiny-1\ntype n\ntype s\nwait stop tiny-1\n\
                  type y\nwait stopped\ntype q\nend\n";
     assert!(text(&watch(&house, (160, 48), "", steps)).contains("the screen is given back"));
     assert_eq!(run.wait().expect("it ends").code(), Some(130));
     let (status, last) = newest(&house).expect("a trial");
-    assert!(status == Status::Stopped && last >= step, "{status} at {last}");
+    assert!(status == TrialStatus::Stopped && last >= step, "{status} at {last}");
 }
 
 #[test]
 fn without_a_terminal_watch_names_another_command() {
-    let house = House::default();
+    let house = TestEnv::default();
     let output = house.expect(2, ["watch", "last"]);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("needs a terminal") && said.contains("dtrain attach last"), "{said}");

@@ -1,8 +1,8 @@
 //! Recipes that name the weights that training begins with.
 
 use crate::interop::{fixture, recipe};
-use dtrain_runner::ledger::{History, Trial};
-use dtrain_tests::House;
+use dtrain_runner::ledger::{History, TrialDetails};
+use dtrain_tests::TestEnv;
 use std::fs;
 use std::process::Output;
 
@@ -11,14 +11,14 @@ fn words(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-fn newest(house: &House) -> Trial {
+fn newest(house: &TestEnv) -> TrialDetails {
     let history = History::open_read_only(&house.history()).expect("a history");
     let id = history.find("last").expect("a trial");
     history.trial(&id, &|_| false).expect("a trial")
 }
 
 /// The folder whose weights the newest trial began with.
-fn folder(house: &House) -> Option<String> {
+fn folder(house: &TestEnv) -> Option<String> {
     newest(house).provenance.environment.get("weights.folder").cloned()
 }
 
@@ -35,7 +35,7 @@ const STEPS: [&str; 8] = [
 
 #[test]
 fn a_recipe_of_init_begins_with_the_weights_of_its_folder() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = recipe(&house, "llama").display().to_string();
     let from = fixture("llama").display().to_string();
     house.expect(0, ["run", &recipe].iter().chain(&STEPS));
@@ -59,7 +59,7 @@ fn a_recipe_of_init_begins_with_the_weights_of_its_folder() {
 
 #[test]
 fn a_saved_plan_and_the_trials_of_a_study_begin_with_the_weights_too() {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = recipe(&house, "llama").display().to_string();
     let from = fixture("llama").display().to_string();
     let set: Vec<&str> = STEPS[2..].to_vec();
@@ -75,7 +75,7 @@ fn a_saved_plan_and_the_trials_of_a_study_begin_with_the_weights_too() {
 
 #[test]
 fn a_folder_that_is_not_there_is_answered_with_how_to_get_it() {
-    let house = House::default();
+    let house = TestEnv::default();
     for name in ["No-Such-Model", "No-Such-Org/No-Such-Model"] {
         let said = words(&house.expect(2, ["init", "new.toml", "--from", name]));
         assert!(said.contains("there is no folder") && said.contains("hf download"), "{said}");
@@ -88,7 +88,7 @@ fn a_folder_that_is_not_there_is_answered_with_how_to_get_it() {
 
 #[test]
 fn text_for_a_folder_without_tokenizer_json_is_refused() {
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("a.txt", "to be or not to be");
     let from = fixture("llama").display().to_string();
     for data in ["a.txt", "*.md"] {

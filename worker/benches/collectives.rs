@@ -9,8 +9,8 @@
 #[path = "../../tests/benches/shared/measured.rs"]
 mod measured;
 
-use dtrain_protocol::{AttemptId, Link, Rank, TlsIdentity, TrialId, WaitLimits, mapping};
-use dtrain_worker::comm::{CommError, Group, Seat, Waits, join};
+use dtrain_protocol::{AttemptId, RankTransport, Rank, TlsIdentity, TrialId, WaitLimits, shared_memory_layout};
+use dtrain_worker::comm::{CommError, ProcessGroup, RankId, WaitPolicy, join};
 use measured::{Better, Row};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::{Value, json};
@@ -39,8 +39,8 @@ fn main() {
     let said = words.iter().find_map(|word| word.strip_prefix("seconds="));
     let seconds: f64 = said.map_or(1.0, |text| text.parse().expect("a number follows the sign"));
     let file = rustix::fs::memfd_create("bench", rustix::fs::MemfdFlags::empty()).expect("memory");
-    rustix::fs::ftruncate(&file, mapping::bytes(RANKS)).expect("length");
-    let shared = Link::SharedMemory { descriptor: file.as_raw_fd(), bytes: mapping::bytes(RANKS) };
+    rustix::fs::ftruncate(&file, shared_memory_layout::mapping_bytes(RANKS)).expect("length");
+    let shared = RankTransport::SharedMemory { descriptor: file.as_raw_fd(), bytes: shared_memory_layout::mapping_bytes(RANKS) };
     let shared = ours("shared memory", &vec![shared; RANKS as usize], seconds);
     let tls = ours("mutual TLS", &tls(), seconds);
     let mpi = open_mpi(seconds);
@@ -92,7 +92,7 @@ fn median(seconds: &[f64]) -> f64 {
 }
 
 /// What rank 0 of two processes of this program measures.
-fn ours(name: &str, links: &[Link], seconds: f64) -> Times {
+fn ours(name: &str, links: &[RankTransport], seconds: f64) -> Times {
     let program = std::env::current_exe().expect("a program knows where it is");
     let mut ranks: Vec<(Child, ChildStdin)> = links
         .iter()
@@ -110,7 +110,7 @@ fn ours(name: &str, links: &[Link], seconds: f64) -> Times {
         .iter_mut()
         .map(|(child, _)| BufReader::new(child.stdout.take().expect("it is piped")).lines())
         .collect();
-    if matches!(links[0], Link::Tls { .. }) {
+    if matches!(links[0], RankTransport::Tls { .. }) {
         let addresses: Vec<String> =
             from.iter_mut().map(|lines| lines.next().expect("its address").expect("UTF-8")).collect();
         for (_, to) in &mut ranks {
@@ -141,17 +141,17 @@ fn read(name: &str, lines: impl Iterator<Item = String>) -> Times {
 /// A rank: its link is the first line of its input; rank 0 prints what it measures.
 fn be_a_rank(rank: u32, seconds: f64) {
     let mut lines = std::io::stdin().lines().map_while(Result::ok);
-    let link: Link = serde_json::from_str(&lines.next().expect("a link")).expect("a link");
-    let seat = Seat { trial: TrialId("bench".into()), attempt: AttemptId(1), rank: Rank(rank), ranks: RANKS };
+    let link: RankTransport = serde_json::from_str(&lines.next().expect("a link")).expect("a link");
+    let seat = RankId { trial: TrialId("bench".into()), attempt: AttemptId(1), rank: Rank(rank), ranks: RANKS };
     let announce = |address: &str| -> Result<Vec<String>, CommError> {
         println!("{address}");
         Ok(serde_json::from_str(&lines.next().expect("addresses")).expect("addresses"))
     };
-    let waits = Waits::new(WaitLimits::for_steps_of(None));
+    let waits = WaitPolicy::new(WaitLimits::for_steps_of(None));
     let mut group = join(&link, &seat, &waits, announce).expect("the other is there");
     for length in LENGTHS {
         let mut values = vec![0.0f32; length];
-        type Operation = fn(&mut dyn Group, &mut [f32]);
+        type Operation = fn(&mut dyn ProcessGroup, &mut [f32]);
         let operations: [(&str, Operation); 3] = [
             ("all-reduce", |group, values| group.all_reduce(values).expect("the other is there")),
             ("reduce-scatter", |group, values| {
@@ -170,12 +170,12 @@ fn be_a_rank(rank: u32, seconds: f64) {
 
 /// Seconds of each call; all ranks repeat as often, which rank 0 decides by the first calls.
 fn repeat(
-    group: &mut dyn Group,
+    group: &mut dyn ProcessGroup,
     values: &mut [f32],
     seconds: f64,
-    operation: fn(&mut dyn Group, &mut [f32]),
+    operation: fn(&mut dyn ProcessGroup, &mut [f32]),
 ) -> Vec<f64> {
-    let mut once = |group: &mut dyn Group| {
+    let mut once = |group: &mut dyn ProcessGroup| {
         let begun = Instant::now();
         operation(group, values);
         begun.elapsed().as_secs_f64()
@@ -187,7 +187,7 @@ fn repeat(
 }
 
 /// The links of ranks that reach each other by mutual TLS.
-fn tls() -> Vec<Link> {
+fn tls() -> Vec<RankTransport> {
     let mut params = CertificateParams::new(Vec::new()).expect("no names");
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let key = KeyPair::generate().expect("a key");
@@ -199,7 +199,7 @@ fn tls() -> Vec<Link> {
         let params = CertificateParams::new(vec![name]).expect("a valid name");
         let certificate = params.signed_by(&key, &issuer).expect("a certificate").pem();
         let identity = TlsIdentity { authority: authority.clone(), certificate, key: key.serialize_pem() };
-        Link::Tls { bind: "127.0.0.1".into(), identity }
+        RankTransport::Tls { bind: "127.0.0.1".into(), identity }
     };
     (0..RANKS).map(link).collect()
 }

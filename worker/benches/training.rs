@@ -13,8 +13,8 @@ use dtrain_protocol::{DeviceKind, Pass, Placement};
 use dtrain_recipes::{
     Activation, Decoder, Model, Norm, Optimizer as Rule, OptimizerKind, Positions, Precision, Recompute,
 };
-use dtrain_worker::optimizer::Optimizer;
-use dtrain_worker::stage::{Flow, Samples, Stage};
+use dtrain_worker::optimizer::StageOptimizer;
+use dtrain_worker::stage::{ForwardOutput, ModelInput, Stage};
 use measured::{Better, Row};
 use std::path::Path;
 use std::process::Command;
@@ -168,13 +168,13 @@ fn train(model: Decoder, threads: u32) -> Vec<f64> {
     let mut stage = Stage::build(&model, 0..model.blocks(), 1, Precision::F32, Recompute::None, &device)
         .expect("a stage");
     let rule = Rule { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 };
-    let mut optimizer = Optimizer::new(&rule, stage.parameters());
+    let mut optimizer = StageOptimizer::new(&rule, stage.parameters());
     let tokens: Vec<u32> = (0..TOKENS as u32).map(|i| i.wrapping_mul(2_654_435_761) % 512).collect();
-    let samples = Samples::Tokens { inputs: &tokens, targets: &tokens, samples: 8, length: 256 };
+    let samples = ModelInput::Tokens { inputs: &tokens, targets: &tokens, samples: 8, length: 256 };
     let steps = (1..=WARM + STEPS).map(|t| {
         let begun = Instant::now();
         stage.gradients().clear();
-        let Flow::Loss(figures) = stage.forward(PASS, None, &samples) else { unreachable!("one stage") };
+        let ForwardOutput::Loss(figures) = stage.forward(PASS, None, &samples) else { unreachable!("one stage") };
         assert!(figures.read().loss_sum.is_finite(), "it trains");
         stage.backward(PASS, None, 1.0, &mut |_, _| {});
         let scale = 1.0 / stage.gradients().norm_squared().sqrt().max(1.0);

@@ -57,7 +57,7 @@ pub fn open(placement: &Placement) -> Result<Device, DeviceError> {
     }
     let index = placement.index as usize;
     #[cfg(feature = "device")]
-    crate::kernel_cache::keep(index);
+    crate::kernel_cache::configure(index);
     let found = devices(placement.device, index + 1);
     let absent = DeviceError::Absent { device, wanted: placement.index, found: found.len() };
     found.into_iter().nth(index).ok_or(absent)
@@ -84,7 +84,7 @@ pub(crate) fn is_software(device: &Device) -> bool {
 fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
     #[cfg(feature = "device")]
     if kind != DeviceKind::Cpu {
-        crate::kernel_cache::keep(0);
+        crate::kernel_cache::configure(0);
     }
     match kind {
         DeviceKind::Cpu => Vec::new(),
@@ -92,7 +92,7 @@ fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
         DeviceKind::Cuda => cuda_devices(),
         #[cfg(feature = "wgpu")]
         DeviceKind::Wgpu => wgpu_devices(software),
-        #[cfg(not(all(feature = "cuda", feature = "wgpu")))]
+        #[cfg(not(devices_of_kind(feature = "cuda", feature = "wgpu")))]
         _ => Vec::new(),
     }
 }
@@ -116,7 +116,7 @@ fn wgpu_devices(wanted: usize) -> Vec<Device> {
 }
 
 /// Every GPU of a backend, of whatever maker: where there is none, as many software devices as [`SOFTWARE_GPUS`] says.
-pub(crate) fn all(kind: DeviceKind) -> Vec<Device> {
+pub(crate) fn devices_of_kind(kind: DeviceKind) -> Vec<Device> {
     devices(kind, software())
 }
 
@@ -131,7 +131,7 @@ pub fn find(kind: DeviceKind, index: u32) -> Result<(), DeviceError> {
     if !is_built(kind) {
         return Err(DeviceError::NotBuilt { device });
     }
-    let found = if kind == DeviceKind::Cpu { 1 } else { all(kind).len() };
+    let found = if kind == DeviceKind::Cpu { 1 } else { devices_of_kind(kind).len() };
     if index as usize >= found {
         return Err(DeviceError::Absent { device, wanted: index, found });
     }
@@ -153,7 +153,7 @@ pub(crate) fn is_host(device: &Device) -> bool {
 }
 
 /// Device in words, such as `cpu (flex, 2 threads)`.
-pub fn words(placement: &Placement) -> String {
+pub fn describe(placement: &Placement) -> String {
     match placement.device {
         DeviceKind::Cpu => {
             let plural = if placement.threads == 1 { "" } else { "s" };
@@ -173,7 +173,7 @@ pub fn gpus() -> Vec<Gpu> {
 #[cfg(feature = "device")]
 pub fn gpus() -> Vec<Gpu> {
     let of = |kind| {
-        all(kind).iter().enumerate().map(|(index, device)| gpu(kind, index, device)).collect::<Vec<_>>()
+        devices_of_kind(kind).iter().enumerate().map(|(index, device)| gpu(kind, index, device)).collect::<Vec<_>>()
     };
     let gpus = of(DeviceKind::Cuda);
     // The search for Vulkan devices takes a tenth of a second, and complains where nobody is logged in.
@@ -186,13 +186,13 @@ pub fn gpus() -> Vec<Gpu> {
 #[cfg(feature = "device")]
 fn gpu(kind: DeviceKind, index: usize, device: &Device) -> Gpu {
     let placement = Placement { host: 0, device: kind, index: u32::try_from(index).unwrap_or(0), threads: 1 };
-    let Card { name, memory_bytes, .. } = card(device);
-    Gpu { device: kind, name: name.unwrap_or_else(|| words(&placement)), memory_bytes }
+    let DeviceInfo { name, memory_bytes, .. } = card(device);
+    Gpu { device: kind, name: name.unwrap_or_else(|| describe(&placement)), memory_bytes }
 }
 
 /// What the runtime and the driver tell of a device.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Card {
+pub(crate) struct DeviceInfo {
     /// The device as it names itself.
     pub(crate) name: Option<String>,
     /// What kernels are compiled for.
@@ -205,16 +205,16 @@ pub(crate) struct Card {
 
 /// What is told of a device; of the host its memory alone.
 #[cfg(not(feature = "device"))]
-pub(crate) fn card(_: &Device) -> Card {
-    Card { memory_bytes: host_memory_bytes().unwrap_or(0), ..Card::default() }
+pub(crate) fn card(_: &Device) -> DeviceInfo {
+    DeviceInfo { memory_bytes: host_memory_bytes().unwrap_or(0), ..DeviceInfo::default() }
 }
 
 /// What is told of a device; of the host its memory alone.
 #[cfg(feature = "device")]
-pub(crate) fn card(device: &Device) -> Card {
+pub(crate) fn card(device: &Device) -> DeviceInfo {
     let identity = if is_host(device) { None } else { device.identity() };
     let Some(identity) = identity else {
-        return Card { memory_bytes: host_memory_bytes().unwrap_or(0), ..Card::default() };
+        return DeviceInfo { memory_bytes: host_memory_bytes().unwrap_or(0), ..DeviceInfo::default() };
     };
     let (is_card, address) = match &identity.physical {
         Some(card) => (true, card.pci_address.map(|address| address.to_string())),
@@ -225,7 +225,7 @@ pub(crate) fn card(device: &Device) -> Card {
     } else {
         host_memory_bytes().unwrap_or(0)
     };
-    Card { name: Some(identity.name), target: Some(identity.fingerprint), pci_address: address, memory_bytes }
+    DeviceInfo { name: Some(identity.name), target: Some(identity.fingerprint), pci_address: address, memory_bytes }
 }
 
 /// Total memory of the GPU at a PCI address such as `0000:65:00.0`, by its driver; `None` where that does not say.
@@ -280,8 +280,8 @@ mod tests {
         let device = open(&placement).unwrap();
         assert!(is_host(&device));
         assert!(is_host(&device.autodiff()));
-        assert_eq!(words(&placement), "cpu (flex, 2 threads)");
-        assert_eq!(words(&Placement { threads: 1, ..placement }), "cpu (flex, 1 thread)");
+        assert_eq!(describe(&placement), "cpu (flex, 2 threads)");
+        assert_eq!(describe(&Placement { threads: 1, ..placement }), "cpu (flex, 1 thread)");
     }
 
     #[cfg(not(feature = "cuda"))]
@@ -297,7 +297,7 @@ mod tests {
     #[test]
     fn a_software_device_is_no_gpu_unless_it_is_asked_for() {
         let placement = Placement { host: 0, device: DeviceKind::Wgpu, index: 1, threads: 1 };
-        assert_eq!(words(&placement), "wgpu:1");
+        assert_eq!(describe(&placement), "wgpu:1");
         let Ok(second) = open(&placement) else {
             return dtrain_skip::skip("there is no Vulkan device; `tests/run` installs Mesa's");
         };

@@ -1,6 +1,6 @@
 //! Files that are kept for the user: his own, and none behind a symbolic link.
 
-use dtrain_protocol::group;
+use dtrain_protocol::unix_group;
 use rustix::fs::OFlags;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
@@ -55,7 +55,7 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
 
 /// Whether the group of a file is its user alone.
 fn has_private_group(found: &fs::Metadata) -> bool {
-    group::is_private(found.uid(), found.gid(), |path| fs::read_to_string(path).unwrap_or_default())
+    unix_group::is_private(found.uid(), found.gid(), |path| fs::read_to_string(path).unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Gradients of one stage, summed over micro-batches.
 //!
-//! On the host they lie in one flat vector in the order of [`Parameter::range`], so that a bucket of an
+//! On the host they lie in one flat vector in the order of [`ModelParameter::range`], so that a bucket of an
 //! all-reduce is a slice of it. On other devices they are tensors, which [`Gradients::to_host`] brings here: only then
 //! is there a flat vector.
 //!
@@ -9,8 +9,8 @@
 
 use crate::device;
 use crate::ops::{chunks, kernels};
-use crate::parallel::Shards;
-use crate::stage::Parameter;
+use crate::parallel::ZeroShards;
+use crate::stage::ModelParameter;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_recipes::ZeroStage;
@@ -24,19 +24,19 @@ pub struct Gradients {
     /// Values of `flat` once it is there.
     length: usize,
     ranges: Vec<Range<usize>>,
-    shards: Arc<Shards>,
-    remote: Option<Remote>,
-    fresh: Option<Fresh>,
+    shards: Arc<ZeroShards>,
+    remote: Option<DeviceGradients>,
+    fresh: Option<PendingGradients>,
 }
 
 /// Sums that live on another device; `None` while nothing was added.
-struct Remote {
+struct DeviceGradients {
     device: Device,
     sums: Vec<Option<Tensor<1>>>,
 }
 
 /// What a backward found and has not left yet.
-struct Fresh {
+struct PendingGradients {
     packs: Vec<Option<Vec<f32>>>,
     /// Packs that came back, to be used again.
     spare: Vec<Vec<f32>>,
@@ -45,20 +45,20 @@ struct Fresh {
 impl Gradients {
     /// Gradients of `parameters`, whose weights lie on `device`.
     pub(crate) fn new(
-        parameters: &[Parameter],
-        shards: Arc<Shards>,
+        parameters: &[ModelParameter],
+        shards: Arc<ZeroShards>,
         zero: ZeroStage,
         device: &Device,
     ) -> Self {
         let ranges: Vec<_> = parameters.iter().map(|p| p.range.clone()).collect();
         let all = ranges.last().map_or(0, |range| range.end);
         let is_remote = zero == ZeroStage::Zero0 && !device::is_host(device);
-        let remote = is_remote.then(|| Remote { device: device.clone(), sums: vec![None; ranges.len()] });
+        let remote = is_remote.then(|| DeviceGradients { device: device.clone(), sums: vec![None; ranges.len()] });
         let (length, fresh) = match zero {
             ZeroStage::Zero0 | ZeroStage::Zero1 => (all, None),
             ZeroStage::Zero2 | ZeroStage::Zero3 => {
                 let packs = vec![None; shards.packs().len()];
-                (shards.kept_length(), Some(Fresh { packs, spare: Vec::new() }))
+                (shards.kept_length(), Some(PendingGradients { packs, spare: Vec::new() }))
             }
         };
         let flat = if is_remote { Vec::new() } else { vec![0.0; length] };
@@ -82,7 +82,7 @@ impl Gradients {
         4 * values as u64
     }
 
-    /// All gradients in the order of [`Parameter::range`]; of shards this rank's blocks. On another device than the
+    /// All gradients in the order of [`ModelParameter::range`]; of shards this rank's blocks. On another device than the
     /// host these are the values of the last [`Gradients::to_host`], and none before the first.
     pub fn values(&self) -> &[f32] {
         &self.flat
@@ -229,7 +229,7 @@ impl Gradients {
 
     /// What is to be summed over the ranks of the shard group, as pack `pack`: all that was added so far, or, where
     /// only shards are kept, what was added since this was last called.
-    pub(crate) fn leave(&mut self, pack: usize) -> Vec<f32> {
+    pub(crate) fn take_bucket(&mut self, pack: usize) -> Vec<f32> {
         let length = self.shards.packs()[pack].length();
         if let Some(fresh) = &mut self.fresh {
             let found = fresh.packs[pack].take();
@@ -243,7 +243,7 @@ impl Gradients {
         packed
     }
 
-    /// Takes what [`Gradients::leave`] gave, summed over the shard group in this rank's block.
+    /// Takes what [`Gradients::take_bucket`] gave, summed over the shard group in this rank's block.
     pub(crate) fn come_back(&mut self, pack: usize, packed: Vec<f32>) {
         let own = self.shards.packs()[pack].own();
         match &mut self.fresh {
@@ -292,7 +292,7 @@ impl Gradients {
     }
 }
 
-impl Fresh {
+impl PendingGradients {
     /// Zeros for a pack of `length` values.
     fn room(&mut self, length: usize) -> Vec<f32> {
         let mut room = self.spare.pop().unwrap_or_default();

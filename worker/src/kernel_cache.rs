@@ -39,14 +39,14 @@ pub(crate) fn folder() -> Option<PathBuf> {
 
 /// How long a process may choose kernels for the products of a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Limit {
+pub(crate) struct TuningBudget {
     /// For all products.
     pub(crate) whole: Duration,
     /// For one product.
     pub(crate) each: Duration,
 }
 
-impl Limit {
+impl TuningBudget {
     /// Part of the whole time that one product may take where nobody says otherwise.
     const SHARE: f64 = 10.0;
 
@@ -81,7 +81,7 @@ impl Limit {
 ///
 /// Each GPU of a host has a database of its own, `index` among them: its ranks start at the same time, and CubeCL deletes a kernel for a
 /// moment when it stores it under another name, and panics where it does not find what it stored.
-pub(crate) fn keep(index: usize) {
+pub(crate) fn configure(index: usize) {
     static ONCE: OnceLock<()> = OnceLock::new();
     ONCE.get_or_init(|| {
         let mut config = CubeClRuntimeConfig::default().override_from_env();
@@ -134,7 +134,7 @@ mod tests {
     #[test]
     fn the_time_for_choosing_kernels_is_one_number_or_two() {
         let limit =
-            |text| Limit::parse(text).map(|limit| [limit.whole, limit.each].map(|time| time.as_secs_f64()));
+            |text| TuningBudget::parse(text).map(|limit| [limit.whole, limit.each].map(|time| time.as_secs_f64()));
         assert_eq!(limit("60"), Some([60.0, 6.0]));
         assert_eq!(limit(" 400/390 "), Some([400.0, 390.0]));
         assert_eq!(limit("0"), Some([0.0, 0.0]));

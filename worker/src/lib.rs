@@ -17,23 +17,23 @@ pub mod optimizer;
 pub mod parallel;
 pub mod pretrained;
 pub mod probe;
-pub mod sample;
+pub mod generate;
 pub mod session;
 pub mod stage;
-pub mod trained;
+pub mod inference;
 
-mod entry;
-mod exhausted;
+mod entry_points;
+mod out_of_memory;
 mod files;
-mod interpret;
+mod train_step;
 #[cfg(feature = "device")]
 mod kernel_cache;
 mod loss_scale;
 mod memory;
 mod snapshot;
-mod watch;
+mod step_timer;
 
 /// The library that networks are made of; see [`network`].
 pub use burn;
-pub use entry::{evaluate, examine, predict, probe, run, sample};
-pub use watch::Slowdown;
+pub use entry_points::{evaluate, examine, predict, probe, run, sample};
+pub use step_timer::Slowdown;

@@ -52,17 +52,17 @@ impl LossScale {
     }
 
     /// Notes that the gradients of a batch are computed.
-    pub(crate) fn leave(&mut self) {
+    pub(crate) fn push_in_flight(&mut self) {
         self.travelling.push_back(self.scale);
     }
 
     /// What the loss of the batch was multiplied by whose gradients are summed.
-    pub(crate) fn arrive(&mut self) -> f32 {
+    pub(crate) fn pop_in_flight(&mut self) -> f32 {
         self.travelling.pop_front().expect("gradients are summed after they are computed")
     }
 
     /// Takes notice of gradients that were finite.
-    pub(crate) fn settle(&mut self) {
+    pub(crate) fn record_finite(&mut self) {
         self.steps += 1;
         if self.steps >= PATIENCE {
             (self.scale, self.steps) = ((2.0 * self.scale).min(MOST), 0);
@@ -105,20 +105,20 @@ mod tests {
         assert!(LossScale::of(Precision::F32).is_none() && LossScale::of(Precision::Bf16).is_none());
         let mut scale = LossScale::of(Precision::F16).expect("f16 has a small range");
         // Two batches under the first scale; both overflow, and the second says nothing new.
-        scale.leave();
-        scale.leave();
+        scale.push_in_flight();
+        scale.push_in_flight();
         for _ in 0..2 {
-            let old = scale.arrive();
+            let old = scale.pop_in_flight();
             assert!(old == FIRST && scale.shrink(old));
             assert_eq!(scale.scale(), FIRST / 2.0);
         }
-        (1..PATIENCE).for_each(|_| scale.settle());
+        (1..PATIENCE).for_each(|_| scale.record_finite());
         assert_eq!(scale.state(), [FIRST / 2.0, PATIENCE as f32 - 1.0 + FREE]);
         let mut other = LossScale::of(Precision::F16).expect("f16 has a small range");
         other.set_state(scale.state());
-        other.settle();
+        other.record_finite();
         assert_eq!(other.state(), [FIRST, FREE]);
-        (0..20 * PATIENCE).for_each(|_| other.settle());
+        (0..20 * PATIENCE).for_each(|_| other.record_finite());
         assert_eq!(other.scale(), MOST);
         let mut tries = 0;
         while other.shrink(other.scale()) {

@@ -3,7 +3,7 @@
 use burn::tensor::Device;
 
 /// Bytes that training needs so far: what a GPU's pool has reserved, or the largest resident memory of this process.
-pub(crate) fn of(device: &Device) -> u64 {
+pub(crate) fn used_bytes(device: &Device) -> u64 {
     device.memory_pool_usage().map_or_else(peak_bytes, |usage| usage.bytes_reserved)
 }
 

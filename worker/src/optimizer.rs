@@ -7,19 +7,19 @@ mod device;
 mod host;
 mod lamb;
 
-use crate::ops::kernels::Numbers;
-use crate::parallel::Shards;
+use crate::ops::kernels::UpdateCoefficients;
+use crate::parallel::ZeroShards;
 use crate::snapshot::Snapshot;
-use crate::stage::{Parameter, Stage};
+use crate::stage::{ModelParameter, Stage};
 use burn::tensor::Tensor;
 use dtrain_recipes::{Optimizer as Rule, OptimizerKind};
 use std::ops::Range;
 use std::sync::Arc;
 
 /// One update rule with the moments of one stage.
-pub struct Optimizer {
+pub struct StageOptimizer {
     rule: Rule,
-    parameters: Vec<Parameter>,
+    parameters: Vec<ModelParameter>,
     /// The part of each parameter that this one changes, counted from the parameter's first value.
     owned: Vec<Range<usize>>,
     /// Whether values and gradients are changed in host memory, wherever they lie.
@@ -29,7 +29,7 @@ pub struct Optimizer {
 
 /// How far the weights move in one step.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Move {
+pub struct WeightUpdate {
     /// Learning rate.
     pub rate: f64,
     /// Multiplies every gradient: the clip factor.
@@ -47,16 +47,16 @@ enum Moments {
     Device(Box<[Tensor<1>; 2]>),
 }
 
-impl Optimizer {
+impl StageOptimizer {
     /// An optimizer of all `parameters`.
-    pub fn new(rule: &Rule, parameters: &[Parameter]) -> Self {
+    pub fn new(rule: &Rule, parameters: &[ModelParameter]) -> Self {
         let owned = parameters.iter().map(|parameter| 0..parameter.range.len()).collect();
         let moments = vec![Moments::None; parameters.len()];
         Self { rule: *rule, parameters: parameters.to_vec(), owned, here: false, moments }
     }
 
     /// An optimizer that holds moments for, and changes, only what this rank owns of `parameters`, in host memory.
-    pub fn sharded(rule: &Rule, parameters: &[Parameter], shards: &Shards) -> Self {
+    pub fn sharded(rule: &Rule, parameters: &[ModelParameter], shards: &ZeroShards) -> Self {
         let owned = (0..parameters.len()).map(|index| shards.owned(index)).collect();
         Self { owned, here: true, ..Self::new(rule, parameters) }
     }
@@ -65,13 +65,13 @@ impl Optimizer {
     ///
     /// `scale` multiplies every gradient (the clip factor); `t` counts the steps from 1, this one included.
     pub fn step(&mut self, stage: &mut Stage, learning_rate: f64, scale: f32, t: u64) {
-        let step = Move { rate: learning_rate, scale, t };
+        let step = WeightUpdate { rate: learning_rate, scale, t };
         (0..self.parameters.len()).for_each(|index| self.apply(index, stage, step));
     }
 
     /// Applies the gradient of parameter `index` to the part of its values that this one owns. LAMB takes that part
-    /// for the whole tensor, see `Optimizer::directions`.
-    pub fn apply(&mut self, index: usize, stage: &mut Stage, step: Move) {
+    /// for the whole tensor, see `StageOptimizer::directions`.
+    pub fn apply(&mut self, index: usize, stage: &mut Stage, step: WeightUpdate) {
         let len = self.owned[index].len();
         if len == 0 {
             return;
@@ -110,7 +110,7 @@ impl Optimizer {
     }
 
     /// First and second moment of elements `range` of the part of parameter `index` that this rank owns, as they are now;
-    /// `None` as [`Optimizer::moments`] gives it.
+    /// `None` as [`StageOptimizer::moments`] gives it.
     pub(crate) fn snapshot(&self, index: usize, range: Range<usize>) -> [Option<Snapshot>; 2] {
         let (first, second) = match &self.moments[index] {
             Moments::None => {
@@ -129,7 +129,7 @@ impl Optimizer {
         [Some(first), has_second(self.rule.kind).then_some(second)]
     }
 
-    /// Replaces the moments of parameter `index`, as [`Optimizer::moments`] gave them. A moment that the rule
+    /// Replaces the moments of parameter `index`, as [`StageOptimizer::moments`] gave them. A moment that the rule
     /// does not have is ignored, a missing one is zero. Panics on a wrong length.
     pub fn set_moments(&mut self, index: usize, first: Option<Vec<f32>>, second: Option<Vec<f32>>) {
         let len = self.owned[index].len();
@@ -157,15 +157,15 @@ impl Optimizer {
         self.owned[index].clone()
     }
 
-    fn numbers(&self, parameter: &Parameter, Move { rate, scale, t }: Move) -> Numbers {
+    fn numbers(&self, parameter: &ModelParameter, WeightUpdate { rate, scale, t }: WeightUpdate) -> UpdateCoefficients {
         let Rule { beta1, beta2, epsilon, weight_decay, .. } = self.rule;
         let correction = |beta: f64| (1.0 / (1.0 - beta.powf(t as f64))) as f32;
-        Numbers {
+        UpdateCoefficients {
             beta1: beta1 as f32,
             beta2: beta2 as f32,
             epsilon: epsilon as f32,
             rate: rate as f32,
-            decay: if parameter.decays { weight_decay as f32 } else { 0.0 },
+            decay: if parameter.has_weight_decay { weight_decay as f32 } else { 0.0 },
             scale,
             correction1: correction(beta1),
             correction2: correction(beta2),

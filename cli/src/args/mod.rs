@@ -27,7 +27,7 @@ pub(crate) use trial::{
 };
 
 use crate::completion;
-use crate::failure::exit_codes;
+use crate::command_error::exit_codes;
 use clap::{CommandFactory, Parser, Subcommand};
 use clap_complete::Shell;
 use examples::{
@@ -61,7 +61,7 @@ pub(crate) struct Arguments {
     pub(crate) state: Option<PathBuf>,
 
     #[command(subcommand)]
-    pub(crate) command: Command,
+    pub(crate) command: CommandArgs,
 }
 
 const FIRST_STEPS: &str = "First steps:
@@ -72,7 +72,7 @@ const FIRST_STEPS: &str = "First steps:
 
 /// What is to be done.
 #[derive(Debug, Subcommand)]
-pub(crate) enum Command {
+pub(crate) enum CommandArgs {
     /// Write a commented recipe
     #[command(
         after_help = "Example:\n  dtrain init my-model.toml --template decoder --data \"corpus/*.txt\""
@@ -254,7 +254,7 @@ pub(crate) enum Command {
 /// Commands whose JSON is a line for each thing that happens.
 const OF_LINES: [&str; 7] = ["run", "resume", "attach", "stop", "tune", "logs", "estimate"];
 
-impl Command {
+impl CommandArgs {
     /// Whether it reads or writes the state folder. `doctor` does, and says itself what is wrong with it.
     pub(crate) fn uses_state(&self) -> bool {
         !matches!(

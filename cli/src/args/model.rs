@@ -126,7 +126,7 @@ pub(crate) struct SampleArgs {
     pub(crate) top_k: Option<u32>,
 
     /// Sample only from the most likely tokens whose probabilities together reach this
-    #[arg(long, value_name = "NUMBER", value_parser = share)]
+    #[arg(long, value_name = "NUMBER", value_parser = parse_share)]
     pub(crate) top_p: Option<f64>,
 
     /// End before this text; may be repeated
@@ -139,7 +139,7 @@ pub(crate) struct SampleArgs {
 }
 
 /// A number above 0 and at most 1.
-fn share(text: &str) -> Result<f64, String> {
+fn parse_share(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= 1.0);
     number.ok_or_else(|| "expected a number above 0 and at most 1".to_owned())
 }

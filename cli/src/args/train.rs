@@ -3,7 +3,7 @@
 use crate::completion;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, ValueEnum};
-use dtrain_planner::engine::emit::{EmitError, Format};
+use dtrain_planner::engine::emit::{EmitError, ConfigFormat};
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
@@ -48,7 +48,7 @@ pub(crate) struct InitArgs {
 
     /// Template to start from; if omitted, dtrain asks
     #[arg(long, value_name = "NAME")]
-    pub(crate) template: Option<crate::commands::init::Template>,
+    pub(crate) template: Option<crate::commands::init::RecipeTemplate>,
 
     /// Describe the model in this folder of Hugging Face transformers
     #[arg(long, value_name = "FOLDER", conflicts_with = "template")]
@@ -112,16 +112,16 @@ pub(crate) struct PlanArgs {
 
     /// Write the plan as files for another engine or launcher instead of explaining it
     #[arg(long, value_name = "NAME", value_parser = formats())]
-    pub(crate) emit: Option<Format>,
+    pub(crate) emit: Option<ConfigFormat>,
 
     /// Folder for the files of --emit [default: stdout, when it is one file]
     #[arg(long, value_name = "FOLDER", requires = "emit")]
     pub(crate) emit_to: Option<PathBuf>,
 }
 
-fn formats() -> impl TypedValueParser<Value = Format> {
-    PossibleValuesParser::new(Format::ALL.map(Format::word))
-        .try_map(|name| -> Result<Format, EmitError> { Format::parse(&name) })
+fn formats() -> impl TypedValueParser<Value = ConfigFormat> {
+    PossibleValuesParser::new(ConfigFormat::ALL.map(ConfigFormat::word))
+        .try_map(|name| -> Result<ConfigFormat, EmitError> { ConfigFormat::parse(&name) })
 }
 
 /// Engines that train.

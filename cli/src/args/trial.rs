@@ -229,11 +229,11 @@ pub(crate) struct NoteArgs {
     pub(crate) trial: String,
 
     /// Text of the note
-    #[arg(value_name = "TEXT", group = "said", value_parser = note)]
+    #[arg(value_name = "TEXT", group = "said", value_parser = parse_note)]
     pub(crate) text: Option<String>,
 
     /// Add a tag, for `dtrain history --where tag=NAME`; repeatable
-    #[arg(long, value_name = "NAME[=VALUE]", group = "said", value_parser = tag)]
+    #[arg(long, value_name = "NAME[=VALUE]", group = "said", value_parser = parse_tag)]
     pub(crate) tag: Vec<(String, String)>,
 
     /// Remove a tag; repeatable
@@ -242,7 +242,7 @@ pub(crate) struct NoteArgs {
 }
 
 /// The text of a note: not empty, and short enough for a bundle.
-fn note(text: &str) -> Result<String, String> {
+fn parse_note(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("a note has at least one character".to_owned());
     }
@@ -258,7 +258,7 @@ fn check_length(what: &str, text: &str, most: usize) -> Result<(), String> {
 }
 
 /// A tag as it is typed; without a value it says `yes`.
-fn tag(text: &str) -> Result<(String, String), String> {
+fn parse_tag(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').unwrap_or((text, "yes"));
     let is_plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);
     if name.is_empty() || !name.chars().all(is_plain) {

@@ -1,7 +1,7 @@
 //! `dtrain agent` as a controller on another machine starts it.
 
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::rates;
 use dtrain_runner::Home;
 use dtrain_runner::launch::relay;
@@ -22,16 +22,16 @@ pub(crate) fn digest() -> ExitCode {
 }
 
 /// Serves a controller until it goes. Checkpoints are kept in the state folder `shared`, where there is one.
-pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> Outcome {
+pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> CommandResult {
     let programs = crate::hosts::programs()?;
     // The folder of a Slurm node is its own already.
     let home = if shared.is_some() { context.home.clone() } else { context.home.of_this_host() };
     let shared = shared.map(Home::at);
     std::iter::once(&home).chain(&shared).try_for_each(Home::check).map_err(|error| {
-        Failure::new(Exit::Preflight, "cannot use the state folder of this host").cause(error.to_string())
+        CommandError::new(ExitReason::Preflight, "cannot use the state folder of this host").cause(error.to_string())
     })?;
-    relay::run(&home, shared.as_ref(), &programs, rates::host).map_err(|error| {
-        Failure::new(Exit::Infrastructure, "the controller is lost").cause(error.to_string())
+    relay::serve(&home, shared.as_ref(), &programs, rates::this_host_facts).map_err(|error| {
+        CommandError::new(ExitReason::Infrastructure, "the controller is lost").cause(error.to_string())
     })?;
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }

@@ -2,26 +2,26 @@
 
 use crate::args::AuditArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::render::table::{Column, Style, Text, Tone, age, table};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::render::table::{TableColumn, PageStyle, StyledText, TextRole, age, table};
 use crate::trials;
 use dtrain_protocol::TrialId;
-use dtrain_runner::audit::{self, Action, Entry};
+use dtrain_runner::audit::{self, AuditedAction, AuditRecord};
 use serde::Serialize;
 use std::borrow::Cow;
 
 #[derive(Serialize)]
-struct Log<'a> {
-    entries: &'a [Entry],
+struct AuditTrail<'a> {
+    entries: &'a [AuditRecord],
     /// Lines that cannot be read.
     damaged: u64,
 }
 
 /// Prints who had what run where.
-pub(crate) fn run(context: &Context, args: &AuditArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &AuditArgs) -> CommandResult {
     let path = audit::path(&context.home);
     let (mut entries, damaged) = audit::read(&context.home).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("cannot read {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Infrastructure, format!("cannot read {}", path.display())).cause(error.to_string())
     })?;
     if let Some(name) = &args.trial {
         let trial = trial(context, &entries, name)?;
@@ -36,17 +36,17 @@ pub(crate) fn run(context: &Context, args: &AuditArgs) -> Outcome {
         context.out.say(&format!("{damaged} damaged lines in {}", path.display()));
     }
     if context.out.json {
-        context.out.json("audit", &Log { entries: &entries, damaged })?;
+        context.out.json("audit", &AuditTrail { entries: &entries, damaged })?;
     } else if entries.is_empty() {
         context.out.say("no entry matches");
     } else {
         context.out.data(&page(&entries, style))?;
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// The trial of that name. One that was removed is still in the log, by its id.
-fn trial(context: &Context, entries: &[Entry], name: &str) -> Result<TrialId, Failure> {
+fn trial(context: &Context, entries: &[AuditRecord], name: &str) -> Result<TrialId, CommandError> {
     match entries.iter().find(|entry| entry.subject.trial.0 == name) {
         Some(entry) => Ok(entry.subject.trial.clone()),
         None => trials::find(&trials::read_history(context)?, name),
@@ -54,7 +54,7 @@ fn trial(context: &Context, entries: &[Entry], name: &str) -> Result<TrialId, Fa
 }
 
 /// A time such as `7d` or `30 min`.
-fn milliseconds(text: &str) -> Result<u64, Failure> {
+fn milliseconds(text: &str) -> Result<u64, CommandError> {
     let text = text.trim();
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));
     let unit = match unit.trim() {
@@ -67,13 +67,13 @@ fn milliseconds(text: &str) -> Result<u64, Failure> {
     };
     match number.parse::<u64>() {
         Ok(number) if unit > 0 => Ok(number.saturating_mul(unit * 1000)),
-        _ => Err(Failure::new(Exit::Usage, format!("--since {text:?} is not a time"))
+        _ => Err(CommandError::new(ExitReason::Usage, format!("--since {text:?} is not a time"))
             .hint("write for example `--since 12h`, `--since 7d` or `--since 2w`")),
     }
 }
 
-fn page(entries: &[Entry], style: Style) -> String {
-    let column = |title, rank, least| Column { title: Cow::Borrowed(title), is_right: false, rank, least };
+fn page(entries: &[AuditRecord], style: PageStyle) -> String {
+    let column = |title, rank, least| TableColumn { title: Cow::Borrowed(title), is_right: false, rank, least };
     let columns = [
         column("AGO", 9, None),
         column("WHO", 8, None),
@@ -85,7 +85,7 @@ fn page(entries: &[Entry], style: Style) -> String {
         column("PROGRAM", 3, None),
         column("COMMAND", 4, Some(12)),
     ];
-    let row = |entry: &Entry| -> Vec<Text> {
+    let row = |entry: &AuditRecord| -> Vec<StyledText> {
         let subject = &entry.subject;
         let hosts: Vec<String> = subject
             .hosts
@@ -95,11 +95,11 @@ fn page(entries: &[Entry], style: Style) -> String {
                 None => format!("{} ({})", place.host, place.transport),
             })
             .collect();
-        let is_end = matches!(entry.action, Action::Stop | Action::Kill | Action::Fence);
+        let is_end = matches!(entry.action, AuditedAction::Stop | AuditedAction::Kill | AuditedAction::Fence);
         vec![
             age(entry.at_ms, style.now_ms).into(),
             format!("{}@{}", entry.user, entry.controller).into(),
-            Text::new(action(entry.action), if is_end { Tone::Notice } else { Tone::Plain }),
+            StyledText::new(action(entry.action), if is_end { TextRole::Notice } else { TextRole::Plain }),
             subject.trial.0.clone().into(),
             entry.attempt.map(|attempt| attempt.to_string()).unwrap_or_default().into(),
             hosts.join(", ").into(),
@@ -111,14 +111,14 @@ fn page(entries: &[Entry], style: Style) -> String {
     table(&columns, &entries.iter().map(row).collect::<Vec<_>>(), style)
 }
 
-fn action(action: Action) -> &'static str {
+fn action(action: AuditedAction) -> &'static str {
     match action {
-        Action::Run => "run",
-        Action::Resume => "resume",
-        Action::Launch => "launch",
-        Action::Stop => "stop",
-        Action::Kill => "kill",
-        Action::Fence => "fence",
+        AuditedAction::Run => "run",
+        AuditedAction::Resume => "resume",
+        AuditedAction::Launch => "launch",
+        AuditedAction::Stop => "stop",
+        AuditedAction::Kill => "kill",
+        AuditedAction::Fence => "fence",
     }
 }
 

@@ -3,46 +3,46 @@
 use super::check_output;
 use crate::args::CheckArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Outcome, ProblemJson};
-use crate::load::load;
-use crate::output::word;
+use crate::command_error::{ExitReason, CommandResult, ProblemJson};
+use crate::load_recipe::load;
+use crate::output::shell_quoted;
 use crate::precheck;
 use crate::render::number::{counted, whole};
 use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 
 /// Checks a recipe and the files it names.
-pub(crate) fn run(context: &Context, args: &CheckArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
     let CheckArgs { recipe: args, output } = args;
     if let Some(output) = output {
         return check_output::run(context, args, output);
     }
     let looked = load(&args.recipe, &args.layers, &[])
-        .and_then(|loaded| precheck::look(context, &loaded).map(|warnings| (loaded, warnings)));
+        .and_then(|loaded| precheck::find_problems(context, &loaded).map(|warnings| (loaded, warnings)));
     match looked {
         Ok((loaded, warnings)) => {
             let recipe = &loaded.checked.recipe;
             if context.out.json {
                 let digest = dtrain_recipes::canonical::digest(recipe);
                 let warnings = warnings.iter().map(ProblemJson::of).collect();
-                let report = Report { valid: true, digest: Some(digest), problems: Vec::new(), warnings };
+                let report = RecipeValidation { valid: true, digest: Some(digest), problems: Vec::new(), warnings };
                 context.out.json("check", &report)?;
             }
             for warning in &warnings {
-                context.out.say(&precheck::words(context.out.paint, warning));
+                context.out.say(&precheck::warning_text(context.out.paint, warning));
             }
             if let Some(downloads) = precheck::downloads(&loaded) {
                 context.out.say(&downloads);
             }
             context.out.say(&format!("{} is a valid recipe: {}", args.recipe, summary(recipe)));
-            context.out.next(&format!("dtrain plan {}", word(&args.recipe)));
-            Ok(Exit::Done)
+            context.out.next(&format!("dtrain plan {}", shell_quoted(&args.recipe)));
+            Ok(ExitReason::Done)
         }
         Err(failure) if context.out.json && !failure.recipe_problems().is_empty() => {
             let problems = failure.recipe_problems().iter().map(ProblemJson::of).collect();
-            let report = Report { valid: false, digest: None, problems, warnings: Vec::new() };
+            let report = RecipeValidation { valid: false, digest: None, problems, warnings: Vec::new() };
             context.out.json("check", &report)?;
-            Ok(Exit::Usage)
+            Ok(ExitReason::Usage)
         }
         Err(failure) => Err(failure),
     }
@@ -68,7 +68,7 @@ pub(crate) fn summary(recipe: &Recipe) -> String {
 }
 
 #[derive(Serialize)]
-struct Report {
+struct RecipeValidation {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,

@@ -2,12 +2,12 @@
 
 use crate::args::RecipeArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::load::load;
-use crate::output::word;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::load_recipe::load;
+use crate::output::shell_quoted;
 use crate::render::number::counted;
-use crate::render::tried;
-use dtrain_recipes::progress::{LineSplitter, Template, Tried, Tryout, plain};
+use crate::render::template_match;
+use dtrain_recipes::line_template::{LineSplitter, LineTemplate, TemplateReport, Tryout, plain};
 use dtrain_recipes::{Model, Recipe};
 use serde::Serialize;
 use std::fs::File;
@@ -19,19 +19,19 @@ const CHUNK: usize = 64 << 10;
 
 /// What `--json` says.
 #[derive(Serialize)]
-struct Report<'a> {
+struct TemplateMatchReport<'a> {
     /// Lines of the output; empty ones do not count.
     lines: u64,
-    templates: &'a [Tried],
+    templates: &'a [TemplateReport],
 }
 
 /// Tries the templates of a recipe on the output of a program: a file, or `-` for standard input.
-pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> Outcome {
+pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> CommandResult {
     let loaded = load(&args.recipe, &args.layers, &[])?;
     let templates = templates(&loaded.checked.recipe)?;
     if templates.is_empty() {
         let message = format!("{} has no templates to try", args.recipe);
-        return Err(Failure::new(Exit::Usage, message)
+        return Err(CommandError::new(ExitReason::Usage, message)
             .hint("a recipe of a command has them in `progress`, below `[model]`"));
     }
     let is_standard_input = output == Path::new("-");
@@ -42,29 +42,29 @@ pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> Outcom
         File::open(output).and_then(|file| try_on(file, &mut tryout))
     };
     read.map_err(|error| {
-        Failure::new(Exit::Usage, format!("cannot read {}", output.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot read {}", output.display())).cause(error.to_string())
     })?;
     if context.out.json {
-        context.out.json("tried", &Report { lines: tryout.lines(), templates: tryout.tried() })?;
+        context.out.json("tried", &TemplateMatchReport { lines: tryout.lines(), templates: tryout.tried() })?;
     } else {
-        let page: Vec<String> = tryout.tried().iter().flat_map(tried::lines).collect();
+        let page: Vec<String> = tryout.tried().iter().flat_map(template_match::template_match_lines).collect();
         context.out.data(&page.join("\n"))?;
     }
     if tryout.has_match() {
-        context.out.next(&format!("dtrain run {}", word(&args.recipe)));
-        return Ok(Exit::Done);
+        context.out.next(&format!("dtrain run {}", shell_quoted(&args.recipe)));
+        return Ok(ExitReason::Done);
     }
     let name = if is_standard_input { "standard input".to_owned() } else { output.display().to_string() };
     let message = format!("no line of {name} matches a template; it has {}", counted(tryout.lines(), "line"));
-    Err(Failure::new(Exit::Usage, message)
+    Err(CommandError::new(ExitReason::Usage, message)
         .hint("`{name}` stands for a number, `*` for any text, a blank for blanks, all else for itself"))
 }
 
 /// The templates of a recipe; none where its model is no command.
-pub(crate) fn templates(recipe: &Recipe) -> Result<Vec<Template>, Failure> {
+pub(crate) fn templates(recipe: &Recipe) -> Result<Vec<LineTemplate>, CommandError> {
     let Model::Command(command) = &recipe.model else { return Ok(Vec::new()) };
     let parse = |text: &String| {
-        Template::parse(text).map_err(|error| Failure::new(Exit::Usage, format!("`{text}`: {error}")))
+        LineTemplate::parse(text).map_err(|error| CommandError::new(ExitReason::Usage, format!("`{text}`: {error}")))
     };
     command.progress.iter().map(parse).collect()
 }

@@ -2,18 +2,18 @@
 
 use crate::args::{CheckpointCommand, PullArgs, TrialArgs, VerifyArgs};
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::holders::{Kept, inventory};
-use crate::render::checkpoint::{Transfer, checkpoints, findings};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::checkpoint_sources::{TrialCheckpoints, inventory};
+use crate::render::checkpoint::{TransferBar, checkpoints, findings};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_runner::checkpoints::{
-    Examined, Holder, Inventory, Listed, State, examine, pull, remove_unfinished,
+    VerificationReport, CheckpointStore, Inventory, CheckpointInfo, State, verify_all_copies, pull, remove_unfinished,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// Lists, verifies and copies checkpoints.
-pub(crate) fn run(context: &Context, command: &CheckpointCommand) -> Outcome {
+pub(crate) fn run(context: &Context, command: &CheckpointCommand) -> CommandResult {
     match command {
         CheckpointCommand::Ls(args) => ls(context, args),
         CheckpointCommand::Verify(args) => verify(context, args),
@@ -22,29 +22,29 @@ pub(crate) fn run(context: &Context, command: &CheckpointCommand) -> Outcome {
 }
 
 #[derive(Serialize)]
-struct Listing<'a> {
+struct ListedCheckpoints<'a> {
     trial: &'a str,
-    checkpoints: Vec<Listed>,
-    away: Vec<Away>,
+    checkpoints: Vec<CheckpointInfo>,
+    away: Vec<UnreachableHost>,
 }
 
 /// A host that could not be asked.
 #[derive(Serialize)]
-struct Away {
+struct UnreachableHost {
     host: String,
     reason: String,
 }
 
-fn ls(context: &Context, args: &TrialArgs) -> Outcome {
-    let mut kept = Kept::of(context, &args.trial)?;
+fn ls(context: &Context, args: &TrialArgs) -> CommandResult {
+    let mut kept = TrialCheckpoints::of(context, &args.trial)?;
     let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
     let mut holders = kept.holders(context);
     let inventory = inventory(context, &mut holders)?;
     let listed = inventory.list(&mut holders, &refused);
     if context.out.json {
-        let away = inventory.away.into_iter().map(|(host, reason)| Away { host, reason }).collect();
-        context.out.json("checkpoints", &Listing { trial: &label, checkpoints: listed, away })?;
-        return Ok(Exit::Done);
+        let away = inventory.away.into_iter().map(|(host, reason)| UnreachableHost { host, reason }).collect();
+        context.out.json("checkpoints", &ListedCheckpoints { trial: &label, checkpoints: listed, away })?;
+        return Ok(ExitReason::Done);
     }
     if listed.is_empty() {
         context.out.say(&format!("{label} has no checkpoint"));
@@ -52,51 +52,51 @@ fn ls(context: &Context, args: &TrialArgs) -> Outcome {
         context.out.data(&checkpoints(&listed, context.out.style()))?;
         context.out.next(&format!("dtrain checkpoint verify {label}"));
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
-fn verify(context: &Context, args: &VerifyArgs) -> Outcome {
-    let mut kept = Kept::of(context, &args.trial.trial)?;
+fn verify(context: &Context, args: &VerifyArgs) -> CommandResult {
+    let mut kept = TrialCheckpoints::of(context, &args.trial.trial)?;
     let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
     let mut holders = kept.holders(context);
     let inventory = inventory(context, &mut holders)?;
     let listed = inventory.list(&mut holders, &refused);
-    let wanted: Vec<&Listed> = match args.step {
-        Some(step) => vec![at(&listed, step, &label)?],
-        None => listed.iter().filter(|one| counts(one.state)).collect(),
+    let wanted: Vec<&CheckpointInfo> = match args.step {
+        Some(step) => vec![find_step(&listed, step, &label)?],
+        None => listed.iter().filter(|one| is_resumable(one.state)).collect(),
     };
     if wanted.is_empty() {
-        return Err(none(&label));
+        return Err(no_checkpoints(&label));
     }
-    let mut all: Vec<Examined> = Vec::new();
+    let mut all: Vec<VerificationReport> = Vec::new();
     for one in wanted {
-        let mut transfer = Transfer::new(&context.out, format!("reading step {}", one.step));
+        let mut transfer = TransferBar::new(&context.out, format!("reading step {}", one.step));
         let found =
-            examine(&mut holders, &inventory, &one.name, &mut |done, total| transfer.tell(done, total));
+            verify_all_copies(&mut holders, &inventory, &one.name, &mut |done, total| transfer.set_done(done, total));
         transfer.end();
         all.push(found.map_err(|reason| unreadable(&label, &reason))?);
     }
     if context.out.json {
         #[derive(Serialize)]
-        struct Verified<'a> {
+        struct IntegrityReport<'a> {
             trial: &'a str,
-            checkpoints: &'a [Examined],
+            checkpoints: &'a [VerificationReport],
         }
-        context.out.json("verified", &Verified { trial: &label, checkpoints: &all })?;
+        context.out.json("verified", &IntegrityReport { trial: &label, checkpoints: &all })?;
     } else {
         all.iter().try_for_each(|found| context.out.data(&findings(found)))?;
     }
-    let lost: Vec<&Examined> = all.iter().filter(|found| !found.lost.is_empty()).collect();
+    let lost: Vec<&VerificationReport> = all.iter().filter(|found| !found.lost.is_empty()).collect();
     if lost.is_empty() {
-        return Ok(Exit::Done);
+        return Ok(ExitReason::Done);
     }
     let names: Vec<&str> = lost.iter().map(|found| found.name.as_str()).collect();
-    Err(Failure::new(Exit::Infrastructure, format!("{label}: no intact copy of {}", names.join(", ")))
+    Err(CommandError::new(ExitReason::Infrastructure, format!("{label}: no intact copy of {}", names.join(", ")))
         .hint(format!("`dtrain resume {label}` continues from the newest intact checkpoint")))
 }
 
 #[derive(Serialize)]
-struct Pulled<'a> {
+struct PulledCheckpoint<'a> {
     trial: &'a str,
     checkpoint: &'a str,
     step: u64,
@@ -104,13 +104,13 @@ struct Pulled<'a> {
     folder: &'a PathBuf,
 }
 
-fn copy(context: &Context, args: &PullArgs) -> Outcome {
+fn copy(context: &Context, args: &PullArgs) -> CommandResult {
     if args.to.symlink_metadata().is_ok() {
-        return Err(Failure::new(Exit::Usage, format!("{} already exists", args.to.display()))
+        return Err(CommandError::new(ExitReason::Usage, format!("{} already exists", args.to.display()))
             .hint("name a folder that does not exist yet"));
     }
-    let mut kept = Kept::of(context, &args.trial.trial)?;
-    let mut recorded = kept.recorded();
+    let mut kept = TrialCheckpoints::of(context, &args.trial.trial)?;
+    let mut recorded = kept.recorded_names();
     let (label, refused) = (kept.trial.row.label.clone(), kept.refused());
     let mut holders = kept.holders(context);
     let inventory = inventory(context, &mut holders)?;
@@ -119,39 +119,39 @@ fn copy(context: &Context, args: &PullArgs) -> Outcome {
         recorded.clear();
     }
     let listed = inventory.list(&mut holders, &refused);
-    let wanted: Vec<&Listed> = match args.step {
-        Some(step) => vec![at(&listed, step, &label)?],
+    let wanted: Vec<&CheckpointInfo> = match args.step {
+        Some(step) => vec![find_step(&listed, step, &label)?],
         None => listed.iter().rev().filter(|one| one.state == State::Committed).collect(),
     };
     let passed = match args.step {
         Some(_) => Vec::new(),
-        None => passed_over(&recorded, &listed, wanted.first().copied()),
+        None => skipped_checkpoints(&recorded, &listed, wanted.first().copied()),
     };
     for (step, state) in &passed {
         context.out.say(&format!("the checkpoint at step {step} of {label} {state}"));
     }
     let newest = if passed.is_empty() { wanted.first().copied() } else { None };
-    let one = copy_first(context, &mut holders, &inventory, (&label, newest), &wanted, &args.to)?;
+    let one = copy_newest_intact(context, &mut holders, &inventory, (&label, newest), &wanted, &args.to)?;
     let Some(one) = one else {
         let mut others = listed.iter().rev().filter(|one| one.state == State::Committed);
         let intact = others.find(|one| !is_damaged(&mut holders, &inventory, &one.name));
         let is_none_there = wanted.is_empty() && passed.is_empty();
-        return Err(if is_none_there { none(&label) } else { no_intact(&label, intact) });
+        return Err(if is_none_there { no_checkpoints(&label) } else { no_intact(&label, intact) });
     };
     if context.out.json {
         let (checkpoint, step, bytes) = (one.name.as_str(), one.step, one.bytes);
-        context.out.json("pulled", &Pulled { trial: &label, checkpoint, step, bytes, folder: &args.to })?;
+        context.out.json("pulled", &PulledCheckpoint { trial: &label, checkpoint, step, bytes, folder: &args.to })?;
     } else {
         context.out.say(&format!("step {} of {label} lies in {}", one.step, args.to.display()));
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// The checkpoints that are newer than `first` and cannot be copied, newest first: step, and what is wrong with each. All of them
 /// where there is no `first`.
 ///
 /// `recorded` are the names of those that the history knows, oldest first.
-fn passed_over(recorded: &[String], listed: &[Listed], first: Option<&Listed>) -> Vec<(u64, String)> {
+fn skipped_checkpoints(recorded: &[String], listed: &[CheckpointInfo], first: Option<&CheckpointInfo>) -> Vec<(u64, String)> {
     let age = |name: &str| parse_folder_name(name).map(|(step, attempt)| (attempt, step));
     let is_newer = |name: &str| first.is_none_or(|first| age(name) > age(&first.name));
     let damaged = listed.iter().filter(|one| matches!(one.state, State::Damaged | State::Refused));
@@ -172,17 +172,17 @@ fn passed_over(recorded: &[String], listed: &[Listed], first: Option<&Listed>) -
 
 /// Copies the first of the checkpoints that is not damaged, and says which are; `None` where all are. Says so where it goes back from
 /// `newest`, the newest of all.
-fn copy_first<'a>(
+fn copy_newest_intact<'a>(
     context: &Context,
-    holders: &mut [Box<dyn Holder + '_>],
+    holders: &mut [Box<dyn CheckpointStore + '_>],
     inventory: &Inventory,
-    (label, newest): (&str, Option<&Listed>),
-    wanted: &[&'a Listed],
+    (label, newest): (&str, Option<&CheckpointInfo>),
+    wanted: &[&'a CheckpointInfo],
     to: &Path,
-) -> Result<Option<&'a Listed>, Failure> {
+) -> Result<Option<&'a CheckpointInfo>, CommandError> {
     for one in wanted {
-        let mut transfer = Transfer::new(&context.out, format!("copying step {}", one.step));
-        let copied = pull(holders, inventory, &one.name, to, &mut |done, total| transfer.tell(done, total));
+        let mut transfer = TransferBar::new(&context.out, format!("copying step {}", one.step));
+        let copied = pull(holders, inventory, &one.name, to, &mut |done, total| transfer.set_done(done, total));
         transfer.end();
         let Err(reason) = copied else {
             if newest.is_none_or(|newest| newest.name != one.name) {
@@ -192,7 +192,7 @@ fn copy_first<'a>(
         };
         let failed = |reason: String| {
             let what = format!("{} of {label} cannot be copied", one.name);
-            Failure::new(Exit::Infrastructure, what).cause(reason)
+            CommandError::new(ExitReason::Infrastructure, what).cause(reason)
         };
         if !is_damaged(holders, inventory, &one.name) {
             return Err(failed(reason));
@@ -204,45 +204,45 @@ fn copy_first<'a>(
 }
 
 /// Whether a part of a checkpoint cannot be had as it was written, though all answer that could be asked before.
-fn is_damaged(holders: &mut [Box<dyn Holder + '_>], inventory: &Inventory, name: &str) -> bool {
-    let all_answer = Inventory::take(holders).is_ok_and(|now| now.away.len() <= inventory.away.len());
-    let examined = examine(holders, inventory, name, &mut |_, _| ());
+fn is_damaged(holders: &mut [Box<dyn CheckpointStore + '_>], inventory: &Inventory, name: &str) -> bool {
+    let all_answer = Inventory::collect(holders).is_ok_and(|now| now.away.len() <= inventory.away.len());
+    let examined = verify_all_copies(holders, inventory, name, &mut |_, _| ());
     all_answer && examined.is_ok_and(|found| !found.lost.is_empty())
 }
 
 /// What is said where none of the checkpoints that are wanted is intact; `intact` is the newest of all that is.
-fn no_intact(label: &str, intact: Option<&Listed>) -> Failure {
+fn no_intact(label: &str, intact: Option<&CheckpointInfo>) -> CommandError {
     let hint = match intact {
-        Some(Listed { step, .. }) => {
+        Some(CheckpointInfo { step, .. }) => {
             format!("the newest intact checkpoint is of step {step}: {label}@{step}")
         }
         None => format!("`dtrain checkpoint verify {label}` names what is damaged"),
     };
-    Failure::new(Exit::Infrastructure, format!("{label} has no intact checkpoint to copy")).hint(hint)
+    CommandError::new(ExitReason::Infrastructure, format!("{label} has no intact checkpoint to copy")).hint(hint)
 }
 
 /// Whether training goes on from a checkpoint, or would if it were whole.
-fn counts(state: State) -> bool {
+fn is_resumable(state: State) -> bool {
     matches!(state, State::Committed | State::Damaged)
 }
 
 /// The newest committed checkpoint of `step`.
-fn at<'a>(listed: &'a [Listed], step: u64, label: &str) -> Result<&'a Listed, Failure> {
+fn find_step<'a>(listed: &'a [CheckpointInfo], step: u64, label: &str) -> Result<&'a CheckpointInfo, CommandError> {
     let found = listed.iter().rev().find(|one| one.step == step && one.state != State::Partial);
     found.ok_or_else(|| {
         let steps: Vec<String> =
             listed.iter().filter(|one| one.state != State::Partial).map(|one| one.step.to_string()).collect();
         let there = if steps.is_empty() { "none".to_owned() } else { steps.join(", ") };
-        Failure::new(Exit::Usage, format!("{label} has no checkpoint of step {step}"))
+        CommandError::new(ExitReason::Usage, format!("{label} has no checkpoint of step {step}"))
             .cause(format!("its checkpoints: {there}"))
     })
 }
 
-fn none(label: &str) -> Failure {
-    Failure::new(Exit::Usage, format!("{label} has no committed checkpoint"))
+fn no_checkpoints(label: &str) -> CommandError {
+    CommandError::new(ExitReason::Usage, format!("{label} has no committed checkpoint"))
         .hint(format!("`dtrain checkpoint ls {label}` lists all its checkpoints"))
 }
 
-fn unreadable(label: &str, reason: &str) -> Failure {
-    Failure::new(Exit::Infrastructure, format!("the checkpoints of {label} cannot be read")).cause(reason)
+fn unreadable(label: &str, reason: &str) -> CommandError {
+    CommandError::new(ExitReason::Infrastructure, format!("the checkpoints of {label} cannot be read")).cause(reason)
 }

@@ -2,19 +2,19 @@
 
 use crate::args::CompareArgs;
 use crate::context::Context;
-use crate::drive::catch_up;
-use crate::failure::{Exit, Outcome};
+use crate::run_trial::record_finished_trials;
+use crate::command_error::{ExitReason, CommandResult};
 use crate::render::compare as page;
-use crate::trials::{self, ledger};
+use crate::trials::{self, history_failure};
 use dtrain_runner::compare::compare;
 
 /// Compares two trials.
-pub(crate) fn run(context: &Context, args: &CompareArgs) -> Outcome {
-    catch_up(context);
+pub(crate) fn run(context: &Context, args: &CompareArgs) -> CommandResult {
+    record_finished_trials(context);
     let history = trials::read_history(context)?;
     let ids = [trials::find(&history, &args.a)?, trials::find(&history, &args.b)?];
     let comparison =
-        compare(&history, &ids, &[], &|id| trials::is_alive(context, id)).map_err(|error| ledger(&error))?;
+        compare(&history, &ids, &[], &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;
     if context.out.json {
         context.out.json("comparison", &comparison)?;
     } else if args.csv {
@@ -23,5 +23,5 @@ pub(crate) fn run(context: &Context, args: &CompareArgs) -> Outcome {
         context.out.data(&page::compare(&comparison, args.all, args.code, context.out.style()))?;
     }
     context.out.next(&format!("dtrain show {}", args.b));
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }

@@ -2,12 +2,12 @@
 
 use crate::completion::VARIABLE;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 use clap_complete::Shell;
 use clap_complete::env::Shells;
 
 /// Prints the script that lets a shell ask this program.
-pub(crate) fn run(context: &Context, shell: Shell) -> Outcome {
+pub(crate) fn run(context: &Context, shell: Shell) -> CommandResult {
     let name = shell.to_string();
     let mut script = Vec::new();
     let written = match Shells::builtins().completer(&name) {
@@ -15,9 +15,9 @@ pub(crate) fn run(context: &Context, shell: Shell) -> Outcome {
         None => Err(std::io::Error::other("the shell is unknown")),
     };
     written.map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("cannot write the script for {name}"))
+        CommandError::new(ExitReason::Infrastructure, format!("cannot write the script for {name}"))
             .cause(error.to_string())
     })?;
     context.out.bytes(&script)?;
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }

@@ -2,12 +2,12 @@
 
 use crate::args::DataArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::load::load;
-use crate::output::word;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::load_recipe::load;
+use crate::output::shell_quoted;
 use crate::rates;
 use crate::render::number::{counted, whole};
-use dtrain_recipes::{DataFormat, Documents, Reads};
+use dtrain_recipes::{DataFormat, Documents, InputSignature};
 use dtrain_worker::data::{self, ColumnFacts, ColumnKind, CorpusFacts, DataError};
 use serde::Serialize;
 
@@ -15,43 +15,43 @@ use serde::Serialize;
 const CATEGORIES: usize = 8;
 
 /// Shows what is in the data of a recipe.
-pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
     let recipe = &loaded.checked.recipe;
     let Some(read) = &recipe.data else {
-        return Err(Failure::new(
-            Exit::Usage,
+        return Err(CommandError::new(
+            ExitReason::Usage,
             "a recipe of kind \"command\" has no data: its program reads its own",
         )
         .hint("name a recipe with a section `[data]`"));
     };
-    let wrong = |error: DataError| Failure::of(Exit::Usage, &error);
+    let wrong = |error: DataError| CommandError::of(ExitReason::Usage, &error);
     rates::fetch(context, read).map_err(wrong)?;
     let files = data::files(read, &loaded.folder).map_err(wrong)?;
     let corpus = data::corpus(read, &loaded.folder, args.samples).map_err(wrong)?;
     let is_text = matches!(read.format, DataFormat::Text { .. });
     let table = data::table_facts(read, &loaded.folder).map_err(wrong)?;
     let inputs = match recipe.model.reads() {
-        Some(Reads::Rows { inputs, .. }) => Some(u64::from(inputs)),
-        Some(Reads::Tokens { .. }) | None => None,
+        Some(InputSignature::Rows { inputs, .. }) => Some(u64::from(inputs)),
+        Some(InputSignature::Tokens { .. }) | None => None,
     };
     // A recipe that does not fit the table yet is no reason not to show the table.
     let unfit = table.as_ref().map(|table| table.inputs).filter(|found| Some(*found) != inputs);
     let is_opened = unfit.is_none() && (args.prepare || !is_text);
     let opened = if is_opened { rates::open_set(context, &loaded).map_err(wrong)? } else { None };
     if opened.is_none() {
-        rates::tell_notes(context, read, &loaded.folder).map_err(wrong)?;
+        rates::print_data_notes(context, read, &loaded.folder).map_err(wrong)?;
     }
     let of_rows = opened.as_ref().map(data::DataSet::shared).transpose().map_err(wrong)?.flatten();
     let classes = opened.as_ref().map(data::DataSet::classes).transpose().map_err(wrong)?.flatten();
     let preprocessing = opened.as_ref().and_then(|opened| opened.preprocessing.clone()).unwrap_or_default();
     let context_length = match recipe.model.reads() {
-        Some(Reads::Tokens { context, .. }) => Some(u64::from(context)),
-        Some(Reads::Rows { .. }) | None => None,
+        Some(InputSignature::Tokens { context, .. }) => Some(u64::from(context)),
+        Some(InputSignature::Rows { .. }) | None => None,
     };
     let samples = opened.as_ref().map(|opened| (opened.train.len(), opened.valid.len()));
     let of_text = |number: fn(&CorpusFacts) -> u64| corpus.as_ref().map(number);
-    let report = Report {
+    let report = DatasetSummary {
         format: format(&read.format),
         bytes: files.iter().map(|file| file.bytes).sum(),
         files: files.into_iter().map(|file| FileJson { name: file.name, bytes: file.bytes }).collect(),
@@ -90,9 +90,9 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> Outcome {
             .say(&format!("{warning}: `model.inputs` is {was}; set it to {found} to train on this table"));
     }
     if is_text && !args.prepare {
-        context.out.next(&format!("dtrain data {} --prepare", word(&args.recipe.recipe)));
+        context.out.next(&format!("dtrain data {} --prepare", shell_quoted(&args.recipe.recipe)));
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// As what the files are read, for people.
@@ -110,7 +110,7 @@ fn format(format: &DataFormat) -> &'static str {
 }
 
 /// What a person reads.
-fn page(report: &Report) -> String {
+fn page(report: &DatasetSummary) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
     line("format", report.format.to_owned());
@@ -140,7 +140,7 @@ fn page(report: &Report) -> String {
         line("inputs", whole(inputs));
     }
     for column in &report.columns {
-        line(&format!("column {}", column.name), column.words());
+        line(&format!("column {}", column.name), column.summary());
     }
     for (class, count) in report.classes.iter().flatten().enumerate() {
         let name = report.class_names.as_ref().and_then(|names| names.get(class));
@@ -154,7 +154,7 @@ fn page(report: &Report) -> String {
 
 /// `--json`.
 #[derive(Serialize)]
-struct Report {
+struct DatasetSummary {
     /// As what the files are read.
     format: &'static str,
     files: Vec<FileJson>,
@@ -226,7 +226,7 @@ impl ColumnJson {
     }
 
     /// What it has, for a person.
-    fn words(&self) -> String {
+    fn summary(&self) -> String {
         let mut words = match (self.kind, &self.categories) {
             (_, Some(categories)) => {
                 let name = |name: &String| if name.is_empty() { "(empty)".to_owned() } else { name.clone() };
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn the_page_has_a_line_for_each_fact() {
         let files = vec![FileJson { name: "a".into(), bytes: 12_345 }];
-        let mut report = Report {
+        let mut report = DatasetSummary {
             format: "text",
             files,
             bytes: 12_345,

@@ -2,17 +2,17 @@
 
 use crate::args::PlanArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::output::word;
+use crate::command_error::{ExitReason, CommandError};
+use crate::output::shell_quoted;
 use dtrain_planner::Plan;
-use dtrain_planner::engine::emit::{Emitted, Format, emit};
+use dtrain_planner::engine::emit::{ConfigFiles, ConfigFormat, emit};
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Writes the files of a format: to `--emit-to`, or to stdout when there is one. Notes go to stderr.
-pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: Format) -> Result<(), Failure> {
-    let emitted = emit(plan, format).map_err(|error| Failure::of(Exit::Usage, &error))?;
+pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: ConfigFormat) -> Result<(), CommandError> {
+    let emitted = emit(plan, format).map_err(|error| CommandError::of(ExitReason::Usage, &error))?;
     match &args.emit_to {
         Some(folder) => write_all(folder, &emitted)?,
         None if context.out.json => {}
@@ -34,31 +34,31 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: Forma
     if let Some(folder) = &args.emit_to {
         let names: Vec<&str> = emitted.files.iter().map(|file| file.name.as_str()).collect();
         context.out.say(&format!("written to {}: {}", folder.display(), names.join(", ")));
-        context.out.next(&emitted.command(&word(reached(folder, &emitted).display())));
+        context.out.next(&emitted.command(&shell_quoted(path_from_launch_folder(folder, &emitted).display())));
     }
     Ok(())
 }
 
 /// The folder as the command that starts training reaches it: from the folder of now, or from a checkout elsewhere.
-fn reached(folder: &Path, emitted: &Emitted) -> PathBuf {
+fn path_from_launch_folder(folder: &Path, emitted: &ConfigFiles) -> PathBuf {
     let absolute = emitted.checkout.and_then(|_| std::path::absolute(folder).ok());
     absolute.unwrap_or_else(|| folder.to_owned())
 }
 
-fn print(context: &Context, format: Format, emitted: &Emitted) -> Result<(), Failure> {
+fn print(context: &Context, format: ConfigFormat, emitted: &ConfigFiles) -> Result<(), CommandError> {
     let [file] = emitted.files.as_slice() else {
         let names: Vec<&str> = emitted.files.iter().map(|file| file.name.as_str()).collect();
         let message = format!("{} writes several files: {}", format.word(), names.join(", "));
-        return Err(Failure::new(Exit::Usage, message).hint("choose a folder with --emit-to FOLDER"));
+        return Err(CommandError::new(ExitReason::Usage, message).hint("choose a folder with --emit-to FOLDER"));
     };
     context.out.file(&file.text)
 }
 
 /// All files or none: nothing is written where one of them is there already.
-fn write_all(folder: &Path, emitted: &Emitted) -> Result<(), Failure> {
+fn write_all(folder: &Path, emitted: &ConfigFiles) -> Result<(), CommandError> {
     let there = emitted.files.iter().map(|file| folder.join(&file.name)).find(|path| path.exists());
     if let Some(path) = there {
-        let failure = Failure::new(Exit::Usage, format!("{} already exists", path.display()));
+        let failure = CommandError::new(ExitReason::Usage, format!("{} already exists", path.display()));
         return Err(failure.hint("move it away, or name another folder with --emit-to"));
     }
     fs::create_dir_all(folder).map_err(|error| cannot_write(folder, &error))?;
@@ -71,6 +71,6 @@ fn write_all(folder: &Path, emitted: &Emitted) -> Result<(), Failure> {
     Ok(())
 }
 
-fn cannot_write(path: &Path, error: &std::io::Error) -> Failure {
-    Failure::new(Exit::Usage, format!("cannot write {}", path.display())).cause(error.to_string())
+fn cannot_write(path: &Path, error: &std::io::Error) -> CommandError {
+    CommandError::new(ExitReason::Usage, format!("cannot write {}", path.display())).cause(error.to_string())
 }

@@ -2,18 +2,18 @@
 
 use crate::args::EstimateArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::render::estimate::{refused, summary, table};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::render::estimate::{unpriced_rows, summary, table};
 use dtrain_planner::analytic::Constants;
-use dtrain_planner::rows::{Row, price, rows, scores};
+use dtrain_planner::benchmarks::{TableRow, estimate_rows, read_table, scores};
 use std::io::Read;
 use std::path::Path;
 
 /// Prices the rows of a table, in their order, and sums up by source.
-pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &EstimateArgs) -> CommandResult {
     let rows = read(&args.rows)?;
     refuse_unknown(&args.calibrate_on, &rows)?;
-    let priced = price(&rows, &args.calibrate_on, Constants::shipped());
+    let priced = estimate_rows(&rows, &args.calibrate_on, Constants::shipped());
     let (out, style) = (&context.out, context.out.style());
     let summary = summary(&scores(&priced), style);
     if out.json {
@@ -23,12 +23,12 @@ pub(crate) fn run(context: &Context, args: &EstimateArgs) -> Outcome {
         out.say(summary.trim_end());
     } else {
         let rows = if args.summary { String::new() } else { table(&priced, style) + "\n" };
-        out.data(&format!("{rows}{summary}{}", refused(&priced, style)))?;
+        out.data(&format!("{rows}{summary}{}", unpriced_rows(&priced, style)))?;
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
-fn read(path: &Path) -> Result<Vec<Row>, Failure> {
+fn read(path: &Path) -> Result<Vec<TableRow>, CommandError> {
     let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
         std::io::stdin().lock().read_to_end(&mut bytes).map(drop)
@@ -36,25 +36,25 @@ fn read(path: &Path) -> Result<Vec<Row>, Failure> {
         std::fs::read(path).map(|read| bytes = read)
     };
     let wrong = |error: &(dyn std::error::Error + 'static)| {
-        Failure::of(Exit::Usage, error).hint("docs/estimate.md lists the columns")
+        CommandError::of(ExitReason::Usage, error).hint("docs/estimate.md lists the columns")
     };
     read.map_err(|error| {
-        Failure::new(Exit::Usage, format!("cannot read {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display())).cause(error.to_string())
     })?;
-    let rows = rows(&bytes).map_err(|error| wrong(&error))?;
+    let rows = read_table(&bytes).map_err(|error| wrong(&error))?;
     if rows.is_empty() {
-        return Err(Failure::new(Exit::Usage, format!("{} has no rows", path.display())));
+        return Err(CommandError::new(ExitReason::Usage, format!("{} has no rows", path.display())));
     }
     Ok(rows)
 }
 
 /// An id that no row has would silently correct nothing.
-fn refuse_unknown(ids: &[String], rows: &[Row]) -> Result<(), Failure> {
+fn refuse_unknown(ids: &[String], rows: &[TableRow]) -> Result<(), CommandError> {
     let missing: Vec<_> =
         ids.iter().filter(|id| !rows.iter().any(|row| row.id == **id)).map(String::as_str).collect();
     if missing.is_empty() {
         return Ok(());
     }
-    Err(Failure::new(Exit::Usage, format!("no row has the id {}", missing.join(", ")))
+    Err(CommandError::new(ExitReason::Usage, format!("no row has the id {}", missing.join(", ")))
         .hint("`--calibrate-on` takes ids from the column `id`, separated by commas"))
 }

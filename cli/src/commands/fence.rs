@@ -1,20 +1,20 @@
 //! `dtrain fence`.
 
 use crate::args::FenceArgs;
-use crate::commands::resume::plan;
+use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::{audit, hosts, trials};
 use dtrain_protocol::{AttemptId, TrialId};
-use dtrain_recipes::{Cluster, Host, Launcher};
-use dtrain_runner::audit::Action;
+use dtrain_recipes::{Cluster, Host, LauncherKind};
+use dtrain_runner::audit::AuditedAction;
 use dtrain_runner::driver;
-use dtrain_runner::launch::Fences;
+use dtrain_runner::launch::FencedHosts;
 use serde::Serialize;
 
 /// What was done.
 #[derive(Serialize)]
-struct Report {
+struct FencedHost {
     trial: TrialId,
     label: String,
     host: String,
@@ -27,21 +27,21 @@ struct Report {
 }
 
 /// Counts a host as lost for one trial, or no longer.
-pub(crate) fn run(context: &Context, args: &FenceArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &FenceArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial)?;
     trials::refuse_imported(&trial)?;
-    let carried = plan(&trial)?;
+    let carried = plan_of_trial(&trial)?;
     let cluster = &carried.recipe.cluster;
     let host = host(&trial.row.label, cluster, &args.host)?;
     let (id, label, name) = (&trial.row.id, &trial.row.label, &args.host);
     let folder = context.home.trial(id);
     let failed = |error: std::io::Error| {
-        Failure::new(Exit::Infrastructure, format!("cannot write {}", folder.fenced().display()))
+        CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", folder.fenced().display()))
             .cause(error.to_string())
             .hint("`dtrain doctor` checks the state folder")
     };
-    let mut report = Report {
+    let mut report = FencedHost {
         trial: id.clone(),
         label: label.clone(),
         host: name.clone(),
@@ -50,20 +50,20 @@ pub(crate) fn run(context: &Context, args: &FenceArgs) -> Outcome {
         away: None,
     };
     if args.lift {
-        if !Fences::lift(&folder, name).map_err(failed)? {
-            return Err(Failure::new(Exit::Usage, format!("{name} is not fenced for {label}")));
+        if !FencedHosts::lift(&folder, name).map_err(failed)? {
+            return Err(CommandError::new(ExitReason::Usage, format!("{name} is not fenced for {label}")));
         }
         context.out.say(&format!("{name} can be used for {label} again, from its next attempt on"));
     } else {
-        folder.create().and_then(|()| Fences::add(&folder, name)).map_err(failed)?;
-        let audit = audit::of(context, &trial, &carried)?.on(name);
-        audit::mention(context, &audit, Action::Fence);
+        folder.create().and_then(|()| FencedHosts::add(&folder, name)).map_err(failed)?;
+        let audit = audit::audit_log_for(context, &trial, &carried)?.for_host(name);
+        audit::try_append(context, &audit, AuditedAction::Fence);
         let before = AttemptId(trial.attempts.last().map_or(0, |attempt| attempt.number.0) + 1);
-        match hosts::one(host, cluster.transport).and_then(|mut host| host.fence(id, before)) {
+        match hosts::connect_one(host, cluster.transport).and_then(|mut host| host.fence(id, before)) {
             Ok(ended) => report.ended = ended,
             Err(reason) => report.away = Some(reason),
         }
-        context.out.say(&words(&report));
+        context.out.say(&report_text(&report));
         if driver::controller(&context.home, id).is_some() {
             context.out.say(&format!("the controller of {label} continues on the other hosts"));
         } else {
@@ -73,11 +73,11 @@ pub(crate) fn run(context: &Context, args: &FenceArgs) -> Outcome {
     if context.out.json {
         context.out.json("fenced", &report)?;
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
-fn words(report: &Report) -> String {
-    let Report { label, host, ended, away, .. } = report;
+fn report_text(report: &FencedHost) -> String {
+    let FencedHost { label, host, ended, away, .. } = report;
     let what = match (ended, away) {
         (Some(attempt), _) => format!("attempt {attempt} was ended there"),
         (None, None) => "nothing of it runs there".to_owned(),
@@ -89,17 +89,17 @@ fn words(report: &Report) -> String {
 }
 
 /// The host of the trial with that name.
-fn host(label: &str, cluster: &Cluster, name: &str) -> Result<Host, Failure> {
-    if cluster.launcher != Launcher::Ssh {
-        let hint = if cluster.launcher == Launcher::Slurm { "`scontrol` drains a node of Slurm" } else { "" };
+fn host(label: &str, cluster: &Cluster, name: &str) -> Result<Host, CommandError> {
+    if cluster.launcher != LauncherKind::Ssh {
+        let hint = if cluster.launcher == LauncherKind::Slurm { "`scontrol` drains a node of Slurm" } else { "" };
         let failure =
-            Failure::new(Exit::Usage, format!("{label} does not run on hosts that dtrain reaches over SSH"));
+            CommandError::new(ExitReason::Usage, format!("{label} does not run on hosts that dtrain reaches over SSH"));
         return Err(if hint.is_empty() { failure } else { failure.hint(hint) });
     }
     let known: Vec<&str> = cluster.hosts.iter().map(|host| host.address.as_str()).collect();
     let found = cluster.hosts.iter().find(|host| host.address == name).cloned();
     found.ok_or_else(|| {
-        Failure::new(Exit::Usage, format!("{label} has no host {name}"))
+        CommandError::new(ExitReason::Usage, format!("{label} has no host {name}"))
             .hint(format!("its hosts are {}", known.join(", ")))
     })
 }

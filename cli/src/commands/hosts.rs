@@ -2,27 +2,27 @@
 
 use crate::args::HostsCommand;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::render::number::{counted, remaining};
-use crate::render::table::{Column, Text, Tone, age, table};
-use crate::trials::{self, ledger};
+use crate::render::table::{TableColumn, StyledText, TextRole, age, table};
+use crate::trials::{self, history_failure};
 use dtrain_runner::Ledger;
 use dtrain_runner::ledger::{History, KnownHost};
-use dtrain_runner::strikes::{LeftOut, Strike, left_out};
+use dtrain_runner::strikes::{ExcludedHost, Strike, excluded_hosts};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-const COLUMNS: [Column; 5] = [
-    Column { title: std::borrow::Cow::Borrowed("HOST"), is_right: false, rank: 9, least: Some(8) },
-    Column { title: std::borrow::Cow::Borrowed("SEEN"), is_right: true, rank: 5, least: None },
-    Column { title: std::borrow::Cow::Borrowed("STRIKES"), is_right: true, rank: 6, least: None },
-    Column { title: std::borrow::Cow::Borrowed("LEFT OUT"), is_right: true, rank: 8, least: None },
-    Column { title: std::borrow::Cow::Borrowed("WHY"), is_right: false, rank: 7, least: Some(20) },
+const COLUMNS: [TableColumn; 5] = [
+    TableColumn { title: std::borrow::Cow::Borrowed("HOST"), is_right: false, rank: 9, least: Some(8) },
+    TableColumn { title: std::borrow::Cow::Borrowed("SEEN"), is_right: true, rank: 5, least: None },
+    TableColumn { title: std::borrow::Cow::Borrowed("STRIKES"), is_right: true, rank: 6, least: None },
+    TableColumn { title: std::borrow::Cow::Borrowed("LEFT OUT"), is_right: true, rank: 8, least: None },
+    TableColumn { title: std::borrow::Cow::Borrowed("WHY"), is_right: false, rank: 7, least: Some(20) },
 ];
 
 /// All hosts, by name.
 #[derive(Serialize)]
-struct Report {
+struct HostStrikes {
     hosts: Vec<HostRow>,
 }
 
@@ -32,20 +32,20 @@ struct HostRow {
     host: String,
     /// When it answered last, in milliseconds since the Unix epoch; `null` when it never did.
     seen_ms: Option<u64>,
-    left_out: Option<LeftOut>,
+    left_out: Option<ExcludedHost>,
     /// Those of the last week, the newest last.
     strikes: Vec<Strike>,
 }
 
 /// Hosts are left out by the history of this machine.
-pub(crate) fn run(context: &Context, command: Option<&HostsCommand>) -> Outcome {
+pub(crate) fn run(context: &Context, command: Option<&HostsCommand>) -> CommandResult {
     match command {
         None => list(context),
         Some(HostsCommand::Forgive { host }) => forgive(context, host),
     }
 }
 
-fn list(context: &Context) -> Outcome {
+fn list(context: &Context) -> CommandResult {
     let out = context.out;
     let style = out.style();
     let rows = if context.home.history().exists() {
@@ -54,34 +54,34 @@ fn list(context: &Context) -> Outcome {
         Vec::new()
     };
     if out.json {
-        out.json("hosts", &Report { hosts: rows })?;
-        return Ok(Exit::Done);
+        out.json("hosts", &HostStrikes { hosts: rows })?;
+        return Ok(ExitReason::Done);
     }
     if rows.is_empty() {
         out.say("no host was used yet; `cluster.hosts` of a recipe names them");
-        return Ok(Exit::Done);
+        return Ok(ExitReason::Done);
     }
-    let lines: Vec<Vec<Text>> = rows.iter().map(|row| line(row, style.now_ms)).collect();
+    let lines: Vec<Vec<StyledText>> = rows.iter().map(|row| line(row, style.now_ms)).collect();
     out.data(&table(&COLUMNS, &lines, style))?;
     if let Some(row) = rows.iter().find(|row| row.left_out.is_some()) {
         out.next(&format!("dtrain hosts forgive {}", row.host));
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
-fn rows(history: &History, now_ms: u64) -> Result<Vec<HostRow>, Failure> {
+fn rows(history: &History, now_ms: u64) -> Result<Vec<HostRow>, CommandError> {
     let mut all: BTreeMap<String, HostRow> = BTreeMap::new();
     let row = |host: &str| HostRow { host: host.into(), seen_ms: None, left_out: None, strikes: Vec::new() };
-    for KnownHost { name, seen_ms } in history.hosts().map_err(|error| ledger(&error))? {
+    for KnownHost { name, seen_ms } in history.hosts().map_err(|error| history_failure(&error))? {
         all.insert(name.clone(), HostRow { seen_ms: Some(seen_ms), ..row(&name) });
     }
-    let strikes = history.strikes().map_err(|error| ledger(&error))?;
+    let strikes = history.strikes().map_err(|error| history_failure(&error))?;
     for strike in &strikes {
         for host in [Some(&strike.host), strike.with.as_ref()].into_iter().flatten() {
             all.entry(host.clone()).or_insert_with(|| row(host)).strikes.push(strike.clone());
         }
     }
-    for one in left_out(&strikes, now_ms) {
+    for one in excluded_hosts(&strikes, now_ms) {
         if let Some(row) = all.get_mut(&one.host) {
             row.left_out = Some(one);
         }
@@ -89,7 +89,7 @@ fn rows(history: &History, now_ms: u64) -> Result<Vec<HostRow>, Failure> {
     Ok(all.into_values().collect())
 }
 
-fn line(row: &HostRow, now_ms: u64) -> Vec<Text> {
+fn line(row: &HostRow, now_ms: u64) -> Vec<StyledText> {
     let seen = row.seen_ms.map_or("never".into(), |at| age(at, now_ms));
     let (left_out, why) = match (&row.left_out, row.strikes.last()) {
         (Some(one), _) => (remaining(one.until_ms, now_ms), format!("{}: {}", one.cause.words(), one.detail)),
@@ -98,28 +98,28 @@ fn line(row: &HostRow, now_ms: u64) -> Vec<Text> {
     };
     let strikes = if row.strikes.is_empty() { String::new() } else { row.strikes.len().to_string() };
     vec![
-        Text::new(&row.host, Tone::Bold),
-        Text::new(seen, Tone::Dim),
+        StyledText::new(&row.host, TextRole::Bold),
+        StyledText::new(seen, TextRole::Dim),
         strikes.into(),
-        Text::new(left_out, Tone::Bad),
+        StyledText::new(left_out, TextRole::Bad),
         why.into(),
     ]
 }
 
-fn forgive(context: &Context, host: &str) -> Outcome {
+fn forgive(context: &Context, host: &str) -> CommandResult {
     // Read first, so that a missing history is not made.
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
     let is_known = rows(&history, context.out.style().now_ms)?.iter().any(|row| row.host == host);
     if !is_known {
-        return Err(Failure::new(Exit::Usage, format!("no host named {host} was ever used"))
+        return Err(CommandError::new(ExitReason::Usage, format!("no host named {host} was ever used"))
             .hint("`dtrain hosts` lists them"));
     }
-    let strikes = history.forgive(host).map_err(|error| ledger(&error))?;
+    let strikes = history.forgive(host).map_err(|error| history_failure(&error))?;
     if context.out.json {
         context.out.json("forgiven", &serde_json::json!({ "host": host, "strikes": strikes }))?;
     }
     let strikes = counted(strikes as u64, "strike");
     context.out.say(&format!("{host} is used again; {strikes} forgiven"));
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }

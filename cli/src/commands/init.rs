@@ -4,10 +4,10 @@ mod pretrained;
 
 use crate::args::{InitArgs, LayerArgs};
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::load::describe;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::load_recipe::load_without_running;
 use crate::names::refuse_unusable;
-use crate::output::word;
+use crate::output::shell_quoted;
 use crate::precheck;
 use crate::rates;
 use crate::render::number::{counted, whole};
@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 
 /// What a new recipe starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Template {
+pub(crate) enum RecipeTemplate {
     /// A small language model on text files
     Decoder,
     /// A residual network that classifies images (IDX files, as MNIST comes)
@@ -31,14 +31,14 @@ pub(crate) enum Template {
 
 /// What a template wants to know.
 #[derive(Clone, Debug, PartialEq)]
-struct Answers {
-    template: Template,
+struct TemplateAnswers {
+    template: RecipeTemplate,
     name: String,
     data: String,
 }
 
 #[derive(Serialize)]
-struct Written {
+struct CreatedRecipe {
     path: PathBuf,
 }
 
@@ -46,29 +46,29 @@ struct Written {
 const FEW_ROWS: u64 = 100;
 
 /// Writes a recipe.
-pub(crate) fn run(context: &Context, args: InitArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: InitArgs) -> CommandResult {
     let path = if args.path.is_dir() { args.path.join("recipe.toml") } else { args.path.clone() };
     if let Some(from) = &args.from {
         return pretrained::run(context, &path, from, &args);
     }
     let wanted = match args.template {
-        None if std::io::stdin().is_terminal() && !context.out.json => ask(&path, &args)?,
-        template => answers(&path, template.unwrap_or(Template::Decoder), args.name, args.data),
+        None if std::io::stdin().is_terminal() && !context.out.json => ask_on_terminal(&path, &args)?,
+        template => answers(&path, template.unwrap_or(RecipeTemplate::Decoder), args.name, args.data),
     };
-    write(context, &path, &wanted.name, &text(&wanted))?;
-    if let Some(note) = note(context, &path) {
+    write(context, &path, &wanted.name, &render_template(&wanted))?;
+    if let Some(note) = data_warning(context, &path) {
         context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
     }
-    context.out.next(&format!("dtrain check {}", word(path.display())));
-    Ok(Exit::Done)
+    context.out.next(&format!("dtrain check {}", shell_quoted(path.display())));
+    Ok(ExitReason::Done)
 }
 
 /// Writes the text of a recipe, and says so.
-fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), Failure> {
+fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), CommandError> {
     refuse_unusable(name, "a recipe")?;
     write_new(path, text)?;
     if context.out.json {
-        context.out.json("init", &Written { path: path.to_owned() })?;
+        context.out.json("init", &CreatedRecipe { path: path.to_owned() })?;
     }
     context.out.say(&format!("wrote {}", path.display()));
     Ok(())
@@ -76,14 +76,14 @@ fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), F
 
 /// What is to be known of the data of a recipe that was just written; nothing where all is well, or where it would have to
 /// be downloaded.
-fn note(context: &Context, path: &Path) -> Option<String> {
-    let loaded = describe(&path.display().to_string(), &LayerArgs::default(), &[]).ok()?;
+fn data_warning(context: &Context, path: &Path) -> Option<String> {
+    let loaded = load_without_running(&path.display().to_string(), &LayerArgs::default(), &[]).ok()?;
     if precheck::downloads(&loaded).is_some() {
         return None;
     }
     let model = &loaded.checked.recipe.model;
-    match rates::count(context, &loaded) {
-        Ok(samples) => too_few(samples?.0, model),
+    match rates::count_samples(context, &loaded) {
+        Ok(samples) => overfit_warning(samples?.0, model),
         Err(failure) => Some(format!(
             "the data cannot be read yet: {}; change `[data]` in {}",
             failure.message(),
@@ -93,7 +93,7 @@ fn note(context: &Context, path: &Path) -> Option<String> {
 }
 
 /// Whether a model would learn so few samples by heart.
-fn too_few(samples: u64, model: &Model) -> Option<String> {
+fn overfit_warning(samples: u64, model: &Model) -> Option<String> {
     match model {
         Model::Decoder(_) => {
             let (tokens, parameters) = (samples * model.sample_tokens(), model.parameters());
@@ -110,8 +110,8 @@ fn too_few(samples: u64, model: &Model) -> Option<String> {
     }
 }
 
-fn answers(path: &Path, template: Template, name: Option<String>, data: Option<String>) -> Answers {
-    Answers {
+fn answers(path: &Path, template: RecipeTemplate, name: Option<String>, data: Option<String>) -> TemplateAnswers {
+    TemplateAnswers {
         template,
         name: name.unwrap_or_else(|| default_name(path)),
         data: data.unwrap_or_else(|| default_data(template).to_owned()),
@@ -126,61 +126,61 @@ fn default_name(path: &Path) -> String {
     name.filter(|name| is_plain_name(name)).unwrap_or_else(|| "my-model".to_owned())
 }
 
-fn default_data(template: Template) -> &'static str {
+fn default_data(template: RecipeTemplate) -> &'static str {
     match template {
-        Template::Decoder => "data/*.txt",
-        Template::Cnn => "train-images-idx3-ubyte",
-        Template::Mlp => "train.csv",
+        RecipeTemplate::Decoder => "data/*.txt",
+        RecipeTemplate::Cnn => "train-images-idx3-ubyte",
+        RecipeTemplate::Mlp => "train.csv",
     }
 }
 
 /// Asks on the terminal; an empty answer takes what stands in brackets.
-fn ask(path: &Path, args: &InitArgs) -> Result<Answers, Failure> {
+fn ask_on_terminal(path: &Path, args: &InitArgs) -> Result<TemplateAnswers, CommandError> {
     let kinds = "  1  decoder   a small language model on text files
   2  cnn       a residual network that classifies images (IDX files)
   3  mlp       a perceptron that classifies the rows of a table (CSV)";
-    let template = match question(&format!("What do you want to train?\n{kinds}\n"), "1")?.as_str() {
-        "2" | "cnn" => Template::Cnn,
-        "3" | "mlp" => Template::Mlp,
-        "1" | "decoder" => Template::Decoder,
+    let template = match prompt(&format!("What do you want to train?\n{kinds}\n"), "1")?.as_str() {
+        "2" | "cnn" => RecipeTemplate::Cnn,
+        "3" | "mlp" => RecipeTemplate::Mlp,
+        "1" | "decoder" => RecipeTemplate::Decoder,
         other => {
-            return Err(Failure::new(Exit::Usage, format!("expected 1, 2 or 3, found {other:?}")));
+            return Err(CommandError::new(ExitReason::Usage, format!("expected 1, 2 or 3, found {other:?}")));
         }
     };
     let wanted = answers(path, template, args.name.clone(), args.data.clone());
     let name = match args.name {
         Some(_) => wanted.name,
-        None => question("Its name in the history", &wanted.name)?,
+        None => prompt("Its name in the history", &wanted.name)?,
     };
     let data = match args.data {
         Some(_) => wanted.data,
-        None => question("Training data (a file or a pattern)", &wanted.data)?,
+        None => prompt("Training data (a file or a pattern)", &wanted.data)?,
     };
-    Ok(Answers { template, name, data })
+    Ok(TemplateAnswers { template, name, data })
 }
 
-fn question(text: &str, default: &str) -> Result<String, Failure> {
+fn prompt(text: &str, default: &str) -> Result<String, CommandError> {
     let lost =
-        |error: std::io::Error| Failure::new(Exit::Usage, "no answer could be read").cause(error.to_string());
+        |error: std::io::Error| CommandError::new(ExitReason::Usage, "no answer could be read").cause(error.to_string());
     let mut stderr = std::io::stderr().lock();
     write!(stderr, "{text} [{default}]: ").and_then(|()| stderr.flush()).map_err(lost)?;
     let mut answer = String::new();
     let read = std::io::stdin().lock().read_line(&mut answer).map_err(lost)?;
     if read == 0 {
-        return Err(Failure::new(Exit::Usage, "no answer: the input ended")
+        return Err(CommandError::new(ExitReason::Usage, "no answer: the input ended")
             .hint("give --template, --name and --data"));
     }
     let answer = answer.trim();
     Ok(if answer.is_empty() { default.to_owned() } else { answer.to_owned() })
 }
 
-fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
+fn write_new(path: &Path, text: &str) -> Result<(), CommandError> {
     let mut options = std::fs::OpenOptions::new();
     let made =
         options.write(true).create_new(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
     made.map_err(|error| {
         let failure =
-            Failure::new(Exit::Usage, format!("cannot write {}", path.display())).cause(error.to_string());
+            CommandError::new(ExitReason::Usage, format!("cannot write {}", path.display())).cause(error.to_string());
         match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 failure.hint("name another file; an existing one is never overwritten")
@@ -190,7 +190,7 @@ fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
     })
 }
 
-fn text(wanted: &Answers) -> String {
+fn render_template(wanted: &TemplateAnswers) -> String {
     let head = format!(
         "# Keys that are not set are chosen by dtrain or have a default:\n\
          #   dtrain show --resolved FILE   shows every value and where it came from\n\
@@ -200,7 +200,7 @@ fn text(wanted: &Answers) -> String {
     );
     let data = &wanted.data;
     let body = match wanted.template {
-        Template::Decoder => format!(
+        RecipeTemplate::Decoder => format!(
             r#"
 [model]
 kind = "decoder"
@@ -231,7 +231,7 @@ every = "auto"
 keep = 3
 "#
         ),
-        Template::Cnn => {
+        RecipeTemplate::Cnn => {
             let labels = data.replace("images", "labels").replace("idx3", "idx1");
             format!(
                 r#"
@@ -259,7 +259,7 @@ seed = 1
 "#
             )
         }
-        Template::Mlp => format!(
+        RecipeTemplate::Mlp => format!(
             r#"
 [model]
 kind = "mlp"
@@ -288,13 +288,13 @@ seed = 1
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_recipes::{CheckContext, Document, Layer, Source, check};
+    use dtrain_recipes::{CheckContext, Document, ConfigLayer, Source, check};
 
     #[test]
     fn every_template_is_a_valid_recipe() {
-        for template in [Template::Decoder, Template::Cnn, Template::Mlp] {
+        for template in [RecipeTemplate::Decoder, RecipeTemplate::Cnn, RecipeTemplate::Mlp] {
             let wanted = answers(Path::new("new.toml"), template, None, None);
-            let source = Source::new("new.toml", Layer::Recipe, text(&wanted));
+            let source = Source::new("new.toml", ConfigLayer::Recipe, render_template(&wanted));
             let document = Document::parse(&source).expect("valid TOML");
             let checked = check(&document, &CheckContext::of_file(Path::new("new.toml")));
             let checked = checked.unwrap_or_else(|problems| {
@@ -308,17 +308,17 @@ mod tests {
     fn what_would_be_learned_by_heart_is_told() {
         let model = |template| {
             let wanted = answers(Path::new("new.toml"), template, None, None);
-            let source = Source::new("new.toml", Layer::Recipe, text(&wanted));
+            let source = Source::new("new.toml", ConfigLayer::Recipe, render_template(&wanted));
             let document = Document::parse(&source).expect("valid TOML");
             let context = CheckContext::of_file(Path::new("new.toml"));
             check(&document, &context).unwrap_or_else(|_| panic!("{template:?}")).recipe.model
         };
-        let decoder = model(Template::Decoder);
-        let note = too_few(313, &decoder).expect("40,064 tokens are few");
+        let decoder = model(RecipeTemplate::Decoder);
+        let note = overfit_warning(313, &decoder).expect("40,064 tokens are few");
         assert!(note.starts_with("the data has 40.1 k tokens, and the model "), "{note}");
-        assert_eq!(too_few(100_000, &decoder), None);
-        assert!(too_few(99, &model(Template::Mlp)).is_some());
-        assert_eq!(too_few(100, &model(Template::Mlp)), None);
+        assert_eq!(overfit_warning(100_000, &decoder), None);
+        assert!(overfit_warning(99, &model(RecipeTemplate::Mlp)).is_some());
+        assert_eq!(overfit_warning(100, &model(RecipeTemplate::Mlp)), None);
     }
 
     #[test]

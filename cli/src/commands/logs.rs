@@ -2,16 +2,16 @@
 
 use crate::args::LogsArgs;
 use crate::context::Context;
-use crate::drive::expected;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::render::progress::Progress;
+use crate::run_trial::planned_training;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::render::progress::ProgressDisplay;
 use crate::{hosts, trials};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use dtrain_runner::driver::Viewer;
 use dtrain_runner::files;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::slurm;
-use dtrain_runner::ledger::{Status, Trial};
+use dtrain_runner::ledger::{TrialStatus, TrialDetails};
 use serde::Serialize;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ const PRINTED: u64 = 1 << 20;
 
 /// One line of a log as JSON.
 #[derive(Serialize)]
-struct Line<'a> {
+struct JsonLogLine<'a> {
     attempt: Option<u64>,
     rank: Option<u32>,
     line: &'a str,
@@ -30,17 +30,17 @@ struct Line<'a> {
 
 /// Where a log is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Place {
+enum LogLocation {
     Here(PathBuf),
     /// On a host of the trial, by its index.
     There(usize),
 }
 
 /// A log and how far it was printed.
-struct Reader {
+struct LogReader {
     /// Of a rank in an attempt, or of the agents.
     of: Option<(AttemptId, Rank)>,
-    place: Place,
+    place: LogLocation,
     /// Where it is, for people.
     name: String,
     offset: u64,
@@ -49,7 +49,7 @@ struct Reader {
 }
 
 /// Prints the logs of a trial.
-pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &LogsArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let running = match &args.trial {
         None if args.follow => trials::only_running(context, &history)?,
@@ -61,11 +61,11 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     if let Some(host) = &known.row.imported_from {
         let what =
             format!("{} was imported: it was trained on {host}, and its logs are there", known.row.label);
-        return Err(Failure::new(Exit::Usage, what).hint("run `dtrain logs` on that machine"));
+        return Err(CommandError::new(ExitReason::Usage, what).hint("run `dtrain logs` on that machine"));
     }
     context.check_trial(&trial)?;
-    let mut hosts = hosts::of_trial(context, &known)?;
-    let mut readers: Vec<Reader> = Vec::new();
+    let mut hosts = hosts::connect_hosts_of_trial(context, &known)?;
+    let mut readers: Vec<LogReader> = Vec::new();
     let mut shown: Option<String> = None;
     let mut has_any = false;
     // What the ranks report: the logs of a native model hold complaints only.
@@ -75,23 +75,23 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
     loop {
         // Asked before reading, so that what was written last is still printed.
         let runs =
-            || trials::trial(context, &history, &trial.0).map(|trial| trial.row.status == Status::Running);
+            || trials::trial(context, &history, &trial.0).map(|trial| trial.row.status == TrialStatus::Running);
         let goes_on = args.follow && runs()?;
-        for reader in found(context, &trial, &mut hosts)? {
+        for reader in find_logs(context, &trial, &mut hosts)? {
             let is_wanted = args.rank.is_none_or(|rank| reader.of.is_some_and(|(_, of)| of == Rank(rank)));
             if is_wanted && readers.iter().all(|known| known.name != reader.name) {
                 readers.push(reader);
             }
         }
         if let Some(progress) = &mut progress {
-            viewer.show_news(progress).map_err(|error| unreadable("the reports", &error.to_string()))?;
+            viewer.show_new_records(progress).map_err(|error| unreadable("the reports", &error.to_string()))?;
             for line in progress.take_lines() {
                 has_any = true;
                 print(context, None, "progress", &line, &mut shown)?;
             }
         }
         for reader in &mut readers {
-            for line in reader.news(&trial, &mut hosts, !goes_on)? {
+            for line in reader.read_new_lines(&trial, &mut hosts, !goes_on)? {
                 has_any = true;
                 print(context, reader.of, &reader.title(), &line, &mut shown)?;
             }
@@ -102,18 +102,18 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> Outcome {
         std::thread::sleep(Duration::from_millis(200));
     }
     if let (Some(rank), true) = (args.rank, readers.is_empty()) {
-        return Err(Failure::new(Exit::Usage, format!("the trial has no log of rank {rank}")));
+        return Err(CommandError::new(ExitReason::Usage, format!("the trial has no log of rank {rank}")));
     }
     if !has_any {
         context.out.say("the logs are empty");
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// What makes lines of the reports of a trial; says why there are none where its plan cannot be read.
-fn progress(context: &Context, trial: &Trial) -> Option<Progress> {
-    match super::resume::plan(trial) {
-        Ok(plan) => Some(Progress::in_lines(context.out, &trial.row.id, expected(&plan))),
+fn progress(context: &Context, trial: &TrialDetails) -> Option<ProgressDisplay> {
+    match super::resume::plan_of_trial(trial) {
+        Ok(plan) => Some(ProgressDisplay::in_lines(context.out, &trial.row.id, planned_training(&plan))),
         Err(failure) => {
             context.out.say(&failure.warning(context.out.paint));
             None
@@ -122,7 +122,7 @@ fn progress(context: &Context, trial: &Trial) -> Option<Progress> {
 }
 
 /// What a rank of a trial printed in its newest attempt.
-pub(crate) struct Printed {
+pub(crate) struct PrintedOutput {
     /// The log, where it is on this machine.
     pub(crate) path: Option<PathBuf>,
     /// Its last bytes.
@@ -130,40 +130,40 @@ pub(crate) struct Printed {
 }
 
 /// What the first rank that printed anything printed; `None` where none did, or the logs cannot be read now.
-pub(crate) fn printed(context: &Context, trial: &Trial) -> Option<Printed> {
+pub(crate) fn printed(context: &Context, trial: &TrialDetails) -> Option<PrintedOutput> {
     let newest = trial.attempts.last()?.number;
-    let mut hosts = hosts::of_trial(context, trial).ok()?;
+    let mut hosts = hosts::connect_hosts_of_trial(context, trial).ok()?;
     let id = &trial.row.id;
-    let mut readers = found(context, id, &mut hosts).ok()?;
+    let mut readers = find_logs(context, id, &mut hosts).ok()?;
     readers.retain(|reader| reader.of.is_some_and(|(attempt, _)| attempt == newest));
     readers.sort_by_key(|reader| reader.of);
     readers.into_iter().find_map(|mut reader| {
         let path = match &reader.place {
-            Place::Here(path) => Some(path.clone()),
-            Place::There(_) => None,
+            LogLocation::Here(path) => Some(path.clone()),
+            LogLocation::There(_) => None,
         };
         let length = path.as_ref().and_then(|path| Some(path.metadata().ok()?.len()));
         reader.offset = length.unwrap_or(0).saturating_sub(PRINTED);
         let bytes = reader.bytes(id, &mut hosts).ok()?;
-        (!bytes.is_empty()).then_some(Printed { path, bytes })
+        (!bytes.is_empty()).then_some(PrintedOutput { path, bytes })
     })
 }
 
 /// The logs of all ranks and attempts; `None` where the trial has logs on other machines, or they cannot be found.
-pub(crate) fn files_here(context: &Context, trial: &Trial) -> Option<Vec<PathBuf>> {
-    let mut hosts = hosts::of_trial(context, trial).ok()?;
-    let readers = found(context, &trial.row.id, &mut hosts).ok()?;
+pub(crate) fn files_here(context: &Context, trial: &TrialDetails) -> Option<Vec<PathBuf>> {
+    let mut hosts = hosts::connect_hosts_of_trial(context, trial).ok()?;
+    let readers = find_logs(context, &trial.row.id, &mut hosts).ok()?;
     let of_ranks = readers.into_iter().filter(|reader| reader.of.is_some());
     let paths = of_ranks.map(|reader| match reader.place {
-        Place::Here(path) => Some(path),
-        Place::There(_) => None,
+        LogLocation::Here(path) => Some(path),
+        LogLocation::There(_) => None,
     });
     paths.collect()
 }
 
 /// The logs there are now: on this machine, or on the hosts of the trial.
-fn found(context: &Context, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<Reader>, Failure> {
-    let reader = |of, place, name| Reader { of, place, name, offset: 0, tail: Vec::new() };
+fn find_logs(context: &Context, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<LogReader>, CommandError> {
+    let reader = |of, place, name| LogReader { of, place, name, offset: 0, tail: Vec::new() };
     if hosts.is_empty() {
         // The nodes of a Slurm job write below this state folder.
         let nodes = slurm::nodes(&context.home).into_iter().map(|(_, home)| home);
@@ -176,43 +176,43 @@ fn found(context: &Context, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result
         return Ok(logs
             .into_iter()
             .flatten()
-            .map(|log| reader(log.of, Place::Here(log.path.clone()), log.path.display().to_string()))
+            .map(|log| reader(log.of, LogLocation::Here(log.path.clone()), log.path.display().to_string()))
             .collect());
     }
     let mut readers = Vec::new();
     for (index, host) in hosts.iter_mut().enumerate() {
         // A host that cannot be asked now may be asked later.
         for of in host.logs(trial).unwrap_or_default() {
-            let name = format!("{}, {}", host.name, words(of));
-            readers.push(reader(of, Place::There(index), name));
+            let name = format!("{}, {}", host.name, log_title(of));
+            readers.push(reader(of, LogLocation::There(index), name));
         }
     }
     Ok(readers)
 }
 
-fn unreadable(what: &str, reason: &str) -> Failure {
-    Failure::new(Exit::Infrastructure, format!("cannot read {what}")).cause(reason.to_owned())
+fn unreadable(what: &str, reason: &str) -> CommandError {
+    CommandError::new(ExitReason::Infrastructure, format!("cannot read {what}")).cause(reason.to_owned())
 }
 
-fn words(of: Option<(AttemptId, Rank)>) -> String {
+fn log_title(of: Option<(AttemptId, Rank)>) -> String {
     of.map_or_else(|| "agents".to_owned(), |(attempt, rank)| format!("attempt {attempt}, rank {rank}"))
 }
 
-impl Reader {
+impl LogReader {
     fn title(&self) -> String {
         match self.place {
-            Place::Here(_) => format!("{} ({})", words(self.of), self.name),
-            Place::There(_) => self.name.clone(),
+            LogLocation::Here(_) => format!("{} ({})", log_title(self.of), self.name),
+            LogLocation::There(_) => self.name.clone(),
         }
     }
 
     /// The bytes written since the last call.
-    fn bytes(&mut self, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<u8>, Failure> {
+    fn bytes(&mut self, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<u8>, CommandError> {
         let read = match &self.place {
-            Place::There(host) => {
+            LogLocation::There(host) => {
                 return Ok(hosts[*host].log(trial, self.of, self.offset).unwrap_or_default());
             }
-            Place::Here(path) => files::open(path).and_then(|mut file| {
+            LogLocation::Here(path) => files::open(path).and_then(|mut file| {
                 file.seek(SeekFrom::Start(self.offset))?;
                 let mut bytes = Vec::new();
                 file.read_to_end(&mut bytes)?;
@@ -226,7 +226,7 @@ impl Reader {
     }
 
     /// The lines written since the last call; with `all`, also one that has not ended.
-    fn news(&mut self, trial: &TrialId, hosts: &mut [RemoteHost], all: bool) -> Result<Vec<String>, Failure> {
+    fn read_new_lines(&mut self, trial: &TrialId, hosts: &mut [RemoteHost], all: bool) -> Result<Vec<String>, CommandError> {
         let mut bytes = self.bytes(trial, hosts)?;
         self.offset += bytes.len() as u64;
         while all && !bytes.is_empty() {
@@ -235,14 +235,14 @@ impl Reader {
             self.offset += bytes.len() as u64;
         }
         self.tail.extend(bytes);
-        let end = if all { self.tail.len() } else { ended(&self.tail) };
+        let end = if all { self.tail.len() } else { complete_lines_length(&self.tail) };
         let whole: Vec<u8> = self.tail.drain(..end).collect();
         Ok(lines(&String::from_utf8_lossy(&whole)))
     }
 }
 
 /// Length of the lines that have ended. A carriage return at the very end waits: a newline may belong to it.
-fn ended(bytes: &[u8]) -> usize {
+fn complete_lines_length(bytes: &[u8]) -> usize {
     let is_end = |at: usize| bytes[at] == b'\n' || (bytes[at] == b'\r' && at + 1 < bytes.len());
     (0..bytes.len()).rev().find(|at| is_end(*at)).map_or(0, |at| at + 1)
 }
@@ -260,16 +260,16 @@ fn print(
     title: &str,
     line: &str,
     shown: &mut Option<String>,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     if context.out.json {
-        let line = Line { attempt: of.map(|(attempt, _)| attempt.0), rank: of.map(|(_, rank)| rank.0), line };
+        let line = JsonLogLine { attempt: of.map(|(attempt, _)| attempt.0), rank: of.map(|(_, rank)| rank.0), line };
         return context.out.json_line("log", &line);
     }
     if shown.as_deref() != Some(title) {
         *shown = Some(title.to_owned());
         context.out.data(&context.out.paint_data.bold(title))?;
     }
-    context.out.words(&format!("{line}\n"))
+    context.out.write_raw(&format!("{line}\n"))
 }
 
 #[cfg(test)]
@@ -279,6 +279,6 @@ mod tests {
     #[test]
     fn the_lines_of_a_bar_end_with_a_carriage_return() {
         assert_eq!(lines("\rstep 1\rstep 2\r\n\nend"), ["step 1", "step 2", "", "end"]);
-        assert_eq!([ended(b"a\rb"), ended(b"a\r"), ended(b"a\r\n"), ended(b"ab")], [2, 0, 3, 0]);
+        assert_eq!([complete_lines_length(b"a\rb"), complete_lines_length(b"a\r"), complete_lines_length(b"a\r\n"), complete_lines_length(b"ab")], [2, 0, 3, 0]);
     }
 }

@@ -2,18 +2,18 @@
 
 use crate::args::Arguments;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 use clap::CommandFactory;
 
 /// Prints the man page of dtrain, or of the command at `path`.
-pub(crate) fn run(context: &Context, path: &[String]) -> Outcome {
+pub(crate) fn run(context: &Context, path: &[String]) -> CommandResult {
     let mut command = Arguments::command();
     command.build();
     let mut name = command.get_name().to_owned();
     for part in path {
         let found = command.get_subcommands().find(|sub| sub.get_name() == part && !sub.is_hide_set());
         let Some(found) = found else {
-            return Err(Failure::new(Exit::Usage, format!("{name} has no command {part:?}"))
+            return Err(CommandError::new(ExitReason::Usage, format!("{name} has no command {part:?}"))
                 .hint("`dtrain --help` lists the commands"));
         };
         command = found.clone();
@@ -23,8 +23,8 @@ pub(crate) fn run(context: &Context, path: &[String]) -> Outcome {
     let name: &'static str = name.leak();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.name(name)).render(&mut page).map_err(|error| {
-        Failure::new(Exit::Infrastructure, "cannot write the man page").cause(error.to_string())
+        CommandError::new(ExitReason::Infrastructure, "cannot write the man page").cause(error.to_string())
     })?;
     context.out.bytes(&page)?;
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }

@@ -24,7 +24,7 @@ mod model_evaluate;
 mod model_export;
 mod model_predict;
 pub(crate) mod note;
-pub(crate) mod outlook;
+pub(crate) mod what_if;
 pub(crate) mod package;
 pub(crate) mod plan;
 pub(crate) mod probe;
@@ -38,10 +38,10 @@ pub(crate) mod show;
 pub(crate) mod tune;
 mod watch;
 
-use crate::args::{Arguments, Command, ModelCommand, WorkerPart};
+use crate::args::{Arguments, CommandArgs, ModelCommand, WorkerPart};
 use crate::context::Context;
-use crate::failure::{Exit, Outcome};
-use crate::output::{Output, complain};
+use crate::command_error::{ExitReason, CommandResult};
+use crate::output::{Output, write_stderr};
 use crate::{limits, signals};
 use dtrain_runner::channel;
 use std::fs::File;
@@ -51,11 +51,11 @@ use std::process::ExitCode;
 /// Carries out a command and says what went wrong.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
-        Command::Worker { part, channel } => return with_channel(channel, |channel| worker(part, channel)),
-        Command::Agent { stdio: false, digest: false, channel, .. } => {
+        CommandArgs::Worker { part, channel } => return with_channel(channel, |channel| worker(part, channel)),
+        CommandArgs::Agent { stdio: false, digest: false, channel, .. } => {
             return with_channel(channel, dtrain_runner::agent::run);
         }
-        Command::Agent { stdio: false, digest: true, .. } => return agent::digest(),
+        CommandArgs::Agent { stdio: false, digest: true, .. } => return agent::digest(),
         _ => {}
     }
     let out = Output::new(arguments.json, arguments.quiet);
@@ -66,23 +66,23 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
         }
         dispatch(&context, arguments.command)
     });
-    let exit = outcome.map_err(limits::explained).unwrap_or_else(|failure| {
-        complain(&failure.render(out.paint));
+    let exit = outcome.map_err(limits::with_limit_hint).unwrap_or_else(|failure| {
+        write_stderr(&failure.render(out.paint));
         if let Some(error) = failure.json() {
             out.json_error(&error, is_lines);
         }
         failure.exit()
     });
-    ExitCode::from(exit.code())
+    ExitCode::from(exit.exit_code())
 }
 
 /// Runs a part of this program that another process of it starts.
 fn with_channel(number: Option<i32>, part: impl FnOnce(File) -> ExitCode) -> ExitCode {
-    match number.ok_or(io::ErrorKind::InvalidInput.into()).and_then(channel::take) {
+    match number.ok_or(io::ErrorKind::InvalidInput.into()).and_then(channel::open_inherited) {
         Ok(channel) => part(channel),
         Err(error) => {
-            complain(&format!("error: only dtrain itself starts this command: --channel: {error}\n"));
-            ExitCode::from(Exit::Usage.code())
+            write_stderr(&format!("error: only dtrain itself starts this command: --channel: {error}\n"));
+            ExitCode::from(ExitReason::Usage.exit_code())
         }
     }
 }
@@ -101,47 +101,47 @@ fn worker(part: Option<WorkerPart>, channel: File) -> ExitCode {
     }
 }
 
-fn dispatch(context: &Context, command: Command) -> Outcome {
+fn dispatch(context: &Context, command: CommandArgs) -> CommandResult {
     command.outputs().into_iter().try_for_each(|path| context.check_output(path))?;
-    if let Command::Run(_) | Command::Tune(_) | Command::Resume(_) = command {
+    if let CommandArgs::Run(_) | CommandArgs::Tune(_) | CommandArgs::Resume(_) = command {
         limits::refuse_few_files()?;
     }
     match command {
-        Command::Init(args) => init::run(context, args),
-        Command::Check(args) => check::run(context, &args),
-        Command::Data(args) => data::run(context, &args),
-        Command::Schema => schema::run(context),
-        Command::Probe(args) => probe::run(context, &args),
-        Command::Plan(args) => plan::run(context, &args),
-        Command::Estimate(args) => estimate::run(context, &args),
-        Command::Run(args) => run::run(context, &args),
-        Command::Tune(args) => tune::run(context, &args),
-        Command::Resume(args) => resume::resume(context, &args),
-        Command::Attach(args) => resume::attach(context, &args),
-        Command::Stop(args) => resume::stop(context, &args),
-        Command::Watch(args) => watch::run(context, &args),
-        Command::Audit(args) => audit::run(context, &args),
-        Command::Fence(args) => fence::run(context, &args),
-        Command::Logs(args) => logs::run(context, &args),
-        Command::History(args) => history::run(context, &args),
-        Command::Compare(args) => compare::run(context, &args),
-        Command::Export(args) => export::run(context, &args),
-        Command::Show(args) => show::run(context, &args),
-        Command::Report(args) => report::run(context, &args),
-        Command::Note(args) => note::run(context, &args),
-        Command::Rm(args) => rm::run(context, &args),
-        Command::Gc(args) => gc::run(context, &args),
-        Command::Checkpoint(command) => checkpoint::run(context, &command),
-        Command::Recipe(command) => recipe::run(context, command),
-        Command::Model(ModelCommand::Sample(args)) => model::sample(context, &args),
-        Command::Model(ModelCommand::Predict(args)) => model_predict::run(context, &args),
-        Command::Model(ModelCommand::Evaluate(args)) => model_evaluate::run(context, &args),
-        Command::Model(ModelCommand::Export(args)) => model_export::run(context, &args),
-        Command::Hosts { command } => hosts::run(context, command.as_ref()),
-        Command::Doctor(args) => doctor::run(context, &args),
-        Command::Completions { shell } => completions::run(context, shell),
-        Command::Man { command } => man::run(context, &command),
-        Command::Agent { shared, .. } => agent::relay(context, shared),
-        Command::Worker { .. } => unreachable!("the hidden commands were taken out above"),
+        CommandArgs::Init(args) => init::run(context, args),
+        CommandArgs::Check(args) => check::run(context, &args),
+        CommandArgs::Data(args) => data::run(context, &args),
+        CommandArgs::Schema => schema::run(context),
+        CommandArgs::Probe(args) => probe::run(context, &args),
+        CommandArgs::Plan(args) => plan::run(context, &args),
+        CommandArgs::Estimate(args) => estimate::run(context, &args),
+        CommandArgs::Run(args) => run::run(context, &args),
+        CommandArgs::Tune(args) => tune::run(context, &args),
+        CommandArgs::Resume(args) => resume::resume(context, &args),
+        CommandArgs::Attach(args) => resume::attach(context, &args),
+        CommandArgs::Stop(args) => resume::stop(context, &args),
+        CommandArgs::Watch(args) => watch::run(context, &args),
+        CommandArgs::Audit(args) => audit::run(context, &args),
+        CommandArgs::Fence(args) => fence::run(context, &args),
+        CommandArgs::Logs(args) => logs::run(context, &args),
+        CommandArgs::History(args) => history::run(context, &args),
+        CommandArgs::Compare(args) => compare::run(context, &args),
+        CommandArgs::Export(args) => export::run(context, &args),
+        CommandArgs::Show(args) => show::run(context, &args),
+        CommandArgs::Report(args) => report::run(context, &args),
+        CommandArgs::Note(args) => note::run(context, &args),
+        CommandArgs::Rm(args) => rm::run(context, &args),
+        CommandArgs::Gc(args) => gc::run(context, &args),
+        CommandArgs::Checkpoint(command) => checkpoint::run(context, &command),
+        CommandArgs::Recipe(command) => recipe::run(context, command),
+        CommandArgs::Model(ModelCommand::Sample(args)) => model::sample(context, &args),
+        CommandArgs::Model(ModelCommand::Predict(args)) => model_predict::run(context, &args),
+        CommandArgs::Model(ModelCommand::Evaluate(args)) => model_evaluate::run(context, &args),
+        CommandArgs::Model(ModelCommand::Export(args)) => model_export::run(context, &args),
+        CommandArgs::Hosts { command } => hosts::run(context, command.as_ref()),
+        CommandArgs::Doctor(args) => doctor::run(context, &args),
+        CommandArgs::Completions { shell } => completions::run(context, shell),
+        CommandArgs::Man { command } => man::run(context, &command),
+        CommandArgs::Agent { shared, .. } => agent::relay(context, shared),
+        CommandArgs::Worker { .. } => unreachable!("the hidden commands were taken out above"),
     }
 }

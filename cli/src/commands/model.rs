@@ -1,20 +1,20 @@
 //! `dtrain model`.
 
-use super::resume::plan;
+use super::resume::plan_of_trial;
 use crate::args::SampleArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::intact::{self, Wanted};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::render::number::counted;
 use crate::{sampler, trials};
-use dtrain_protocol::{SampleRequest, StepId, Trained};
+use dtrain_protocol::{SampleRequest, StepId, TrainedModel};
 use dtrain_recipes::{Model, Recipe};
-use dtrain_runner::ledger::Trial;
+use dtrain_runner::ledger::TrialDetails;
 use serde::Serialize;
 use std::path::PathBuf;
 
 #[derive(Serialize)]
-struct Continued {
+struct SampledText {
     trial: String,
     prompt: String,
     text: String,
@@ -23,10 +23,10 @@ struct Continued {
 }
 
 /// Continues a prompt with the newest checkpoint of a trial.
-pub(crate) fn sample(context: &Context, args: &SampleArgs) -> Outcome {
+pub(crate) fn sample(context: &Context, args: &SampleArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial.trial)?;
-    let asked = Wish {
+    let asked = SamplingParams {
         prompt: args.prompt.clone(),
         tokens: args.tokens,
         temperature: args.temperature,
@@ -35,21 +35,21 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> Outcome {
         stop: args.stop.clone(),
         seed: args.seed,
     };
-    let newest = || intact::checkpoint(context, &trial, Wanted::Newest).map(|found| found.folder);
-    let request = request(&trial, asked, newest)?;
+    let newest = || find_checkpoint::find_intact(context, &trial, CheckpointSelector::Newest).map(|found| found.folder);
+    let request = sampling_request(&trial, asked, newest)?;
     let mut text = String::new();
     if !context.out.json {
-        context.out.words(&args.prompt)?;
+        context.out.write_raw(&args.prompt)?;
     }
-    let written = sampler::write(&request, &mut |more| {
+    let written = sampler::generate(&request, &mut |more| {
         text.push_str(more);
-        if context.out.json { Ok(()) } else { context.out.words(more) }
+        if context.out.json { Ok(()) } else { context.out.write_raw(more) }
     })?;
     let tokens = written.tokens;
     let tokens_per_second = f64::from(tokens) / written.seconds.max(f64::MIN_POSITIVE);
     if context.out.json {
         let (trial, prompt) = (trial.row.label, args.prompt.clone());
-        context.out.json("sample", &Continued { trial, prompt, text, tokens, tokens_per_second })?;
+        context.out.json("sample", &SampledText { trial, prompt, text, tokens, tokens_per_second })?;
     } else {
         context.out.bytes(b"\n")?;
         context.out.say(&format!(
@@ -58,11 +58,11 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> Outcome {
             written.seconds
         ));
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// What is wanted of a model.
-pub(crate) struct Wish {
+pub(crate) struct SamplingParams {
     pub(crate) prompt: String,
     pub(crate) tokens: u32,
     pub(crate) temperature: f64,
@@ -73,20 +73,20 @@ pub(crate) struct Wish {
 }
 
 /// The request for a checkpoint of a trial, which is asked for once the trial is known to be one that writes text.
-pub(crate) fn request(
-    trial: &Trial,
-    wish: Wish,
-    checkpoint: impl FnOnce() -> Result<PathBuf, Failure>,
-) -> Result<SampleRequest, Failure> {
+pub(crate) fn sampling_request(
+    trial: &TrialDetails,
+    wish: SamplingParams,
+    checkpoint: impl FnOnce() -> Result<PathBuf, CommandError>,
+) -> Result<SampleRequest, CommandError> {
     let label = &trial.row.label;
     let recipe = recipe(trial)?;
     let (Model::Decoder(_), Some(data)) = (&recipe.model, recipe.data) else {
-        return Err(Failure::new(Exit::Usage, format!("{label} is not a decoder; only decoders write text")));
+        return Err(CommandError::new(ExitReason::Usage, format!("{label} is not a decoder; only decoders write text")));
     };
     Ok(SampleRequest {
         model: recipe.model,
         data,
-        data_root: plan(trial)?.data_root,
+        data_root: plan_of_trial(trial)?.data_root,
         checkpoint: checkpoint()?,
         prompt: wish.prompt,
         tokens: wish.tokens,
@@ -100,32 +100,32 @@ pub(crate) fn request(
 }
 
 /// The recipe of a trial.
-pub(crate) fn recipe(trial: &Trial) -> Result<Recipe, Failure> {
+pub(crate) fn recipe(trial: &TrialDetails) -> Result<Recipe, CommandError> {
     serde_json::from_value(trial.recipe.clone()).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("the recipe of {} cannot be read", trial.row.label))
+        CommandError::new(ExitReason::Infrastructure, format!("the recipe of {} cannot be read", trial.row.label))
             .cause(error.to_string())
     })
 }
 
 /// The model of a trial with the weights of its checkpoint of `step`, or the newest; `Err` for a model that
 /// `is_fit` refuses with a reason.
-pub(crate) fn trained(
+pub(crate) fn trained_checkpoint(
     context: &Context,
-    trial: &Trial,
+    trial: &TrialDetails,
     step: Option<u64>,
     is_fit: impl FnOnce(&Model) -> Result<(), String>,
-) -> Result<(Trained, StepId), Failure> {
+) -> Result<(TrainedModel, StepId), CommandError> {
     let label = &trial.row.label;
     let recipe = recipe(trial)?;
-    is_fit(&recipe.model).map_err(|reason| Failure::new(Exit::Usage, format!("{label} {reason}")))?;
+    is_fit(&recipe.model).map_err(|reason| CommandError::new(ExitReason::Usage, format!("{label} {reason}")))?;
     let Some(data) = recipe.data else {
-        return Err(Failure::new(Exit::Usage, format!("{label} is a program that reads its own data")));
+        return Err(CommandError::new(ExitReason::Usage, format!("{label} is a program that reads its own data")));
     };
-    let checkpoint = intact::checkpoint(context, trial, Wanted::of(step.map(StepId)))?;
-    let trained = Trained {
+    let checkpoint = find_checkpoint::find_intact(context, trial, CheckpointSelector::of(step.map(StepId)))?;
+    let trained = TrainedModel {
         model: recipe.model,
         data,
-        data_root: plan(trial)?.data_root,
+        data_root: plan_of_trial(trial)?.data_root,
         checkpoint: checkpoint.folder,
         threads: threads(),
     };

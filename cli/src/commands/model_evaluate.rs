@@ -1,14 +1,14 @@
 //! `dtrain model evaluate`.
 
-use super::model::trained;
+use super::model::trained_checkpoint;
 use crate::args::EvaluateArgs;
-use crate::asked::{ask, failed, refused};
+use crate::model_query::{query_worker, worker_failed, data_refused};
 use crate::context::Context;
-use crate::failure::{Exit, Outcome};
+use crate::command_error::{ExitReason, CommandResult};
 use crate::render::number::{loss, plain};
-use crate::render::table::{Column, Style, Text, table};
+use crate::render::table::{TableColumn, PageStyle, StyledText, table};
 use crate::trials;
-use dtrain_protocol::{Classification, EvaluateRequest, Evaluated, Evaluation, StepId};
+use dtrain_protocol::{Classification, EvaluateRequest, EvaluateResponse, Evaluation, StepId};
 use dtrain_recipes::Model;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
@@ -17,7 +17,7 @@ use std::ops::ControlFlow;
 
 /// What `--json` prints.
 #[derive(Serialize)]
-struct Report<'a> {
+struct EvaluationReport<'a> {
     trial: &'a str,
     step: StepId,
     samples: u64,
@@ -25,14 +25,14 @@ struct Report<'a> {
     loss: f64,
     accuracy: f64,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    text: Option<OfText>,
+    text: Option<PerplexityFigures>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
-    classes: Option<OfClasses<'a>>,
+    classes: Option<ClassificationFigures<'a>>,
 }
 
 /// Figures of a decoder.
 #[derive(Serialize)]
-struct OfText {
+struct PerplexityFigures {
     tokens: u64,
     perplexity: f64,
     bits_per_token: f64,
@@ -40,16 +40,16 @@ struct OfText {
 
 /// Figures of a classifier.
 #[derive(Serialize)]
-struct OfClasses<'a> {
+struct ClassificationFigures<'a> {
     calibration_error: f64,
-    classes: Vec<OfClass<'a>>,
+    classes: Vec<ClassFigures<'a>>,
     /// `confusion[actual][predicted]`: samples.
     confusion: &'a [Vec<u64>],
 }
 
 /// Figures of one class; `None` where it was never predicted, or does not occur.
 #[derive(Serialize)]
-struct OfClass<'a> {
+struct ClassFigures<'a> {
     class: &'a str,
     samples: u64,
     precision: Option<f64>,
@@ -57,10 +57,10 @@ struct OfClass<'a> {
 }
 
 /// Measures the newest checkpoint of a trial.
-pub(crate) fn run(context: &Context, args: &EvaluateArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &EvaluateArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial.trial)?;
-    let (trained, step) = trained(context, &trial, args.step, |model| match model {
+    let (trained, step) = trained_checkpoint(context, &trial, args.step, |model| match model {
         Model::Command(_) => Err("is a program of yours, which measures its own weights".into()),
         _ => Ok(()),
     })?;
@@ -68,16 +68,16 @@ pub(crate) fn run(context: &Context, args: &EvaluateArgs) -> Outcome {
     let request = EvaluateRequest { trained, files: args.data.clone(), labels: args.labels.clone() };
     let bar = bar(context);
     let what = "the model could not be evaluated";
-    let failed = failed(what);
-    let found = ask("evaluate", &request, &failed, &mut |answer| match answer {
-        Evaluated::Progress { done, of } => {
+    let failed = worker_failed(what);
+    let found = query_worker("evaluate", &request, &failed, &mut |answer| match answer {
+        EvaluateResponse::Progress { done, of } => {
             bar.set_length(of);
             bar.set_position(done);
             Ok(ControlFlow::Continue(()))
         }
-        Evaluated::Done(found) => Ok(ControlFlow::Break(found)),
-        Evaluated::Refused(reason) => Err(refused(what, reason)),
-        Evaluated::Failed(reason) => Err(failed(reason)),
+        EvaluateResponse::Done(found) => Ok(ControlFlow::Break(found)),
+        EvaluateResponse::Refused(reason) => Err(data_refused(what, reason)),
+        EvaluateResponse::Failed(reason) => Err(worker_failed(reason)),
     });
     bar.finish_and_clear();
     let found = found?;
@@ -87,7 +87,7 @@ pub(crate) fn run(context: &Context, args: &EvaluateArgs) -> Outcome {
     } else {
         context.out.data(&page(&report, context.out.style()))?;
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 fn bar(context: &Context) -> ProgressBar {
@@ -99,13 +99,13 @@ fn bar(context: &Context) -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn report<'a>(trial: &'a str, step: StepId, found: &'a Evaluation, is_decoder: bool) -> Report<'a> {
-    let text = OfText {
+fn report<'a>(trial: &'a str, step: StepId, found: &'a Evaluation, is_decoder: bool) -> EvaluationReport<'a> {
+    let text = PerplexityFigures {
         tokens: found.predictions,
         perplexity: found.loss.exp(),
         bits_per_token: found.loss / std::f64::consts::LN_2,
     };
-    Report {
+    EvaluationReport {
         trial,
         step,
         samples: found.samples,
@@ -113,18 +113,18 @@ fn report<'a>(trial: &'a str, step: StepId, found: &'a Evaluation, is_decoder: b
         loss: found.loss,
         accuracy: found.accuracy,
         text: is_decoder.then_some(text),
-        classes: found.classification.as_ref().map(of_classes),
+        classes: found.classification.as_ref().map(classification_figures),
     }
 }
 
-fn of_classes(found: &Classification) -> OfClasses<'_> {
-    let classes = found.classes.iter().enumerate().map(|(index, class)| OfClass {
+fn classification_figures(found: &Classification) -> ClassificationFigures<'_> {
+    let classes = found.classes.iter().enumerate().map(|(index, class)| ClassFigures {
         class,
         samples: found.confusion[index].iter().sum(),
         precision: found.precision(index),
         recall: found.recall(index),
     });
-    OfClasses {
+    ClassificationFigures {
         calibration_error: found.calibration_error,
         classes: classes.collect(),
         confusion: &found.confusion,
@@ -132,7 +132,7 @@ fn of_classes(found: &Classification) -> OfClasses<'_> {
 }
 
 /// What a person reads.
-fn page(report: &Report<'_>, style: Style) -> String {
+fn page(report: &EvaluationReport<'_>, style: PageStyle) -> String {
     let mut page = String::new();
     let mut line = |name: &str, value: &str| _ = writeln!(page, "{name:<18} {value}");
     line("trial", &format!("{}, step {}", report.trial, report.step));
@@ -148,29 +148,29 @@ fn page(report: &Report<'_>, style: Style) -> String {
     line("accuracy", &percent(Some(report.accuracy)));
     let Some(of) = &report.classes else { return page };
     line("calibration error", &percent(Some(of.calibration_error)));
-    let column = |title: String, is_right| Column { title: title.into(), is_right, rank: 9, least: None };
+    let column = |title: String, is_right| TableColumn { title: title.into(), is_right, rank: 9, least: None };
     let titles = [("CLASS", false), ("SAMPLES", true), ("PRECISION", true), ("RECALL", true)];
     let columns: Vec<_> = titles.map(|(title, is_right)| column(title.to_owned(), is_right)).to_vec();
-    let rows: Vec<Vec<Text>> = of
+    let rows: Vec<Vec<StyledText>> = of
         .classes
         .iter()
         .map(|one| {
             let cells =
                 [one.class.to_owned(), one.samples.to_string(), percent(one.precision), percent(one.recall)];
-            cells.map(Text::from).to_vec()
+            cells.map(StyledText::from).to_vec()
         })
         .collect();
     page += &format!("\n{}", table(&columns, &rows, style));
     let predicted = of.classes.iter().map(|one| column(one.class.to_owned(), true));
     let columns: Vec<_> =
         std::iter::once(column("ACTUAL \\ PREDICTED".to_owned(), false)).chain(predicted).collect();
-    let rows: Vec<Vec<Text>> = of
+    let rows: Vec<Vec<StyledText>> = of
         .confusion
         .iter()
         .zip(&of.classes)
         .map(|(counts, one)| {
-            let counts = counts.iter().map(|count| Text::from(count.to_string()));
-            std::iter::once(Text::from(one.class)).chain(counts).collect()
+            let counts = counts.iter().map(|count| StyledText::from(count.to_string()));
+            std::iter::once(StyledText::from(one.class)).chain(counts).collect()
         })
         .collect();
     page += &format!("\n{}", table(&columns, &rows, style));

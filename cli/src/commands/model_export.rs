@@ -2,21 +2,21 @@
 
 use crate::args::{ModelExportArgs, ModelFormat};
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::intact::{self, Wanted};
-use crate::output::word;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::find_checkpoint::{self, CheckpointSelector};
+use crate::output::shell_quoted;
 use crate::{pretrained, trials};
 use dtrain_protocol::StepId;
 use dtrain_recipes::{Model, Recipe};
-use dtrain_worker::checkpoint::Reader;
-use dtrain_worker::pretrained::{Format, PretrainedError, export};
+use dtrain_worker::checkpoint::TensorReader;
+use dtrain_worker::pretrained::{WeightFormat, PretrainedError, export};
 use serde::Serialize;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 #[derive(Serialize)]
-struct Exported<'a> {
+struct ExportedModel<'a> {
     trial: &'a str,
     step: StepId,
     folder: &'a Path,
@@ -24,43 +24,43 @@ struct Exported<'a> {
 }
 
 /// Writes the weights of a trial for other programs.
-pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial.trial)?;
     let label = &trial.row.label;
     let out = std::path::absolute(&args.out).unwrap_or_else(|_| args.out.clone());
     if out.symlink_metadata().is_ok() && !args.force {
-        return Err(Failure::new(Exit::Usage, format!("{} already exists", args.out.display()))
+        return Err(CommandError::new(ExitReason::Usage, format!("{} already exists", args.out.display()))
             .hint("name a folder that does not exist yet, or replace the files in it with --force"));
     }
     let Some(temporary) = beside(&out) else {
-        return Err(Failure::new(Exit::Usage, format!("{} is not the name of a folder", args.out.display())));
+        return Err(CommandError::new(ExitReason::Usage, format!("{} is not the name of a folder", args.out.display())));
     };
     let recipe: Recipe = serde_json::from_value(trial.recipe.clone()).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("the recipe of {label} cannot be read"))
+        CommandError::new(ExitReason::Infrastructure, format!("the recipe of {label} cannot be read"))
             .cause(error.to_string())
     })?;
     if matches!(recipe.model, Model::Command(_)) {
-        return Err(Failure::new(
-            Exit::Usage,
+        return Err(CommandError::new(
+            ExitReason::Usage,
             format!("{label} is a program of yours, which keeps its own weights"),
         ));
     }
-    let checkpoint = intact::checkpoint(context, &trial, Wanted::of(args.step.map(StepId)))?;
+    let checkpoint = find_checkpoint::find_intact(context, &trial, CheckpointSelector::of(args.step.map(StepId)))?;
     let format = match args.to {
-        ModelFormat::Hf => Format::HuggingFace,
-        ModelFormat::Onnx => Format::Onnx,
-        ModelFormat::Peft => Format::Peft,
-        ModelFormat::Safetensors => Format::Safetensors,
+        ModelFormat::Hf => WeightFormat::HuggingFace,
+        ModelFormat::Onnx => WeightFormat::Onnx,
+        ModelFormat::Peft => WeightFormat::Peft,
+        ModelFormat::Safetensors => WeightFormat::Safetensors,
     };
-    let reader = Reader::open(&checkpoint.folder).map_err(|error| {
-        Failure::of(Exit::Infrastructure, &error).hint("`dtrain checkpoint verify` reads all of it")
+    let reader = TensorReader::open(&checkpoint.folder).map_err(|error| {
+        CommandError::of(ExitReason::Infrastructure, &error).hint("`dtrain checkpoint verify` reads all of it")
     })?;
     let written = remove(&temporary)
         .map_err(|error| cannot(&temporary, &error))
-        .and_then(|()| export(&reader, &recipe.model, format, &temporary).map_err(|error| told(&error)))
+        .and_then(|()| export(&reader, &recipe.model, format, &temporary).map_err(|error| pretrained_failed(&error)))
         .and_then(|files| {
-            settle(&temporary, &out, &files).map(|()| files).map_err(|error| cannot(&out, &error))
+            move_into_place(&temporary, &out, &files).map(|()| files).map_err(|error| cannot(&out, &error))
         });
     if written.is_err() {
         // What is half-written would only take room.
@@ -70,12 +70,12 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> Outcome {
     if context.out.json {
         context.out.json(
             "exported",
-            &Exported { trial: label, step: checkpoint.step, folder: &out, files: &files },
+            &ExportedModel { trial: label, step: checkpoint.step, folder: &out, files: &files },
         )?;
     } else {
-        context.out.say(&format!("step {} of {label} is in {}", checkpoint.step, word(args.out.display())));
+        context.out.say(&format!("step {} of {label} is in {}", checkpoint.step, shell_quoted(args.out.display())));
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// A name beside `out` for what is not complete.
@@ -91,7 +91,7 @@ fn remove(folder: &Path) -> io::Result<()> {
 }
 
 /// Gives what is complete its name; in a folder that is there, file by file.
-fn settle(temporary: &Path, out: &Path, files: &[PathBuf]) -> io::Result<()> {
+fn move_into_place(temporary: &Path, out: &Path, files: &[PathBuf]) -> io::Result<()> {
     if !out.exists() {
         return fs::rename(temporary, out);
     }
@@ -101,11 +101,11 @@ fn settle(temporary: &Path, out: &Path, files: &[PathBuf]) -> io::Result<()> {
     remove(temporary)
 }
 
-fn cannot(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(Exit::Infrastructure, format!("cannot write {}", path.display())).cause(error.to_string())
+fn cannot(path: &Path, error: &io::Error) -> CommandError {
+    CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", path.display())).cause(error.to_string())
 }
 
-fn told(error: &PretrainedError) -> Failure {
+fn pretrained_failed(error: &PretrainedError) -> CommandError {
     match error {
         PretrainedError::PackedAdapters => pretrained::failure(error)
             .hint("`--to hf` writes the model with its adapters added to its weights"),

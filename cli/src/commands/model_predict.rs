@@ -1,14 +1,14 @@
 //! `dtrain model predict`.
 
-use super::model::trained;
+use super::model::trained_checkpoint;
 use crate::args::PredictArgs;
-use crate::asked::{ask, failed, refused};
+use crate::model_query::{query_worker, worker_failed, data_refused};
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::output::document;
 use crate::render::table::csv;
 use crate::trials;
-use dtrain_protocol::{PredictRequest, Predicted, Prediction};
+use dtrain_protocol::{PredictRequest, PredictResponse, Prediction};
 use dtrain_recipes::Model;
 use std::borrow::Cow;
 use std::fs::{self, File};
@@ -17,10 +17,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 
 /// Classifies samples with the newest checkpoint of a trial.
-pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &PredictArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial)?;
-    let (trained, _) = trained(context, &trial, args.step, |model| match model {
+    let (trained, _) = trained_checkpoint(context, &trial, args.step, |model| match model {
         Model::Mlp(_) | Model::Cnn(_) => Ok(()),
         Model::Decoder(_) => Err("is a decoder, which `dtrain model sample` asks for text".into()),
         Model::Own(_) | Model::Command(_) => {
@@ -28,23 +28,23 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> Outcome {
         }
     })?;
     let request = PredictRequest { trained, inputs: args.inputs.clone(), top: args.top };
-    let mut to = To::open(context, args.output.as_deref())?;
+    let mut to = PredictionSink::open(context, args.output.as_deref())?;
     // The titles come with the first rows: what fails before prints nothing that looks like a result.
     let titles = ["file", "row", "rank", "class", "probability"].map(Cow::Borrowed).to_vec();
     let mut titles = if context.out.json { String::new() } else { csv([titles]) };
     let what = "the model could not predict";
-    let failed = failed(what);
-    ask("predict", &request, &failed, &mut |answer| match answer {
-        Predicted::Rows(predictions) => {
+    let failed = worker_failed(what);
+    query_worker("predict", &request, &failed, &mut |answer| match answer {
+        PredictResponse::Rows(predictions) => {
             let text = if context.out.json { lines(&predictions)? } else { rows(&predictions) };
             to.write(&(std::mem::take(&mut titles) + &text)).map(ControlFlow::Continue)
         }
-        Predicted::Done => to.write(&titles).map(ControlFlow::Break),
-        Predicted::Refused(reason) => Err(refused(what, reason)),
-        Predicted::Failed(reason) => Err(failed(reason)),
+        PredictResponse::Done => to.write(&titles).map(ControlFlow::Break),
+        PredictResponse::Refused(reason) => Err(data_refused(what, reason)),
+        PredictResponse::Failed(reason) => Err(worker_failed(reason)),
     })?;
     to.finish()?;
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// Comma-separated values, a row for each class of each sample.
@@ -63,12 +63,12 @@ fn rows(predictions: &[Prediction]) -> String {
     csv(predictions.iter().flat_map(of_class))
 }
 
-fn lines(predictions: &[Prediction]) -> Result<String, Failure> {
+fn lines(predictions: &[Prediction]) -> Result<String, CommandError> {
     predictions.iter().map(|prediction| Ok(document("prediction", prediction, false)? + "\n")).collect()
 }
 
 /// Where predictions go.
-enum To<'a> {
+enum PredictionSink<'a> {
     Stdout(&'a Context),
     /// A file that gets its name when it is complete.
     File {
@@ -78,18 +78,18 @@ enum To<'a> {
     },
 }
 
-impl<'a> To<'a> {
-    fn open(context: &'a Context, path: Option<&Path>) -> Result<Self, Failure> {
+impl<'a> PredictionSink<'a> {
+    fn open(context: &'a Context, path: Option<&Path>) -> Result<Self, CommandError> {
         let Some(path) = path else { return Ok(Self::Stdout(context)) };
         let Some(name) = path.file_name() else {
-            return Err(Failure::new(Exit::Usage, format!("{} is not the name of a file", path.display())));
+            return Err(CommandError::new(ExitReason::Usage, format!("{} is not the name of a file", path.display())));
         };
         let temporary = path.with_file_name(format!(".{}.new", name.to_string_lossy()));
         let file = File::create(&temporary).map_err(|error| cannot(path, &error))?;
         Ok(Self::File { file: BufWriter::new(file), temporary, path: path.to_owned() })
     }
 
-    fn write(&mut self, text: &str) -> Result<(), Failure> {
+    fn write(&mut self, text: &str) -> Result<(), CommandError> {
         match self {
             Self::Stdout(context) => context.out.file(text),
             Self::File { file, path, .. } => {
@@ -98,13 +98,13 @@ impl<'a> To<'a> {
         }
     }
 
-    fn finish(mut self) -> Result<(), Failure> {
+    fn finish(mut self) -> Result<(), CommandError> {
         let Self::File { file, temporary, path } = &mut self else { return Ok(()) };
         file.flush().and_then(|()| fs::rename(&*temporary, &*path)).map_err(|error| cannot(path, &error))
     }
 }
 
-impl Drop for To<'_> {
+impl Drop for PredictionSink<'_> {
     fn drop(&mut self) {
         if let Self::File { temporary, .. } = self {
             // It is there only when it was not completed; then it would be taken for something.
@@ -113,8 +113,8 @@ impl Drop for To<'_> {
     }
 }
 
-fn cannot(path: &Path, error: &io::Error) -> Failure {
-    Failure::new(Exit::Infrastructure, format!("cannot write {}", path.display())).cause(error.to_string())
+fn cannot(path: &Path, error: &io::Error) -> CommandError {
+    CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", path.display())).cause(error.to_string())
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 
 use crate::args::NoteArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Outcome};
-use crate::output::word;
-use crate::trials::{self, ledger};
+use crate::command_error::{ExitReason, CommandResult};
+use crate::output::shell_quoted;
+use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
 use dtrain_runner::LedgerError;
 use dtrain_runner::ledger::{History, Note};
@@ -13,24 +13,24 @@ use std::collections::BTreeMap;
 
 /// What a trial carries now.
 #[derive(Serialize)]
-struct Carried<'a> {
+struct TrialNotes<'a> {
     trial: &'a str,
     notes: &'a [Note],
     tags: &'a BTreeMap<String, String>,
 }
 
 /// Writes a note and tags to a trial, also while it runs.
-pub(crate) fn run(context: &Context, args: &NoteArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &NoteArgs) -> CommandResult {
     let trial = trials::find(&trials::read_history(context)?, &args.trial)?;
     let mut history = trials::open_history(context)?;
-    trials::waiting(context, || write(&mut history, &trial, args)).map_err(|error| ledger(&error))?;
-    let trial = history.trial(&trial, &|id| trials::is_alive(context, id)).map_err(|error| ledger(&error))?;
+    trials::wait_for_history(context, || write(&mut history, &trial, args)).map_err(|error| history_failure(&error))?;
+    let trial = history.trial(&trial, &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;
     if context.out.json {
-        let carried = Carried { trial: &trial.row.label, notes: &trial.notes, tags: &trial.tags };
+        let carried = TrialNotes { trial: &trial.row.label, notes: &trial.notes, tags: &trial.tags };
         context.out.json("note", &carried)?;
     }
-    context.out.next(&format!("dtrain show {}", word(&trial.row.label)));
-    Ok(Exit::Done)
+    context.out.next(&format!("dtrain show {}", shell_quoted(&trial.row.label)));
+    Ok(ExitReason::Done)
 }
 
 fn write(history: &mut History, trial: &TrialId, args: &NoteArgs) -> Result<(), LedgerError> {

@@ -2,36 +2,36 @@
 
 use crate::args::{AddArgs, PublishArgs};
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::load::found;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::load_recipe::matching_files;
 use crate::packages::{failure, store, trust, trust_file};
 use crate::render::number::counted;
 use crate::render::table::one_line;
 use dtrain_recipes::FilePattern;
-use dtrain_recipes::sharing::{self, Locked, Publication, Shown, State};
+use dtrain_recipes::sharing::{self, LockedPackage, PublishRequest, PackageDetails, CheckoutState};
 use serde::Serialize;
 use std::path::Path;
 
 #[derive(Serialize)]
-struct Packages<'a> {
-    packages: &'a [Locked],
+struct LockedPackages<'a> {
+    packages: &'a [LockedPackage],
 }
 
 /// Adds a package.
-pub(crate) fn add(context: &Context, args: &AddArgs) -> Outcome {
+pub(crate) fn add(context: &Context, args: &AddArgs) -> CommandResult {
     let store = store(Path::new("."), args.allow_file)?;
     let locked = sharing::add(&store, &address(&args.url), args.rev.as_deref(), args.name.as_deref())
         .map_err(|error| failure(&error))?;
     let shown = sharing::show(&store, &locked.name).map_err(|error| failure(&error))?;
     if context.out.json {
-        context.out.json("packages", &Packages { packages: std::slice::from_ref(&locked) })?;
+        context.out.json("packages", &LockedPackages { packages: std::slice::from_ref(&locked) })?;
     } else {
         context.out.data(&page(&shown))?;
     }
     context.out.say(&format!("pinned in {}", store.lock.display()));
     let recipe = recipes(&shown).next().unwrap_or("RECIPE");
     context.out.next(&format!("dtrain recipe show {}/{recipe}", locked.name));
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// A folder by its absolute path, from which it can be fetched again wherever the lock file goes on this machine; any other URL as it
@@ -47,7 +47,7 @@ fn address(url: &str) -> String {
 }
 
 /// What a package is: where it came from, its recipes, and what they would do beyond training.
-pub(crate) fn page(shown: &Shown) -> String {
+pub(crate) fn page(shown: &PackageDetails) -> String {
     let locked = &shown.locked;
     let mut lines =
         vec![format!("{}  {} at {} ({})", locked.name, locked.url, short(&locked.commit), locked.rev)];
@@ -60,7 +60,7 @@ pub(crate) fn page(shown: &Shown) -> String {
     lines.join("\n")
 }
 
-fn recipes(shown: &Shown) -> impl Iterator<Item = &str> {
+fn recipes(shown: &PackageDetails) -> impl Iterator<Item = &str> {
     shown.files.iter().filter_map(|(path, _)| path.strip_suffix(".toml"))
 }
 
@@ -69,7 +69,7 @@ fn short(commit: &str) -> &str {
 }
 
 /// Takes the newest version of one package or of all.
-pub(crate) fn update(context: &Context, package: Option<&str>, allow_file: bool) -> Outcome {
+pub(crate) fn update(context: &Context, package: Option<&str>, allow_file: bool) -> CommandResult {
     let store = store(Path::new("."), allow_file)?;
     let names: Vec<String> = match package {
         Some(name) => vec![name.to_owned()],
@@ -96,59 +96,59 @@ pub(crate) fn update(context: &Context, package: Option<&str>, allow_file: bool)
         updated.push(update.after);
     }
     if context.out.json {
-        context.out.json("packages", &Packages { packages: &updated })?;
+        context.out.json("packages", &LockedPackages { packages: &updated })?;
     }
     context.out.next("dtrain recipe verify");
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 #[derive(Serialize)]
-struct Verified {
+struct VerifiedPackage {
     name: String,
     sound: bool,
     found: String,
 }
 
 #[derive(Serialize)]
-struct Verification {
-    packages: Vec<Verified>,
+struct PackageVerification {
+    packages: Vec<VerifiedPackage>,
 }
 
 /// Checks that packages are what the lock file says; fetches those that are missing.
-pub(crate) fn verify(context: &Context, allow_file: bool) -> Outcome {
+pub(crate) fn verify(context: &Context, allow_file: bool) -> CommandResult {
     let store = store(Path::new("."), allow_file)?;
     let fetched = sharing::restore(&store).map_err(|error| failure(&error))?;
     for locked in &fetched {
         context.out.say(&format!("fetched {} at {}", locked.name, short(&locked.commit)));
     }
     let states = sharing::verify(&store).map_err(|error| failure(&error))?;
-    let packages: Vec<Verified> = states
+    let packages: Vec<VerifiedPackage> = states
         .iter()
         .map(|(locked, state)| {
             let found = match state {
-                State::Sound => "matches dtrain.lock".to_owned(),
-                State::Missing => "missing".to_owned(),
-                State::Altered(what) => format!("modified: {what}"),
+                CheckoutState::Sound => "matches dtrain.lock".to_owned(),
+                CheckoutState::Missing => "missing".to_owned(),
+                CheckoutState::Altered(what) => format!("modified: {what}"),
             };
-            Verified { name: locked.name.clone(), sound: *state == State::Sound, found }
+            VerifiedPackage { name: locked.name.clone(), sound: *state == CheckoutState::Sound, found }
         })
         .collect();
     let broken: Vec<String> =
         packages.iter().filter(|package| !package.sound).map(|package| package.name.clone()).collect();
     let number = counted(packages.len() as u64, "package");
     if context.out.json {
-        context.out.json("verification", &Verification { packages })?;
+        context.out.json("verification", &PackageVerification { packages })?;
     } else {
         for package in &packages {
             context.out.data(&format!("{}  {}", package.name, package.found))?;
         }
     }
     if let Some(first) = broken.first() {
-        return Err(Failure::new(Exit::Usage, format!("does not match dtrain.lock: {}", broken.join(", ")))
+        return Err(CommandError::new(ExitReason::Usage, format!("does not match dtrain.lock: {}", broken.join(", ")))
             .hint(format!("`dtrain recipe update {first}` fetches it again")));
     }
     context.out.say(&format!("{number} checked"));
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 #[derive(Serialize)]
@@ -162,9 +162,9 @@ struct PublishedJson<'a> {
 }
 
 /// Commits a recipe to a branch of a repository and pushes it.
-pub(crate) fn publish(context: &Context, args: &PublishArgs) -> Outcome {
+pub(crate) fn publish(context: &Context, args: &PublishArgs) -> CommandResult {
     let store = store(args.recipe.parent().unwrap_or(Path::new(".")), args.allow_file)?;
-    let publication = Publication {
+    let publication = PublishRequest {
         recipe: &args.recipe,
         repository: &args.repository,
         branch: args.branch.as_deref(),
@@ -172,7 +172,7 @@ pub(crate) fn publish(context: &Context, args: &PublishArgs) -> Outcome {
         remote: &args.remote,
         allow_file: args.allow_file,
     };
-    let expand = |pattern: &FilePattern, folder: &Path| found(pattern, folder);
+    let expand = |pattern: &FilePattern, folder: &Path| matching_files(pattern, folder);
     let published = sharing::publish(&publication, Some(&store), &expand).map_err(|error| failure(&error))?;
     if context.out.json {
         let json = PublishedJson {
@@ -197,12 +197,12 @@ pub(crate) fn publish(context: &Context, args: &PublishArgs) -> Outcome {
     for command in &published.commands {
         context.out.next(command);
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 #[derive(Serialize)]
 struct RemovedJson<'a> {
-    package: &'a Locked,
+    package: &'a LockedPackage,
     removed: &'a [std::path::PathBuf],
     kept: Vec<KeptJson<'a>>,
     /// Other lock files that name the package.
@@ -217,7 +217,7 @@ struct KeptJson<'a> {
 }
 
 /// Takes a package out of the lock file, its programs out of those that may run, and its copy out of the store.
-pub(crate) fn remove(context: &Context, name: &str) -> Outcome {
+pub(crate) fn remove(context: &Context, name: &str) -> CommandResult {
     let store = store(Path::new("."), false)?;
     let known = sharing::list(&store).map_err(|error| failure(&error))?;
     let mut trusted = trust()?;
@@ -249,11 +249,11 @@ pub(crate) fn remove(context: &Context, name: &str) -> Outcome {
     for (path, reason) in &removal.kept {
         context.out.say(&format!("kept: {}: {reason}", path.display()));
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// Trusts the programs of a package, as it is now.
-pub(crate) fn grant(context: &Context, name: &str) -> Outcome {
+pub(crate) fn grant(context: &Context, name: &str) -> CommandResult {
     let store = store(Path::new("."), false)?;
     let shown = sharing::show(&store, name).map_err(|error| failure(&error))?;
     let mut trusted = trust()?;
@@ -261,15 +261,15 @@ pub(crate) fn grant(context: &Context, name: &str) -> Outcome {
     let path = trust_file()?;
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder).map_err(|error| {
-            Failure::new(Exit::Infrastructure, format!("cannot make {}", folder.display()))
+            CommandError::new(ExitReason::Infrastructure, format!("cannot make {}", folder.display()))
                 .cause(error.to_string())
         })?;
     }
     trusted.write(&path).map_err(|error| failure(&error))?;
     if context.out.json {
-        context.out.json("packages", &Packages { packages: std::slice::from_ref(&shown.locked) })?;
+        context.out.json("packages", &LockedPackages { packages: std::slice::from_ref(&shown.locked) })?;
     }
     context.out.say(&page(&shown));
     context.out.say(&format!("{name} may run its programs at commit {}", short(&shown.locked.commit)));
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }

@@ -3,16 +3,16 @@
 use super::emit;
 use crate::args::PlanArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::load::load;
-use crate::output::word;
-use crate::plan_file::{MadeFrom, Stored, save};
-use crate::render::html::{of_plan, page};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::load_recipe::load;
+use crate::output::shell_quoted;
+use crate::plan_file::{PlanOrigin, StoredPlan, save};
+use crate::render::html::{plan_page, page};
 use crate::render::plan::long;
-use crate::{job, rates, trials};
+use crate::{slurm_job, rates, trials};
 use dtrain_planner::Plan;
-use dtrain_planner::choice::explain::Depth;
-use dtrain_planner::engine::emit::Format;
+use dtrain_planner::choice::explain::DetailLevel;
+use dtrain_planner::engine::emit::ConfigFormat;
 use dtrain_recipes::Model;
 use dtrain_runner::ledger::History;
 use serde::Serialize;
@@ -21,48 +21,48 @@ use serde::Serialize;
 pub(super) const TOP: usize = 5;
 
 /// Plans a recipe, explains the plan, and saves it where asked to.
-pub(crate) fn run(context: &Context, args: &PlanArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
     if let Some(on) = &args.on {
-        return super::outlook::run(context, args, on);
+        return super::what_if::run(context, args, on);
     }
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
-    if let Some(exit) = job::sent(context, &loaded.checked.recipe, false)? {
+    if let Some(exit) = slurm_job::submit_if_needed(context, &loaded.checked.recipe, false)? {
         return Ok(exit);
     }
     let mut history = trials::open_history(context)?;
-    let engine = args.emit.and_then(Format::engine);
+    let engine = args.emit.and_then(ConfigFormat::engine);
     let inputs = rates::inputs(context, &loaded)?;
     let wanted = (&loaded.checked.recipe, engine);
-    let plan = rates::plan_with(context, &mut history, &loaded, wanted, inputs.as_ref())?;
+    let plan = rates::plan_with_inputs(context, &mut history, &loaded, wanted, inputs.as_ref())?;
     let page = match &args.html {
-        Some(_) => Some(drawn(&history, &plan)?),
+        Some(_) => Some(render_plan_page(&history, &plan)?),
         None => None,
     };
-    let text = long(&plan, depth(args), args.top.unwrap_or(TOP), context.out.style());
-    let stored = Stored::of(plan, Some(MadeFrom::of(&loaded, &args.recipe.layers, &[], inputs)));
-    let run = args.out.as_ref().map_or_else(|| word(&loaded.name), |path| word(path.display()));
-    let made = Made {
+    let text = long(&plan, explanation_depth(args), args.top.unwrap_or(TOP), context.out.style());
+    let stored = StoredPlan::of(plan, Some(PlanOrigin::of(&loaded, &args.recipe.layers, &[], inputs)));
+    let run = args.out.as_ref().map_or_else(|| shell_quoted(&loaded.name), |path| shell_quoted(path.display()));
+    let made = PlanOutput {
         stored: Some(&stored),
         document: ("plan", &stored),
         text,
         page,
         next: Some(format!("dtrain run {run}")),
     };
-    deliver(context, args, &made)
+    output_plan(context, args, &made)
 }
 
-fn drawn(history: &History, plan: &Plan) -> Result<String, Failure> {
+fn render_plan_page(history: &History, plan: &Plan) -> Result<String, CommandError> {
     if let Model::Command(_) = plan.recipe.model {
         let message = "--html needs predicted step times, and a foreign command has none";
-        return Err(Failure::new(Exit::Usage, message));
+        return Err(CommandError::new(ExitReason::Usage, message));
     }
-    Ok(page(&of_plan(plan, rates::picture(history, plan)?)))
+    Ok(page(&plan_page(plan, rates::step_timeline(history, plan)?)))
 }
 
 /// What was planned, for these hosts or others.
-pub(super) struct Made<'a, T> {
+pub(super) struct PlanOutput<'a, T> {
     /// What is saved and written for other engines; `None` where neither is asked for.
-    pub(super) stored: Option<&'a Stored>,
+    pub(super) stored: Option<&'a StoredPlan>,
     /// Kind and value of the document of `--json`.
     pub(super) document: (&'static str, &'a T),
     /// What people read.
@@ -74,7 +74,7 @@ pub(super) struct Made<'a, T> {
 }
 
 /// Saves, draws, writes for another engine and prints what was planned, as the arguments ask.
-pub(super) fn deliver<T: Serialize>(context: &Context, args: &PlanArgs, made: &Made<'_, T>) -> Outcome {
+pub(super) fn output_plan<T: Serialize>(context: &Context, args: &PlanArgs, made: &PlanOutput<'_, T>) -> CommandResult {
     if let (Some(path), Some(page)) = (&args.html, &made.page) {
         save(path, page)?;
         context.out.say(&format!("drawn in {}", path.display()));
@@ -88,7 +88,7 @@ pub(super) fn deliver<T: Serialize>(context: &Context, args: &PlanArgs, made: &M
     if let (Some(format), Some(stored)) = (args.emit, made.stored) {
         say_saved();
         emit::run(context, args, &stored.plan, format)?;
-        return Ok(Exit::Done);
+        return Ok(ExitReason::Done);
     }
     let (kind, document) = made.document;
     if context.out.json {
@@ -100,10 +100,10 @@ pub(super) fn deliver<T: Serialize>(context: &Context, args: &PlanArgs, made: &M
     if let Some(next) = &made.next {
         context.out.next(next);
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// How much is told of what was not chosen.
-pub(super) fn depth(args: &PlanArgs) -> Depth {
-    if args.explain { Depth::Full } else { Depth::Short }
+pub(super) fn explanation_depth(args: &PlanArgs) -> DetailLevel {
+    if args.explain { DetailLevel::Full } else { DetailLevel::Short }
 }

@@ -2,47 +2,47 @@
 
 use crate::args::ProbeArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::load::load;
-use crate::output::word;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::load_recipe::load;
+use crate::output::shell_quoted;
 use crate::render::number::{count, counted, seconds};
-use crate::{hosts, job, rates, trials};
+use crate::{hosts, slurm_job, rates, trials};
 use dtrain_protocol::{RankRates, Rates};
 use dtrain_recipes::{Bytes, Model};
 use serde::Serialize;
 
 #[derive(Serialize)]
-struct Measured {
+struct MeasuredRates {
     rates: Rates,
 }
 
 /// Measures, or shows what was measured.
-pub(crate) fn run(context: &Context, args: &ProbeArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &ProbeArgs) -> CommandResult {
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
     let recipe = &loaded.checked.recipe;
     let model = &recipe.model;
     if let Model::Command(_) = model {
-        return Err(Failure::new(
-            Exit::Usage,
+        return Err(CommandError::new(
+            ExitReason::Usage,
             "cannot probe a foreign command: only dtrain's own models can be measured",
         ));
     }
-    if let Some(exit) = job::sent(context, recipe, false)? {
+    if let Some(exit) = slurm_job::submit_if_needed(context, recipe, false)? {
         return Ok(exit);
     }
-    let samples = rates::count(context, &loaded)?.map(|(train, _)| train);
+    let samples = rates::count_samples(context, &loaded)?.map(|(train, _)| train);
     let mut history = trials::open_history(context)?;
-    let mut others = hosts::of(context, recipe)?;
+    let mut others = hosts::connect_all(context, recipe)?;
     let host = hosts::facts(&mut others)?;
-    let settled = rates::settle(context, &mut history, (&host, &mut others), recipe, samples, args.fresh)?;
-    let rates = settled.ok_or_else(|| Failure::new(Exit::Infrastructure, "nothing was measured"))?;
+    let settled = rates::cached_or_measured_rates(context, &mut history, (&host, &mut others), recipe, samples, args.fresh)?;
+    let rates = settled.ok_or_else(|| CommandError::new(ExitReason::Infrastructure, "nothing was measured"))?;
     if context.out.json {
-        context.out.json("probe", &Measured { rates })?;
+        context.out.json("probe", &MeasuredRates { rates })?;
     } else {
         context.out.data(&table(&rates, model))?;
     }
-    context.out.next(&format!("dtrain plan {}", word(&args.recipe.recipe)));
-    Ok(Exit::Done)
+    context.out.next(&format!("dtrain plan {}", shell_quoted(&args.recipe.recipe)));
+    Ok(ExitReason::Done)
 }
 
 fn table(rates: &Rates, model: &Model) -> String {

@@ -3,17 +3,17 @@
 use super::package;
 use crate::args::RecipeCommand;
 use crate::context::Context;
-use crate::failure::{Exit, Outcome};
-use crate::load::find;
+use crate::command_error::{ExitReason, CommandResult};
+use crate::load_recipe::find;
 use crate::packages::{failure, store};
 use crate::render::table::one_line;
-use dtrain_recipes::keys::{Kind, Need, keys};
+use dtrain_recipes::keys::{Kind, Requirement, keys};
 use dtrain_recipes::{Document, Source, library, sharing};
 use serde::Serialize;
 use std::path::Path;
 
 /// Finds, shares and explains recipes.
-pub(crate) fn run(context: &Context, command: RecipeCommand) -> Outcome {
+pub(crate) fn run(context: &Context, command: RecipeCommand) -> CommandResult {
     match command {
         RecipeCommand::List => list(context),
         RecipeCommand::Add(args) => package::add(context, &args),
@@ -30,20 +30,20 @@ pub(crate) fn run(context: &Context, command: RecipeCommand) -> Outcome {
 }
 
 #[derive(Serialize)]
-struct Listed {
+struct RecipeSummary {
     name: String,
     description: String,
 }
 
 #[derive(Serialize)]
-struct Listing {
-    recipes: Vec<Listed>,
+struct RecipeCatalog {
+    recipes: Vec<RecipeSummary>,
 }
 
-fn list(context: &Context) -> Outcome {
-    let mut recipes: Vec<Listed> = library::names()
-        .filter_map(library::get)
-        .map(|source| Listed { description: description(&source), name: source.name })
+fn list(context: &Context) -> CommandResult {
+    let mut recipes: Vec<RecipeSummary> = library::names()
+        .filter_map(library::builtin_recipe)
+        .map(|source| RecipeSummary { description: description(&source), name: source.name })
         .collect();
     let store = store(Path::new("."), false)?;
     for locked in sharing::list(&store).map_err(|error| failure(&error))? {
@@ -51,13 +51,13 @@ fn list(context: &Context) -> Outcome {
         for (path, _) in &shown.files {
             let Some(stem) = path.strip_suffix(".toml") else { continue };
             let name = format!("{}/{stem}", locked.name);
-            let text = sharing::read_recipe(&store, &name, dtrain_recipes::Layer::Recipe)
+            let text = sharing::read_recipe(&store, &name, dtrain_recipes::ConfigLayer::Recipe)
                 .map_err(|e| failure(&e))?;
-            recipes.push(Listed { description: description(&text), name });
+            recipes.push(RecipeSummary { description: description(&text), name });
         }
     }
     if context.out.json {
-        context.out.json("recipes", &Listing { recipes })?;
+        context.out.json("recipes", &RecipeCatalog { recipes })?;
     } else {
         let width = recipes.iter().map(|recipe| recipe.name.len()).max().unwrap_or(0);
         for recipe in &recipes {
@@ -66,7 +66,7 @@ fn list(context: &Context) -> Outcome {
         }
     }
     context.out.next("dtrain recipe show library/char-gpt > recipe.toml");
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// What a recipe says of itself.
@@ -79,23 +79,23 @@ fn description(source: &Source) -> String {
 }
 
 #[derive(Serialize)]
-struct Text {
+struct PrintedRecipe {
     name: String,
     text: String,
 }
 
-fn show(context: &Context, name: &str) -> Outcome {
+fn show(context: &Context, name: &str) -> CommandResult {
     let source = find(name)?;
     if context.out.json {
-        context.out.json("recipe", &Text { name: source.name, text: source.text })?;
+        context.out.json("recipe", &PrintedRecipe { name: source.name, text: source.text })?;
     } else {
         context.out.data(&source.text)?;
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 #[derive(Serialize)]
-struct Key {
+struct KeyDescription {
     key: &'static str,
     /// What a person writes.
     value: String,
@@ -107,19 +107,19 @@ struct Key {
 }
 
 #[derive(Serialize)]
-struct Keys {
-    keys: Vec<Key>,
+struct KeyReference {
+    keys: Vec<KeyDescription>,
 }
 
-fn table_of_keys(context: &Context) -> Outcome {
-    let all: Vec<Key> = keys()
+fn table_of_keys(context: &Context) -> CommandResult {
+    let all: Vec<KeyDescription> = keys()
         .iter()
         .map(|key| {
             let (required, default) = match key.need {
-                Need::Required => (true, "none (required)"),
-                Need::Default(text) | Need::Optional(text) => (false, text),
+                Requirement::Required => (true, "none (required)"),
+                Requirement::Default(text) | Requirement::Optional(text) => (false, text),
             };
-            Key {
+            KeyDescription {
                 key: key.path,
                 value: key.shape.to_string(),
                 required,
@@ -130,8 +130,8 @@ fn table_of_keys(context: &Context) -> Outcome {
         })
         .collect();
     if context.out.json {
-        context.out.json("keys", &Keys { keys: all })?;
-        return Ok(Exit::Done);
+        context.out.json("keys", &KeyReference { keys: all })?;
+        return Ok(ExitReason::Done);
     }
     let width = all.iter().map(|key| key.key.len()).max().unwrap_or(0);
     for key in &all {
@@ -145,5 +145,5 @@ fn table_of_keys(context: &Context) -> Outcome {
             key.key, key.doc, "", key.value, key.default
         ))?;
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }

@@ -2,148 +2,148 @@
 
 use crate::args::{ResumeArgs, RunningArgs};
 use crate::context::Context;
-use crate::drive::{How, Task, attach as attach_to, catch_up, drive, watch_stopping};
-use crate::failure::{Exit, Failure, Outcome};
-use crate::intact::{self, Wanted};
-use crate::{audit, child, job, packages, pretrained, trials};
-use dtrain_planner::{Plan, ReadError};
+use crate::run_trial::{RunMode, TrialRun, attach as attach_to, record_finished_trials, run_to_end, watch_stopping};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::find_checkpoint::{self, CheckpointSelector};
+use crate::{audit, fork, slurm_job, packages, pretrained, trials};
+use dtrain_planner::{Plan, PlanReadError};
 use dtrain_recipes::sharing::repair_checkout;
-use dtrain_recipes::{Launcher, Model};
+use dtrain_recipes::{LauncherKind, Model};
 use dtrain_runner::DriveError;
-use dtrain_runner::agent::TO_STOP;
-use dtrain_runner::audit::Action;
+use dtrain_runner::agent::STOP_GRACE_PERIOD;
+use dtrain_runner::audit::AuditedAction;
 use dtrain_runner::checkpoints::COMMIT;
-use dtrain_runner::ledger::{Status, Trial};
+use dtrain_runner::ledger::{TrialStatus, TrialDetails};
 use std::ffi::OsStr;
 
 /// Continues a trial; with other settings or other data as a new one.
-pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> Outcome {
+pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> CommandResult {
     let layers = &args.layers;
     if !layers.set.is_empty()
         || layers.cluster.is_some()
         || args.accept_data
         || args.trial.trial.contains('@')
     {
-        return child::resume(context, args);
+        return fork::resume_as_fork(context, args);
     }
-    take_up(context, &args.trial.trial, How::Resume, args.detach)
+    resume_or_attach(context, &args.trial.trial, RunMode::Resume, args.detach)
 }
 
 /// Watches a trial; without a name the one that runs, or the last one, which may have ended since somebody looked.
-pub(crate) fn attach(context: &Context, args: &RunningArgs) -> Outcome {
+pub(crate) fn attach(context: &Context, args: &RunningArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let name = match &args.trial {
         Some(name) => name.clone(),
         None => trials::only_running(context, &history)?.unwrap_or_else(|| "last".to_owned()),
     };
     let id = trials::find(&history, &name)?;
-    if let Some(job) = job::elsewhere(context, &id) {
+    if let Some(job) = slurm_job::job_of_trial(context, &id) {
         if !trials::is_alive(context, &id) {
-            return Err(Failure::new(Exit::Usage, format!("job {job} of {name} has ended"))
+            return Err(CommandError::new(ExitReason::Usage, format!("job {job} of {name} has ended"))
                 .hint(format!("`dtrain resume {name}` continues from its newest checkpoint")));
         }
-        return job::follow(context, &job, How::Attach);
+        return slurm_job::follow_job(context, &job, RunMode::Attach);
     }
     drop(history);
-    take_up(context, &name, How::Attach, false)
+    resume_or_attach(context, &name, RunMode::Attach, false)
 }
 
 /// Lets a trial stop, and waits until it has, unless another terminal watches it.
-pub(crate) fn stop(context: &Context, args: &RunningArgs) -> Outcome {
-    catch_up(context);
+pub(crate) fn stop(context: &Context, args: &RunningArgs) -> CommandResult {
+    record_finished_trials(context);
     let history = trials::read_history(context)?;
     let name = match &args.trial {
         Some(name) => name.clone(),
         None => trials::only_running(context, &history)?.ok_or_else(|| {
-            Failure::new(Exit::Usage, "no trial is running").hint("`dtrain history` lists all trials")
+            CommandError::new(ExitReason::Usage, "no trial is running").hint("`dtrain history` lists all trials")
         })?,
     };
     let trial = trials::trial(context, &history, &name)?;
     trials::refuse_imported(&trial)?;
     let label = &trial.row.label;
-    if trial.row.status != Status::Running {
-        return Err(Failure::new(Exit::Usage, format!("{label} is not running: it is {}", trial.row.status)));
+    if trial.row.status != TrialStatus::Running {
+        return Err(CommandError::new(ExitReason::Usage, format!("{label} is not running: it is {}", trial.row.status)));
     }
-    if let Some(job) = job::elsewhere(context, &trial.row.id) {
-        job::follow(context, &job, How::Stop)?;
+    if let Some(job) = slurm_job::job_of_trial(context, &trial.row.id) {
+        slurm_job::follow_job(context, &job, RunMode::Stop)?;
         context.out.next(&format!("dtrain show {label}"));
-        return Ok(Exit::Done);
+        return Ok(ExitReason::Done);
     }
-    let plan = plan(&trial)?;
-    audit::mention(context, &audit::of(context, &trial, &plan)?, Action::Stop);
-    let is_here = plan.recipe.cluster.launcher == Launcher::Local;
+    let plan = plan_of_trial(&trial)?;
+    audit::try_append(context, &audit::audit_log_for(context, &trial, &plan)?, AuditedAction::Stop);
+    let is_here = plan.recipe.cluster.launcher == LauncherKind::Local;
     match dtrain_runner::driver::stop(&context.home, &trial.row.id) {
         // Whoever attaches to it on other hosts tells it to stop.
         Err(DriveError::NothingRuns(_)) if !is_here => {}
         asked => asked.map_err(|error| {
-            Failure::of(Exit::Infrastructure, &error)
+            CommandError::of(ExitReason::Infrastructure, &error)
                 .hint(format!("`dtrain logs {label}` shows what happened"))
         })?,
     }
     context.out.say(&if matches!(plan.recipe.model, Model::Command(_)) {
-        format!("asked {label} to stop; what has not ended after {} s is killed", TO_STOP.as_secs())
+        format!("asked {label} to stop; what has not ended after {} s is killed", STOP_GRACE_PERIOD.as_secs())
     } else {
         format!("asked {label} to finish its step, save a checkpoint and stop")
     });
     // Somebody has to write down how it ends.
     drop(history);
     let mut history = trials::open_history(context)?;
-    let task = Task { trial: &trial.row.id, label, plan: &plan, how: How::Stop, detach: false, sample: 0 };
+    let task = TrialRun { trial: &trial.row.id, label, plan: &plan, how: RunMode::Stop, detach: false, sample: 0 };
     if !watch_stopping(context, &mut history, &task)? {
         context.out.next(&format!("dtrain show {label}"));
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// Goes on with a trial, or watches it.
-pub(crate) fn take_up(context: &Context, name: &str, how: How, detach: bool) -> Outcome {
+pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, detach: bool) -> CommandResult {
     // Asked for before it is opened for writing, so that a missing history is not made.
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
     let trial = trials::trial(context, &history, name)?;
     trials::refuse_imported(&trial)?;
-    let plan = plan(&trial)?;
-    if how == How::Resume
-        && let Some(exit) = job::sent_again(context, &plan.recipe, &trial.row.id, detach)?
+    let plan = plan_of_trial(&trial)?;
+    if how == RunMode::Resume
+        && let Some(exit) = slurm_job::submit_resume_if_needed(context, &plan.recipe, &trial.row.id, detach)?
     {
         return Ok(exit);
     }
-    if how == How::Resume && matches!(plan.recipe.model, Model::Command(_)) {
+    if how == RunMode::Resume && matches!(plan.recipe.model, Model::Command(_)) {
         let store = packages::store(&plan.data_root, false)?;
         repair_checkout(&store, &packages::trust()?, &plan.data_root)
             .map_err(|error| packages::failure(&error))?;
     }
-    job::remember(context, &plan.recipe, &trial.row.id)?;
+    slurm_job::record_job_trial(context, &plan.recipe, &trial.row.id)?;
     let (id, label) = (&trial.row.id, trial.row.label.as_str());
-    if let Some(parent) = trial.parent.as_ref().filter(|_| trial.row.status != Status::Running) {
-        child::adopt_again(context, &mut history, &trial, parent)?;
+    if let Some(parent) = trial.parent.as_ref().filter(|_| trial.row.status != TrialStatus::Running) {
+        fork::copy_source_checkpoint_again(context, &mut history, &trial, parent)?;
     }
     if trial.checkpoints.is_empty() {
         pretrained::take_in_again(context, &mut history, &trial, &plan.recipe)?;
     }
-    if how == How::Resume && trial.parent.is_none() {
+    if how == RunMode::Resume && trial.parent.is_none() {
         refuse_lost_checkpoints(context, &trial, &plan)?;
     }
-    let how = if trial.row.status == Status::Created && how == How::Resume { How::Start } else { how };
-    let task = Task { trial: id, label, plan: &plan, how, detach, sample: 0 };
-    if how == How::Attach {
+    let how = if trial.row.status == TrialStatus::Created && how == RunMode::Resume { RunMode::Start } else { how };
+    let task = TrialRun { trial: id, label, plan: &plan, how, detach, sample: 0 };
+    if how == RunMode::Attach {
         attach_to(context, &mut history, &task)
     } else {
-        drive(context, &mut history, &task)
+        run_to_end(context, &mut history, &task)
     }
 }
 
 /// Refuses a trial of this machine that saved checkpoints of which none is intact: it would train again from its first step.
 ///
 /// One that began with a checkpoint of another trial ends by itself where that is lost too. Says which of the newest ones are damaged or missing where an older one is intact.
-fn refuse_lost_checkpoints(context: &Context, trial: &Trial, plan: &Plan) -> Result<(), Failure> {
-    let is_over = matches!(trial.row.status, Status::Running | Status::Completed);
-    let is_here = plan.recipe.cluster.launcher == Launcher::Local && plan.recipe.cluster.slurm.is_none();
-    if trial.checkpoints.is_empty() || is_over || !is_here || has_unrecorded(context, trial) {
+fn refuse_lost_checkpoints(context: &Context, trial: &TrialDetails, plan: &Plan) -> Result<(), CommandError> {
+    let is_over = matches!(trial.row.status, TrialStatus::Running | TrialStatus::Completed);
+    let is_here = plan.recipe.cluster.launcher == LauncherKind::Local && plan.recipe.cluster.slurm.is_none();
+    if trial.checkpoints.is_empty() || is_over || !is_here || has_unrecorded_checkpoint(context, trial) {
         return Ok(());
     }
     let label = &trial.row.label;
-    intact::checkpoint(context, trial, Wanted::Newest).map(drop).map_err(|failure| {
+    find_checkpoint::find_intact(context, trial, CheckpointSelector::Newest).map(drop).map_err(|failure| {
         failure.hint(format!(
             "put an intact checkpoint back into {}, or begin anew with `dtrain run RECIPE`; {label} cannot go on without one",
             context.home.trial(&trial.row.id).checkpoints().display()
@@ -152,7 +152,7 @@ fn refuse_lost_checkpoints(context: &Context, trial: &Trial, plan: &Plan) -> Res
 }
 
 /// Whether a committed checkpoint is there that the history does not know yet.
-fn has_unrecorded(context: &Context, trial: &Trial) -> bool {
+fn has_unrecorded_checkpoint(context: &Context, trial: &TrialDetails) -> bool {
     let folder = context.home.trial(&trial.row.id).checkpoints();
     let is_recorded =
         |name: &OsStr| trial.checkpoints.iter().any(|known| known.folder.file_name() == Some(name));
@@ -161,13 +161,13 @@ fn has_unrecorded(context: &Context, trial: &Trial) -> bool {
 }
 
 /// The plan that a trial carries out.
-pub(crate) fn plan(trial: &Trial) -> Result<Plan, Failure> {
+pub(crate) fn plan_of_trial(trial: &TrialDetails) -> Result<Plan, CommandError> {
     Plan::read(&trial.plan).map_err(|error| {
         let label = &trial.row.label;
-        let failure = Failure::new(Exit::Infrastructure, format!("the plan of {label} cannot be read"));
+        let failure = CommandError::new(ExitReason::Infrastructure, format!("the plan of {label} cannot be read"));
         let hint = match error {
-            ReadError::Newer { .. } => "use the version of dtrain that recorded it".to_owned(),
-            ReadError::Json(_) | ReadError::Empty => format!(
+            PlanReadError::Newer { .. } => "use the version of dtrain that recorded it".to_owned(),
+            PlanReadError::Json(_) | PlanReadError::Empty => format!(
                 "it cannot go on without its plan: `dtrain show {label}` shows what is known of it, and `dtrain run RECIPE` \
                  trains anew"
             ),

@@ -3,69 +3,69 @@
 use crate::args::RmArgs;
 use crate::confirm::confirm;
 use crate::context::Context;
-use crate::drive::catch_up;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::run_trial::record_finished_trials;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::hosts;
 use crate::render::number::counted;
-use crate::trials::{self, ledger};
+use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Bytes;
 use dtrain_runner::DriveError;
-use dtrain_runner::ledger::{History, Status, Trial};
+use dtrain_runner::ledger::{History, TrialStatus, TrialDetails};
 use dtrain_runner::store::{self, RemoveError};
 use serde::Serialize;
 use std::error::Error;
 
 /// What is gone of a trial.
 #[derive(Serialize)]
-struct Gone {
+struct DeletedTrial {
     trial: TrialId,
     label: String,
     /// Bytes that are free now, here and on hosts.
     bytes: u64,
     /// Hosts that could not be asked, and still have what they had.
-    away: Vec<Away>,
+    away: Vec<SkippedHost>,
 }
 
 #[derive(Serialize)]
-struct Away {
+struct SkippedHost {
     host: String,
     reason: String,
 }
 
 #[derive(Serialize)]
-struct Report {
+struct RemovalReport {
     bytes: u64,
-    trials: Vec<Gone>,
+    trials: Vec<DeletedTrial>,
 }
 
 /// Removes trials.
-pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
-    catch_up(context);
+pub(crate) fn run(context: &Context, args: &RmArgs) -> CommandResult {
+    record_finished_trials(context);
     // Asked for before it is opened for writing, so that a missing history is not made.
     drop(trials::read_history(context)?);
     let (mut history, is_full) = open_for_removal(context)?;
-    let wanted = wanted(context, &history, &args.trials)?;
+    let wanted = removable_trials(context, &history, &args.trials)?;
     let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
     let folders = wanted.iter().flat_map(|trial| store::folders(&context.home, &trial.row.id));
-    let size = Bytes(store::freed(folders));
+    let size = Bytes(store::freed_bytes(folders));
     let what = format!("remove {} ({size} on this machine)", labels.join(", "));
     if !confirm(context, &what, args.yes)? {
         context.out.say("nothing was removed");
-        return Ok(Exit::Done);
+        return Ok(ExitReason::Done);
     }
     if args.yes {
         context.out.say(&format!("removing {} ({size} on this machine)", labels.join(", ")));
     }
     if is_full {
-        empty(context, &wanted)?;
+        is_history_empty(context, &wanted)?;
     }
-    let mut report = Report { bytes: 0, trials: Vec::new() };
+    let mut report = RemovalReport { bytes: 0, trials: Vec::new() };
     for trial in &wanted {
         let gone = remove(context, &mut history, trial)?;
         report.bytes += gone.bytes;
         context.out.say(&format!("removed {}: {} freed", gone.label, Bytes(gone.bytes)));
-        for Away { host, reason } in &gone.away {
+        for SkippedHost { host, reason } in &gone.away {
             context.out.say(&format!(
                 "{}: {host} cannot be reached, so what it has of {} stays there, in trials/{} of its state folder: {reason}",
                 context.out.paint.yellow("warning"),
@@ -82,30 +82,30 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> Outcome {
         context.out.say(&format!("{number} removed, {} freed", Bytes(report.bytes)));
     }
     context.out.next("dtrain history");
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// The history, for writing also where the disk is too full to share it, and whether it is.
-fn open_for_removal(context: &Context) -> Result<(History, bool), Failure> {
+fn open_for_removal(context: &Context) -> Result<(History, bool), CommandError> {
     let path = context.home.history();
     let opened = match History::open(&path) {
         Err(error) if error.is_disk_full() => History::open_alone(&path).map(|history| (history, true)),
         opened => opened.map(|history| (history, false)),
     };
-    opened.map_err(|error| ledger(&error))
+    opened.map_err(|error| history_failure(&error))
 }
 
 /// Removes the files of all trials first: the room of one alone may be too little for the history to forget it.
-fn empty(context: &Context, wanted: &[Trial]) -> Result<(), Failure> {
+fn is_history_empty(context: &Context, wanted: &[TrialDetails]) -> Result<(), CommandError> {
     let ids: Vec<TrialId> = wanted.iter().map(|trial| trial.row.id.clone()).collect();
     let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
     store::empty_all(&context.home, &ids, &|id| trials::is_alive(context, id))
-        .map_err(|error| refused(&labels.join(", "), &error))
+        .map_err(|error| removal_failed(&labels.join(", "), &error))
 }
 
 /// The trials that were named, each once. `Err` unless all of them can be removed.
-fn wanted(context: &Context, history: &History, names: &[String]) -> Result<Vec<Trial>, Failure> {
-    let mut wanted: Vec<Trial> = Vec::new();
+fn removable_trials(context: &Context, history: &History, names: &[String]) -> Result<Vec<TrialDetails>, CommandError> {
+    let mut wanted: Vec<TrialDetails> = Vec::new();
     for name in names {
         let trial = trials::trial(context, history, name)?;
         if wanted.iter().all(|known| known.row.id != trial.row.id) {
@@ -114,17 +114,17 @@ fn wanted(context: &Context, history: &History, names: &[String]) -> Result<Vec<
     }
     for trial in &wanted {
         let (id, label) = (&trial.row.id, &trial.row.label);
-        if trial.row.status == Status::Running {
+        if trial.row.status == TrialStatus::Running {
             let processes = dtrain_runner::driver::processes(&context.home, id);
             let error = RemoveError::Running { processes };
-            return Err(refused(label, &error));
+            return Err(removal_failed(label, &error));
         }
-        let children = history.children(id).map_err(|error| ledger(&error))?;
+        let children = history.children(id).map_err(|error| history_failure(&error))?;
         let is_removed_too = |child: &TrialId| wanted.iter().any(|other| other.row.id == *child);
         let needs = children.iter().find(|child| !child.is_independent && !is_removed_too(&child.trial));
         if let Some(child) = needs {
             let what = format!("{label} has a checkpoint that {} has yet to begin with", child.label);
-            return Err(Failure::new(Exit::Usage, what).hint(format!(
+            return Err(CommandError::new(ExitReason::Usage, what).hint(format!(
                 "`dtrain resume {0}` lets it take that over; `dtrain rm {0} {label}` removes both",
                 child.label
             )));
@@ -133,9 +133,9 @@ fn wanted(context: &Context, history: &History, names: &[String]) -> Result<Vec<
     Ok(wanted)
 }
 
-fn remove(context: &Context, history: &mut History, trial: &Trial) -> Result<Gone, Failure> {
+fn remove(context: &Context, history: &mut History, trial: &TrialDetails) -> Result<DeletedTrial, CommandError> {
     let (id, label) = (&trial.row.id, &trial.row.label);
-    let (mut hosts, away) = hosts::of_trial_and_silent(context, trial)?;
+    let (mut hosts, away) = hosts::connect_hosts_of_trial_and_report(context, trial)?;
     let mut there = 0;
     let elsewhere = || {
         for host in &mut hosts {
@@ -145,38 +145,38 @@ fn remove(context: &Context, history: &mut History, trial: &Trial) -> Result<Gon
     };
     let is_alive = |id: &TrialId| trials::is_alive(context, id);
     let removed = store::remove(&context.home, history, id, &is_alive, elsewhere)
-        .map_err(|error| refused(label, &error))?;
-    Ok(Gone {
+        .map_err(|error| removal_failed(label, &error))?;
+    Ok(DeletedTrial {
         trial: id.clone(),
         label: label.clone(),
         bytes: removed.bytes + there,
-        away: away.into_iter().map(|(host, reason)| Away { host, reason }).collect(),
+        away: away.into_iter().map(|(host, reason)| SkippedHost { host, reason }).collect(),
     })
 }
 
-fn refused(label: &str, error: &RemoveError) -> Failure {
+fn removal_failed(label: &str, error: &RemoveError) -> CommandError {
     match error {
         RemoveError::Running { .. } | RemoveError::Drive(DriveError::Busy { .. }) => {
-            Failure::new(Exit::Usage, format!("{label} cannot be removed: {error}"))
+            CommandError::new(ExitReason::Usage, format!("{label} cannot be removed: {error}"))
                 .hint(format!("`dtrain stop {label}` stops it"))
         }
         RemoveError::Drive(error) => {
-            let failure = Failure::new(Exit::Infrastructure, format!("{label} cannot be removed: {error}"));
+            let failure = CommandError::new(ExitReason::Infrastructure, format!("{label} cannot be removed: {error}"));
             match error.source() {
                 Some(source) => failure.cause(source.to_string()),
                 None => failure,
             }
         }
-        RemoveError::Ledger(error) if error.is_disk_full() => ledger(error)
+        RemoveError::Ledger(error) if error.is_disk_full() => history_failure(error)
             .hint(format!("free some space on that disk, then `dtrain rm {label}` removes the rest")),
-        RemoveError::Ledger(error) => ledger(error),
+        RemoveError::Ledger(error) => history_failure(error),
         RemoveError::Host(reason) => {
-            Failure::new(Exit::Infrastructure, format!("{label} is not removed: a host refuses"))
+            CommandError::new(ExitReason::Infrastructure, format!("{label} is not removed: a host refuses"))
                 .cause(reason.clone())
                 .hint(format!("`dtrain rm {label}` tries again"))
         }
         RemoveError::Folder { .. } => {
-            Failure::of(Exit::Infrastructure, error).hint("`dtrain gc` removes what is left of it")
+            CommandError::of(ExitReason::Infrastructure, error).hint("`dtrain gc` removes what is left of it")
         }
     }
 }
@@ -184,12 +184,12 @@ fn refused(label: &str, error: &RemoveError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Paint;
+    use crate::output::ColourMode;
     use std::io;
 
     #[test]
     fn what_keeps_a_trial_from_being_removed_is_named() {
-        let words = |error: DriveError| refused("a-1", &RemoveError::Drive(error)).render(Paint::plain());
+        let words = |error: DriveError| removal_failed("a-1", &RemoveError::Drive(error)).render(ColourMode::plain());
         let source = io::Error::new(io::ErrorKind::PermissionDenied, "spool is a symbolic link to /etc");
         let said = words(DriveError::Folder { doing: "lock", path: "/s/lock".into(), source });
         assert!(said.contains("spool is a symbolic link") && !said.contains("dtrain stop"), "{said}");

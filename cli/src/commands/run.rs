@@ -1,23 +1,23 @@
 //! `dtrain run`.
 
 use crate::args::RunArgs;
-use crate::child::Origin;
+use crate::fork::SourceCheckpoint;
 use crate::commands::{doctor, resume};
 use crate::context::Context;
-use crate::drive::{How, Task, drive};
-use crate::failure::{Exit, Failure, Outcome};
-use crate::load::{Loaded, describe, load};
-use crate::plan_file::{Saved, Stored};
-use crate::pretrained::{Weights, download};
+use crate::run_trial::{RunMode, TrialRun, run_to_end};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::load_recipe::{LoadedRecipe, load_without_running, load};
+use crate::plan_file::{SavedPlan, StoredPlan};
+use crate::pretrained::{WeightsFolder, download};
 use crate::render::plan::short;
-use crate::trials::ledger;
-use crate::{audit, child, hosts, job, limits, rates, trials};
-use dtrain_planner::engine::emit::{Format, emit};
-use dtrain_planner::planning::saving;
+use crate::trials::history_failure;
+use crate::{audit, fork, hosts, slurm_job, limits, rates, trials};
+use dtrain_planner::engine::emit::{ConfigFormat, emit};
+use dtrain_planner::planning::checkpoint_interval;
 use dtrain_planner::{Plan, rates_key};
-use dtrain_recipes::{Bytes, Devices, Launcher, Layer, Model};
+use dtrain_recipes::{Bytes, Devices, LauncherKind, ConfigLayer, Model};
 use dtrain_runner::files;
-use dtrain_runner::ledger::{History, NewTrial, Parent, Source};
+use dtrain_runner::ledger::{History, NewTrial, Parent, ValueSource};
 use dtrain_runner::provenance::Provenance;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,55 +26,55 @@ use std::path::Path;
 const SAMPLE_TOKENS: u32 = 120;
 
 /// Plans where needed, records the trial, and trains.
-pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
-    let what = match Saved::read(Path::new(&args.target))? {
-        Some(saved) => What::Plan(Box::new(saved)),
-        None => What::Recipe(Box::new(loaded(args)?)),
+pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
+    let what = match SavedPlan::read(Path::new(&args.target))? {
+        Some(saved) => RunTarget::Plan(Box::new(saved)),
+        None => RunTarget::Recipe(Box::new(load_run_recipe(args)?)),
     };
     let recipe = match &what {
-        What::Plan(saved) => &saved.plan.recipe,
-        What::Recipe(loaded) => &loaded.checked.recipe,
+        RunTarget::Plan(saved) => &saved.plan.recipe,
+        RunTarget::Recipe(loaded) => &loaded.checked.recipe,
     };
-    if let What::Plan(saved) = &what {
+    if let RunTarget::Plan(saved) = &what {
         refuse_other_engine(&saved.plan, &args.target)?;
     }
-    if let Some(exit) = job::sent(context, recipe, args.detach)? {
+    if let Some(exit) = slurm_job::submit_if_needed(context, recipe, args.detach)? {
         return Ok(exit);
     }
-    if let Some(trial) = job::again(context, recipe) {
-        return resume::take_up(context, &trial, How::Resume, false);
+    if let Some(trial) = slurm_job::trial_of_requeued_job(context, recipe) {
+        return resume::resume_or_attach(context, &trial, RunMode::Resume, false);
     }
     let mut history = trials::open_history(context)?;
     let beginning = match &args.from {
-        Some(from) => Some(Beginning::find(context, &history, from)?),
-        None => what.weights()?.map(Beginning::Folder),
+        Some(from) => Some(InitialWeights::find(context, &history, from)?),
+        None => what.weights()?.map(InitialWeights::Folder),
     };
     let (plan, sources, folder, recipe) = match what {
-        What::Plan(saved) => {
+        RunTarget::Plan(saved) => {
             refuse_layers(args, &saved)?;
             refuse_stale(context, &history, &saved, args.stale_ok)?;
             let plan = saved.plan;
             let folder = plan.data_root.clone();
             (plan, BTreeMap::new(), folder, "saved plan".to_owned())
         }
-        What::Recipe(mut loaded) => {
+        RunTarget::Recipe(mut loaded) => {
             loaded.tokenizer = match &beginning {
-                Some(Beginning::Trial(origin)) => origin.tokenizer(),
-                Some(Beginning::Folder(weights)) => {
+                Some(InitialWeights::Trial(origin)) => origin.tokenizer(),
+                Some(InitialWeights::Folder(weights)) => {
                     weights.check(&loaded.checked.recipe)?;
                     weights.tokenizer()?
                 }
                 None => None,
             };
             let plan = rates::plan(context, &mut history, &loaded)?;
-            let sources = sources(&loaded);
-            let recipe = audit::recipe(&loaded);
+            let sources = value_sources(&loaded);
+            let recipe = audit::recipe_owner(&loaded);
             (plan, sources, loaded.folder, recipe)
         }
     };
     let (parent, weights) = match beginning {
-        Some(Beginning::Trial(origin)) => (Some(origin.weights_for(&plan.recipe)?), None),
-        Some(Beginning::Folder(weights)) => {
+        Some(InitialWeights::Trial(origin)) => (Some(origin.weights_for(&plan.recipe)?), None),
+        Some(InitialWeights::Folder(weights)) => {
             weights.check(&plan.recipe)?;
             (None, Some(weights))
         }
@@ -82,15 +82,15 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> Outcome {
     };
     let sample = if args.no_sample { 0 } else { args.sample.unwrap_or(SAMPLE_TOKENS) };
     let begin =
-        Begin { plan: &plan, sources, folder: &folder, recipe, parent, weights, detach: args.detach, sample };
-    self::begin(context, &mut history, begin)
+        NewRun { plan: &plan, sources, folder: &folder, recipe, parent, weights, detach: args.detach, sample };
+    self::record_and_launch(context, &mut history, begin)
 }
 
 /// A trial that is to be recorded and launched.
-pub(crate) struct Begin<'a> {
+pub(crate) struct NewRun<'a> {
     pub(crate) plan: &'a Plan,
     /// Who said the values of the recipe.
-    pub(crate) sources: BTreeMap<String, Source>,
+    pub(crate) sources: BTreeMap<String, ValueSource>,
     /// The folder whose git revision is recorded.
     pub(crate) folder: &'a Path,
     /// Whose recipe it is, for the audit log.
@@ -98,39 +98,39 @@ pub(crate) struct Begin<'a> {
     /// The checkpoint it begins with.
     pub(crate) parent: Option<Parent>,
     /// The folder of transformers whose weights it begins with.
-    pub(crate) weights: Option<Weights>,
+    pub(crate) weights: Option<WeightsFolder>,
     pub(crate) detach: bool,
     /// Tokens of the sample at the end.
     pub(crate) sample: u32,
 }
 
 /// Records a trial, and drives it to its end.
-pub(crate) fn begin(context: &Context, history: &mut History, begin: Begin<'_>) -> Outcome {
-    let Begin { plan, sources, folder, recipe, parent, weights, detach, sample } = begin;
+pub(crate) fn record_and_launch(context: &Context, history: &mut History, begin: NewRun<'_>) -> CommandResult {
+    let NewRun { plan, sources, folder, recipe, parent, weights, detach, sample } = begin;
     context.out.say(short(plan, context.out.paint).trim_end());
-    mention_gpu(context, plan);
+    warn_of_unused_gpu(context, plan);
     refuse_without_room(context, plan)?;
     let mut new = NewTrial { parent, ..new_trial(plan, sources, folder, recipe) };
     if let Some(weights) = &weights {
         weights.note(&mut new.provenance)?;
     }
-    let created = trials::waiting(context, || history.create_trial(&new)).map_err(|error| ledger(&error))?;
-    keep_plan(context, &created.id, plan)?;
-    job::remember(context, &plan.recipe, &created.id)?;
+    let created = trials::wait_for_history(context, || history.create_trial(&new)).map_err(|error| history_failure(&error))?;
+    write_plan_file(context, &created.id, plan)?;
+    slurm_job::record_job_trial(context, &plan.recipe, &created.id)?;
     context.out.say(&format!("trial {} ({})", context.out.paint.bold(&created.label), created.id));
     if let Some(parent) = &new.parent {
-        child::adopt(context, history, &created.id, parent)?;
-        say_parent(context, parent);
+        fork::copy_source_checkpoint(context, history, &created.id, parent)?;
+        print_source_checkpoint(context, parent);
     }
     if let Some(weights) = &weights {
         weights.take_in(context, history, &created.id, &plan.recipe)?;
         context.out.say(&format!("it begins with the weights in {}", weights.path().display()));
     }
-    let task = Task { trial: &created.id, label: &created.label, plan, how: How::Start, detach, sample };
-    drive(context, history, &task)
+    let task = TrialRun { trial: &created.id, label: &created.label, plan, how: RunMode::Start, detach, sample };
+    run_to_end(context, history, &task)
 }
 
-fn say_parent(context: &Context, parent: &Parent) {
+fn print_source_checkpoint(context: &Context, parent: &Parent) {
     let Parent { label, step, weights_only, changes, .. } = parent;
     let how = if *weights_only { "begins with the weights of" } else { "continues" };
     context.out.say(&format!("it {how} {label} at step {step}"));
@@ -138,95 +138,95 @@ fn say_parent(context: &Context, parent: &Parent) {
 }
 
 /// Where the weights come from that a training begins with.
-enum Beginning {
+enum InitialWeights {
     /// A checkpoint of another trial.
-    Trial(Box<Origin>),
+    Trial(Box<SourceCheckpoint>),
     /// A folder of transformers.
-    Folder(Weights),
+    Folder(WeightsFolder),
 }
 
-impl Beginning {
+impl InitialWeights {
     /// What the user typed: a folder, or a trial.
-    fn find(context: &Context, history: &History, typed: &str) -> Result<Self, Failure> {
-        match Weights::find(typed)? {
+    fn find(context: &Context, history: &History, typed: &str) -> Result<Self, CommandError> {
+        match WeightsFolder::find(typed)? {
             Some(weights) => Ok(Self::Folder(weights)),
             None => Ok(Self::Trial(Box::new(Self::trial(context, history, typed)?))),
         }
     }
 
     /// The checkpoint of a trial; what is neither a trial nor a folder may be a model of the Hugging Face Hub.
-    fn trial(context: &Context, history: &History, typed: &str) -> Result<Origin, Failure> {
+    fn trial(context: &Context, history: &History, typed: &str) -> Result<SourceCheckpoint, CommandError> {
         let name = typed.split('@').next().unwrap_or(typed);
         match trials::find(history, name) {
-            Err(failure) if failure.exit() == Exit::Usage => Err(failure.hint(format!(
+            Err(failure) if failure.exit() == ExitReason::Usage => Err(failure.hint(format!(
                 "to begin with a model of the Hugging Face Hub, {}",
                 download(Path::new(typed))
             ))),
-            _ => Origin::find(context, history, typed),
+            _ => SourceCheckpoint::find(context, history, typed),
         }
     }
 }
 
 /// What is to be trained.
-enum What {
-    Plan(Box<Saved>),
-    Recipe(Box<Loaded>),
+enum RunTarget {
+    Plan(Box<SavedPlan>),
+    Recipe(Box<LoadedRecipe>),
 }
 
-impl What {
+impl RunTarget {
     /// The weights that its recipe begins with.
-    fn weights(&self) -> Result<Option<Weights>, Failure> {
+    fn weights(&self) -> Result<Option<WeightsFolder>, CommandError> {
         match self {
-            Self::Plan(saved) => Weights::of_recipe(&saved.plan.recipe, &saved.plan.data_root),
-            Self::Recipe(loaded) => Weights::of_recipe(&loaded.checked.recipe, &loaded.folder),
+            Self::Plan(saved) => WeightsFolder::of_recipe(&saved.plan.recipe, &saved.plan.data_root),
+            Self::Recipe(loaded) => WeightsFolder::of_recipe(&loaded.checked.recipe, &loaded.folder),
         }
     }
 }
 
-fn loaded(args: &RunArgs) -> Result<Loaded, Failure> {
+fn load_run_recipe(args: &RunArgs) -> Result<LoadedRecipe, CommandError> {
     let mut extra = Vec::new();
     extra.extend(args.name.as_ref().map(|name| ("name", format!("{name:?}"))));
     extra.extend(args.ranks.map(|ranks| ("cluster.ranks", ranks.to_string())));
     if let Some(from) = &args.from
-        && describe(&args.target, &args.layers, &extra)?.checked.recipe.train.from.is_some()
+        && load_without_running(&args.target, &args.layers, &extra)?.checked.recipe.train.from.is_some()
     {
         // The flag counts more than the key.
-        let folder = Weights::find(from)?.map(|weights| weights.path().display().to_string());
+        let folder = WeightsFolder::find(from)?.map(|weights| weights.path().display().to_string());
         extra.push(("train.from", format!("{:?}", folder.as_deref().unwrap_or("none"))));
     }
     load(&args.target, &args.layers, &extra)
 }
 
 /// A saved plan is carried out as it is.
-fn refuse_layers(args: &RunArgs, saved: &Saved) -> Result<(), Failure> {
+fn refuse_layers(args: &RunArgs, saved: &SavedPlan) -> Result<(), CommandError> {
     if let Some(variable) = saved.other_variables().first() {
         let what = format!("the environment variable {variable} applies to recipes, not to saved plans");
         return Err(
-            Failure::new(Exit::Usage, what).hint(format!("unset {variable}, or make a new plan with it"))
+            CommandError::new(ExitReason::Usage, what).hint(format!("unset {variable}, or make a new plan with it"))
         );
     }
     let layers = &args.layers;
     if layers.set.is_empty() && layers.cluster.is_none() && args.name.is_none() && args.ranks.is_none() {
         return Ok(());
     }
-    Err(Failure::new(
-        Exit::Usage,
+    Err(CommandError::new(
+        ExitReason::Usage,
         "--set, --cluster, --name and --ranks apply to recipes, not to saved plans",
     )
     .hint("run the recipe with them, or make a new plan"))
 }
 
 /// Refuses a plan for an engine that is not started here, and says how it is.
-fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), Failure> {
+fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), CommandError> {
     let Some(engine) = &plan.engine else { return Ok(()) };
     let on = &plan.host.name;
     let message = format!(
         "{file} is a plan for {engine} on {on}, and `dtrain run` trains with dtrain's own worker on the hosts of the recipe"
     );
-    let reads = |format: &Format| format.engine().is_some_and(|one| one.name() == engine);
-    let format = Format::ALL.into_iter().find(reads);
+    let reads = |format: &ConfigFormat| format.engine().is_some_and(|one| one.name() == engine);
+    let format = ConfigFormat::ALL.into_iter().find(reads);
     let start = format.and_then(|format| Some((format.word(), emit(plan, format).ok()?.command("FOLDER"))));
-    let failure = Failure::new(Exit::Usage, message);
+    let failure = CommandError::new(ExitReason::Usage, message);
     Err(match start {
         Some((format, start)) => failure.hint(format!(
             "write it as files with `dtrain plan RECIPE --on \"{on}\" --emit {format} --emit-to FOLDER` and the flags it \
@@ -240,9 +240,9 @@ fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), Failure> {
 fn refuse_stale(
     context: &Context,
     history: &History,
-    saved: &Saved,
+    saved: &SavedPlan,
     is_allowed: bool,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let mut changes = saved.changes(context);
     changes.extend(host_changes(context, history, &saved.plan)?);
     if changes.is_empty() {
@@ -253,36 +253,36 @@ fn refuse_stale(
         context.out.say(&format!("{warning}: the plan is stale: {}", changes.join("; ")));
         return Ok(());
     }
-    let failure = Failure::new(Exit::StalePlan, "the plan is stale: something it depends on has changed");
-    let failure = changes.into_iter().fold(failure, Failure::cause);
+    let failure = CommandError::new(ExitReason::StalePlan, "the plan is stale: something it depends on has changed");
+    let failure = changes.into_iter().fold(failure, CommandError::cause);
     Err(failure.hint("plan again, or run it anyway with --stale-ok"))
 }
 
 /// What has changed of the hosts, the program and what was measured, in words.
-fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec<String>, Failure> {
+fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec<String>, CommandError> {
     let host = match plan.recipe.cluster.launcher {
-        Launcher::Local => rates::host(),
+        LauncherKind::Local => rates::this_host_facts(),
         // Nobody has seen the hosts of a data sheet.
-        Launcher::Ssh | Launcher::Slurm if plan.is_estimated() => {
-            hosts::facts(&mut hosts::of(context, &plan.recipe)?)?
+        LauncherKind::Ssh | LauncherKind::Slurm if plan.is_estimated() => {
+            hosts::facts(&mut hosts::connect_all(context, &plan.recipe)?)?
         }
         // What became of other hosts is seen when they are reached.
-        Launcher::Ssh | Launcher::Slurm => return Ok(Vec::new()),
+        LauncherKind::Ssh | LauncherKind::Slurm => return Ok(Vec::new()),
     };
-    let known = history.rates(&host, &rates_key(&plan.recipe, &host)).map_err(|error| ledger(&error))?;
-    Ok(plan.stale(&host, known.as_ref(), rates::PROGRAM).iter().map(ToString::to_string).collect())
+    let known = history.rates(&host, &rates_key(&plan.recipe, &host)).map_err(|error| history_failure(&error))?;
+    Ok(plan.drift(&host, known.as_ref(), rates::PROGRAM).iter().map(ToString::to_string).collect())
 }
 
 /// Refuses to train what could never be saved: a file of a checkpoint would be larger than files may be, or the disk of the state
 /// folder has no room for one checkpoint.
-fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), Failure> {
+fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), CommandError> {
     /// Bytes that stay free beside what a rank writes, so that the history has room.
     const RESERVE: u64 = 16 << 20;
     let recipe = &plan.recipe;
-    if recipe.cluster.launcher != Launcher::Local || matches!(recipe.model, Model::Command(_)) {
+    if recipe.cluster.launcher != LauncherKind::Local || matches!(recipe.model, Model::Command(_)) {
         return Ok(());
     }
-    let state = saving::state_bytes(recipe);
+    let state = checkpoint_interval::state_bytes(recipe);
     limits::refuse_large_file(Bytes(state / u64::from(plan.best().candidate.arrangement.layout.world())))?;
     let path = context.home.path();
     let Ok(disk) = rustix::fs::statvfs(path) else { return Ok(()) };
@@ -292,23 +292,23 @@ fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), Failure> {
         return Ok(());
     }
     let message = format!("a checkpoint needs {needed}, and {} has {free} free", path.display());
-    Err(Failure::new(Exit::Preflight, message)
+    Err(CommandError::new(ExitReason::Preflight, message)
         .hint("free some space there, or name another folder with --state FOLDER"))
 }
 
 /// Who said the values that were not in the recipe itself.
-pub(crate) fn sources(loaded: &Loaded) -> BTreeMap<String, Source> {
-    let source = |layer: Layer| match layer {
-        Layer::Default => Source::Default,
-        Layer::Environment | Layer::Assignment | Layer::Settings | Layer::Cluster => Source::Setting,
-        Layer::Extended | Layer::Recipe => Source::Recipe,
+pub(crate) fn value_sources(loaded: &LoadedRecipe) -> BTreeMap<String, ValueSource> {
+    let source = |layer: ConfigLayer| match layer {
+        ConfigLayer::Default => ValueSource::Default,
+        ConfigLayer::Environment | ConfigLayer::Assignment | ConfigLayer::Settings | ConfigLayer::Cluster => ValueSource::Setting,
+        ConfigLayer::Extended | ConfigLayer::Recipe => ValueSource::Recipe,
     };
     loaded.checked.resolved.iter().map(|value| (value.path.clone(), source(value.origin.layer()))).collect()
 }
 
 pub(crate) fn new_trial(
     plan: &Plan,
-    sources: BTreeMap<String, Source>,
+    sources: BTreeMap<String, ValueSource>,
     folder: &Path,
     recipe: String,
 ) -> NewTrial {
@@ -320,23 +320,23 @@ pub(crate) fn new_trial(
 }
 
 /// Puts the plan beside the trial's checkpoints, for people and other programs.
-pub(crate) fn keep_plan(
+pub(crate) fn write_plan_file(
     context: &Context,
     trial: &dtrain_protocol::TrialId,
     plan: &Plan,
-) -> Result<(), Failure> {
+) -> Result<(), CommandError> {
     let folder = context.home.trial(trial);
-    let stored = Stored::of(plan.clone(), None);
+    let stored = StoredPlan::of(plan.clone(), None);
     let text = crate::output::document("plan", &stored, true)?;
     folder.create().and_then(|()| files::write(&folder.plan(), text.as_bytes())).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("cannot write {}", folder.plan().display()))
+        CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", folder.plan().display()))
             .cause(error.to_string())
             .hint("`dtrain doctor` checks the state folder")
     })
 }
 
 /// A GPU that lies idle because of how the program was built is worth a line.
-fn mention_gpu(context: &Context, plan: &Plan) {
+fn warn_of_unused_gpu(context: &Context, plan: &Plan) {
     if plan.recipe.cluster.devices == Devices::Cpu {
         return;
     }

@@ -1,13 +1,13 @@
 //! `dtrain schema`.
 
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 
 /// Prints the JSON schema of recipes.
-pub(crate) fn run(context: &Context) -> Outcome {
-    let text = serde_json::to_string_pretty(&dtrain_recipes::schema::schema()).map_err(|error| {
-        Failure::new(Exit::Infrastructure, "cannot write the schema").cause(error.to_string())
+pub(crate) fn run(context: &Context) -> CommandResult {
+    let text = serde_json::to_string_pretty(&dtrain_recipes::json_schema::json_schema()).map_err(|error| {
+        CommandError::new(ExitReason::Infrastructure, "cannot write the schema").cause(error.to_string())
     })?;
     context.out.data(&text)?;
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }

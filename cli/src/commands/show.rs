@@ -2,19 +2,19 @@
 
 use crate::args::ShowArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::load::load;
-use crate::output::word;
-use dtrain_recipes::Resolved;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::load_recipe::load;
+use crate::output::shell_quoted;
+use dtrain_recipes::ResolvedValue;
 use serde::Serialize;
 
 /// Shows a trial, or with `--resolved` a recipe.
-pub(crate) fn run(context: &Context, args: &ShowArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &ShowArgs) -> CommandResult {
     if args.resolved {
         return resolved(context, args);
     }
     if !args.layers.set.is_empty() || args.layers.cluster.is_some() {
-        return Err(Failure::new(Exit::Usage, "--set and --cluster are for recipes")
+        return Err(CommandError::new(ExitReason::Usage, "--set and --cluster are for recipes")
             .hint("`dtrain show --resolved RECIPE` shows a recipe"));
     }
     super::history::show(context, args.what.as_deref().unwrap_or("last"), args)
@@ -22,7 +22,7 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> Outcome {
 
 /// One setting as JSON.
 #[derive(Serialize)]
-struct Setting {
+struct ResolvedSetting {
     key: String,
     value: String,
     /// `default`, `recipe.toml:12:9`, `--set`, …
@@ -31,35 +31,35 @@ struct Setting {
 }
 
 #[derive(Serialize)]
-struct Settings {
-    settings: Vec<Setting>,
+struct ResolvedSettings {
+    settings: Vec<ResolvedSetting>,
 }
 
-fn resolved(context: &Context, args: &ShowArgs) -> Outcome {
+fn resolved(context: &Context, args: &ShowArgs) -> CommandResult {
     let name = args.what.as_deref().unwrap_or("recipe.toml");
     let loaded = load(name, &args.layers, &[])?;
     let values = &loaded.checked.resolved;
     if context.out.json {
-        let setting = |value: &Resolved| Setting {
+        let setting = |value: &ResolvedValue| ResolvedSetting {
             key: value.path.clone(),
             value: value.value.clone(),
             origin: value.origin.to_string(),
             layer: value.origin.layer().to_string(),
         };
-        context.out.json("settings", &Settings { settings: values.iter().map(setting).collect() })?;
+        context.out.json("settings", &ResolvedSettings { settings: values.iter().map(setting).collect() })?;
     } else {
         context.out.data(&table(values))?;
     }
-    context.out.next(&format!("dtrain plan {}", word(name)));
-    Ok(Exit::Done)
+    context.out.next(&format!("dtrain plan {}", shell_quoted(name)));
+    Ok(ExitReason::Done)
 }
 
 /// Key, value and place, in columns; a long value moves the place of its own line only.
-fn table(values: &[Resolved]) -> String {
+fn table(values: &[ResolvedValue]) -> String {
     let width = |lengths: Vec<usize>| lengths.into_iter().filter(|length| *length <= 40).max().unwrap_or(0);
     let keys = width(values.iter().map(|value| value.path.chars().count()).collect());
     let texts = width(values.iter().map(|value| value.value.chars().count()).collect());
-    let line = |value: &Resolved| {
+    let line = |value: &ResolvedValue| {
         format!("{:<keys$}  {:<texts$}  {}", value.path, value.value, value.origin).trim_end().to_owned()
     };
     values.iter().map(line).collect::<Vec<_>>().join("\n")

@@ -1,10 +1,10 @@
 //! Checkpoints, and how far one is read or copied.
 
 use super::number::counted;
-use super::table::{Column, Style, Text, Tone, age, table};
+use super::table::{TableColumn, PageStyle, StyledText, TextRole, age, table};
 use crate::output::Output;
 use dtrain_recipes::Bytes;
-use dtrain_runner::checkpoints::{Examined, Listed, Place, State};
+use dtrain_runner::checkpoints::{VerificationReport, CheckpointInfo, StoredFiles, State};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 /// How often it is said how far a long transfer is, where no bar is drawn.
 const TELL: Duration = Duration::from_secs(10);
 
-const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> Column {
-    Column { title: Cow::Borrowed(title), is_right, rank, least }
+const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> TableColumn {
+    TableColumn { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
 /// The checkpoints of a trial, a line each.
-pub(crate) fn checkpoints(listed: &[Listed], style: Style) -> String {
+pub(crate) fn checkpoints(listed: &[CheckpointInfo], style: PageStyle) -> String {
     let columns = [
         column("STEP", true, 9, None),
         column("ATTEMPT", true, 8, None),
@@ -27,12 +27,12 @@ pub(crate) fn checkpoints(listed: &[Listed], style: Style) -> String {
         column("WHERE", false, 9, Some(12)),
         column("WHY", false, 7, Some(12)),
     ];
-    let row = |one: &Listed| -> Vec<Text> {
+    let row = |one: &CheckpointInfo| -> Vec<StyledText> {
         let (word, tone) = state(one.state);
         vec![
-            Text::new(one.step.to_string(), Tone::Bold),
+            StyledText::new(one.step.to_string(), TextRole::Bold),
             one.attempt.to_string().into(),
-            Text::new(word, tone),
+            StyledText::new(word, tone),
             Bytes(one.bytes).to_string().into(),
             age(one.modified_ms, style.now_ms).into(),
             places(&one.places).into(),
@@ -42,29 +42,29 @@ pub(crate) fn checkpoints(listed: &[Listed], style: Style) -> String {
     table(&columns, &listed.iter().map(row).collect::<Vec<_>>(), style)
 }
 
-fn state(state: State) -> (&'static str, Tone) {
+fn state(state: State) -> (&'static str, TextRole) {
     match state {
-        State::Committed => ("committed", Tone::Good),
-        State::Damaged => ("damaged", Tone::Bad),
-        State::Refused => ("refused", Tone::Bad),
-        State::Partial => ("partial", Tone::Dim),
+        State::Committed => ("committed", TextRole::Good),
+        State::Damaged => ("damaged", TextRole::Bad),
+        State::Refused => ("refused", TextRole::Bad),
+        State::Partial => ("partial", TextRole::Dim),
     }
 }
 
 /// `this machine`, or every host with what it has.
-fn places(places: &[Place]) -> String {
+fn places(places: &[StoredFiles]) -> String {
     match places {
         [only] => only.holder.clone(),
         several => {
-            let place = |place: &Place| format!("{} ({})", place.holder, counted(place.files as u64, "file"));
+            let place = |place: &StoredFiles| format!("{} ({})", place.holder, counted(place.files as u64, "file"));
             several.iter().map(place).collect::<Vec<_>>().join(", ")
         }
     }
 }
 
 /// What was found in a checkpoint.
-pub(crate) fn findings(found: &Examined) -> String {
-    let Examined { name, bytes, files, tensors, damaged, lost } = found;
+pub(crate) fn findings(found: &VerificationReport) -> String {
+    let VerificationReport { name, bytes, files, tensors, damaged, lost } = found;
     let mut page = match (lost.is_empty(), damaged.is_empty()) {
         (true, true) => {
             let (tensors, files) = (counted(*tensors as u64, "tensor"), counted(*files as u64, "file"));
@@ -81,14 +81,14 @@ pub(crate) fn findings(found: &Examined) -> String {
 }
 
 /// Shows how far something long is: a bar, or a line from time to time.
-pub(crate) struct Transfer<'a> {
+pub(crate) struct TransferBar<'a> {
     out: &'a Output,
     what: String,
     bar: Option<ProgressBar>,
     told: Instant,
 }
 
-impl<'a> Transfer<'a> {
+impl<'a> TransferBar<'a> {
     /// `what` is done, such as `reading step 5`.
     pub(crate) fn new(out: &'a Output, what: String) -> Self {
         let bar = out.draws().then(|| bar(&what));
@@ -96,7 +96,7 @@ impl<'a> Transfer<'a> {
     }
 
     /// So many bytes of so many are done.
-    pub(crate) fn tell(&mut self, done: u64, total: u64) {
+    pub(crate) fn set_done(&mut self, done: u64, total: u64) {
         match &self.bar {
             Some(bar) => {
                 bar.set_length(total);

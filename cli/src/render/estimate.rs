@@ -1,15 +1,15 @@
 //! Estimates of given trainings: a row each, and how near they are by source.
 
 use super::number::{count, seconds};
-use super::table::{Column, Style, Text, Tone, painted, table as drawn};
-use dtrain_planner::rows::{Priced, Scores};
+use super::table::{TableColumn, PageStyle, StyledText, TextRole, painted, table as drawn};
+use dtrain_planner::benchmarks::{RowEstimate, AccuracyScores};
 use std::borrow::Cow;
 
-const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> Column {
-    Column { title: Cow::Borrowed(title), is_right, rank, least }
+const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> TableColumn {
+    TableColumn { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
-const COLUMNS: [Column; 10] = [
+const COLUMNS: [TableColumn; 10] = [
     column("ROW", false, 9, None),
     column("STEP", true, 9, None),
     column("8 IN 10", false, 6, None),
@@ -23,26 +23,26 @@ const COLUMNS: [Column; 10] = [
 ];
 
 /// A line for each row, in their order.
-pub(crate) fn table(priced: &[Priced], style: Style) -> String {
+pub(crate) fn table(priced: &[RowEstimate], style: PageStyle) -> String {
     let lines: Vec<_> = priced.iter().map(line).collect();
     drawn(&COLUMNS, &lines, style)
 }
 
-fn line(row: &Priced) -> Vec<Text> {
+fn line(row: &RowEstimate) -> Vec<StyledText> {
     if !row.supported {
-        let mut line = vec![Text::default(); COLUMNS.len()];
+        let mut line = vec![StyledText::default(); COLUMNS.len()];
         line[0] = row.id.clone().into();
-        line[1] = Text::new("–", Tone::Bad);
-        line[9] = Text::new(row.reason.clone().unwrap_or_default(), Tone::Bad);
+        line[1] = StyledText::new("–", TextRole::Bad);
+        line[9] = StyledText::new(row.reason.clone().unwrap_or_default(), TextRole::Bad);
         return line;
     }
     let range = row.step_seconds_low.zip(row.step_seconds_high);
     vec![
         row.id.clone().into(),
-        Text::new(figure(row.step_seconds, seconds), Tone::Bold),
-        Text::new(
+        StyledText::new(figure(row.step_seconds, seconds), TextRole::Bold),
+        StyledText::new(
             range.map(|(low, high)| format!("{} to {}", seconds(low), seconds(high))).unwrap_or_default(),
-            Tone::Dim,
+            TextRole::Dim,
         ),
         figure(row.tokens_per_second_per_device, count).into(),
         figure(row.model_flops_utilization, |share| format!("{:.0}%", 100.0 * share)).into(),
@@ -50,7 +50,7 @@ fn line(row: &Priced) -> Vec<Text> {
         fits(row.fits),
         figure(row.measured_step_seconds, seconds).into(),
         row.error.map(error).unwrap_or_default(),
-        Text::new(row.assumptions.join("; "), Tone::Dim),
+        StyledText::new(row.assumptions.join("; "), TextRole::Dim),
     ]
 }
 
@@ -58,24 +58,24 @@ fn figure(value: Option<f64>, show: impl Fn(f64) -> String) -> String {
     value.map(show).unwrap_or_default()
 }
 
-fn fits(fits: Option<bool>) -> Text {
+fn fits(fits: Option<bool>) -> StyledText {
     match fits {
         Some(true) => "yes".into(),
-        Some(false) => Text::new("no", Tone::Bad),
-        None => Text::new("?", Tone::Notice),
+        Some(false) => StyledText::new("no", TextRole::Bad),
+        None => StyledText::new("?", TextRole::Notice),
     }
 }
 
-fn error(error: f64) -> Text {
+fn error(error: f64) -> StyledText {
     let tone = match error.abs() {
-        size if size < 0.05 => Tone::Good,
-        size if size < 0.15 => Tone::Plain,
-        _ => Tone::Notice,
+        size if size < 0.05 => TextRole::Good,
+        size if size < 0.15 => TextRole::Plain,
+        _ => TextRole::Notice,
     };
-    Text::new(format!("{:+.1}%", 100.0 * error), tone)
+    StyledText::new(format!("{:+.1}%", 100.0 * error), tone)
 }
 
-const SCORES: [Column; 12] = [
+const SCORES: [TableColumn; 12] = [
     column("SOURCE", false, 9, Some(20)),
     column("ROWS", true, 9, None),
     column("REFUSED", true, 6, None),
@@ -91,21 +91,21 @@ const SCORES: [Column; 12] = [
 ];
 
 /// A line for each source and its parts: sizes of errors in percent.
-pub(crate) fn summary(scores: &[Scores], style: Style) -> String {
+pub(crate) fn summary(scores: &[AccuracyScores], style: PageStyle) -> String {
     let lines: Vec<_> = scores.iter().map(score).collect();
     drawn(&SCORES, &lines, style)
 }
 
-fn score(of: &Scores) -> Vec<Text> {
+fn score(of: &AccuracyScores) -> Vec<StyledText> {
     let counted = |share: Option<f64>, of: usize| {
         share.map(|share| format!("{:.1}% of {of}", 100.0 * share)).unwrap_or_default()
     };
     let percent = |share: Option<f64>| figure(share, |share| format!("{:.1}%", 100.0 * share));
     let refused = if of.refused > 0 { of.refused.to_string() } else { String::new() };
     vec![
-        Text::new(if of.name.is_empty() { "(no source)" } else { &of.name }, Tone::Bold),
+        StyledText::new(if of.name.is_empty() { "(no source)" } else { &of.name }, TextRole::Bold),
         of.rows.to_string().into(),
-        Text::new(refused, Tone::Bad),
+        StyledText::new(refused, TextRole::Bad),
         percent(of.mean).into(),
         percent(of.median).into(),
         percent(of.p95).into(),
@@ -119,7 +119,7 @@ fn score(of: &Scores) -> Vec<Text> {
 }
 
 /// Rows that cannot be priced, each with its reason; nothing where all can.
-pub(crate) fn refused(priced: &[Priced], style: Style) -> String {
+pub(crate) fn unpriced_rows(priced: &[RowEstimate], style: PageStyle) -> String {
     let lines: Vec<String> = priced
         .iter()
         .filter_map(|row| row.reason.as_ref().map(|reason| format!("  {}: {reason}\n", row.id)))
@@ -128,5 +128,5 @@ pub(crate) fn refused(priced: &[Priced], style: Style) -> String {
         return String::new();
     }
     let title = format!("{} of {} rows cannot be estimated:", lines.len(), priced.len());
-    format!("\n{}\n{}", painted(&title, Tone::Bad, style.paint), lines.concat())
+    format!("\n{}\n{}", painted(&title, TextRole::Bad, style.paint), lines.concat())
 }

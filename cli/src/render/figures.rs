@@ -1,13 +1,13 @@
 //! What was seen of a trial so far, as figures. It knows no terminal.
 
 use super::number::{count, loss, plain, seconds};
-use dtrain_protocol::{Event, Stamped, StepFigures, StepId};
+use dtrain_protocol::{Event, StampedEvent, StepFigures, StepId};
 use dtrain_runner::reporters::Reporters;
 use std::collections::BTreeMap;
 
 /// What the plan promised.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Expected {
+pub(crate) struct PlannedTraining {
     /// Optimizer steps of the whole training; 0 when nobody said, or only time ends it.
     pub(crate) steps: u64,
     /// Seconds of training after which time ends it.
@@ -20,7 +20,7 @@ pub(crate) struct Expected {
     pub(crate) metric: String,
 }
 
-impl Expected {
+impl PlannedTraining {
     /// The steps of the whole training; `None` where nobody said, and once there are more: a script may count something else.
     pub(crate) fn steps_at(&self, step: u64) -> Option<u64> {
         Some(self.steps).filter(|steps| *steps > 0 && *steps >= step)
@@ -56,7 +56,7 @@ pub(crate) struct Figures {
 
 impl Figures {
     /// Takes note of an event. Returns whether a figure that is shown is newer now: of each that of the lowest rank that reports it.
-    pub(crate) fn take(&mut self, said: &Stamped) -> bool {
+    pub(crate) fn apply(&mut self, said: &StampedEvent) -> bool {
         match &said.event {
             Event::Step(figures) => {
                 self.memory_bytes = self.memory_bytes.max(figures.memory_bytes);
@@ -120,38 +120,38 @@ impl Figures {
     }
 
     /// How far it is, and how long it will take: by its steps at the present pace, or by its time limit, whichever is further.
-    pub(crate) fn advance(&self, expected: &Expected) -> Advance {
-        Advance { validating: self.validating, ..self.advance_of_steps(expected) }
+    pub(crate) fn advance(&self, expected: &PlannedTraining) -> TrainingProgress {
+        TrainingProgress { validating: self.validating, ..self.advance_of_steps(expected) }
     }
 
-    fn advance_of_steps(&self, expected: &Expected) -> Advance {
+    fn advance_of_steps(&self, expected: &PlannedTraining) -> TrainingProgress {
         #![expect(clippy::cast_precision_loss, reason = "an estimate for display")]
         let Some(newest) = &self.step else {
             let step = self.metrics_step;
             let of = expected.steps_at(step);
             let share = of.map(|of| step as f64 / of as f64);
-            return Advance { step, of, share, ..Advance::default() };
+            return TrainingProgress { step, of, share, ..TrainingProgress::default() };
         };
         let step = newest.step.0.max(self.metrics_step);
         let by_steps = expected.steps_at(step).map(|of| {
             let share = step as f64 / of as f64;
             let left = self.pace.map(|(seconds, _)| (of - step) as f64 * seconds);
-            Advance { step, of: Some(of), share: Some(share), left, ..Advance::default() }
+            TrainingProgress { step, of: Some(of), share: Some(share), left, ..TrainingProgress::default() }
         });
         let by_time = expected.limit.zip(newest.elapsed).map(|(limit, elapsed)| {
             let passed = (elapsed * limit + newest.times.step).min(limit);
-            Advance { step, share: Some(passed / limit), left: Some(limit - passed), ..Advance::default() }
+            TrainingProgress { step, share: Some(passed / limit), left: Some(limit - passed), ..TrainingProgress::default() }
         });
         match (by_steps, by_time) {
             (Some(steps), Some(time)) if steps.share >= time.share => steps,
             (_, Some(time)) => time,
             (Some(steps), None) => steps,
-            (None, None) => Advance { step, ..Advance::default() },
+            (None, None) => TrainingProgress { step, ..TrainingProgress::default() },
         }
     }
 
     /// `loss 2.3140   valid 2.4021   12.3 k tokens/s`, as far as known.
-    pub(crate) fn results(&self, expected: &Expected) -> String {
+    pub(crate) fn results(&self, expected: &PlannedTraining) -> String {
         let mut parts = Vec::new();
         parts.extend(self.step.as_ref().map(|step| format!("loss {}", loss(step.loss))));
         parts.extend(self.valid.map(|(_, value, _)| format!("valid {}", loss(value))));
@@ -163,7 +163,7 @@ impl Figures {
     }
 
     /// Metrics under names of their own: the objective first, and few enough for one line.
-    fn shown<'a>(&'a self, expected: &Expected) -> impl Iterator<Item = (&'a String, &'a f64)> {
+    fn shown<'a>(&'a self, expected: &PlannedTraining) -> impl Iterator<Item = (&'a String, &'a f64)> {
         let objective = expected.metric.clone();
         let first = self.metrics.get_key_value(&objective);
         let others = self.metrics.iter().filter(move |(name, _)| **name != objective);
@@ -171,7 +171,7 @@ impl Figures {
     }
 
     /// `81.0 ms/step, predicted 79.0 ms`, as far as known.
-    pub(crate) fn speed(&self, expected: &Expected) -> String {
+    pub(crate) fn speed(&self, expected: &PlannedTraining) -> String {
         match (self.pace, expected.step_seconds) {
             (Some((step, _)), Some(predicted)) => {
                 format!("{}/step, predicted {}", seconds(step), seconds(predicted))
@@ -182,7 +182,7 @@ impl Figures {
     }
 
     /// One line for a log.
-    pub(crate) fn line(&self, expected: &Expected) -> String {
+    pub(crate) fn line(&self, expected: &PlannedTraining) -> String {
         let advance = self.advance(expected);
         let progress = match (advance.of, advance.percent()) {
             (None, Some(percent)) => format!("{} ({percent}%)", advance.steps()),
@@ -194,7 +194,7 @@ impl Figures {
     }
 
     /// Both, as far as known.
-    pub(crate) fn results_and_speed(&self, expected: &Expected) -> String {
+    pub(crate) fn results_and_speed(&self, expected: &PlannedTraining) -> String {
         let mut parts = vec![self.results(expected), self.speed(expected)];
         parts.retain(|part| !part.is_empty());
         parts.join("   ")
@@ -203,7 +203,7 @@ impl Figures {
 
 /// How far a training is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Advance {
+pub(crate) struct TrainingProgress {
     /// Steps completed.
     pub(crate) step: u64,
     /// Steps of the whole training, where they will end it.
@@ -218,7 +218,7 @@ pub(crate) struct Advance {
     pub(crate) validating: Option<(u64, u64)>,
 }
 
-impl Advance {
+impl TrainingProgress {
     /// `step 50/100`, or `step 50` where steps do not end the training; during a validation `step 50, validating 40%`.
     pub(crate) fn steps(&self) -> String {
         let noun = self.noun.unwrap_or("step");
@@ -248,8 +248,8 @@ mod tests {
     use super::*;
     use dtrain_protocol::{AttemptId, PhaseTimes, Rank};
 
-    fn expected() -> Expected {
-        Expected {
+    fn expected() -> PlannedTraining {
+        PlannedTraining {
             steps: 100,
             limit: None,
             step_seconds: Some(0.1),
@@ -258,8 +258,8 @@ mod tests {
         }
     }
 
-    fn said(rank: u32, event: Event) -> Stamped {
-        Stamped { attempt: AttemptId(1), rank: Rank(rank), sequence: 0, at_ms: 0, event }
+    fn said(rank: u32, event: Event) -> StampedEvent {
+        StampedEvent { attempt: AttemptId(1), rank: Rank(rank), sequence: 0, at_ms: 0, event }
     }
 
     fn step(number: u64, seconds: f64) -> Event {
@@ -274,29 +274,29 @@ mod tests {
             times: PhaseTimes { step: seconds, ..PhaseTimes::default() },
             memory_bytes: 1 << 20,
             sent_bytes: 0,
-            held: dtrain_protocol::HeldBytes::default(),
+            held: dtrain_protocol::ResidentBytes::default(),
         })
     }
 
     #[test]
     fn more_steps_than_expected_are_told_without_them() {
         let mut figures = Figures::default();
-        figures.take(&said(0, step(100, 0.1)));
+        figures.apply(&said(0, step(100, 0.1)));
         assert_eq!(figures.advance(&expected()).of, Some(100));
-        figures.take(&said(0, step(101, 0.1)));
+        figures.apply(&said(0, step(101, 0.1)));
         let advance = figures.advance(&expected());
         assert_eq!((advance.step, advance.of, advance.share), (101, None, None));
         let mut metrics = Figures::default();
         let figure = dtrain_protocol::NamedFigure { name: "f1".into(), value: 0.5 };
-        metrics.take(&said(0, Event::Metrics { step: StepId(250), figures: vec![figure] }));
+        metrics.apply(&said(0, Event::Metrics { step: StepId(250), figures: vec![figure] }));
         assert_eq!(metrics.advance(&expected()).of, None);
     }
 
     #[test]
     fn a_line_tells_step_loss_speed_prediction_and_time_left() {
         let mut figures = Figures::default();
-        figures.take(&said(0, step(50, 0.11)));
-        figures.take(&said(
+        figures.apply(&said(0, step(50, 0.11)));
+        figures.apply(&said(
             0,
             Event::Validated { step: StepId(50), loss: 2.75, accuracy: Some(0.3), seconds: None },
         ));
@@ -310,7 +310,7 @@ mod tests {
     fn a_program_that_reports_no_tokens_has_no_speed_in_tokens() {
         let mut figures = Figures::default();
         let Event::Step(told) = step(50, 0.11) else { panic!("a step") };
-        figures.take(&said(0, Event::Step(StepFigures { tokens: 0, ..told })));
+        figures.apply(&said(0, Event::Step(StepFigures { tokens: 0, ..told })));
         let line = figures.line(&expected());
         assert!(line.contains("110.0 ms/step") && !line.contains("tokens/s"), "{line}");
     }
@@ -322,18 +322,18 @@ mod tests {
             other => other,
         };
         let mut figures = Figures::default();
-        figures.take(&said(0, timed(14, 0.5, 0.4)));
-        let limited = Expected { steps: 0, limit: Some(10.0), ..expected() };
+        figures.apply(&said(0, timed(14, 0.5, 0.4)));
+        let limited = PlannedTraining { steps: 0, limit: Some(10.0), ..expected() };
         let line = figures.line(&limited);
         assert!(line.starts_with("step 14 (45%)   loss 2.5000"), "{line}");
         assert!(line.ends_with("   5.5 s left"), "{line}");
         // Whichever is further ends it.
-        let both = Expected { steps: 100, ..limited.clone() };
+        let both = PlannedTraining { steps: 100, ..limited.clone() };
         assert_eq!(figures.advance(&both), figures.advance(&limited));
-        let few = Expected { steps: 20, ..limited };
+        let few = PlannedTraining { steps: 20, ..limited };
         let line = figures.line(&few);
         assert!(line.starts_with("step 14/20   loss") && line.ends_with("   3.0 s left"), "{line}");
-        figures.take(&said(0, timed(15, 0.5, 1.0)));
+        figures.apply(&said(0, timed(15, 0.5, 1.0)));
         assert_eq!(figures.advance(&both).percent(), Some(100));
         assert_eq!(figures.advance(&both).time_left(), None);
     }
@@ -341,21 +341,21 @@ mod tests {
     #[test]
     fn a_validation_says_how_far_it_is() {
         let mut figures = Figures::default();
-        figures.take(&said(0, step(50, 0.1)));
-        assert!(figures.take(&said(0, Event::Validating { step: StepId(50), done: 12, of: 40 })));
+        figures.apply(&said(0, step(50, 0.1)));
+        assert!(figures.apply(&said(0, Event::Validating { step: StepId(50), done: 12, of: 40 })));
         assert_eq!(figures.advance(&expected()).steps(), "step 50/100, validating 30%");
         let validated = Event::Validated { step: StepId(50), loss: 2.5, accuracy: None, seconds: Some(2.0) };
-        figures.take(&said(0, validated));
+        figures.apply(&said(0, validated));
         assert_eq!(figures.advance(&expected()).steps(), "step 50/100");
-        figures.take(&said(0, Event::Validating { step: StepId(50), done: 12, of: 40 }));
-        figures.take(&said(0, step(51, 0.1)));
+        figures.apply(&said(0, Event::Validating { step: StepId(50), done: 12, of: 40 }));
+        figures.apply(&said(0, step(51, 0.1)));
         assert_eq!(figures.advance(&expected()).steps(), "step 51/100", "a validation that was given up");
     }
 
     #[test]
     fn other_ranks_count_for_memory_only() {
         let mut figures = Figures::default();
-        figures.take(&said(1, step(50, 0.11)));
+        figures.apply(&said(1, step(50, 0.11)));
         assert_eq!((figures.step, figures.memory_bytes), (None, 1 << 20));
     }
 
@@ -367,7 +367,7 @@ mod tests {
         };
         let mut figures = Figures::default();
         let mut shown = |rank, number| {
-            let has_news = figures.take(&said(rank, printed(number)));
+            let has_news = figures.apply(&said(rank, printed(number)));
             (has_news, figures.step.as_ref().map(|step| step.step.0))
         };
         assert_eq!(shown(3, 1), (true, Some(1)), "nobody else reports");
@@ -379,7 +379,7 @@ mod tests {
     fn the_best_validation_is_remembered() {
         let mut figures = Figures::default();
         for (number, loss) in [(10, 3.0), (20, 2.0), (30, 2.5)] {
-            figures.take(&said(
+            figures.apply(&said(
                 0,
                 Event::Validated { step: StepId(number), loss, accuracy: None, seconds: None },
             ));

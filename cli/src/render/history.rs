@@ -2,9 +2,9 @@
 
 use super::number::{accuracy, count, loss, plain};
 use super::sparkline::sparkline;
-use super::table::{Column, Style, Text, Tone, age, csv, table};
+use super::table::{TableColumn, PageStyle, StyledText, TextRole, age, csv, table};
 use dtrain_recipes::Goal;
-use dtrain_runner::ledger::{Status, TrialRow};
+use dtrain_runner::ledger::{TrialStatus, TrialRow};
 use serde::Serialize;
 use std::borrow::Cow;
 
@@ -14,7 +14,7 @@ const VERSION: u32 = 1;
 /// Characters of a commit that are shown.
 const COMMIT: usize = 7;
 
-const COLUMNS: [Column; 10] = [
+const COLUMNS: [TableColumn; 10] = [
     column("TRIAL", false, 9, Some(8)),
     column("STATUS", false, 9, None),
     column("AGE", true, 5, None),
@@ -27,12 +27,12 @@ const COLUMNS: [Column; 10] = [
     column("GIT", false, 2, None),
 ];
 
-const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> Column {
-    Column { title: Cow::Borrowed(title), is_right, rank, least }
+const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> TableColumn {
+    TableColumn { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
 /// A page of the list; `curves[i]` is the loss of `rows[i]`, empty for none.
-pub(crate) fn history(rows: &[TrialRow], curves: &[Vec<Option<f64>>], style: Style) -> String {
+pub(crate) fn history(rows: &[TrialRow], curves: &[Vec<Option<f64>>], style: PageStyle) -> String {
     let is_wide = style.width >= 110;
     let lines: Vec<_> = rows
         .iter()
@@ -42,12 +42,12 @@ pub(crate) fn history(rows: &[TrialRow], curves: &[Vec<Option<f64>>], style: Sty
     table(&COLUMNS, &lines, style)
 }
 
-fn line(row: &TrialRow, curve: &[Option<f64>], is_wide: bool, style: Style) -> Vec<Text> {
-    let layout = words(&row.layout, if is_wide { str::to_owned } else { short });
+fn line(row: &TrialRow, curve: &[Option<f64>], is_wide: bool, style: PageStyle) -> Vec<StyledText> {
+    let layout = layout_text(&row.layout, if is_wide { str::to_owned } else { short });
     vec![
-        Text::new(&row.label, Tone::Bold),
+        StyledText::new(&row.label, TextRole::Bold),
         status(row.status),
-        Text::new(age(row.created_ms, style.now_ms), Tone::Dim),
+        StyledText::new(age(row.created_ms, style.now_ms), TextRole::Dim),
         layout.into(),
         // A foreign command keeps these to itself.
         if row.batch == 0 { String::new() } else { row.batch.to_string() }.into(),
@@ -59,28 +59,28 @@ fn line(row: &TrialRow, curve: &[Option<f64>], is_wide: bool, style: Style) -> V
             .into(),
         row.best.map(|best| figure(&row.objective, best)).unwrap_or_default().into(),
         sparkline(curve, style).into(),
-        Text::new(commit(row), Tone::Dim),
+        StyledText::new(commit(row), TextRole::Dim),
     ]
 }
 
 /// The status in one word.
-pub(crate) fn status(status: Status) -> Text {
+pub(crate) fn status(status: TrialStatus) -> StyledText {
     let (word, tone) = match status {
-        Status::Created => ("created", Tone::Dim),
-        Status::Running => ("running", Tone::Notice),
-        Status::Lost => ("lost", Tone::Bad),
-        Status::Completed => ("done", Tone::Good),
-        Status::Pruned => ("pruned", Tone::Dim),
-        Status::OutOfMemory => ("no memory", Tone::Bad),
-        Status::Diverged => ("diverged", Tone::Bad),
-        Status::Failed => ("failed", Tone::Bad),
-        Status::Stopped => ("stopped", Tone::Notice),
+        TrialStatus::Created => ("created", TextRole::Dim),
+        TrialStatus::Running => ("running", TextRole::Notice),
+        TrialStatus::Lost => ("lost", TextRole::Bad),
+        TrialStatus::Completed => ("done", TextRole::Good),
+        TrialStatus::Pruned => ("pruned", TextRole::Dim),
+        TrialStatus::OutOfMemory => ("no memory", TextRole::Bad),
+        TrialStatus::Diverged => ("diverged", TextRole::Bad),
+        TrialStatus::Failed => ("failed", TextRole::Bad),
+        TrialStatus::Stopped => ("stopped", TextRole::Notice),
     };
-    Text::new(word, tone)
+    StyledText::new(word, tone)
 }
 
 /// The axes of a layout, told by `axes`; what is approximate ends with `≈`, as `show` has room for its words.
-fn words(layout: &str, axes: fn(&str) -> String) -> String {
+fn layout_text(layout: &str, axes: fn(&str) -> String) -> String {
     match layout.split_once(" (approximate") {
         Some((layout, _)) => format!("{} ≈", axes(layout)),
         None => axes(layout),
@@ -174,7 +174,7 @@ pub(crate) mod tests {
     use dtrain_protocol::TrialId;
 
     /// A trial that ended well, `age` seconds ago.
-    pub(crate) fn row(label: &str, status: Status, age: u64) -> TrialRow {
+    pub(crate) fn row(label: &str, status: TrialStatus, age: u64) -> TrialRow {
         TrialRow {
             id: TrialId("01J9ZQ6W3M0000000000000000".into()),
             label: label.into(),
@@ -210,7 +210,7 @@ pub(crate) mod tests {
             tokens_per_second: None,
             step_seconds: None,
             is_dirty: false,
-            ..row("mnist-cnn-3", Status::OutOfMemory, 400_000)
+            ..row("mnist-cnn-3", TrialStatus::OutOfMemory, 400_000)
         };
         let accurate = TrialRow {
             objective: "valid.accuracy".into(),
@@ -218,9 +218,9 @@ pub(crate) mod tests {
             best: Some(0.9876),
             git_revision: None,
             is_dirty: false,
-            ..row("mnist-cnn-4", Status::Running, 65)
+            ..row("mnist-cnn-4", TrialStatus::Running, 65)
         };
-        vec![row("gpt-small-with-a-long-name-12", Status::Completed, 7300), nothing, accurate]
+        vec![row("gpt-small-with-a-long-name-12", TrialStatus::Completed, 7300), nothing, accurate]
     }
 
     fn curves() -> Vec<Vec<Option<f64>>> {

@@ -3,10 +3,10 @@
 use super::history::figure;
 use super::number::{count, plain as number};
 use dtrain_recipes::Goal;
-use dtrain_runner::ledger::{Summary, Trial, is_own_series};
+use dtrain_runner::ledger::{Summary, TrialDetails, is_own_series};
 
 /// Best and last of what training is about.
-pub(super) fn lines(trial: &Trial) -> Vec<Vec<String>> {
+pub(super) fn lines(trial: &TrialDetails) -> Vec<Vec<String>> {
     let first = [trial.row.objective.as_str(), "valid.loss", "valid.accuracy", "loss", "gradient_norm"];
     let mut lines: Vec<Vec<String>> = Vec::new();
     let named = trial.figures.iter().map(|summary| summary.key.as_str()).filter(|key| is_named(key));

@@ -1,6 +1,6 @@
 //! How things look. Nothing here decides anything.
 
-pub(crate) mod bar;
+pub(crate) mod progress_bar;
 pub(crate) mod checkpoint;
 pub(crate) mod compare;
 pub(crate) mod estimate;
@@ -12,10 +12,10 @@ pub(crate) mod number;
 mod param;
 pub(crate) mod phases;
 pub(crate) mod plan;
-pub(crate) mod preparing;
+pub(crate) mod data_preparation;
 pub(crate) mod progress;
 pub(crate) mod show;
 pub(crate) mod sparkline;
-pub(crate) mod spent;
+pub(crate) mod time_spent;
 pub(crate) mod table;
-pub(crate) mod tried;
+pub(crate) mod template_match;

@@ -1,7 +1,7 @@
 //! Numbers with their units, as people read them.
 
 use dtrain_recipes::Seconds;
-pub(crate) use dtrain_recipes::count::{count, thousands};
+pub(crate) use dtrain_recipes::number_format::{count, thousands};
 use std::time::Duration;
 
 /// A whole count.

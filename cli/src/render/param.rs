@@ -1,11 +1,11 @@
 //! Keys of recipes and plans, and their values, as a person reads them.
 
-use dtrain_recipes::keys::{Shape, find};
-use dtrain_runner::ledger::Param;
+use dtrain_recipes::keys::{ValueType, find};
+use dtrain_runner::ledger::TrialParameter;
 use serde_json::Value;
 
 /// Name, value and source of a param.
-pub(crate) fn row(param: &Param) -> [String; 3] {
+pub(crate) fn row(param: &TrialParameter) -> [String; 3] {
     [name(&param.path).to_owned(), value(&param.path, &param.value), param.source.word().to_owned()]
 }
 
@@ -28,7 +28,7 @@ fn value(path: &str, value: &Value) -> String {
 
 /// A number in the unit of its key; `None` where the key has no unit.
 pub(crate) fn number(path: &str, number: f64) -> Option<String> {
-    let is_time = find(path, None).is_some_and(|key| key.shape == Shape::Time);
+    let is_time = find(path, None).is_some_and(|key| key.shape == ValueType::Time);
     is_time.then(|| duration(number))
 }
 

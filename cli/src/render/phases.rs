@@ -2,16 +2,16 @@
 
 use super::number::{deviation, seconds};
 use dtrain_planner::step::traffic::Traffic;
-use dtrain_planner::{Breakdown, Memory};
+use dtrain_planner::{TimeBreakdown, MemoryBreakdown};
 use dtrain_protocol::PhaseTimes;
 use dtrain_recipes::Bytes;
-use dtrain_runner::ledger::{Trial, TypicalStep};
+use dtrain_runner::ledger::{TrialDetails, TypicalStep};
 
 /// The name of a phase, what was measured of it, and its prediction.
-pub(super) type Phase = (&'static str, fn(&PhaseTimes) -> f64, fn(&Breakdown) -> f64);
+pub(super) type PhaseColumn = (&'static str, fn(&PhaseTimes) -> f64, fn(&TimeBreakdown) -> f64);
 
 /// All phases, in the order of a step.
-pub(super) const PHASES: [Phase; 6] = [
+pub(super) const PHASES: [PhaseColumn; 6] = [
     ("forward", |t| t.forward, |b| b.forward),
     ("backward", |t| t.backward, |b| b.backward),
     ("communication", |t| t.communication, |b| b.communication),
@@ -21,12 +21,12 @@ pub(super) const PHASES: [Phase; 6] = [
 ];
 
 /// The step itself, above its phases.
-const STEP: Phase = ("step", |t| t.step, Breakdown::total);
+const STEP: PhaseColumn = ("step", |t| t.step, TimeBreakdown::total);
 
 /// `phase  predicted  min  median  max  deviation of the median`, over the typical steps of the ranks; first the step, to which
 /// the phases of one rank add up. Empty when nothing was measured.
-pub(super) fn phases(trial: &Trial, typical: &[TypicalStep]) -> Vec<Vec<String>> {
-    let predicted: Option<Breakdown> = predicted(trial, "breakdown");
+pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> Vec<Vec<String>> {
+    let predicted: Option<TimeBreakdown> = predicted(trial, "breakdown");
     let titles = ["", "predicted", "min", "median", "max"].map(str::to_owned).to_vec();
     let mut lines = vec![titles];
     // A foreign program tells no phases.
@@ -61,8 +61,8 @@ pub(super) fn phases(trial: &Trial, typical: &[TypicalStep]) -> Vec<Vec<String>>
 ///
 /// What is held from step to step is counted; the rest of the peak is what is kept for backward, buffers and the
 /// process itself.
-pub(super) fn memory(trial: &Trial) -> Vec<Vec<String>> {
-    let predicted: Option<Memory> = predicted(trial, "memory");
+pub(super) fn memory(trial: &TrialDetails) -> Vec<Vec<String>> {
+    let predicted: Option<MemoryBreakdown> = predicted(trial, "memory");
     let most = |key: &str| {
         let ranks = trial.figures.iter().filter(|summary| summary.key == key);
         ranks.filter_map(|summary| summary.max).reduce(f64::max).filter(|most| *most > 0.0)
@@ -72,8 +72,8 @@ pub(super) fn memory(trial: &Trial) -> Vec<Vec<String>> {
     else {
         return Vec::new();
     };
-    let said = |of: fn(&Memory) -> u64| predicted.as_ref().map(of);
-    let held = |memory: &Memory| memory.weights.0 + memory.gradients.0 + memory.optimizer.0;
+    let said = |of: fn(&MemoryBreakdown) -> u64| predicted.as_ref().map(of);
+    let held = |memory: &MemoryBreakdown| memory.weights.0 + memory.gradients.0 + memory.optimizer.0;
     let rest = predicted.as_ref().map(|memory| memory.total().0 - held(memory));
     let lines = [
         ("weights", said(|memory| memory.weights.0), weights),
@@ -93,7 +93,7 @@ pub(super) fn memory(trial: &Trial) -> Vec<Vec<String>> {
 
 /// `purpose  predicted`, and `all  predicted  measured  deviation`, of the rank that sends most in a step. Empty when
 /// nothing was sent.
-pub(super) fn traffic(trial: &Trial) -> Vec<Vec<String>> {
+pub(super) fn traffic(trial: &TrialDetails) -> Vec<Vec<String>> {
     let ranks = trial.figures.iter().filter(|summary| summary.key == "sent_bytes");
     let most = ranks.filter_map(|summary| summary.mean).reduce(f64::max).filter(|most| *most > 0.0);
     let Some(measured) = most else { return Vec::new() };
@@ -120,7 +120,7 @@ pub(crate) fn bytes(value: f64) -> String {
 }
 
 /// A part of what the plan said of the candidate that was trained.
-pub(super) fn predicted<T: serde::de::DeserializeOwned>(trial: &Trial, part: &str) -> Option<T> {
+pub(super) fn predicted<T: serde::de::DeserializeOwned>(trial: &TrialDetails, part: &str) -> Option<T> {
     let choices = trial.plan.get("choices")?.as_array()?;
     let trained = choices.iter().find(|choice| choice.get("candidate") == Some(&trial.candidate))?;
     serde_json::from_value(trained.get("estimate")?.get(part)?.clone()).ok()

@@ -1,17 +1,17 @@
 //! A plan as a person reads it.
 
 use super::number::{count, counted, whole};
-use super::table::Style;
-use crate::output::Paint;
-use dtrain_planner::choice::explain::{Depth, explain, hanging, summary, validation, wrapped};
-use dtrain_planner::{Estimate, Plan, Ranked};
+use super::table::PageStyle;
+use crate::output::ColourMode;
+use dtrain_planner::choice::explain::{DetailLevel, explain, wrapped_with_indent, summary, validation, wrapped};
+use dtrain_planner::{Estimate, Plan, RankedCandidate};
 use std::fmt::Write as _;
 
 /// What was chosen and why, in a few lines.
-pub(crate) fn short(plan: &Plan, paint: Paint) -> String {
+pub(crate) fn short(plan: &Plan, paint: ColourMode) -> String {
     let best = plan.best();
     // What is said to people is wrapped where it is said.
-    let Some(estimate) = &best.estimate else { return explain(plan, Depth::Short) };
+    let Some(estimate) = &best.estimate else { return explain(plan, DetailLevel::Short) };
     let mut text = format!("{} {}\n", paint.bold("plan:"), best.candidate);
     _ = writeln!(text, "  batch          {}: {}", samples(plan.batch.value), plan.batch.reason);
     if let Some(epochs) = plan.epochs() {
@@ -41,7 +41,7 @@ fn samples(number: u64) -> String {
 }
 
 /// Everything worth knowing about a plan, its best candidates side by side, and the choice again: a terminal shows the end.
-pub(crate) fn long(plan: &Plan, depth: Depth, top: usize, style: Style) -> String {
+pub(crate) fn long(plan: &Plan, depth: DetailLevel, top: usize, style: PageStyle) -> String {
     let mut text = wrapped(&explain(plan, depth), style.width);
     let priced = plan.choices.iter().filter_map(|ranked| Some((ranked, ranked.estimate.as_ref()?)));
     let shown = top.min(priced.clone().count());
@@ -53,7 +53,7 @@ pub(crate) fn long(plan: &Plan, depth: Depth, top: usize, style: Style) -> Strin
         );
     }
     for (ranked, estimate) in priced.take(top) {
-        text += &hanging(&line(ranked, estimate, plan), style.width, 4);
+        text += &wrapped_with_indent(&line(ranked, estimate, plan), style.width, 4);
     }
     let summary = summary(plan);
     if !summary.is_empty() {
@@ -62,7 +62,7 @@ pub(crate) fn long(plan: &Plan, depth: Depth, top: usize, style: Style) -> Strin
     text
 }
 
-fn line(ranked: &Ranked, estimate: &Estimate, plan: &Plan) -> String {
+fn line(ranked: &RankedCandidate, estimate: &Estimate, plan: &Plan) -> String {
     let tie = if ranked.tie { "=" } else { " " };
     format!(
         "{tie} {:>9}/step  {:>7} {}/s  {:>9}  {}",

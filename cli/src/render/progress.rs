@@ -1,29 +1,29 @@
 //! What a person, or a program, sees of a trial while it trains. It decides nothing.
 
-use super::bar::Bar;
-use super::figures::{Expected, Figures};
+use super::progress_bar::TrainingBar;
+use super::figures::{PlannedTraining, Figures};
 use super::number::{counted, loss, remaining, seconds, whole};
 use crate::limits;
 use crate::output::Output;
-use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, TrialId};
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, TrialId};
 use dtrain_runner::machine::Blame;
-use dtrain_runner::strikes::LeftOut;
-use dtrain_runner::{Fact, Observer, Seen, Status};
+use dtrain_runner::strikes::ExcludedHost;
+use dtrain_runner::{Fact, Observer, TrialEvent, ControllerStatus};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// Shows a trial.
-pub(crate) struct Progress {
+pub(crate) struct ProgressDisplay {
     out: Output,
     /// The trial, which lines of JSON name.
     trial: TrialId,
     /// The attempt that was named last.
     attempt: Option<AttemptId>,
-    expected: Expected,
+    expected: PlannedTraining,
     /// What was seen.
     pub(crate) figures: Figures,
     /// On a terminal.
-    bar: Option<Bar>,
+    bar: Option<TrainingBar>,
     /// Lines that the caller prints; `None` where they go to standard error.
     lines: Option<RefCell<Vec<String>>>,
     /// When the first and the last line about a step were due, in milliseconds since the epoch, where there is no bar.
@@ -43,10 +43,10 @@ const CHATTY: u64 = 120_000;
 /// … and after that.
 const LINE_EVERY_LATER: u64 = 20_000;
 
-impl Progress {
+impl ProgressDisplay {
     /// On standard error: a bar on a terminal, otherwise lines. With `--json`, all that is seen as lines on standard output.
-    pub(crate) fn new(out: Output, trial: &TrialId, expected: Expected) -> Self {
-        let bar = out.draws().then(|| Bar::new(out));
+    pub(crate) fn new(out: Output, trial: &TrialId, expected: PlannedTraining) -> Self {
+        let bar = out.draws().then(|| TrainingBar::new(out));
         Self {
             out,
             trial: trial.clone(),
@@ -62,7 +62,7 @@ impl Progress {
     }
 
     /// As lines that the caller prints.
-    pub(crate) fn in_lines(out: Output, trial: &TrialId, expected: Expected) -> Self {
+    pub(crate) fn in_lines(out: Output, trial: &TrialId, expected: PlannedTraining) -> Self {
         let out = Output { json: false, quiet: true, ..out };
         Self { lines: Some(RefCell::default()), ..Self::new(out, trial, expected) }
     }
@@ -74,7 +74,7 @@ impl Progress {
 
     /// Says something without tearing the bar.
     pub(crate) fn say(&self, text: &str) {
-        let text = limits::explain(text);
+        let text = limits::explain_line(text);
         match (&self.lines, &self.bar) {
             (Some(lines), _) => lines.borrow_mut().push(text.into_owned()),
             (None, Some(bar)) => bar.suspend(|| self.out.say(&text)),
@@ -89,8 +89,8 @@ impl Progress {
         }
     }
 
-    fn event(&mut self, said: &Stamped) {
-        let has_news = self.figures.take(said);
+    fn event(&mut self, said: &StampedEvent) {
+        let has_news = self.figures.apply(said);
         match &said.event {
             Event::Ready { parameters, device, train_samples, valid_samples, step, notice, .. }
                 if said.rank == Rank(0) =>
@@ -166,23 +166,23 @@ impl Progress {
         }
     }
 
-    fn status(&self, status: &Status) {
+    fn status(&self, status: &ControllerStatus) {
         match status {
-            Status::Launching { attempt, ranks, from } => {
+            ControllerStatus::Launching { attempt, ranks, from } => {
                 let again = if attempt.0 > 1 { format!(" (attempt {attempt})") } else { String::new() };
                 let from = from.map_or(String::new(), |step| format!(" from step {step}"));
                 self.say(&format!("starting {}{from}{again}", counted(u64::from(*ranks), "rank")));
             }
-            Status::Attached { .. } => {}
-            Status::HostsAway { hosts, away } => {
+            ControllerStatus::Attached { .. } => {}
+            ControllerStatus::HostsAway { hosts, away } => {
                 for host in away {
                     self.say(&format!("{}: {host}", self.warning()));
                 }
                 self.say(&format!("continuing {}", counted(u64::from(*hosts), "host")));
             }
-            Status::HostsLeftOut { hosts } => {
+            ControllerStatus::HostsLeftOut { hosts } => {
                 let now_ms = self.out.style().now_ms;
-                for LeftOut { host, cause, until_ms, detail } in hosts {
+                for ExcludedHost { host, cause, until_ms, detail } in hosts {
                     self.say(&format!(
                         "{}: {host} is left out for {}: {}: {detail}; `dtrain hosts forgive {host}` uses it again",
                         self.warning(),
@@ -191,28 +191,28 @@ impl Progress {
                     ));
                 }
             }
-            Status::Away { reason, .. } => {
+            ControllerStatus::Away { reason, .. } => {
                 self.say(&format!("{}: {reason}; the ranks keep training", self.warning()));
             }
-            Status::HostLost { reason, seconds: passed, .. } => self.say(&format!(
+            ControllerStatus::HostLost { reason, seconds: passed, .. } => self.say(&format!(
                 "{}: given up after {}: {reason}; continuing without it",
                 self.warning(),
                 seconds(*passed)
             )),
-            Status::Fenced { host, attempt } => {
+            ControllerStatus::Fenced { host, attempt } => {
                 self.say(&format!("{host} is back; attempt {attempt}, which still ran there, was ended"));
             }
-            Status::Interrupted => self.say("interrupted; ending what is under way"),
-            Status::RecordAway { attempt, reason, seconds: left } => self.say(&format!(
+            ControllerStatus::Interrupted => self.say("interrupted; ending what is under way"),
+            ControllerStatus::RecordAway { attempt, reason, seconds: left } => self.say(&format!(
                 "{}: the record of attempt {attempt} cannot be read now: {reason}; trying for {}",
                 self.warning(),
                 seconds(*left)
             )),
-            Status::RecordLost { attempt, reason } => self.say(&format!(
+            ControllerStatus::RecordLost { attempt, reason } => self.say(&format!(
                 "{}: the rest of the record of attempt {attempt} is lost: {reason}",
                 self.warning()
             )),
-            Status::Waiting { seconds: pause, failures: (failures, most), blame, failure, .. } => {
+            ControllerStatus::Waiting { seconds: pause, failures: (failures, most), blame, failure, .. } => {
                 let budget = match blame {
                     Blame::Machines => {
                         format!("failure {failures} of machines; given up after a day without progress")
@@ -225,38 +225,38 @@ impl Progress {
                     seconds(*pause)
                 ));
             }
-            Status::Stopping { killed_after_seconds: None, .. } => {
+            ControllerStatus::Stopping { killed_after_seconds: None, .. } => {
                 self.say("stopping after this step and a checkpoint; press Ctrl-C again to stop now");
             }
-            Status::Stopping { killed_after_seconds: Some(limit), .. } => self.say(&format!(
+            ControllerStatus::Stopping { killed_after_seconds: Some(limit), .. } => self.say(&format!(
                 "stopping: waiting up to {limit:.0} s for the ranks to stop after SIGTERM, then they are killed; \
                  press Ctrl-C again to kill them now"
             )),
-            Status::TargetReached { killed_after_seconds: limit, .. } => self.say(&format!(
+            ControllerStatus::TargetReached { killed_after_seconds: limit, .. } => self.say(&format!(
                 "target reached: the ranks have {limit:.0} s to stop, then they are killed"
             )),
-            Status::Killing { .. } => self.say("stopping now"),
-            Status::CommitFailed { step, reason } => {
+            ControllerStatus::Killing { .. } => self.say("stopping now"),
+            ControllerStatus::CommitFailed { step, reason } => {
                 self.say(&format!(
                     "{}: the checkpoint at step {step} was not kept: {reason}",
                     self.warning()
                 ));
             }
-            Status::LossLeapt { step, loss: now, usual } => {
+            ControllerStatus::LossLeapt { step, loss: now, usual } => {
                 let (now, usual) = (loss(*now), loss(*usual));
                 self.say(&format!("{}: loss spike at step {step}: from {usual} to {now}", self.warning()));
             }
-            Status::Slow { rank, seconds: own, usual } => self.say(&format!(
+            ControllerStatus::Slow { rank, seconds: own, usual } => self.say(&format!(
                 "{}: rank {rank} is a straggler: {} of compute per step, {} on ranks with the same work",
                 self.warning(),
                 seconds(*own),
                 seconds(*usual)
             )),
-            Status::RecordSkipped { at, reason } => self.say(&format!(
+            ControllerStatus::RecordSkipped { at, reason } => self.say(&format!(
                 "{}: a record of the ranks at byte {at} cannot be read and is skipped: {reason}",
                 self.warning()
             )),
-            Status::SpoolDamaged { spool, offset, reason } => self.say(&format!(
+            ControllerStatus::SpoolDamaged { spool, offset, reason } => self.say(&format!(
                 "{}: {} is damaged at byte {offset} ({reason}); the rest is not read",
                 self.warning(),
                 spool.display()
@@ -286,8 +286,8 @@ impl Progress {
     }
 }
 
-impl Observer for Progress {
-    fn observe(&mut self, seen: &Seen) {
+impl Observer for ProgressDisplay {
+    fn observe(&mut self, seen: &TrialEvent) {
         if self.out.json && !self.is_unheard {
             let named = seen.attempt().filter(|attempt| *attempt != AttemptId(0));
             self.attempt = named.or(self.attempt);
@@ -296,9 +296,9 @@ impl Observer for Progress {
             self.is_unheard = self.out.json_line("seen", &line).is_err();
         }
         match seen {
-            Seen::Fact(fact) => self.fact(fact),
-            Seen::Event(said) => self.event(said),
-            Seen::Status(status) => self.status(status),
+            TrialEvent::Fact(fact) => self.fact(fact),
+            TrialEvent::Event(said) => self.event(said),
+            TrialEvent::Status(status) => self.status(status),
         }
     }
 }
@@ -309,5 +309,5 @@ struct SeenLine<'a> {
     trial: &'a TrialId,
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<AttemptId>,
-    seen: &'a Seen,
+    seen: &'a TrialEvent,
 }

@@ -4,13 +4,13 @@ use super::history::{rate, status};
 use super::number::{count, deviation, seconds};
 use super::phases::{bytes, memory, phases, traffic};
 use super::sparkline::sparkline;
-use super::table::{Style, Tone, ago, painted, section};
-use super::{metrics, param, spent};
+use super::table::{PageStyle, TextRole, ago, painted, section};
+use super::{metrics, param, time_spent};
 use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
-use dtrain_recipes::text::on_one_line;
-use dtrain_runner::ledger::{Attempt, Parent, Source, Trial, TypicalStep};
-use dtrain_runner::{Ended, Verdict};
+use dtrain_recipes::sanitize::on_one_line;
+use dtrain_runner::ledger::{Attempt, Parent, ValueSource, TrialDetails, TypicalStep};
+use dtrain_runner::{AttemptEnd, Verdict};
 
 /// Checkpoints that are shown, the newest.
 const CHECKPOINTS: usize = 5;
@@ -18,21 +18,21 @@ const CHECKPOINTS: usize = 5;
 /// The page; `typical` are the steps of its ranks, and `curves` named series, drawn in as many characters as they have values. With
 /// `all` also the parameters nobody chose.
 pub(crate) fn show(
-    trial: &Trial,
+    trial: &TrialDetails,
     typical: &[TypicalStep],
     curves: &[(String, Vec<Option<f64>>)],
     all: bool,
-    style: Style,
+    style: PageStyle,
 ) -> String {
     let parts = [
         head(trial, style),
         section("SPEED AND MEMORY", &predicted(trial), style),
-        section("TIME", &spent::lines(trial, style.now_ms), style),
+        section("TIME", &time_spent::lines(trial, style.now_ms), style),
         section("A TYPICAL STEP OF EACH RANK", &phases(trial, typical), style),
         section("PEAK MEMORY OF THE HEAVIEST RANK", &memory(trial), style),
         section("BYTES SENT PER STEP BY THE BUSIEST RANK", &traffic(trial), style),
         section("METRICS", &metrics::lines(trial), style),
-        section("CURVES", &drawn(curves, style), style),
+        section("CURVES", &curve_lines(curves, style), style),
         section("ATTEMPTS", &attempts(trial, style), style),
         section("CHECKPOINTS", &checkpoints(trial, style), style),
         section("PARAMETERS", &parameters(trial, all), style),
@@ -43,10 +43,10 @@ pub(crate) fn show(
     parts.concat()
 }
 
-fn head(trial: &Trial, style: Style) -> String {
+fn head(trial: &TrialDetails, style: PageStyle) -> String {
     let row = &trial.row;
     let word = status(row.status);
-    let ended = trial.verdict.as_ref().map(|verdict| format!(": {}", why(verdict))).unwrap_or_default();
+    let ended = trial.verdict.as_ref().map(|verdict| format!(": {}", verdict_text(verdict))).unwrap_or_default();
     // A foreign command keeps its batch and its learning rate to itself.
     let how = match row.batch {
         0 => String::new(),
@@ -54,9 +54,9 @@ fn head(trial: &Trial, style: Style) -> String {
     };
     format!(
         "{}  {}{ended}\n  {}\n  {}{how}, step {}, created {}\n",
-        painted(&row.label, Tone::Bold, style.paint),
+        painted(&row.label, TextRole::Bold, style.paint),
         painted(&word.text, word.tone, style.paint),
-        painted(&row.id.to_string(), Tone::Dim, style.paint),
+        painted(&row.id.to_string(), TextRole::Dim, style.paint),
         row.layout,
         row.step,
         ago(row.created_ms, style.now_ms),
@@ -66,13 +66,13 @@ fn head(trial: &Trial, style: Style) -> String {
 }
 
 /// Where a trial of another machine was trained.
-fn imported(trial: &Trial) -> String {
+fn imported(trial: &TrialDetails) -> String {
     let host = trial.row.imported_from.as_ref();
     host.map_or_else(String::new, |host| format!("  imported: trained on {host}, checkpoints are there\n"))
 }
 
 /// The checkpoint of another trial that it begins with, and what differs.
-pub(super) fn begins_with(trial: &Trial) -> String {
+pub(super) fn begins_with(trial: &TrialDetails) -> String {
     let Some(Parent { label, step, weights_only, changes, .. }) = &trial.parent else { return String::new() };
     let how = if *weights_only { "begins with the weights of" } else { "continues" };
     let changes: String = changes.iter().map(|change| format!("    {change}\n")).collect();
@@ -80,7 +80,7 @@ pub(super) fn begins_with(trial: &Trial) -> String {
 }
 
 /// The folder of weights that it begins with.
-pub(super) fn begins_with_folder(trial: &Trial) -> String {
+pub(super) fn begins_with_folder(trial: &TrialDetails) -> String {
     let environment = &trial.provenance.environment;
     let [Some(folder), Some(digest)] =
         [pretrained::FOLDER, pretrained::DIGEST].map(|key| environment.get(key))
@@ -91,7 +91,7 @@ pub(super) fn begins_with_folder(trial: &Trial) -> String {
 }
 
 /// How a trial ended, in words.
-pub(crate) fn why(verdict: &Verdict) -> String {
+pub(crate) fn verdict_text(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Completed(reason) => stopped(*reason).to_owned(),
         Verdict::Pruned => "ended early by the search".to_owned(),
@@ -103,11 +103,11 @@ pub(crate) fn why(verdict: &Verdict) -> String {
 }
 
 /// How an attempt ended, in words.
-pub(crate) fn ended(ended: &Ended) -> String {
+pub(crate) fn end_text(ended: &AttemptEnd) -> String {
     match ended {
-        Ended::Finished(reason) => format!("finished: {}", stopped(*reason)),
-        Ended::Lost(failure) => format!("lost: {failure}"),
-        Ended::NotLaunched(failure) => format!("not launched: {failure}"),
+        AttemptEnd::Finished(reason) => format!("finished: {}", stopped(*reason)),
+        AttemptEnd::Lost(failure) => format!("lost: {failure}"),
+        AttemptEnd::NotLaunched(failure) => format!("not launched: {failure}"),
     }
 }
 
@@ -121,13 +121,13 @@ pub(super) fn stopped(reason: StopReason) -> &'static str {
 }
 
 /// The largest memory of any rank, in bytes.
-pub(super) fn peak(trial: &Trial) -> Option<f64> {
+pub(super) fn peak(trial: &TrialDetails) -> Option<f64> {
     let memory = trial.figures.iter().filter(|summary| summary.key == "memory_bytes");
     memory.filter_map(|summary| summary.max).reduce(f64::max)
 }
 
 /// `what  predicted  measured  deviation`, for what was predicted.
-pub(super) fn predicted(trial: &Trial) -> Vec<Vec<String>> {
+pub(super) fn predicted(trial: &TrialDetails) -> Vec<Vec<String>> {
     let memory = peak(trial);
     let told = |name: &str, predicted: Option<f64>, measured: Option<f64>, show: &dyn Fn(f64) -> String| {
         let predicted = predicted?;
@@ -148,15 +148,15 @@ pub(super) fn predicted(trial: &Trial) -> Vec<Vec<String>> {
     if all.len() > 1 { all } else { Vec::new() }
 }
 
-fn drawn(curves: &[(String, Vec<Option<f64>>)], style: Style) -> Vec<Vec<String>> {
+fn curve_lines(curves: &[(String, Vec<Option<f64>>)], style: PageStyle) -> Vec<Vec<String>> {
     let drawn = curves.iter().map(|(name, values)| vec![name.clone(), sparkline(values, style)]);
     drawn.filter(|line| !line[1].is_empty()).collect()
 }
 
-fn attempts(trial: &Trial, style: Style) -> Vec<Vec<String>> {
+fn attempts(trial: &TrialDetails, style: PageStyle) -> Vec<Vec<String>> {
     let line = |attempt: &Attempt| {
         let lasted = attempt.ended_ms.unwrap_or(style.now_ms).saturating_sub(attempt.started_ms) as f64 / 1e3;
-        let ended = attempt.ended.as_ref().map_or("not ended".to_owned(), ended);
+        let ended = attempt.ended.as_ref().map_or("not ended".to_owned(), end_text);
         let head = vec![
             attempt.number.to_string(),
             attempt.from.map_or("from the start".to_owned(), |step| format!("from step {step}")),
@@ -173,12 +173,12 @@ fn attempts(trial: &Trial, style: Style) -> Vec<Vec<String>> {
 /// The last lines that a foreign program printed before it failed.
 fn last_words(attempt: &Attempt) -> &[String] {
     match &attempt.ended {
-        Some(Ended::Lost(Failure::Command { last, .. })) => last,
+        Some(AttemptEnd::Lost(Failure::Command { last, .. })) => last,
         _ => &[],
     }
 }
 
-fn checkpoints(trial: &Trial, style: Style) -> Vec<Vec<String>> {
+fn checkpoints(trial: &TrialDetails, style: PageStyle) -> Vec<Vec<String>> {
     let hidden = trial.checkpoints.len().saturating_sub(CHECKPOINTS);
     let mut lines: Vec<_> = trial.checkpoints[hidden..]
         .iter()
@@ -198,15 +198,15 @@ fn checkpoints(trial: &Trial, style: Style) -> Vec<Vec<String>> {
 }
 
 /// What somebody chose: the user, a search, the planner; with `all` also the defaults.
-fn parameters(trial: &Trial, all: bool) -> Vec<Vec<String>> {
+fn parameters(trial: &TrialDetails, all: bool) -> Vec<Vec<String>> {
     let chosen = trial
         .params
         .iter()
-        .filter(|param| all || (param.source != Source::Default && !param.value.is_null()));
+        .filter(|param| all || (param.source != ValueSource::Default && !param.value.is_null()));
     chosen.map(|param| param::row(param).to_vec()).collect()
 }
 
-pub(super) fn made_by(trial: &Trial) -> Vec<Vec<String>> {
+pub(super) fn made_by(trial: &TrialDetails) -> Vec<Vec<String>> {
     let made = &trial.provenance;
     let mut lines = vec![vec!["dtrain".to_owned(), made.program.clone()]];
     if let Some(git) = &made.git {
@@ -223,11 +223,11 @@ pub(super) fn made_by(trial: &Trial) -> Vec<Vec<String>> {
     lines
 }
 
-fn tags(trial: &Trial) -> Vec<Vec<String>> {
+fn tags(trial: &TrialDetails) -> Vec<Vec<String>> {
     trial.tags.iter().map(|(name, value)| vec![name.clone(), value.clone()]).collect()
 }
 
-fn notes(trial: &Trial, style: Style) -> Vec<Vec<String>> {
+fn notes(trial: &TrialDetails, style: PageStyle) -> Vec<Vec<String>> {
     let line = |note: &dtrain_runner::ledger::Note| {
         vec![ago(note.at_ms, style.now_ms), note.text.replace('\n', " ")]
     };
@@ -241,14 +241,14 @@ pub(crate) mod tests {
     use crate::render::table::tests::plain;
     use crate::render::table::width;
     use dtrain_protocol::{AttemptId, PhaseTimes, Rank, StepId};
-    use dtrain_runner::ledger::{Checkpoint, NoiseScale, Note, Param, Predicted, Status, Summary};
-    use dtrain_runner::provenance::{Git, Provenance};
+    use dtrain_runner::ledger::{Checkpoint, NoiseScale, Note, TrialParameter, ExpectedPerformance, TrialStatus, Summary};
+    use dtrain_runner::provenance::{GitState, Provenance};
     use serde_json::json;
 
     const NOW: u64 = 1_700_000_000_000;
 
     /// A trial with two attempts that completed.
-    pub(crate) fn trial() -> Trial {
+    pub(crate) fn trial() -> TrialDetails {
         let attempt = |number, from: Option<u64>, seconds: (u64, u64), ended| Attempt {
             number: AttemptId(number),
             from: from.map(StepId),
@@ -286,9 +286,9 @@ pub(crate) mod tests {
             mean: Some(mean),
             ..summary("sent", mean, Some(mean))
         };
-        let param = |path: &str, value, source| Param { path: path.into(), value, source };
-        Trial {
-            row: row("gpt-12", Status::Completed, 7300),
+        let param = |path: &str, value, source| TrialParameter { path: path.into(), value, source };
+        TrialDetails {
+            row: row("gpt-12", TrialStatus::Completed, 7300),
             verdict: Some(Verdict::Completed(StopReason::Complete)),
             recipe: json!({}),
             plan: json!({ "choices": [
@@ -307,20 +307,20 @@ pub(crate) mod tests {
             ] }),
             candidate: json!({ "threads": 2 }),
             params: vec![
-                param("train.batch", json!(256), Source::Recipe),
-                param("train.clip", json!(null), Source::Recipe),
-                param("train.seed", json!(7), Source::Default),
-                param("plan.zero", json!("1"), Source::Planner),
+                param("train.batch", json!(256), ValueSource::Recipe),
+                param("train.clip", json!(null), ValueSource::Recipe),
+                param("train.seed", json!(7), ValueSource::Default),
+                param("plan.zero", json!("1"), ValueSource::Planner),
             ],
             parent: None,
-            predicted: Predicted {
+            predicted: ExpectedPerformance {
                 step_seconds: Some(0.2),
                 tokens_per_second: Some(40_000.0),
                 memory_bytes: Some(7_000_000_000),
             },
             attempts: vec![
-                attempt(1, None, (7300, 7000), Ended::Lost(Failure::Exited { code: None, signal: Some(9) })),
-                attempt(2, Some(300), (6990, 600), Ended::Finished(StopReason::Complete)),
+                attempt(1, None, (7300, 7000), AttemptEnd::Lost(Failure::Exited { code: None, signal: Some(9) })),
+                attempt(2, Some(300), (6990, 600), AttemptEnd::Finished(StopReason::Complete)),
             ],
             checkpoints: (1..=7).map(|n| checkpoint(n * 100, (n == 6).then_some("torn"))).collect(),
             noise_scale: Some(NoiseScale { samples: 412.0, low: 371.5, high: 1452.0, steps: 450 }),
@@ -335,11 +335,11 @@ pub(crate) mod tests {
                 sent(1, 1.2e8),
             ],
             provenance: Provenance {
-                git: Some(Git {
+                git: Some(GitState {
                     revision: "a1b2c3d4e5f6".into(),
                     branch: Some("main".into()),
                     patch: Some("+x\n".into()),
-                    ..Git::default()
+                    ..GitState::default()
                 }),
                 program: "0.1.0 (cuda)".into(),
                 environment: [("host".to_owned(), "n03".to_owned())].into(),
@@ -388,7 +388,7 @@ pub(crate) mod tests {
         let mut trial = trial();
         trial.notes[0].text.clone_from(&long);
         trial.tags.insert(long.clone(), long.clone());
-        trial.params.push(Param { path: "params.x".into(), value: json!(long), source: Source::Recipe });
+        trial.params.push(TrialParameter { path: "params.x".into(), value: json!(long), source: ValueSource::Recipe });
         let page = show(&trial, &typical(), &[(long, vec![Some(1.0)])], true, plain(80));
         assert!(page.contains("ago  xxx"), "{page}");
         assert!(page.lines().all(|line| width(line) <= 80), "{page}");

@@ -1,14 +1,14 @@
 //! Small drawings of curves.
 
 use super::number::loss;
-use super::table::{Style, width};
+use super::table::{PageStyle, width};
 
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const PLAIN: [char; 8] = ['_', '.', ',', '-', '~', '=', '*', '#'];
 
 /// One character for each value, its height between the least and the greatest. A gap repeats the value before
 /// it; before the first and after the last there are blanks.
-pub(crate) fn sparkline(values: &[Option<f64>], style: Style) -> String {
+pub(crate) fn sparkline(values: &[Option<f64>], style: PageStyle) -> String {
     let levels = if style.is_ascii { PLAIN } else { BLOCKS };
     let Some((least, most)) = range(values.iter().copied().flatten()) else { return String::new() };
     let draw = |value: f64| {
@@ -27,7 +27,7 @@ pub(crate) fn sparkline(values: &[Option<f64>], style: Style) -> String {
 /// Several curves over the same steps in one drawing, `A` the first; `=` where they meet.
 ///
 /// One character for each value across; `height` lines and a line that names the steps below.
-pub(crate) fn plot(curves: &[Vec<Option<f64>>], steps: (u64, u64), height: usize, style: Style) -> String {
+pub(crate) fn plot(curves: &[Vec<Option<f64>>], steps: (u64, u64), height: usize, style: PageStyle) -> String {
     let Some((least, most)) = range(curves.iter().flatten().copied().flatten()) else { return String::new() };
     let across = curves.iter().map(Vec::len).max().unwrap_or(0);
     let mut cells = vec![vec![' '; across]; height];
@@ -83,7 +83,7 @@ mod tests {
     fn a_curve_falls_from_left_to_right() {
         let values: Vec<_> = (0..8).rev().map(|v| Some(f64::from(v))).collect();
         assert_eq!(sparkline(&values, plain(80)), "█▇▆▅▄▃▂▁");
-        assert_eq!(sparkline(&values, Style { is_ascii: true, ..plain(80) }), "#*=~-,._");
+        assert_eq!(sparkline(&values, PageStyle { is_ascii: true, ..plain(80) }), "#*=~-,._");
         assert_eq!(sparkline(&[None, Some(4.0), None, Some(3.0), None], plain(80)), " ██▁");
         assert_eq!(sparkline(&[None, Some(f64::NAN)], plain(80)), "");
     }

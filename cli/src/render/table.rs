@@ -1,13 +1,13 @@
 //! Columns of text that fit a width. Widths count characters; nothing here knows a terminal.
 
-use crate::output::Paint;
+use crate::output::ColourMode;
 use std::borrow::Cow;
 
 /// How a page is drawn. The caller decides; a renderer only obeys.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Style {
+pub(crate) struct PageStyle {
     /// Colours or none.
-    pub(crate) paint: Paint,
+    pub(crate) paint: ColourMode,
     /// Columns that may be used.
     pub(crate) width: usize,
     /// Plain ASCII in place of block characters.
@@ -18,7 +18,7 @@ pub(crate) struct Style {
 
 /// What a text means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Tone {
+pub(crate) enum TextRole {
     #[default]
     Plain,
     Bold,
@@ -30,14 +30,14 @@ pub(crate) enum Tone {
 
 /// A text with its meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Text {
+pub(crate) struct StyledText {
     pub(crate) text: String,
-    pub(crate) tone: Tone,
+    pub(crate) tone: TextRole,
 }
 
 /// One column.
 #[derive(Clone, Debug)]
-pub(crate) struct Column {
+pub(crate) struct TableColumn {
     /// What stands above it.
     pub(crate) title: Cow<'static, str>,
     /// Whether its texts stand at the right.
@@ -48,21 +48,21 @@ pub(crate) struct Column {
     pub(crate) least: Option<usize>,
 }
 
-impl Text {
-    pub(crate) fn new(text: impl Into<String>, tone: Tone) -> Self {
+impl StyledText {
+    pub(crate) fn new(text: impl Into<String>, tone: TextRole) -> Self {
         Self { text: text.into(), tone }
     }
 }
 
-impl From<String> for Text {
+impl From<String> for StyledText {
     fn from(text: String) -> Self {
-        Self::new(text, Tone::Plain)
+        Self::new(text, TextRole::Plain)
     }
 }
 
-impl From<&str> for Text {
+impl From<&str> for StyledText {
     fn from(text: &str) -> Self {
-        Self::new(text, Tone::Plain)
+        Self::new(text, TextRole::Plain)
     }
 }
 
@@ -77,7 +77,7 @@ pub(crate) fn one_line(text: &str) -> String {
 }
 
 /// The text in one line of at most `most` characters, with an ellipsis where it was cut.
-pub(crate) fn cut(text: &str, most: usize, style: Style) -> String {
+pub(crate) fn truncate(text: &str, most: usize, style: PageStyle) -> String {
     let text = one_line(text);
     if width(&text) <= most {
         return text;
@@ -91,24 +91,24 @@ pub(crate) fn cut(text: &str, most: usize, style: Style) -> String {
 }
 
 /// The text with its colour.
-pub(crate) fn painted(text: &str, tone: Tone, paint: Paint) -> String {
+pub(crate) fn painted(text: &str, tone: TextRole, paint: ColourMode) -> String {
     match tone {
-        Tone::Plain => text.to_owned(),
-        Tone::Bold => paint.bold(text),
-        Tone::Dim => paint.dim(text),
-        Tone::Good => paint.green(text),
-        Tone::Bad => paint.red(text),
-        Tone::Notice => paint.yellow(text),
+        TextRole::Plain => text.to_owned(),
+        TextRole::Bold => paint.bold(text),
+        TextRole::Dim => paint.dim(text),
+        TextRole::Good => paint.green(text),
+        TextRole::Bad => paint.red(text),
+        TextRole::Notice => paint.yellow(text),
     }
 }
 
 /// A table with a line of titles. Columns without any text are left out; then gaps, columns that may be cut,
 /// and the columns of least rank give way until it fits.
-pub(crate) fn table(columns: &[Column], rows: &[Vec<Text>], style: Style) -> String {
+pub(crate) fn table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: PageStyle) -> String {
     let mut page = String::new();
-    for cells in laid_out(columns, rows, style) {
+    for cells in layout_table(columns, rows, style) {
         // Blanks are not painted: lines end with what is seen.
-        let paint = |cell: &Text| {
+        let paint = |cell: &StyledText| {
             let ink = cell.text.trim_matches(' ');
             let lead = cell.text.len() - cell.text.trim_start_matches(' ').len();
             let tail = cell.text.len() - lead.min(cell.text.len()) - ink.len();
@@ -122,15 +122,15 @@ pub(crate) fn table(columns: &[Column], rows: &[Vec<Text>], style: Style) -> Str
 }
 
 /// The lines of a table, titles first: cells with the blanks around them.
-pub(crate) fn laid_out(columns: &[Column], rows: &[Vec<Text>], style: Style) -> Vec<Vec<Text>> {
+pub(crate) fn layout_table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: PageStyle) -> Vec<Vec<StyledText>> {
     let mut kept: Vec<usize> = (0..columns.len()).collect();
     kept.retain(|&c| columns[c].rank == 9 || rows.iter().any(|row| !row[c].text.is_empty()));
     let (gap, widths) = fit(columns, rows, &mut kept, style.width);
     let titles: Vec<_> =
-        columns.iter().map(|column| Text::new(column.title.clone().into_owned(), Tone::Dim)).collect();
-    let line = |row: &Vec<Text>| {
+        columns.iter().map(|column| StyledText::new(column.title.clone().into_owned(), TextRole::Dim)).collect();
+    let line = |row: &Vec<StyledText>| {
         let cells = kept.iter().zip(&widths).enumerate().map(|(place, (&c, &wide))| {
-            let text = cut(&row[c].text, wide, style);
+            let text = truncate(&row[c].text, wide, style);
             let padding = " ".repeat(wide - width(&text));
             let is_last = place + 1 == kept.len();
             let text = match (columns[c].is_right, is_last) {
@@ -139,7 +139,7 @@ pub(crate) fn laid_out(columns: &[Column], rows: &[Vec<Text>], style: Style) -> 
                 (false, false) => format!("{text}{padding}"),
             };
             let gap = if is_last { String::new() } else { " ".repeat(gap) };
-            Text::new(format!("{text}{gap}"), row[c].tone)
+            StyledText::new(format!("{text}{gap}"), row[c].tone)
         });
         cells.collect()
     };
@@ -147,7 +147,7 @@ pub(crate) fn laid_out(columns: &[Column], rows: &[Vec<Text>], style: Style) -> 
 }
 
 /// The gap between columns and their widths; leaves columns out of `kept` where nothing else helps.
-fn fit(columns: &[Column], rows: &[Vec<Text>], kept: &mut Vec<usize>, most: usize) -> (usize, Vec<usize>) {
+fn fit(columns: &[TableColumn], rows: &[Vec<StyledText>], kept: &mut Vec<usize>, most: usize) -> (usize, Vec<usize>) {
     loop {
         let natural: Vec<usize> = kept
             .iter()
@@ -178,7 +178,7 @@ fn fit(columns: &[Column], rows: &[Vec<Text>], kept: &mut Vec<usize>, most: usiz
 }
 
 /// A part of a page with its lines in columns; nothing when it has no lines.
-pub(crate) fn section(name: &str, lines: &[Vec<String>], style: Style) -> String {
+pub(crate) fn section(name: &str, lines: &[Vec<String>], style: PageStyle) -> String {
     if lines.is_empty() {
         return String::new();
     }
@@ -188,13 +188,13 @@ pub(crate) fn section(name: &str, lines: &[Vec<String>], style: Style) -> String
         // A line is cut at the page's width; a formatter takes no width above 65,535.
         .map(|widest| widest.min(style.width))
         .collect();
-    let mut page = format!("{}\n", painted(name, Tone::Bold, style.paint));
+    let mut page = format!("{}\n", painted(name, TextRole::Bold, style.paint));
     for line in lines {
         let mut text = " ".to_owned();
         for (cell, wide) in line.iter().zip(&widths) {
             text += &format!(" {cell:<wide$} ");
         }
-        page += cut(text.trim_end(), style.width, style).as_str();
+        page += truncate(text.trim_end(), style.width, style).as_str();
         page.push('\n');
     }
     page
@@ -247,13 +247,13 @@ pub(crate) mod tests {
     use super::*;
 
     /// A page of this width without colours.
-    pub(crate) fn plain(width: usize) -> Style {
-        Style { paint: Paint::plain(), width, is_ascii: false, now_ms: 1_700_000_000_000 }
+    pub(crate) fn plain(width: usize) -> PageStyle {
+        PageStyle { paint: ColourMode::plain(), width, is_ascii: false, now_ms: 1_700_000_000_000 }
     }
 
-    fn columns() -> Vec<Column> {
+    fn columns() -> Vec<TableColumn> {
         let column =
-            |title, rank, least| Column { title: Cow::Borrowed(title), is_right: rank == 2, rank, least };
+            |title, rank, least| TableColumn { title: Cow::Borrowed(title), is_right: rank == 2, rank, least };
         vec![
             column("NAME", 9, Some(6)),
             column("SPEED", 2, None),
@@ -262,7 +262,7 @@ pub(crate) mod tests {
         ]
     }
 
-    fn rows() -> Vec<Vec<Text>> {
+    fn rows() -> Vec<Vec<StyledText>> {
         vec![
             vec!["a-long-name-1".into(), "12.3 k".into(), "first".into(), "".into()],
             vec!["b".into(), "7".into(), "".into(), "".into()],

@@ -1,18 +1,18 @@
 //! What the keys do: which page is open, what is selected on it, and what is asked of the rest of the program.
 
-use super::model::list::{Entry, List};
-use super::model::study::Study;
-use super::model::trial::Trial;
+use super::model::list::{ListEntry, TrialList};
+use super::model::study::StudyModel;
+use super::model::trial::TrialModel;
 use dtrain_protocol::TrialId;
-use dtrain_runner::ledger::Status;
+use dtrain_runner::ledger::TrialStatus;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 /// A page with what it shows.
 #[derive(Clone, Debug)]
-pub(crate) enum Page {
-    List(List, Cursor),
-    Study(Box<Study>, Cursor),
-    Trial(Box<Trial>, Look),
+pub(crate) enum OpenPage {
+    List(TrialList, Cursor),
+    Study(Box<StudyModel>, Cursor),
+    Trial(Box<TrialModel>, TrialViewState),
 }
 
 /// What is selected in a list.
@@ -23,7 +23,7 @@ pub(crate) struct Cursor {
 
 /// How a trial is looked at.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Look {
+pub(crate) struct TrialViewState {
     /// Which of the metrics.
     pub(crate) metric: usize,
     pub(crate) pane: Pane,
@@ -53,7 +53,7 @@ pub(crate) enum Pane {
 
 /// What a key asks of the rest of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum AppRequest {
     /// End; trials go on.
     Quit,
     /// Let a shell have the terminal until it gives it back.
@@ -73,7 +73,7 @@ pub(crate) enum Ask {
 /// The pages that are open, the last on top.
 #[derive(Debug)]
 pub(crate) struct App {
-    pub(crate) pages: Vec<Page>,
+    pub(crate) pages: Vec<OpenPage>,
     pub(crate) has_help: bool,
     /// A trial and its label that the user is asked about.
     pub(crate) stop: Option<(TrialId, String)>,
@@ -82,26 +82,26 @@ pub(crate) struct App {
 }
 
 impl App {
-    pub(crate) fn new(page: Page) -> Self {
+    pub(crate) fn new(page: OpenPage) -> Self {
         Self { pages: vec![page], has_help: false, stop: None, message: None }
     }
 
     /// The page on top.
-    pub(crate) fn page(&self) -> &Page {
+    pub(crate) fn page(&self) -> &OpenPage {
         self.pages.last().expect("the first page is never closed")
     }
 
-    pub(crate) fn page_mut(&mut self) -> &mut Page {
+    pub(crate) fn page_mut(&mut self) -> &mut OpenPage {
         self.pages.last_mut().expect("the first page is never closed")
     }
 
     /// What a key does.
-    pub(crate) fn key(&mut self, key: KeyEvent) -> Option<Ask> {
+    pub(crate) fn key(&mut self, key: KeyEvent) -> Option<AppRequest> {
         let has_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
-            KeyCode::Char('c') if has_control => return Some(Ask::Quit),
-            KeyCode::Char('z') if has_control => return Some(Ask::Suspend),
-            KeyCode::Char('l') if has_control => return Some(Ask::Redraw),
+            KeyCode::Char('c') if has_control => return Some(AppRequest::Quit),
+            KeyCode::Char('z') if has_control => return Some(AppRequest::Suspend),
+            KeyCode::Char('l') if has_control => return Some(AppRequest::Redraw),
             _ if has_control => return None,
             _ => {}
         }
@@ -109,7 +109,7 @@ impl App {
         if let Some((trial, label)) = self.stop.take() {
             if matches!(key.code, KeyCode::Char('y' | 'Y')) {
                 self.message = Some(format!("stopping {label}: it finishes its step and saves"));
-                return Some(Ask::Stop(trial));
+                return Some(AppRequest::Stop(trial));
             }
             return None;
         }
@@ -118,7 +118,7 @@ impl App {
             return None;
         }
         match key.code {
-            KeyCode::Char('q' | 'd') => Some(Ask::Quit),
+            KeyCode::Char('q' | 'd') => Some(AppRequest::Quit),
             KeyCode::Char('?') => {
                 self.has_help = true;
                 None
@@ -132,51 +132,51 @@ impl App {
             }
             KeyCode::Esc | KeyCode::Backspace => self.back(),
             code => match self.page_mut() {
-                Page::List(list, cursor) => {
+                OpenPage::List(list, cursor) => {
                     cursor.moved(code, list.entries().count());
                     if code != KeyCode::Enter {
                         return None;
                     }
                     match list.entries().nth(cursor.at)? {
-                        Entry::Study(study) => Some(Ask::OpenStudy(study.name.clone())),
-                        Entry::Trial(row) => row.id().cloned().map(Ask::OpenTrial),
+                        ListEntry::Study(study) => Some(AppRequest::OpenStudy(study.name.clone())),
+                        ListEntry::Trial(row) => row.id().cloned().map(AppRequest::OpenTrial),
                     }
                 }
-                Page::Study(study, cursor) => {
+                OpenPage::Study(study, cursor) => {
                     cursor.moved(code, study.rows.len());
                     let row = study.rows.get(cursor.at).filter(|_| code == KeyCode::Enter)?;
-                    row.id().cloned().map(Ask::OpenTrial)
+                    row.id().cloned().map(AppRequest::OpenTrial)
                 }
-                Page::Trial(trial, look) => look.key(code, trial),
+                OpenPage::Trial(trial, look) => look.key(code, trial),
             },
         }
     }
 
     /// The page before, or the whole of this one where a part of it is large.
-    fn back(&mut self) -> Option<Ask> {
-        if let Page::Trial(_, look) = self.page_mut()
+    fn back(&mut self) -> Option<AppRequest> {
+        if let OpenPage::Trial(_, look) = self.page_mut()
             && (look.is_large || look.has_log)
         {
             (look.is_large, look.has_log, look.back) = (false, false, 0);
             return None;
         }
-        (self.pages.len() > 1).then_some(Ask::Back)
+        (self.pages.len() > 1).then_some(AppRequest::Back)
     }
 
     /// The trial that is open or selected, where it runs.
     fn stoppable(&self) -> Option<(TrialId, String)> {
         let row = match self.page() {
-            Page::Trial(trial, _) => {
-                let is_running = trial.status == Status::Running;
+            OpenPage::Trial(trial, _) => {
+                let is_running = trial.status == TrialStatus::Running;
                 return is_running.then(|| (trial.id.clone(), trial.label.clone()));
             }
-            Page::Study(study, cursor) => study.rows.get(cursor.at)?,
-            Page::List(list, cursor) => match list.entries().nth(cursor.at)? {
-                Entry::Trial(row) => row,
-                Entry::Study(_) => return None,
+            OpenPage::Study(study, cursor) => study.rows.get(cursor.at)?,
+            OpenPage::List(list, cursor) => match list.entries().nth(cursor.at)? {
+                ListEntry::Trial(row) => row,
+                ListEntry::Study(_) => return None,
             },
         };
-        let trial = row.trial.as_ref().filter(|trial| trial.status == Status::Running)?;
+        let trial = row.trial.as_ref().filter(|trial| trial.status == TrialStatus::Running)?;
         Some((trial.id.clone(), trial.label.clone()))
     }
 }
@@ -199,8 +199,8 @@ impl Cursor {
 /// Lines that a page key moves.
 const PAGE: usize = 10;
 
-impl Look {
-    fn key(&mut self, code: KeyCode, trial: &Trial) -> Option<Ask> {
+impl TrialViewState {
+    fn key(&mut self, code: KeyCode, trial: &TrialModel) -> Option<AppRequest> {
         let metrics = trial.metrics().len().max(1);
         let logs = self.logs.len().max(1);
         match code {
@@ -211,21 +211,21 @@ impl Look {
             KeyCode::Char('M') => self.metric = (self.metric + metrics - 1) % metrics,
             KeyCode::Char('l') => {
                 (self.has_log, self.back, self.pane) = (!self.has_log, 0, Pane::Told);
-                return self.has_log.then_some(Ask::Log);
+                return self.has_log.then_some(AppRequest::Log);
             }
             KeyCode::Right if self.pane == Pane::Curves => self.metric = (self.metric + 1) % metrics,
             KeyCode::Left if self.pane == Pane::Curves => self.metric = (self.metric + metrics - 1) % metrics,
             KeyCode::Right | KeyCode::Left if self.has_log && self.pane == Pane::Told => {
                 let by = if code == KeyCode::Right { 1 } else { logs - 1 };
                 (self.log, self.back) = ((self.log + by) % logs, 0);
-                return Some(Ask::Log);
+                return Some(AppRequest::Log);
             }
             _ => self.scroll(code, trial),
         }
         None
     }
 
-    fn scroll(&mut self, code: KeyCode, trial: &Trial) {
+    fn scroll(&mut self, code: KeyCode, trial: &TrialModel) {
         let (up, by) = match code {
             KeyCode::Up | KeyCode::Char('k') => (true, 1),
             KeyCode::Down | KeyCode::Char('j') => (false, 1),

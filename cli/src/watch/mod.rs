@@ -1,67 +1,67 @@
 //! A screen that shows what runs: a model folded from what was seen, a view of it, and a loop that feeds both.
 
 mod app;
-mod bounded;
+mod bounded_backend;
 mod feed;
-mod keys;
+mod key_decoder;
 mod model;
 mod screen;
 mod view;
 
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use app::{App, Ask, Page};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use app::{App, AppRequest, OpenPage};
 use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::History;
 use feed::Feed;
-use screen::{Screen, Signalled, failure};
+use screen::{Screen, SignalRequest, failure};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-use view::Ink;
+use view::TerminalStyle;
 
 /// Shortest time between two drawings.
 const DRAW: Duration = Duration::from_millis(100);
 
 /// What is watched first.
-pub(crate) enum First {
+pub(crate) enum StartPage {
     Trial(TrialId),
     Study(String),
     List,
 }
 
 /// Shows pages until the user leaves.
-pub(crate) fn run(context: &Context, history: History, first: &First) -> Outcome {
+pub(crate) fn run(context: &Context, history: History, first: &StartPage) -> CommandResult {
     let mut feed = Feed::new(context, history);
     let page = match first {
-        First::Trial(id) => feed.trial(id)?,
-        First::Study(name) => feed.study(name)?,
-        First::List => feed.list()?,
+        StartPage::Trial(id) => feed.trial(id)?,
+        StartPage::Study(name) => feed.study(name)?,
+        StartPage::List => feed.list()?,
     };
     let mut app = App::new(page);
-    let mut screen = Screen::take()?;
-    show(context, &mut feed, &mut app, &mut screen)?;
+    let mut screen = Screen::open()?;
+    event_loop(context, &mut feed, &mut app, &mut screen)?;
     drop(screen);
     // What is being stopped stops also when nobody watches it.
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
-fn show(context: &Context, feed: &mut Feed<'_>, app: &mut App, screen: &mut Screen) -> Result<(), Failure> {
+fn event_loop(context: &Context, feed: &mut Feed<'_>, app: &mut App, screen: &mut Screen) -> Result<(), CommandError> {
     let mut stopping: Option<Child> = None;
     let (mut has_changed, mut drawn_at, mut read_at) = (true, None::<Instant>, Instant::now());
     loop {
         match screen.signalled() {
-            Some(Signalled::End) => return Ok(()),
-            Some(Signalled::Suspend) => {
+            Some(SignalRequest::End) => return Ok(()),
+            Some(SignalRequest::Suspend) => {
                 screen.suspend()?;
                 has_changed = true;
             }
-            Some(Signalled::Resumed) => {
-                screen.again()?;
+            Some(SignalRequest::Resumed) => {
+                screen.reenter()?;
                 has_changed = true;
             }
-            Some(Signalled::Resized) => {
+            Some(SignalRequest::Resized) => {
                 screen.clear()?;
                 has_changed = true;
             }
@@ -69,8 +69,8 @@ fn show(context: &Context, feed: &mut Feed<'_>, app: &mut App, screen: &mut Scre
         }
         if read_at.elapsed() >= feed.pause() {
             read_at = Instant::now();
-            has_changed |= feed.news(app.page_mut())?;
-            if let Some(message) = stopping.as_mut().and_then(refused) {
+            has_changed |= feed.poll(app.page_mut())?;
+            if let Some(message) = stopping.as_mut().and_then(stop_refusal) {
                 (stopping, app.message, has_changed) = (None, Some(message), true);
             }
         }
@@ -86,35 +86,35 @@ fn show(context: &Context, feed: &mut Feed<'_>, app: &mut App, screen: &mut Scre
             (has_changed, drawn_at) = (true, None);
             let Some(ask) = app.key(key) else { continue };
             match ask {
-                Ask::Quit => return Ok(()),
-                Ask::Suspend => screen.suspend()?,
-                Ask::Redraw => screen.clear()?,
-                Ask::Stop(trial) => stopping = Some(stop(context, &trial)?),
-                Ask::Log => {
-                    feed.news(app.page_mut())?;
+                AppRequest::Quit => return Ok(()),
+                AppRequest::Suspend => screen.suspend()?,
+                AppRequest::Redraw => screen.clear()?,
+                AppRequest::Stop(trial) => stopping = Some(stop(context, &trial)?),
+                AppRequest::Log => {
+                    feed.poll(app.page_mut())?;
                 }
-                Ask::OpenTrial(trial) => open(app, feed.trial(&trial)),
-                Ask::OpenStudy(name) => open(app, feed.study(&name)),
-                Ask::Back => {
+                AppRequest::OpenTrial(trial) => open(app, feed.trial(&trial)),
+                AppRequest::OpenStudy(name) => open(app, feed.study(&name)),
+                AppRequest::Back => {
                     app.pages.pop();
-                    *app.page_mut() = feed.again(app.page())?;
+                    *app.page_mut() = feed.reload(app.page())?;
                 }
             }
         }
     }
 }
 
-fn open(app: &mut App, page: Result<Page, Failure>) {
+fn open(app: &mut App, page: Result<OpenPage, CommandError>) {
     match page {
         Ok(page) => app.pages.push(page),
         Err(failure) => app.message = Some(failure.message().to_owned()),
     }
 }
 
-fn draw(context: &Context, app: &App, screen: &mut Screen) -> Result<(), Failure> {
+fn draw(context: &Context, app: &App, screen: &mut Screen) -> Result<(), CommandError> {
     let style = context.out.style();
     let is_console = std::env::var_os("TERM").is_some_and(|term| term == "linux");
-    let ink = Ink {
+    let ink = TerminalStyle {
         is_coloured: style.paint.is_coloured(),
         // The console of Linux has no braille.
         is_ascii: style.is_ascii || is_console,
@@ -125,9 +125,9 @@ fn draw(context: &Context, app: &App, screen: &mut Screen) -> Result<(), Failure
 }
 
 /// Runs `dtrain stop` in a process of its own, which writes down how the trial ends, whether or not somebody still watches.
-fn stop(context: &Context, trial: &TrialId) -> Result<Child, Failure> {
+fn stop(context: &Context, trial: &TrialId) -> Result<Child, CommandError> {
     let failed = |error: std::io::Error| {
-        Failure::new(Exit::Infrastructure, "cannot run `dtrain stop`").cause(error.to_string())
+        CommandError::new(ExitReason::Infrastructure, "cannot run `dtrain stop`").cause(error.to_string())
     };
     let program = std::env::current_exe().map_err(failed)?;
     Command::new(program)
@@ -143,7 +143,7 @@ fn stop(context: &Context, trial: &TrialId) -> Result<Child, Failure> {
 }
 
 /// Why `dtrain stop` did not stop a trial; none while it runs, and where it did.
-fn refused(stopping: &mut Child) -> Option<String> {
+fn stop_refusal(stopping: &mut Child) -> Option<String> {
     let status = stopping.try_wait().ok()??;
     if status.success() {
         return None;

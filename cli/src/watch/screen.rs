@@ -1,8 +1,8 @@
 //! The terminal while a page is on it: taken, lent to a shell, given back whatever happens.
 
-use super::bounded::Bounded;
-use super::keys::Keys;
-use crate::failure::{Exit, Failure};
+use super::bounded_backend::BoundedBackend;
+use super::key_decoder::KeyDecoder;
+use crate::command_error::{ExitReason, CommandError};
 use ratatui::Terminal;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::KeyEvent;
@@ -24,13 +24,13 @@ const ESCAPE: Duration = Duration::from_millis(50);
 
 /// The terminal, which is given back when this is dropped.
 pub(super) struct Screen {
-    pub(super) terminal: Terminal<Bounded>,
-    signals: Signals,
-    keys: Keys,
+    pub(super) terminal: Terminal<BoundedBackend>,
+    signals: SignalFlags,
+    keys: KeyDecoder,
 }
 
 /// Signals that came since they were last asked for.
-struct Signals {
+struct SignalFlags {
     end: Arc<AtomicBool>,
     suspend: Arc<AtomicBool>,
     resumed: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ struct Signals {
 
 /// What a signal asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Signalled {
+pub(super) enum SignalRequest {
     End,
     Suspend,
     /// The program was stopped, and somebody else may have written to the terminal.
@@ -49,40 +49,40 @@ pub(super) enum Signalled {
 
 impl Screen {
     /// Takes the terminal.
-    pub(super) fn take() -> Result<Self, Failure> {
-        let signals = Signals::listen().map_err(|error| failure(&error))?;
+    pub(super) fn open() -> Result<Self, CommandError> {
+        let signals = SignalFlags::listen().map_err(|error| failure(&error))?;
         // A panic is told on a terminal that can show it.
         let tell = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
-            give_back();
+            restore_terminal();
             tell(panic);
         }));
-        enter().map_err(|error| failure(&error))?;
-        let terminal = Terminal::new(Bounded::new()).map_err(|error| failure(&error))?;
-        Ok(Self { terminal, signals, keys: Keys::default() })
+        enter_raw_mode().map_err(|error| failure(&error))?;
+        let terminal = Terminal::new(BoundedBackend::new()).map_err(|error| failure(&error))?;
+        Ok(Self { terminal, signals, keys: KeyDecoder::default() })
     }
 
     /// The signal that came, if any.
-    pub(super) fn signalled(&self) -> Option<Signalled> {
+    pub(super) fn signalled(&self) -> Option<SignalRequest> {
         let came = |flag: &AtomicBool| flag.swap(false, Ordering::SeqCst);
         if came(&self.signals.end) {
-            Some(Signalled::End)
+            Some(SignalRequest::End)
         } else if came(&self.signals.suspend) {
-            Some(Signalled::Suspend)
+            Some(SignalRequest::Suspend)
         } else {
-            let resumed = came(&self.signals.resumed).then_some(Signalled::Resumed);
-            resumed.or_else(|| came(&self.signals.resized).then_some(Signalled::Resized))
+            let resumed = came(&self.signals.resumed).then_some(SignalRequest::Resumed);
+            resumed.or_else(|| came(&self.signals.resized).then_some(SignalRequest::Resized))
         }
     }
 
     /// Waits for keys, at most so long; a signal ends the wait. `Err` when the terminal is gone.
-    pub(super) fn keys(&mut self, pause: Duration) -> Result<Vec<KeyEvent>, Failure> {
+    pub(super) fn keys(&mut self, pause: Duration) -> Result<Vec<KeyEvent>, CommandError> {
         let pause = if self.keys.is_waiting() { ESCAPE } else { pause };
         let stdin = stdin();
         let mut found = [PollFd::new(&stdin, PollFlags::IN)];
         let pause = Timespec::try_from(pause).ok();
         match poll(&mut found, pause.as_ref()) {
-            Ok(0) => return Ok(self.keys.give_up().into_iter().collect()),
+            Ok(0) => return Ok(self.keys.flush().into_iter().collect()),
             Err(Errno::INTR) => return Ok(Vec::new()),
             Ok(_) => {}
             Err(error) => return Err(failure(&error.into())),
@@ -97,22 +97,22 @@ impl Screen {
     }
 
     /// Gives the terminal back, stops this program until a shell lets it go on, and takes the terminal again.
-    pub(super) fn suspend(&mut self) -> Result<(), Failure> {
-        give_back();
+    pub(super) fn suspend(&mut self) -> Result<(), CommandError> {
+        restore_terminal();
         // SIGSTOP cannot be caught, so that it stops us here.
         kill_process(getpid(), Signal::STOP).map_err(|error| failure(&error.into()))?;
-        self.again()
+        self.reenter()
     }
 
     /// Takes the terminal again, and forgets what is on it.
-    pub(super) fn again(&mut self) -> Result<(), Failure> {
+    pub(super) fn reenter(&mut self) -> Result<(), CommandError> {
         self.signals.resumed.store(false, Ordering::SeqCst);
-        enter().map_err(|error| failure(&error))?;
+        enter_raw_mode().map_err(|error| failure(&error))?;
         self.clear()
     }
 
     /// Forgets what is on the terminal. It does not ask where the cursor is, as `Terminal::clear` does: not every terminal answers.
-    pub(super) fn clear(&mut self) -> Result<(), Failure> {
+    pub(super) fn clear(&mut self) -> Result<(), CommandError> {
         let size = self.terminal.size().map_err(|error| failure(&error))?;
         self.terminal.resize(size.into()).map_err(|error| failure(&error))
     }
@@ -120,18 +120,18 @@ impl Screen {
 
 impl Drop for Screen {
     fn drop(&mut self) {
-        give_back();
+        restore_terminal();
     }
 }
 
-impl Signals {
+impl SignalFlags {
     fn listen() -> io::Result<Self> {
         let [end, suspend, resumed, resized]: [Arc<AtomicBool>; 4] = Default::default();
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&end))?;
         }
         // A terminal that is gone has nothing to be given back to.
-        let code = Exit::Detached.code().into();
+        let code = ExitReason::Detached.exit_code().into();
         signal_hook::flag::register_conditional_shutdown(SIGHUP, code, Arc::new(AtomicBool::new(true)))?;
         signal_hook::flag::register(SIGTSTP, Arc::clone(&suspend))?;
         signal_hook::flag::register(SIGCONT, Arc::clone(&resumed))?;
@@ -140,17 +140,17 @@ impl Signals {
     }
 }
 
-fn enter() -> io::Result<()> {
+fn enter_raw_mode() -> io::Result<()> {
     enable_raw_mode()?;
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
 /// Gives the terminal back. One that is gone needs nothing.
-fn give_back() {
+fn restore_terminal() {
     drop(execute!(stdout(), Show, LeaveAlternateScreen));
     drop(disable_raw_mode());
 }
 
-pub(super) fn failure(error: &io::Error) -> Failure {
-    Failure::new(Exit::Infrastructure, "cannot use the terminal").cause(error.to_string())
+pub(super) fn failure(error: &io::Error) -> CommandError {
+    CommandError::new(ExitReason::Infrastructure, "cannot use the terminal").cause(error.to_string())
 }

@@ -1,7 +1,7 @@
 //! A gated convolutional language model (Dauphin et al. 2017), trained by dtrain.
 
 use dtrain::burn::{self, module::Module, nn, tensor::Tensor, tensor::activation::sigmoid};
-use dtrain::{BuildError, Burn, Input, Program, Settings};
+use dtrain::{BuildError, BurnNetwork, ModuleInput, Program, ModelSettings};
 
 /// From tokens to vectors.
 #[derive(Module, Debug)]
@@ -25,7 +25,7 @@ struct Head {
 
 impl Stem {
     /// `[samples, context]` → `[samples, context, width]`
-    fn forward(&self, input: Input) -> Tensor<3> {
+    fn forward(&self, input: ModuleInput) -> Tensor<3> {
         self.embedding.forward(input.tokens())
     }
 }
@@ -47,7 +47,7 @@ impl Head {
 }
 
 /// Makes the network that `recipe.toml` describes.
-fn build(settings: &Settings<'_>) -> Result<Burn, BuildError> {
+fn build(settings: &ModelSettings<'_>) -> Result<BurnNetwork, BuildError> {
     let [_, vocab] = settings.tokens()?;
     let depth: usize = settings.get_or("depth", 4)?;
     let width = settings.get_or("width", 64)?;
@@ -69,7 +69,7 @@ fn build(settings: &Settings<'_>) -> Result<Burn, BuildError> {
         scores: nn::LinearConfig::new(width, vocab).init(device),
     };
     let blocks: Vec<_> = (0..depth).map(|_| gated()).collect();
-    Ok(Burn::first(stem, Stem::forward).blocks(blocks, Gated::forward).head(head, Head::forward))
+    Ok(BurnNetwork::first(stem, Stem::forward).blocks(blocks, Gated::forward).head(head, Head::forward))
 }
 
 fn main() -> std::process::ExitCode {

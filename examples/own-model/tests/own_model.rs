@@ -2,7 +2,7 @@
 
 use dtrain_protocol::{Rank, StepId};
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, digest, newest_checkpoint, numbered_lines, root};
+use dtrain_tests::{TestEnv, digest, newest_checkpoint, numbered_lines, root};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Output;
@@ -12,13 +12,13 @@ const STEPS: usize = 24;
 
 /// The example's own recipe, over a text that does not change, as small as shows all.
 struct Example {
-    house: House,
+    house: TestEnv,
     recipe: String,
 }
 
 impl Example {
     fn new() -> Self {
-        let house = House::of_program(Path::new(env!("CARGO_BIN_EXE_own-model")));
+        let house = TestEnv::of_program(Path::new(env!("CARGO_BIN_EXE_own-model")));
         house.file("text.txt", numbered_lines());
         let text = std::fs::read_to_string(root().join("examples/own-model/recipe.toml")).expect("a recipe");
         let recipe = house.file("recipe.toml", text).to_str().expect("UTF-8").to_owned();

@@ -1,8 +1,8 @@
 //! The files of constants, changed in place: values, but neither comments nor order.
 
 use dtrain_planner::analytic::Constants;
-use dtrain_planner::analytic::constants::covariance::CovariancePage;
-use dtrain_planner::analytic::fit::Priors;
+use dtrain_planner::analytic::constants::covariance::CovarianceFile;
+use dtrain_planner::analytic::fit::ConstantPriors;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -11,7 +11,7 @@ fn path(name: &str) -> PathBuf {
 }
 
 /// Writes the values of all fitted constants.
-pub(crate) fn write(priors: &Priors, constants: &Constants, page: &CovariancePage) {
+pub(crate) fn write(priors: &ConstantPriors, constants: &Constants, page: &CovarianceFile) {
     fs::write(path("covariance.toml"), covariance(page)).expect("the file can be written");
     for file in ["constants.toml", "engines.toml", "generations.toml"] {
         let page = fs::read_to_string(path(file)).expect("the file can be read");
@@ -51,7 +51,7 @@ pub(crate) fn three_digits(value: f64) -> String {
 }
 
 /// The file of the covariance.
-fn covariance(page: &CovariancePage) -> String {
+fn covariance(page: &CovarianceFile) -> String {
     let mut text = "# The covariance of the logarithms of the fitted constants, as `cargo bench --bench fit -- --write` left it: the lower\n\
         # factor L of L·Lᵀ, a row for each constant.\n\nnames = [\n"
         .to_owned();

@@ -1,10 +1,10 @@
-//! Seconds of communication between devices, within hosts and between them.
+//! Latency and bandwidth (alpha-beta) formulas of collectives and messages, within hosts and between them.
 
-use super::constants::General;
+use super::constants::GeneralConstants;
 
 /// What joins the devices of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Links {
+pub struct Interconnect {
     /// Bytes a second one way between a device and the others of its host, as collectives reach them.
     pub link: f64,
     /// Bytes a second of network for each device, as collectives reach them.
@@ -23,9 +23,9 @@ pub struct Links {
     pub all_to_all: f64,
 }
 
-impl Links {
+impl Interconnect {
     /// Links of `link` and `network` bytes a second on the data sheet.
-    pub fn of(link: f64, network: f64, per_host: f64, c: &General) -> Self {
+    pub fn of(link: f64, network: f64, per_host: f64, c: &GeneralConstants) -> Self {
         Self {
             link: link * c.link,
             network: network * c.network,
@@ -40,64 +40,64 @@ impl Links {
 
     /// The same links where the constants are `to` rather than `from`.
     #[must_use]
-    pub fn under(&self, from: &General, to: &General) -> Self {
+    pub fn with_constants(&self, from: &GeneralConstants, to: &GeneralConstants) -> Self {
         Self::of(self.link / from.link, self.network / from.network, self.per_host, to)
     }
 
     /// A group of `degree` ranks that are `stride` apart.
-    pub fn group(&self, degree: f64, stride: f64) -> Group {
+    pub fn group(&self, degree: f64, stride: f64) -> GroupTopology {
         let inside = (self.per_host / stride).floor().max(1.0).min(degree);
-        Group { inside, outside: degree / inside }
+        GroupTopology { inside, outside: degree / inside }
     }
 }
 
 /// How the ranks of a group lie on hosts.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Group {
+pub struct GroupTopology {
     /// Members on one host.
     pub inside: f64,
     /// Hosts.
     pub outside: f64,
 }
 
-impl Group {
+impl GroupTopology {
     /// Members.
     pub fn size(self) -> f64 {
         self.inside * self.outside
     }
 
     /// Whether it is on more than one host.
-    pub fn leaves(self) -> bool {
+    pub fn spans_hosts(self) -> bool {
         self.outside > 1.0
     }
 }
 
 /// Seconds of an all-gather or a reduce-scatter of `bytes`, the whole of it: level by level, or one ring over all members,
 /// whichever is shorter. All members of a host send at once, each over its own network.
-pub fn one_way(bytes: f64, group: Group, links: &Links) -> f64 {
+pub fn gather_or_scatter(bytes: f64, group: GroupTopology, links: &Interconnect) -> f64 {
     let size = group.size();
     if size <= 1.0 {
         return 0.0;
     }
-    let Group { inside, outside } = group;
+    let GroupTopology { inside, outside } = group;
     let levels = (inside - 1.0) / inside * bytes / links.link
         + (outside - 1.0) / outside * bytes / inside / links.network;
-    let slowest = if group.leaves() { links.link.min(inside * links.network) } else { links.link };
+    let slowest = if group.spans_hosts() { links.link.min(inside * links.network) } else { links.link };
     let ring = (size - 1.0) / size * bytes / slowest;
     let within = if inside > 1.0 { links.link_start + (inside - 1.0) * links.link_member } else { 0.0 };
     let across =
-        if group.leaves() { links.network_start + (outside - 1.0) * links.network_member } else { 0.0 };
+        if group.spans_hosts() { links.network_start + (outside - 1.0) * links.network_member } else { 0.0 };
     levels.min(ring) + within + across
 }
 
 /// Seconds of an all-reduce: a reduce-scatter and an all-gather.
-pub fn all_reduce(bytes: f64, group: Group, links: &Links) -> f64 {
-    2.0 * one_way(bytes, group, links)
+pub fn all_reduce(bytes: f64, group: GroupTopology, links: &Interconnect) -> f64 {
+    2.0 * gather_or_scatter(bytes, group, links)
 }
 
 /// Seconds of a message of `bytes`. It has fewer channels than a collective, and reaches `share` of a link, between hosts as of
 /// a slower network.
-pub fn message(bytes: f64, leaves: bool, share: f64, links: &Links) -> f64 {
+pub fn point_to_point(bytes: f64, leaves: bool, share: f64, links: &Interconnect) -> f64 {
     let inside = links.link * share;
     let (speed, start) =
         if leaves { (links.network.min(inside), links.network_start) } else { (inside, links.link_start) };
@@ -106,12 +106,12 @@ pub fn message(bytes: f64, leaves: bool, share: f64, links: &Links) -> f64 {
 
 /// Seconds in which every member sends each other its part of `bytes`. Where tokens go to `once` experts each and a token
 /// crosses the network once for each host, fewer bytes may cross.
-pub fn all_to_all(bytes: f64, once: Option<f64>, group: Group, links: &Links) -> f64 {
+pub fn all_to_all(bytes: f64, once: Option<f64>, group: GroupTopology, links: &Interconnect) -> f64 {
     let size = group.size();
     if size <= 1.0 {
         return 0.0;
     }
-    let Group { inside, outside } = group;
+    let GroupTopology { inside, outside } = group;
     let within = bytes * (inside - 1.0) / size / (links.link * links.all_to_all);
     let all = bytes * (size - inside) / size;
     let sent = once.map_or(all, |chosen| {
@@ -119,7 +119,7 @@ pub fn all_to_all(bytes: f64, once: Option<f64>, group: Group, links: &Links) ->
         all.min(bytes / chosen * hosts)
     });
     let across = sent / (links.network * links.all_to_all);
-    let start = links.link_start + if group.leaves() { links.network_start } else { 0.0 };
+    let start = links.link_start + if group.spans_hosts() { links.network_start } else { 0.0 };
     within.max(across) + start
 }
 
@@ -127,18 +127,18 @@ pub fn all_to_all(bytes: f64, once: Option<f64>, group: Group, links: &Links) ->
 mod tests {
     use super::*;
 
-    fn hosts_of_eight() -> Links {
-        Links::of(300e9, 25e9, 8.0, &crate::analytic::Constants::shipped().general)
+    fn hosts_of_eight() -> Interconnect {
+        Interconnect::of(300e9, 25e9, 8.0, &crate::analytic::Constants::shipped().general)
     }
 
     #[test]
     fn a_group_that_leaves_its_host_uses_the_network_of_all_its_members() {
         let links = hosts_of_eight();
         let whole = links.group(16.0, 1.0);
-        assert_eq!(whole, Group { inside: 8.0, outside: 2.0 });
+        assert_eq!(whole, GroupTopology { inside: 8.0, outside: 2.0 });
         let apart = links.group(2.0, 8.0);
-        assert_eq!(apart, Group { inside: 1.0, outside: 2.0 });
-        let (bytes, seconds) = (8e9, |group| one_way(8e9, group, &links));
+        assert_eq!(apart, GroupTopology { inside: 1.0, outside: 2.0 });
+        let (bytes, seconds) = (8e9, |group| gather_or_scatter(8e9, group, &links));
         let alone = 0.5 * bytes / links.network;
         assert!((seconds(apart) / alone - 1.0).abs() < 0.01);
         assert!(seconds(whole) < 0.3 * alone, "eight networks carry what crosses: {}", seconds(whole));
@@ -147,13 +147,13 @@ mod tests {
     #[test]
     fn a_message_of_few_channels_is_as_fast_as_a_slow_network_and_hosts_in_a_ring_wait_for_each_other() {
         let links = hosts_of_eight();
-        let seconds = |share| message(1e9, true, share, &links) - links.network_start;
+        let seconds = |share| point_to_point(1e9, true, share, &links) - links.network_start;
         assert!(
             (seconds(0.25) / seconds(1.0) - 1.0).abs() < 1e-9,
             "a quarter of a link is faster than the network"
         );
         assert!(seconds(0.05) > 1.2 * seconds(1.0));
-        let gather = |hosts: f64| one_way(0.0, links.group(8.0 * hosts, 1.0), &links);
+        let gather = |hosts: f64| gather_or_scatter(0.0, links.group(8.0 * hosts, 1.0), &links);
         assert!(gather(1024.0) > 10.0 * gather(16.0), "{} {}", gather(1024.0), gather(16.0));
     }
 

@@ -4,9 +4,9 @@
 pub mod covariance;
 pub mod fitted;
 
-use super::engine::{Profile, Profiles, Style};
-use super::hardware::{Generation, Gpu};
-use covariance::{Covariance, CovariancePage};
+use super::engine::{SoftwareProfile, SoftwareProfiles, SoftwareStyle};
+use super::hardware::{GpuGeneration, GpuSpec};
+use covariance::{Covariance, CovarianceFile};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
@@ -15,11 +15,11 @@ use std::sync::LazyLock;
 #[derive(Clone, Debug)]
 pub struct Constants {
     /// What neither hardware nor engine changes.
-    pub general: General,
+    pub general: GeneralConstants,
     /// By style of engine.
-    pub profiles: Profiles,
+    pub profiles: SoftwareProfiles,
     /// By name of the generation.
-    pub generations: BTreeMap<String, Generation>,
+    pub generations: BTreeMap<String, GpuGeneration>,
     /// How certain the fitted ones among them are.
     pub covariance: Covariance,
 }
@@ -28,7 +28,7 @@ pub struct Constants {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
-pub struct General {
+pub struct GeneralConstants {
     pub wave: f64,
     pub align_8: f64,
     pub align_4: f64,
@@ -73,7 +73,7 @@ pub struct General {
     pub expert_passes: f64,
     pub product_again: f64,
     pub memory: MemoryConstants,
-    pub doubt: DoubtConstants,
+    pub doubt: UncertaintyConstants,
 }
 
 /// Constants of memory.
@@ -91,7 +91,7 @@ pub struct MemoryConstants {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
-pub struct DoubtConstants {
+pub struct UncertaintyConstants {
     pub base: f64,
     pub experts: f64,
     pub exchange: f64,
@@ -128,7 +128,7 @@ impl Constants {
     }
 
     /// The profile of a style of engine.
-    pub fn profile(&self, style: Style) -> Profile {
+    pub fn profile(&self, style: SoftwareStyle) -> SoftwareProfile {
         self.profiles.of(style)
     }
 
@@ -136,7 +136,7 @@ impl Constants {
     ///
     /// # Panics
     /// Where the part is of a generation that is not there.
-    pub fn generation(&self, gpu: &Gpu) -> &Generation {
+    pub fn generation(&self, gpu: &GpuSpec) -> &GpuGeneration {
         self.generations
             .get(&gpu.generation)
             .expect("every part has a generation of the table, as a test shows")
@@ -150,12 +150,12 @@ static SHIPPED: LazyLock<Constants> = LazyLock::new(|| Constants {
     covariance: covariance(),
 });
 
-fn generations() -> BTreeMap<String, Generation> {
+fn generations() -> BTreeMap<String, GpuGeneration> {
     toml::from_str(include_str!("data/generations.toml")).expect("a test reads the file")
 }
 
 fn covariance() -> Covariance {
-    let page: CovariancePage =
+    let page: CovarianceFile =
         toml::from_str(include_str!("data/covariance.toml")).expect("a test reads the file");
     Covariance::of(page).expect("a test reads the file")
 }

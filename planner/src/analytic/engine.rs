@@ -1,11 +1,11 @@
 //! Engines that train, by style: what their software costs and hides.
 
-use super::{Again, Constants, Kernel};
+use super::{Recomputation, Constants, AttentionKernel};
 use serde::Deserialize;
 
 /// Styles of engines whose constants are known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Style {
+pub enum SoftwareStyle {
     /// Megatron-DeepSpeed, GPT-NeoX and what research builds on them.
     Research,
     /// Megatron-LM of 2019 to 2022.
@@ -22,7 +22,7 @@ pub enum Style {
     Dtrain,
 }
 
-impl Style {
+impl SoftwareStyle {
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
@@ -42,21 +42,21 @@ impl Style {
     }
 
     /// How engines of the style compute the core of attention, where nothing says otherwise.
-    pub fn kernel(self) -> Kernel {
+    pub fn kernel(self) -> AttentionKernel {
         match self {
-            Self::Research | Self::Dtrain => Kernel::Plain,
-            Self::Megatron => Kernel::Unfused,
-            Self::Modern => Kernel::Fused,
-            Self::Fsdp | Self::Compiled | Self::Xla => Kernel::Flash2,
+            Self::Research | Self::Dtrain => AttentionKernel::Plain,
+            Self::Megatron => AttentionKernel::Unfused,
+            Self::Modern => AttentionKernel::Fused,
+            Self::Fsdp | Self::Compiled | Self::Xla => AttentionKernel::Flash2,
         }
     }
 
     /// What engines of the style compute again where they are told to be selective: Megatron the core of attention, PyTorch every
     /// second product.
-    pub fn selective(self) -> Again {
+    pub fn selective(self) -> Recomputation {
         match self {
-            Self::Research | Self::Megatron | Self::Modern | Self::Xla | Self::Dtrain => Again::Attention,
-            Self::Fsdp | Self::Compiled => Again::EverySecondProduct,
+            Self::Research | Self::Megatron | Self::Modern | Self::Xla | Self::Dtrain => Recomputation::Attention,
+            Self::Fsdp | Self::Compiled => Recomputation::EverySecondProduct,
         }
     }
 }
@@ -65,7 +65,7 @@ impl Style {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
-pub struct Profile {
+pub struct SoftwareProfile {
     pub passes: f64,
     pub launch: f64,
     pub hidden_tensor: f64,
@@ -94,58 +94,58 @@ pub struct Profile {
 #[derive(Clone, Copy, Debug)]
 pub struct Software {
     /// Its style.
-    pub style: Style,
+    pub style: SoftwareStyle,
     /// What the style says, changed where more is known of this engine.
-    pub profile: Profile,
+    pub profile: SoftwareProfile,
 }
 
 /// The profile of every style.
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "named after the styles")]
-pub struct Profiles {
-    pub research: Profile,
-    pub megatron: Profile,
-    pub modern: Profile,
-    pub fsdp: Profile,
-    pub compiled: Profile,
-    pub xla: Profile,
-    pub dtrain: Profile,
+pub struct SoftwareProfiles {
+    pub research: SoftwareProfile,
+    pub megatron: SoftwareProfile,
+    pub modern: SoftwareProfile,
+    pub fsdp: SoftwareProfile,
+    pub compiled: SoftwareProfile,
+    pub xla: SoftwareProfile,
+    pub dtrain: SoftwareProfile,
 }
 
-impl Profiles {
+impl SoftwareProfiles {
     /// The profile of a style.
-    pub fn of(&self, style: Style) -> Profile {
+    pub fn of(&self, style: SoftwareStyle) -> SoftwareProfile {
         match style {
-            Style::Research => self.research,
-            Style::Megatron => self.megatron,
-            Style::Modern => self.modern,
-            Style::Fsdp => self.fsdp,
-            Style::Compiled => self.compiled,
-            Style::Xla => self.xla,
-            Style::Dtrain => self.dtrain,
+            SoftwareStyle::Research => self.research,
+            SoftwareStyle::Megatron => self.megatron,
+            SoftwareStyle::Modern => self.modern,
+            SoftwareStyle::Fsdp => self.fsdp,
+            SoftwareStyle::Compiled => self.compiled,
+            SoftwareStyle::Xla => self.xla,
+            SoftwareStyle::Dtrain => self.dtrain,
         }
     }
 }
 
-impl Profiles {
+impl SoftwareProfiles {
     /// The profile of a style, to change it.
-    pub(crate) fn of_mut(&mut self, style: Style) -> &mut Profile {
+    pub(crate) fn of_mut(&mut self, style: SoftwareStyle) -> &mut SoftwareProfile {
         match style {
-            Style::Research => &mut self.research,
-            Style::Megatron => &mut self.megatron,
-            Style::Modern => &mut self.modern,
-            Style::Fsdp => &mut self.fsdp,
-            Style::Compiled => &mut self.compiled,
-            Style::Xla => &mut self.xla,
-            Style::Dtrain => &mut self.dtrain,
+            SoftwareStyle::Research => &mut self.research,
+            SoftwareStyle::Megatron => &mut self.megatron,
+            SoftwareStyle::Modern => &mut self.modern,
+            SoftwareStyle::Fsdp => &mut self.fsdp,
+            SoftwareStyle::Compiled => &mut self.compiled,
+            SoftwareStyle::Xla => &mut self.xla,
+            SoftwareStyle::Dtrain => &mut self.dtrain,
         }
     }
 }
 
 impl Software {
     /// An engine of which only the style is known.
-    pub fn of(style: Style, constants: &Constants) -> Self {
+    pub fn of(style: SoftwareStyle, constants: &Constants) -> Self {
         Self { style, profile: constants.profile(style) }
     }
 

@@ -1,6 +1,6 @@
 //! Devices: what data sheets say, and what of it large products and attention sustain.
 
-use super::constants::{Constants, General};
+use super::constants::{Constants, GeneralConstants};
 use serde::Deserialize;
 use std::sync::LazyLock;
 
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
-pub struct Gpu {
+pub struct GpuSpec {
     pub words: Vec<String>,
     #[serde(default)]
     pub unless: Vec<String>,
@@ -33,7 +33,7 @@ pub struct Gpu {
 #[derive(Clone, Copy, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[expect(missing_docs, reason = "the comments stand beside the figures")]
-pub struct Generation {
+pub struct GpuGeneration {
     pub ceiling_16: f64,
     pub sustained_16: f64,
     pub ceiling_8: f64,
@@ -41,14 +41,14 @@ pub struct Generation {
     pub flash: f64,
     pub fused: f64,
     #[serde(default)]
-    pub kind: PartKind,
+    pub kind: AcceleratorKind,
     pub is_measured: bool,
 }
 
 /// What a part is: an engine is written for some kinds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum PartKind {
+pub enum AcceleratorKind {
     /// A GPU.
     #[default]
     Gpu,
@@ -60,7 +60,7 @@ pub enum PartKind {
 
 /// Number format of the linear layers of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Products {
+pub enum MatmulPrecision {
     /// f32, or TF32 where there is one.
     Bits32,
     /// bf16 or f16.
@@ -73,9 +73,9 @@ pub enum Products {
     Blocks4,
 }
 
-impl Products {
+impl MatmulPrecision {
     /// Bytes of an input as it is kept for the backward.
-    pub fn kept_bytes(self) -> f64 {
+    pub fn saved_bytes(self) -> f64 {
         if self.are_small() { 1.0 } else { 2.0 }
     }
 
@@ -86,7 +86,7 @@ impl Products {
 
 /// How the core of attention is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kernel {
+pub enum AttentionKernel {
     /// Products and element-wise operations, each on its own.
     Plain,
     /// Products, with mask and softmax in one kernel.
@@ -99,7 +99,7 @@ pub enum Kernel {
     Fused,
 }
 
-impl Kernel {
+impl AttentionKernel {
     /// Whether scores are never in memory.
     pub fn is_fused(self) -> bool {
         !matches!(self, Self::Plain | Self::Unfused)
@@ -107,16 +107,16 @@ impl Kernel {
 }
 
 #[derive(Deserialize)]
-struct Parts {
-    gpu: Vec<Gpu>,
+struct GpuTable {
+    gpu: Vec<GpuSpec>,
 }
 
-static GPUS: LazyLock<Vec<Gpu>> = LazyLock::new(|| {
-    let parts: Parts = toml::from_str(include_str!("data/gpus.toml")).expect("a test reads the file");
+static GPUS: LazyLock<Vec<GpuSpec>> = LazyLock::new(|| {
+    let parts: GpuTable = toml::from_str(include_str!("data/gpus.toml")).expect("a test reads the file");
     parts.gpu
 });
 
-static UNKNOWN: LazyLock<Gpu> = LazyLock::new(|| Gpu {
+static UNKNOWN: LazyLock<GpuSpec> = LazyLock::new(|| GpuSpec {
     words: Vec::new(),
     unless: Vec::new(),
     generation: "ampere".into(),
@@ -135,20 +135,21 @@ static UNKNOWN: LazyLock<Gpu> = LazyLock::new(|| Gpu {
 });
 
 /// All parts of the table.
-pub fn gpus() -> &'static [Gpu] {
+pub fn gpus() -> &'static [GpuSpec] {
     &GPUS
 }
 
-/// The part that `name` means, whatever else stands in it; `None` where the table has none. [`named`](super::names::named) reads a
+/// The part that `name` means, whatever else stands in it; `None` where the table has none. 
+/// [`parse_gpu_name`](super::gpu_names::parse_gpu_name) reads a
 /// name whole.
-pub fn gpu(name: &str) -> Option<&'static Gpu> {
-    let name = parted(name);
+pub fn gpu(name: &str) -> Option<&'static GpuSpec> {
+    let name = split_gpu_name(name);
     let has = |word: &String| has_number_whole(&name, word);
     GPUS.iter().find(|part| part.words.iter().all(has) && !part.unless.iter().any(has))
 }
 
-/// A name as [`squashed`] makes it, with a blank where two numbers would become one.
-fn parted(name: &str) -> String {
+/// A name as [`normalized_gpu_name`] makes it, with a blank where two numbers would become one.
+fn split_gpu_name(name: &str) -> String {
     let mut parted = String::new();
     let mut is_apart = false;
     for c in name.to_lowercase().chars() {
@@ -178,16 +179,16 @@ fn has_number_whole(name: &str, word: &str) -> bool {
 }
 
 /// A name as tables and people write it in many ways: in lower case, without spaces, hyphens and underscores.
-pub fn squashed(name: &str) -> String {
+pub fn normalized_gpu_name(name: &str) -> String {
     name.to_lowercase().chars().filter(|c| !matches!(c, ' ' | '-' | '_')).collect()
 }
 
 /// What stands for a part that the table has not.
-pub fn unknown() -> &'static Gpu {
+pub fn unknown() -> &'static GpuSpec {
     &UNKNOWN
 }
 
-impl Gpu {
+impl GpuSpec {
     /// Share of its clock that a limit of so many watts leaves: power grows with its square or so. 1 where the table does not
     /// know what the part takes without.
     pub fn clock_at(&self, watts: f64) -> f64 {
@@ -195,7 +196,7 @@ impl Gpu {
     }
 
     /// What it is.
-    pub fn kind(&self) -> PartKind {
+    pub fn kind(&self) -> AcceleratorKind {
         Constants::shipped().generation(self).kind
     }
 
@@ -207,11 +208,11 @@ impl Gpu {
 
 /// What one device sustains.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Device {
+pub struct DeviceThroughput {
     /// Floating-point operations a second in large products of 16 bits (32, where the model is trained in those).
     pub products: f64,
     /// The same of 8 bits and less, where linear layers use them.
-    pub small: Option<Small>,
+    pub small: Option<LowPrecisionThroughput>,
     /// Floating-point operations a second in the forward of the core of fused attention.
     pub attention: f64,
     /// Bytes a second of element-wise passes.
@@ -228,20 +229,20 @@ pub struct Device {
 
 /// Products of 8 bits and less.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Small {
+pub struct LowPrecisionThroughput {
     /// Floating-point operations a second in large products.
     pub products: f64,
     /// Passes over an operand to quantise it.
     pub passes: f64,
 }
 
-impl Device {
+impl DeviceThroughput {
     /// What `gpu` sustains with these products and this attention over heads of `head` channels. `power` is the share of
     /// its clock that a power limit leaves.
     pub fn of(
-        gpu: &Gpu,
-        products: Products,
-        kernel: Kernel,
+        gpu: &GpuSpec,
+        products: MatmulPrecision,
+        kernel: AttentionKernel,
         head: f64,
         power: f64,
         constants: &Constants,
@@ -249,8 +250,8 @@ impl Device {
         let (c, generation) = (&constants.general, constants.generation(gpu));
         let half = gpu.peak() * generation.ceiling_16 * generation.sustained_16 * power;
         let wide = match products {
-            Products::Bits32 => gpu.dense_32 / gpu.dense_16,
-            Products::Bits16 | Products::Bits8 | Products::Blocks8 | Products::Blocks4 => 1.0,
+            MatmulPrecision::Bits32 => gpu.dense_32 / gpu.dense_16,
+            MatmulPrecision::Bits16 | MatmulPrecision::Bits8 | MatmulPrecision::Blocks8 | MatmulPrecision::Blocks4 => 1.0,
         };
         Self {
             products: half * wide,
@@ -266,28 +267,28 @@ impl Device {
 }
 
 /// Products of 8 bits and less, where they are asked for and `gpu` has them.
-fn small(gpu: &Gpu, products: Products, power: f64, constants: &Constants) -> Option<Small> {
+fn small(gpu: &GpuSpec, products: MatmulPrecision, power: f64, constants: &Constants) -> Option<LowPrecisionThroughput> {
     let (c, generation) = (&constants.general, constants.generation(gpu));
     if !products.are_small() || gpu.dense_8 <= 0.0 {
         return None;
     }
-    let fourth = if products == Products::Blocks4 && gpu.generation == "blackwell" { 1.5 } else { 1.0 };
-    let scales = if products == Products::Bits8 { 1.0 } else { c.blocks };
-    Some(Small {
+    let fourth = if products == MatmulPrecision::Blocks4 && gpu.generation == "blackwell" { 1.5 } else { 1.0 };
+    let scales = if products == MatmulPrecision::Bits8 { 1.0 } else { c.blocks };
+    Some(LowPrecisionThroughput {
         products: gpu.dense_8 * 1e12 * generation.ceiling_8 * generation.sustained_8 * power * fourth,
         passes: 0.5 * c.quantise * scales,
     })
 }
 
 /// Share of the peak of 16 bits that the forward of the core of attention reaches.
-fn attention(generation: &Generation, c: &General, kernel: Kernel, head: f64) -> f64 {
+fn attention(generation: &GpuGeneration, c: &GeneralConstants, kernel: AttentionKernel, head: f64) -> f64 {
     let share = match kernel {
-        Kernel::Fused => generation.fused * c.fused,
-        Kernel::Flash2 => generation.flash * c.flash_2,
-        Kernel::Flash1 | Kernel::Unfused | Kernel::Plain => generation.flash * c.flash_1,
+        AttentionKernel::Fused => generation.fused * c.fused,
+        AttentionKernel::Flash2 => generation.flash * c.flash_2,
+        AttentionKernel::Flash1 | AttentionKernel::Unfused | AttentionKernel::Plain => generation.flash * c.flash_1,
     };
     // The first was tuned for heads of 64.
-    let is_narrow = head < 128.0 && matches!(kernel, Kernel::Fused | Kernel::Flash2);
+    let is_narrow = head < 128.0 && matches!(kernel, AttentionKernel::Fused | AttentionKernel::Flash2);
     if is_narrow { share * c.narrow_head } else { share }
 }
 
@@ -313,9 +314,9 @@ mod tests {
         let ratio = |name| {
             let of = |products| {
                 let part = gpu(name).expect("it is in the table");
-                Device::of(part, products, Kernel::Fused, 128.0, 1.0, Constants::shipped()).products
+                DeviceThroughput::of(part, products, AttentionKernel::Fused, 128.0, 1.0, Constants::shipped()).products
             };
-            of(Products::Bits32) / of(Products::Bits16)
+            of(MatmulPrecision::Bits32) / of(MatmulPrecision::Bits16)
         };
         assert!((ratio("T4") - 8.1 / 65.0).abs() < 1e-9, "{}", ratio("T4"));
         assert!((ratio("H100") - 495.0 / 989.0).abs() < 1e-9);

@@ -1,57 +1,57 @@
 //! Seconds of one layer on one rank, for one micro-batch.
 
-use super::collective::{all_reduce, all_to_all, message, one_way};
-use super::constants::General;
-use super::hardware::Kernel;
-use super::product::{Passes, alignment, grouped, linear};
-use super::transformer::{Experts, Latent, Window};
-use super::{Again, Case, Group, groups};
+use super::collective::{all_reduce, all_to_all, point_to_point, gather_or_scatter};
+use super::constants::GeneralConstants;
+use super::hardware::AttentionKernel;
+use super::matmul::{ForwardBackward, alignment, grouped_linear, linear};
+use super::transformer::{ExpertDims, LatentDims, WindowDims};
+use super::{Recomputation, StepInputs, GroupTopology, topology};
 use dtrain_protocol::ContextExchange;
 
 /// Seconds of one layer, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Layer {
+pub struct LayerTimes {
     /// Products of the attention's projections.
-    pub projections: Passes,
+    pub projections: ForwardBackward,
     /// Scores, softmax and their product with the values.
-    pub core: Passes,
+    pub core: ForwardBackward,
     /// Products of the feed-forward, or of experts.
-    pub feed_forward: Passes,
+    pub feed_forward: ForwardBackward,
     /// Norms, residuals, activations, positions, copies.
-    pub elementwise: Passes,
+    pub elementwise: ForwardBackward,
     /// Moments in which the device idles between operations.
-    pub idle: Passes,
+    pub idle: ForwardBackward,
     /// What the host needs to start the operations, beside all of the above.
-    pub host: Passes,
+    pub host: ForwardBackward,
     /// Exposed communication among ranks that share matrices.
-    pub tensor: Passes,
+    pub tensor: ForwardBackward,
     /// Exposed communication among ranks that share sequences.
-    pub context: Passes,
+    pub context: ForwardBackward,
     /// Exposed exchange with experts.
-    pub expert: Passes,
+    pub expert: ForwardBackward,
     /// What the backward computes again, in the mean of all layers.
-    pub again: f64,
+    pub recompute: f64,
 }
 
 /// The layers of a model.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Layers {
-    pub(super) layer: Layer,
+pub(super) struct LayerTimesByKind {
+    pub(super) layer: LayerTimes,
     /// Of the layers without experts, where there are both.
-    pub(super) dense: Option<Layer>,
+    pub(super) dense: Option<LayerTimes>,
 }
 
-impl Layers {
-    pub(super) fn of(case: &Case<'_>) -> Self {
+impl LayerTimesByKind {
+    pub(super) fn of(case: &StepInputs<'_>) -> Self {
         let has_both = case.model.experts.is_some_and(|experts| experts.dense_layers > 0.0);
-        Self { layer: Layer::of(case), dense: has_both.then(|| Layer::dense(case)) }
+        Self { layer: LayerTimes::of(case), dense: has_both.then(|| LayerTimes::dense(case)) }
     }
 
     /// These layers in a case that differs only in how keys and values are exchanged and whether ranks hold the sequence in parts:
     /// their products are the same.
-    pub(super) fn exchanging(self, case: &Case<'_>) -> Self {
+    pub(super) fn with_exchange(self, case: &StepInputs<'_>) -> Self {
         let around =
-            |layer: Layer, experts| Layer::around(case, experts, layer.projections, layer.feed_forward);
+            |layer: LayerTimes, experts| LayerTimes::around(case, experts, layer.projections, layer.feed_forward);
         Self {
             layer: around(self.layer, case.model.experts),
             dense: self.dense.map(|dense| around(dense, None)),
@@ -61,30 +61,30 @@ impl Layers {
 
 /// Channels of one rank: of queries, of keys, of values that leave attention.
 #[derive(Clone, Copy, Debug)]
-struct Heads {
+struct HeadChannels {
     queries: f64,
     keys: f64,
     values: f64,
 }
 
-impl Layer {
+impl LayerTimes {
     /// A layer of the model: with experts, where it has them.
-    pub fn of(case: &Case<'_>) -> Self {
+    pub fn of(case: &StepInputs<'_>) -> Self {
         Self::with(case, case.model.experts)
     }
 
     /// A layer without experts.
-    pub fn dense(case: &Case<'_>) -> Self {
+    pub fn dense(case: &StepInputs<'_>) -> Self {
         Self::with(case, None)
     }
 
-    fn with(case: &Case<'_>, experts: Option<Experts>) -> Self {
+    fn with(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> Self {
         Self::around(case, experts, projections(case), feed_forward(case, experts))
     }
 
-    fn around(case: &Case<'_>, experts: Option<Experts>, projections: Passes, feed_forward: Passes) -> Self {
+    fn around(case: &StepInputs<'_>, experts: Option<ExpertDims>, projections: ForwardBackward, feed_forward: ForwardBackward) -> Self {
         let operations = operations(case, experts);
-        let core = core(case);
+        let core = attention_core(case);
         let (tensor, context) = (tensor(case, experts.is_some()), context(case, core));
         let layer = Self {
             projections,
@@ -96,36 +96,36 @@ impl Layer {
             tensor,
             context,
             expert: exchange(case, experts),
-            again: 0.0,
+            recompute: 0.0,
         };
-        layer.computing_again(case)
+        layer.with_recompute(case)
     }
 
     /// The same layer where its backward computes again what the case says, in which nothing else may differ.
     #[must_use]
-    pub(super) fn computing_again(self, case: &Case<'_>) -> Self {
-        let again = case.config.share_again() * self.computed_again(case.again(), case.general());
-        Self { again, ..self }
+    pub(super) fn with_recompute(self, case: &StepInputs<'_>) -> Self {
+        let recompute = case.config.recompute_share() * self.recompute_seconds(case.recomputation(), case.general());
+        Self { recompute, ..self }
     }
 
     /// What the device does.
-    pub fn computed(&self) -> Passes {
+    pub fn computed(&self) -> ForwardBackward {
         self.projections + self.core + self.feed_forward + self.elementwise + self.idle
     }
 
     /// What is exposed of its communication.
-    pub fn communication(&self) -> Passes {
+    pub fn communication(&self) -> ForwardBackward {
         self.tensor + self.context + self.expert
     }
 
     /// A forward and a backward, without what is computed again.
-    pub fn passes(&self) -> Passes {
+    pub fn passes(&self) -> ForwardBackward {
         self.computed().max(self.host) + self.communication()
     }
 
     /// One micro-batch there and back.
     pub fn total(&self) -> f64 {
-        self.passes().sum() + self.again
+        self.passes().sum() + self.recompute
     }
 
     /// Whether the host cannot start operations as fast as the device does them.
@@ -133,27 +133,27 @@ impl Layer {
         self.host.sum() > self.computed().sum() + self.communication().sum()
     }
 
-    fn computed_again(&self, again: Again, c: &General) -> f64 {
+    fn recompute_seconds(&self, again: Recomputation, c: &GeneralConstants) -> f64 {
         match again {
-            Again::Nothing => 0.0,
-            Again::Attention => self.core.forward,
-            Again::EverySecondProduct => {
+            Recomputation::Nothing => 0.0,
+            Recomputation::Attention => self.core.forward,
+            Recomputation::EverySecondProduct => {
                 let products = (self.projections + self.feed_forward).forward;
                 c.product_again * products + self.elementwise.forward
             }
-            Again::All => self.passes().forward,
+            Recomputation::All => self.passes().forward,
         }
     }
 }
 
 /// `operations` of a forward at `seconds` each, and those of its backward.
-fn in_both(operations: f64, seconds: f64, c: &General) -> Passes {
-    Passes { forward: 1.0, backward: c.operations_backward } * (operations * seconds)
+fn in_both(operations: f64, seconds: f64, c: &GeneralConstants) -> ForwardBackward {
+    ForwardBackward { forward: 1.0, backward: c.operations_backward } * (operations * seconds)
 }
 
-fn heads(case: &Case<'_>) -> Heads {
+fn heads(case: &StepInputs<'_>) -> HeadChannels {
     let (model, t) = (case.model, case.config.tensor());
-    Heads {
+    HeadChannels {
         queries: model.heads / t * model.head,
         // Fewer heads than ranks are held by several of them.
         keys: (model.kv_heads / t).max(1.0) * model.head,
@@ -162,12 +162,12 @@ fn heads(case: &Case<'_>) -> Heads {
 }
 
 /// Products before and after the core of attention.
-fn projections(case: &Case<'_>) -> Passes {
+fn projections(case: &StepInputs<'_>) -> ForwardBackward {
     let (model, tokens, device) = (case.model, case.tokens(), &case.device);
-    let Heads { queries, keys, values } = heads(case);
+    let HeadChannels { queries, keys, values } = heads(case);
     let before = match model.latent {
         None => linear(tokens, queries + 2.0 * keys, model.hidden, device),
-        Some(Latent { query, key_value, rotary }) => {
+        Some(LatentDims { query, key_value, rotary }) => {
             let expanded = model.heads / case.config.tensor() * (model.head - rotary + model.head_value);
             linear(tokens, query, model.hidden, device)
                 + linear(tokens, queries, query, device)
@@ -179,7 +179,7 @@ fn projections(case: &Case<'_>) -> Passes {
 }
 
 /// Scores, softmax and their product with the values.
-fn core(case: &Case<'_>) -> Passes {
+fn attention_core(case: &StepInputs<'_>) -> ForwardBackward {
     let (c, model, device) = (case.general(), case.model, &case.device);
     let (micro, s) = (case.config.micro(), model.sequence);
     let local = model.heads / case.config.tensor();
@@ -187,16 +187,16 @@ fn core(case: &Case<'_>) -> Passes {
     let all = 2.0 * micro * s * s * width;
     if case.kernel.is_fused() {
         let causal = 0.5 * all * pieces(case);
-        let attended = model.window.map_or(causal, |Window { tokens, share }| {
+        let attended = model.window.map_or(causal, |WindowDims { tokens, share }| {
             (1.0 - share) * causal + share * causal.min(2.0 * micro * s * tokens * width)
         });
         let forward = attended / device.attention;
-        return Passes { forward, backward: c.flash_backward * forward };
+        return ForwardBackward { forward, backward: c.flash_backward * forward };
     }
     let scores = 2.0 * micro * local * s * s / case.config.context();
-    let passes = if case.kernel == Kernel::Plain { c.plain } else { 1.0 } * scores / device.stream;
+    let passes = if case.kernel == AttentionKernel::Plain { c.plain } else { 1.0 } * scores / device.stream;
     let rate = device.products * c.unfused * alignment(model.head, device).min(alignment(s, device));
-    Passes {
+    ForwardBackward {
         forward: all / rate + c.scores_forward * passes,
         backward: 2.0 * all / rate + c.scores_backward * passes,
     }
@@ -204,7 +204,7 @@ fn core(case: &Case<'_>) -> Passes {
 
 /// Factor on the seconds of fused attention of a sequence that goes round in pieces: short ones do not reach the rate of long
 /// ones, and ranks wait for each other's halves of the mask.
-fn pieces(case: &Case<'_>) -> f64 {
+fn pieces(case: &StepInputs<'_>) -> f64 {
     let (context, s, ramp) = (case.config.context(), case.model.sequence, case.general().attention_ramp);
     if context <= 1.0 || !case.config.arrangement.context_exchange.is_ring() {
         return 1.0;
@@ -214,7 +214,7 @@ fn pieces(case: &Case<'_>) -> f64 {
 }
 
 /// Products of the feed-forward, or of experts.
-fn feed_forward(case: &Case<'_>, experts: Option<Experts>) -> Passes {
+fn feed_forward(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackward {
     let (model, tokens, device) = (case.model, case.tokens(), &case.device);
     let (h, t, up) = (model.hidden, case.config.tensor(), model.matrices() - 1.0);
     let dense = |width: f64| linear(tokens, up * width / t, h, device) + linear(tokens, h, width / t, device);
@@ -224,16 +224,16 @@ fn feed_forward(case: &Case<'_>, experts: Option<Experts>) -> Passes {
     let spread = if experts.drop { 1.0 } else { c.imbalance };
     let share = case.config.expert_tensor();
     let each = (tokens * share / t * experts.chosen * spread / local).max(1.0);
-    let product = |outputs, inputs| grouped(each, outputs, inputs, local, c.grouped, device);
+    let product = |outputs, inputs| grouped_linear(each, outputs, inputs, local, c.grouped, device);
     let routed = product(up * experts.ffn / share, h) + product(h, experts.ffn / share);
     if experts.shared > 0.0 { routed + dense(experts.shared) } else { routed }
 }
 
 /// Traffic of all that is no product.
-fn elementwise(case: &Case<'_>, experts: Option<Experts>) -> Passes {
+fn elementwise(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackward {
     let (c, model, config) = (case.general(), case.model, &case.config);
     let (tokens, h) = (case.tokens(), model.hidden);
-    let Heads { queries, keys, .. } = heads(case);
+    let HeadChannels { queries, keys, .. } = heads(case);
     let inner = 2.0 * tokens * (queries + 2.0 * keys);
     let (wide, permuted) = match experts {
         None => (tokens * model.ffn / config.tensor(), 0.0),
@@ -249,12 +249,12 @@ fn elementwise(case: &Case<'_>, experts: Option<Experts>) -> Passes {
         case.engine.profile.passes * (around * between + 2.0 * inner + activation * 2.0 * wide)
             + routing * c.expert_passes * permuted
     };
-    Passes { forward: bytes(12.0, activation.0, 1.0), backward: bytes(16.0, activation.1, 1.5) }
+    ForwardBackward { forward: bytes(12.0, activation.0, 1.0), backward: bytes(16.0, activation.1, 1.5) }
         * (1.0 / case.device.stream)
 }
 
 /// Operations of a forward.
-fn operations(case: &Case<'_>, experts: Option<Experts>) -> f64 {
+fn operations(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> f64 {
     let c = case.general();
     let all = if experts.is_some() { c.operations_experts } else { c.operations };
     let tensor = if case.config.tensor() > 1.0 { c.operations_tensor } else { 0.0 };
@@ -263,86 +263,86 @@ fn operations(case: &Case<'_>, experts: Option<Experts>) -> f64 {
 }
 
 /// What the host needs to start `operations`, and to learn how many tokens go to which expert.
-fn host(case: &Case<'_>, operations: f64, experts: Option<Experts>) -> Passes {
+fn host(case: &StepInputs<'_>, operations: f64, experts: Option<ExpertDims>) -> ForwardBackward {
     let routing =
         case.general().routing * experts.map_or(0.0, |experts| if experts.drop { 0.5 } else { 1.0 });
     let local = experts.map_or(0.0, |experts| (experts.count / case.config.expert()).max(1.0));
     let started = operations + case.general().operations_expert * local;
     in_both(started, case.engine.profile.launch, case.general())
-        + Passes { forward: routing, backward: routing }
+        + ForwardBackward { forward: routing, backward: routing }
 }
 
 /// Exposed all-reduces (or pairs of all-gather and reduce-scatter) among ranks that share matrices.
-fn tensor(case: &Case<'_>, has_experts: bool) -> Passes {
+fn tensor(case: &StepInputs<'_>, has_experts: bool) -> ForwardBackward {
     let (config, profile) = (&case.config, &case.engine.profile);
     if config.tensor() <= 1.0 {
-        return Passes::default();
+        return ForwardBackward::default();
     }
-    let group = groups::tensor(case);
+    let group = topology::tensor_group(case);
     let bytes = profile.wire_bytes * case.tokens() * case.model.hidden;
     let late = profile.late * (config.tensor() - 1.0);
     let pair = all_reduce(bytes, group, &case.links) + 2.0 * late;
     let again = if config.arrangement.sequence { case.general().gather_again } else { 0.0 };
-    let gather = one_way(bytes, group, &case.links) + late;
+    let gather = gather_or_scatter(bytes, group, &case.links) + late;
     // Experts are not cut: only attention is entered and left.
     let count = if has_experts { 1.0 } else { 2.0 };
-    Passes { forward: pair, backward: pair + again * gather }
+    ForwardBackward { forward: pair, backward: pair + again * gather }
         * (count * exposed(group, profile.hidden_tensor))
 }
 
 /// Share of communication that is exposed, where engines of the style hide `hidden` of it. Chunks that overlap with products are
 /// as long as links within a host take: nothing hides between hosts.
-fn exposed(group: Group, hidden: f64) -> f64 {
-    if group.leaves() { 1.0 } else { 1.0 - hidden }
+fn exposed(group: GroupTopology, hidden: f64) -> f64 {
+    if group.spans_hosts() { 1.0 } else { 1.0 - hidden }
 }
 
 /// Exposed exchange of keys and values, and of queries where heads are exchanged. A ring hides behind the pieces of `core`.
-fn context(case: &Case<'_>, core: Passes) -> Passes {
+fn context(case: &StepInputs<'_>, core: ForwardBackward) -> ForwardBackward {
     let config = &case.config;
     if config.context() <= 1.0 {
-        return Passes::default();
+        return ForwardBackward::default();
     }
-    let (group, tokens) = (groups::context(case), case.tokens());
-    let Heads { queries, keys, values } = heads(case);
+    let (group, tokens) = (topology::context_group(case), case.tokens());
+    let HeadChannels { queries, keys, values } = heads(case);
     let wire = case.engine.profile.wire_bytes;
-    let gathered = |bytes: f64| one_way(bytes, group, &case.links);
+    let gathered = |bytes: f64| gather_or_scatter(bytes, group, &case.links);
     match config.arrangement.context_exchange {
         ContextExchange::Ring => {
-            let hop = message(2.0 * wire * tokens * keys, group.leaves(), 1.0, &case.links);
+            let hop = point_to_point(2.0 * wire * tokens * keys, group.spans_hosts(), 1.0, &case.links);
             let exposed =
                 |hops: f64, piece: f64| (hops * hop - 0.8 * piece / config.context()).max(0.1 * hops * hop);
-            Passes { forward: exposed(1.0, core.forward), backward: exposed(2.0, core.backward) }
+            ForwardBackward { forward: exposed(1.0, core.forward), backward: exposed(2.0, core.backward) }
                 * (config.context() - 1.0)
         }
         // Forwards gather; backwards gather again and scatter gradients.
         ContextExchange::AllGather => {
-            Passes { forward: 1.0, backward: 2.0 } * gathered(2.0 * wire * tokens * keys * config.context())
+            ForwardBackward { forward: 1.0, backward: 2.0 } * gathered(2.0 * wire * tokens * keys * config.context())
         }
         ContextExchange::AllToAll => {
             let bytes = wire * tokens * (queries + 2.0 * keys + values);
             let one = all_to_all(bytes, None, group, &case.links);
-            Passes { forward: one, backward: one }
+            ForwardBackward { forward: one, backward: one }
         }
     }
 }
 
 /// Exposed dispatch of tokens to experts and their way back.
-fn exchange(case: &Case<'_>, experts: Option<Experts>) -> Passes {
+fn exchange(case: &StepInputs<'_>, experts: Option<ExpertDims>) -> ForwardBackward {
     let (c, config, profile) = (case.general(), &case.config, &case.engine.profile);
-    let Some(experts) = experts else { return Passes::default() };
+    let Some(experts) = experts else { return ForwardBackward::default() };
     let routed = case.tokens() / config.tensor() * experts.chosen;
     let once = profile.routes_by_host.then_some(experts.chosen);
-    let group = groups::expert(case);
+    let group = topology::expert_group(case);
     let bytes = profile.wire_bytes * routed * case.model.hidden * c.imbalance;
     let hidden = 1.0 - profile.hidden_expert;
     let both = 2.0 * all_to_all(bytes, once, group, &case.links) * hidden;
     // Ranks that share the matrices of an expert gather its tokens, and sum what becomes of them.
     let share = config.expert_tensor();
     let shared = if share > 1.0 && config.expert() > 1.0 {
-        let group = groups::tensor(case);
+        let group = topology::tensor_group(case);
         all_reduce(bytes * share, group, &case.links) * exposed(group, profile.hidden_expert)
     } else {
         0.0
     };
-    Passes { forward: both + shared, backward: both + shared }
+    ForwardBackward { forward: both + shared, backward: both + shared }
 }

@@ -1,17 +1,17 @@
 //! Bytes of the heaviest rank at its peak.
 
-mod least;
+mod lower_bound;
 
-pub(super) use least::Least;
+pub(super) use lower_bound::MemoryLowerBound;
 
 use super::constants::MemoryConstants;
-use super::{Again, Case, Config, Division, step};
+use super::{Recomputation, StepInputs, StepConfig, StagePartition, step};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
 /// Bytes of one rank at its peak, by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Peak {
+pub struct PeakMemory {
     /// Weights, gradients and the optimizer's moments.
     pub states: f64,
     /// Weights that are gathered while they are used.
@@ -28,7 +28,7 @@ pub struct Peak {
 
 /// A stage of a pipeline, or all of the model.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Stage {
+pub struct StageLoad {
     /// Layers.
     pub layers: f64,
     /// Micro-batches whose activations are alive at once.
@@ -39,42 +39,42 @@ pub struct Stage {
     pub is_last: bool,
 }
 
-impl Peak {
+impl PeakMemory {
     /// The heaviest rank: of the first stage, which keeps most micro-batches, of the second or the fullest, which may have more
     /// layers, or of the last, which has the logits.
-    pub fn of(case: &Case<'_>) -> Self {
-        Self::with(case, Division::of(case.model, &case.config))
+    pub fn of(case: &StepInputs<'_>) -> Self {
+        Self::with(case, StagePartition::of(case.model, &case.config))
     }
 
     /// The same where it is known how layers are divided.
-    pub fn with(case: &Case<'_>, division: Division) -> Self {
-        Self::heaviest(case, &Shared::of(case), division)
+    pub fn with(case: &StepInputs<'_>, division: StagePartition) -> Self {
+        Self::heaviest(case, &LayerMemory::of(case), division)
     }
 
     /// Bytes of the heaviest rank where replicas shard what takes least of `shards`.
-    pub(super) fn least(case: &Case<'_>, shards: &[(ZeroStage, u32)], division: Division) -> f64 {
-        let shared = Shared::of(case);
+    pub(super) fn lower_bound(case: &StepInputs<'_>, shards: &[(ZeroStage, u32)], division: StagePartition) -> f64 {
+        let shared = LayerMemory::of(case);
         let of = |(zero, shard): &(ZeroStage, u32)| {
             let arrangement = Arrangement { zero: *zero, shard: *shard, ..case.config.arrangement };
-            let case = Case { config: Config { arrangement, ..case.config }, ..*case };
+            let case = StepInputs { config: StepConfig { arrangement, ..case.config }, ..*case };
             Self::heaviest(&case, &shared, division).total()
         };
         shards.iter().map(of).fold(f64::INFINITY, f64::min)
     }
 
-    fn heaviest(case: &Case<'_>, shared: &Shared, division: Division) -> Self {
+    fn heaviest(case: &StepInputs<'_>, shared: &LayerMemory, division: StagePartition) -> Self {
         let peaks = stages(case, division).into_iter().flatten().map(|stage| shared.stage(case, stage));
         peaks.max_by(|a, b| a.total().total_cmp(&b.total())).expect("there is a first stage")
     }
 
     /// A rank of a stage.
-    pub fn stage(case: &Case<'_>, stage: Stage) -> Self {
-        Shared::of(case).stage(case, stage)
+    pub fn stage(case: &StepInputs<'_>, stage: StageLoad) -> Self {
+        LayerMemory::of(case).stage(case, stage)
     }
 
     /// What papers that compute memory count, of the first stage: state and activations.
-    pub fn counted(case: &Case<'_>) -> f64 {
-        let first = Self::stage(case, Stage::first(case, Division::of(case.model, &case.config)));
+    pub fn state_and_activations(case: &StepInputs<'_>) -> f64 {
+        let first = Self::stage(case, StageLoad::first(case, StagePartition::of(case.model, &case.config)));
         first.states + first.activations
     }
 
@@ -97,18 +97,18 @@ impl Peak {
 }
 
 /// The stages of which one is the heaviest.
-fn stages(case: &Case<'_>, division: Division) -> [Option<Stage>; 4] {
+fn stages(case: &StepInputs<'_>, division: StagePartition) -> [Option<StageLoad>; 4] {
     [
-        Some(Stage::first(case, division)),
-        Stage::between(case, division.second, 1),
-        Stage::between(case, division.most, division.most_at),
-        Some(Stage::last(case, division)),
+        Some(StageLoad::first(case, division)),
+        StageLoad::between(case, division.second, 1),
+        StageLoad::between(case, division.most, division.most_at),
+        Some(StageLoad::last(case, division)),
     ]
 }
 
 /// What depends neither on the stage, nor on stages, replicas and what they shard.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shared {
+pub(super) struct LayerMemory {
     /// Of a layer of one micro-batch, where its backward computes again what is computed again.
     again: f64,
     /// Of a layer where it computes nothing again.
@@ -120,12 +120,12 @@ pub(super) struct Shared {
     logits: f64,
 }
 
-impl Shared {
-    pub(super) fn of(case: &Case<'_>) -> Self {
-        let (c, kept) = (&case.general().memory, Kept::of(case));
+impl LayerMemory {
+    pub(super) fn of(case: &StepInputs<'_>) -> Self {
+        let (c, kept) = (&case.general().memory, LayerActivations::of(case));
         Self {
-            again: kept.of_layer(case.again(), c),
-            whole: kept.of_layer(Again::Nothing, c),
+            again: kept.of_layer(case.recomputation(), c),
+            whole: kept.of_layer(Recomputation::Nothing, c),
             input: kept.input,
             working: kept.working(case),
             logits: logits(case),
@@ -133,20 +133,20 @@ impl Shared {
     }
 
     /// Bytes of activations, and of what one backward holds beside them.
-    fn alive(&self, case: &Case<'_>, stage: Stage) -> [f64; 2] {
+    fn alive(&self, case: &StepInputs<'_>, stage: StageLoad) -> [f64; 2] {
         let logits = if stage.is_last { self.logits } else { 0.0 };
         let input = if stage.is_first { 2.0 * self.input } else { 0.0 };
-        let again = (stage.layers * case.config.share_again()).ceil();
+        let again = (stage.layers * case.config.recompute_share()).ceil();
         let activations = (again * self.again + (stage.layers - again) * self.whole) * stage.alive;
         [activations, self.working.max(logits) + input]
     }
 
     /// A rank of a stage.
-    fn stage(&self, case: &Case<'_>, stage: Stage) -> Peak {
+    fn stage(&self, case: &StepInputs<'_>, stage: StageLoad) -> PeakMemory {
         let (states, gathered) = state(case, stage);
         let [activations, working] = self.alive(case, stage);
         let alive = states + gathered + activations + working;
-        Peak {
+        PeakMemory {
             states,
             gathered,
             activations,
@@ -157,40 +157,40 @@ impl Shared {
     }
 }
 
-impl Stage {
+impl StageLoad {
     /// The first; all of the model where it is not divided.
-    fn first(case: &Case<'_>, division: Division) -> Self {
+    fn first(case: &StepInputs<'_>, division: StagePartition) -> Self {
         let is_last = case.config.pipeline() <= 1.0;
         Self { layers: division.first.into(), alive: in_flight(&case.config, 0.0), is_first: true, is_last }
     }
 
     /// A stage between the first and the last.
-    fn between(case: &Case<'_>, layers: u32, stage: u32) -> Option<Self> {
+    fn between(case: &StepInputs<'_>, layers: u32, stage: u32) -> Option<Self> {
         let alive = in_flight(&case.config, stage.into());
         (layers > 0).then(|| Self { layers: layers.into(), alive, is_first: false, is_last: false })
     }
 
     /// The last; all of the model, without its input, where it is not divided.
-    fn last(case: &Case<'_>, division: Division) -> Self {
+    fn last(case: &StepInputs<'_>, division: StagePartition) -> Self {
         let alive = in_flight(&case.config, case.config.pipeline() - 1.0);
         Self { layers: division.last.into(), alive, is_first: false, is_last: true }
     }
 }
 
 /// Bytes of the process and of buffers of communicators.
-fn process(case: &Case<'_>) -> f64 {
+fn process(case: &StepInputs<'_>) -> f64 {
     case.engine.profile.context_bytes + case.general().memory.communicator * axes(case)
 }
 
 /// Axes that communicate.
-fn axes(case: &Case<'_>) -> f64 {
+fn axes(case: &StepInputs<'_>) -> f64 {
     let config = &case.config;
     let degrees = [config.tensor(), config.pipeline(), config.replicas(), config.expert(), config.context()];
     degrees.iter().map(|degree| if *degree > 1.0 { 1.0 } else { 0.0 }).sum()
 }
 
 /// Micro-batches whose activations are alive at once in a stage; the first is 0.
-pub(crate) fn in_flight(config: &Config, stage: f64) -> f64 {
+pub(crate) fn in_flight(config: &StepConfig, stage: f64) -> f64 {
     let (p, v, n) = (config.pipeline(), config.chunks(), config.micro_batches());
     if p <= 1.0 {
         return 1.0;
@@ -208,10 +208,10 @@ pub(crate) fn in_flight(config: &Config, stage: f64) -> f64 {
 }
 
 /// Bytes of state that a stage holds, and of weights it gathers.
-fn state(case: &Case<'_>, stage: Stage) -> (f64, f64) {
+fn state(case: &StepInputs<'_>, stage: StageLoad) -> (f64, f64) {
     let (model, config, profile) = (case.model, &case.config, &case.engine.profile);
     let (t, wire) = (config.tensor(), profile.wire_bytes);
-    let layer = step::Held::of_layer(case);
+    let layer = step::LocalParameters::of_layer(case);
     let (dense, sparse) = (layer.dense + model.router(), layer.experts);
     let is_whole = config.pipeline() <= 1.0;
     let has_table = stage.is_first || stage.is_last;
@@ -238,7 +238,7 @@ fn state(case: &Case<'_>, stage: Stage) -> (f64, f64) {
 }
 
 /// Bytes of `parameters` with their gradients and moments on one of the ranks that shard them.
-fn sharded(case: &Case<'_>, parameters: f64, shard: f64) -> f64 {
+fn sharded(case: &StepInputs<'_>, parameters: f64, shard: f64) -> f64 {
     let profile = &case.engine.profile;
     let (weights, gradients, optimizer) =
         if profile.has_master_copy { (2.0, profile.gradient_bytes, 12.0) } else { (4.0, 4.0, 8.0) };
@@ -255,13 +255,13 @@ fn sharded(case: &Case<'_>, parameters: f64, shard: f64) -> f64 {
 }
 
 /// Bytes of logits and what the loss makes of them.
-fn logits(case: &Case<'_>) -> f64 {
+fn logits(case: &StepInputs<'_>) -> f64 {
     case.engine.profile.logit_bytes * case.tokens() * case.model.vocabulary / case.config.tensor()
 }
 
 /// Bytes that a layer keeps of one micro-batch.
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct LayerActivations {
     /// Between products (Korthikanti et al. 2022, with gated and grouped layers, fused attention and 8 bits).
     through: f64,
     /// Of attention's scores, or of their sums where they are never in memory.
@@ -270,15 +270,15 @@ struct Kept {
     input: f64,
 }
 
-impl Kept {
-    fn of(case: &Case<'_>) -> Self {
+impl LayerActivations {
+    fn of(case: &StepInputs<'_>) -> Self {
         let (model, config, tokens) = (case.model, &case.config, case.tokens());
         let (t, h) = (config.tensor(), model.hidden);
         let between = if config.arrangement.sequence { t } else { 1.0 };
         let is_fused = case.kernel.is_fused();
         // Masks of a byte, which models of the old style have.
         let dropout = if !model.is_gated && !is_fused { 2.0 } else { 0.0 };
-        let input = case.products.kept_bytes();
+        let input = case.products.saved_bytes();
         let queries = model.heads * model.head / t;
         let keys = (model.kv_heads / t).max(1.0) * model.head;
         let values = model.heads * model.head_value / t;
@@ -306,25 +306,25 @@ impl Kept {
     }
 
     /// Of a layer, until its backward.
-    fn of_layer(&self, again: Again, c: &MemoryConstants) -> f64 {
+    fn of_layer(&self, again: Recomputation, c: &MemoryConstants) -> f64 {
         match again {
-            Again::Nothing => self.through + self.scores,
-            Again::Attention => self.through,
-            Again::EverySecondProduct => c.kept_every_second * self.through + self.input,
-            Again::All => self.input,
+            Recomputation::Nothing => self.through + self.scores,
+            Recomputation::Attention => self.through,
+            Recomputation::EverySecondProduct => c.kept_every_second * self.through + self.input,
+            Recomputation::All => self.input,
         }
     }
 
     /// What one backward holds beside what is kept: what it computes again, and gathered inputs.
-    fn working(&self, case: &Case<'_>) -> f64 {
+    fn working(&self, case: &StepInputs<'_>) -> f64 {
         let config = &case.config;
         let is_gathered = config.arrangement.sequence && config.tensor() > 1.0;
         let gathered = if is_gathered { 8.0 * case.tokens() * case.model.hidden } else { 0.0 };
         gathered
-            + match case.again() {
-                Again::Nothing => case.general().memory.transient * self.through,
-                Again::Attention | Again::EverySecondProduct => self.scores + 0.5 * self.through,
-                Again::All => self.through + self.scores,
+            + match case.recomputation() {
+                Recomputation::Nothing => case.general().memory.transient * self.through,
+                Recomputation::Attention | Recomputation::EverySecondProduct => self.scores + 0.5 * self.through,
+                Recomputation::All => self.through + self.scores,
             }
     }
 }

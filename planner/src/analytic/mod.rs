@@ -10,32 +10,32 @@ pub mod fit;
 
 pub mod collective;
 pub mod constants;
-pub mod division;
-pub mod doubt;
-pub mod ends;
+pub mod stage_partition;
+pub mod uncertainty;
+pub mod head_and_embedding;
 pub mod engine;
-pub mod groups;
+pub mod topology;
 pub mod hardware;
 pub mod layer;
 pub mod memory;
-pub mod mixed;
-pub mod names;
-pub mod product;
+pub mod heterogeneous;
+pub mod gpu_names;
+pub mod matmul;
 pub mod search;
-pub mod site;
+pub mod site_calibration;
 pub mod step;
 pub mod transformer;
 
-pub use collective::{Group, Links};
+pub use collective::{GroupTopology, Interconnect};
 pub use constants::Constants;
-pub use division::Division;
-pub use doubt::Unknown;
-pub use engine::{Software, Style};
-pub use hardware::{Device, Gpu, Kernel, PartKind, Products};
-pub use layer::Layer;
-pub use memory::{Peak, Stage};
-pub use step::{Step, Unit};
-pub use transformer::{Experts, Latent, Transformer, Window};
+pub use stage_partition::StagePartition;
+pub use uncertainty::MissingInputs;
+pub use engine::{Software, SoftwareStyle};
+pub use hardware::{DeviceThroughput, GpuSpec, AttentionKernel, AcceleratorKind, MatmulPrecision};
+pub use layer::LayerTimes;
+pub use memory::{PeakMemory, StageLoad};
+pub use step::{StepTimes, MicroBatchTimes};
+pub use transformer::{ExpertDims, LatentDims, Transformer, WindowDims};
 
 use dtrain_protocol::{Arrangement, Layout};
 use dtrain_recipes::{Recompute, ZeroStage};
@@ -44,7 +44,7 @@ use std::num::NonZeroU32;
 
 /// A layout with its batch: what the cost of a step follows from. Degrees are given as the `f64` that formulas multiply.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Config {
+pub struct StepConfig {
     /// How work is arranged among the ranks.
     #[serde(flatten)]
     pub arrangement: Arrangement,
@@ -56,7 +56,7 @@ pub struct Config {
 
 /// What a backward computes again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Again {
+pub enum Recomputation {
     /// Nothing.
     Nothing,
     /// The core of attention: scores and their product with the values.
@@ -67,7 +67,7 @@ pub enum Again {
     All,
 }
 
-impl Config {
+impl StepConfig {
     /// The same with these degrees. Of the `expert` ranks that share a layer's experts as many as can be are replicas; the
     /// others are ranks that share matrices or sequences ([`Arrangement::expert_fold`]). `None` where the experts cannot
     /// be spread so.
@@ -181,7 +181,7 @@ impl Config {
     }
 
     /// Share of the layers whose backward computes again what is computed again.
-    pub fn share_again(&self) -> f64 {
+    pub fn recompute_share(&self) -> f64 {
         1.0 / f64::from(self.arrangement.recompute_every)
     }
 
@@ -222,28 +222,28 @@ fn common_divisor(a: u32, b: u32) -> u32 {
 
 /// All that decides a step.
 #[derive(Clone, Copy, Debug)]
-pub struct Case<'a> {
+pub struct StepInputs<'a> {
     /// What is trained.
     pub model: &'a Transformer,
     /// Layout and batch.
-    pub config: Config,
+    pub config: StepConfig,
     /// The engine.
     pub engine: Software,
     /// What one device sustains.
-    pub device: Device,
+    pub device: DeviceThroughput,
     /// What joins the devices.
-    pub links: Links,
+    pub links: Interconnect,
     /// How attention is computed.
-    pub kernel: Kernel,
+    pub kernel: AttentionKernel,
     /// Number format of linear layers.
-    pub products: Products,
+    pub products: MatmulPrecision,
     /// The constants of the model.
     pub constants: &'a Constants,
 }
 
-impl Case<'_> {
+impl StepInputs<'_> {
     /// The constants that neither hardware nor engine changes.
-    pub fn general(&self) -> &constants::General {
+    pub fn general(&self) -> &constants::GeneralConstants {
         &self.constants.general
     }
 
@@ -258,17 +258,17 @@ impl Case<'_> {
     }
 
     /// What a backward of a layer computes again, where it does.
-    pub fn again(&self) -> Again {
+    pub fn recomputation(&self) -> Recomputation {
         match self.config.arrangement.recompute {
-            Recompute::None => Again::Nothing,
+            Recompute::None => Recomputation::Nothing,
             Recompute::Selective => self.engine.style.selective(),
-            Recompute::Full => Again::All,
+            Recompute::Full => Recomputation::All,
         }
     }
 
-    /// Model FLOPs utilisation of a step that takes `seconds`: what the formulas of the model ask for, without anything
+    /// Model FLOPs utilisation (MFU) of a step that takes `seconds`: what the formulas of the model ask for, without anything
     /// that is computed again, over the peak of the data sheet.
-    pub fn utilisation(&self, seconds: f64, peak: f64) -> f64 {
+    pub fn model_flops_utilization(&self, seconds: f64, peak: f64) -> f64 {
         let tokens = self.config.batch() * self.model.sequence;
         self.model.flops_per_token() * tokens / (seconds * self.config.ranks() * peak)
     }

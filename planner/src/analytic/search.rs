@@ -1,94 +1,94 @@
 //! Searches every layout of a cluster of equal devices, with a bound: the same optimum as pricing them all.
 
-mod passes;
+mod pipeline_options;
 mod placement;
 mod space;
-mod table;
-mod ways;
+mod best_layouts;
+mod micro_batch_modes;
 
 #[cfg(test)]
 mod tests;
 
-pub use passes::Passes;
+pub use pipeline_options::PipelineOption;
 pub(super) use space::divisors_of;
-pub(crate) use space::whole;
-pub use space::{Cluster, Question, RunsOn};
-pub use table::{Axis, Choice, Found, GPIPE};
+pub(crate) use space::to_count;
+pub use space::{HomogeneousCluster, SearchProblem, EngineSupport};
+pub use best_layouts::{SearchAxis, PricedLayout, LayoutSearchResult, GPIPE};
 
-use super::{Case, Config, Degrees, Division, Peak, Step};
+use super::{StepInputs, StepConfig, Degrees, StagePartition, PeakMemory, StepTimes};
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{LayoutPins, Recompute, ZeroStage};
-use passes::Divisions;
-use placement::Placement;
+use pipeline_options::StagePartitionCache;
+use placement::RankPlacement;
 use std::cell::RefCell;
-use table::Table;
-use ways::{Way, Ways};
+use best_layouts::BestLayouts;
+use micro_batch_modes::{MicroBatchMode, MicroBatchModeCache};
 
-/// Searches all layouts that a question leaves open, keeping the best `keep`.
-pub fn search(question: &Question, keep: usize) -> Found {
-    run(question, Table::new(question, keep), true)
+/// Searches all layouts that a problem leaves open, keeping the best `keep`.
+pub fn search(problem: &SearchProblem, keep: usize) -> LayoutSearchResult {
+    run(problem, BestLayouts::new(problem, keep), true)
 }
 
 /// The fastest layout that fits, where one takes less than `limit` seconds. Nothing else is kept, so that it is found sooner.
-pub fn fastest(question: &Question, limit: f64) -> Option<Choice> {
-    run(question, Table::fastest(question, limit), true).best.into_iter().next()
+pub fn fastest(problem: &SearchProblem, limit: f64) -> Option<PricedLayout> {
+    run(problem, BestLayouts::fastest(problem, limit), true).best.into_iter().next()
 }
 
-/// The same where a layout of a like question is `known`. Layouts of its degrees are searched first, so that most of the others are
+/// The same where a layout of a like problem is `known`. Layouts of its degrees are searched first, so that most of the others are
 /// seen to be slower.
-pub fn fastest_beside(question: &Question, known: &Config, limit: f64) -> Option<Choice> {
+pub fn fastest_beside(problem: &SearchProblem, known: &StepConfig, limit: f64) -> Option<PricedLayout> {
     let degrees = known.degrees();
     let pins = LayoutPins {
         tensor: Some(degrees.tensor),
         context: Some(degrees.context),
         expert: Some(degrees.expert),
-        ..question.pins.clone()
+        ..problem.pins.clone()
     };
-    let like = fastest(&Question { pins, ..question.clone() }, limit);
+    let like = fastest(&SearchProblem { pins, ..problem.clone() }, limit);
     // What takes exactly as long is found again, or what comes before it.
-    fastest(question, like.map_or(limit, |like| like.seconds.next_up().min(limit)))
+    fastest(problem, like.map_or(limit, |like| like.seconds.next_up().min(limit)))
 }
 
 /// [`search`] without a bound; slower, for those who want to check.
-pub fn search_all(question: &Question, keep: usize) -> Found {
-    run(question, Table::new(question, keep), false)
+pub fn search_all(problem: &SearchProblem, keep: usize) -> LayoutSearchResult {
+    run(problem, BestLayouts::new(problem, keep), false)
 }
 
 /// The same with the front of time, memory and money; with `keep` 0 nothing but the front is looked for.
-pub fn search_front(question: &Question, keep: usize) -> Found {
-    run(question, Table::with_front(question, keep), true)
+pub fn search_front(problem: &SearchProblem, keep: usize) -> LayoutSearchResult {
+    run(problem, BestLayouts::with_front(problem, keep), true)
 }
 
-fn run(question: &Question, table: Table, is_bounded: bool) -> Found {
-    let shapes = if question.can_train() { question.shapes() } else { Vec::new() };
-    let prices = Prices {
+fn run(problem: &SearchProblem, table: BestLayouts, is_bounded: bool) -> LayoutSearchResult {
+    let shapes = if problem.can_train() { problem.shapes() } else { Vec::new() };
+    let prices = ShapeCostFunction {
         table: RefCell::new(table),
-        question,
-        modes: question.modes(),
+        problem,
+        modes: problem.modes(),
         is_bounded,
         ways: RefCell::default(),
         divisions: RefCell::default(),
     };
     if shapes.is_empty() {
-        return prices.table.into_inner().found();
+        return prices.table.into_inner().into_result();
     }
-    let walk = Walk { shapes, next: 0 };
+    let walk = ShapeSweep { shapes, next: 0 };
     let result = Executor::new(prices, walk).ctrlc(false).run();
     let prices = result.expect("pricing has no error to return").problem.take_problem();
-    prices.expect("the executor gives the problem back").table.into_inner().found()
+    prices.expect("the executor gives the problem back").table.into_inner().into_result()
 }
 
 /// Walks over all shapes.
-struct Walk {
+struct ShapeSweep {
     shapes: Vec<Degrees>,
     next: usize,
 }
 
-type Progress = IterState<Degrees, (), (), (), (), f64>;
+type ShapeSweepState = IterState<Degrees, (), (), (), (), f64>;
 
-impl<O: CostFunction<Param = Degrees, Output = f64>> Solver<O, Progress> for Walk {
+impl<O: CostFunction<Param = Degrees, Output = f64>> Solver<O, ShapeSweepState> for ShapeSweep {
     fn name(&self) -> &str {
         "every layout"
     }
@@ -96,15 +96,15 @@ impl<O: CostFunction<Param = Degrees, Output = f64>> Solver<O, Progress> for Wal
     fn next_iter(
         &mut self,
         problem: &mut Problem<O>,
-        state: Progress,
-    ) -> Result<(Progress, Option<KV>), Error> {
+        state: ShapeSweepState,
+    ) -> Result<(ShapeSweepState, Option<KV>), Error> {
         let shape = self.shapes[self.next];
         self.next += 1;
         let best = problem.cost(&shape)?;
         Ok((state.param(shape).cost(best), None))
     }
 
-    fn terminate(&mut self, _: &Progress) -> TerminationStatus {
+    fn terminate(&mut self, _: &ShapeSweepState) -> TerminationStatus {
         if self.next < self.shapes.len() {
             TerminationStatus::NotTerminated
         } else {
@@ -114,49 +114,49 @@ impl<O: CostFunction<Param = Degrees, Output = f64>> Solver<O, Progress> for Wal
 }
 
 /// Layouts of a shape with their prices.
-struct Prices<'a> {
-    question: &'a Question,
+struct ShapeCostFunction<'a> {
+    problem: &'a SearchProblem,
     modes: Vec<(Recompute, u32)>,
-    table: RefCell<Table>,
+    table: RefCell<BestLayouts>,
     is_bounded: bool,
-    ways: RefCell<Ways>,
-    divisions: RefCell<Divisions>,
+    ways: RefCell<MicroBatchModeCache>,
+    divisions: RefCell<StagePartitionCache>,
 }
 
-impl CostFunction for Prices<'_> {
+impl CostFunction for ShapeCostFunction<'_> {
     type Param = Degrees;
     type Output = f64;
 
     /// Prices all layouts of a shape; the best so far.
     fn cost(&self, shape: &Degrees) -> Result<f64, Error> {
         let mut table = self.table.borrow_mut();
-        let micro_batches = self.question.micro_batches(shape);
-        for placed in self.question.placements(shape) {
-            self.placement(&Placement::of(self.question, placed), &micro_batches, &mut table);
+        let micro_batches = self.problem.micro_batches(shape);
+        for placed in self.problem.placements(shape) {
+            self.placement(&RankPlacement::of(self.problem, placed), &micro_batches, &mut table);
         }
         Ok(table.best())
     }
 }
 
-impl Prices<'_> {
+impl ShapeCostFunction<'_> {
     /// Prices all layouts of a placement.
-    fn placement(&self, placement: &Placement<'_>, micro_batches: &[u32], table: &mut Table) {
+    fn placement(&self, placement: &RankPlacement<'_>, micro_batches: &[u32], table: &mut BestLayouts) {
         // Where only the fastest is kept, the engine is asked of what may be.
         if (table.has_axes() || !self.is_bounded) && !placement.may_run() {
             return;
         }
-        let mut case = self.question.at(&placement.config);
+        let mut case = self.problem.at(&placement.config);
         for micro_batch in micro_batches {
-            let open = Config { micro_batch: *micro_batch, ..placement.config };
+            let open = StepConfig { micro_batch: *micro_batch, ..placement.config };
             case.config = open;
             // Larger ones need more: what did not fit before does not fit now. Known only where all layers may be computed again.
             if *micro_batch > 1
                 && self.modes.contains(&(Recompute::Full, 1))
-                && !placement.may_fit(&case, Ways::least(&self.ways, self.question, &case))
+                && !placement.may_fit(&case, MicroBatchModeCache::lower_bound(&self.ways, self.problem, &case))
             {
                 break;
             }
-            let ways = Ways::of(&self.ways, self.question, &case, &self.modes);
+            let ways = MicroBatchModeCache::of(&self.ways, self.problem, &case, &self.modes);
             let schedules = placement.schedules(&open);
             for way in ways.iter() {
                 case.config = way.of(&open);
@@ -172,24 +172,24 @@ impl Prices<'_> {
     /// Whether layouts that take at least `bound` seconds, in this order of passes, may change anything.
     fn may_change(
         &self,
-        case: &Case<'_>,
+        case: &StepInputs<'_>,
         shards: &[(ZeroStage, u32)],
-        table: &Table,
-        bound: (f64, Division),
+        table: &BestLayouts,
+        bound: (f64, StagePartition),
     ) -> bool {
         let (seconds, division) = bound;
         table.may_gain(&case.config, shards, seconds)
-            || table.may_better(seconds, || Peak::least(case, shards, division))
+            || table.may_better(seconds, || PeakMemory::lower_bound(case, shards, division))
     }
 
     /// Prices what is left open: the first `schedules` of a placement and what replicas shard.
     fn leaves(
         &self,
-        case: &mut Case<'_>,
-        way: &Way,
-        placement: &Placement<'_>,
+        case: &mut StepInputs<'_>,
+        way: &MicroBatchMode,
+        placement: &RankPlacement<'_>,
         schedules: usize,
-        table: &mut Table,
+        table: &mut BestLayouts,
     ) {
         let (open, unit) = (case.config, &way.unit);
         for (passes, shards) in &placement.able()[..schedules] {
@@ -198,24 +198,24 @@ impl Prices<'_> {
                 continue;
             }
             let (config, division) =
-                self.question.divided(&passes.of(&open), unit, &mut self.divisions.borrow_mut());
+                self.problem.divided(&passes.of(&open), unit, &mut self.divisions.borrow_mut());
             case.config = config;
-            let step = Step::passes(case, unit, division);
+            let step = StepTimes::passes(case, unit, division);
             if self.is_bounded && !self.may_change(case, shards, table, (step.total(), division)) {
                 table.skip(shards.len());
                 continue;
             }
             for (zero, shard) in shards {
                 let arrangement = Arrangement { zero: *zero, shard: *shard, ..config.arrangement };
-                case.config = Config { arrangement, ..config };
-                if !self.question.allows(&case.config) {
+                case.config = StepConfig { arrangement, ..config };
+                if !self.problem.allows(&case.config) {
                     table.refuse();
                     continue;
                 }
                 let step =
-                    if case.config.gathers_layers() { Step::passes(case, unit, division) } else { step };
-                let seconds = step.ended(case, division).total();
-                table.note(&case.config, seconds, || Peak::with(case, division).total());
+                    if case.config.gathers_layers() { StepTimes::passes(case, unit, division) } else { step };
+                let seconds = step.with_update(case, division).total();
+                table.record(&case.config, seconds, || PeakMemory::with(case, division).total());
             }
         }
     }

@@ -1,16 +1,16 @@
 //! Seconds of a step: layers in stages, what stages wait for, what replicas exchange, the optimizer.
 
-use super::collective::{all_reduce, message, one_way};
-use super::layer::Layers;
-use super::{Case, Config, Division, Group, Layer, Transformer, ends, groups};
+use super::collective::{all_reduce, point_to_point, gather_or_scatter};
+use super::layer::LayerTimesByKind;
+use super::{StepInputs, StepConfig, StagePartition, GroupTopology, LayerTimes, Transformer, head_and_embedding, topology};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 
 /// Seconds of a step, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Step {
+pub struct StepTimes {
     /// A layer there and back.
-    pub layer: Layer,
+    pub layer: LayerTimes,
     /// The head with its loss, for one micro-batch.
     pub head: f64,
     /// The embedding, for one micro-batch.
@@ -37,9 +37,9 @@ pub struct Step {
 
 /// What one micro-batch costs, whatever the number of stages and of replicas.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Unit {
+pub struct MicroBatchTimes {
     /// A layer there and back.
-    pub layer: Layer,
+    pub layer: LayerTimes,
     /// Seconds of a layer without experts there and back, in a model that has both kinds.
     pub dense: f64,
     /// Seconds of the head with its loss.
@@ -48,37 +48,37 @@ pub struct Unit {
     pub embedding: f64,
 }
 
-impl Unit {
+impl MicroBatchTimes {
     /// The unit of a case.
-    pub fn of(case: &Case<'_>) -> Self {
+    pub fn of(case: &StepInputs<'_>) -> Self {
         let has_both = case.model.experts.is_some_and(|experts| experts.dense_layers > 0.0);
         Self {
-            layer: Layer::of(case),
-            dense: if has_both { Layer::dense(case).total() } else { 0.0 },
-            head: ends::head(case),
-            embedding: ends::embedding(case),
+            layer: LayerTimes::of(case),
+            dense: if has_both { LayerTimes::dense(case).total() } else { 0.0 },
+            head: head_and_embedding::head_seconds(case),
+            embedding: head_and_embedding::embedding_seconds(case),
         }
     }
 
     /// The units of a case with its layers, by what a backward computes again.
-    pub(super) fn each(case: &Case<'_>, layers: Layers, modes: &[(Recompute, u32)]) -> Vec<Self> {
-        let Layers { layer, dense } = layers;
-        let (head, embedding) = (ends::head(case), ends::embedding(case));
+    pub(super) fn each(case: &StepInputs<'_>, layers: LayerTimesByKind, modes: &[(Recompute, u32)]) -> Vec<Self> {
+        let LayerTimesByKind { layer, dense } = layers;
+        let (head, embedding) = (head_and_embedding::head_seconds(case), head_and_embedding::embedding_seconds(case));
         let of = |(recompute, recompute_every): &(Recompute, u32)| {
             let arrangement = Arrangement {
                 recompute: *recompute,
                 recompute_every: *recompute_every,
                 ..case.config.arrangement
             };
-            let case = Case { config: Config { arrangement, ..case.config }, ..*case };
-            let dense = dense.map_or(0.0, |layer| layer.computing_again(&case).total());
-            Self { layer: layer.computing_again(&case), dense, head, embedding }
+            let case = StepInputs { config: StepConfig { arrangement, ..case.config }, ..*case };
+            let dense = dense.map_or(0.0, |layer| layer.with_recompute(&case).total());
+            Self { layer: layer.with_recompute(&case), dense, head, embedding }
         };
         modes.iter().map(of).collect()
     }
 
     /// Seconds that one micro-batch spends in all stages, at least.
-    pub(super) fn least(&self, model: &Transformer) -> f64 {
+    pub(super) fn lower_bound(&self, model: &Transformer) -> f64 {
         let share = model.layers / (model.layers + model.further());
         share * self.layers(model, 0.0) + self.head + self.embedding
     }
@@ -91,20 +91,20 @@ impl Unit {
     }
 }
 
-impl Step {
+impl StepTimes {
     /// The step of a case.
-    pub fn of(case: &Case<'_>) -> Self {
-        Self::with(case, &Unit::of(case), Division::of(case.model, &case.config))
+    pub fn of(case: &StepInputs<'_>) -> Self {
+        Self::with(case, &MicroBatchTimes::of(case), StagePartition::of(case.model, &case.config))
     }
 
     /// The step of a case whose unit is known, and how its layers are divided.
-    pub fn with(case: &Case<'_>, unit: &Unit, division: Division) -> Self {
-        Self::passes(case, unit, division).ended(case, division)
+    pub fn with(case: &StepInputs<'_>, unit: &MicroBatchTimes, division: StagePartition) -> Self {
+        Self::passes(case, unit, division).with_update(case, division)
     }
 
     /// Seconds of a step in which one micro-batch spends at least `stages` seconds in all stages together: less than that no
     /// order of passes takes that has at most `chunks` runs of layers a stage, however layers are divided and state is sharded.
-    pub(super) fn least(case: &Case<'_>, stages: f64, chunks: u32) -> f64 {
+    pub(super) fn lower_bound(case: &StepInputs<'_>, stages: f64, chunks: u32) -> f64 {
         let config = &case.config;
         let slowest = stages / config.pipeline();
         let messages = if config.pipeline() > 1.0 { messages(case) } else { 0.0 };
@@ -112,15 +112,15 @@ impl Step {
         let bubble = (stages - slowest) / f64::from(chunks.max(3));
         let passes = config.micro_batches() * slowest + bubble;
         // The last bits of sums differ.
-        (passes + stragglers(case, passes) + messages + fixed(case)) * (1.0 - 1e-12)
+        (passes + straggler_seconds(case, passes) + messages + fixed_overhead(case)) * (1.0 - 1e-12)
     }
 
     /// The step without what follows the passes: exchange among replicas and the optimizer, which alone depend on what
     /// replicas shard unless each layer gathers its weights.
-    pub(super) fn passes(case: &Case<'_>, unit: &Unit, division: Division) -> Self {
+    pub(super) fn passes(case: &StepInputs<'_>, unit: &MicroBatchTimes, division: StagePartition) -> Self {
         let config = &case.config;
         let gathering = if config.gathers_layers() { gathering(case, &unit.layer) } else { 0.0 };
-        let Stages { sum, slowest } = Stages::of(case, unit, division, gathering);
+        let StageSeconds { sum, slowest } = StageSeconds::of(case, unit, division, gathering);
         let (bubble, messages) = if config.pipeline() > 1.0 {
             (bubble(config, sum - slowest), messages(case))
         } else {
@@ -136,16 +136,16 @@ impl Step {
             slowest,
             bubble,
             messages,
-            stragglers: stragglers(case, micro_batches * slowest + bubble),
-            fixed: fixed(case),
+            stragglers: straggler_seconds(case, micro_batches * slowest + bubble),
+            fixed: fixed_overhead(case),
             ..Self::default()
         }
     }
 
     /// The passes with what follows them.
-    pub(super) fn ended(self, case: &Case<'_>, division: Division) -> Self {
-        let held = Held::of(case, division.fullest().into(), true);
-        Self { replicas: replicas(case, held, self.slowest), optimizer: optimizer(case, held), ..self }
+    pub(super) fn with_update(self, case: &StepInputs<'_>, division: StagePartition) -> Self {
+        let held = LocalParameters::of(case, division.fullest().into(), true);
+        Self { replicas: exposed_gradient_sync(case, held, self.slowest), optimizer: optimizer_seconds(case, held), ..self }
     }
 
     /// All of it.
@@ -161,16 +161,16 @@ impl Step {
 }
 
 /// Seconds that one micro-batch spends in the stages.
-struct Stages {
+struct StageSeconds {
     /// In all of them.
     sum: f64,
     /// In the slowest.
     slowest: f64,
 }
 
-impl Stages {
+impl StageSeconds {
     /// The stages of a case where each layer gathers its weights for `gathering` seconds.
-    fn of(case: &Case<'_>, unit: &Unit, division: Division, gathering: f64) -> Self {
+    fn of(case: &StepInputs<'_>, unit: &MicroBatchTimes, division: StagePartition, gathering: f64) -> Self {
         let model = case.model;
         let all = unit.layers(model, gathering);
         let sum = all + unit.head + unit.embedding;
@@ -184,10 +184,10 @@ impl Stages {
     }
 }
 
-impl Step {
+impl StepTimes {
     /// Seconds by cause, in a fixed order; together they are the step.
-    pub fn causes(&self, case: &Case<'_>) -> [(&'static str, f64); 10] {
-        self.causes_of(Division::of(case.model, &case.config).fullest().into())
+    pub fn causes(&self, case: &StepInputs<'_>) -> [(&'static str, f64); 10] {
+        self.causes_of(StagePartition::of(case.model, &case.config).fullest().into())
     }
 
     /// The same where the slowest stage has so many layers.
@@ -213,7 +213,7 @@ impl Step {
 
 /// Seconds the slowest stage stands still while the pipeline fills and drains, where all other stages together need
 /// `others` seconds for a micro-batch. ZB-H1 leaves a third of it (Qi et al. 2023).
-pub(super) fn bubble(config: &Config, others: f64) -> f64 {
+pub(super) fn bubble(config: &StepConfig, others: f64) -> f64 {
     match config.arrangement.schedule {
         PipelineSchedule::ZeroBubble => others / 3.0,
         PipelineSchedule::Interleaved => others / config.chunks(),
@@ -223,16 +223,16 @@ pub(super) fn bubble(config: &Config, others: f64) -> f64 {
 
 /// Parameters on one rank. Experts have fewer replicas than the rest.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Held {
+pub(super) struct LocalParameters {
     /// Of all that is no expert.
     pub(super) dense: f64,
     /// Of experts.
     pub(super) experts: f64,
 }
 
-impl Held {
+impl LocalParameters {
     /// Of a stage of `layers`; an end has the embedding or the head.
-    pub(super) fn of(case: &Case<'_>, layers: f64, is_end: bool) -> Self {
+    pub(super) fn of(case: &StepInputs<'_>, layers: f64, is_end: bool) -> Self {
         let model = case.model;
         let table = if is_end { model.embedding() / case.config.tensor() } else { 0.0 };
         let layer = Self::of_layer(case);
@@ -240,7 +240,7 @@ impl Held {
     }
 
     /// Of a layer, without its router.
-    pub(super) fn of_layer(case: &Case<'_>) -> Self {
+    pub(super) fn of_layer(case: &StepInputs<'_>) -> Self {
         let (model, config) = (case.model, &case.config);
         let t = config.tensor();
         match model.experts {
@@ -259,106 +259,106 @@ impl Held {
 }
 
 /// The groups among which weights of one kind are reduced and gathered.
-struct Reduction {
+struct ReplicaGroups {
     /// All ranks that hold them.
-    all: Group,
+    all: GroupTopology,
     /// Those among which their state is sharded.
-    shard: Group,
+    shard: GroupTopology,
     /// Those that hold the same shard.
-    across: Group,
+    across: GroupTopology,
 }
 
-impl Reduction {
-    fn dense(case: &Case<'_>) -> Self {
+impl ReplicaGroups {
+    fn dense(case: &StepInputs<'_>) -> Self {
         Self {
-            all: groups::all_replicas(case),
-            shard: groups::shard(case),
-            across: groups::across_shards(case),
+            all: topology::replica_group(case),
+            shard: topology::shard_group(case),
+            across: topology::cross_shard_group(case),
         }
     }
 
-    fn experts(case: &Case<'_>) -> Self {
+    fn experts(case: &StepInputs<'_>) -> Self {
         let config = &case.config;
         let (all, shard) = (config.expert_replicas(), config.expert_shard());
         Self {
-            all: groups::expert_replicas(case, all),
-            shard: groups::expert_replicas(case, shard),
-            across: Group { inside: 1.0, outside: all / shard },
+            all: topology::expert_replica_group(case, all),
+            shard: topology::expert_replica_group(case, shard),
+            across: GroupTopology { inside: 1.0, outside: all / shard },
         }
     }
 
     /// Seconds to gather so many parameters that are sharded.
-    fn gather(&self, parameters: f64, case: &Case<'_>) -> f64 {
-        one_way(case.engine.profile.wire_bytes * parameters, self.shard, &case.links)
+    fn gather(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
+        gather_or_scatter(case.engine.profile.wire_bytes * parameters, self.shard, &case.links)
     }
 
     /// Seconds to sum the gradients of so many parameters, so that every rank has those of its shard.
-    fn reduce(&self, parameters: f64, case: &Case<'_>) -> f64 {
+    fn reduce(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
         let bytes = case.engine.profile.gradient_bytes * parameters;
         if case.config.arrangement.zero == ZeroStage::Zero0 {
             return all_reduce(bytes, self.all, &case.links);
         }
-        one_way(bytes, self.shard, &case.links) + self.between_copies(parameters, case)
+        gather_or_scatter(bytes, self.shard, &case.links) + self.between_copies(parameters, case)
     }
 
     /// Seconds to sum shards of gradients among those that hold the same.
-    fn between_copies(&self, parameters: f64, case: &Case<'_>) -> f64 {
+    fn between_copies(&self, parameters: f64, case: &StepInputs<'_>) -> f64 {
         let bytes = case.engine.profile.gradient_bytes * parameters / self.shard.size();
         all_reduce(bytes, self.across, &case.links)
     }
 }
 
 /// Seconds to sum the gradients of `held` parameters.
-fn reduce(case: &Case<'_>, held: Held) -> f64 {
-    let experts = if held.experts > 0.0 { Reduction::experts(case).reduce(held.experts, case) } else { 0.0 };
-    Reduction::dense(case).reduce(held.dense, case) + experts
+fn reduce(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
+    let experts = if held.experts > 0.0 { ReplicaGroups::experts(case).reduce(held.experts, case) } else { 0.0 };
+    ReplicaGroups::dense(case).reduce(held.dense, case) + experts
 }
 
 /// Seconds to gather the weights of `held` parameters.
-fn gather(case: &Case<'_>, held: Held) -> f64 {
-    let experts = if held.experts > 0.0 { Reduction::experts(case).gather(held.experts, case) } else { 0.0 };
-    Reduction::dense(case).gather(held.dense, case) + experts
+fn gather(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
+    let experts = if held.experts > 0.0 { ReplicaGroups::experts(case).gather(held.experts, case) } else { 0.0 };
+    ReplicaGroups::dense(case).gather(held.dense, case) + experts
 }
 
 /// What one micro-batch exposes of gathering a layer's weights twice and scattering its gradients once: what does not hide
 /// behind the layer, and the copies and slowed products beside it. Shards of gradients are summed among copies behind it.
-fn gathering(case: &Case<'_>, layer: &Layer) -> f64 {
-    let held = Held::of_layer(case);
+fn gathering(case: &StepInputs<'_>, layer: &LayerTimes) -> f64 {
+    let held = LocalParameters::of_layer(case);
     let (hidden, gather, passes) = (case.engine.profile.hidden_data, gather(case, held), layer.passes());
     let copies = if case.config.shard() < case.config.replicas() {
-        Reduction::dense(case).between_copies(held.all(), case)
+        ReplicaGroups::dense(case).between_copies(held.all(), case)
     } else {
         0.0
     };
     let forward = (gather - hidden * passes.forward).max(0.0);
-    let backward = (2.0 * gather + copies - hidden * (passes.backward + layer.again)).max(0.0);
+    let backward = (2.0 * gather + copies - hidden * (passes.backward + layer.recompute)).max(0.0);
     forward + backward + case.general().contention * 3.0 * gather.min(passes.forward)
 }
 
 /// Messages between stages: half of them or so wait for nothing in the steady phase.
-fn messages(case: &Case<'_>) -> f64 {
-    2.0 * one_message(case) * (steady_messages(case) + case.config.pipeline())
+fn messages(case: &StepInputs<'_>) -> f64 {
+    2.0 * stage_message_seconds(case) * (steady_messages(case) + case.config.pipeline())
 }
 
 /// Seconds of one message from a stage to the next over the links of the case.
-pub(crate) fn one_message(case: &Case<'_>) -> f64 {
-    let leaves = groups::stages_leave(case);
+pub(crate) fn stage_message_seconds(case: &StepInputs<'_>) -> f64 {
+    let leaves = topology::stages_span_hosts(case);
     let bytes = case.engine.profile.wire_bytes * case.tokens_between() * case.model.hidden;
-    message(bytes, leaves, case.engine.profile.message, &case.links)
+    point_to_point(bytes, leaves, case.engine.profile.message, &case.links)
 }
 
 /// Messages of the steady phase that a stage waits for, each way.
-pub(super) fn steady_messages(case: &Case<'_>) -> f64 {
+pub(super) fn steady_messages(case: &StepInputs<'_>) -> f64 {
     (case.config.micro_batches() - 1.0) * case.config.chunks() * case.engine.profile.message_exposed
 }
 
-/// Exposed exchange among replicas of what a rank holds: gradients summed, weights gathered where they are sharded. It hides
-/// behind the last backward of the `slowest` stage; where gradients are scattered after each micro-batch, behind each.
-pub(super) fn replicas(case: &Case<'_>, held: Held, slowest: f64) -> f64 {
+/// Exposed exchange among replicas of what a rank holds: gradients summed, weights gathered where they are sharded. It
+/// overlaps with the last backward of the `slowest` stage; where gradients are scattered after each micro-batch, behind each.
+pub(super) fn exposed_gradient_sync(case: &StepInputs<'_>, held: LocalParameters, slowest: f64) -> f64 {
     let (config, hidden) = (&case.config, case.engine.profile.hidden_data);
     if config.gathers_layers() {
         // The first gather and the last have nothing to hide behind.
-        return 2.0 * gather(case, Held::of_layer(case));
+        return 2.0 * gather(case, LocalParameters::of_layer(case));
     }
     let exposed = |all: f64, behind: f64| (all - hidden * behind).max((1.0 - hidden) * all);
     let reduced = reduce(case, held);
@@ -374,7 +374,7 @@ pub(super) fn replicas(case: &Case<'_>, held: Held, slowest: f64) -> f64 {
 const BACKWARD: f64 = 2.0 / 3.0;
 
 /// The optimizer over what a rank owns of what its stage holds.
-pub(super) fn optimizer(case: &Case<'_>, held: Held) -> f64 {
+pub(super) fn optimizer_seconds(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
     let config = &case.config;
     let owned = held.dense / config.shard() + held.experts / config.expert_shard();
     case.general().optimizer_bytes * owned / case.device.stream
@@ -382,13 +382,13 @@ pub(super) fn optimizer(case: &Case<'_>, held: Held) -> f64 {
 
 /// Seconds that hosts wait for the slowest of them in a step whose passes take `seconds`: the expected largest of as many
 /// normal deviates, sqrt(2 ln hosts) of them (Dean and Barroso 2013 call it the tail at scale).
-pub(super) fn stragglers(case: &Case<'_>, seconds: f64) -> f64 {
+pub(super) fn straggler_seconds(case: &StepInputs<'_>, seconds: f64) -> f64 {
     let hosts = (case.config.ranks() / case.links.per_host).max(1.0);
     case.general().straggler * (2.0 * hosts.ln()).sqrt() * seconds
 }
 
 /// What a step costs whatever is trained; stages also agree on the norm.
-pub(super) fn fixed(case: &Case<'_>) -> f64 {
+pub(super) fn fixed_overhead(case: &StepInputs<'_>) -> f64 {
     let agree = if case.config.pipeline() > 1.0 { 4.0 * case.general().network_start } else { 0.0 };
     case.engine.profile.step + agree
 }

@@ -16,15 +16,15 @@ pub struct Transformer {
     /// Channels of a head of values.
     pub head_value: f64,
     /// Latent attention, where keys and values pass through narrow matrices.
-    pub latent: Option<Latent>,
+    pub latent: Option<LatentDims>,
     /// Sliding windows, where not every layer attends to all tokens.
-    pub window: Option<Window>,
+    pub window: Option<WindowDims>,
     /// Hidden channels of the feed-forward of a dense layer.
     pub ffn: f64,
     /// Whether it has a gate: three matrices rather than two.
     pub is_gated: bool,
     /// Experts, in layers that have them.
-    pub experts: Option<Experts>,
+    pub experts: Option<ExpertDims>,
     /// Tokens of the vocabulary.
     pub vocabulary: f64,
     /// Tokens of a sample.
@@ -35,7 +35,7 @@ pub struct Transformer {
 
 /// Sliding windows.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Window {
+pub struct WindowDims {
     /// Tokens that a token attends to in a layer with a window.
     pub tokens: f64,
     /// Share of the layers that have one.
@@ -44,7 +44,7 @@ pub struct Window {
 
 /// Latent attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Latent {
+pub struct LatentDims {
     /// Channels that queries pass through.
     pub query: f64,
     /// Channels that keys and values pass through.
@@ -55,7 +55,7 @@ pub struct Latent {
 
 /// Experts of a layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Experts {
+pub struct ExpertDims {
     /// In all.
     pub count: f64,
     /// That one token goes to.
@@ -85,7 +85,7 @@ impl Transformer {
     pub fn attention(&self) -> f64 {
         let (h, queries, values) = (self.hidden, self.heads * self.head, self.heads * self.head_value);
         match self.latent {
-            Some(Latent { query, key_value, rotary }) => {
+            Some(LatentDims { query, key_value, rotary }) => {
                 let expanded = self.heads * (self.head - rotary + self.head_value);
                 h * query + query * queries + h * (key_value + rotary) + key_value * expanded + values * h
             }

@@ -1,22 +1,22 @@
 //! A plan in words and columns for people.
 
-mod arranged;
-mod others;
-mod saved;
+mod arrangement;
+mod alternatives;
+mod checkpoints;
 
-use crate::choice::weighed::amount;
-use crate::layout::candidate::{Candidate, where_it_runs};
-use crate::planning::foreign::filled;
-use crate::planning::plan::{Plan, Ranked};
-use crate::training::pace::Pace;
+use crate::choice::tradeoffs::amount;
+use crate::layout::candidate::{Candidate, layout_with_devices};
+use crate::planning::foreign::command_with_values;
+use crate::planning::plan::{Plan, RankedCandidate};
+use crate::training::training_schedule::TrainingSchedule;
 use crate::training::validation::Validation;
-use arranged::sentences;
+use arrangement::sentences;
 use dtrain_protocol::DeviceKind;
-use dtrain_recipes::count::{count, thousands};
-use dtrain_recipes::text::on_one_line;
-use dtrain_recipes::{Bytes, Command, Model, Recipe, Seconds};
-pub use others::{causes, loss, memory};
-pub(crate) use saved::expected;
+use dtrain_recipes::number_format::{count, thousands};
+use dtrain_recipes::sanitize::on_one_line;
+use dtrain_recipes::{Bytes, ForeignCommand, Model, Recipe, Seconds};
+pub use alternatives::{causes, memory, slowdown};
+pub(crate) use checkpoints::failure_count;
 use std::collections::BTreeSet;
 
 /// Columns of a line at most: longer ones are hard to read.
@@ -30,7 +30,7 @@ const REASONS: usize = 10;
 
 /// How much is told of what was not chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
+pub enum DetailLevel {
     /// The best values of every axis, each with what costs most.
     Short,
     /// Every value of every axis, with its memory and everything that costs or saves time.
@@ -38,7 +38,7 @@ pub enum Depth {
 }
 
 /// The plan as people read it: the choice, what it costs, why the others lose, what was left out.
-pub fn explain(plan: &Plan, depth: Depth) -> String {
+pub fn explain(plan: &Plan, depth: DetailLevel) -> String {
     let mut text = String::new();
     let best = plan.best();
     if let Model::Command(command) = &plan.recipe.model {
@@ -59,9 +59,9 @@ pub fn explain(plan: &Plan, depth: Depth) -> String {
     costs(&mut text, plan, best);
     training(&mut text, plan, best);
     if let Some(weighed) = &plan.weighed {
-        weighed.tell(&mut text, device(best), ToString::to_string);
+        weighed.write_table(&mut text, device(best), ToString::to_string);
     }
-    others::others(&mut text, plan, depth);
+    alternatives::write_alternatives(&mut text, plan, depth);
     left_out(&mut text, plan);
     text
 }
@@ -91,12 +91,12 @@ pub fn unit(plan: &Plan) -> &'static str {
 }
 
 /// A foreign command: what runs, and where.
-fn foreign(plan: &Plan, command: &Command) -> String {
+fn foreign(plan: &Plan, command: &ForeignCommand) -> String {
     let Candidate { arrangement, threads, .. } = &plan.best().candidate;
     let mut text = String::new();
     row(&mut text, "plan", &format!("{}: a command on {}", plan.recipe.name, host(plan)));
-    row(&mut text, "runs", &on_one_line(&filled(plan, plan.best(), command).argv.join(" ")));
-    row(&mut text, "choice", &where_it_runs(&arrangement.layout, arrangement.device, *threads));
+    row(&mut text, "runs", &on_one_line(&command_with_values(plan, plan.best(), command).argv.join(" ")));
+    row(&mut text, "choice", &layout_with_devices(&arrangement.layout, arrangement.device, *threads));
     for (place, words) in params(&plan.recipe).iter().enumerate() {
         row(&mut text, if place == 0 { "params" } else { "" }, words);
     }
@@ -164,7 +164,7 @@ fn host(plan: &Plan) -> String {
     }
 }
 
-fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
+fn costs(text: &mut String, plan: &Plan, best: &RankedCandidate) {
     let e = best.price();
     let unit = unit(plan);
     row(text, "step", &format!("{}, 80 % interval {}", e.step, between(e.step_low, e.step_high)));
@@ -216,14 +216,14 @@ fn costs(text: &mut String, plan: &Plan, best: &Ranked) {
 }
 
 /// What is paid for: a GPU, or a core where CPUs train.
-pub fn device(ranked: &Ranked) -> &'static str {
+pub fn device(ranked: &RankedCandidate) -> &'static str {
     match ranked.candidate.arrangement.device {
         DeviceKind::Cpu => "core",
         DeviceKind::Cuda | DeviceKind::Wgpu => "GPU",
     }
 }
 
-fn money(text: &mut String, plan: &Plan, best: &Ranked) {
+fn money(text: &mut String, plan: &Plan, best: &RankedCandidate) {
     let Some(choice) = plan.weighed.as_ref().map(|weighed| &weighed.choice) else { return };
     let (Some(price), Some(hours), Some(money)) =
         (plan.recipe.cluster.price, choice.device_hours, choice.money)
@@ -233,7 +233,7 @@ fn money(text: &mut String, plan: &Plan, best: &Ranked) {
     row(text, "money", &format!("{}: {} {} hours at {price}", amount(money), amount(hours), device(best)));
 }
 
-fn training(text: &mut String, plan: &Plan, best: &Ranked) {
+fn training(text: &mut String, plan: &Plan, best: &RankedCandidate) {
     let (batch, rate, warmup) = (&plan.batch, &plan.learning_rate, &best.pace.warmup);
     row(
         text,
@@ -248,7 +248,7 @@ fn training(text: &mut String, plan: &Plan, best: &Ranked) {
     );
     let steps = format!("{} steps", thousands(warmup.value));
     row(text, "warm-up", &with_range(&steps, thousands(warmup.low), thousands(warmup.high), &warmup.reason));
-    saved::rows(text, plan, best);
+    checkpoints::write_checkpoints(text, plan, best);
     row(text, "validation", &validation(plan));
 }
 
@@ -263,7 +263,7 @@ pub fn validation(plan: &Plan) -> String {
 }
 
 /// Something done after every so many steps of a run, in words.
-fn after(every: u64, pace: &Pace) -> String {
+fn after(every: u64, pace: &TrainingSchedule) -> String {
     if every >= pace.schedule_steps {
         "at the end".into()
     } else {
@@ -303,16 +303,16 @@ pub(crate) fn row(text: &mut String, key: &str, value: &str) {
 
 /// Rows with lines of at most `width` columns, and at most [`WIDTH`]: values are broken between words and go on under themselves.
 pub fn wrapped(text: &str, width: usize) -> String {
-    hanging(text, width, INDENT)
+    wrapped_with_indent(text, width, INDENT)
 }
 
 /// The same of lines whose values begin at column `indent`.
-pub fn hanging(text: &str, width: usize, indent: usize) -> String {
+pub fn wrapped_with_indent(text: &str, width: usize, indent: usize) -> String {
     let width = width.clamp(2 * indent, WIDTH);
-    text.lines().map(|line| broken(line, width, indent)).collect()
+    text.lines().map(|line| wrap_row(line, width, indent)).collect()
 }
 
-fn broken(row: &str, width: usize, indent: usize) -> String {
+fn wrap_row(row: &str, width: usize, indent: usize) -> String {
     let (mut text, mut line, mut used) = (String::new(), String::new(), 0);
     for (place, word) in row.split(' ').enumerate() {
         let length = word.chars().count();

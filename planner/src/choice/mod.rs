@@ -1,8 +1,8 @@
 //! Which candidate is taken: the front of time, memory and money, ties, what the others cost, and the
 //! explanation.
 
-pub mod compare;
+pub mod alternatives;
 pub mod explain;
-pub mod front;
-pub mod tie;
-pub mod weighed;
+pub mod pareto_front;
+pub mod tie_break;
+pub mod tradeoffs;

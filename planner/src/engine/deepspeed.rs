@@ -1,8 +1,8 @@
 //! DeepSpeed: rules read from its sources, version 0.19.8.
 
-use super::{Cannot, Engine, Training, cannot, rules};
-use crate::analytic::{PartKind, Style};
-use crate::engine::emit::{Emitted, Source, deepspeed};
+use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use crate::analytic::{AcceleratorKind, SoftwareStyle};
+use crate::engine::emit::{ConfigFiles, DecoderPlan, deepspeed};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Compression, OptimizerKind, Precision, ZeroStage};
 
@@ -19,25 +19,25 @@ impl Engine for DeepSpeed {
         "DeepSpeed"
     }
 
-    fn style(&self) -> Style {
-        Style::Fsdp
+    fn style(&self) -> SoftwareStyle {
+        SoftwareStyle::Fsdp
     }
 
-    fn kinds(&self) -> &'static [PartKind] {
-        &[PartKind::Gpu, PartKind::Gaudi]
+    fn kinds(&self) -> &'static [AcceleratorKind] {
+        &[AcceleratorKind::Gpu, AcceleratorKind::Gaudi]
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
         &[ContextExchange::Ring]
     }
 
-    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
+    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
         optimizer(training).or_else(|| rules::hugging_face(&training.model, precision))
     }
 
-    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
         let model = &training.model;
-        self.cannot_train(training, arrangement.precision)
+        self.unsupported_training(training, arrangement.precision)
             .or_else(|| no_pipeline(arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| sums(arrangement))
@@ -47,26 +47,26 @@ impl Engine for DeepSpeed {
             .or_else(|| state(arrangement))
     }
 
-    fn emit(&self, source: &Source) -> Emitted {
+    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
         deepspeed::emit(source)
     }
 }
 
 /// `DEEPSPEED_OPTIMIZERS` of `runtime/config.py`, and by their names those of `torch.optim`. `FusedLamb` keeps the trust ratio
 /// between `min_coeff` and `max_coeff`.
-fn optimizer(training: &Training) -> Option<Cannot> {
+fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     let known = [OptimizerKind::Adamw, OptimizerKind::Lion, OptimizerKind::Sgd];
     let instead = "its Lamb bounds the trust ratio, which trains something else; use adamw, lion or sgd";
     rules::optimizer(training, &known, instead)
 }
 
-fn no_pipeline(arrangement: &Arrangement) -> Option<Cannot> {
+fn no_pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let instead = "it cuts pipelines in the program (PipelineModule), not in its configuration; pin layout.pipeline = 1";
-    rules::no_pipeline(arrangement).map(|reason| Cannot { instead, ..reason })
+    rules::no_pipeline(arrangement).map(|reason| UnsupportedLayout { instead, ..reason })
 }
 
 /// Sums may be rounded on the wire (`communication_data_type`).
-fn sums(arrangement: &Arrangement) -> Option<Cannot> {
+fn sums(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let sync = &arrangement.sync;
     match sync.compress {
         Compression::F16 | Compression::Bf16 if sync.local.is_none() && sync.staleness == 0 => None,
@@ -74,20 +74,20 @@ fn sums(arrangement: &Arrangement) -> Option<Cannot> {
     }
 }
 
-fn axes(arrangement: &Arrangement) -> Option<Cannot> {
+fn axes(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     if layout.context.get() > 1 {
-        return cannot(
+        return unsupported(
             "context parallelism",
             "its sequence parallelism (Ulysses) is set up in the program; pin layout.context = 1",
         );
     }
     if arrangement.sequence {
-        return cannot("sequence parallelism between tensor ranks", "pin layout.sequence = false");
+        return unsupported("sequence parallelism between tensor ranks", "pin layout.sequence = false");
     }
     // AutoEP keeps experts whole, on ranks that count from the nearest.
     if layout.expert.get() > 1 && arrangement.expert_fold == 1 && layout.tensor.get() > 1 {
-        return cannot(
+        return unsupported(
             "experts that are spread over replicas and cut along tensor ranks",
             "fold over all tensor ranks",
         );
@@ -96,9 +96,9 @@ fn axes(arrangement: &Arrangement) -> Option<Cannot> {
 }
 
 /// State is sharded among all replicas; groups of them (MiCS) were removed.
-fn state(arrangement: &Arrangement) -> Option<Cannot> {
+fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.zero == ZeroStage::Zero0 || arrangement.shard == arrangement.replicas() {
         return None;
     }
-    cannot("shard groups smaller than all replicas", "pin layout.shard to all replicas")
+    unsupported("shard groups smaller than all replicas", "pin layout.shard to all replicas")
 }

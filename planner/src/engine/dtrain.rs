@@ -1,9 +1,9 @@
-//! dtrain's own worker: `dtrain_protocol::ability` says what it can run.
+//! dtrain's own worker: `dtrain_protocol::supported` says what it can run.
 
-use super::{Cannot, Engine, Training, cannot, rules};
-use crate::analytic::Style;
-use crate::engine::emit::{Emitted, Source, own};
-use dtrain_protocol::{Arrangement, ContextExchange, ability};
+use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use crate::analytic::SoftwareStyle;
+use crate::engine::emit::{ConfigFiles, DecoderPlan, dtrain};
+use dtrain_protocol::{Arrangement, ContextExchange, supported};
 use dtrain_recipes::{Model, Precision};
 
 /// dtrain's own worker.
@@ -19,37 +19,37 @@ impl Engine for Dtrain {
         "dtrain"
     }
 
-    fn style(&self) -> Style {
-        Style::Dtrain
+    fn style(&self) -> SoftwareStyle {
+        SoftwareStyle::Dtrain
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
         &[ContextExchange::Ring]
     }
 
-    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
+    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
         untrained(&Model::Decoder(training.model.clone()), precision)
     }
 
-    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
         let model = Model::Decoder(training.model.clone());
         if let Some(missing) = untrained(&model, arrangement.precision) {
             return Some(missing);
         }
-        if let Some(refusal) = ability::refusal(arrangement, &model) {
-            return cannot(refusal.reason, "docs/layouts.md says what the worker runs");
+        if let Some(refusal) = supported::unsupported_reason(arrangement, &model) {
+            return unsupported(refusal.reason, "docs/layouts.md says what the worker runs");
         }
         rules::of_all(&training.model, arrangement, micro_batches)
             .or_else(|| rules::whole_heads(&training.model, arrangement))
     }
 
-    fn emit(&self, source: &Source) -> Emitted {
-        own::emit(source)
+    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
+        dtrain::emit(source)
     }
 }
 
 /// What of a model the worker does not train.
-fn untrained(model: &Model, precision: Precision) -> Option<Cannot> {
-    let missing = ability::cannot_train(model, precision)?;
-    cannot(missing.what, "megatron, torchtitan or jax may have it: `dtrain plan --on … --engine NAME`")
+fn untrained(model: &Model, precision: Precision) -> Option<UnsupportedLayout> {
+    let missing = supported::cannot_train(model, precision)?;
+    unsupported(missing.what, "megatron, torchtitan or jax may have it: `dtrain plan --on … --engine NAME`")
 }

@@ -1,9 +1,9 @@
 //! PyTorch's FSDP2 by Hugging Face accelerate: rules read from `parallelism_config.py` of accelerate 1.15.0, and from the plans
 //! for tensor parallelism of transformers 5.23.0.
 
-use super::{Cannot, Engine, Training, cannot, rules};
-use crate::analytic::Style;
-use crate::engine::emit::{Emitted, Source, fsdp};
+use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use crate::analytic::SoftwareStyle;
+use crate::engine::emit::{ConfigFiles, DecoderPlan, fsdp};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, Precision, ZeroStage};
 
@@ -20,21 +20,21 @@ impl Engine for Fsdp {
         "FSDP2"
     }
 
-    fn style(&self) -> Style {
-        Style::Fsdp
+    fn style(&self) -> SoftwareStyle {
+        SoftwareStyle::Fsdp
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
         &[ContextExchange::AllGather, ContextExchange::Ring]
     }
 
-    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
+    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
         optimizer(training).or_else(|| rules::hugging_face(&training.model, precision))
     }
 
-    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
         let model = &training.model;
-        self.cannot_train(training, arrangement.precision)
+        self.unsupported_training(training, arrangement.precision)
             .or_else(|| rules::no_pipeline(arrangement))
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
@@ -44,27 +44,27 @@ impl Engine for Fsdp {
             .or_else(|| state(arrangement))
     }
 
-    fn emit(&self, source: &Source) -> Emitted {
+    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
         fsdp::emit(source)
     }
 }
 
 /// `OptimizerNames` of `training_args.py`.
-fn optimizer(training: &Training) -> Option<Cannot> {
+fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     let known = [OptimizerKind::Adamw, OptimizerKind::Lion, OptimizerKind::Sgd];
     rules::optimizer(training, &known, "transformers have adamw, lion and sgd")
 }
 
-fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     if layout.expert.get() > 1 || arrangement.expert_fold > 1 {
-        return cannot("expert parallelism", "pin layout.expert = 1");
+        return unsupported("expert parallelism", "pin layout.expert = 1");
     }
     if arrangement.sequence {
-        return cannot("sequence parallelism between tensor ranks", "pin layout.sequence = false");
+        return unsupported("sequence parallelism between tensor ranks", "pin layout.sequence = false");
     }
     if layout.tensor.get() > 1 && rules::is_gpt2(model) {
-        return cannot(
+        return unsupported(
             "tensor parallelism of GPT-2",
             "transformers have no plan for it; pin layout.tensor = 1",
         );
@@ -73,13 +73,13 @@ fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
         return None;
     }
     if arrangement.context_exchange == ContextExchange::AllToAll {
-        return cannot(
+        return unsupported(
             "context parallelism by all-to-all of heads",
             "exchange keys and values in a ring, or gather them",
         );
     }
     if !model.context.is_multiple_of(2 * layout.context.get()) {
-        return cannot(
+        return unsupported(
             "sequences that are no multiple of twice the context ranks",
             "pin another layout.context",
         );
@@ -89,17 +89,17 @@ fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
 
 /// `dp_replicate × dp_shard × cp × tp`: shards lie over `dp_shard × cp`, and replicas of unsharded state are those of
 /// `DistributedDataParallel`, which nothing else goes with.
-fn state(arrangement: &Arrangement) -> Option<Cannot> {
+fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     let (data, context) = (layout.data.get(), layout.context.get());
     let is_cut = layout.tensor.get() * context > 1;
     match arrangement.zero {
         ZeroStage::Zero0 if is_cut => {
-            cannot("zero 0 with tensor or context parallelism", "pin layout.zero = 2 or 3")
+            unsupported("zero 0 with tensor or context parallelism", "pin layout.zero = 2 or 3")
         }
         ZeroStage::Zero0 => None,
-        ZeroStage::Zero1 => cannot("zero 1", "FSDP2 shards gradients too; pin layout.zero = 0, 2 or 3"),
-        ZeroStage::Zero2 | ZeroStage::Zero3 if !arrangement.shard.is_multiple_of(context) => cannot(
+        ZeroStage::Zero1 => unsupported("zero 1", "FSDP2 shards gradients too; pin layout.zero = 0, 2 or 3"),
+        ZeroStage::Zero2 | ZeroStage::Zero3 if !arrangement.shard.is_multiple_of(context) => unsupported(
             "shard groups that hold parts of a sequence only",
             "pin layout.shard to a multiple of layout.context",
         ),
@@ -107,7 +107,7 @@ fn state(arrangement: &Arrangement) -> Option<Cannot> {
             let groups = data * context / arrangement.shard;
             let is_alone = arrangement.shard == 1 && (is_cut || data > 1);
             if is_alone || arrangement.shard == context && groups > 1 {
-                cannot("shard groups of one reader", "pin a larger layout.shard")
+                unsupported("shard groups of one reader", "pin a larger layout.shard")
             } else {
                 None
             }

@@ -1,8 +1,8 @@
 //! MaxText on JAX: rules read from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
 
-use super::{Cannot, Engine, Training, cannot, rules};
-use crate::analytic::{PartKind, Style};
-use crate::engine::emit::{Emitted, Source, maxtext};
+use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use crate::analytic::{AcceleratorKind, SoftwareStyle};
+use crate::engine::emit::{ConfigFiles, DecoderPlan, maxtext};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
@@ -19,27 +19,27 @@ impl Engine for Jax {
         "MaxText"
     }
 
-    fn style(&self) -> Style {
-        Style::Xla
+    fn style(&self) -> SoftwareStyle {
+        SoftwareStyle::Xla
     }
 
-    fn kinds(&self) -> &'static [PartKind] {
-        &[PartKind::Gpu, PartKind::Tpu]
+    fn kinds(&self) -> &'static [AcceleratorKind] {
+        &[AcceleratorKind::Gpu, AcceleratorKind::Tpu]
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
         &[ContextExchange::AllGather, ContextExchange::Ring]
     }
 
-    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
+    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
         let model = &training.model;
-        let newer = rules::Newer { window: false, fp8: false };
+        let newer = rules::NewerFeatures { window: false, fp8: false };
         optimizer(training).or_else(|| family(model)).or_else(|| rules::newer(model, precision, newer))
     }
 
-    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
         let model = &training.model;
-        self.cannot_train(training, arrangement.precision)
+        self.unsupported_training(training, arrangement.precision)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))
@@ -50,61 +50,61 @@ impl Engine for Jax {
             .or_else(|| pipeline(model, arrangement, micro_batches))
     }
 
-    fn emit(&self, source: &Source) -> Emitted {
+    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
         maxtext::emit(source)
     }
 }
 
 /// `optimizers/optimizers.py`: `opt_type` is "adamw", "adam_pax", "muon" or "sgd", the last without momentum.
-fn optimizer(training: &Training) -> Option<Cannot> {
+fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     let instead = "its other optimizers train something else; use adamw";
     rules::optimizer(training, &[OptimizerKind::Adamw], instead)
 }
 
-fn family(model: &Decoder) -> Option<Cannot> {
+fn family(model: &Decoder) -> Option<UnsupportedLayout> {
     if rules::is_llama(model) && rules::has_no_biases(model) {
         return None;
     }
-    cannot(
+    unsupported(
         "a decoder that is not of the Llama family",
         "it needs model.positions = \"rotary\", norm = \"rms\", activation = \"swiglu\" and bias = false",
     )
 }
 
-fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     if arrangement.precision == Precision::F16 {
-        return cannot("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"");
+        return unsupported("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"");
     }
     if layout.tensor.get() > 1 && !arrangement.sequence {
-        return cannot(
+        return unsupported(
             "tensor parallelism without sequence parallelism",
             "its axis `tensor_sequence` divides sequences between matrices; pin layout.sequence = true",
         );
     }
     if arrangement.sequence && !model.context.is_multiple_of(layout.tensor.get() * layout.context.get()) {
-        return cannot(
+        return unsupported(
             "sequences that the tensor and context ranks do not divide",
             "pin another layout.tensor",
         );
     }
     if arrangement.expert_fold > 1 {
-        return cannot("experts folded over tensor or context ranks", "spread them over the expert axis");
+        return unsupported("experts folded over tensor or context ranks", "spread them over the expert axis");
     }
     if layout.context.get() == 1 {
         return None;
     }
     if arrangement.precision == Precision::F32 {
-        return cannot("context parallelism in f32", "pin train.precision = \"bf16\"");
+        return unsupported("context parallelism in f32", "pin train.precision = \"bf16\"");
     }
     if arrangement.context_exchange == ContextExchange::AllToAll {
-        return cannot(
+        return unsupported(
             "context parallelism by all-to-all of heads",
             "MaxText has it on TPUs only; let keys and values be gathered, or exchange them in a ring",
         );
     }
     if !model.context.is_multiple_of(2 * layout.context.get()) {
-        return cannot(
+        return unsupported(
             "sequences that are no multiple of twice the context ranks",
             "pin another layout.context",
         );
@@ -113,9 +113,9 @@ fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
 }
 
 /// Its policies keep what products made at most; none keeps everything.
-fn recompute(arrangement: &Arrangement) -> Option<Cannot> {
+fn recompute(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.recompute == Recompute::None {
-        return cannot(
+        return unsupported(
             "no recompute",
             "its `remat_policy` keeps products at most; pin layout.recompute = \"selective\"",
         );
@@ -125,27 +125,27 @@ fn recompute(arrangement: &Arrangement) -> Option<Cannot> {
 
 /// Weights lie over `fsdp × context × expert`, gathered for each block; replicas of them lie along `data`, where
 /// `shard_optimizer_over_data` shards moments.
-fn state(arrangement: &Arrangement) -> Option<Cannot> {
+fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     let inner = layout.context.get() * layout.expert.get();
     match arrangement.zero {
-        ZeroStage::Zero0 | ZeroStage::Zero1 if inner > 1 => cannot(
+        ZeroStage::Zero0 | ZeroStage::Zero1 if inner > 1 => unsupported(
             "zero 0 or 1 with context or expert parallelism",
             "it shards weights along these ranks; pin layout.zero = 3",
         ),
         ZeroStage::Zero0 => None,
         ZeroStage::Zero1 if arrangement.shard != arrangement.replicas() => {
-            cannot("zero 1 in shard groups smaller than all replicas", "pin layout.shard to all replicas")
+            unsupported("zero 1 in shard groups smaller than all replicas", "pin layout.shard to all replicas")
         }
         ZeroStage::Zero1 if layout.pipeline.get() > 1 => {
-            cannot("zero 1 in a pipeline", "pin layout.zero = 0 or 3")
+            unsupported("zero 1 in a pipeline", "pin layout.zero = 0 or 3")
         }
         ZeroStage::Zero1 => None,
         ZeroStage::Zero2 => {
-            cannot("zero 2", "its axis `fsdp` shards weights too; pin layout.zero = 0, 1 or 3")
+            unsupported("zero 2", "its axis `fsdp` shards weights too; pin layout.zero = 0, 1 or 3")
         }
         ZeroStage::Zero3 if arrangement.shard.is_multiple_of(inner) => None,
-        ZeroStage::Zero3 => cannot(
+        ZeroStage::Zero3 => unsupported(
             "shard groups that hold parts of a sequence or some experts only",
             "pin layout.shard to a multiple of layout.context × layout.expert",
         ),
@@ -153,25 +153,25 @@ fn state(arrangement: &Arrangement) -> Option<Cannot> {
 }
 
 /// A circular pipeline: all forward passes, then all backward passes. Its mesh is `stage × data × fsdp × …`.
-fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
     let stages = arrangement.layout.pipeline.get();
     if stages == 1 {
         return None;
     }
     if arrangement.schedule != PipelineSchedule::Gpipe {
-        return cannot(
+        return unsupported(
             "a pipeline schedule that mixes forward and backward passes",
             "pin layout.schedule = \"gpipe\"",
         );
     }
     if !model.layers.is_multiple_of(stages) || !arrangement.ends.are_free() {
-        return cannot(
+        return unsupported(
             "pipeline stages of unequal length",
             "pin layout.pipeline to a divisor of model.layers",
         );
     }
     if !micro_batches.is_multiple_of(stages) {
-        return cannot(
+        return unsupported(
             "micro-batches that are no multiple of the pipeline stages",
             "pin a layout.micro_batch that makes a multiple of layout.pipeline",
         );

@@ -1,8 +1,8 @@
 //! Megatron-LM: rules read from `megatron/training/arguments.py` and `megatron/core` of megatron-core 0.19.2.
 
-use super::{Cannot, Engine, Training, cannot, rules};
-use crate::analytic::Style;
-use crate::engine::emit::{Emitted, Source, megatron};
+use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use crate::analytic::SoftwareStyle;
+use crate::engine::emit::{ConfigFiles, DecoderPlan, megatron};
 use crate::step::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Activation, Decoder, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
@@ -20,19 +20,19 @@ impl Engine for Megatron {
         "Megatron-LM"
     }
 
-    fn style(&self) -> Style {
-        Style::Modern
+    fn style(&self) -> SoftwareStyle {
+        SoftwareStyle::Modern
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
         &[ContextExchange::Ring, ContextExchange::AllGather, ContextExchange::AllToAll]
     }
 
-    fn cannot_train(&self, training: &Training, _: Precision) -> Option<Cannot> {
+    fn unsupported_training(&self, training: &TrainingSpec, _: Precision) -> Option<UnsupportedLayout> {
         family(&training.model)
     }
 
-    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
         let model = &training.model;
         optimizer(training, arrangement)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
@@ -44,15 +44,15 @@ impl Engine for Megatron {
             .or_else(|| recompute(model, arrangement))
     }
 
-    fn emit(&self, source: &Source) -> Emitted {
+    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
         megatron::emit(source)
     }
 }
 
 /// `--optimizer`; Megatron-FSDP, which shards gradients and weights, asserts `adam` or `sgd`.
-fn optimizer(training: &Training, arrangement: &Arrangement) -> Option<Cannot> {
+fn optimizer(training: &TrainingSpec, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.zero >= ZeroStage::Zero2 && training.optimizer == OptimizerKind::Lion {
-        return cannot(
+        return unsupported(
             "train.optimizer = \"lion\" with zero 2 or 3",
             "use adamw or sgd, or pin layout.zero = 0 or 1",
         );
@@ -63,12 +63,12 @@ fn optimizer(training: &Training, arrangement: &Arrangement) -> Option<Cannot> {
 
 /// `--add-qkv-bias` adds biases to those that `--disable-bias-linear` leaves out, and the fused kernel, which has a bias, is the
 /// one with the tanh form of GELU.
-fn family(model: &Decoder) -> Option<Cannot> {
+fn family(model: &Decoder) -> Option<UnsupportedLayout> {
     if model.bias && !model.qkv_bias() {
-        return cannot("biases everywhere but at queries, keys and values", "set model.qkv_bias = true");
+        return unsupported("biases everywhere but at queries, keys and values", "set model.qkv_bias = true");
     }
     if model.activation == Activation::GeluTanh && (!model.bias || model.experts.is_some()) {
-        return cannot(
+        return unsupported(
             "model.activation = \"gelu_tanh\" without biases",
             "set model.bias = true or another activation",
         );
@@ -77,52 +77,52 @@ fn family(model: &Decoder) -> Option<Cannot> {
 }
 
 /// `forward_backward_func` of `core/pipeline_parallel/schedules.py`: 1F1B, interleaved or none.
-fn pipeline(arrangement: &Arrangement) -> Option<Cannot> {
+fn pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.layout.pipeline.get() == 1 {
         return None;
     }
     if arrangement.zero >= ZeroStage::Zero2 {
-        return cannot(
+        return unsupported(
             "zero 2 or 3 in a pipeline",
             "Megatron-FSDP shards gradients without one; pin layout.zero = 1 or layout.pipeline = 1",
         );
     }
     match arrangement.schedule {
         PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => None,
-        PipelineSchedule::Gpipe => cannot("a pipeline schedule of gpipe", "pin layout.schedule = \"1f1b\""),
+        PipelineSchedule::Gpipe => unsupported("a pipeline schedule of gpipe", "pin layout.schedule = \"1f1b\""),
         PipelineSchedule::ZeroBubble => {
-            cannot("a pipeline schedule of zero_bubble", "pin layout.schedule = \"1f1b\"")
+            unsupported("a pipeline schedule of zero_bubble", "pin layout.schedule = \"1f1b\"")
         }
     }
 }
 
 /// Key and value heads are divided among tensor ranks, or each is on several of them.
-fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let (tensor, context) = (arrangement.layout.tensor.get(), arrangement.layout.context.get());
     if !model.kv_heads.is_multiple_of(tensor) && !tensor.is_multiple_of(model.kv_heads) {
-        return cannot(
+        return unsupported(
             "tensor ranks that are neither a divisor nor a multiple of the key and value heads",
             "pin layout.tensor to a divisor of model.kv_heads",
         );
     }
     if arrangement.sequence && !(model.context / context).is_multiple_of(tensor) {
-        return cannot("sequences that the tensor ranks do not divide", "pin layout.sequence = false");
+        return unsupported("sequences that the tensor ranks do not divide", "pin layout.sequence = false");
     }
     None
 }
 
 /// Context parallelism of Transformer Engine: in 16 bits, and with as many parts on each rank from the start of a sequence
 /// as from its end.
-fn context(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+fn context(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let (tensor, context) = (arrangement.layout.tensor.get(), arrangement.layout.context.get());
     if context == 1 {
         return None;
     }
     if arrangement.precision == Precision::F32 {
-        return cannot("context parallelism in f32", "pin train.precision = \"bf16\"");
+        return unsupported("context parallelism in f32", "pin train.precision = \"bf16\"");
     }
     if !model.context.is_multiple_of(2 * context) {
-        return cannot(
+        return unsupported(
             "sequences that are no multiple of twice the context ranks",
             "pin another layout.context",
         );
@@ -131,7 +131,7 @@ fn context(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
     if arrangement.context_exchange == ContextExchange::AllToAll
         && !(is_whole(model.heads) && is_whole(model.kv_heads))
     {
-        return cannot(
+        return unsupported(
             "context parallelism by all-to-all over ranks that do not divide the heads of a tensor rank",
             "exchange keys and values in a ring",
         );
@@ -140,13 +140,13 @@ fn context(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
 }
 
 /// Expert ranks count from the nearest: `RankGenerator` of `core/parallel_state.py`.
-fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     model.experts?;
     if model.bias {
-        return cannot("biases beside experts without", "set model.bias = false");
+        return unsupported("biases beside experts without", "set model.bias = false");
     }
     if arrangement.layout.tensor.get() > 1 && !arrangement.sequence {
-        return cannot(
+        return unsupported(
             "experts with tensor parallelism but no sequence parallelism",
             "pin layout.sequence = true",
         );
@@ -159,7 +159,7 @@ fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
         _ => arrangement.replicas() / arrangement.shard,
     };
     if !expert_replicas(arrangement).is_multiple_of(copies) {
-        return cannot(
+        return unsupported(
             "more shard groups than there are replicas of an expert",
             "pin layout.shard to all replicas",
         );
@@ -178,7 +178,7 @@ fn expert_replicas(arrangement: &Arrangement) -> u32 {
 }
 
 /// `--recompute-method block` counts blocks in each run, so all runs must have as many to compute again.
-fn recompute(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+fn recompute(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let every = u64::from(arrangement.recompute_every);
     if arrangement.recompute != Recompute::Full || every == 1 {
         return None;
@@ -190,7 +190,7 @@ fn recompute(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
     if runs.all(|count| Some(count) == first) {
         return None;
     }
-    cannot(
+    unsupported(
         "recompute of one block in several, in runs of blocks of unequal length",
         "pin layout.recompute_every = 1",
     )

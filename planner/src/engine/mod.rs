@@ -1,6 +1,6 @@
 //! Engines that train: what each can run, and how it is told.
 //!
-//! One rule decides twice: a search asks [`Engine::cannot`] of every layout, and [`Engine::emit`] refuses what it names.
+//! One rule decides twice: a search asks [`Engine::unsupported_layout`] of every layout, and [`Engine::emit`] refuses what it names.
 //! So what cannot be written for an engine is no candidate, and nothing that is written stands in for something else.
 
 pub mod emit;
@@ -23,8 +23,8 @@ pub use self::jax::Jax;
 pub use self::megatron::Megatron;
 pub use self::torchtitan::Torchtitan;
 
-use crate::analytic::{PartKind, Style};
-use crate::engine::emit::{Emitted, Source};
+use crate::analytic::{AcceleratorKind, SoftwareStyle};
+use crate::engine::emit::{ConfigFiles, DecoderPlan};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, Precision, Train};
 
@@ -37,30 +37,30 @@ pub trait Engine: Sync + std::fmt::Debug {
     fn title(&self) -> &'static str;
 
     /// The style of its software, which decides what it costs.
-    fn style(&self) -> Style;
+    fn style(&self) -> SoftwareStyle;
 
     /// The kinds of parts that it runs on.
-    fn kinds(&self) -> &'static [PartKind] {
-        &[PartKind::Gpu]
+    fn kinds(&self) -> &'static [AcceleratorKind] {
+        &[AcceleratorKind::Gpu]
     }
 
     /// How it can exchange keys and values among ranks that share sequences.
     fn context_exchanges(&self) -> &'static [ContextExchange];
 
-    /// Why it cannot run any layout of a training in a precision; [`Engine::cannot`] says it of each.
-    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot>;
+    /// Why it cannot run any layout of a training in a precision; [`Engine::unsupported_layout`] says it of each.
+    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout>;
 
     /// Why it cannot run a training in a layout; `None` where it can. Cheap, as a search asks it of millions of layouts.
     /// What it cannot train in any layout comes before what it cannot in this one.
-    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot>;
+    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout>;
 
-    /// Its files for the best choice of a plan, which it can run: a [`Source`] is made of no other.
-    fn emit(&self, source: &Source) -> Emitted;
+    /// Its files for the best choice of a plan, which it can run: a [`DecoderPlan`] is made of no other.
+    fn emit(&self, source: &DecoderPlan) -> ConfigFiles;
 }
 
 /// What an engine is to train, whatever the layout.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Training {
+pub struct TrainingSpec {
     /// The model.
     pub model: Decoder,
     /// The update rule.
@@ -69,7 +69,7 @@ pub struct Training {
     pub fp8_recipe: Fp8Recipe,
 }
 
-impl Training {
+impl TrainingSpec {
     /// `model` as `train` says.
     pub fn of(model: &Decoder, train: &Train) -> Self {
         Self {
@@ -82,7 +82,7 @@ impl Training {
 
 /// Why an engine cannot run a layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cannot {
+pub struct UnsupportedLayout {
     /// What the layout has that the engine has not.
     pub what: &'static str,
     /// What to do.
@@ -90,8 +90,8 @@ pub struct Cannot {
 }
 
 /// A refusal.
-const fn cannot(what: &'static str, instead: &'static str) -> Option<Cannot> {
-    Some(Cannot { what, instead })
+const fn unsupported(what: &'static str, instead: &'static str) -> Option<UnsupportedLayout> {
+    Some(UnsupportedLayout { what, instead })
 }
 
 /// dtrain's own worker.
@@ -111,13 +111,13 @@ pub static JAX: Jax = Jax;
 pub static ALL: [&dyn Engine; 6] = [&DTRAIN, &MEGATRON, &TORCHTITAN, &FSDP, &DEEPSPEED, &JAX];
 
 /// The engine that trains on parts of these kinds unless another is named: Megatron-LM where it can; `None` where none can.
-pub fn usual(kinds: &[PartKind]) -> Option<&'static dyn Engine> {
+pub fn default_engine(kinds: &[AcceleratorKind]) -> Option<&'static dyn Engine> {
     let can = |engine: &&'static dyn Engine| kinds.iter().all(|kind| engine.kinds().contains(kind));
     let megatron: &'static dyn Engine = &MEGATRON;
     std::iter::once(megatron).chain(ALL).find(can)
 }
 
 /// The engine called `name`.
-pub fn named(name: &str) -> Option<&'static dyn Engine> {
+pub fn engine_by_name(name: &str) -> Option<&'static dyn Engine> {
     ALL.into_iter().find(|engine| engine.name() == name)
 }

@@ -1,14 +1,14 @@
 //! Rules that several engines share.
 
-use super::{Cannot, Training, cannot};
-use crate::step::schedule::{Shape, is_possible};
-use dtrain_protocol::{Arrangement, split};
+use super::{UnsupportedLayout, TrainingSpec, unsupported};
+use crate::step::schedule::{PipelineShape, is_possible};
+use dtrain_protocol::{Arrangement, sharding};
 use dtrain_recipes::{
     Activation, Decoder, Norm, OptimizerKind, PipelineSchedule, Positions, Precision, Recompute, ZeroStage,
 };
 
 /// Layouts that no engine can have, or none of these.
-pub(super) fn of_all(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+pub(super) fn of_all(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
     matrices(model, arrangement)
         .or_else(|| experts(model, arrangement))
         .or_else(|| stages(model, arrangement, micro_batches))
@@ -18,10 +18,10 @@ pub(super) fn of_all(model: &Decoder, arrangement: &Arrangement, micro_batches: 
 
 /// An update rule that is not among the `known`.
 pub(super) fn optimizer(
-    training: &Training,
+    training: &TrainingSpec,
     known: &[OptimizerKind],
     instead: &'static str,
-) -> Option<Cannot> {
+) -> Option<UnsupportedLayout> {
     if known.contains(&training.optimizer) {
         return None;
     }
@@ -31,12 +31,12 @@ pub(super) fn optimizer(
         OptimizerKind::Lion => "train.optimizer = \"lion\"",
         OptimizerKind::Lamb => "train.optimizer = \"lamb\"",
     };
-    cannot(what, instead)
+    unsupported(what, instead)
 }
 
 /// What the files of an engine can say of newer models.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Newer {
+pub(super) struct NewerFeatures {
     /// Every layer may have a window.
     pub(super) window: bool,
     /// Products may be in fp8.
@@ -44,7 +44,7 @@ pub(super) struct Newer {
 }
 
 /// Parts of newer models that the files of an engine have no word for here.
-pub(super) fn newer(model: &Decoder, precision: Precision, can: Newer) -> Option<Cannot> {
+pub(super) fn newer(model: &Decoder, precision: Precision, can: NewerFeatures) -> Option<UnsupportedLayout> {
     let experts = model.experts.as_ref();
     let slides = model.window.is_some_and(|window| !can.window || window.every.is_some());
     let newer = [
@@ -55,63 +55,63 @@ pub(super) fn newer(model: &Decoder, precision: Precision, can: Newer) -> Option
         ("model.mtp_layers", model.mtp_layers > 0),
     ];
     if let Some((what, _)) = newer.into_iter().find(|(_, is_said)| *is_said) {
-        return cannot(what, "only files for `megatron` say it: `dtrain plan --on … --emit megatron`");
+        return unsupported(what, "only files for `megatron` say it: `dtrain plan --on … --emit megatron`");
     }
     if precision == Precision::Fp8 && !can.fp8 {
         let instead =
             "only files for `megatron` and `torchtitan` say it: `dtrain plan --on … --emit megatron`";
-        return cannot("train.precision = \"fp8\"", instead);
+        return unsupported("train.precision = \"fp8\"", instead);
     }
     None
 }
 
-fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+fn matrices(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let tensor = arrangement.layout.tensor.get();
     if tensor == 1 && arrangement.sequence {
-        return cannot("sequence parallelism without tensor parallelism", "pin layout.sequence = false");
+        return unsupported("sequence parallelism without tensor parallelism", "pin layout.sequence = false");
     }
     if ![model.hidden, model.heads, model.ffn].iter().all(|size| size.is_multiple_of(tensor)) {
-        return cannot(
+        return unsupported(
             "matrices whose width or heads the tensor ranks do not divide",
             "pin another layout.tensor",
         );
     }
     if !model.context.is_multiple_of(arrangement.layout.context.get()) {
-        return cannot("sequences that the context ranks do not divide", "pin another layout.context");
+        return unsupported("sequences that the context ranks do not divide", "pin another layout.context");
     }
     None
 }
 
 /// Key and value heads, in engines that give each tensor rank whole ones.
-pub(super) fn whole_heads(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+pub(super) fn whole_heads(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if model.kv_heads.is_multiple_of(arrangement.layout.tensor.get()) {
         return None;
     }
-    cannot(
+    unsupported(
         "key and value heads that the tensor ranks do not divide",
         "pin layout.tensor to a divisor of model.kv_heads",
     )
 }
 
-fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
+fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let (layout, fold) = (&arrangement.layout, arrangement.expert_fold);
     let shared = layout.tensor.get() * layout.context.get();
     let Some(experts) = &model.experts else {
         let is_spread = layout.expert.get() > 1 || fold != 1;
         return if is_spread {
-            cannot("expert parallelism of a model without experts", "pin layout.expert = 1")
+            unsupported("expert parallelism of a model without experts", "pin layout.expert = 1")
         } else {
             None
         };
     };
     if fold == 0 || !shared.is_multiple_of(fold) {
-        return cannot(
+        return unsupported(
             "experts folded over ranks that there are not",
             "fold over a divisor of tensor × context",
         );
     }
     if !experts.count.is_multiple_of(layout.expert.get() * fold) {
-        return cannot(
+        return unsupported(
             "experts that their ranks do not divide",
             "pin layout.expert to a divisor of model.experts",
         );
@@ -121,20 +121,20 @@ fn experts(model: &Decoder, arrangement: &Arrangement) -> Option<Cannot> {
 
 /// Expert ranks where an engine counts them from the nearest: over the tensor ranks, then those that share sequences, then
 /// replicas. What lies in between must be whole.
-pub(super) fn experts_from_the_nearest(arrangement: &Arrangement) -> Option<Cannot> {
+pub(super) fn experts_from_the_nearest(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let (layout, fold) = (&arrangement.layout, arrangement.expert_fold);
     let (tensor, context) = (layout.tensor.get(), layout.context.get());
     if fold > 1 && !fold.is_multiple_of(tensor) {
-        return cannot("experts folded over some of the tensor ranks", "fold over all tensor ranks or none");
+        return unsupported("experts folded over some of the tensor ranks", "fold over all tensor ranks or none");
     }
     if layout.expert.get() > 1 && fold > 1 && fold != tensor * context {
-        return cannot(
+        return unsupported(
             "experts spread over replicas and only some of the ranks within one",
             "fold over all tensor and context ranks",
         );
     }
     if layout.expert.get() > 1 && fold == 1 && context > 1 {
-        return cannot(
+        return unsupported(
             "experts spread over replicas but not over the context ranks between them",
             "fold over all tensor and context ranks",
         );
@@ -142,23 +142,23 @@ pub(super) fn experts_from_the_nearest(arrangement: &Arrangement) -> Option<Cann
     None
 }
 
-fn stages(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+fn stages(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
     let (stages, chunks, ends) = (arrangement.layout.pipeline.get(), arrangement.chunks, arrangement.ends);
     if stages == 1 {
         return if chunks == 1 {
             None
         } else {
-            cannot("interleaving without a pipeline", "set one run of blocks")
+            unsupported("interleaving without a pipeline", "set one run of blocks")
         };
     }
     if chunks == 0 || (chunks > 1) != (arrangement.schedule == PipelineSchedule::Interleaved) {
-        return cannot(
+        return unsupported(
             "several runs of blocks on a stage",
             "interleave where there are several, and only there",
         );
     }
-    if !is_possible(arrangement.schedule, Shape { stages, chunks, micros: micro_batches }) {
-        return cannot(
+    if !is_possible(arrangement.schedule, PipelineShape { stages, chunks, micros: micro_batches }) {
+        return unsupported(
             "micro-batches of an interleaved pipeline that are no multiple of its stages",
             "pin a layout.micro_batch that makes a multiple of layout.pipeline",
         );
@@ -166,24 +166,24 @@ fn stages(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Opt
     let runs = stages * chunks;
     let counted = u64::from(model.layers) + u64::from(ends.embedding) + u64::from(ends.head);
     let length = |run| {
-        let share = split::share(counted, run, runs);
+        let share = sharding::shard_range(counted, run, runs);
         share.end - share.start
     };
     if u64::from(model.layers) < runs.into()
         || length(0) <= ends.embedding.into()
         || length(runs - 1) <= ends.head.into()
     {
-        return cannot("a pipeline stage without blocks", "pin a smaller layout.pipeline");
+        return unsupported("a pipeline stage without blocks", "pin a smaller layout.pipeline");
     }
     None
 }
 
-fn state(arrangement: &Arrangement) -> Option<Cannot> {
+fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.zero == ZeroStage::Zero0 {
         return None;
     }
     if arrangement.shard == 0 || !arrangement.replicas().is_multiple_of(arrangement.shard) {
-        return cannot(
+        return unsupported(
             "shard groups that do not divide the replicas",
             "pin layout.shard to a divisor of the replicas",
         );
@@ -191,52 +191,52 @@ fn state(arrangement: &Arrangement) -> Option<Cannot> {
     None
 }
 
-fn recompute(arrangement: &Arrangement) -> Option<Cannot> {
+fn recompute(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     match (arrangement.recompute, arrangement.recompute_every) {
         (_, 1) | (Recompute::Full, 2..) => None,
-        _ => cannot("recompute of some blocks that is not full", "pin layout.recompute = \"full\""),
+        _ => unsupported("recompute of some blocks that is not full", "pin layout.recompute = \"full\""),
     }
 }
 
 /// Replicas that every step keeps exactly alike.
-pub(super) fn exact(arrangement: &Arrangement) -> Option<Cannot> {
+pub(super) fn exact(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.sync.is_exact() {
         return None;
     }
-    cannot("replicas that are kept alike approximately", "remove the `sync` table")
+    unsupported("replicas that are kept alike approximately", "remove the `sync` table")
 }
 
 /// Recompute of every block or none.
-pub(super) fn every_block(arrangement: &Arrangement) -> Option<Cannot> {
+pub(super) fn every_block(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.recompute_every == 1 {
         return None;
     }
-    cannot("recompute of one block in several", "pin layout.recompute_every = 1")
+    unsupported("recompute of one block in several", "pin layout.recompute_every = 1")
 }
 
 /// Blocks that are computed again whole; scores alone are not.
-pub(super) fn whole_blocks(arrangement: &Arrangement) -> Option<Cannot> {
+pub(super) fn whole_blocks(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.recompute != Recompute::Selective {
         return every_block(arrangement);
     }
     let instead = "pin layout.recompute = \"none\": its fused attention does not keep its scores";
-    cannot("selective recompute", instead)
+    unsupported("selective recompute", instead)
 }
 
 /// Pipelines as the outermost axis.
-pub(super) fn pipeline_outermost(arrangement: &Arrangement) -> Option<Cannot> {
+pub(super) fn pipeline_outermost(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.order.is_pipeline_outermost() || arrangement.layout.pipeline.get() == 1 {
         return None;
     }
-    cannot("pipeline stages nearer to each other than replicas", "let the pipeline be the outermost axis")
+    unsupported("pipeline stages nearer to each other than replicas", "let the pipeline be the outermost axis")
 }
 
 /// No pipeline at all.
-pub(super) fn no_pipeline(arrangement: &Arrangement) -> Option<Cannot> {
+pub(super) fn no_pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.layout.pipeline.get() == 1 {
         return None;
     }
-    cannot("pipeline parallelism", "pin layout.pipeline = 1")
+    unsupported("pipeline parallelism", "pin layout.pipeline = 1")
 }
 
 /// Whether the model is one of the Llama family, biases aside.
@@ -265,15 +265,15 @@ pub(super) fn is_gpt2(model: &Decoder) -> bool {
 }
 
 /// Models that transformers have, in a precision that files for them say; only those with experts have a window.
-pub(super) fn hugging_face(model: &Decoder, precision: Precision) -> Option<Cannot> {
+pub(super) fn hugging_face(model: &Decoder, precision: Precision) -> Option<UnsupportedLayout> {
     let is_known = match model.experts {
         None => (is_llama(model) && (model.qkv_bias() || !model.bias)) || is_gpt2(model),
         Some(_) => is_llama(model) && has_no_biases(model),
     };
     if is_known {
-        return newer(model, precision, Newer { window: model.experts.is_some(), fp8: false });
+        return newer(model, precision, NewerFeatures { window: model.experts.is_some(), fp8: false });
     }
-    cannot(
+    unsupported(
         "a decoder that is neither GPT-2, Llama, Qwen2 nor Mixtral",
         "transformers have no such architecture; take positions, norm, activation and bias of one of these",
     )

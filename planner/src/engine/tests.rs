@@ -5,9 +5,9 @@ mod trained;
 mod written;
 
 use super::*;
-use crate::engine::emit::Format;
-use dtrain_protocol::{ContextExchange, DeviceKind, Ends, Layout, RankOrder};
-use dtrain_recipes::{Compression, Model, PipelineSchedule, Precision, Recompute, Window, ZeroStage};
+use crate::engine::emit::ConfigFormat;
+use dtrain_protocol::{ContextExchange, DeviceKind, EmbeddingHeadCost, Layout, RankOrder};
+use dtrain_recipes::{Compression, Model, PipelineSchedule, Precision, Recompute, SlidingWindow, ZeroStage};
 use layouts::*;
 
 /// One row of a table: what is asked, and a part of the reason where it is refused.
@@ -19,18 +19,18 @@ const MICRO_BATCHES: u32 = 8;
 #[track_caller]
 fn holds(engine: &dyn Engine, rows: Vec<Row>) {
     for (name, model, arrangement, expected) in rows {
-        let found = engine.cannot(&with_adamw(&model), &arrangement, MICRO_BATCHES);
+        let found = engine.unsupported_layout(&with_adamw(&model), &arrangement, MICRO_BATCHES);
         match (found, expected) {
             (None, None) => {}
-            (Some(Cannot { what, .. }), Some(part)) if what.contains(part) => {}
+            (Some(UnsupportedLayout { what, .. }), Some(part)) if what.contains(part) => {}
             _ => panic!("{}, {name}: {found:?}, not {expected:?}", engine.name()),
         }
     }
 }
 
 /// A training of a model by AdamW, and by scales of blocks where it is in fp8.
-fn with_adamw(model: &Decoder) -> Training {
-    Training { model: model.clone(), optimizer: OptimizerKind::Adamw, fp8_recipe: Fp8Recipe::Blockwise }
+fn with_adamw(model: &Decoder) -> TrainingSpec {
+    TrainingSpec { model: model.clone(), optimizer: OptimizerKind::Adamw, fp8_recipe: Fp8Recipe::Blockwise }
 }
 
 use ContextExchange::{AllGather, AllToAll, Ring};
@@ -40,7 +40,7 @@ use ZeroStage::{Zero0, Zero1, Zero2, Zero3};
 #[test]
 fn megatron_runs_these() {
     let uneven = |schedule, chunks| Arrangement {
-        ends: Ends { embedding: 0, head: 2 },
+        ends: EmbeddingHeadCost { embedding: 0, head: 2 },
         ..piped(schedule, chunks, Zero1)
     };
     let ten = Decoder { layers: 10, ..llama() };
@@ -353,7 +353,7 @@ fn the_worker_runs_what_its_abilities_say() {
             ("fp8", llama(), with(on_gpus(data(8), Zero0), |a| a.precision = Precision::Fp8), Some("fp8")),
             (
                 "windows",
-                Decoder { window: Some(Window { tokens: 8, every: None }), ..llama() },
+                Decoder { window: Some(SlidingWindow { tokens: 8, every: None }), ..llama() },
                 on_gpus(data(8), Zero0),
                 Some("sliding windows"),
             ),
@@ -369,10 +369,10 @@ fn the_worker_runs_what_its_abilities_say() {
     );
     let interleaved = piped(Interleaved, 2, Zero0);
     let training = with_adamw(&llama());
-    assert_eq!(DTRAIN.cannot(&training, &interleaved, 8), None);
+    assert_eq!(DTRAIN.unsupported_layout(&training, &interleaved, 8), None);
     assert!(
         DTRAIN
-            .cannot(&training, &interleaved, 6)
+            .unsupported_layout(&training, &interleaved, 6)
             .is_some_and(|why| why.what.contains("multiple of its stages"))
     );
 }
@@ -380,9 +380,9 @@ fn the_worker_runs_what_its_abilities_say() {
 #[test]
 fn engines_are_found_by_their_names() {
     for engine in ALL {
-        assert_eq!(named(engine.name()).map(Engine::title), Some(engine.title()));
+        assert_eq!(engine_by_name(engine.name()).map(Engine::title), Some(engine.title()));
     }
-    assert!(named("Megatron").is_none());
-    let of_formats: Vec<_> = Format::ALL.into_iter().filter_map(Format::engine).map(Engine::name).collect();
+    assert!(engine_by_name("Megatron").is_none());
+    let of_formats: Vec<_> = ConfigFormat::ALL.into_iter().filter_map(ConfigFormat::engine).map(Engine::name).collect();
     assert_eq!(of_formats, ["torchtitan", "megatron", "deepspeed", "fsdp", "jax"]);
 }

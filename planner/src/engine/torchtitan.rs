@@ -1,8 +1,8 @@
 //! torchtitan: rules read from its sources, version 0.3.0.
 
-use super::{Cannot, Engine, Training, cannot, rules};
-use crate::analytic::Style;
-use crate::engine::emit::{Emitted, Source, torchtitan};
+use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use crate::analytic::SoftwareStyle;
+use crate::engine::emit::{ConfigFiles, DecoderPlan, torchtitan};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::{Decoder, Fp8Recipe, OptimizerKind, PipelineSchedule, Precision, Recompute, ZeroStage};
 
@@ -19,26 +19,26 @@ impl Engine for Torchtitan {
         "torchtitan"
     }
 
-    fn style(&self) -> Style {
-        Style::Compiled
+    fn style(&self) -> SoftwareStyle {
+        SoftwareStyle::Compiled
     }
 
     fn context_exchanges(&self) -> &'static [ContextExchange] {
         &[ContextExchange::AllGather]
     }
 
-    fn cannot_train(&self, training: &Training, precision: Precision) -> Option<Cannot> {
+    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
         let model = &training.model;
-        let newer = rules::Newer { window: false, fp8: true };
+        let newer = rules::NewerFeatures { window: false, fp8: true };
         optimizer(training)
             .or_else(|| scales(training, precision))
             .or_else(|| family(model))
             .or_else(|| rules::newer(model, precision, newer))
     }
 
-    fn cannot(&self, training: &Training, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
         let model = &training.model;
-        self.cannot_train(training, arrangement.precision)
+        self.unsupported_training(training, arrangement.precision)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
             .or_else(|| rules::exact(arrangement))
             .or_else(|| rules::whole_heads(model, arrangement))
@@ -49,18 +49,18 @@ impl Engine for Torchtitan {
             .or_else(|| state(arrangement))
     }
 
-    fn emit(&self, source: &Source) -> Emitted {
+    fn emit(&self, source: &DecoderPlan) -> ConfigFiles {
         torchtitan::emit(source)
     }
 }
 
 /// `components/optimizer/optimizer.py` knows `Adam` and `AdamW`.
-fn optimizer(training: &Training) -> Option<Cannot> {
+fn optimizer(training: &TrainingSpec) -> Option<UnsupportedLayout> {
     rules::optimizer(training, &[OptimizerKind::Adamw], "its only optimizer here is adamw")
 }
 
 /// `Float8LinearConverter` scales by row and `MXFP8LinearConverter` by 32 values (`components/quantization`).
-fn scales(training: &Training, precision: Precision) -> Option<Cannot> {
+fn scales(training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
     let what = match training.fp8_recipe {
         _ if precision != Precision::Fp8 => return None,
         Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => return None,
@@ -69,14 +69,14 @@ fn scales(training: &Training, precision: Precision) -> Option<Cannot> {
     };
     let instead =
         "it has no scale for a whole tensor; set \"blockwise\", which it scales by row, or \"mxfp8\"";
-    cannot(what, instead)
+    unsupported(what, instead)
 }
 
-fn family(model: &Decoder) -> Option<Cannot> {
+fn family(model: &Decoder) -> Option<UnsupportedLayout> {
     if rules::is_llama(model) && rules::has_no_biases(model) {
         return None;
     }
-    cannot(
+    unsupported(
         "a decoder that is not of the Llama family",
         "it needs model.positions = \"rotary\", norm = \"rms\", activation = \"swiglu\" and bias = false; \
          `megatron`, `deepspeed` and `fsdp` know GPT-2",
@@ -85,16 +85,16 @@ fn family(model: &Decoder) -> Option<Cannot> {
 
 /// Schedules of `torch.distributed.pipelining`. Its `InterleavedZeroBubble` is ZB1P, with one part a stage the ZB-H1 of a
 /// plan; its backward in two halves does not go with checkpointed blocks.
-fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<Cannot> {
+fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
     let stages = arrangement.layout.pipeline.get();
     if stages == 1 {
         return None;
     }
     if model.tied {
-        return cannot("a tied head in a pipeline", "set model.tied = false or pin layout.pipeline = 1");
+        return unsupported("a tied head in a pipeline", "set model.tied = false or pin layout.pipeline = 1");
     }
     if micro_batches < stages {
-        return cannot(
+        return unsupported(
             "fewer micro-batches than pipeline stages",
             "pin a smaller layout.micro_batch or layout.pipeline",
         );
@@ -102,10 +102,10 @@ fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> O
     let is_again = arrangement.recompute != Recompute::None;
     if arrangement.schedule == PipelineSchedule::ZeroBubble {
         if is_again {
-            return cannot("zero_bubble with recompute", "pin layout.recompute = \"none\"");
+            return unsupported("zero_bubble with recompute", "pin layout.recompute = \"none\"");
         }
         if !micro_batches.is_multiple_of(stages) {
-            return cannot(
+            return unsupported(
                 "micro-batches of zero_bubble that are no multiple of the stages",
                 "pin a layout.micro_batch that makes a multiple of layout.pipeline",
             );
@@ -115,19 +115,19 @@ fn pipeline(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> O
 }
 
 /// Attention is flex attention, which gathers keys and values. Expert ranks count from the nearest.
-fn axes(arrangement: &Arrangement) -> Option<Cannot> {
+fn axes(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     if arrangement.precision == Precision::F16 {
-        return cannot("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"");
+        return unsupported("train.precision = \"f16\"", "pin \"bf16\" or \"f32\"");
     }
     if arrangement.layout.context.get() > 1 && arrangement.context_exchange != ContextExchange::AllGather {
-        return cannot(
+        return unsupported(
             "context parallelism in a ring or by all-to-all",
             "let keys and values be gathered (all_gather)",
         );
     }
     let layout = &arrangement.layout;
     if layout.expert.get() > 1 && arrangement.expert_fold == 1 && layout.tensor.get() > 1 {
-        return cannot(
+        return unsupported(
             "experts that are spread over replicas and cut along tensor ranks",
             "fold over all tensor and context ranks",
         );
@@ -136,23 +136,23 @@ fn axes(arrangement: &Arrangement) -> Option<Cannot> {
 }
 
 /// Shards lie over `dp_shard × cp`; experts borrow their ranks from these and from tensor ranks.
-fn state(arrangement: &Arrangement) -> Option<Cannot> {
+fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     let layout = &arrangement.layout;
     let context = layout.context.get();
     match arrangement.zero {
-        ZeroStage::Zero0 if context * layout.expert.get() > 1 => cannot(
+        ZeroStage::Zero0 if context * layout.expert.get() > 1 => unsupported(
             "zero 0 with context or expert parallelism",
             "it shards weights along these ranks; pin layout.zero = 2 or 3",
         ),
         ZeroStage::Zero0 => None,
-        ZeroStage::Zero1 => cannot("zero 1", "FSDP2 shards gradients too; pin layout.zero = 0, 2 or 3"),
+        ZeroStage::Zero1 => unsupported("zero 1", "FSDP2 shards gradients too; pin layout.zero = 0, 2 or 3"),
         ZeroStage::Zero2 | ZeroStage::Zero3 => {
             let spread = layout.expert.get() * arrangement.expert_fold;
             let ranks = arrangement.shard * layout.tensor.get();
             if arrangement.shard.is_multiple_of(context) && ranks.is_multiple_of(spread) {
                 None
             } else {
-                cannot(
+                unsupported(
                     "shard groups that hold parts of a sequence or some experts only",
                     "pin layout.shard to a multiple of layout.context × layout.expert",
                 )

@@ -25,7 +25,7 @@ impl fmt::Display for Candidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Arrangement { layout, zero, shard, sequence, recompute, recompute_every, .. } = self.arrangement;
         let Arrangement { schedule, chunks, sync, precision, device, .. } = self.arrangement;
-        f.write_str(&where_it_runs(&layout, device, self.threads))?;
+        f.write_str(&layout_with_devices(&layout, device, self.threads))?;
         let n = self.split.micro_batches().get();
         // Replicas that do not do alike are told one by one.
         let each = self.split.shares(layout.expert);
@@ -34,7 +34,7 @@ impl fmt::Display for Candidate {
         write!(f, ", {}", each.join(" + "))?;
         write!(f, " micro-batch{} of {}", if n == 1 { "" } else { "es" }, self.split.micro())?;
         if zero != ZeroStage::Zero0 {
-            write!(f, ", zero {}", zero_word(zero))?;
+            write!(f, ", zero {}", zero_name(zero))?;
             if shard < self.arrangement.replicas() {
                 write!(f, " over {shard}")?;
             }
@@ -65,7 +65,7 @@ impl fmt::Display for Candidate {
 }
 
 /// The layout with its devices, such as `data 2, 1 thread each`.
-pub fn where_it_runs(layout: &Layout, device: DeviceKind, threads: u32) -> String {
+pub fn layout_with_devices(layout: &Layout, device: DeviceKind, threads: u32) -> String {
     let s = if threads == 1 { "" } else { "s" };
     match (device, layout.world()) {
         (DeviceKind::Cpu, 1) => format!("one rank of {threads} thread{s}"),
@@ -76,7 +76,7 @@ pub fn where_it_runs(layout: &Layout, device: DeviceKind, threads: u32) -> Strin
 }
 
 /// The stage as it is written in a recipe.
-pub fn zero_word(zero: ZeroStage) -> &'static str {
+pub fn zero_name(zero: ZeroStage) -> &'static str {
     match zero {
         ZeroStage::Zero0 => "0",
         ZeroStage::Zero1 => "1",
@@ -160,7 +160,7 @@ impl Rejection {
 
 /// Candidates that were left out for one reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Rejected {
+pub struct RejectedGroup {
     /// The reason they share.
     pub heading: String,
     /// How many there are.

@@ -1,6 +1,6 @@
 //! Why there is no plan.
 
-use crate::layout::candidate::{Rejected, Rejection};
+use crate::layout::candidate::{RejectedGroup, Rejection};
 use dtrain_protocol::Untrainable;
 use std::fmt::Write;
 
@@ -11,7 +11,7 @@ pub enum PlanError {
     #[error("{}", nothing_fits(rejected))]
     NothingFits {
         /// The reasons, with counts and the nearest candidate of each; the most frequent first.
-        rejected: Vec<Rejected>,
+        rejected: Vec<RejectedGroup>,
     },
     /// The ranks do not go evenly over the hosts.
     #[error(
@@ -99,10 +99,10 @@ pub enum PlanError {
     EmptyBatch,
 }
 
-/// All reasons, the most telling first: memory, then the batch, then the model, then the worker.
-fn nothing_fits(rejected: &[Rejected]) -> String {
-    let mut groups: Vec<&Rejected> = rejected.iter().collect();
-    groups.sort_by_key(|group| telling(&group.rejection));
+/// All reasons, the most informativeness first: memory, then the batch, then the model, then the worker.
+fn nothing_fits(rejected: &[RejectedGroup]) -> String {
+    let mut groups: Vec<&RejectedGroup> = rejected.iter().collect();
+    groups.sort_by_key(|group| informativeness(&group.rejection));
     let Some(first) = groups.first() else {
         return "no layout is left: the product of the pinned axes does not match the pinned number of ranks \
                 (cluster.ranks must be a multiple of the product of the layout's axes)"
@@ -118,7 +118,7 @@ fn nothing_fits(rejected: &[Rejected]) -> String {
     text
 }
 
-fn telling(rejection: &Rejection) -> u8 {
+fn informativeness(rejection: &Rejection) -> u8 {
     match rejection {
         Rejection::TooMuchMemory { .. } | Rejection::TooLargeTensor { .. } => 0,
         Rejection::BatchDoesNotDivide { .. } => 1,
@@ -128,7 +128,7 @@ fn telling(rejection: &Rejection) -> u8 {
     }
 }
 
-fn hint(group: &Rejected) -> Option<&'static str> {
+fn hint(group: &RejectedGroup) -> Option<&'static str> {
     let has_ranks_of_threads = group.nearest.contains("thread") && !group.nearest.starts_with("one rank");
     match &group.rejection {
         // Ranks of one host share its memory, and each needs some of its own.
@@ -162,7 +162,7 @@ mod tests {
 
     #[test]
     fn the_message_names_the_nearest_the_numbers_and_a_way_out() {
-        let group = |rejection: Rejection, count| Rejected {
+        let group = |rejection: Rejection, count| RejectedGroup {
             heading: rejection.heading(),
             count,
             nearest: "one rank of 2 threads, micro-batch 1 × 8".into(),
@@ -170,14 +170,14 @@ mod tests {
         };
         let memory = Rejection::TooMuchMemory { needed: Bytes(3 << 30), available: Bytes(2 << 30) };
         let worker = Rejection::CannotRun("the worker does not cut tensors".into());
-        let full = Rejected {
+        let full = RejectedGroup {
             nearest: "one GPU, 1 micro-batch of 1, full recompute".into(),
             ..group(memory.clone(), 7)
         };
         let text = PlanError::NothingFits { rejected: vec![full] }.to_string();
         assert!(text.contains("full recompute: it needs 3.0 GiB"), "{text}");
         assert!(!text.contains("layout.recompute"), "nothing is advised that is done already: {text}");
-        let many = Rejected { nearest: "data 512, 1 thread each".into(), ..group(memory.clone(), 7) };
+        let many = RejectedGroup { nearest: "data 512, 1 thread each".into(), ..group(memory.clone(), 7) };
         let text = PlanError::NothingFits { rejected: vec![many] }.to_string();
         assert!(text.contains("use fewer ranks (cluster.ranks), a smaller model"), "{text}");
         let text = PlanError::NothingFits { rejected: vec![group(worker, 90), group(memory, 7)] }.to_string();

@@ -3,13 +3,13 @@
 
 use crate::layout::space;
 use crate::planning::error::PlanError;
-use crate::planning::plan::{FORMAT, Plan, PlanRequest, Ranked};
+use crate::planning::plan::{FORMAT, Plan, PlanRequest, RankedCandidate};
 use crate::rates::calibrate::Factors;
 use crate::training::learning_rate::Decision;
-use crate::{BatchSplit, Candidate, Pace};
+use crate::{BatchSplit, Candidate, TrainingSchedule};
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout};
 use dtrain_recipes::placeholder::{self, Ranks};
-use dtrain_recipes::{Choice, Command, Recipe};
+use dtrain_recipes::{Tunable, ForeignCommand, Recipe};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -28,10 +28,10 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         learning_rate: recipe.train.learning_rate.pinned().copied().unwrap_or(0.0),
     };
     let steps = recipe.objective.stop.steps;
-    let pace = Pace {
+    let pace = TrainingSchedule {
         steps,
         schedule_steps: steps.unwrap_or(0),
-        warmup: own(0),
+        warmup: undecided(0),
         save_every: 0,
         saving: None,
         validate_every: 0,
@@ -51,9 +51,9 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         program: request.program.into(),
         train_samples: None,
         valid_samples: None,
-        batch: said(&recipe.train.batch, |batch| batch.0),
-        learning_rate: said(&recipe.train.learning_rate, |rate| *rate),
-        choices: vec![Ranked { candidate, estimate: None, pace, tie: false }],
+        batch: from_recipe(&recipe.train.batch, |batch| batch.0),
+        learning_rate: from_recipe(&recipe.train.learning_rate, |rate| *rate),
+        choices: vec![RankedCandidate { candidate, estimate: None, pace, tie: false }],
         priced: 0,
         alternatives: Vec::new(),
         weighed: None,
@@ -83,7 +83,7 @@ fn layout(recipe: &Recipe, world: NonZeroU32) -> Result<Layout, PlanError> {
 ///
 /// An argument, or a variable, that names a param which does not apply is left out; so is an argument of placeholders alone that are
 /// all empty.
-pub fn filled(plan: &Plan, choice: &Ranked, command: &Command) -> Command {
+pub fn command_with_values(plan: &Plan, choice: &RankedCandidate, command: &ForeignCommand) -> ForeignCommand {
     let layout = &choice.candidate.arrangement.layout;
     let ranks = Ranks {
         ranks: layout.world(),
@@ -99,7 +99,7 @@ pub fn filled(plan: &Plan, choice: &Ranked, command: &Command) -> Command {
         command.env.iter().filter_map(|(name, text)| Some((name.clone(), fill(text)?))).collect();
     env.insert("DTRAIN_PARAMS".into(), placeholder::escaped(&values.to_string()));
     let argv = command.argv.iter().filter_map(|text| placeholder::argument(text, &values)).collect();
-    Command { argv, env, ..command.clone() }
+    ForeignCommand { argv, env, ..command.clone() }
 }
 
 fn ranks(host: &HostFacts, device: DeviceKind) -> u32 {
@@ -109,10 +109,10 @@ fn ranks(host: &HostFacts, device: DeviceKind) -> u32 {
 }
 
 /// What the recipe says, or the command knows itself.
-fn said<T, U: Copy + Default>(choice: &Choice<T>, of: impl Fn(&T) -> U) -> Decision<U> {
+fn said<T, U: Copy + Default>(choice: &Tunable<T>, of: impl Fn(&T) -> U) -> Decision<U> {
     match choice.pinned() {
         Some(value) => Decision { reason: "set in the recipe".into(), ..own(of(value)) },
-        None => own(U::default()),
+        None => undecided(U::default()),
     }
 }
 

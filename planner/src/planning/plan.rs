@@ -1,16 +1,16 @@
 //! The plan: candidates in order, what each will cost, and where the numbers come from. Immutable, with a digest.
 
-use crate::choice::compare::Alternative;
-use crate::choice::weighed::Weighed;
+use crate::choice::alternatives::Alternative;
+use crate::choice::tradeoffs::Tradeoffs;
 use crate::engine::Engine;
-use crate::layout::candidate::{Candidate, Rejected};
+use crate::layout::candidate::{Candidate, RejectedGroup};
 use crate::price::estimate::Estimate;
-use crate::rates::calibrate::{Factors, Observation};
+use crate::rates::calibrate::{Factors, StepObservation};
 use crate::rates::probing::precision_to_measure;
 use crate::training::batch_size::EPOCHS_MOST;
-use crate::training::correction::Correction;
+use crate::training::learning_rate_correction::Correction;
 use crate::training::learning_rate::Decision;
-use crate::training::pace::Pace;
+use crate::training::training_schedule::TrainingSchedule;
 use dtrain_protocol::{HostFacts, Rates};
 use dtrain_recipes::{Model, Precision, Recipe, Samples};
 use serde::{Deserialize, Serialize};
@@ -34,7 +34,7 @@ pub struct PlanRequest<'a> {
     /// Its measured speeds for this model; `None` falls back to the data sheet.
     pub rates: Option<&'a Rates>,
     /// Earlier trials on the same host with the same model.
-    pub observations: &'a [Observation],
+    pub observations: &'a [StepObservation],
     /// What studies found of the learning-rate rule for such a training ([`training_digest`]), oldest first.
     pub corrections: &'a [Correction],
     /// Folder that relative data paths start from.
@@ -63,7 +63,7 @@ pub struct Plan {
     pub data_root: PathBuf,
     /// The host it was made for.
     pub host: HostFacts,
-    /// Name of the engine that it was made for, as in [`crate::engine::named`]; `None`: dtrain's own worker, and a plan
+    /// Name of the engine that it was made for, as in [`crate::engine::engine_by_name`]; `None`: dtrain's own worker, and a plan
     /// of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
@@ -84,16 +84,16 @@ pub struct Plan {
     /// Peak learning rate.
     pub learning_rate: Decision<f64>,
     /// Candidates that fit, the one to train first. Never empty.
-    pub choices: Vec<Ranked>,
+    pub choices: Vec<RankedCandidate>,
     /// Number of candidates that were priced.
     pub priced: u64,
     /// The choice beside what nothing betters in time, memory and money; nothing in a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weighed: Option<Weighed<Candidate>>,
+    pub weighed: Option<Tradeoffs<Candidate>>,
     /// The best of every axis value that was not chosen.
     pub alternatives: Vec<Alternative>,
     /// What was left out, by reason, the most frequent first.
-    pub rejected: Vec<Rejected>,
+    pub rejected: Vec<RejectedGroup>,
 }
 
 /// How often a training sees its data.
@@ -123,7 +123,7 @@ impl fmt::Display for Epochs {
 
 /// Why a stored plan cannot be read.
 #[derive(Debug, thiserror::Error)]
-pub enum ReadError {
+pub enum PlanReadError {
     /// A newer program wrote it.
     #[error("it has format {format}; this version reads up to {FORMAT}")]
     Newer {
@@ -149,7 +149,7 @@ pub struct RatesStamp {
 
 /// A candidate with its price and its pace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ranked {
+pub struct RankedCandidate {
     /// The candidate.
     pub candidate: Candidate,
     /// What it will cost; `None` for a foreign command, which nobody here can price, and in a plan for hosts elsewhere or for
@@ -157,12 +157,12 @@ pub struct Ranked {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
     /// Steps, warm-up, checkpoints, validations.
-    pub pace: Pace,
+    pub pace: TrainingSchedule,
     /// Whether it cannot be told apart from the fastest.
     pub tie: bool,
 }
 
-impl Ranked {
+impl RankedCandidate {
     /// What a choice of a model of ours will cost. Panics for a foreign command, and in a plan for hosts elsewhere or for
     /// another engine.
     pub fn price(&self) -> &Estimate {
@@ -172,7 +172,7 @@ impl Ranked {
 
 impl Plan {
     /// The candidate to train.
-    pub fn best(&self) -> &Ranked {
+    pub fn best(&self) -> &RankedCandidate {
         self.choices.first().expect("a plan has at least one choice")
     }
 
@@ -184,13 +184,13 @@ impl Plan {
     /// Reads a plan from JSON, as a file or the history stores it. The only way to read one.
     ///
     /// `Err` when a newer program wrote it, or when it is not a plan.
-    pub fn read(json: &Value) -> Result<Self, ReadError> {
+    pub fn read(json: &Value) -> Result<Self, PlanReadError> {
         let format = json.get("format").and_then(Value::as_u64);
         if let Some(format) = format.filter(|format| *format > FORMAT.into()) {
-            return Err(ReadError::Newer { format });
+            return Err(PlanReadError::Newer { format });
         }
         let plan = Self::deserialize(json)?;
-        if plan.choices.is_empty() { Err(ReadError::Empty) } else { Ok(plan) }
+        if plan.choices.is_empty() { Err(PlanReadError::Empty) } else { Ok(plan) }
     }
 
     /// How often the training sees each sample of its data, where steps and samples are known.

@@ -5,7 +5,7 @@
 use crate::layout::space;
 use crate::planning::error::PlanError;
 use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
-use dtrain_recipes::{Choice, Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, ZeroStage};
+use dtrain_recipes::{Tunable, Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, ZeroStage};
 
 /// Most micro-batches of a step on one rank. Each is spelled out as actions that are sent to the rank.
 pub const MICRO_BATCHES: u64 = 16_384;
@@ -13,7 +13,7 @@ pub const MICRO_BATCHES: u64 = 16_384;
 /// Refuses what no plan can be made of. `host` is `None` where the training hosts cannot be asked, `samples` (to train on)
 /// where nobody counted them.
 pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>) -> Result<(), PlanError> {
-    if let Some(missing) = cannot_train(&recipe.model, easiest(&recipe.train.precision)) {
+    if let Some(missing) = cannot_train(&recipe.model, supported_precision(&recipe.train.precision)) {
         return Err(PlanError::Untrainable(missing));
     }
     let hosts = host.map_or_else(|| recipe.cluster.host_count().max(1), |host| host.hosts.get());
@@ -26,13 +26,13 @@ pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>)
     if let Model::Command(_) = recipe.model {
         return Ok(());
     }
-    if gathers_in_vain(&recipe.layout) {
+    if gathers_without_recompute(&recipe.layout) {
         return Err(PlanError::GathersWithoutRecompute);
     }
-    let Some(batch) = smallest(&recipe.train.batch) else { return Ok(()) };
-    fills(batch, samples)?;
+    let Some(batch) = smallest_batch(&recipe.train.batch) else { return Ok(()) };
+    require_full_batch(batch, samples)?;
     match (recipe.layout.micro_batch, host) {
-        (Some(micro), Some(host)) => few_passes(recipe, host, batch, micro),
+        (Some(micro), Some(host)) => limit_micro_batches(recipe, host, batch, micro),
         _ => Ok(()),
     }
 }
@@ -54,13 +54,13 @@ fn has_gpu(devices: Devices, host: &HostFacts) -> Result<(), PlanError> {
 
 /// Whether zero 3 is pinned beside a recompute that the worker cannot have with it: what it gathers again, it computes again.
 /// Other engines can, so that the recipe is valid.
-fn gathers_in_vain(pins: &LayoutPins) -> bool {
+fn gathers_without_recompute(pins: &LayoutPins) -> bool {
     let is_other = pins.recompute.is_some_and(|recompute| recompute != Recompute::Full);
     pins.zero == Some(ZeroStage::Zero3) && (is_other || pins.recompute_every.is_some_and(|every| every > 1))
 }
 
 /// Refuses a batch that the data cannot fill.
-pub(crate) fn fills(batch: u64, samples: Option<u64>) -> Result<(), PlanError> {
+pub(crate) fn require_full_batch(batch: u64, samples: Option<u64>) -> Result<(), PlanError> {
     match samples.filter(|samples| *samples < batch) {
         Some(samples) => Err(PlanError::BatchBeyondData { batch, samples }),
         None => Ok(()),
@@ -68,26 +68,26 @@ pub(crate) fn fills(batch: u64, samples: Option<u64>) -> Result<(), PlanError> {
 }
 
 /// A precision that the worker has, where the recipe allows one.
-fn easiest(precision: &Choice<Precision>) -> Precision {
+fn supported_precision(precision: &Tunable<Precision>) -> Precision {
     match precision {
-        Choice::Pinned(precision) => *precision,
-        Choice::Among(all) if all.iter().all(|precision| *precision == Precision::Fp8) => Precision::Fp8,
-        Choice::Auto | Choice::Among(_) | Choice::Log { .. } => Precision::F32,
+        Tunable::Pinned(precision) => *precision,
+        Tunable::Among(all) if all.iter().all(|precision| *precision == Precision::Fp8) => Precision::Fp8,
+        Tunable::Auto | Tunable::Among(_) | Tunable::Log { .. } => Precision::F32,
     }
 }
 
 /// The smallest batch that the recipe allows; `None` where the planner chooses it.
-fn smallest(batch: &Choice<Samples>) -> Option<u64> {
+fn smallest_batch(batch: &Tunable<Samples>) -> Option<u64> {
     match batch {
-        Choice::Auto => None,
-        Choice::Pinned(batch) | Choice::Log { low: batch, .. } => Some(batch.0),
-        Choice::Among(batches) => batches.iter().map(|batch| batch.0).min(),
+        Tunable::Auto => None,
+        Tunable::Pinned(batch) | Tunable::Log { low: batch, .. } => Some(batch.0),
+        Tunable::Among(batches) => batches.iter().map(|batch| batch.0).min(),
     }
 }
 
 /// Refuses a step of more micro-batches than a rank is sent, also with as many replicas as there can be.
-fn few_passes(recipe: &Recipe, host: &HostFacts, batch: u64, micro: u32) -> Result<(), PlanError> {
-    let most = || space::ranks_most(host, space::device(recipe, host));
+fn limit_micro_batches(recipe: &Recipe, host: &HostFacts, batch: u64, micro: u32) -> Result<(), PlanError> {
+    let most = || space::max_ranks(host, space::device(recipe, host));
     let replicas = recipe.layout.data.or(recipe.cluster.ranks).unwrap_or_else(most).max(1);
     let passes = batch / (u64::from(micro) * u64::from(replicas)).max(1);
     if passes <= MICRO_BATCHES || recipe.layout.shares.is_some() {
@@ -99,18 +99,18 @@ fn few_passes(recipe: &Recipe, host: &HostFacts, batch: u64, micro: u32) -> Resu
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample;
-    use dtrain_recipes::{Decoder, Devices, Window};
+    use crate::fixtures;
+    use dtrain_recipes::{Decoder, Devices, SlidingWindow};
 
     fn refused(change: impl Fn(&mut Recipe), samples: Option<u64>) -> String {
-        let mut recipe = sample::recipe();
+        let mut recipe = fixtures::recipe();
         change(&mut recipe);
-        precheck(&recipe, Some(&sample::host(2)), samples).expect_err("it cannot be trained").to_string()
+        precheck(&recipe, Some(&fixtures::host(2)), samples).expect_err("it cannot be trained").to_string()
     }
 
     #[test]
     fn what_cannot_be_trained_is_refused_without_a_search() {
-        let batch = |batch| Choice::Pinned(Samples(batch));
+        let batch = |batch| Tunable::Pinned(Samples(batch));
         let pinned = refused(|recipe| recipe.train.batch = batch(64), Some(63));
         assert!(pinned.contains("train.batch is 64, and the data has 63 samples"), "{pinned}");
         let gathers = refused(
@@ -121,7 +121,7 @@ mod tests {
             None,
         );
         assert!(gathers.contains("layout.zero = 3") && gathers.contains("full"), "{gathers}");
-        let many = |recipe: &mut Recipe| recipe.train.batch = Choice::Among(vec![Samples(128), Samples(64)]);
+        let many = |recipe: &mut Recipe| recipe.train.batch = Tunable::Among(vec![Samples(128), Samples(64)]);
         assert!(refused(many, Some(63)).contains("train.batch is 64"));
         let passes = refused(
             |recipe| {
@@ -140,15 +140,15 @@ mod tests {
 
     #[test]
     fn what_the_worker_cannot_train_is_refused_with_its_key_and_the_engines_that_can() {
-        let fp8 = refused(|recipe| recipe.train.precision = Choice::Pinned(Precision::Fp8), None);
+        let fp8 = refused(|recipe| recipe.train.precision = Tunable::Pinned(Precision::Fp8), None);
         assert!(fp8.starts_with("`train.precision`: dtrain's own worker has no fp8; plan for"), "{fp8}");
         let either = |recipe: &mut Recipe| {
-            recipe.train.precision = Choice::Among(vec![Precision::Fp8, Precision::F32]);
+            recipe.train.precision = Tunable::Among(vec![Precision::Fp8, Precision::F32]);
         };
-        let mut recipe = sample::recipe();
+        let mut recipe = fixtures::recipe();
         either(&mut recipe);
-        assert_eq!(precheck(&recipe, Some(&sample::host(2)), None), Ok(()), "f32 is left");
-        let window = Some(Window { tokens: 8, every: Some(2) });
+        assert_eq!(precheck(&recipe, Some(&fixtures::host(2)), None), Ok(()), "f32 is left");
+        let window = Some(SlidingWindow { tokens: 8, every: Some(2) });
         let windowed = refused(|recipe| decoder(recipe).window = window, None);
         assert!(windowed.contains("`model.window`") && windowed.contains("with megatron, torchtitan or jax"));
         let further = refused(|recipe| decoder(recipe).mtp_layers = 1, None);
@@ -158,7 +158,7 @@ mod tests {
             (decoder.head_width, decoder.rotary_base) = (Some(48), Some(500_000));
         };
         wide(&mut recipe);
-        assert_eq!(precheck(&recipe, Some(&sample::host(2)), None), Ok(()), "the worker trains these");
+        assert_eq!(precheck(&recipe, Some(&fixtures::host(2)), None), Ok(()), "the worker trains these");
     }
 
     fn decoder(recipe: &mut Recipe) -> &mut Decoder {
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn what_only_the_hosts_know_is_not_asked_without_them() {
-        let mut recipe = sample::recipe();
+        let mut recipe = fixtures::recipe();
         recipe.cluster.devices = Devices::Cuda;
         assert_eq!(precheck(&recipe, None, Some(1_000_000)), Ok(()));
     }

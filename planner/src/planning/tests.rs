@@ -1,12 +1,12 @@
 use super::*;
 use crate::Candidate;
-use crate::engine::Training;
-use crate::engine::emit::{Format, emit};
+use crate::engine::TrainingSpec;
+use crate::engine::emit::{ConfigFormat, emit};
 use crate::explain;
 use crate::price::estimate::Estimate;
-use crate::rates::calibrate::newest;
+use crate::rates::calibrate::newest_observations;
 use crate::rates::probing::micro_batches_to_measure;
-use crate::sample;
+use crate::fixtures;
 use dtrain_protocol::{DeviceKind, Gpu, HostFacts};
 use dtrain_recipes::*;
 use proptest::prelude::*;
@@ -15,14 +15,14 @@ use std::num::NonZeroU32;
 mod devices;
 
 fn planned(recipe: &Recipe, cores: u32) -> Plan {
-    let (host, rates) = (sample::host(cores), sample::rates(cores));
-    plan(&sample::request(recipe, &host, Some(&rates))).expect("the sample fits")
+    let (host, rates) = (fixtures::host(cores), fixtures::rates(cores));
+    plan(&fixtures::request(recipe, &host, Some(&rates))).expect("the sample fits")
 }
 
 fn refused(change: impl FnOnce(&mut Recipe, &mut HostFacts)) -> String {
-    let (mut recipe, mut host) = (sample::recipe(), sample::host(2));
+    let (mut recipe, mut host) = (fixtures::recipe(), fixtures::host(2));
     change(&mut recipe, &mut host);
-    plan(&sample::request(&recipe, &host, None)).expect_err("it cannot be planned").to_string()
+    plan(&fixtures::request(&recipe, &host, None)).expect_err("it cannot be planned").to_string()
 }
 
 proptest! {
@@ -31,25 +31,25 @@ proptest! {
     fn the_same_request_gives_the_same_plan_in_any_order_of_inputs(
         cores in 1u32..9, seed: u64, reversed: bool, measured in prop::collection::vec(0.5f64..2.0, 0..4),
     ) {
-        let (recipe, host, mut rates) = (sample::recipe(), sample::host(cores), sample::rates(cores));
+        let (recipe, host, mut rates) = (fixtures::recipe(), fixtures::host(cores), fixtures::rates(cores));
         let candidate = planned(&recipe, cores).best().candidate.clone();
-        let observe = |seconds: &f64| Observation { candidate: candidate.clone(), predicted: Seconds(1.0), measured: Seconds(*seconds) };
+        let observe = |seconds: &f64| StepObservation { candidate: candidate.clone(), predicted: Seconds(1.0), measured: Seconds(*seconds) };
         let mut observations: Vec<_> = measured.iter().map(observe).collect();
-        let first = plan(&PlanRequest { observations: &observations, seed, ..sample::request(&recipe, &host, Some(&rates)) });
+        let first = plan(&PlanRequest { observations: &observations, seed, ..fixtures::request(&recipe, &host, Some(&rates)) });
         let stamp = RatesStamp { digest: rates_digest(&rates), measured_at_ms: rates.measured_at_ms };
         if reversed {
             rates.by_ranks.reverse();
             observations.reverse();
         }
-        let again = plan(&PlanRequest { observations: &observations, seed, ..sample::request(&recipe, &host, Some(&rates)) });
+        let again = plan(&PlanRequest { observations: &observations, seed, ..fixtures::request(&recipe, &host, Some(&rates)) });
         let again = again.map(|plan| Plan { rates: Some(stamp), ..plan });
         prop_assert_eq!(first, again);
     }
 
     #[test]
     fn a_stored_plan_reads_back_the_same(cores in 1u32..5, measured: bool) {
-        let (recipe, host, rates) = (sample::recipe(), sample::host(cores), sample::rates(cores));
-        let plan = plan(&sample::request(&recipe, &host, measured.then_some(&rates))).expect("it fits");
+        let (recipe, host, rates) = (fixtures::recipe(), fixtures::host(cores), fixtures::rates(cores));
+        let plan = plan(&fixtures::request(&recipe, &host, measured.then_some(&rates))).expect("it fits");
         let read = read(&serde_json::to_string_pretty(&plan).expect("it serializes"));
         prop_assert_eq!(read.digest(), plan.digest());
         prop_assert_eq!(read, plan);
@@ -57,14 +57,14 @@ proptest! {
 
     #[test]
     fn every_choice_is_whole_and_in_order(cores in 1u32..9, batch in 1u64..65) {
-        let mut recipe = sample::recipe();
-        recipe.train.batch = Choice::Pinned(Samples(batch));
+        let mut recipe = fixtures::recipe();
+        recipe.train.batch = Tunable::Pinned(Samples(batch));
         let plan = planned(&recipe, cores);
         let ties = plan.choices.iter().take_while(|choice| choice.tie).count();
         prop_assert!(ties >= 1 && plan.choices[ties..].iter().all(|choice| !choice.tie));
         prop_assert!(plan.choices[ties..].windows(2).all(|w| w[0].price().step.0 <= w[1].price().step.0));
         for choice in &plan.choices {
-            let (Ranked { candidate, pace, .. }, estimate) = (choice, choice.price());
+            let (RankedCandidate { candidate, pace, .. }, estimate) = (choice, choice.price());
             prop_assert_eq!(candidate.split.global(), batch);
             prop_assert!(estimate.memory_peak <= estimate.memory_available);
             prop_assert!((estimate.breakdown.total() / estimate.step.0 - 1.0).abs() < 1e-9);
@@ -77,7 +77,7 @@ proptest! {
 #[test]
 fn late_gradients_take_shorter_steps_and_one_replica_has_none() {
     let rate = |staleness, data| {
-        let mut recipe = sample::recipe();
+        let mut recipe = fixtures::recipe();
         recipe.sync.staleness = staleness;
         recipe.layout = LayoutPins { data: Some(data), pipeline: Some(1), tensor: Some(1), ..recipe.layout };
         planned(&recipe, 2).learning_rate.value
@@ -88,14 +88,14 @@ fn late_gradients_take_shorter_steps_and_one_replica_has_none() {
 
 #[test]
 fn two_ranks_are_chosen_where_they_are_faster_and_one_where_they_are_not() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.pipeline = Some(1);
     assert_eq!(planned(&recipe, 2).best().candidate.arrangement.layout.world(), 2);
-    let (host, mut rates) = (sample::host(2), sample::rates(2));
+    let (host, mut rates) = (fixtures::host(2), fixtures::rates(2));
     for entry in &mut rates.by_ranks[1].all_reduce {
         entry.1 *= 1000.0;
     }
-    let slow = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
+    let slow = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("it fits");
     assert_eq!(slow.best().candidate.arrangement.layout.world(), 1);
     let two = slow.alternatives.iter().find(|a| a.value == "2 ranks × 1 thread").expect("it is told");
     assert!(two.speed < -0.3 && two.cause.starts_with("weight gathers +"), "{two:?}");
@@ -105,30 +105,30 @@ fn two_ranks_are_chosen_where_they_are_faster_and_one_where_they_are_not() {
 /// MaxText computes blocks again.
 #[test]
 fn what_is_planned_for_an_engine_can_be_written_for_it() {
-    let host = HostFacts { memory_bytes: 64 << 30, ..sample::host(4) };
-    let rates = sample::rates(4);
+    let host = HostFacts { memory_bytes: 64 << 30, ..fixtures::host(4) };
+    let rates = fixtures::rates(4);
     let mut refused = 0;
-    for format in Format::ALL {
+    for format in ConfigFormat::ALL {
         let Some(engine) = format.engine() else { continue };
         for pipeline in [None, Some(2)] {
-            let mut recipe = sample::recipe();
+            let mut recipe = fixtures::recipe();
             recipe.layout.pipeline = pipeline;
             recipe.cluster.ranks = Some(4);
-            let request = sample::request(&recipe, &host, Some(&rates));
+            let request = fixtures::request(&recipe, &host, Some(&rates));
             let for_worker = plan(&request).expect("the worker runs it");
             refused += u32::from(emit(&for_worker, format).is_err());
             let planned = plan(&PlanRequest { engine: Some(engine), ..request });
-            if pipeline.is_some() && matches!(format, Format::Deepspeed | Format::Fsdp) {
+            if pipeline.is_some() && matches!(format, ConfigFormat::Deepspeed | ConfigFormat::Fsdp) {
                 let reason = planned.expect_err("it has no pipeline").to_string();
                 assert!(reason.contains("does not support pipeline parallelism ("), "{reason}");
                 continue;
             }
             let planned = planned.expect("it fits");
             let Model::Decoder(model) = &recipe.model else { panic!("it is a decoder") };
-            let training = Training::of(model, &recipe.train);
-            for Ranked { candidate, .. } in &planned.choices {
+            let training = TrainingSpec::of(model, &recipe.train);
+            for RankedCandidate { candidate, .. } in &planned.choices {
                 let passes = candidate.split.micro_batches().get();
-                assert_eq!(engine.cannot(&training, &candidate.arrangement, passes), None, "{candidate}");
+                assert_eq!(engine.unsupported_layout(&training, &candidate.arrangement, passes), None, "{candidate}");
             }
             emit(&planned, format).expect("it can be written");
         }
@@ -138,7 +138,7 @@ fn what_is_planned_for_an_engine_can_be_written_for_it() {
 
 #[test]
 fn the_predicted_step_is_the_sum_one_can_do_by_hand() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.micro_batch = Some(8);
     recipe.cluster.ranks = Some(1);
     let best = planned(&recipe, 1).best().clone();
@@ -154,13 +154,13 @@ fn the_predicted_step_is_the_sum_one_can_do_by_hand() {
 
 #[test]
 fn recomputation_is_chosen_when_memory_asks_for_it() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.micro_batch = Some(32);
     recipe.cluster.ranks = Some(1);
-    let rates = sample::rates(2);
+    let rates = fixtures::rates(2);
     let at = |mib: u64| {
-        let host = HostFacts { memory_bytes: mib << 20, ..sample::host(2) };
-        plan(&sample::request(&recipe, &host, Some(&rates)))
+        let host = HostFacts { memory_bytes: mib << 20, ..fixtures::host(2) };
+        plan(&fixtures::request(&recipe, &host, Some(&rates)))
     };
     assert_eq!(at(4096).expect("it fits").best().candidate.arrangement.recompute, Recompute::None);
     let tight = (100..4096).step_by(20).filter_map(|mib| at(mib).ok());
@@ -172,14 +172,14 @@ fn recomputation_is_chosen_when_memory_asks_for_it() {
 
 #[test]
 fn earlier_trials_correct_the_estimate_and_are_named() {
-    let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
-    let before = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits").best().clone();
+    let (recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
+    let before = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("it fits").best().clone();
     let slower = Seconds(before.price().step.0 * 1.3);
     let seen =
-        Observation { candidate: before.candidate.clone(), predicted: before.price().step, measured: slower };
+        StepObservation { candidate: before.candidate.clone(), predicted: before.price().step, measured: slower };
     let observations = vec![seen; 4];
     let request =
-        PlanRequest { observations: &observations, ..sample::request(&recipe, &host, Some(&rates)) };
+        PlanRequest { observations: &observations, ..fixtures::request(&recipe, &host, Some(&rates)) };
     let after = plan(&request).expect("it fits").best().clone();
     assert!((after.price().step.0 / slower.0 - 1.0).abs() < 0.05, "{} and {slower}", after.price().step);
     let width = |e: &Estimate| e.step_high.0 / e.step.0;
@@ -189,16 +189,16 @@ fn earlier_trials_correct_the_estimate_and_are_named() {
 
 #[test]
 fn a_bad_day_is_forgotten_after_three_good_runs() {
-    let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
-    let planned = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
+    let (recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
+    let planned = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("it fits");
     let quiet = planned.best().clone();
-    let of = |ranked: &Ranked, times: f64| Observation {
+    let of = |ranked: &RankedCandidate, times: f64| StepObservation {
         candidate: Candidate { learning_rate: times, ..ranked.candidate.clone() },
         predicted: ranked.price().step,
         measured: Seconds(ranked.price().step.0 * times),
     };
     // On the bad day of the same layout, and of one that communicates.
-    let ranks = |ranked: &&Ranked| ranked.candidate.arrangement.layout.world();
+    let ranks = |ranked: &&RankedCandidate| ranked.candidate.arrangement.layout.world();
     let parallel = planned.choices.iter().max_by_key(ranks).expect("there are choices");
     assert!(ranks(&parallel) > 1, "{}", parallel.candidate);
     for slow in [&quiet, parallel] {
@@ -206,7 +206,7 @@ fn a_bad_day_is_forgotten_after_three_good_runs() {
         let bad = [9.5, 12.0, 3.1, 10.7, 8.4].map(|times| of(slow, times));
         let observations = [&good[..], &bad].concat();
         let request =
-            PlanRequest { observations: &observations, ..sample::request(&recipe, &host, Some(&rates)) };
+            PlanRequest { observations: &observations, ..fixtures::request(&recipe, &host, Some(&rates)) };
         let again = plan(&request).expect("it fits");
         let off = again.best().price().step.0 / quiet.price().step.0 - 1.0;
         assert!(off.abs() < 0.15, "{off:+.2} after {}: {:?}", slow.candidate, again.factors);
@@ -216,16 +216,16 @@ fn a_bad_day_is_forgotten_after_three_good_runs() {
         let off = plan(&request).expect("it fits").best().price().step.0 / quiet.price().step.0 - 1.0;
         assert!(off.abs() < 0.15, "{off:+.2}");
     }
-    let two = newest(&[of(&quiet, 1.0), of(&quiet, 9.0)]);
+    let two = newest_observations(&[of(&quiet, 1.0), of(&quiet, 9.0)]);
     let between = 3.0 * quiet.price().step.0;
     assert!(two.iter().all(|one| (one.measured.0 / between - 1.0).abs() < 1e-9), "{two:?}");
 }
 
 #[test]
 fn the_data_sheet_is_doubted_more_than_a_measurement() {
-    let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    let (recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
     let width = |rates| {
-        let plan = plan(&sample::request(&recipe, &host, rates)).expect("it fits");
+        let plan = plan(&fixtures::request(&recipe, &host, rates)).expect("it fits");
         let e = plan.best().price();
         (e.step_high.0 / e.step_low.0, e.source.clone())
     };
@@ -236,11 +236,11 @@ fn the_data_sheet_is_doubted_more_than_a_measurement() {
 
 #[test]
 fn gpus_are_used_where_there_are_any() {
-    let mut recipe = sample::recipe();
-    recipe.model = sample::gpt2();
+    let mut recipe = fixtures::recipe();
+    recipe.model = fixtures::gpt2();
     let gpu = Gpu { device: DeviceKind::Cuda, name: "NVIDIA H200".into(), memory_bytes: 140 << 30 };
-    let host = HostFacts { gpus: vec![gpu.clone(), gpu], ..sample::host(16) };
-    let plan = plan(&sample::request(&recipe, &host, None)).expect("it fits");
+    let host = HostFacts { gpus: vec![gpu.clone(), gpu], ..fixtures::host(16) };
+    let plan = plan(&fixtures::request(&recipe, &host, None)).expect("it fits");
     let best = &plan.best().candidate;
     assert_eq!(best.arrangement.device, DeviceKind::Cuda);
     assert!(best.arrangement.layout.world() <= 2);
@@ -249,9 +249,9 @@ fn gpus_are_used_where_there_are_any() {
 
 #[test]
 fn a_run_that_only_time_ends_has_no_last_step_but_a_schedule() {
-    let mut recipe = sample::recipe();
-    recipe.objective.stop = Stop { time: Some(Seconds(60.0)), ..Stop::default() };
-    recipe.train.batch = Choice::Auto;
+    let mut recipe = fixtures::recipe();
+    recipe.objective.stop = StopConditions { time: Some(Seconds(60.0)), ..StopConditions::default() };
+    recipe.train.batch = Tunable::Auto;
     let plan = planned(&recipe, 2);
     let best = plan.best();
     assert_eq!(best.pace.steps, None);
@@ -265,11 +265,11 @@ fn a_run_that_only_time_ends_has_no_last_step_but_a_schedule() {
 fn what_cannot_be_planned_is_refused_with_the_key_to_change() {
     let gpu = refused(|recipe, _| recipe.cluster.devices = Devices::Cuda);
     assert!(gpu.contains("has no CUDA device"), "{gpu}");
-    let epochs = refused(|recipe, _| recipe.objective.stop = Stop { epochs: Some(1.0), ..Stop::default() });
+    let epochs = refused(|recipe, _| recipe.objective.stop = StopConditions { epochs: Some(1.0), ..StopConditions::default() });
     assert!(epochs.contains("number of training samples"), "{epochs}");
     let both = refused(|recipe, _| recipe.objective.stop.epochs = Some(1.0));
     assert!(both.contains("number of training samples"), "tokens would silently win: {both}");
-    let endless = refused(|recipe, _| recipe.objective.stop = Stop::default());
+    let endless = refused(|recipe, _| recipe.objective.stop = StopConditions::default());
     assert!(endless.contains("objective.stop needs one of"), "{endless}");
 }
 
@@ -279,7 +279,7 @@ fn pins_that_cannot_be_met_are_named() {
     assert!(expert.contains("expert parallelism needs a model with experts: expert 2"), "{expert}");
     let batch = refused(|recipe, _| {
         recipe.layout.data = Some(2);
-        recipe.train.batch = Choice::Pinned(Samples(15));
+        recipe.train.batch = Tunable::Pinned(Samples(15));
     });
     assert!(batch.contains("a batch of 15 cannot be split"), "{batch}");
     assert!(batch.contains("multiple of layout.data"), "{batch}");
@@ -292,12 +292,12 @@ fn pins_that_cannot_be_met_are_named() {
 
 #[test]
 fn what_is_measured_covers_what_may_be_chosen() {
-    let (mut recipe, host) = (sample::recipe(), sample::host(2));
+    let (mut recipe, host) = (fixtures::recipe(), fixtures::host(2));
     let asked = |recipe: &Recipe, host: &HostFacts| micro_batches_to_measure(recipe, host, None);
     assert_eq!(asked(&recipe, &host), [1, 2, 8, 16, 32]);
-    let small = HostFacts { memory_bytes: 400 << 20, ..sample::host(2) };
+    let small = HostFacts { memory_bytes: 400 << 20, ..fixtures::host(2) };
     assert!(asked(&recipe, &small).last().is_some_and(|largest| *largest < 32), "32 does not fit");
-    recipe.train.batch = Choice::Pinned(Samples(1));
+    recipe.train.batch = Tunable::Pinned(Samples(1));
     assert_eq!(asked(&recipe, &host), [1]);
     recipe.layout.micro_batch = Some(6);
     assert_eq!(asked(&recipe, &host), [6]);
@@ -305,7 +305,7 @@ fn what_is_measured_covers_what_may_be_chosen() {
 
 #[test]
 fn a_profile_that_rounds_to_nothing_still_gives_a_plan_that_reads_back() {
-    let (recipe, host, mut rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    let (recipe, host, mut rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
     for entry in &mut rates.by_ranks {
         for p in &mut entry.profile {
             *p = dtrain_protocol::ProfilePoint {
@@ -320,7 +320,7 @@ fn a_profile_that_rounds_to_nothing_still_gives_a_plan_that_reads_back() {
         entry.optimizer_seconds_per_parameter = 0.0;
         entry.all_reduce.clear();
     }
-    let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
+    let plan = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("it fits");
     let stored = serde_json::to_string(&plan).expect("it serializes");
     assert_eq!(read(&stored), plan);
 }
@@ -333,8 +333,8 @@ fn read(text: &str) -> Plan {
 
 #[test]
 fn a_plan_of_another_format_or_without_a_field_is_not_read() {
-    let (recipe, host) = (sample::recipe(), sample::host(2));
-    let plan = plan(&sample::request(&recipe, &host, None)).expect("it fits");
+    let (recipe, host) = (fixtures::recipe(), fixtures::host(2));
+    let plan = plan(&fixtures::request(&recipe, &host, None)).expect("it fits");
     let stored = serde_json::to_value(&plan).expect("it serializes");
     let refused = |change: &dyn Fn(&mut serde_json::Value)| {
         let mut changed = stored.clone();
@@ -352,24 +352,24 @@ fn a_plan_of_another_format_or_without_a_field_is_not_read() {
 
 #[test]
 fn the_reasons_of_a_large_host_are_few() {
-    let (recipe, host) = (sample::recipe(), sample::host(64));
-    let plan = plan(&sample::request(&recipe, &host, None)).expect("it fits");
+    let (recipe, host) = (fixtures::recipe(), fixtures::host(64));
+    let plan = plan(&fixtures::request(&recipe, &host, None)).expect("it fits");
     assert!(plan.rejected.len() < 15, "{} reasons", plan.rejected.len());
     assert!(plan.rejected.iter().any(|r| r.heading.ends_with("over the replicas") && r.count > 10));
 }
 
 #[test]
 fn a_foreign_command_is_planned_without_a_price() {
-    let mut recipe = sample::recipe();
-    recipe.model = Model::Command(Command {
+    let mut recipe = fixtures::recipe();
+    recipe.model = Model::Command(ForeignCommand {
         argv: vec!["true".into()],
         framework: Framework::Jax,
         progress: Vec::new(),
         env: BTreeMap::new(),
     });
-    (recipe.data, recipe.objective.stop, recipe.cluster.ranks) = (None, Stop::default(), None);
-    let hosts = |hosts| HostFacts { hosts: NonZeroU32::new(hosts).expect("not zero"), ..sample::host(2) };
-    let of = |recipe: &Recipe, host: &HostFacts| plan(&sample::request(recipe, host, None));
+    (recipe.data, recipe.objective.stop, recipe.cluster.ranks) = (None, StopConditions::default(), None);
+    let hosts = |hosts| HostFacts { hosts: NonZeroU32::new(hosts).expect("not zero"), ..fixtures::host(2) };
+    let of = |recipe: &Recipe, host: &HostFacts| plan(&fixtures::request(recipe, host, None));
     let planned = of(&recipe, &hosts(3)).expect("it is planned");
     assert_eq!((planned.best().candidate.arrangement.layout.world(), &planned.best().estimate), (3, &None));
     assert_eq!(read(&serde_json::to_string(&planned).expect("JSON")), planned);

@@ -1,6 +1,6 @@
 //! What a candidate will cost, with its interval and where the numbers come from.
 
-use crate::price::memory::Memory;
+use crate::price::memory::MemoryBreakdown;
 use crate::step::traffic::Traffic;
 use dtrain_recipes::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
@@ -15,9 +15,9 @@ pub struct Estimate {
     /// … and at most this: nine in ten are above the one, nine in ten below the other.
     pub step_high: Seconds,
     /// Where the time of a step goes.
-    pub breakdown: Breakdown,
+    pub breakdown: TimeBreakdown,
     /// Where the memory of the heaviest rank goes.
-    pub memory: Memory,
+    pub memory: MemoryBreakdown,
     /// Peak of the heaviest rank.
     pub memory_peak: Bytes,
     /// What one rank may use.
@@ -47,7 +47,7 @@ pub struct Estimate {
 
 /// Seconds of one step on the busiest rank, by what they are for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Breakdown {
+pub struct TimeBreakdown {
     /// Forward passes.
     pub forward: f64,
     /// Backward passes, with what is computed again.
@@ -62,7 +62,7 @@ pub struct Breakdown {
     pub overhead: f64,
 }
 
-impl Breakdown {
+impl TimeBreakdown {
     /// The step: the sum of its parts.
     pub fn total(&self) -> f64 {
         self.forward + self.backward + self.communication + self.bubble + self.optimizer + self.overhead
@@ -93,7 +93,7 @@ impl Breakdown {
     }
 }
 
-/// Seconds of one step by cause: a [`Breakdown`] with what is computed again, and every communication, by itself.
+/// Seconds of one step by cause: a [`TimeBreakdown`] with what is computed again, and every communication, by itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Causes {
     /// Forward passes.

@@ -1,7 +1,7 @@
 //! Seconds and bytes of a step of dtrain's own worker, from its rates.
 
 pub mod estimate;
-pub mod judge;
+pub mod cost_model;
 pub mod memory;
-pub mod pricing;
+pub mod estimator;
 pub mod timing;

@@ -1,18 +1,18 @@
 //! Seconds of a step: what each stage computes and sends, and how stages wait for each other.
 
 mod causes;
-mod lanes;
+mod timeline;
 
-use crate::layout::parameters::Parts;
-use crate::price::estimate::Breakdown;
+use crate::layout::parameters::ModelParameters;
+use crate::price::estimate::TimeBreakdown;
 use crate::rates::calibrate::Factors;
-use crate::rates::compute::{MicroCost, of_blocks};
+use crate::rates::compute::{MicroBatchCost, relative_block_flops};
 use crate::rates::network;
-use crate::rates::outlined::head_is_larger;
-use crate::rates::speeds::Speeds;
+use crate::rates::custom_model::head_is_larger;
+use crate::rates::speeds::RankSpeeds;
 use crate::step::schedule::chunks_of;
 use crate::step::simulate::exposed_reduction;
-use crate::step::traffic::{Purpose, Sender, Transfer, When};
+use crate::step::traffic::{TrafficPurpose, TrafficModel, CommunicationOp, TransferPhase};
 use dtrain_protocol::{Arrangement, Axis, Coord, DeviceKind};
 use dtrain_recipes::{Model, OptimizerKind, PipelineSchedule, Recompute, ZeroStage};
 
@@ -52,47 +52,47 @@ fn optimizer_factor(kind: OptimizerKind) -> f64 {
 
 /// What decides the time of a step, whatever its batch is split into.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Timing<'a> {
+pub(crate) struct TimingInputs<'a> {
     pub(crate) model: &'a Model,
     /// Its parts as the largest rank of the layout holds them.
-    pub(crate) parts: &'a Parts,
+    pub(crate) parts: &'a ModelParameters,
     pub(crate) optimizer: OptimizerKind,
     pub(crate) arrangement: &'a Arrangement,
-    pub(crate) speeds: &'a Speeds,
+    pub(crate) speeds: &'a RankSpeeds,
     pub(crate) factors: Factors,
 }
 
 /// How the batch of a rank is split, and what a part of it costs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Split {
+pub(crate) struct BatchCost {
     /// Samples of one forward pass.
     pub(crate) micro: u32,
     /// Forward passes of a step.
     pub(crate) micro_batches: u32,
     /// Seconds of a micro-batch on one rank that holds all.
-    pub(crate) cost: MicroCost,
+    pub(crate) cost: MicroBatchCost,
 }
 
 /// Every stage of a pipeline, with what it does in each step alike.
 #[derive(Clone, Debug)]
-pub(crate) struct Stages<'a> {
-    timing: Timing<'a>,
-    stages: Vec<Steady<'a>>,
+pub(crate) struct PipelineTiming<'a> {
+    timing: TimingInputs<'a>,
+    stages: Vec<SteadyState<'a>>,
 }
 
 /// What a stage does, whatever passes through it.
 #[derive(Clone, Debug)]
-struct Steady<'a> {
-    sender: Sender<'a>,
+struct SteadyState<'a> {
+    sender: TrafficModel<'a>,
     /// Its blocks, and the part of their forwards that is computed again.
     blocks: f64,
     again: f64,
     /// 1 where what lies around the blocks computes, otherwise 0.
     outer: f64,
     /// State that travels beside each forward, beside each backward, and beside the last one.
-    forward: Sent,
-    backward: Sent,
-    reduction: Sent,
+    forward: CommTime,
+    backward: CommTime,
+    reduction: CommTime,
     /// Seconds of what is sent at the end of a step.
     end: f64,
     optimizer: f64,
@@ -100,7 +100,7 @@ struct Steady<'a> {
 
 /// Seconds of one stage: of one micro-batch, and of the end of a step.
 #[derive(Clone, Copy, Debug, Default)]
-struct Stage {
+struct StageTimes {
     forward: f64,
     backward: f64,
     /// Of `backward`, the gradients of weights.
@@ -116,7 +116,7 @@ struct Stage {
     optimizer: f64,
 }
 
-impl Stage {
+impl StageTimes {
     /// One micro-batch.
     fn micro(&self) -> f64 {
         self.forward + self.backward + self.sent_forward + self.sent_backward
@@ -131,27 +131,27 @@ impl Stage {
 /// The stages that decide a step, with their indices: the one with most to do for a micro-batch sets the pace, the one with
 /// most to do at the end ends last.
 #[derive(Clone, Copy, Debug, Default)]
-struct Deciding {
-    busiest: (usize, Stage),
-    end: (usize, Stage),
-    filling: Filling,
+struct Bottleneck {
+    busiest: (usize, StageTimes),
+    end: (usize, StageTimes),
+    filling: PipelineFill,
 }
 
-/// What fills a pipeline: [`Timing::filling`] of all stages, and the longest message.
+/// What fills a pipeline: [`TimingInputs::fill_seconds`] of all stages, and the longest message.
 #[derive(Clone, Copy, Debug, Default)]
-struct Filling {
+struct PipelineFill {
     all: f64,
     message: f64,
 }
 
 /// Seconds sent in one phase, and in how many pieces.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sent {
+struct CommTime {
     seconds: f64,
     pieces: u64,
 }
 
-impl Sent {
+impl CommTime {
     fn add(&mut self, seconds: f64, times: u64) {
         #[expect(clippy::cast_precision_loss, reason = "a small count")]
         let all = seconds * times as f64;
@@ -165,25 +165,25 @@ impl Sent {
     }
 }
 
-impl<'a> Stages<'a> {
+impl<'a> PipelineTiming<'a> {
     /// All stages of a pipeline.
-    pub(crate) fn of(timing: Timing<'a>) -> Self {
+    pub(crate) fn of(timing: TimingInputs<'a>) -> Self {
         let stages =
             (0..timing.arrangement.layout.pipeline.get()).map(|stage| timing.steady(stage)).collect();
         Self { timing, stages }
     }
 
     /// Where the time of a step goes; pipelines are walked action by action, or taken in closed form.
-    pub(crate) fn breakdown(&self, split: &Split, walked: bool) -> Breakdown {
+    pub(crate) fn breakdown(&self, split: &BatchCost, walked: bool) -> TimeBreakdown {
         let timing = &self.timing;
         let n = f64::from(split.micro_batches);
-        let Deciding { busiest: (_, busiest), end: (_, end), filling } = self.deciding(split);
-        let waiting = timing.waiting(n * (busiest.forward + busiest.backward), n);
+        let Bottleneck { busiest: (_, busiest), end: (_, end), filling } = self.deciding(split);
+        let waiting = timing.straggler_wait(n * (busiest.forward + busiest.backward), n);
         let bubble = match self.stages.len() {
             1 => 0.0,
             _ => self.bubble(split, &busiest, filling, walked),
         };
-        let parts = Breakdown {
+        let parts = TimeBreakdown {
             forward: n * busiest.forward,
             backward: n * busiest.backward,
             communication: end.end + n * (busiest.sent_forward + busiest.sent_backward) + waiting,
@@ -195,12 +195,12 @@ impl<'a> Stages<'a> {
     }
 
     /// The stages that decide a step.
-    fn deciding(&self, split: &Split) -> Deciding {
-        let mut deciding = Deciding::default();
-        let Deciding { busiest, end, filling } = &mut deciding;
+    fn deciding(&self, split: &BatchCost) -> Bottleneck {
+        let mut deciding = Bottleneck::default();
+        let Bottleneck { busiest, end, filling } = &mut deciding;
         for (index, steady) in self.stages.iter().enumerate() {
             let stage = self.timing.stage(steady, split);
-            filling.all += self.timing.filling(&stage, split);
+            filling.all += self.timing.fill_seconds(&stage, split);
             filling.message = filling.message.max(stage.message);
             if stage.micro() > busiest.1.micro() {
                 *busiest = (index, stage);
@@ -214,12 +214,12 @@ impl<'a> Stages<'a> {
 
     /// Seconds the busiest stage stands still: while the pipeline fills and drains (Narayanan et al. 2021), and for
     /// messages.
-    fn bubble(&self, split: &Split, busiest: &Stage, filling: Filling, walked: bool) -> f64 {
+    fn bubble(&self, split: &BatchCost, busiest: &StageTimes, filling: PipelineFill, walked: bool) -> f64 {
         let Arrangement { layout, chunks, .. } = *self.timing.arrangement;
-        let Filling { all, message: transfer } = filling;
+        let PipelineFill { all, message: transfer } = filling;
         let (p, v) = (f64::from(layout.pipeline.get()), f64::from(chunks));
         let passes = f64::from(split.micro_batches) * v;
-        let closed = (all - self.timing.filling(busiest, split)) / v + 2.0 * (passes + p - 2.0) * transfer;
+        let closed = (all - self.timing.fill_seconds(busiest, split)) / v + 2.0 * (passes + p - 2.0) * transfer;
         if !walked {
             return closed;
         }
@@ -227,15 +227,15 @@ impl<'a> Stages<'a> {
     }
 }
 
-impl<'a> Timing<'a> {
+impl<'a> TimingInputs<'a> {
     /// What stage `stage` does, whatever passes through it.
-    fn steady(&self, stage: u32) -> Steady<'a> {
+    fn steady(&self, stage: u32) -> SteadyState<'a> {
         let Self { model, parts, arrangement, .. } = *self;
         let layout = &arrangement.layout;
         let (mut blocks, mut again) = (0.0, 0.0);
-        let of_blocks = of_blocks(model);
+        let relative_block_flops = relative_block_flops(model);
         for run in chunks_of(stage, arrangement, model.blocks()) {
-            let run = &of_blocks[run.start as usize..run.end as usize];
+            let run = &relative_block_flops[run.start as usize..run.end as usize];
             blocks += run.iter().sum::<f64>();
             again += run.iter().step_by(arrangement.recompute_every as usize).sum::<f64>();
         }
@@ -256,49 +256,49 @@ impl<'a> Timing<'a> {
         coord.0[Axis::Pipeline as usize] = stage;
         // Of a ring the second rank sends most.
         coord.0[Axis::Context as usize] = layout.context.get().min(2) - 1;
-        let sender = Sender::of(model, parts, arrangement, coord);
-        let (mut forward, mut backward, mut reduction) = (Sent::default(), Sent::default(), Sent::default());
+        let sender = TrafficModel::of(model, parts, arrangement, coord);
+        let (mut forward, mut backward, mut reduction) = (CommTime::default(), CommTime::default(), CommTime::default());
         let mut end = 0.0;
         #[expect(clippy::cast_precision_loss, reason = "a number of steps")]
         let every = arrangement.sync.every() as f64;
         sender.state(|transfer| match transfer.when {
-            When::Forward => forward.add(self.once(&transfer), transfer.times),
-            When::Backward => backward.add(self.once(&transfer), transfer.times),
-            When::LastBackward => reduction.add(self.once(&transfer), transfer.times),
-            When::Step => end += self.seconds(&transfer),
-            When::Meeting => end += self.seconds(&transfer) / every,
+            TransferPhase::Forward => forward.add(self.once(&transfer), transfer.times),
+            TransferPhase::Backward => backward.add(self.once(&transfer), transfer.times),
+            TransferPhase::LastBackward => reduction.add(self.once(&transfer), transfer.times),
+            TransferPhase::Step => end += self.seconds(&transfer),
+            TransferPhase::Meeting => end += self.seconds(&transfer) / every,
         });
         let optimizer = self.update(stage);
-        Steady { sender, blocks, again, outer, forward, backward, reduction, end, optimizer }
+        SteadyState { sender, blocks, again, outer, forward, backward, reduction, end, optimizer }
     }
 
     /// Seconds of one of the collectives that `transfer` stands for.
-    fn once(&self, transfer: &Transfer) -> f64 {
-        self.factors.communication * network::seconds(transfer, self.speeds)
+    fn once(&self, transfer: &CommunicationOp) -> f64 {
+        self.factors.communication * network::transfer_seconds(transfer, self.speeds)
     }
 
     /// Seconds of all of them.
-    fn seconds(&self, transfer: &Transfer) -> f64 {
+    fn seconds(&self, transfer: &CommunicationOp) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a small count")]
         let times = transfer.times as f64;
         self.once(transfer) * times
     }
 
     /// Seconds of a stage.
-    fn stage(&self, steady: &Steady<'_>, split: &Split) -> Stage {
-        let Steady { blocks, again, outer, .. } = *steady;
+    fn stage(&self, steady: &SteadyState<'_>, split: &BatchCost) -> StageTimes {
+        let SteadyState { blocks, again, outer, .. } = *steady;
         let (cost, cut) = (&split.cost, self.cut());
         let forward = (blocks * cost.block_forward + outer * cost.outer_forward) / cut;
         let products = blocks * cost.block_backward / cut;
         let backward = products + (again * cost.block_forward + outer * cost.outer_backward) / cut;
-        let mut computed = Stage {
+        let mut computed = StageTimes {
             forward,
             backward,
             // Gradients of weights are half of the products of a backward without what is computed again.
             weights: 0.5 * products,
             end: steady.end,
             optimizer: steady.optimizer,
-            ..Stage::default()
+            ..StageTimes::default()
         };
         steady.sender.passes(split.micro, |transfer| self.pass(&mut computed, &transfer));
         // What others wait for is exposed; gradients and gathered weights travel while passes compute.
@@ -310,8 +310,8 @@ impl<'a> Timing<'a> {
     }
 
     /// Seconds of the reduction at the end of a step that nothing hides.
-    fn reduction(&self, steady: &Steady<'_>, split: &Split, computed: &Stage) -> f64 {
-        let Stage { forward, backward, .. } = *computed;
+    fn reduction(&self, steady: &SteadyState<'_>, split: &BatchCost, computed: &StageTimes) -> f64 {
+        let StageTimes { forward, backward, .. } = *computed;
         // Where it may wait, it has whole steps.
         let steps = self.arrangement.sync.staleness * split.micro_batches;
         let beside = if steps > 0 { f64::from(steps) * (forward + backward) } else { backward };
@@ -337,19 +337,19 @@ impl<'a> Timing<'a> {
     }
 
     /// Adds what is sent in the middle of a pass.
-    fn pass(&self, stage: &mut Stage, transfer: &Transfer) {
+    fn pass(&self, stage: &mut StageTimes, transfer: &CommunicationOp) {
         match transfer.when {
-            _ if transfer.purpose == Purpose::Pipeline => {
+            _ if transfer.purpose == TrafficPurpose::Pipeline => {
                 stage.message = stage.message.max(self.once(transfer));
             }
-            When::Forward => stage.sent_forward += self.seconds(transfer),
-            When::Backward => stage.sent_backward += self.seconds(transfer),
-            When::LastBackward | When::Step | When::Meeting => stage.end += self.seconds(transfer),
+            TransferPhase::Forward => stage.sent_forward += self.seconds(transfer),
+            TransferPhase::Backward => stage.sent_backward += self.seconds(transfer),
+            TransferPhase::LastBackward | TransferPhase::Step | TransferPhase::Meeting => stage.end += self.seconds(transfer),
         }
     }
 
     /// Seconds that a stage holds up the first micro-batch on its way there and back.
-    fn filling(&self, stage: &Stage, split: &Split) -> f64 {
+    fn fill_seconds(&self, stage: &StageTimes, split: &BatchCost) -> f64 {
         match self.arrangement.schedule {
             // Its weights are in time anyway, and of later micro-batches as many as there are fill the bubble.
             PipelineSchedule::ZeroBubble => {
@@ -366,7 +366,7 @@ impl<'a> Timing<'a> {
 
     /// Seconds a replica waits for the slowest: the expected largest of as many normal deviates, for a step of
     /// `compute` seconds whose parts vary independently.
-    fn waiting(&self, compute: f64, micro_batches: f64) -> f64 {
+    fn straggler_wait(&self, compute: f64, micro_batches: f64) -> f64 {
         let replicas = f64::from(self.arrangement.layout.data.get());
         let deviation = 1.48 * self.speeds.spread / micro_batches.sqrt();
         let doublings = (replicas / 2.0).ln();

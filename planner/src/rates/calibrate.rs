@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// A step that was predicted and then measured, on the same host with the same model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Observation {
+pub struct StepObservation {
     /// What was trained.
     pub candidate: Candidate,
     /// What the plan said.
@@ -22,17 +22,17 @@ const NEWEST: usize = 3;
 
 /// The observations that count among those of a host and a model, which come newest first: the newest, each with the median step
 /// of those among them that trained the same, whatever their learning rates.
-pub fn newest(observations: &[Observation]) -> Vec<Observation> {
+pub fn newest_observations(observations: &[StepObservation]) -> Vec<StepObservation> {
     let newest = &observations[..observations.len().min(NEWEST)];
-    let layout = |one: &Observation| Candidate { learning_rate: 0.0, ..one.candidate.clone() };
-    let median = |one: &Observation| {
+    let layout = |one: &StepObservation| Candidate { learning_rate: 0.0, ..one.candidate.clone() };
+    let median = |one: &StepObservation| {
         let same = newest.iter().filter(|other| layout(other) == layout(one));
         let mut steps: Vec<f64> = same.map(|other| other.measured.0).collect();
         steps.sort_by(f64::total_cmp);
         // Factors are fitted to logarithms: of two, the geometric mean lies between them.
         (steps[(steps.len() - 1) / 2] * steps[steps.len() / 2]).sqrt()
     };
-    newest.iter().map(|one| Observation { measured: Seconds(median(one)), ..one.clone() }).collect()
+    newest.iter().map(|one| StepObservation { measured: Seconds(median(one)), ..one.clone() }).collect()
 }
 
 /// Factors on the seconds of compute and of communication; 1 changes nothing.

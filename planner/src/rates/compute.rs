@@ -1,13 +1,13 @@
 //! Seconds of one micro-batch on one rank: from the measured profile, or from the data sheet.
 
 use crate::rates::hardware::Datasheet;
-use crate::rates::outlined;
+use crate::rates::custom_model;
 use dtrain_protocol::ProfilePoint;
 use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Precision};
 
 /// Seconds of one micro-batch on one rank that holds the whole model.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct MicroCost {
+pub struct MicroBatchCost {
     /// Forward of one block.
     pub block_forward: f64,
     /// Backward of one block.
@@ -22,7 +22,7 @@ pub struct MicroCost {
     pub beyond: f64,
 }
 
-impl MicroCost {
+impl MicroBatchCost {
     /// Every part times `factor`.
     pub fn scaled(self, factor: f64) -> Self {
         Self {
@@ -41,7 +41,7 @@ impl MicroCost {
 /// Straight lines between measured points; beyond them the line of the two nearest goes on, but never below half of what
 /// `guess`, a cost that nobody measured, says when it is scaled to the nearest point. From a single point it goes on as
 /// `guess` does: a small micro-batch takes as long as reading the weights, and many samples take as long as their products.
-pub fn measured(profile: &[ProfilePoint], micro: u32, guess: impl Fn(u32) -> MicroCost) -> Option<MicroCost> {
+pub fn interpolated(profile: &[ProfilePoint], micro: u32, guess: impl Fn(u32) -> MicroBatchCost) -> Option<MicroBatchCost> {
     let (first, last) = (profile.first()?, profile.last()?);
     let at = f64::from(micro);
     let (low, high) = match profile.iter().position(|p| p.micro_batch >= micro) {
@@ -67,7 +67,7 @@ pub fn measured(profile: &[ProfilePoint], micro: u32, guess: impl Fn(u32) -> Mic
     };
     let (begin, end) = (f64::from(first.micro_batch), f64::from(last.micro_batch));
     let (g, n) = (guessed, guessed_near);
-    Some(MicroCost {
+    Some(MicroBatchCost {
         block_forward: part(|p| p.block_forward, g.block_forward, n.block_forward),
         block_backward: part(|p| p.block_backward, g.block_backward, n.block_backward),
         outer_forward: part(|p| p.outer_forward, g.outer_forward, n.outer_forward),
@@ -79,8 +79,8 @@ pub fn measured(profile: &[ProfilePoint], micro: u32, guess: impl Fn(u32) -> Mic
 
 /// The cost at `micro` samples from the data sheet: the slower of arithmetic and memory traffic, and the
 /// time to start each operation.
-pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: u32) -> MicroCost {
-    let work = work(model);
+pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: u32) -> MicroBatchCost {
+    let work = forward_work(model);
     let samples = f64::from(micro);
     let seconds = |flops: f64, weights: f64, values: f64, operations: f64| {
         let arithmetic = flops * samples / (device.flops(precision) * device.efficiency);
@@ -91,7 +91,7 @@ pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: 
     let outer = seconds(work.outer_flops, work.outer_weights, work.outer_values, 10.0);
     // Frozen weights have no gradient: only that of the input is computed.
     let backward = if model.has_frozen_weights() { 1.0 } else { 2.0 };
-    MicroCost {
+    MicroBatchCost {
         block_forward: block,
         block_backward: backward * block,
         outer_forward: outer,
@@ -103,7 +103,7 @@ pub fn roofline(model: &Model, device: &Datasheet, precision: Precision, micro: 
 
 /// Forward work for one sample: operations, and values read or written.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Work {
+pub struct ForwardWork {
     /// Floating-point operations of one block.
     pub block_flops: f64,
     /// Weights of one block.
@@ -119,13 +119,13 @@ pub struct Work {
 }
 
 /// Forward work of `model` for one sample. A multiply-add counts as two operations.
-pub fn work(model: &Model) -> Work {
+pub fn forward_work(model: &Model) -> ForwardWork {
     match model {
         Model::Decoder(d) => decoder(d),
         Model::Mlp(m) => mlp(m),
         Model::Cnn(c) => cnn(c),
-        Model::Own(own) => outlined::work(own),
-        Model::Command(_) => Work {
+        Model::Own(own) => custom_model::forward_work(own),
+        Model::Command(_) => ForwardWork {
             block_flops: 0.0,
             block_weights: 0.0,
             block_values: 0.0,
@@ -138,13 +138,13 @@ pub fn work(model: &Model) -> Work {
 
 /// What each block of `model` computes, relative to their mean. A profile knows their mean alone, and the blocks of a perceptron
 /// or a residual network differ.
-pub fn of_blocks(model: &Model) -> Vec<f64> {
+pub fn relative_block_flops(model: &Model) -> Vec<f64> {
     let flops = match model {
         Model::Mlp(m) => mlp_blocks(m),
         Model::Cnn(c) => cnn_blocks(c).into_iter().map(|(flops, _)| flops).collect(),
         #[expect(clippy::cast_precision_loss, reason = "operations are far below 2^52")]
         Model::Own(own) => {
-            own.outline.blocks.iter().map(|block| outlined::flops(block, None).max(1) as f64).collect()
+            own.outline.blocks.iter().map(|block| custom_model::flops(block, None).max(1) as f64).collect()
         }
         Model::Decoder(_) | Model::Command(_) => return vec![1.0; model.blocks() as usize],
     };
@@ -189,7 +189,7 @@ fn convolution(pixels: f64, input: f64, output: f64) -> f64 {
     2.0 * pixels * input * output * 9.0
 }
 
-fn decoder(d: &Decoder) -> Work {
+fn decoder(d: &Decoder) -> ForwardWork {
     #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
     let (weights, active) = (d.block_parameters() as f64, d.block_parameters_active() as f64);
     let passed = d.experts.map_or(1.0, |experts| f64::from(experts.per_token));
@@ -197,7 +197,7 @@ fn decoder(d: &Decoder) -> Work {
     let (s, h, f, v) = (f64::from(d.context), f64::from(d.hidden), f64::from(d.ffn), f64::from(d.vocab));
     let causal = 0.5;
     let up = if d.activation == Activation::Swiglu { 3.0 } else { 2.0 };
-    Work {
+    ForwardWork {
         block_flops: s * (2.0 * active + causal * 4.0 * s * queries),
         block_weights: weights,
         block_values: s * (14.0 * h + passed * up * 2.0 * f) + causal * 4.0 * s * s * f64::from(d.heads),
@@ -207,12 +207,12 @@ fn decoder(d: &Decoder) -> Work {
     }
 }
 
-fn mlp(m: &Mlp) -> Work {
+fn mlp(m: &Mlp) -> ForwardWork {
     let widths: Vec<f64> = m.widths().iter().map(|w| f64::from(*w)).collect();
     let weights: f64 = widths.windows(2).map(|w| w[0] * w[1]).sum();
     let blocks = f64::from(u32::try_from(m.hidden.len()).unwrap_or(u32::MAX)).max(1.0);
     let values: f64 = widths.iter().sum();
-    Work {
+    ForwardWork {
         block_flops: 2.0 * weights / blocks,
         block_weights: weights / blocks,
         block_values: 4.0 * values / blocks,
@@ -222,7 +222,7 @@ fn mlp(m: &Mlp) -> Work {
     }
 }
 
-fn cnn(c: &Cnn) -> Work {
+fn cnn(c: &Cnn) -> ForwardWork {
     let all = cnn_blocks(c);
     let (flops, values) = all.iter().fold((0.0, 0.0), |sum, block| (sum.0 + block.0, sum.1 + block.1));
     let blocks = f64::from(c.blocks) * f64::from(u32::try_from(c.stages.len()).unwrap_or(u32::MAX));
@@ -231,7 +231,7 @@ fn cnn(c: &Cnn) -> Work {
     let last = c.stages.last().copied().map_or(first, f64::from);
     #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
     let weights = c.parameters() as f64;
-    Work {
+    ForwardWork {
         block_flops: flops / blocks,
         block_weights: weights / blocks,
         block_values: values / blocks,
@@ -245,13 +245,13 @@ fn cnn(c: &Cnn) -> Work {
 mod tests {
     use super::*;
     use crate::rates::hardware::datasheet;
-    use crate::sample;
+    use crate::fixtures;
     use dtrain_protocol::DeviceKind;
     use dtrain_recipes::MlpActivation;
 
     /// In proportion to the samples.
-    fn even(micro: u32) -> MicroCost {
-        MicroCost {
+    fn even(micro: u32) -> MicroBatchCost {
+        MicroBatchCost {
             block_forward: 1.0,
             block_backward: 1.0,
             outer_forward: 1.0,
@@ -277,7 +277,7 @@ mod tests {
     fn a_measured_point_is_returned_as_it_was_measured() {
         let profile = [point(1, 1.0), point(4, 2.5), point(16, 8.0)];
         for p in &profile {
-            let cost = measured(&profile, p.micro_batch, even).expect("the profile is not empty");
+            let cost = interpolated(&profile, p.micro_batch, even).expect("the profile is not empty");
             assert!((cost.block_forward - p.block_forward).abs() < 1e-12);
             assert!((cost.block_backward - p.block_backward).abs() < 1e-12);
             assert!(cost.beyond == 0.0);
@@ -287,12 +287,12 @@ mod tests {
     #[test]
     fn between_points_the_cost_lies_between_and_beyond_it_grows() {
         let profile = [point(2, 1.0), point(4, 2.5)];
-        let forward = |micro| measured(&profile, micro, even).expect("not empty");
+        let forward = |micro| interpolated(&profile, micro, even).expect("not empty");
         assert!((forward(3).block_forward - 1.75).abs() < 1e-12);
         assert!(forward(8).block_forward > 2.5 && forward(8).beyond > 0.6);
         assert!(forward(1).block_forward > 0.0 && forward(1).beyond > 0.6);
-        assert!(measured(&[], 1, even).is_none());
-        let one = measured(&[point(4, 2.0)], 8, even).expect("not empty");
+        assert!(interpolated(&[], 1, even).is_none());
+        let one = interpolated(&[point(4, 2.0)], 8, even).expect("not empty");
         assert!((one.block_forward - 4.0).abs() < 1e-12);
     }
 
@@ -302,7 +302,7 @@ mod tests {
         let (model, sheet) = (Model::Mlp(mlp), datasheet(DeviceKind::Cpu, "", 1));
         let profile = [point(1, 0.01)];
         let guess = |micro| roofline(&model, &sheet, Precision::F32, micro);
-        let forward = |micro| measured(&profile, micro, guess).expect("not empty").block_forward;
+        let forward = |micro| interpolated(&profile, micro, guess).expect("not empty").block_forward;
         assert!((forward(1) - 0.01).abs() < 1e-12);
         assert!(forward(2) < 0.015, "the weights are read once: {}", forward(2));
         assert!((1.8..2.1).contains(&(forward(1024) / forward(512))), "products take their time");
@@ -311,7 +311,7 @@ mod tests {
 
     #[test]
     fn a_token_costs_the_experts_that_it_passes() {
-        let [dense, experts] = [sample::llama(), sample::experts()].map(|model| work(&model));
+        let [dense, experts] = [fixtures::llama(), fixtures::experts()].map(|model| forward_work(&model));
         // Two feed-forwards of three matrices 256 × 1,024 in place of one, and a router 256 × 8.
         let more = 256.0 * (2.0 * f64::from(3 * 256 * 1024 + 256 * 8));
         assert!((experts.block_flops - dense.block_flops - more).abs() < 1.0);
@@ -324,20 +324,20 @@ mod tests {
     #[test]
     fn blocks_differ_where_their_widths_do_and_together_are_as_many() {
         let mlp = Mlp { inputs: 64, hidden: vec![1024; 3], classes: 4, activation: MlpActivation::Relu };
-        let mlp = of_blocks(&Model::Mlp(mlp));
+        let mlp = relative_block_flops(&Model::Mlp(mlp));
         assert!((mlp.iter().sum::<f64>() - 3.0).abs() < 1e-12 && mlp[0] < 0.1 && mlp[1] > 1.4, "{mlp:?}");
         let cnn = Cnn { channels: 1, height: 16, width: 16, stages: vec![16, 32], blocks: 2, classes: 4 };
-        let cnn = of_blocks(&Model::Cnn(cnn));
+        let cnn = relative_block_flops(&Model::Cnn(cnn));
         // The first block of the second stage reads half the channels in one of its two convolutions.
         assert!((cnn.iter().sum::<f64>() - 4.0).abs() < 1e-12);
         assert!((cnn[2] / cnn[3] - 0.75).abs() < 1e-12 && (cnn[0] / cnn[3] - 1.0).abs() < 1e-12, "{cnn:?}");
-        assert_eq!(of_blocks(&sample::llama()), vec![1.0; sample::llama().blocks() as usize]);
+        assert_eq!(relative_block_flops(&fixtures::llama()), vec![1.0; fixtures::llama().blocks() as usize]);
     }
 
     #[test]
     fn a_decoder_costs_two_operations_a_weight_and_token() {
-        let model = sample::gpt2();
-        let work = work(&model);
+        let model = fixtures::gpt2();
+        let work = forward_work(&model);
         let flops = f64::from(model.blocks()) * work.block_flops + work.outer_flops;
         // 2·N·s plus causal attention 2·L·s²·h, N without the position table.
         let expected = 2.0 * 123.6e6 * 1024.0 + 2.0 * 12.0 * 1024.0 * 1024.0 * 768.0;

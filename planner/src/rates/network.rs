@@ -1,22 +1,22 @@
 //! Seconds of communication: from the measured curve, or from latency and bandwidth.
 
-use crate::rates::speeds::Speeds;
-use crate::step::traffic::{Kind, Transfer};
+use crate::rates::speeds::RankSpeeds;
+use crate::step::traffic::{CollectiveKind, CommunicationOp};
 
 /// Seconds of one of the collectives that `transfer` stands for, over the links of `speeds`.
 ///
 /// What was measured is an all-reduce among some ranks; among `n` it takes `2 (n − 1) / n` times as long as one way
 /// of its bytes, and half an all-reduce is a reduce-scatter, an all-gather or an all-to-all.
-pub fn seconds(transfer: &Transfer, speeds: &Speeds) -> f64 {
+pub fn transfer_seconds(transfer: &CommunicationOp, speeds: &RankSpeeds) -> f64 {
     let ranks = f64::from(transfer.ranks);
     let half = (ranks - 1.0) / ranks;
     let ways = match transfer.kind {
-        Kind::AllReduce => 2.0 * half,
-        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => half,
-        Kind::Message => 1.0,
+        CollectiveKind::AllReduce => 2.0 * half,
+        CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll => half,
+        CollectiveKind::Message => 1.0,
     };
     let bytes = 4 * transfer.values;
-    if let Some(one_way) = measured(&speeds.all_reduce, bytes) {
+    if let Some(one_way) = interpolated(&speeds.all_reduce, bytes) {
         return one_way * speeds.all_reduce_scale * ways;
     }
     let (bandwidth, latency) = (speeds.link.link_bandwidth, speeds.link.link_latency);
@@ -24,9 +24,9 @@ pub fn seconds(transfer: &Transfer, speeds: &Speeds) -> f64 {
     let size = bytes as f64;
     let level = [Level { members: transfer.ranks, bandwidth, latency }];
     match transfer.kind {
-        Kind::AllReduce => all_reduce(size, &level),
-        Kind::ReduceScatter | Kind::AllGather | Kind::AllToAll => reduce_scatter(size, &level),
-        Kind::Message => latency + size / bandwidth,
+        CollectiveKind::AllReduce => all_reduce(size, &level),
+        CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll => reduce_scatter(size, &level),
+        CollectiveKind::Message => latency + size / bandwidth,
     }
 }
 
@@ -34,7 +34,7 @@ pub fn seconds(transfer: &Transfer, speeds: &Speeds) -> f64 {
 ///
 /// Straight lines between points; below the first the first point's time (latency), beyond the last its
 /// bandwidth. `None` when there is no curve.
-pub fn measured(curve: &[(u64, f64)], bytes: u64) -> Option<f64> {
+pub fn interpolated(curve: &[(u64, f64)], bytes: u64) -> Option<f64> {
     let (first, last) = (curve.first()?, curve.last()?);
     #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^52")]
     let x = |bytes: u64| bytes as f64;
@@ -86,14 +86,14 @@ mod tests {
     fn a_measured_curve_is_followed_and_its_bandwidth_goes_on() {
         let curve = [(1_000, 1e-3), (3_000, 2e-3)];
         let close = |bytes, seconds: f64| {
-            let found = measured(&curve, bytes).expect("there is a curve");
+            let found = interpolated(&curve, bytes).expect("there is a curve");
             assert!((found - seconds).abs() < 1e-12, "{bytes}: {found}");
         };
         close(10, 1e-3);
         close(1_000, 1e-3);
         close(2_000, 1.5e-3);
         close(6_000, 4e-3);
-        assert_eq!(measured(&[], 5), None);
+        assert_eq!(interpolated(&[], 5), None);
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! What is worth measuring before a recipe is planned.
 
-use crate::layout::space::{self, Abilities, Space};
+use crate::layout::space::{self, Capabilities, CandidateSpace};
 use crate::planning::batch;
 use crate::planning::plan::PlanRequest;
-use crate::price::judge::{Case, Judge};
+use crate::price::cost_model::{CostInputs, CostModel};
 use crate::rates::calibrate::Factors;
 use dtrain_protocol::{Arrangement, HostFacts, cannot_run};
-use dtrain_recipes::{Choice, Precision, Recipe};
+use dtrain_recipes::{Tunable, Precision, Recipe};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
@@ -33,9 +33,9 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
         return vec![micro];
     }
     let global = batch(&request).ok().and_then(|batch| NonZeroU64::new(batch.value));
-    let abilities = Abilities::of(recipe, None);
-    let space = Space::of(recipe, host, None, global.unwrap_or(NonZeroU64::MIN), &abilities);
-    let case = Case {
+    let abilities = Capabilities::of(recipe, None);
+    let space = CandidateSpace::of(recipe, host, None, global.unwrap_or(NonZeroU64::MIN), &abilities);
+    let case = CostInputs {
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
         host,
@@ -43,9 +43,9 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
         rates: None,
         factors: Factors::default(),
     };
-    let judge = Judge::new(case, &space);
+    let cost_model = CostModel::new(case, &space);
     let mut fitting: Vec<u32> =
-        space.places().filter(|p| judge.fits(*p)).map(|p| space.micro(p).get()).collect();
+        space.candidate_ids().filter(|p| cost_model.fits(*p)).map(|p| space.micro(p).get()).collect();
     fitting.sort_unstable();
     fitting.dedup();
     evenly(&fitting, PROBES)
@@ -56,9 +56,9 @@ pub fn micro_batches_to_measure(recipe: &Recipe, host: &HostFacts, train_samples
 pub fn precision_to_measure(recipe: &Recipe, host: &HostFacts) -> Precision {
     let device = space::device(recipe, host);
     let allowed = |precision: &Precision| match &recipe.train.precision {
-        Choice::Pinned(pinned) => pinned == precision,
-        Choice::Among(all) => all.contains(precision),
-        Choice::Auto | Choice::Log { .. } => matches!(precision, Precision::F32 | Precision::Bf16),
+        Tunable::Pinned(pinned) => pinned == precision,
+        Tunable::Among(all) => all.contains(precision),
+        Tunable::Auto | Tunable::Log { .. } => matches!(precision, Precision::F32 | Precision::Bf16),
     };
     let runs = |precision: &Precision| {
         let arrangement = Arrangement { precision: *precision, device, ..Arrangement::SINGLE };
@@ -87,16 +87,16 @@ fn evenly(values: &[u32], count: usize) -> Vec<u32> {
 mod tests {
     use super::*;
     use crate::planning::plan::{model_digest, rates_key};
-    use crate::sample;
+    use crate::fixtures;
     use dtrain_protocol::{DeviceKind, Gpu};
     use dtrain_recipes::Devices;
 
     #[test]
     fn gpus_are_measured_in_the_precision_that_is_planned() {
         let gpu = |device| Gpu { device, name: "NVIDIA A100".into(), memory_bytes: 80 << 30 };
-        let with = |device| HostFacts { gpus: vec![gpu(device)], ..sample::host(8) };
-        let mut recipe = sample::recipe();
-        let mut measured = |precision: Choice<Precision>, devices, host: &HostFacts| {
+        let with = |device| HostFacts { gpus: vec![gpu(device)], ..fixtures::host(8) };
+        let mut recipe = fixtures::recipe();
+        let mut measured = |precision: Tunable<Precision>, devices, host: &HostFacts| {
             recipe.train.precision = precision;
             recipe.cluster.devices = devices;
             let is_of_model = rates_key(&recipe, host) == model_digest(&recipe.model);
@@ -105,14 +105,14 @@ mod tests {
             found
         };
         let [cuda, wgpu] = [DeviceKind::Cuda, DeviceKind::Wgpu].map(with);
-        assert_eq!(measured(Choice::Auto, Devices::Auto, &cuda), Precision::Bf16);
-        assert_eq!(measured(Choice::Auto, Devices::Auto, &wgpu), Precision::F32, "it has no bf16");
-        assert_eq!(measured(Choice::Auto, Devices::Cpu, &cuda), Precision::F32);
-        assert_eq!(measured(Choice::Auto, Devices::Auto, &sample::host(8)), Precision::F32);
-        assert_eq!(measured(Choice::Pinned(Precision::F32), Devices::Auto, &cuda), Precision::F32);
-        let pinned = Choice::Pinned(Precision::F16);
+        assert_eq!(measured(Tunable::Auto, Devices::Auto, &cuda), Precision::Bf16);
+        assert_eq!(measured(Tunable::Auto, Devices::Auto, &wgpu), Precision::F32, "it has no bf16");
+        assert_eq!(measured(Tunable::Auto, Devices::Cpu, &cuda), Precision::F32);
+        assert_eq!(measured(Tunable::Auto, Devices::Auto, &fixtures::host(8)), Precision::F32);
+        assert_eq!(measured(Tunable::Pinned(Precision::F32), Devices::Auto, &cuda), Precision::F32);
+        let pinned = Tunable::Pinned(Precision::F16);
         assert_eq!(measured(pinned, Devices::Auto, &wgpu), Precision::F16);
-        let among = Choice::Among(vec![Precision::F32, Precision::F16]);
+        let among = Tunable::Among(vec![Precision::F32, Precision::F16]);
         assert_eq!(measured(among, Devices::Auto, &cuda), Precision::F16);
     }
 }

@@ -1,15 +1,15 @@
 //! Speeds of one rank of a pool: as they were measured, carried over from the nearest measurement, or the data sheet.
 
-use crate::layout::space::Pool;
-use crate::price::judge::Case;
-use crate::rates::compute::{self, MicroCost};
+use crate::layout::space::RankPool;
+use crate::price::cost_model::CostInputs;
+use crate::rates::compute::{self, MicroBatchCost};
 use crate::rates::hardware::{Datasheet, datasheet};
 use dtrain_protocol::{DeviceKind, RankRates};
 use dtrain_recipes::Precision;
 
 /// Where a pool's constants come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SpeedSource {
     /// Measured with as many ranks and threads.
     Measured,
     /// Measured with this many ranks, carried over.
@@ -20,9 +20,9 @@ pub enum Source {
 
 /// Speeds of one rank of a pool.
 #[derive(Clone, Debug)]
-pub struct Speeds {
+pub struct RankSpeeds {
     /// By precision, then by the index of the micro-batch among all.
-    pub micro: [Vec<MicroCost>; 2],
+    pub micro: [Vec<MicroBatchCost>; 2],
     /// Seconds of AdamW for one parameter.
     pub optimizer_per_parameter: f64,
     /// Seconds of an all-reduce by bytes, where it was measured.
@@ -34,7 +34,7 @@ pub struct Speeds {
     /// Resident bytes before the model is built.
     pub baseline: u64,
     /// Where these come from.
-    pub source: Source,
+    pub source: SpeedSource,
     /// Relative spread of repeated passes.
     pub spread: f64,
     /// Threads of all ranks for each core, at least 1.
@@ -65,15 +65,15 @@ fn baseline(device: DeviceKind, measured: Option<u64>) -> u64 {
 }
 
 /// Speeds of a rank of `pool`: measured as it is, carried over from the nearest measurement, or the data sheet.
-pub fn speeds(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
-    match nearest(case, pool) {
-        Some(rates) => carried(case, pool, micros, rates, distance(rates, pool)),
+pub fn rank_speeds(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> RankSpeeds {
+    match nearest_measurement(case, pool) {
+        Some(rates) => extrapolated(case, pool, micros, rates, distance(rates, pool)),
         None => from_datasheet(case, pool, micros),
     }
 }
 
 /// The measurement whose ranks and threads are most like those of `pool`.
-pub fn nearest<'a>(case: &Case<'a>, pool: Pool) -> Option<&'a RankRates> {
+pub fn nearest_measurement<'a>(case: &CostInputs<'a>, pool: RankPool) -> Option<&'a RankRates> {
     let measured = case.rates.into_iter().flat_map(|rates| &rates.by_ranks);
     let usable = measured.filter(|r| r.device == pool.device && !r.profile.is_empty() && r.ranks > 0);
     usable.min_by(|a, b| {
@@ -83,21 +83,21 @@ pub fn nearest<'a>(case: &Case<'a>, pool: Pool) -> Option<&'a RankRates> {
 }
 
 /// How unlike the ranks and threads of a measurement are those of `pool`; 0 when they are the same.
-fn distance(rates: &RankRates, pool: Pool) -> f64 {
+fn distance(rates: &RankRates, pool: RankPool) -> f64 {
     let far = |a: u32, b: u32| (f64::from(a.max(1)) / f64::from(b.max(1))).ln().abs();
     far(rates.ranks, pool.ranks) + 0.5 * far(rates.threads, pool.threads)
 }
 
 /// Speeds carried over from a measurement at `distance` (0: as it was measured).
-fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, distance: f64) -> Speeds {
+fn extrapolated(case: &CostInputs<'_>, pool: RankPool, micros: &[u32], rates: &RankRates, distance: f64) -> RankSpeeds {
     let exact = distance == 0.0;
-    let crowd = crowd(case, pool) / crowd(case, Pool { ranks: rates.ranks, threads: rates.threads, ..pool });
+    let crowd = crowd(case, pool) / crowd(case, RankPool { ranks: rates.ranks, threads: rates.threads, ..pool });
     let slower = (f64::from(rates.threads.max(1)) / f64::from(pool.threads)).powf(0.8) * crowd;
     let sheet = link(case, pool);
     let guess = |micro| compute::roofline(case.model, &sheet, rates.precision, micro);
     let cost = |as_long: f64| {
         let at = |micro: &u32| {
-            compute::measured(&rates.profile, *micro, guess)
+            compute::interpolated(&rates.profile, *micro, guess)
                 .unwrap_or_default()
                 .scaled(slower * as_long * case.factors.compute)
         };
@@ -109,14 +109,14 @@ fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, dista
     };
     let ways = 2.0 * (1.0 - 1.0 / f64::from(rates.ranks.max(1)));
     let curve = if rates.ranks > 1 { rates.all_reduce.clone() } else { Vec::new() };
-    Speeds {
+    RankSpeeds {
         micro: of_precision.map(cost),
         optimizer_per_parameter: rates.optimizer_seconds_per_parameter * slower,
         all_reduce: curve,
         all_reduce_scale: if rates.ranks > 1 { crowd / ways } else { 1.0 },
         link: sheet,
         baseline: baseline(pool.device, Some(rates.baseline_bytes)),
-        source: if exact { Source::Measured } else { Source::Nearby(rates.ranks) },
+        source: if exact { SpeedSource::Measured } else { SpeedSource::Nearby(rates.ranks) },
         spread: rates.spread.clamp(0.0, 0.5),
         crowd: self::crowd(case, pool),
         whole: 1.0,
@@ -127,7 +127,7 @@ fn carried(case: &Case<'_>, pool: Pool, micros: &[u32], rates: &RankRates, dista
 }
 
 /// Threads of the ranks of a pool for each core of the hosts, at least 1.
-fn crowd(case: &Case<'_>, pool: Pool) -> f64 {
+fn crowd(case: &CostInputs<'_>, pool: RankPool) -> f64 {
     match pool.device {
         DeviceKind::Cpu => {
             (f64::from(pool.ranks * pool.threads) / f64::from(case.host.all_cores().max(1))).max(1.0)
@@ -136,20 +136,20 @@ fn crowd(case: &Case<'_>, pool: Pool) -> f64 {
     }
 }
 
-fn from_datasheet(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
+fn from_datasheet(case: &CostInputs<'_>, pool: RankPool, micros: &[u32]) -> RankSpeeds {
     let sheet = link(case, pool);
     let cost = |precision| {
         let at = |m: &u32| compute::roofline(case.model, &sheet, precision, *m).scaled(case.factors.compute);
         micros.iter().map(at).collect::<Vec<_>>()
     };
-    Speeds {
+    RankSpeeds {
         micro: [cost(Precision::F32), cost(Precision::Bf16)],
         // Weights, gradients and two moments are read, three of them written.
         optimizer_per_parameter: 28.0 / sheet.memory_bandwidth,
         all_reduce: Vec::new(),
         all_reduce_scale: 1.0,
         baseline: baseline(pool.device, None),
-        source: Source::Datasheet,
+        source: SpeedSource::Datasheet,
         spread: 0.02,
         crowd: crowd(case, pool),
         whole: 1.0,
@@ -160,7 +160,7 @@ fn from_datasheet(case: &Case<'_>, pool: Pool, micros: &[u32]) -> Speeds {
     }
 }
 
-fn link(case: &Case<'_>, pool: Pool) -> Datasheet {
+fn link(case: &CostInputs<'_>, pool: RankPool) -> Datasheet {
     let name = case.host.gpus.first().map_or("", |gpu| gpu.name.as_str());
     datasheet(pool.device, name, pool.threads)
 }

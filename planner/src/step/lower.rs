@@ -2,12 +2,12 @@
 
 use crate::Candidate;
 use crate::planning::foreign;
-use crate::planning::plan::{Plan, Ranked};
-use crate::planning::saving::last_seconds;
+use crate::planning::plan::{Plan, RankedCandidate};
+use crate::planning::checkpoint_interval::final_checkpoint_seconds;
 use crate::step::schedule::{self, chunks_of};
 use dtrain_protocol::{
-    Action, Assignment, AttemptId, Axis, DeviceKind, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
-    Target, Training, TrialId, WaitLimits,
+    Action, Assignment, AttemptId, Axis, DeviceKind, RankTransport, Placement, Rank, ResumePoint, RunUntil, StepId,
+    MetricTarget, Hyperparameters, TrialId, WaitLimits,
 };
 use dtrain_recipes::Model;
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 
 /// What an attempt adds to a choice.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Launch {
+pub struct AttemptSpec {
     /// The trial.
     pub trial: TrialId,
     /// The attempt.
@@ -31,8 +31,8 @@ pub struct Launch {
 
 /// One assignment for each rank, in the order of ranks.
 ///
-/// Every link is [`Link::Alone`]: who launches the ranks knows how they reach each other, and fills it in.
-pub fn lower(plan: &Plan, choice: &Ranked, launch: &Launch) -> Vec<Assignment> {
+/// Every link is [`RankTransport::Alone`]: who launches the ranks knows how they reach each other, and fills it in.
+pub fn lower(plan: &Plan, choice: &RankedCandidate, launch: &AttemptSpec) -> Vec<Assignment> {
     let Candidate { arrangement, split, .. } = &choice.candidate;
     // Replicas with unlike shares have steps of unlike lengths.
     let mut steps = BTreeMap::new();
@@ -46,7 +46,7 @@ pub fn lower(plan: &Plan, choice: &Ranked, launch: &Launch) -> Vec<Assignment> {
         .collect()
 }
 
-fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[Vec<Action>]) -> Assignment {
+fn of_rank(plan: &Plan, choice: &RankedCandidate, launch: &AttemptSpec, rank: Rank, steps: &[Vec<Action>]) -> Assignment {
     let (recipe, candidate, pace) = (&plan.recipe, &choice.candidate, &choice.pace);
     let layout = candidate.arrangement.layout;
     let stage = layout.coord(rank).along(Axis::Pipeline);
@@ -68,8 +68,8 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
             seconds: limit.map(|limit| limit - spent_seconds),
             spent_seconds,
             validation_seconds: pace.validation.map_or(0.0, |validation| validation.seconds),
-            save_seconds: limit.map_or(0.0, |_| last_seconds(recipe)),
-            target: stop.target.map(|value| Target {
+            save_seconds: limit.map_or(0.0, |_| final_checkpoint_seconds(recipe)),
+            target: stop.target.map(|value| MetricTarget {
                 metric: recipe.objective.metric.clone(),
                 goal: recipe.objective.goal(),
                 value,
@@ -77,7 +77,7 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
         },
         step: steps[stage as usize].clone(),
         placement: placement(plan, choice, rank),
-        link: Link::Alone,
+        link: RankTransport::Alone,
         waits: WaitLimits::for_steps_of(choice.estimate.as_ref().map(|estimate| estimate.step.0)),
         validate_every: pace.validate_every,
         validate_samples: pace.validate_samples,
@@ -88,18 +88,18 @@ fn of_rank(plan: &Plan, choice: &Ranked, launch: &Launch, rank: Rank, steps: &[V
 }
 
 /// What the ranks train; a command with the values of the plan.
-fn model(plan: &Plan, choice: &Ranked) -> Model {
+fn model(plan: &Plan, choice: &RankedCandidate) -> Model {
     match &plan.recipe.model {
-        Model::Command(command) => Model::Command(foreign::filled(plan, choice, command)),
+        Model::Command(command) => Model::Command(foreign::command_with_values(plan, choice, command)),
         ours => ours.clone(),
     }
 }
 
 /// How a rank moves the weights.
-pub(crate) fn training(plan: &Plan, choice: &Ranked, rank: Rank) -> Training {
+pub(crate) fn training(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Hyperparameters {
     let (train, candidate, pace) = (&plan.recipe.train, &choice.candidate, &choice.pace);
     let (split, reader) = (&candidate.split, candidate.arrangement.layout.reader(rank));
-    Training {
+    Hyperparameters {
         batch: split.global(),
         share: split.share(reader),
         micro_batch: split.micro(),
@@ -116,7 +116,7 @@ pub(crate) fn training(plan: &Plan, choice: &Ranked, rank: Rank) -> Training {
 }
 
 /// Ranks are spread over the hosts in their order. On a CPU every rank has its own number; the GPUs of a host are taken in turn.
-fn placement(plan: &Plan, choice: &Ranked, rank: Rank) -> Placement {
+fn placement(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Placement {
     let (device, threads) = (choice.candidate.arrangement.device, choice.candidate.threads);
     let gpus = u32::try_from(plan.host.gpus.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
     let index = match device {

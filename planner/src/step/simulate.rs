@@ -2,8 +2,8 @@
 //!
 //! It knows no byte and no device: seconds of each piece come in, seconds of the whole go out.
 
-use crate::step::schedule::Shape;
-use dtrain_protocol::{Action, Pass, Toward};
+use crate::step::schedule::PipelineShape;
+use dtrain_protocol::{Action, Pass, Neighbor};
 use std::collections::BTreeMap;
 
 /// Seconds of one pass through one chunk.
@@ -19,14 +19,14 @@ pub struct PassCost {
 
 /// What a walk found.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Walked {
+pub struct SimulatedPipeline {
     /// Seconds until the slowest stage is done with its last backward.
     pub seconds: f64,
     /// Seconds the busiest stage computes.
     pub busy: f64,
 }
 
-impl Walked {
+impl SimulatedPipeline {
     /// Seconds the busiest stage stands still: filling, draining and waiting for messages.
     pub fn bubble(&self) -> f64 {
         (self.seconds - self.busy).max(0.0)
@@ -35,30 +35,30 @@ impl Walked {
 
 /// An action of a stage.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct StageAction {
     pub(crate) stage: u32,
     pub(crate) action: Action,
 }
 
-impl Place {
+impl StageAction {
     /// The message that the action waits for, if it waits for one: from where, and the pass that reads it.
-    pub(crate) fn reads(self, shape: Shape) -> Option<(Toward, Pass)> {
-        let (from, _, pass) = self.course()?;
-        is_there(shape, self.stage, from, pass).then_some((from, pass))
+    pub(crate) fn reads(self, shape: PipelineShape) -> Option<(Neighbor, Pass)> {
+        let (from, _, pass) = self.neighbors()?;
+        has_neighbor(shape, self.stage, from, pass).then_some((from, pass))
     }
 
     /// The message that the action makes, if it makes one: to where, and the pass whose result it is.
-    pub(crate) fn gives(self, shape: Shape) -> Option<(Toward, Pass)> {
-        let (_, to, pass) = self.course()?;
-        is_there(shape, self.stage, to, pass).then_some((to, pass))
+    pub(crate) fn sends(self, shape: PipelineShape) -> Option<(Neighbor, Pass)> {
+        let (_, to, pass) = self.neighbors()?;
+        has_neighbor(shape, self.stage, to, pass).then_some((to, pass))
     }
 
     /// Where what a pass reads comes from, and where what it makes goes.
-    fn course(self) -> Option<(Toward, Toward, Pass)> {
+    fn neighbors(self) -> Option<(Neighbor, Neighbor, Pass)> {
         match self.action {
-            Action::Forward(pass) => Some((Toward::Previous, Toward::Next, pass)),
+            Action::Forward(pass) => Some((Neighbor::Previous, Neighbor::Next, pass)),
             Action::Backward(pass) | Action::BackwardInput(pass) => {
-                Some((Toward::Next, Toward::Previous, pass))
+                Some((Neighbor::Next, Neighbor::Previous, pass))
             }
             Action::BackwardWeights(_)
             | Action::Exchange { .. }
@@ -69,20 +69,20 @@ impl Place {
 }
 
 /// Whether a chunk has a neighbour on that side: the model has a first and a last one.
-fn is_there(shape: Shape, stage: u32, with: Toward, pass: Pass) -> bool {
+fn has_neighbor(shape: PipelineShape, stage: u32, with: Neighbor, pass: Pass) -> bool {
     match with {
-        Toward::Previous => stage > 0 || pass.chunk > 0,
-        Toward::Next => stage + 1 < shape.stages || pass.chunk + 1 < shape.chunks,
+        Neighbor::Previous => stage > 0 || pass.chunk > 0,
+        Neighbor::Next => stage + 1 < shape.stages || pass.chunk + 1 < shape.chunks,
     }
 }
 
 /// The other end of a message: the stage, the direction from which it sees this one, and the pass as it counts it.
-pub(crate) fn hop(shape: Shape, stage: u32, with: Toward, pass: Pass) -> (u32, Toward, Pass) {
+pub(crate) fn hop(shape: PipelineShape, stage: u32, with: Neighbor, pass: Pass) -> (u32, Neighbor, Pass) {
     match with {
-        Toward::Next if stage + 1 < shape.stages => (stage + 1, Toward::Previous, pass),
-        Toward::Next => (0, Toward::Previous, Pass { chunk: pass.chunk + 1, ..pass }),
-        Toward::Previous if stage > 0 => (stage - 1, Toward::Next, pass),
-        Toward::Previous => (shape.stages - 1, Toward::Next, Pass { chunk: pass.chunk - 1, ..pass }),
+        Neighbor::Next if stage + 1 < shape.stages => (stage + 1, Neighbor::Previous, pass),
+        Neighbor::Next => (0, Neighbor::Previous, Pass { chunk: pass.chunk + 1, ..pass }),
+        Neighbor::Previous if stage > 0 => (stage - 1, Neighbor::Next, pass),
+        Neighbor::Previous => (shape.stages - 1, Neighbor::Next, Pass { chunk: pass.chunk - 1, ..pass }),
     }
 }
 
@@ -92,16 +92,16 @@ pub(crate) fn hop(shape: Shape, stage: u32, with: Toward, pass: Pass) -> (u32, T
 /// once; a receiver waits until the message is there. `ReduceGradients` and `UpdateWeights` take no time: they are
 /// priced by the caller. `tell` hears the stage, the action and the second at which it begins, of every action that takes
 /// time; those of one stage in their order.
-pub fn walk(
+pub fn simulate_pipeline(
     stages: &[Vec<Action>],
-    shape: Shape,
+    shape: PipelineShape,
     costs: &[PassCost],
     transfer: f64,
     mut tell: impl FnMut(usize, Action, f64),
-) -> Option<Walked> {
+) -> Option<SimulatedPipeline> {
     let mut next = vec![0; stages.len()];
     let (mut clocks, mut busy) = (vec![0.0_f64; stages.len()], vec![0.0_f64; stages.len()]);
-    let mut arrived: BTreeMap<(u32, Toward, Pass), f64> = BTreeMap::new();
+    let mut arrived: BTreeMap<(u32, Neighbor, Pass), f64> = BTreeMap::new();
     let mut moved = true;
     while std::mem::take(&mut moved) {
         for stage in 0..shape.stages {
@@ -131,7 +131,7 @@ pub fn walk(
     }
     let is_done = next.iter().zip(stages).all(|(next, actions)| *next == actions.len());
     let most = |of: &[f64]| of.iter().copied().fold(0.0, f64::max);
-    is_done.then(|| Walked { seconds: most(&clocks), busy: most(&busy) })
+    is_done.then(|| SimulatedPipeline { seconds: most(&clocks), busy: most(&busy) })
 }
 
 fn seconds(action: Action, cost: PassCost) -> f64 {
@@ -168,13 +168,13 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_received_by_the_pass_that_reads_it() {
-        let shape = Shape { stages: 3, chunks: 2, micros: 1 };
+        let shape = PipelineShape { stages: 3, chunks: 2, micros: 1 };
         for stage in 0..3 {
             for chunk in 0..2 {
                 for action in
                     [Action::Forward(Pass { micro: 0, chunk }), Action::Backward(Pass { micro: 0, chunk })]
                 {
-                    let Some((with, pass)) = Place { stage, action }.gives(shape) else { continue };
+                    let Some((with, pass)) = StageAction { stage, action }.sends(shape) else { continue };
                     let (other, back, theirs) = hop(shape, stage, with, pass);
                     assert_eq!(hop(shape, other, back, theirs), (stage, with, pass));
                 }

@@ -1,8 +1,8 @@
 //! The global batch when the recipe leaves it open, and the number of steps that follows from it.
 
 use crate::training::learning_rate::Decision;
-use dtrain_recipes::count::count;
-use dtrain_recipes::{Choice, Model, Samples, Stop};
+use dtrain_recipes::number_format::count;
+use dtrain_recipes::{Tunable, Model, Samples, StopConditions};
 
 /// The critical batch in tokens of a run over `tokens`: beyond it, twice the batch saves far less than half
 /// the steps. `0.0471·D^0.462` sequences of 2,048 tokens (Bergsma et al. 2025, arXiv 2505.13738): it depends
@@ -26,7 +26,7 @@ pub const EPOCHS_MOST: f64 = 16.0;
 
 /// What is known about the length of a run before the batch is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Budget {
+pub struct TrainingBudget {
     /// Samples in all, where the recipe says so.
     pub samples: Option<f64>,
     /// Steps in all, where the recipe says so.
@@ -35,7 +35,7 @@ pub struct Budget {
 
 /// The budget of a stop condition; `train_samples` is the size of one epoch, `samples_per_second` a rough speed
 /// that turns a time into samples.
-pub fn budget(stop: &Stop, model: &Model, train_samples: Option<u64>, samples_per_second: f64) -> Budget {
+pub fn budget(stop: &StopConditions, model: &Model, train_samples: Option<u64>, samples_per_second: f64) -> TrainingBudget {
     #![expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     let limits = [
         stop.samples.map(|s| s.0 as f64),
@@ -43,11 +43,11 @@ pub fn budget(stop: &Stop, model: &Model, train_samples: Option<u64>, samples_pe
         stop.epochs.zip(train_samples).map(|(epochs, n)| epochs * n as f64),
         stop.time.map(|time| time.0 * samples_per_second),
     ];
-    Budget { samples: limits.into_iter().flatten().reduce(f64::min), steps: stop.steps.map(|s| s as f64) }
+    TrainingBudget { samples: limits.into_iter().flatten().reduce(f64::min), steps: stop.steps.map(|s| s as f64) }
 }
 
 /// Optimizer steps until the stop condition, not counting time; `None` when only time (or the target) ends it.
-pub fn steps(stop: &Stop, model: &Model, batch: u64, train_samples: Option<u64>) -> Option<u64> {
+pub fn steps(stop: &StopConditions, model: &Model, batch: u64, train_samples: Option<u64>) -> Option<u64> {
     #![expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -69,7 +69,7 @@ pub fn steps(stop: &Stop, model: &Model, batch: u64, train_samples: Option<u64>)
 }
 
 /// The recommended batch in samples: a multiple of `unit` (the ranks it should divide over).
-pub fn recommended(model: &Model, budget: Budget, train_samples: Option<u64>, unit: u64) -> Decision<u64> {
+pub fn recommended(model: &Model, budget: TrainingBudget, train_samples: Option<u64>, unit: u64) -> Decision<u64> {
     #![expect(clippy::cast_precision_loss, reason = "the tokens of a sample are few")]
     let sequence = model.sample_tokens() as f64;
     let (wanted, reason) = match (model.reads_tokens(), budget.samples, budget.steps) {
@@ -124,12 +124,12 @@ pub fn recommended(model: &Model, budget: Budget, train_samples: Option<u64>, un
 }
 
 /// The batch in samples that the recipe allows.
-pub fn within(choice: &Choice<Samples>, recommended: Decision<u64>) -> Decision<u64> {
+pub fn clamp_to_choice(choice: &Tunable<Samples>, recommended: Decision<u64>) -> Decision<u64> {
     let value = recommended.value;
     match choice {
-        Choice::Auto => recommended,
-        Choice::Pinned(samples) => Decision::pinned(samples.0),
-        Choice::Among(values) => {
+        Tunable::Auto => recommended,
+        Tunable::Pinned(samples) => Decision::pinned(samples.0),
+        Tunable::Among(values) => {
             #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
             let far = |v: &u64| (*v as f64 / value as f64).ln().abs();
             let all: Vec<u64> = values.iter().map(|s| s.0).collect();
@@ -141,7 +141,7 @@ pub fn within(choice: &Choice<Samples>, recommended: Decision<u64>) -> Decision<
                 reason: format!("the recipe's choice nearest to {value}: {}", recommended.reason),
             }
         }
-        Choice::Log { low, high } => Decision {
+        Tunable::Log { low, high } => Decision {
             value: value.clamp(low.0, high.0),
             low: low.0,
             high: high.0,
@@ -165,26 +165,26 @@ fn rounded(wanted: f64, unit: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample;
+    use crate::fixtures;
     use dtrain_recipes::{Seconds, Tokens};
     use proptest::prelude::*;
 
     #[test]
     fn the_tightest_condition_counts_the_steps() {
-        let stop = Stop { tokens: Some(Tokens(256 * 100)), epochs: Some(2.0), ..Stop::default() };
-        let count = |batch, samples| steps(&stop, &sample::llama(), batch, samples);
+        let stop = StopConditions { tokens: Some(Tokens(256 * 100)), epochs: Some(2.0), ..StopConditions::default() };
+        let count = |batch, samples| steps(&stop, &fixtures::llama(), batch, samples);
         assert_eq!(count(10, None), Some(10));
         assert_eq!(count(10, Some(20)), Some(4));
         assert_eq!(count(16, Some(1000)), Some(7), "the last step is whole");
-        let time = Stop { time: Some(Seconds(60.0)), ..Stop::default() };
-        assert_eq!(steps(&time, &sample::llama(), 10, Some(20)), None);
+        let time = StopConditions { time: Some(Seconds(60.0)), ..StopConditions::default() };
+        assert_eq!(steps(&time, &fixtures::llama(), 10, Some(20)), None);
     }
 
     #[test]
     fn the_batch_grows_with_the_tokens_and_leaves_enough_steps() {
         let batch = |tokens: f64| {
-            let budget = Budget { samples: Some(tokens / 256.0), steps: None };
-            recommended(&sample::llama(), budget, None, 1).value
+            let budget = TrainingBudget { samples: Some(tokens / 256.0), steps: None };
+            recommended(&fixtures::llama(), budget, None, 1).value
         };
         assert!(batch(1e5) < batch(2e7) && batch(2e7) < batch(1e10));
         for tokens in [1e5, 1e6, 2e7] {
@@ -197,16 +197,16 @@ mod tests {
     #[test]
     #[expect(clippy::cast_precision_loss, reason = "small")]
     fn steps_alone_give_a_batch_that_does_not_repeat_the_data_for_ever() {
-        let budget = Budget { samples: None, steps: Some(200.0) };
-        let batch = recommended(&sample::llama(), budget, None, 1);
+        let budget = TrainingBudget { samples: None, steps: Some(200.0) };
+        let batch = recommended(&fixtures::llama(), budget, None, 1);
         assert_eq!(batch.value, 64, "{}", batch.reason);
         for samples in [1, 20, 23, 31, 40] {
-            let few = recommended(&sample::llama(), budget, Some(samples), 1);
+            let few = recommended(&fixtures::llama(), budget, Some(samples), 1);
             let wanted = EPOCHS_MOST * samples as f64 / 200.0;
             assert!(few.value as f64 <= (1.42 * wanted).max(1.0), "{} of {samples}", few.value);
             assert!(few.reason.contains("at most 16 times"), "{}", few.reason);
         }
-        let many = recommended(&sample::llama(), budget, Some(1_000_000), 1).value;
+        let many = recommended(&fixtures::llama(), budget, Some(1_000_000), 1).value;
         assert_eq!(many, 64, "enough data does not change it");
     }
 

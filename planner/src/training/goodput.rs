@@ -20,7 +20,7 @@ pub const RESTART_SECONDS: f64 = 600.0;
 
 /// What befalls a job, in seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Hazard {
+pub struct FailureModel {
     /// Mean time between failures of the job, above 0; infinite where nothing fails.
     pub mtbf_seconds: f64,
     /// For how long a checkpoint holds training up, at least 0.
@@ -42,8 +42,8 @@ pub fn job_mtbf_seconds(host_seconds: f64, hosts: u32) -> f64 {
 /// Computer Systems 22 (2006). Its first term is that of J. W. Young, "A first order approximation to the
 /// optimum checkpoint interval", Communications of the ACM 17 (1974). How long a restart takes does not matter. Infinite
 /// where nothing fails.
-pub fn interval_seconds(hazard: &Hazard) -> f64 {
-    let Hazard { mtbf_seconds, hold_seconds, .. } = *hazard;
+pub fn interval_seconds(failure_model: &FailureModel) -> f64 {
+    let FailureModel { mtbf_seconds, hold_seconds, .. } = *failure_model;
     if mtbf_seconds.is_infinite() || hold_seconds >= 2.0 * mtbf_seconds {
         return mtbf_seconds;
     }
@@ -56,8 +56,8 @@ pub fn interval_seconds(hazard: &Hazard) -> f64 {
 /// A piece of work `τ` with its checkpoint takes `M·e^(R/M)·(e^((τ+δ)/M) − 1)` seconds on average, `R` being
 /// `restart_seconds`; the work that is lost, checkpoints and restarts that fail themselves are all in it (Daly
 /// 2006).
-pub fn goodput(hazard: &Hazard, interval_seconds: f64) -> f64 {
-    let Hazard { mtbf_seconds, hold_seconds, restart_seconds } = *hazard;
+pub fn goodput(failure_model: &FailureModel, interval_seconds: f64) -> f64 {
+    let FailureModel { mtbf_seconds, hold_seconds, restart_seconds } = *failure_model;
     if mtbf_seconds.is_infinite() {
         return 1.0 / (1.0 + hold_seconds / interval_seconds);
     }
@@ -67,16 +67,16 @@ pub fn goodput(hazard: &Hazard, interval_seconds: f64) -> f64 {
 
 /// Seconds that `work_seconds` of work take on average, with a checkpoint after every `interval_seconds` of them and at
 /// the end. Infinite where it never ends within any time worth a number.
-pub fn wall_seconds(hazard: &Hazard, interval_seconds: f64, work_seconds: f64) -> f64 {
+pub fn wall_seconds(failure_model: &FailureModel, interval_seconds: f64, work_seconds: f64) -> f64 {
     if work_seconds <= 0.0 {
         return 0.0;
     }
-    work_seconds / goodput(hazard, interval_seconds.min(work_seconds))
+    work_seconds / goodput(failure_model, interval_seconds.min(work_seconds))
 }
 
 /// Failures to be expected in `wall_seconds`, those during restarts among them.
-pub fn failures(hazard: &Hazard, wall_seconds: f64) -> f64 {
-    if hazard.mtbf_seconds.is_infinite() { 0.0 } else { wall_seconds / hazard.mtbf_seconds }
+pub fn failures(failure_model: &FailureModel, wall_seconds: f64) -> f64 {
+    if failure_model.mtbf_seconds.is_infinite() { 0.0 } else { wall_seconds / failure_model.mtbf_seconds }
 }
 
 #[cfg(test)]

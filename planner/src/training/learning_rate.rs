@@ -3,8 +3,8 @@
 //! Constants come from published runs and are starting points: each answer carries the range worth searching.
 
 use crate::training::batch_size;
-use dtrain_recipes::count::{count, thousands};
-use dtrain_recipes::{Choice, Model, Optimizer, OptimizerKind, PartOutline};
+use dtrain_recipes::number_format::{count, thousands};
+use dtrain_recipes::{Tunable, Model, Optimizer, OptimizerKind, PartOutline};
 use serde::{Deserialize, Serialize};
 
 /// A number the planner chose (or took from the recipe), the range worth searching, and why.
@@ -28,7 +28,7 @@ impl<T: Copy> Decision<T> {
 }
 
 /// The peak learning rate for a batch of `batch` samples when training sees about `tokens` tokens in all.
-pub fn peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> Decision<f64> {
+pub fn recommended_peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> Decision<f64> {
     let adam = adam(model, batch, tokens);
     let (value, reason) = match optimizer.kind {
         OptimizerKind::Adamw => adam,
@@ -47,7 +47,7 @@ pub fn peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> De
 
 /// What is left of `recommended` where gradients come `staleness` steps late: so many steps go in the same direction before
 /// one of them shows, so together they may be as long as one.
-pub fn late(recommended: Decision<f64>, staleness: u32) -> Decision<f64> {
+pub fn for_stale_gradients(recommended: Decision<f64>, staleness: u32) -> Decision<f64> {
     if staleness == 0 {
         return recommended;
     }
@@ -59,21 +59,21 @@ pub fn late(recommended: Decision<f64>, staleness: u32) -> Decision<f64> {
 }
 
 /// The number the recipe allows that is nearest to what is recommended.
-pub fn within(choice: &Choice<f64>, recommended: Decision<f64>) -> Decision<f64> {
+pub fn clamp_to_choice(choice: &Tunable<f64>, recommended: Decision<f64>) -> Decision<f64> {
     let nearest = |values: &[f64]| {
         let far = |v: &f64| (v / recommended.value).ln().abs();
         values.iter().copied().min_by(|a, b| far(a).total_cmp(&far(b))).unwrap_or(recommended.value)
     };
     match choice {
-        Choice::Auto => recommended,
-        Choice::Pinned(value) => Decision::pinned(*value),
-        Choice::Among(values) => Decision {
+        Tunable::Auto => recommended,
+        Tunable::Pinned(value) => Decision::pinned(*value),
+        Tunable::Among(values) => Decision {
             value: nearest(values),
             low: values.iter().copied().fold(f64::INFINITY, f64::min),
             high: values.iter().copied().fold(0.0, f64::max),
             reason: format!("the recipe's choice nearest to {}: {}", recommended.value, recommended.reason),
         },
-        Choice::Log { low, high } => Decision {
+        Tunable::Log { low, high } => Decision {
             value: recommended.value.clamp(*low, *high),
             low: *low,
             high: *high,
@@ -197,19 +197,19 @@ pub(super) fn round(value: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample;
+    use crate::fixtures;
     use proptest::prelude::*;
 
     fn with(kind: OptimizerKind) -> Optimizer {
-        Optimizer { kind, ..sample::adamw() }
+        Optimizer { kind, ..fixtures::adamw() }
     }
 
     #[test]
     fn late_gradients_ask_for_shorter_steps() {
-        let model = sample::gpt2();
-        let exact = peak(&model, &sample::adamw(), 512, 1e9);
-        assert_eq!(late(exact.clone(), 0), exact);
-        let late = late(exact.clone(), 3);
+        let model = fixtures::gpt2();
+        let exact = recommended_peak(&model, &fixtures::adamw(), 512, 1e9);
+        assert_eq!(for_stale_gradients(exact.clone(), 0), exact);
+        let late = for_stale_gradients(exact.clone(), 3);
         assert!((4.0 * late.value / exact.value - 1.0).abs() < 0.05, "{late:?}");
         assert!(late.reason.starts_with("divided by 4") && late.reason.ends_with(&exact.reason));
     }
@@ -217,10 +217,10 @@ mod tests {
     #[test]
     fn published_decoder_rates_are_met() {
         // GPT-3 (table 2.1): 125 M parameters, 300 G tokens, 0.5 M tokens a step, 6e-4. Within a factor of two.
-        let gpt3 = peak(&sample::gpt2(), &sample::adamw(), 512, 300e9).value;
+        let gpt3 = recommended_peak(&fixtures::gpt2(), &fixtures::adamw(), 512, 300e9).value;
         assert!((3e-4..1.2e-3).contains(&gpt3), "{gpt3}");
         // nanoGPT's character-level run: 10.7 M parameters, 64 × 256 tokens a step, 5,000 steps, 1e-3.
-        let Model::Decoder(base) = sample::gpt2() else { unreachable!() };
+        let Model::Decoder(base) = fixtures::gpt2() else { unreachable!() };
         let small = dtrain_recipes::Decoder {
             layers: 6,
             hidden: 384,
@@ -230,14 +230,14 @@ mod tests {
             context: 256,
             ..base
         };
-        let nano = peak(&Model::Decoder(small), &sample::adamw(), 64, 82e6).value;
+        let nano = recommended_peak(&Model::Decoder(small), &fixtures::adamw(), 64, 82e6).value;
         assert!((4e-4..2e-3).contains(&nano), "{nano}");
     }
 
     #[test]
     fn every_rule_scales_as_it_says() {
-        let model = sample::llama();
-        let rate = |kind, batch| peak(&model, &with(kind), batch, 1e9).value;
+        let model = fixtures::llama();
+        let rate = |kind, batch| recommended_peak(&model, &with(kind), batch, 1e9).value;
         use OptimizerKind::*;
         assert!((rate(Adamw, 64) / rate(Adamw, 16) - 2.0).abs() < 0.1, "root of four");
         assert!((rate(Sgd, 64) / rate(Sgd, 16) - 4.0).abs() < 0.3, "four");
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn warm_up_settles_the_second_moment_but_never_takes_more_than_a_fifth() {
-        let warm = |beta2, steps| warmup(&Optimizer { beta2, ..sample::adamw() }, steps).value;
+        let warm = |beta2, steps| warmup(&Optimizer { beta2, ..fixtures::adamw() }, steps).value;
         assert_eq!(warm(0.95, 1_000), 40);
         assert_eq!(warm(0.95, 10_000), 100);
         assert_eq!(warm(0.999, 100_000), 2_000);
@@ -266,18 +266,18 @@ mod tests {
     #[test]
     fn a_choice_takes_the_nearest_and_bounds_hold() {
         let recommended = || Decision { value: 1e-3, low: 3e-4, high: 3e-3, reason: "x".into() };
-        let value = |choice| within(&choice, recommended()).value;
-        assert!((value(Choice::Auto) - 1e-3).abs() < 1e-12);
-        assert!((value(Choice::Pinned(0.5)) - 0.5).abs() < 1e-12);
-        assert!((value(Choice::Among(vec![1e-5, 2e-3, 0.5])) - 2e-3).abs() < 1e-12);
-        assert!((value(Choice::Log { low: 2e-3, high: 1.0 }) - 2e-3).abs() < 1e-12);
+        let value = |choice| clamp_to_choice(&choice, recommended()).value;
+        assert!((value(Tunable::Auto) - 1e-3).abs() < 1e-12);
+        assert!((value(Tunable::Pinned(0.5)) - 0.5).abs() < 1e-12);
+        assert!((value(Tunable::Among(vec![1e-5, 2e-3, 0.5])) - 2e-3).abs() < 1e-12);
+        assert!((value(Tunable::Log { low: 2e-3, high: 1.0 }) - 2e-3).abs() < 1e-12);
     }
 
     proptest! {
         #[test]
         fn the_rate_never_grows_past_the_critical_batch(batch in 1u64..100_000) {
-            let (model, adamw) = (sample::llama(), sample::adamw());
-            let at = |b| peak(&model, &adamw, b, 1e8).value;
+            let (model, adamw) = (fixtures::llama(), fixtures::adamw());
+            let at = |b| recommended_peak(&model, &adamw, b, 1e8).value;
             let critical = batch_size::critical_tokens(1e8) / 256.0;
             #[expect(clippy::cast_precision_loss, reason = "small")]
             if batch as f64 > critical {

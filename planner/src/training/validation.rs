@@ -5,8 +5,8 @@
 //! layout only where time ends the run or says the interval. Between the fewest and the most it is a power of two: trials of a study,
 //! and runs of almost the same length, validate on the same samples.
 
-use crate::training::pace::nearest_steps;
-use dtrain_recipes::{Every, Recipe};
+use crate::training::training_schedule::nearest_steps;
+use dtrain_recipes::{Interval, Recipe};
 use serde::{Deserialize, Serialize};
 
 /// Validations in a run that is long enough.
@@ -34,14 +34,14 @@ pub struct Validation {
 
 /// How often a run of `steps` steps is validated, and on how many samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rhythm {
+pub(super) struct ValidationInterval {
     /// Steps from one validation to the next, at least 1.
     pub(super) every: u64,
     /// Samples of each, at least 1.
     pub(super) samples: u64,
 }
 
-impl Rhythm {
+impl ValidationInterval {
     /// That of a run of `steps` steps of `step_seconds`, whose validations use `affordable` samples in all, where the recipe leaves
     /// that open. There are `held_out` validation samples.
     pub(super) fn of(
@@ -54,9 +54,9 @@ impl Rhythm {
         let said =
             recipe.validation.samples.map(|samples| samples.0.min(held_out.unwrap_or(u64::MAX)).max(1));
         let every = match recipe.validation.every {
-            Every::Steps(steps) => steps.max(1),
-            Every::Time(time) => nearest_steps(time.0, step_seconds),
-            Every::Auto => {
+            Interval::Steps(steps) => steps.max(1),
+            Interval::Time(time) => nearest_steps(time.0, step_seconds),
+            Interval::Auto => {
                 let count = (affordable / said.unwrap_or(least)).clamp(1, MOST);
                 steps.div_ceil(count).max(1)
             }
@@ -99,13 +99,13 @@ impl Rhythm {
 
 /// Validation samples that take a tenth of the time of `steps` steps of `batch` samples. Each costs a third of a training sample, and
 /// half of one where weights are frozen, which have no gradients.
-pub(super) fn affordable(recipe: &Recipe, batch: u64, steps: u64) -> u64 {
+pub(super) fn affordable_samples(recipe: &Recipe, batch: u64, steps: u64) -> u64 {
     let passes = if recipe.model.has_frozen_weights() { 2 } else { 3 };
     batch.saturating_mul(steps).saturating_mul(passes) / 10
 }
 
 /// Validation samples that take a tenth of `seconds`, where each takes `sample` seconds.
-pub(super) fn affordable_within(seconds: f64, sample: f64) -> u64 {
+pub(super) fn affordable_samples_within(seconds: f64, sample: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -136,35 +136,35 @@ fn whole(n: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample;
-    use crate::training::pace::{Cost, Pace, pace};
-    use dtrain_recipes::{AdaptedLayers, Lora, Model, Samples, Seconds, Stop};
+    use crate::fixtures;
+    use crate::training::training_schedule::{StepAndValidationTime, TrainingSchedule, training_schedule};
+    use dtrain_recipes::{AdaptedLayers, Lora, Model, Samples, Seconds, StopConditions};
 
     /// The sample recipe, of 256 tokens a sample or of rows, that ends as `stop` says.
-    fn recipe(has_rows: bool, stop: Stop) -> Recipe {
-        let mut recipe = sample::recipe();
+    fn recipe(has_rows: bool, stop: StopConditions) -> Recipe {
+        let mut recipe = fixtures::recipe();
         recipe.objective.stop = stop;
         if has_rows {
-            let [_, mlp, _] = sample::models();
+            let [_, mlp, _] = fixtures::models();
             assert!(matches!(mlp, Model::Mlp(_)));
             recipe.model = mlp;
         }
         recipe
     }
 
-    fn steps(steps: u64) -> Stop {
-        Stop { steps: Some(steps), ..Stop::default() }
+    fn steps(steps: u64) -> StopConditions {
+        StopConditions { steps: Some(steps), ..StopConditions::default() }
     }
 
-    fn time(seconds: f64) -> Stop {
-        Stop { time: Some(Seconds(seconds)), ..Stop::default() }
+    fn time(seconds: f64) -> StopConditions {
+        StopConditions { time: Some(Seconds(seconds)), ..StopConditions::default() }
     }
 
     /// A forward pass is a third of a step, and 5,000 samples are held out.
-    fn paced(recipe: &Recipe, batch: u64, step: f64) -> Pace {
+    fn paced(recipe: &Recipe, batch: u64, step: f64) -> TrainingSchedule {
         #[expect(clippy::cast_precision_loss, reason = "a small count")]
         let sample = step / 3.0 / batch as f64;
-        pace(recipe, batch, None, Some(5_000), Cost { step, validation_sample: Some(sample) })
+        training_schedule(recipe, batch, None, Some(5_000), StepAndValidationTime { step, validation_sample: Some(sample) })
     }
 
     #[test]
@@ -187,10 +187,10 @@ mod tests {
     #[test]
     fn a_forward_pass_is_half_of_a_step_where_weights_are_frozen() {
         let mut recipe = recipe(false, steps(1000));
-        assert_eq!(affordable(&recipe, 8, 1000), 2400);
+        assert_eq!(affordable_samples(&recipe, 8, 1000), 2400);
         let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
         decoder.lora = Some(Lora { rank: 4, alpha: 8.0, layers: AdaptedLayers::All });
-        assert_eq!(affordable(&recipe, 8, 1000), 1600);
+        assert_eq!(affordable_samples(&recipe, 8, 1000), 1600);
     }
 
     #[test]
@@ -210,7 +210,7 @@ mod tests {
             let Validation { seconds, count, .. } = pace.validation.expect("it is priced");
             #[expect(clippy::cast_precision_loss, reason = "small counts")]
             let took = pace.schedule_steps as f64 * 0.08 + count as f64 * seconds;
-            let last = crate::planning::saving::last_seconds(&recipe);
+            let last = crate::planning::checkpoint_interval::final_checkpoint_seconds(&recipe);
             assert!(took + last <= limit && took + last > limit - 0.3, "{took} s of {limit} s");
         }
     }
@@ -221,13 +221,13 @@ mod tests {
         recipe.validation.samples = Some(Samples(3_000));
         let all = paced(&recipe, 32, 0.1);
         assert_eq!((all.validate_samples, all.validation.expect("priced").count), (3_000, 1), "no more fit");
-        recipe.validation.every = Every::Steps(50);
+        recipe.validation.every = Interval::Steps(50);
         let often = paced(&recipe, 32, 0.1);
         assert_eq!((often.validate_every, often.validate_samples), (50, 3_000));
         // 5 s of steps and 3.1 s of validation, again and again.
         assert!((300..=370).contains(&often.schedule_steps), "{often:?}");
         assert!(often.validation.expect("priced").share > 0.35, "{often:?}");
-        recipe.validation.every = Every::Time(Seconds(10.0));
+        recipe.validation.every = Interval::Time(Seconds(10.0));
         assert_eq!(paced(&recipe, 32, 0.1).validate_every, 100);
         recipe.validation.samples = Some(Samples(1_000_000));
         assert_eq!(paced(&recipe, 32, 0.1).validate_samples, 5_000, "there are no more");
@@ -237,7 +237,7 @@ mod tests {
     fn every_layout_and_every_batch_of_a_study_validates_on_the_same_samples() {
         let by_steps = recipe(false, steps(2_000));
         assert_eq!(paced(&by_steps, 32, 0.1).validate_samples, paced(&by_steps, 32, 3.0).validate_samples);
-        let by_samples = recipe(true, Stop { samples: Some(Samples(60_000)), ..Stop::default() });
+        let by_samples = recipe(true, StopConditions { samples: Some(Samples(60_000)), ..StopConditions::default() });
         let used = [7, 8, 30, 64].map(|batch| paced(&by_samples, batch, 0.1).validate_samples);
         assert_eq!(used, [used[0]; 4]);
         // A machine that was measured again is not exactly as fast as before.

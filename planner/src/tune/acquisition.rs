@@ -4,13 +4,13 @@
 //! but 0. It is weighed by the probability that the place can be trained at all (Gardner et al. 2014). "Improvement" is on
 //! the lowest cost that is *believed* of a place that was tried: the lowest measured one is luck as well as merit.
 
-use super::gaussian::Belief;
-use super::model::Model;
+use super::gaussian_process::Posterior;
+use super::surrogate::Surrogate;
 use super::normal::log_improvement;
-use super::refine;
+use super::local_search;
 use super::sobol::Sobol;
-use super::space::Space;
-use super::value::Value;
+use super::space::SearchSpace;
+use super::value::TrialValue;
 
 /// Places all over the cube that are compared.
 const EVERYWHERE: u32 = 1024;
@@ -37,16 +37,16 @@ const CAUTION: f64 = 2.0;
 
 /// A place to be tried.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Promise {
+pub struct AcquisitionMaximum {
     /// What to try.
-    pub values: Vec<Value>,
+    pub values: Vec<TrialValue>,
     /// By how much it is expected to lower the best cost, in the units of the trials.
     pub improvement: f64,
 }
 
 /// What makes a place worth a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum AcquisitionGoal {
     /// A large expected improvement.
     Improvement,
     /// A low posterior mean.
@@ -54,40 +54,40 @@ pub enum Wanted {
 }
 
 /// The natural logarithm of the improvement on `incumbent` that is expected where `belief` is held.
-pub fn log_expected_improvement(belief: Belief, incumbent: f64) -> f64 {
-    let deviation = belief.variance.sqrt();
-    deviation.ln() + log_improvement((incumbent - belief.mean) / deviation)
+pub fn log_expected_improvement(posterior: Posterior, incumbent: f64) -> f64 {
+    let deviation = posterior.variance.sqrt();
+    deviation.ln() + log_improvement((incumbent - posterior.mean) / deviation)
 }
 
 /// The most promising values that are fresh; `None` when no such were come across.
-pub fn most_promising(
-    space: &Space,
-    model: &Model,
-    wanted: Wanted,
-    is_fresh: &dyn Fn(&[Value]) -> bool,
+pub fn maximize_acquisition(
+    space: &SearchSpace,
+    model: &Surrogate,
+    goal: AcquisitionGoal,
+    is_untried: &dyn Fn(&[TrialValue]) -> bool,
     seed: u64,
-) -> Option<Promise> {
+) -> Option<AcquisitionMaximum> {
     let improvement = |point: &[f64]| {
-        let (belief, incumbent) = model.standardised(point);
-        log_expected_improvement(belief, incumbent)
+        let (posterior, incumbent) = model.standardised(point);
+        log_expected_improvement(posterior, incumbent)
     };
-    let acquisition = |point: &[f64]| match wanted {
-        Wanted::Improvement => improvement(point),
-        Wanted::Lowest => -model.standardised(point).0.mean,
+    let acquisition = |point: &[f64]| match goal {
+        AcquisitionGoal::Improvement => improvement(point),
+        AcquisitionGoal::Lowest => -model.standardised(point).0.mean,
     };
     let score = |point: &[f64]| acquisition(point) + CAUTION * model.log_feasible(point);
-    let mut places = scored(candidates(space, model, seed), space, &score);
-    let climbed = starts(&places).into_iter().map(|from| refine::climb(space, from, &score)).collect();
-    places.extend(scored(climbed, space, &score));
+    let mut places = score_points(candidates(space, model, seed), space, &score);
+    let climbed = starting_points(&places).into_iter().map(|from| local_search::maximize_locally(space, from, &score)).collect();
+    places.extend(score_points(climbed, space, &score));
     places.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut values = places.iter().map(|(_, place)| (place, space.values(place)));
-    let (place, values) = values.find(|(_, values)| is_fresh(values))?;
+    let (place, values) = values.find(|(_, values)| is_untried(values))?;
     let expected = (improvement(place) + model.log_feasible(place)).exp() * model.spread();
-    Some(Promise { values, improvement: expected })
+    Some(AcquisitionMaximum { values, improvement: expected })
 }
 
 /// The places, sorted by score, from which a local search begins: each is the best that is far enough from those before it.
-fn starts(places: &[(f64, Vec<f64>)]) -> Vec<&Vec<f64>> {
+fn starting_points(places: &[(f64, Vec<f64>)]) -> Vec<&Vec<f64>> {
     let is_near = |a: &[f64], b: &[f64]| {
         let squares = a.iter().zip(b).map(|(a, b)| (a - b).powi(2) - APART * APART);
         squares.sum::<f64>() < 0.0
@@ -105,7 +105,7 @@ fn starts(places: &[(f64, Vec<f64>)]) -> Vec<&Vec<f64>> {
 }
 
 /// Places with their scores, the highest first; each is moved to where its values lie, which is what would be tried.
-fn scored(places: Vec<Vec<f64>>, space: &Space, score: &dyn Fn(&[f64]) -> f64) -> Vec<(f64, Vec<f64>)> {
+fn score_points(places: Vec<Vec<f64>>, space: &SearchSpace, score: &dyn Fn(&[f64]) -> f64) -> Vec<(f64, Vec<f64>)> {
     let settled = places.iter().filter_map(|place| space.point(&space.values(place)));
     let mut scored: Vec<(f64, Vec<f64>)> = settled.map(|place| (score(&place), place)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -113,13 +113,13 @@ fn scored(places: Vec<Vec<f64>>, space: &Space, score: &dyn Fn(&[f64]) -> f64) -
 }
 
 /// Places all over the cube, and places around those that are believed best.
-fn candidates(space: &Space, model: &Model, seed: u64) -> Vec<Vec<f64>> {
+fn candidates(space: &SearchSpace, model: &Surrogate, seed: u64) -> Vec<Vec<f64>> {
     let sobol = Sobol::new(space.dimensions().len(), seed);
     let mut places: Vec<Vec<f64>> = (0..EVERYWHERE).map(|index| sobol.point(index)).collect();
     let mut index = EVERYWHERE;
-    for best in model.best_places().into_iter().take(LOOKED_AROUND) {
+    for best in model.best_points().into_iter().take(LOOKED_AROUND) {
         for reach in REACHES {
-            places.extend((index..index + NEARBY).map(|index| around(best, &sobol.point(index), reach)));
+            places.extend((index..index + NEARBY).map(|index| perturb(best, &sobol.point(index), reach)));
             index += NEARBY;
         }
     }
@@ -127,7 +127,7 @@ fn candidates(space: &Space, model: &Model, seed: u64) -> Vec<Vec<f64>> {
 }
 
 /// The place that lies in a box of half-width `reach` around `middle` as `point` lies in the unit cube.
-fn around(middle: &[f64], point: &[f64], reach: f64) -> Vec<f64> {
+fn perturb(middle: &[f64], point: &[f64], reach: f64) -> Vec<f64> {
     let moved = |(middle, point): (&f64, &f64)| (middle + reach * (2.0 * point - 1.0)).clamp(0.0, 1.0);
     middle.iter().zip(point).map(moved).collect()
 }
@@ -135,36 +135,36 @@ fn around(middle: &[f64], point: &[f64], reach: f64) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::lessons::Lessons;
-    use crate::tune::{Dimension, Ended, Outcome, Scale, Standing, Study, StudyEvent};
+    use crate::tune::observations::StudyObservations;
+    use crate::tune::{Dimension, TrialResult, TrialOutcome, Scale, StudyState, Study, StudyEvent};
 
     #[test]
     fn improvement_is_that_of_the_closed_form() {
         // At the incumbent itself half the bell curve improves: σ/√(2π).
-        let belief = Belief { mean: 1.0, variance: 4.0 };
-        let at = log_expected_improvement(belief, 1.0).exp();
+        let posterior = Posterior { mean: 1.0, variance: 4.0 };
+        let at = log_expected_improvement(posterior, 1.0).exp();
         assert!((at - 2.0 / std::f64::consts::TAU.sqrt()).abs() < 1e-12);
         // Sure to improve by 10.
-        let sure = Belief { mean: -9.0, variance: 1e-6 };
+        let sure = Posterior { mean: -9.0, variance: 1e-6 };
         assert!((log_expected_improvement(sure, 1.0).exp() - 10.0).abs() < 1e-9);
         // Hopeless places can still be told apart.
-        let hopeless = |mean| log_expected_improvement(Belief { mean, variance: 1e-4 }, 0.0);
+        let hopeless = |mean| log_expected_improvement(Posterior { mean, variance: 1e-4 }, 0.0);
         assert!(hopeless(1.0) > hopeless(2.0) && hopeless(2.0).is_finite());
     }
 
-    fn space() -> Space {
+    fn space() -> SearchSpace {
         let rate = Dimension::new("rate", Scale::Log { low: 1e-5, high: 1e-1 });
-        let levels = Scale::Levels([8, 16, 32].map(Value::Whole).to_vec());
-        Space::new(vec![rate, Dimension::new("batch", levels)])
+        let levels = Scale::Levels([8, 16, 32].map(TrialValue::Whole).to_vec());
+        SearchSpace::new(vec![rate, Dimension::new("batch", levels)])
     }
 
-    fn trials() -> Vec<Ended> {
+    fn trials() -> Vec<TrialResult> {
         let sobol = Sobol::new(2, 3);
         let trial = |index| {
             let values = space().values(&sobol.point(index));
             let place = space().point(&values).expect("values of the space");
             let cost = 3.0 + 8.0 * (place[0] - 0.6).powi(2) + (place[1] - 0.5).powi(2);
-            Ended { values, outcome: Outcome::done(cost) }
+            TrialResult { values, outcome: TrialOutcome::done(cost) }
         };
         (0..10).map(trial).collect()
     }
@@ -172,33 +172,33 @@ mod tests {
     #[test]
     fn the_bottom_of_a_bowl_is_promising() {
         let trials = trials();
-        let standing = Standing::of(&Study::new(space(), 0), &StudyEvent::of(&trials));
-        let model = Model::of(&space(), &Lessons::of(&standing)).expect("ten costs");
-        let is_fresh = |values: &[Value]| !standing.is_tried(values);
-        let promise = most_promising(&space(), &model, Wanted::Improvement, &is_fresh, 1)
+        let study_state = StudyState::of(&Study::new(space(), 0), &StudyEvent::of(&trials));
+        let model = Surrogate::of(&space(), &StudyObservations::of(&study_state)).expect("ten costs");
+        let is_untried = |values: &[TrialValue]| !study_state.is_tried(values);
+        let best = maximize_acquisition(&space(), &model, AcquisitionGoal::Improvement, &is_untried, 1)
             .expect("a continuum is never exhausted");
-        let place = space().point(&promise.values).expect("values of the space");
-        assert!((place[0] - 0.6).abs() < 0.1, "the first coordinate matters most: {promise:?}");
-        assert!(promise.improvement > 0.0 && promise.improvement < 0.5, "{promise:?}");
+        let place = space().point(&best.values).expect("values of the space");
+        assert!((place[0] - 0.6).abs() < 0.1, "the first coordinate matters most: {best:?}");
+        assert!(best.improvement > 0.0 && best.improvement < 0.5, "{best:?}");
         assert_eq!(
-            Some(promise.clone()),
-            most_promising(&space(), &model, Wanted::Improvement, &is_fresh, 1),
+            Some(best.clone()),
+            maximize_acquisition(&space(), &model, AcquisitionGoal::Improvement, &is_untried, 1),
             "it is a function"
         );
-        let also = |values: &[Value]| is_fresh(values) && *values != promise.values;
-        let next = most_promising(&space(), &model, Wanted::Improvement, &also, 1)
+        let also = |values: &[TrialValue]| is_untried(values) && *values != best.values;
+        let next = maximize_acquisition(&space(), &model, AcquisitionGoal::Improvement, &also, 1)
             .expect("a continuum is never exhausted");
-        assert!(next.values != promise.values, "what is settled is not tried again");
-        let lowest = most_promising(&space(), &model, Wanted::Lowest, &is_fresh, 1).expect("a continuum");
-        let mean = |values: &[Value]| model.cost(&space().point(values).expect("values of the space")).mean;
-        assert!(mean(&lowest.values) <= mean(&promise.values), "{lowest:?}");
+        assert!(next.values != best.values, "what is settled is not tried again");
+        let lowest = maximize_acquisition(&space(), &model, AcquisitionGoal::Lowest, &is_untried, 1).expect("a continuum");
+        let mean = |values: &[TrialValue]| model.cost(&space().point(values).expect("values of the space")).mean;
+        assert!(mean(&lowest.values) <= mean(&best.values), "{lowest:?}");
     }
 
     #[test]
     fn local_searches_begin_apart() {
         let place = |x: f64, y: f64| (-x, vec![x, y]);
         let places = [place(0.0, 0.5), place(0.1, 0.5), place(0.2, 0.6), place(0.3, 0.5), place(0.3, 0.9)];
-        assert_eq!(starts(&places), [&places[0].1, &places[3].1, &places[4].1]);
-        assert!(starts(&[]).is_empty());
+        assert_eq!(starting_points(&places), [&places[0].1, &places[3].1, &places[4].1]);
+        assert!(starting_points(&[]).is_empty());
     }
 }

@@ -1,8 +1,8 @@
 //! What happens in a study, one event after the other: the only thing a study remembers.
 
-use super::outcome::{Ended, Outcome};
-use super::search::Finish;
-use super::value::Value;
+use super::outcome::{TrialResult, TrialOutcome};
+use super::solver::FinishReason;
+use super::value::TrialValue;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// What happened in a study, in order. The ledger keeps one row for each.
@@ -14,9 +14,9 @@ pub enum StudyEvent {
         /// Its number, from 0, in the order of launch.
         trial: u64,
         /// A value for every dimension of the space.
-        values: Vec<Value>,
+        values: Vec<TrialValue>,
         /// Why it is tried.
-        source: Source,
+        source: ProposalSource,
     },
     /// A trial measured itself on its way.
     Reported {
@@ -25,7 +25,7 @@ pub enum StudyEvent {
         /// Units of training done: steps, epochs, tokens; the same for all trials of a study.
         at: u64,
         /// What is to be made small. Where it is not finite, JSON has `null`.
-        #[serde(serialize_with = "finite", deserialize_with = "or_nan")]
+        #[serde(serialize_with = "serialize_finite", deserialize_with = "deserialize_nullable")]
         value: f64,
     },
     /// A trial was stopped at a rung and can be resumed.
@@ -41,11 +41,11 @@ pub enum StudyEvent {
         trial: u64,
     },
     /// A trial is over.
-    Ended {
+    TrialResult {
         /// Which.
         trial: u64,
         /// How.
-        outcome: Outcome,
+        outcome: TrialOutcome,
     },
 }
 
@@ -62,21 +62,21 @@ impl StudyEvent {
     }
 
     /// The log of trials that ran one after the other, such as those of a study of an older version.
-    pub fn of(ended: &[Ended]) -> Vec<Self> {
-        let events = |(trial, Ended { values, outcome }): (u64, &Ended)| {
+    pub fn of(ended: &[TrialResult]) -> Vec<Self> {
+        let events = |(trial, TrialResult { values, outcome }): (u64, &TrialResult)| {
             let values = values.clone();
-            let launched = Self::Launched { trial, values, source: Source::Given };
+            let launched = Self::Launched { trial, values, source: ProposalSource::Given };
             [launched, Self::Ended { trial, outcome: outcome.clone() }]
         };
         (0..).zip(ended).flat_map(events).collect()
     }
 }
 
-fn finite<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_finite<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
     Some(*value).filter(|value| value.is_finite()).serialize(to)
 }
 
-fn or_nan<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+fn deserialize_nullable<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
@@ -86,9 +86,9 @@ pub struct Proposal {
     /// Number of the trial in its study, from 0, in the order of launch.
     pub trial: u64,
     /// A value for every dimension of the space.
-    pub values: Vec<Value>,
+    pub values: Vec<TrialValue>,
     /// Why it is tried.
-    pub source: Source,
+    pub source: ProposalSource,
 }
 
 impl Proposal {
@@ -101,7 +101,7 @@ impl Proposal {
 /// Why something is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum ProposalSource {
     /// It was asked for.
     Given,
     /// It is next in the grid.
@@ -139,26 +139,26 @@ pub enum Source {
 
 /// What to do with a free slot.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Next {
+pub enum SlotAction {
     /// Begin a trial.
     Launch(Proposal),
     /// Go on with a paused trial.
     Resume {
         /// Which.
         trial: u64,
-        /// Units of training at which it is judged next; `None`: it runs to its end.
+        /// Units of training at which it is decided on next; `None`: it runs to its end.
         until: Option<u64>,
     },
     /// Nothing, until another trial reports or ends.
     Wait,
     /// The study is over. Trials that are still paused are pruned.
-    Finished(Finish),
+    Finished(FinishReason),
 }
 
 /// What to do with a trial that reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Judgement {
+pub enum PruneDecision {
     /// It goes on.
     Continue,
     /// It gives its slot to others, and may be resumed.
@@ -174,11 +174,11 @@ mod tests {
     #[test]
     fn events_survive_their_text_also_where_nothing_was_measured() {
         let log = [
-            StudyEvent::Launched { trial: 0, values: vec![Value::Inactive], source: Source::Sobol },
+            StudyEvent::Launched { trial: 0, values: vec![TrialValue::Inactive], source: ProposalSource::Sobol },
             StudyEvent::Reported { trial: 0, at: 10, value: 2.5 },
             StudyEvent::Paused { trial: 0, at: 10 },
             StudyEvent::Resumed { trial: 0 },
-            StudyEvent::Ended { trial: 0, outcome: Outcome::done(2.0) },
+            StudyEvent::Ended { trial: 0, outcome: TrialOutcome::done(2.0) },
         ];
         let text = serde_json::to_string(&log).expect("events are plain");
         assert_eq!(serde_json::from_str::<Vec<StudyEvent>>(&text).expect("it was just written"), log);

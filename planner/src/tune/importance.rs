@@ -3,10 +3,10 @@
 //! Along each dimension, the density of the good trials is compared with that of all: where they are alike, the dimension does not
 //! matter. The measure is the divergence of Pearson, `E[(good/all − 1)²]`.
 
-use super::lessons::Lessons;
+use super::observations::StudyObservations;
 use super::scale::{Dimension, cell};
-use super::space::Space;
-use super::standing::Standing;
+use super::space::SearchSpace;
+use super::study_state::StudyState;
 
 /// One in so many trials is good.
 const GOOD: usize = 4;
@@ -19,8 +19,8 @@ const CELLS: usize = 20;
 
 /// For each dimension, the share of it in what makes trials good: all together 1; `None` while fewer than twelve trials have
 /// a cost, or where nothing matters.
-pub fn importance(space: &Space, standing: &Standing) -> Option<Vec<f64>> {
-    let mut costs = Lessons::of(standing).costs;
+pub fn importance(space: &SearchSpace, study_state: &StudyState) -> Option<Vec<f64>> {
+    let mut costs = StudyObservations::of(study_state).costs;
     if costs.len() < TRIALS_LEAST {
         return None;
     }
@@ -73,13 +73,13 @@ fn density(coordinates: &[Option<f64>], count: usize, is_smooth: bool) -> Vec<f6
 mod tests {
     use super::*;
     use crate::tune::sobol::Sobol;
-    use crate::tune::{Ended, Outcome, Scale, Study, StudyEvent, Value};
+    use crate::tune::{TrialResult, TrialOutcome, Scale, Study, StudyEvent, TrialValue};
 
     #[test]
     fn what_decides_is_found_and_what_does_not_has_little() {
-        let names = Scale::Names(["a", "b", "c"].map(|word| Value::Word(word.into())).to_vec());
-        let beside_c = vec![(1, vec![Value::Word("c".into())])];
-        let space = Space::new(vec![
+        let names = Scale::Names(["a", "b", "c"].map(|word| TrialValue::Word(word.into())).to_vec());
+        let beside_c = vec![(1, vec![TrialValue::Word("c".into())])];
+        let space = SearchSpace::new(vec![
             Dimension::new("rate", Scale::Log { low: 1e-4, high: 1.0 }),
             Dimension::new("name", names),
             Dimension::new("nothing", Scale::Uniform { low: 0.0, high: 1.0 }),
@@ -89,12 +89,12 @@ mod tests {
         let trial = |index| {
             let point = sobol.point(index);
             let cost = 9.0 * (point[0] - 0.3).powi(2) + if point[1] < 1.0 / 3.0 { 0.0 } else { 0.4 };
-            Ended { values: space.values(&point), outcome: Outcome::done(cost) }
+            TrialResult { values: space.values(&point), outcome: TrialOutcome::done(cost) }
         };
         let of = |count| {
-            let ended: Vec<Ended> = (0..count).map(trial).collect();
+            let ended: Vec<TrialResult> = (0..count).map(trial).collect();
             let study = Study::new(space.clone(), 0);
-            importance(&space, &Standing::of(&study, &StudyEvent::of(&ended)))
+            importance(&space, &StudyState::of(&study, &StudyEvent::of(&ended)))
         };
         assert_eq!(of(11), None);
         let found = of(64).expect("64 trials");

@@ -2,7 +2,7 @@
 
 /// What a Gaussian process assumes of the function it has not seen.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Kernel {
+pub struct MaternKernel {
     /// How far one must go along each dimension to see something else, in widths of the cube.
     pub lengths: Vec<f64>,
     /// Variance of the function.
@@ -14,7 +14,7 @@ pub struct Kernel {
 /// Least variance of what is measured, relative to standardised values: keeps matrices positive definite.
 const NOISE_LEAST: f64 = 1e-6;
 
-impl Kernel {
+impl MaternKernel {
     /// The kernel whose parameters have these logarithms: the lengths, then the amplitude, then the noise.
     pub fn of(logarithms: &[f64]) -> Self {
         let (lengths, [amplitude, noise]) = logarithms.split_last_chunk().expect("two follow the lengths");
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn covariance_falls_from_the_amplitude_with_the_slope_it_says() {
-        let kernel = Kernel::of(&[0.5f64.ln(), 2.0f64.ln(), 1e-3f64.ln()]);
+        let kernel = MaternKernel::of(&[0.5f64.ln(), 2.0f64.ln(), 1e-3f64.ln()]);
         assert!((kernel.covariance(0.0) - 2.0).abs() < 1e-12);
         // By arithmetic of 30 digits: at r = 1 the correlation is (1 + √5 + 5/3)·e^(−√5).
         assert!((kernel.covariance(1.0) / 2.0 - 0.523_994_108_831_820_3).abs() < 1e-12);
@@ -94,7 +94,7 @@ mod tests {
     fn names_are_all_equally_far() {
         let squares = squares(&[0.1, 0.1], &[0.5, 0.9], &[false, true]);
         assert!((squares[0] - 0.16).abs() < 1e-12 && (squares[1] - 1.0).abs() < 1e-12);
-        let kernel = Kernel::of(&[0.5f64.ln(), 2.0f64.ln(), 0.0, 0.0]);
+        let kernel = MaternKernel::of(&[0.5f64.ln(), 2.0f64.ln(), 0.0, 0.0]);
         let between = kernel.between(&[0.1, 0.1], &[0.5, 0.9], &[false, true]);
         assert!((between - kernel.distance(&squares)).abs() < 1e-12);
     }

@@ -1,59 +1,59 @@
 //! Proposes what the next trial of a study should try, from what happened in it before.
 //!
-//! A [`Study`] says which values are searched and how. [`Study::next`] and [`Study::judge`] are functions of the log of what
+//! A [`Study`] says which values are searched and how. [`Study::next`] and [`Study::prune_decision`] are functions of the log of what
 //! happened, so the same log gives the same proposal to the last bit, and a study that was killed goes on as if it had not
-//! been. [`Search`] is the study as a solver of argmin. Nothing here trains, and nothing here remembers: trials are run by
-//! whoever implements [`Trials`], and events are kept in the ledger.
+//! been. [`StudySolver`] is the study as a solver of argmin. Nothing here trains, and nothing here remembers: trials are run by
+//! whoever implements [`TrialRunner`], and events are kept in the ledger.
 //!
 //! A sampler is a variant of [`Sampler`] and a file in `samplers`, a pruner one of [`Pruner`] and a file in `pruners`; what
-//! they share is a [`Space`] of dimensions mapped to the unit cube, and a [`Standing`], the folded log.
+//! they share is a [`SearchSpace`] of dimensions mapped to the unit cube, and a [`StudyState`], the folded log.
 
 pub mod acquisition;
-pub mod chance;
+pub mod rng;
 pub mod event;
-pub mod fit;
-pub mod gaussian;
+pub mod kernel_fit;
+pub mod gaussian_process;
 pub mod importance;
 pub mod kernel;
-pub mod lessons;
+pub mod observations;
 pub mod linear;
-pub mod model;
+pub mod surrogate;
 pub mod normal;
 pub mod optima;
 pub mod outcome;
-pub mod paired;
+pub mod significance;
 mod params;
 pub mod pruner;
 mod pruners;
-pub mod range;
-pub mod refine;
+pub mod learning_rate_range;
+pub mod local_search;
 pub mod sampler;
 mod samplers;
 pub mod scale;
-pub mod search;
-pub mod searched;
-pub mod settled;
+pub mod solver;
+pub mod recipe_space;
+pub mod trial_recipe;
 pub mod sobol;
 pub mod space;
-pub mod standing;
+pub mod study_state;
 pub mod study;
 pub mod value;
 
-pub use event::{Judgement, Next, Proposal, Source, StudyEvent};
+pub use event::{PruneDecision, SlotAction, Proposal, ProposalSource, StudyEvent};
 pub use importance::importance;
 pub use optima::{Optimum, optima};
-pub use outcome::{Ended, Failure, Outcome};
-pub use paired::{Comparison, Verdict};
+pub use outcome::{TrialResult, TrialFailure, TrialOutcome};
+pub use significance::{PairedTest, BetterSetting};
 pub use pruner::{Asha, Hyperband, Median, Pruner, Threshold};
 pub use sampler::Sampler;
 pub use scale::{Dimension, Scale};
-pub use search::{Finish, Search, Trials};
-pub use searched::Searched;
-pub use settled::{settled, shortened, shortened_to};
-pub use space::Space;
-pub use standing::{Standing, Status};
-pub use study::{Recommended, Study};
-pub use value::Value;
+pub use solver::{FinishReason, StudySolver, TrialRunner};
+pub use recipe_space::RecipeSearchSpace;
+pub use trial_recipe::{limited_to_samples, limited_to_steps, pinned_to_candidate};
+pub use space::SearchSpace;
+pub use study_state::{StudyState, TrialPhase};
+pub use study::{Recommendation, Study};
+pub use value::TrialValue;
 
 #[cfg(test)]
 mod tests;

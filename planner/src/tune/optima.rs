@@ -1,14 +1,14 @@
 //! Where the learning rate was best at each batch of a study.
 
-use super::gaussian::Belief;
-use super::lessons::Lessons;
-use super::model::Model;
-use super::outcome::Outcome;
-use super::searched::{BATCH, LEARNING_RATE};
-use super::space::{Place, Space, filled};
-use super::standing::{Seen, Standing, Status};
+use super::gaussian_process::Posterior;
+use super::observations::StudyObservations;
+use super::surrogate::Surrogate;
+use super::outcome::TrialOutcome;
+use super::recipe_space::{BATCH, LEARNING_RATE};
+use super::space::{Coordinates, SearchSpace, fill_inactive};
+use super::study_state::{StudyTrial, StudyState, TrialPhase};
 use super::study::NINETY_PERCENT;
-use super::value::Value;
+use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
 /// The learning rate that trained best at a batch, by the trials of a study.
@@ -37,42 +37,42 @@ const RATES: u32 = 64;
 /// a batch. All trials have `batch` where it is not searched.
 ///
 /// The expected cost is that of the study's Gaussian process along the learning rate, through the best trial at the batch.
-pub fn optima(space: &Space, standing: &Standing, batch: u64, rule: &dyn Fn(u64) -> f64) -> Vec<Optimum> {
+pub fn optima(space: &SearchSpace, study_state: &StudyState, batch: u64, rule: &dyn Fn(u64) -> f64) -> Vec<Optimum> {
     let named = |name: &str| space.dimensions().iter().position(|dimension| dimension.name == name);
     let Some(rate) = named(LEARNING_RATE) else { return Vec::new() };
-    let Some(model) = Model::of(space, &Lessons::of(standing)) else { return Vec::new() };
+    let Some(model) = Surrogate::of(space, &StudyObservations::of(study_state)) else { return Vec::new() };
     let batches = named(BATCH);
-    let batch_of = |seen: &Seen| match batches.map(|k| &seen.values[k]) {
-        Some(Value::Whole(samples)) => u64::try_from(*samples).ok(),
+    let batch_of = |seen: &StudyTrial| match batches.map(|k| &seen.values[k]) {
+        Some(TrialValue::Whole(samples)) => u64::try_from(*samples).ok(),
         Some(_) => None,
         None => Some(batch),
     };
-    let placed = standing.trials().iter().filter(|seen| seen.place.is_some());
+    let placed = study_state.trials().iter().filter(|seen| seen.place.is_some());
     let mut sizes: Vec<u64> = placed.clone().filter_map(batch_of).collect();
     sizes.sort_unstable();
     sizes.dedup();
     let at = |size: u64| -> Option<Optimum> {
-        let seen: Vec<&Seen> = placed.clone().filter(|seen| batch_of(seen) == Some(size)).collect();
+        let seen: Vec<&StudyTrial> = placed.clone().filter(|seen| batch_of(seen) == Some(size)).collect();
         optimum(space, &model, rate, (size, rule(size)), &seen)
     };
     sizes.into_iter().filter_map(at).collect()
 }
 
 fn optimum(
-    space: &Space,
-    model: &Model,
+    space: &SearchSpace,
+    model: &Surrogate,
     rate: usize,
     (batch, rule): (u64, f64),
-    seen: &[&Seen],
+    seen: &[&StudyTrial],
 ) -> Option<Optimum> {
-    let coordinate = |place: &Place| place[rate];
-    let done: Vec<&Place> =
+    let coordinate = |place: &Coordinates| place[rate];
+    let done: Vec<&Coordinates> =
         seen.iter().filter(|seen| is_done(seen)).filter_map(|seen| seen.place.as_ref()).collect();
     if done.len() < TRIALS_LEAST {
         return None;
     }
     let cost = |point: &[f64]| model.cost(point).mean;
-    let best = done.iter().map(|place| filled(place)).min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
+    let best = done.iter().map(|place| fill_inactive(place)).min_by(|a, b| cost(a).total_cmp(&cost(b)))?;
     let tried = || done.iter().filter_map(|place| coordinate(place));
     let (low, high) = (tried().fold(f64::INFINITY, f64::min), tried().fold(0.0, f64::max));
     let along = |at: f64| {
@@ -90,7 +90,7 @@ fn optimum(
     let value = space.dimensions()[rate].value(lowest);
     let ruled =
         space.dimensions()[rate].nearest(rule).and_then(|rule| space.dimensions()[rate].coordinate(&rule));
-    let Belief { mean, variance } = model.cost(&along(lowest));
+    let Posterior { mean, variance } = model.cost(&along(lowest));
     let is_better =
         ruled.is_some_and(|at| mean + NINETY_PERCENT * variance.sqrt() < cost(&along(at.clamp(low, high))));
     Some(Optimum { batch, rate: value.number()?, trials: done.len(), is_better, is_inside })
@@ -99,45 +99,45 @@ fn optimum(
 /// Coordinates that are less apart count as the same.
 const NEAR: f64 = 1e-3;
 
-fn is_done(seen: &Seen) -> bool {
-    matches!(&seen.status, Status::Ended(Outcome::Done { value }) if value.is_finite())
+fn is_done(seen: &StudyTrial) -> bool {
+    matches!(&seen.status, TrialPhase::Ended(TrialOutcome::Done { value }) if value.is_finite())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::tune::sobol::Sobol;
-    use crate::tune::{Dimension, Ended, Failure, Scale, Study, StudyEvent};
+    use crate::tune::{Dimension, TrialResult, TrialFailure, Scale, Study, StudyEvent};
 
-    fn space() -> Space {
-        Space::new(vec![
+    fn space() -> SearchSpace {
+        SearchSpace::new(vec![
             Dimension::new(LEARNING_RATE, Scale::Log { low: 1e-4, high: 1e-1 }),
-            Dimension::new(BATCH, Scale::Levels([16, 64].map(Value::Whole).to_vec())),
+            Dimension::new(BATCH, Scale::Levels([16, 64].map(TrialValue::Whole).to_vec())),
         ])
     }
 
     /// Best at 1e-3 with a batch of 16, and at 4e-3 with 64; diverges above 5e-2.
-    fn outcome(values: &[Value]) -> Outcome {
+    fn outcome(values: &[TrialValue]) -> TrialOutcome {
         let (rate, batch) = (values[0].number().expect("a rate"), values[1].number().expect("a batch"));
         if rate > 5e-2 {
-            return Outcome::Failed { why: Failure::Diverged };
+            return TrialOutcome::Failed { why: TrialFailure::Diverged };
         }
-        Outcome::done(3.0 + (rate / (1e-3 * batch / 16.0)).log10().powi(2))
+        TrialOutcome::done(3.0 + (rate / (1e-3 * batch / 16.0)).log10().powi(2))
     }
 
-    fn standing(space: &Space, trials: u32, outcome: fn(&[Value]) -> Outcome) -> Standing {
+    fn study_state(space: &SearchSpace, trials: u32, outcome: fn(&[TrialValue]) -> TrialOutcome) -> StudyState {
         let sobol = Sobol::new(space.dimensions().len(), 5);
-        let ended: Vec<Ended> = (0..trials)
+        let ended: Vec<TrialResult> = (0..trials)
             .map(|index| space.values(&sobol.point(index)))
-            .map(|values| Ended { outcome: outcome(&values), values })
+            .map(|values| TrialResult { outcome: outcome(&values), values })
             .collect();
-        Standing::of(&Study::new(space.clone(), 1), &StudyEvent::of(&ended))
+        StudyState::of(&Study::new(space.clone(), 1), &StudyEvent::of(&ended))
     }
 
     #[test]
     fn each_batch_has_its_own_optimum() {
         let space = space();
-        let found = optima(&space, &standing(&space, 24, outcome), 0, &|_| 1e-3);
+        let found = optima(&space, &study_state(&space, 24, outcome), 0, &|_| 1e-3);
         assert_eq!(found.iter().map(|one| one.batch).collect::<Vec<_>>(), [16, 64]);
         for (one, wanted) in found.iter().zip([1e-3, 4e-3]) {
             assert!((one.rate / wanted).log10().abs() < 0.1 && one.is_inside, "{one:?}");
@@ -150,12 +150,12 @@ mod tests {
 
     #[test]
     fn an_optimum_at_the_end_of_what_was_tried_is_no_inner_one() {
-        let space = Space::new(vec![Dimension::new(LEARNING_RATE, Scale::Log { low: 1e-4, high: 1e-1 })]);
-        let falling = |values: &[Value]| Outcome::done(-values[0].number().expect("a rate").log10());
-        let found = optima(&space, &standing(&space, 6, falling), 32, &|_| 1e-3);
+        let space = SearchSpace::new(vec![Dimension::new(LEARNING_RATE, Scale::Log { low: 1e-4, high: 1e-1 })]);
+        let falling = |values: &[TrialValue]| TrialOutcome::done(-values[0].number().expect("a rate").log10());
+        let found = optima(&space, &study_state(&space, 6, falling), 32, &|_| 1e-3);
         assert_eq!((found.len(), found[0].batch, found[0].is_inside), (1, 32, false));
         assert!(
-            optima(&space, &standing(&space, 2, falling), 32, &|_| 1e-3).is_empty(),
+            optima(&space, &study_state(&space, 2, falling), 32, &|_| 1e-3).is_empty(),
             "two trials are too few"
         );
     }

@@ -1,12 +1,12 @@
 //! How trials ended, as what a study learns from.
 
-use super::value::Value;
+use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
 /// How a trial ended. A trial that failed has taught something: it is an outcome, never an error.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum TrialOutcome {
     /// It ran to its end.
     Done {
         /// What is to be made small, finite.
@@ -15,7 +15,7 @@ pub enum Outcome {
     /// It has no value.
     Failed {
         /// Why.
-        why: Failure,
+        why: TrialFailure,
     },
     /// It was stopped because others did better.
     Pruned {
@@ -24,17 +24,17 @@ pub enum Outcome {
     },
 }
 
-impl Outcome {
+impl TrialOutcome {
     /// A trial that ran to its end with `value`; one whose value is no number has diverged.
     pub fn done(value: f64) -> Self {
-        if value.is_finite() { Self::Done { value } } else { Self::Failed { why: Failure::Diverged } }
+        if value.is_finite() { Self::Done { value } } else { Self::Failed { why: TrialFailure::Diverged } }
     }
 }
 
 /// Why a trial has no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Failure {
+pub enum TrialFailure {
     /// It needed more memory than there is.
     OutOfMemory,
     /// Its loss was no longer a number.
@@ -49,9 +49,9 @@ pub enum Failure {
     Lost,
 }
 
-impl Failure {
+impl TrialFailure {
     /// Whether the values are to blame, so that those near them would fail too.
-    pub fn is_of_the_values(self) -> bool {
+    pub fn depends_on_values(self) -> bool {
         match self {
             Self::OutOfMemory | Self::Diverged | Self::Rejected | Self::Crashed | Self::Unmeasured => true,
             Self::Lost => false,
@@ -61,19 +61,19 @@ impl Failure {
 
 /// A trial that ended: what it tried and what came of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Ended {
+pub struct TrialResult {
     /// A value for every dimension of the space.
-    pub values: Vec<Value>,
+    pub values: Vec<TrialValue>,
     /// What came of it.
-    pub outcome: Outcome,
+    pub outcome: TrialOutcome,
 }
 
-impl Ended {
+impl TrialResult {
     /// What is to be made small, of a trial that ran to its end.
     pub fn value(&self) -> Option<f64> {
         match self.outcome {
-            Outcome::Done { value } => Some(value).filter(|value| value.is_finite()),
-            Outcome::Failed { .. } | Outcome::Pruned { .. } => None,
+            TrialOutcome::Done { value } => Some(value).filter(|value| value.is_finite()),
+            TrialOutcome::Failed { .. } | TrialOutcome::Pruned { .. } => None,
         }
     }
 }
@@ -90,8 +90,8 @@ mod tests {
 
     #[test]
     fn outcomes_are_kept_as_words() {
-        let text = |outcome: Outcome| serde_json::to_string(&outcome).expect("outcomes are plain");
-        assert_eq!(text(Outcome::done(2.5)), r#"{"done":{"value":2.5}}"#);
-        assert_eq!(text(Outcome::done(f64::INFINITY)), r#"{"failed":{"why":"diverged"}}"#);
+        let text = |outcome: TrialOutcome| serde_json::to_string(&outcome).expect("outcomes are plain");
+        assert_eq!(text(TrialOutcome::done(2.5)), r#"{"done":{"value":2.5}}"#);
+        assert_eq!(text(TrialOutcome::done(f64::INFINITY)), r#"{"failed":{"why":"diverged"}}"#);
     }
 }

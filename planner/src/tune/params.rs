@@ -1,16 +1,16 @@
 //! Params of a recipe as dimensions of a search.
 
 use super::scale::{Dimension, Scale};
-use super::value::Value;
-use dtrain_recipes::params::settle;
-use dtrain_recipes::{ParamValue, Recipe, Within};
+use super::value::TrialValue;
+use dtrain_recipes::params::resolve_params;
+use dtrain_recipes::{ParamValue, Recipe, ParamDomain};
 
 /// The params that have a range of more than one value, each after those it depends on: the name in the recipe, and a dimension
 /// named `params.x`. There are `before` other dimensions before them.
 ///
 /// A condition on a param whose value is fixed is decided here; a param that cannot exist is left out.
 pub(super) fn dimensions(recipe: &Recipe, before: usize) -> Vec<(String, Dimension)> {
-    let mut found = Found { recipe, before, dimensions: Vec::new() };
+    let mut found = DimensionCollector { recipe, before, dimensions: Vec::new() };
     for name in recipe.ranges.keys() {
         found.find(name, recipe.ranges.len());
     }
@@ -18,7 +18,7 @@ pub(super) fn dimensions(recipe: &Recipe, before: usize) -> Vec<(String, Dimensi
 }
 
 /// The recipe with these values of params, and of those that depend on them.
-pub(super) fn pin<'a>(recipe: &mut Recipe, values: impl Iterator<Item = (&'a String, &'a Value)>) {
+pub(super) fn pin<'a>(recipe: &mut Recipe, values: impl Iterator<Item = (&'a String, &'a TrialValue)>) {
     let mut is_any = false;
     for (name, value) in values {
         is_any = true;
@@ -30,76 +30,76 @@ pub(super) fn pin<'a>(recipe: &mut Recipe, values: impl Iterator<Item = (&'a Str
     }
     if is_any {
         recipe.params.retain(|name, _| !recipe.ranges.contains_key(name));
-        recipe.params = settle(std::mem::take(&mut recipe.params), &recipe.ranges);
+        recipe.params = resolve_params(std::mem::take(&mut recipe.params), &recipe.ranges);
     }
 }
 
 /// A value of a dimension; `None` where the param does not exist.
-fn param(value: &Value) -> Option<ParamValue> {
+fn param(value: &TrialValue) -> Option<ParamValue> {
     match value {
-        Value::Inactive => None,
-        Value::Flag(flag) => Some(ParamValue::Flag(*flag)),
-        Value::Whole(whole) => Some(ParamValue::Whole(*whole)),
-        Value::Real(real) => Some(ParamValue::Real(*real)),
-        Value::Word(word) => Some(ParamValue::Text(word.clone())),
+        TrialValue::Inactive => None,
+        TrialValue::Flag(flag) => Some(ParamValue::Flag(*flag)),
+        TrialValue::Whole(whole) => Some(ParamValue::Whole(*whole)),
+        TrialValue::Real(real) => Some(ParamValue::Real(*real)),
+        TrialValue::Word(word) => Some(ParamValue::Text(word.clone())),
     }
 }
 
 /// A value of a param.
-pub(super) fn value(param: &ParamValue) -> Value {
+pub(super) fn value(param: &ParamValue) -> TrialValue {
     match param {
-        ParamValue::Flag(flag) => Value::Flag(*flag),
-        ParamValue::Whole(whole) => Value::Whole(*whole),
-        ParamValue::Real(real) => Value::Real(*real),
-        ParamValue::Text(text) => Value::Word(text.clone()),
+        ParamValue::Flag(flag) => TrialValue::Flag(*flag),
+        ParamValue::Whole(whole) => TrialValue::Whole(*whole),
+        ParamValue::Real(real) => TrialValue::Real(*real),
+        ParamValue::Text(text) => TrialValue::Word(text.clone()),
     }
 }
 
 /// Where a param gets its value from.
-enum From {
+enum ParamSource {
     Dimension(usize),
     Fixed(ParamValue, Conditions),
 }
 
-type Conditions = Vec<(usize, Vec<Value>)>;
+type Conditions = Vec<(usize, Vec<TrialValue>)>;
 
 /// The dimensions found so far.
-struct Found<'a> {
+struct DimensionCollector<'a> {
     recipe: &'a Recipe,
     before: usize,
     dimensions: Vec<(String, Dimension)>,
 }
 
-impl Found<'_> {
+impl DimensionCollector<'_> {
     /// Where a param gets its value from, after those it depends on; `None` when it cannot exist. Conditions are
     /// followed `deep` params far, so that a circle has an end.
-    fn find(&mut self, name: &str, deep: usize) -> Option<From> {
+    fn find(&mut self, name: &str, deep: usize) -> Option<ParamSource> {
         if let Some(place) = self.dimensions.iter().position(|(known, _)| known == name) {
-            return Some(From::Dimension(self.before + place));
+            return Some(ParamSource::Dimension(self.before + place));
         }
         let Some(range) = self.recipe.ranges.get(name) else {
-            return self.recipe.params.get(name).map(|value| From::Fixed(value.clone(), Vec::new()));
+            return self.recipe.params.get(name).map(|value| ParamSource::Fixed(value.clone(), Vec::new()));
         };
         let mut when = Vec::new();
         for (on, wanted) in &range.when {
             match self.find(on, deep.checked_sub(1)?)? {
-                From::Dimension(place) => when.push((place, wanted.iter().map(value).collect())),
-                From::Fixed(value, also) if wanted.contains(&value) => when.extend(also),
-                From::Fixed(..) => return None,
+                ParamSource::Dimension(place) => when.push((place, wanted.iter().map(value).collect())),
+                ParamSource::Fixed(value, also) if wanted.contains(&value) => when.extend(also),
+                ParamSource::Fixed(..) => return None,
             }
         }
-        let Some(scale) = scale(&range.within) else { return Some(From::Fixed(range.value(), when)) };
+        let Some(scale) = scale(&range.within) else { return Some(ParamSource::Fixed(range.value(), when)) };
         let dimension = Dimension { when, ..Dimension::new(format!("params.{name}"), scale) };
         self.dimensions.push((name.to_owned(), dimension));
-        Some(From::Dimension(self.before + self.dimensions.len() - 1))
+        Some(ParamSource::Dimension(self.before + self.dimensions.len() - 1))
     }
 }
 
 /// The scale of a range; `None` when it has one value only. Choices that are all numbers have an order, others have none.
-fn scale(within: &Within) -> Option<Scale> {
+fn scale(within: &ParamDomain) -> Option<Scale> {
     match within {
-        Within::Choices(all) => {
-            let mut values: Vec<Value> = Vec::new();
+        ParamDomain::Choices(all) => {
+            let mut values: Vec<TrialValue> = Vec::new();
             for one in all.iter().map(value) {
                 if !values.contains(&one) {
                     values.push(one);
@@ -115,17 +115,17 @@ fn scale(within: &Within) -> Option<Scale> {
                 Scale::Names(values)
             })
         }
-        Within::Log(ParamValue::Whole(low), ParamValue::Whole(high)) => {
+        ParamDomain::Log(ParamValue::Whole(low), ParamValue::Whole(high)) => {
             (low < high).then_some(Scale::Counts { low: *low, high: *high })
         }
-        Within::Uniform(ParamValue::Whole(low), ParamValue::Whole(high)) => {
+        ParamDomain::Uniform(ParamValue::Whole(low), ParamValue::Whole(high)) => {
             (low < high).then_some(Scale::Integers { low: *low, high: *high })
         }
-        Within::Log(low, high) => {
+        ParamDomain::Log(low, high) => {
             let (low, high) = low.number().zip(high.number())?;
             (low < high).then_some(Scale::Log { low, high })
         }
-        Within::Uniform(low, high) => {
+        ParamDomain::Uniform(low, high) => {
             let (low, high) = low.number().zip(high.number())?;
             (low < high).then_some(Scale::Uniform { low, high })
         }
@@ -135,8 +135,8 @@ fn scale(within: &Within) -> Option<Scale> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample;
-    use crate::tune::{Searched, Space};
+    use crate::fixtures;
+    use crate::tune::{RecipeSearchSpace, SearchSpace};
     use dtrain_recipes::ParamRange;
     use std::collections::BTreeMap;
 
@@ -144,55 +144,55 @@ mod tests {
         ParamValue::Text(word.into())
     }
 
-    fn range(within: Within, when: &[(&str, ParamValue)]) -> ParamRange {
+    fn range(within: ParamDomain, when: &[(&str, ParamValue)]) -> ParamRange {
         let when = when.iter().map(|(name, value)| ((*name).to_owned(), vec![value.clone()])).collect();
         ParamRange { within, default: None, when }
     }
 
     fn recipe() -> Recipe {
         let (whole, real) = (ParamValue::Whole, ParamValue::Real);
-        let mut recipe = sample::recipe();
-        recipe.train.learning_rate = dtrain_recipes::Choice::Pinned(1e-3);
-        let optimizers = Within::Choices(["sgd", "adam"].map(text).to_vec());
-        let momentum = range(Within::Uniform(whole(0), real(0.99)), &[("optimizer", text("sgd"))]);
-        let nesterov = Within::Choices([false, true].map(ParamValue::Flag).to_vec());
-        let never = range(Within::Uniform(whole(0), whole(9)), &[("fixed", text("other"))]);
-        let one = range(Within::Choices(vec![whole(4)]), &[("optimizer", text("adam"))]);
+        let mut recipe = fixtures::recipe();
+        recipe.train.learning_rate = dtrain_recipes::Tunable::Pinned(1e-3);
+        let optimizers = ParamDomain::Choices(["sgd", "adam"].map(text).to_vec());
+        let momentum = range(ParamDomain::Uniform(whole(0), real(0.99)), &[("optimizer", text("sgd"))]);
+        let nesterov = ParamDomain::Choices([false, true].map(ParamValue::Flag).to_vec());
+        let never = range(ParamDomain::Uniform(whole(0), whole(9)), &[("fixed", text("other"))]);
+        let one = range(ParamDomain::Choices(vec![whole(4)]), &[("optimizer", text("adam"))]);
         recipe.ranges = BTreeMap::from([
-            ("depth".into(), range(Within::Uniform(whole(-1), whole(3)), &[("one", whole(4))])),
-            ("lr".into(), range(Within::Log(real(1e-5), real(1e-2)), &[("fixed", text("on"))])),
+            ("depth".into(), range(ParamDomain::Uniform(whole(-1), whole(3)), &[("one", whole(4))])),
+            ("lr".into(), range(ParamDomain::Log(real(1e-5), real(1e-2)), &[("fixed", text("on"))])),
             ("momentum".into(), momentum),
             ("nesterov".into(), range(nesterov, &[("optimizer", text("sgd"))])),
             ("never".into(), never),
             ("one".into(), one),
             ("optimizer".into(), range(optimizers, &[])),
-            ("width".into(), range(Within::Choices([64, 16].map(whole).to_vec()), &[])),
+            ("width".into(), range(ParamDomain::Choices([64, 16].map(whole).to_vec()), &[])),
         ]);
         recipe.params.insert("fixed".into(), text("on"));
-        recipe.params = settle(recipe.params, &recipe.ranges);
+        recipe.params = resolve_params(recipe.params, &recipe.ranges);
         recipe
     }
 
     #[test]
     fn params_come_after_those_they_depend_on() {
-        let searched = Searched::of(&recipe(), None);
+        let searched = RecipeSearchSpace::of(&recipe(), None);
         let names: Vec<&str> = searched.space().dimensions().iter().map(|one| one.name.as_str()).collect();
         let wanted = ["optimizer", "depth", "lr", "momentum", "nesterov", "width"];
         assert_eq!(names, wanted.map(|name| format!("params.{name}")));
         let when = |k: usize| searched.space().dimensions()[k].when.clone();
-        let word = |word: &str| vec![(0, vec![Value::Word(word.into())])];
+        let word = |word: &str| vec![(0, vec![TrialValue::Word(word.into())])];
         assert_eq!(when(1), word("adam"), "as what it depends on, which has one value");
         assert_eq!((when(2), when(3)), (Vec::new(), word("sgd")));
         let scales = [1, 5].map(|k| searched.space().dimensions()[k].scale.clone());
         assert_eq!(scales[0], Scale::Integers { low: -1, high: 3 });
-        assert_eq!(scales[1], Scale::Levels([16, 64].map(Value::Whole).to_vec()), "in their order");
+        assert_eq!(scales[1], Scale::Levels([16, 64].map(TrialValue::Whole).to_vec()), "in their order");
     }
 
     #[test]
     fn a_recipe_takes_the_params_that_were_found() {
         let recipe = recipe();
-        let searched = Searched::of(&recipe, None);
-        let pinned = |at: f64| searched.pinned(&recipe, &searched.space().values(&[at; 6])).params;
+        let searched = RecipeSearchSpace::of(&recipe, None);
+        let pinned = |at: f64| searched.recipe_with(&recipe, &searched.space().values(&[at; 6])).params;
         let sgd = pinned(0.1);
         assert_eq!(
             sgd.keys().collect::<Vec<_>>(),
@@ -205,9 +205,9 @@ mod tests {
         let adam = pinned(0.9);
         assert_eq!(adam.keys().collect::<Vec<_>>(), ["depth", "fixed", "lr", "one", "optimizer", "width"]);
         assert_eq!((&adam["one"], &adam["depth"]), (&ParamValue::Whole(4), &ParamValue::Whole(3)));
-        let space: &Space = searched.space();
+        let space: &SearchSpace = searched.space();
         assert_eq!(
-            searched.as_given(&recipe).and_then(|values| space.place(&values)).map(|p| p.len()),
+            searched.given_values(&recipe).and_then(|values| space.coordinates(&values)).map(|p| p.len()),
             Some(6)
         );
     }

@@ -5,11 +5,11 @@ pub use super::pruners::hyperband::Hyperband;
 pub use super::pruners::median::Median;
 pub use super::pruners::threshold::Threshold;
 
-use super::event::Judgement;
-use super::standing::Standing;
+use super::event::PruneDecision;
+use super::study_state::StudyState;
 use serde::{Deserialize, Serialize};
 
-/// How trials are judged when they report.
+/// Which trials are stopped or paused when they report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pruner {
@@ -28,16 +28,16 @@ pub enum Pruner {
 
 impl Pruner {
     /// What to do with a trial after its newest report.
-    pub(super) fn judge(&self, standing: &Standing, trial: u64) -> Judgement {
+    pub(super) fn prune_decision(&self, study_state: &StudyState, trial: u64) -> PruneDecision {
         match self {
-            Self::None => Judgement::Continue,
-            Self::Median(median) => median.judge(standing, trial),
-            Self::Asha(asha) => asha.judge(standing, trial, 0),
+            Self::None => PruneDecision::Continue,
+            Self::Median(median) => median.prune_decision(study_state, trial),
+            Self::Asha(asha) => asha.prune_decision(study_state, trial, 0),
             Self::Hyperband(hyperband) => {
                 let bracket = hyperband.bracket(trial);
-                hyperband.asha(bracket).judge(standing, trial, bracket)
+                hyperband.asha(bracket).prune_decision(study_state, trial, bracket)
             }
-            Self::Threshold(threshold) => threshold.judge(standing, trial),
+            Self::Threshold(threshold) => threshold.prune_decision(study_state, trial),
         }
     }
 

@@ -1,10 +1,10 @@
 //! Ways to choose what is tried next.
 
-use super::event::Source;
+use super::event::ProposalSource;
 use super::samplers::{auto, cma_es, evolution, gaussian, grid, random, sobol, swarm, tpe};
-use super::space::Space;
-use super::standing::Standing;
-use super::value::Value;
+use super::space::SearchSpace;
+use super::study_state::StudyState;
+use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
 /// How the next trial is chosen.
@@ -40,37 +40,37 @@ pub enum Sampler {
 }
 
 /// What a sampler is asked.
-pub(super) struct Asked<'a> {
+pub(super) struct AskContext<'a> {
     /// The dimensions.
-    pub(super) space: &'a Space,
+    pub(super) space: &'a SearchSpace,
     /// Of the study.
     pub(super) seed: u64,
     /// Number of the trial that is asked for.
     pub(super) trial: u64,
     /// What happened before.
-    pub(super) standing: &'a Standing,
+    pub(super) study_state: &'a StudyState,
     /// What may be proposed.
-    pub(super) allowed: &'a dyn Fn(&[Value]) -> bool,
+    pub(super) allowed: &'a dyn Fn(&[TrialValue]) -> bool,
 }
 
 /// How often a sampler without a memory tries to come up with something new.
 const TRIES: u32 = 256;
 
-impl Asked<'_> {
+impl AskContext<'_> {
     /// Whether values may be proposed that nobody tried.
-    pub(super) fn is_fresh(&self, values: &[Value]) -> bool {
-        !self.standing.is_tried(values) && (self.allowed)(values)
+    pub(super) fn is_untried(&self, values: &[TrialValue]) -> bool {
+        !self.study_state.is_tried(values) && (self.allowed)(values)
     }
 
     /// The values at the first of the points that is fresh; in a space of few values, any that are left.
-    pub(super) fn first_fresh(&self, mut point: impl FnMut(u32) -> Vec<f64>) -> Option<Vec<Value>> {
+    pub(super) fn first_untried(&self, mut point: impl FnMut(u32) -> Vec<f64>) -> Option<Vec<TrialValue>> {
         let mut tried = (0..TRIES).map(|k| self.space.values(&point(k)));
-        tried.find(|values| self.is_fresh(values)).or_else(|| self.first_left())
+        tried.find(|values| self.is_untried(values)).or_else(|| self.first_remaining())
     }
 
     /// Of a space of few values, the first that are left.
-    pub(super) fn first_left(&self) -> Option<Vec<Value>> {
-        self.space.all()?.find(|values| self.is_fresh(values))
+    pub(super) fn first_remaining(&self) -> Option<Vec<TrialValue>> {
+        self.space.all()?.find(|values| self.is_untried(values))
     }
 
     /// How many dimensions there are.
@@ -81,22 +81,22 @@ impl Asked<'_> {
 
 impl Sampler {
     /// A Gaussian process with as many trials before it as its dimensions ask for.
-    pub fn gaussian(space: &Space) -> Self {
-        Self::Gaussian { start: gaussian::start(space) }
+    pub fn gaussian(space: &SearchSpace) -> Self {
+        Self::Gaussian { start: gaussian::initial_trials(space) }
     }
 
     /// What to try, and why; `None` when everything has been tried. The same question gives the same answer.
-    pub(super) fn next(self, asked: &Asked) -> Option<(Vec<Value>, Source)> {
+    pub(super) fn next(self, context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
         match self {
-            Self::Random => random::next(asked),
-            Self::Sobol => sobol::next(asked),
-            Self::Gaussian { start } => gaussian::next(asked, start),
-            Self::Auto => auto::next(asked),
-            Self::Grid { levels } => grid::next(asked, levels),
-            Self::Tpe => tpe::next(asked),
-            Self::CmaEs => cma_es::next(asked),
-            Self::Swarm => swarm::next(asked),
-            Self::Evolution => evolution::next(asked),
+            Self::Random => random::next(context),
+            Self::Sobol => sobol::next(context),
+            Self::Gaussian { start } => gaussian::next(context, start),
+            Self::Auto => auto::next(context),
+            Self::Grid { levels } => grid::next(context, levels),
+            Self::Tpe => tpe::next(context),
+            Self::CmaEs => cma_es::next(context),
+            Self::Swarm => swarm::next(context),
+            Self::Evolution => evolution::next(context),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! A dimension of a search: its values, mapped to the unit interval and back.
 
-use super::value::Value;
+use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
 /// Which values a dimension has, and how far they are from each other.
@@ -36,9 +36,9 @@ pub enum Scale {
         high: i64,
     },
     /// A few values that have an order, evenly apart; at least two.
-    Levels(Vec<Value>),
+    Levels(Vec<TrialValue>),
     /// A few values without an order, all equally far from each other; at least two.
-    Names(Vec<Value>),
+    Names(Vec<TrialValue>),
 }
 
 /// A value that is searched.
@@ -49,9 +49,9 @@ pub struct Dimension {
     /// Its values.
     pub scale: Scale,
     /// Dimensions before this one, by their places, each with values of which it must have one for this dimension to exist.
-    /// Where one has not, the value is [`Value::Inactive`].
+    /// Where one has not, the value is [`TrialValue::Inactive`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub when: Vec<(usize, Vec<Value>)>,
+    pub when: Vec<(usize, Vec<TrialValue>)>,
 }
 
 /// Whole numbers that are tried one by one, at most.
@@ -67,21 +67,21 @@ impl Dimension {
     }
 
     /// The value at `coordinate`, which is held within [0, 1].
-    pub fn value(&self, coordinate: f64) -> Value {
+    pub fn value(&self, coordinate: f64) -> TrialValue {
         let coordinate = coordinate.clamp(0.0, 1.0);
         match &self.scale {
             Scale::Log { low, high } => {
-                Value::Real(three_digits(between(*low, *high, coordinate)).clamp(*low, *high))
+                TrialValue::Real(three_digits(between(*low, *high, coordinate)).clamp(*low, *high))
             }
-            Scale::Counts { low, high } => Value::Whole(count_at(*low, *high, coordinate)),
-            Scale::Uniform { low, high } => Value::Real(stepped(*low, *high, coordinate)),
-            Scale::Integers { low, high } => Value::Whole(integer_at(*low, *high, coordinate)),
+            Scale::Counts { low, high } => TrialValue::Whole(count_at(*low, *high, coordinate)),
+            Scale::Uniform { low, high } => TrialValue::Real(stepped(*low, *high, coordinate)),
+            Scale::Integers { low, high } => TrialValue::Whole(integer_at(*low, *high, coordinate)),
             Scale::Levels(all) | Scale::Names(all) => all[cell(coordinate, all.len())].clone(),
         }
     }
 
     /// Where a value lies, in [0, 1] when it is within the bounds; `None` when it is no value of this dimension at all.
-    pub fn coordinate(&self, value: &Value) -> Option<f64> {
+    pub fn coordinate(&self, value: &TrialValue) -> Option<f64> {
         match &self.scale {
             Scale::Log { low, high } => position(*low, *high, value),
             #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
@@ -99,14 +99,14 @@ impl Dimension {
 
     /// The value of this dimension that is nearest to a number, by its ratio where the scale is a logarithm or all are
     /// positive; `None` among names.
-    pub fn nearest(&self, number: f64) -> Option<Value> {
+    pub fn nearest(&self, number: f64) -> Option<TrialValue> {
         match &self.scale {
             Scale::Log { .. } | Scale::Counts { .. } | Scale::Uniform { .. } | Scale::Integers { .. } => {
-                self.coordinate(&Value::Real(number)).map(|at| self.value(at))
+                self.coordinate(&TrialValue::Real(number)).map(|at| self.value(at))
             }
             Scale::Levels(all) => {
                 let is_positive = number > 0.0 && all.iter().all(|one| one.number().is_some_and(|n| n > 0.0));
-                let far = |value: &Value| {
+                let far = |value: &TrialValue| {
                     value.number().map_or(f64::INFINITY, |one| match is_positive {
                         true => (one / number).ln().abs(),
                         false => (one - number).abs(),
@@ -128,7 +128,7 @@ impl Dimension {
     }
 
     /// Whether all its values are equally far from each other.
-    pub fn is_named(&self) -> bool {
+    pub fn is_categorical(&self) -> bool {
         matches!(self.scale, Scale::Names(_))
     }
 
@@ -145,7 +145,7 @@ impl Dimension {
     }
 }
 
-fn finite(value: &Value) -> Option<f64> {
+fn finite(value: &TrialValue) -> Option<f64> {
     value.number().filter(|number| number.is_finite())
 }
 
@@ -153,7 +153,7 @@ fn between(low: f64, high: f64, coordinate: f64) -> f64 {
     (low.ln() + coordinate * (high / low).ln()).exp()
 }
 
-fn position(low: f64, high: f64, value: &Value) -> Option<f64> {
+fn position(low: f64, high: f64, value: &TrialValue) -> Option<f64> {
     let number = finite(value).filter(|number| *number > 0.0)?;
     Some((number / low).ln() / (high / low).ln())
 }
@@ -224,43 +224,43 @@ mod tests {
 
     #[test]
     fn bounds_of_three_digits_are_kept() {
-        assert_eq!(dimension(Scale::Log { low: 1.239, high: 2.0 }).value(0.0), Value::Real(1.24));
-        assert_eq!(dimension(Scale::Log { low: 1.231, high: 2.0 }).value(0.0), Value::Real(1.231));
+        assert_eq!(dimension(Scale::Log { low: 1.239, high: 2.0 }).value(0.0), TrialValue::Real(1.24));
+        assert_eq!(dimension(Scale::Log { low: 1.231, high: 2.0 }).value(0.0), TrialValue::Real(1.231));
     }
 
     #[test]
     fn numbers_that_are_even_between_bounds_have_the_digits_one_writes() {
         let at = |low, high, coordinate| dimension(Scale::Uniform { low, high }).value(coordinate);
-        assert_eq!(at(0.0, 0.5, 0.3), Value::Real(0.15));
-        assert_eq!(at(0.0, 1.0, 1.0 / 3.0), Value::Real(0.333));
-        assert_eq!(at(-1.0, 1.0, 0.5), Value::Real(0.0));
-        assert_eq!(at(0.0, 5e6, 0.123_456_7), Value::Real(617_000.0));
-        assert_eq!(at(0.123_456, 0.2, 0.0), Value::Real(0.123_456), "the lower bound itself");
-        assert_eq!(at(0.1, 0.234_567, 1.0), Value::Real(0.234_567), "the upper bound itself");
+        assert_eq!(at(0.0, 0.5, 0.3), TrialValue::Real(0.15));
+        assert_eq!(at(0.0, 1.0, 1.0 / 3.0), TrialValue::Real(0.333));
+        assert_eq!(at(-1.0, 1.0, 0.5), TrialValue::Real(0.0));
+        assert_eq!(at(0.0, 5e6, 0.123_456_7), TrialValue::Real(617_000.0));
+        assert_eq!(at(0.123_456, 0.2, 0.0), TrialValue::Real(0.123_456), "the lower bound itself");
+        assert_eq!(at(0.1, 0.234_567, 1.0), TrialValue::Real(0.234_567), "the upper bound itself");
     }
 
     #[test]
     fn whole_numbers_are_equally_likely_also_below_zero() {
         let scale = dimension(Scale::Integers { low: -2, high: 1 });
-        let all: Vec<Value> = [0.0, 0.24, 0.26, 0.5, 0.76, 1.0].map(|at| scale.value(at)).to_vec();
-        assert_eq!(all, [-2, -2, -1, 0, 1, 1].map(Value::Whole));
-        assert_eq!(scale.coordinate(&Value::Whole(-2)), Some(0.125));
+        let all: Vec<TrialValue> = [0.0, 0.24, 0.26, 0.5, 0.76, 1.0].map(|at| scale.value(at)).to_vec();
+        assert_eq!(all, [-2, -2, -1, 0, 1, 1].map(TrialValue::Whole));
+        assert_eq!(scale.coordinate(&TrialValue::Whole(-2)), Some(0.125));
         assert_eq!(scale.count(), Some(4));
         assert!(!scale.is_continuous() && dimension(Scale::Integers { low: 0, high: 99 }).is_continuous());
     }
 
     #[test]
     fn the_nearest_value_is_nearest_by_ratio_or_by_difference() {
-        let batch = dimension(Scale::Levels([8, 16, 64].map(Value::Whole).to_vec()));
-        assert_eq!(batch.nearest(30.0), Some(Value::Whole(16)));
-        assert_eq!(batch.nearest(33.0), Some(Value::Whole(64)));
-        let signed = dimension(Scale::Levels([-8, 0, 8].map(Value::Whole).to_vec()));
-        assert_eq!(signed.nearest(-3.0), Some(Value::Whole(0)));
+        let batch = dimension(Scale::Levels([8, 16, 64].map(TrialValue::Whole).to_vec()));
+        assert_eq!(batch.nearest(30.0), Some(TrialValue::Whole(16)));
+        assert_eq!(batch.nearest(33.0), Some(TrialValue::Whole(64)));
+        let signed = dimension(Scale::Levels([-8, 0, 8].map(TrialValue::Whole).to_vec()));
+        assert_eq!(signed.nearest(-3.0), Some(TrialValue::Whole(0)));
         let rate = dimension(Scale::Log { low: 1e-4, high: 1e-3 });
-        assert_eq!(rate.nearest(3e-4), Some(Value::Real(3e-4)));
-        assert_eq!(rate.nearest(0.5), Some(Value::Real(1e-3)));
-        assert_eq!(dimension(Scale::Integers { low: 2, high: 9 }).nearest(6.4), Some(Value::Whole(6)));
-        let names = ["a", "b"].map(|word| Value::Word(word.into())).to_vec();
+        assert_eq!(rate.nearest(3e-4), Some(TrialValue::Real(3e-4)));
+        assert_eq!(rate.nearest(0.5), Some(TrialValue::Real(1e-3)));
+        assert_eq!(dimension(Scale::Integers { low: 2, high: 9 }).nearest(6.4), Some(TrialValue::Whole(6)));
+        let names = ["a", "b"].map(|word| TrialValue::Word(word.into())).to_vec();
         assert_eq!(dimension(Scale::Names(names)).nearest(1.0), None);
     }
 }

@@ -4,24 +4,24 @@
 //! the hash of Laine and Karras 2011 as Burley 2020 uses it. The sequence of numbers is not shuffled: the first `2^m`
 //! points are a net, whatever the seed.
 
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 
 /// Dimensions there are direction numbers for.
 pub const DIMENSIONS_MOST: usize = 16;
 
 /// A row of Joe and Kuo's table: degree, inner coefficients of the primitive polynomial, first direction numbers.
-struct Row {
+struct JoeKuoRow {
     degree: u32,
     coefficients: u32,
     first: &'static [u32],
 }
 
-const fn row(degree: u32, coefficients: u32, first: &'static [u32]) -> Row {
-    Row { degree, coefficients, first }
+const fn row(degree: u32, coefficients: u32, first: &'static [u32]) -> JoeKuoRow {
+    JoeKuoRow { degree, coefficients, first }
 }
 
 /// Dimensions 2 to 16; the first is van der Corput's and needs no row.
-const TABLE: [Row; DIMENSIONS_MOST - 1] = [
+const TABLE: [JoeKuoRow; DIMENSIONS_MOST - 1] = [
     row(1, 0, &[1]),
     row(2, 1, &[1, 3]),
     row(3, 1, &[1, 3, 1]),
@@ -40,12 +40,12 @@ const TABLE: [Row; DIMENSIONS_MOST - 1] = [
 ];
 
 /// Direction numbers of one dimension, the binary point before the highest bit.
-type Directions = [u32; 32];
+type DirectionNumbers = [u32; 32];
 
 /// A scrambled sequence over the unit cube of some dimensions.
 #[derive(Clone, Debug)]
 pub struct Sobol {
-    directions: Vec<Directions>,
+    directions: Vec<DirectionNumbers>,
     /// Of the scrambling, one for each dimension.
     seeds: Vec<u32>,
 }
@@ -54,7 +54,7 @@ impl Sobol {
     /// The sequence of `dimensions` coordinates that `seed` scrambles. Those beyond [`DIMENSIONS_MOST`] are left to chance.
     pub fn new(dimensions: usize, seed: u64) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "a hash is as good in its lower half")]
-        let seeds = (0u64..).take(dimensions).map(|dimension| mix(seed, dimension) as u32).collect();
+        let seeds = (0u64..).take(dimensions).map(|dimension| splitmix64(seed, dimension) as u32).collect();
         Self { directions: (0..dimensions.min(DIMENSIONS_MOST)).map(directions).collect(), seeds }
     }
 
@@ -68,13 +68,13 @@ impl Sobol {
 
 /// The upper half of a hash.
 fn hash(seed: u32, index: u32) -> u32 {
-    u32::try_from(mix(seed.into(), index.into()) >> 32).expect("the upper half")
+    u32::try_from(splitmix64(seed.into(), index.into()) >> 32).expect("the upper half")
 }
 
 /// The direction numbers of dimension `dimension`, counted from 0.
-fn directions(dimension: usize) -> Directions {
+fn directions(dimension: usize) -> DirectionNumbers {
     let mut numbers = [0; 32];
-    let Some(Row { degree, coefficients, first }) = dimension.checked_sub(1).map(|row| &TABLE[row]) else {
+    let Some(JoeKuoRow { degree, coefficients, first }) = dimension.checked_sub(1).map(|row| &TABLE[row]) else {
         for (bit, number) in (0u32..).zip(&mut numbers) {
             *number = 1 << (31 - bit);
         }
@@ -95,7 +95,7 @@ fn directions(dimension: usize) -> Directions {
 }
 
 /// Coordinate of point `index` before scrambling, as 32 binary digits.
-fn digits(directions: &Directions, index: u32) -> u32 {
+fn digits(directions: &DirectionNumbers, index: u32) -> u32 {
     let taken = directions.iter().enumerate().filter(|(bit, _)| index >> bit & 1 == 1);
     taken.fold(0, |sum, (_, number)| sum ^ number)
 }
@@ -148,7 +148,7 @@ mod tests {
     #[test]
     fn the_table_holds_primitive_polynomials_and_odd_direction_numbers() {
         let mut seen = BTreeSet::new();
-        for (place, Row { degree, coefficients, first }) in TABLE.iter().enumerate() {
+        for (place, JoeKuoRow { degree, coefficients, first }) in TABLE.iter().enumerate() {
             assert_eq!(first.len(), *degree as usize, "row {place}");
             for (k, number) in first.iter().enumerate() {
                 assert!(number % 2 == 1 && *number < 2 << k, "row {place}: {number}");

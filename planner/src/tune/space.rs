@@ -4,20 +4,20 @@
 //! have moved. A dimension may exist only beside some values of dimensions before it; where it does not, it has no value.
 
 use super::scale::{Dimension, middle};
-use super::value::Value;
+use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
 /// The dimensions of a search.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Space(Vec<Dimension>);
+pub struct SearchSpace(Vec<Dimension>);
 
 /// Where values lie: a coordinate for every dimension that exists beside the others, `None` for one that does not.
-pub type Place = Vec<Option<f64>>;
+pub type Coordinates = Vec<Option<f64>>;
 
 /// Combinations of values that are tried one by one, at most.
 const ALL_MOST: usize = 100_000;
 
-impl Space {
+impl SearchSpace {
     /// A space of these dimensions. Panics when one depends on another that is not before it.
     pub fn new(dimensions: Vec<Dimension>) -> Self {
         for (place, dimension) in dimensions.iter().enumerate() {
@@ -33,42 +33,42 @@ impl Space {
     }
 
     /// The values at a point of the unit cube; the coordinates of dimensions that do not exist there mean nothing.
-    pub fn values(&self, point: &[f64]) -> Vec<Value> {
+    pub fn values(&self, point: &[f64]) -> Vec<TrialValue> {
         assert_eq!(point.len(), self.0.len(), "a coordinate for every dimension");
         let mut values = Vec::with_capacity(point.len());
         for (k, coordinate) in point.iter().enumerate() {
             let is_active = self.is_active(k, &values);
-            values.push(if is_active { self.0[k].value(*coordinate) } else { Value::Inactive });
+            values.push(if is_active { self.0[k].value(*coordinate) } else { TrialValue::Inactive });
         }
         values
     }
 
     /// Whether dimension `k` exists beside the values of those before it.
-    pub fn is_active(&self, k: usize, before: &[Value]) -> bool {
+    pub fn is_active(&self, k: usize, before: &[TrialValue]) -> bool {
         self.0[k].when.iter().all(|(other, wanted)| wanted.contains(&before[*other]))
     }
 
     /// Where values lie; `None` when one of them is no value of its dimension, or is none where there must be one.
-    pub fn place(&self, values: &[Value]) -> Option<Place> {
+    pub fn coordinates(&self, values: &[TrialValue]) -> Option<Coordinates> {
         if values.len() != self.0.len() {
             return None;
         }
-        let coordinate = |(k, value): (usize, &Value)| match (self.is_active(k, values), value) {
-            (false, Value::Inactive) => Some(None),
-            (false, _) | (true, Value::Inactive) => None,
+        let coordinate = |(k, value): (usize, &TrialValue)| match (self.is_active(k, values), value) {
+            (false, TrialValue::Inactive) => Some(None),
+            (false, _) | (true, TrialValue::Inactive) => None,
             (true, value) => self.0[k].coordinate(value).map(Some),
         };
         values.iter().enumerate().map(coordinate).collect()
     }
 
     /// A point of the cube that has these values; dimensions that do not exist are in the middle.
-    pub fn point(&self, values: &[Value]) -> Option<Vec<f64>> {
-        self.place(values).map(|place| filled(&place))
+    pub fn point(&self, values: &[TrialValue]) -> Option<Vec<f64>> {
+        self.coordinates(values).map(|place| fill_inactive(&place))
     }
 
     /// Which dimensions have values that are all equally far from each other.
-    pub fn named(&self) -> Vec<bool> {
-        self.0.iter().map(Dimension::is_named).collect()
+    pub fn categorical(&self) -> Vec<bool> {
+        self.0.iter().map(Dimension::is_categorical).collect()
     }
 
     /// Whether every dimension always exists.
@@ -77,15 +77,15 @@ impl Space {
     }
 
     /// All values of a space of few, in order; `None` when there are too many.
-    pub fn all(&self) -> Option<impl Iterator<Item = Vec<Value>>> {
+    pub fn all(&self) -> Option<impl Iterator<Item = Vec<TrialValue>>> {
         let sizes: Vec<usize> = self.0.iter().map(Dimension::count).collect::<Option<_>>()?;
         let count = sizes.iter().try_fold(1usize, |count, size| count.checked_mul(*size))?;
-        (count <= ALL_MOST).then(|| (0..count).filter_map(move |number| self.numbered(number, &sizes)))
+        (count <= ALL_MOST).then(|| (0..count).filter_map(move |number| self.combination(number, &sizes)))
     }
 
     /// The values whose places in their dimensions are the digits of `number`, the last dimension's lowest; `None`
     /// where a dimension that does not exist has a digit other than 0, so that no values come twice.
-    pub(super) fn numbered(&self, mut number: usize, sizes: &[usize]) -> Option<Vec<Value>> {
+    pub(super) fn combination(&self, mut number: usize, sizes: &[usize]) -> Option<Vec<TrialValue>> {
         let mut digits = vec![0; sizes.len()];
         for (digit, size) in digits.iter_mut().zip(sizes).rev() {
             *digit = number % size;
@@ -94,13 +94,13 @@ impl Space {
         let point: Vec<f64> = digits.iter().zip(sizes).map(|(digit, size)| middle(*digit, *size)).collect();
         let values = self.values(&point);
         let is_first =
-            values.iter().zip(&digits).all(|(value, digit)| *value != Value::Inactive || *digit == 0);
+            values.iter().zip(&digits).all(|(value, digit)| *value != TrialValue::Inactive || *digit == 0);
         is_first.then_some(values)
     }
 }
 
 /// The coordinates of a place, with those that do not exist in the middle: no place is nearer to it for them.
-pub fn filled(place: &[Option<f64>]) -> Vec<f64> {
+pub fn fill_inactive(place: &[Option<f64>]) -> Vec<f64> {
     place.iter().map(|coordinate| coordinate.unwrap_or(0.5)).collect()
 }
 
@@ -110,20 +110,20 @@ mod tests {
     use crate::tune::Scale;
     use proptest::prelude::*;
 
-    fn words(all: &[&str]) -> Vec<Value> {
-        all.iter().map(|word| Value::Word((*word).into())).collect()
+    fn words(all: &[&str]) -> Vec<TrialValue> {
+        all.iter().map(|word| TrialValue::Word((*word).into())).collect()
     }
 
-    fn mixed() -> Space {
+    fn mixed() -> SearchSpace {
         let momentum = Scale::Uniform { low: 0.0, high: 0.99 };
         let when = vec![(3, words(&["sgd", "lion"]))];
-        Space::new(vec![
+        SearchSpace::new(vec![
             Dimension::new("rate", Scale::Log { low: 1e-5, high: 1e-2 }),
             Dimension::new("warmup", Scale::Counts { low: 1, high: 400 }),
-            Dimension::new("batch", Scale::Levels([8, 16, 32].map(Value::Whole).to_vec())),
+            Dimension::new("batch", Scale::Levels([8, 16, 32].map(TrialValue::Whole).to_vec())),
             Dimension::new("optimizer", Scale::Names(words(&["adam", "sgd", "lion"]))),
             Dimension { when, ..Dimension::new("momentum", momentum) },
-            Dimension { when: vec![(4, vec![Value::Real(0.0)])], ..few_layers() },
+            Dimension { when: vec![(4, vec![TrialValue::Real(0.0)])], ..few_layers() },
         ])
     }
 
@@ -136,37 +136,37 @@ mod tests {
         fn values_lie_where_they_came_from(point in prop::collection::vec(0.0f64..1.0, 6)) {
             let space = mixed();
             let values = space.values(&point);
-            let place = space.place(&values).expect("they are values of the space");
+            let place = space.coordinates(&values).expect("they are values of the space");
             prop_assert!((place[0].expect("always there") - point[0]).abs() < 1e-3, "three digits");
             prop_assert!(place.iter().flatten().all(|coordinate| (0.0..=1.0).contains(coordinate)));
-            prop_assert_eq!(space.values(&filled(&place)), values, "a place and its values are one");
+            prop_assert_eq!(space.values(&fill_inactive(&place)), values, "a place and its values are one");
         }
 
         #[test]
         fn a_dimension_has_a_value_exactly_where_it_exists(point in prop::collection::vec(0.0f64..1.0, 6)) {
             let values = mixed().values(&point);
-            let has_momentum = values[3] != Value::Word("adam".into());
-            prop_assert_eq!(values[4] != Value::Inactive, has_momentum);
-            prop_assert_eq!(values[5] != Value::Inactive, values[4] == Value::Real(0.0), "a chain of conditions");
+            let has_momentum = values[3] != TrialValue::Word("adam".into());
+            prop_assert_eq!(values[4] != TrialValue::Inactive, has_momentum);
+            prop_assert_eq!(values[5] != TrialValue::Inactive, values[4] == TrialValue::Real(0.0), "a chain of conditions");
             let mut wrong = values.clone();
-            wrong[4] = if has_momentum { Value::Inactive } else { Value::Real(0.5) };
-            prop_assert!(mixed().place(&wrong).is_none());
+            wrong[4] = if has_momentum { TrialValue::Inactive } else { TrialValue::Real(0.5) };
+            prop_assert!(mixed().coordinates(&wrong).is_none());
         }
 
         #[test]
         fn values_survive_their_text(point in prop::collection::vec(0.0f64..1.0, 6)) {
             let values = mixed().values(&point);
             let text = serde_json::to_string(&values).expect("values are plain");
-            prop_assert_eq!(serde_json::from_str::<Vec<Value>>(&text).expect("it was just written"), values);
+            prop_assert_eq!(serde_json::from_str::<Vec<TrialValue>>(&text).expect("it was just written"), values);
         }
     }
 
     #[test]
     fn ends_are_reached_and_never_passed() {
-        let word = |word: &str| Value::Word(word.into());
-        let low = [Value::Real(1e-5), Value::Whole(1), Value::Whole(8), word("adam")];
+        let word = |word: &str| TrialValue::Word(word.into());
+        let low = [TrialValue::Real(1e-5), TrialValue::Whole(1), TrialValue::Whole(8), word("adam")];
         assert_eq!(mixed().values(&[0.0; 6])[..4], low);
-        let high = [Value::Real(1e-2), Value::Whole(400), Value::Whole(32), word("lion"), Value::Real(0.99)];
+        let high = [TrialValue::Real(1e-2), TrialValue::Whole(400), TrialValue::Whole(32), word("lion"), TrialValue::Real(0.99)];
         assert_eq!(mixed().values(&[1.5; 6])[..5], high);
     }
 
@@ -176,10 +176,10 @@ mod tests {
         let mut values = space.values(&[0.5; 6]);
         assert!(space.point(&values).is_some());
         assert!(space.point(&values[..3]).is_none());
-        values[3] = Value::Word("muon".into());
+        values[3] = TrialValue::Word("muon".into());
         assert!(space.point(&values).is_none());
-        values[3] = Value::Word("sgd".into());
-        values[0] = Value::Real(0.1);
+        values[3] = TrialValue::Word("sgd".into());
+        values[0] = TrialValue::Real(0.1);
         let outside = space.point(&values).expect("a trial of wider bounds is still known");
         assert!((outside[0] - 4.0 / 3.0).abs() < 1e-12);
     }
@@ -188,7 +188,7 @@ mod tests {
     fn a_space_of_few_values_is_told_whole() {
         let names = Dimension::new("optimizer", Scale::Names(words(&["adam", "sgd"])));
         let layers = Dimension { when: vec![(0, words(&["sgd"]))], ..few_layers() };
-        let space = Space::new(vec![names, layers]);
+        let space = SearchSpace::new(vec![names, layers]);
         let all: Vec<_> = space.all().expect("few").collect();
         assert_eq!(all.len(), 5, "adam alone, and sgd with four");
         assert!((0..5).all(|a| (0..a).all(|b| all[a] != all[b])));

@@ -6,7 +6,7 @@ use std::fmt;
 /// A value of a dimension, as it stands in a recipe.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
-pub enum Value {
+pub enum TrialValue {
     /// None: the dimension does not exist beside the values of others. `null` in JSON.
     Inactive,
     /// `true` or `false`.
@@ -19,7 +19,7 @@ pub enum Value {
     Word(String),
 }
 
-impl Value {
+impl TrialValue {
     /// The number it is; `None` for a name, a flag, and no value.
     pub fn number(&self) -> Option<f64> {
         match self {
@@ -31,7 +31,7 @@ impl Value {
     }
 }
 
-impl fmt::Display for Value {
+impl fmt::Display for TrialValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Inactive => f.write_str("-"),
@@ -49,10 +49,10 @@ mod tests {
 
     #[test]
     fn every_kind_of_value_survives_its_text() {
-        let word = Value::Word("adam".into());
-        let all = [Value::Inactive, Value::Flag(true), Value::Whole(-3), Value::Real(1.0), word];
+        let word = TrialValue::Word("adam".into());
+        let all = [TrialValue::Inactive, TrialValue::Flag(true), TrialValue::Whole(-3), TrialValue::Real(1.0), word];
         let text = serde_json::to_string(&all).expect("values are plain");
         assert_eq!(text, r#"[null,true,-3,1.0,"adam"]"#);
-        assert_eq!(serde_json::from_str::<Vec<Value>>(&text).expect("it was just written"), all);
+        assert_eq!(serde_json::from_str::<Vec<TrialValue>>(&text).expect("it was just written"), all);
     }
 }

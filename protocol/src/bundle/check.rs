@@ -1,6 +1,6 @@
 //! What a record must be before anything of its bundle is imported.
 
-use super::{BundleError, Head, LONGEST_NOTE, Study, StudyName, Trial, hash};
+use super::{BundleError, ArchiveHeader, LONGEST_NOTE, StudyRecord, StudyName, TrialRecord, hash};
 use crate::TrialId;
 use dtrain_recipes::name::{is_plain_name, is_trial_name};
 use serde_json::Value;
@@ -23,7 +23,7 @@ const DOCUMENTS: [&str; 4] = ["recipe", "plan", "candidate", "provenance"];
 
 /// The records so far: each may come once, and may name texts that came before.
 #[derive(Debug, Default)]
-pub(super) struct Seen {
+pub(super) struct RecordValidator {
     trials: BTreeSet<TrialId>,
     studies: BTreeSet<StudyName>,
     texts: BTreeSet<String>,
@@ -31,13 +31,13 @@ pub(super) struct Seen {
 
 /// The record that is checked, as errors name it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Of(pub(super) String);
+pub(super) struct RecordContext(pub(super) String);
 
-impl Of {
+impl RecordContext {
     /// Checks what a bundle says of itself.
-    pub(super) fn head(&self, head: &Head) -> Result<(), BundleError> {
-        self.words("machine", &head.machine)?;
-        self.words("host", &head.host)?;
+    pub(super) fn head(&self, head: &ArchiveHeader) -> Result<(), BundleError> {
+        self.non_empty_line("machine", &head.machine)?;
+        self.non_empty_line("host", &head.host)?;
         self.line("program", &head.program)?;
         self.number("trials", head.trials)
     }
@@ -68,7 +68,7 @@ impl Of {
     }
 
     /// A line that is not empty.
-    fn words(&self, field: &str, text: &str) -> Result<(), BundleError> {
+    fn non_empty_line(&self, field: &str, text: &str) -> Result<(), BundleError> {
         if text.is_empty() { Err(self.wrong(field, "is empty")) } else { self.line(field, text) }
     }
 
@@ -120,14 +120,14 @@ fn no_name(text: &str) -> String {
     format!("is {text:?}, which is not a plain name (letters, digits, `-`, `_` and `.`)")
 }
 
-impl Seen {
+impl RecordValidator {
     pub(super) fn text(&mut self, text: &str) {
         self.texts.insert(hash(text));
     }
 
     /// Checks a trial and returns how errors name it.
-    pub(super) fn trial(&mut self, trial: &Trial) -> Result<Of, BundleError> {
-        let of = Of(named("trial", &trial.name));
+    pub(super) fn trial(&mut self, trial: &TrialRecord) -> Result<RecordContext, BundleError> {
+        let of = RecordContext(named("trial", &trial.name));
         of.id("id", &trial.id)?;
         if !self.trials.insert(trial.id.clone()) {
             return Err(of.wrong("id", format!("is {}, which another trial of the bundle has", trial.id)));
@@ -154,15 +154,15 @@ impl Seen {
             of.at_most(&field, text, LONGEST_NOTE)?;
         }
         for (name, value) in &trial.tags {
-            of.words("tags", name)?;
+            of.non_empty_line("tags", name)?;
             of.at_most(&format!("tags.{name}"), value, LONGEST_NOTE)?;
         }
         series(&of, trial)?;
         Ok(of)
     }
 
-    pub(super) fn study(&mut self, study: &Study) -> Result<(), BundleError> {
-        let of = Of(named("study", &study.name.name));
+    pub(super) fn study(&mut self, study: &StudyRecord) -> Result<(), BundleError> {
+        let of = RecordContext(named("study", &study.name.name));
         of.study("name", &study.name)?;
         if !self.studies.insert(study.name.clone()) {
             return Err(of.wrong("name", "is in the bundle twice"));
@@ -198,12 +198,12 @@ pub(super) fn named(kind: &str, name: &str) -> String {
     }
 }
 
-fn once(of: &Of, field: &str, numbers: &mut BTreeSet<u64>, number: u64) -> Result<(), BundleError> {
+fn once(of: &RecordContext, field: &str, numbers: &mut BTreeSet<u64>, number: u64) -> Result<(), BundleError> {
     if numbers.insert(number) { Ok(()) } else { Err(of.wrong(field, "is there twice")) }
 }
 
 /// Names become names of files and folders; all of this is shown and typed.
-fn names(of: &Of, trial: &Trial) -> Result<(), BundleError> {
+fn names(of: &RecordContext, trial: &TrialRecord) -> Result<(), BundleError> {
     of.trial_name("name", &trial.name)?;
     if trial.name == "last" {
         return Err(of.wrong("name", "is \"last\", which means the newest trial"));
@@ -212,9 +212,9 @@ fn names(of: &Of, trial: &Trial) -> Result<(), BundleError> {
         return Err(of.wrong("recipe", no_name(&trial.recipe)));
     }
     trial.study.as_ref().map_or(Ok(()), |study| of.study("study", study))?;
-    of.words("machine", &trial.machine)?;
-    of.words("host", &trial.host)?;
-    of.words("objective", &trial.objective)?;
+    of.non_empty_line("machine", &trial.machine)?;
+    of.non_empty_line("host", &trial.host)?;
+    of.non_empty_line("objective", &trial.objective)?;
     if !matches!(trial.goal.as_str(), "min" | "max") {
         return Err(of.wrong("goal", format!("is {:?}, not `min` or `max`", trial.goal)));
     }
@@ -230,7 +230,7 @@ fn names(of: &Of, trial: &Trial) -> Result<(), BundleError> {
     trial.git_revision.as_ref().map_or(Ok(()), |revision| of.line("git_revision", revision))
 }
 
-fn documents(of: &Of, trial: &Trial) -> Result<(), BundleError> {
+fn documents(of: &RecordContext, trial: &TrialRecord) -> Result<(), BundleError> {
     if let Some(missing) = DOCUMENTS.iter().find(|kind| !trial.documents.contains_key(**kind)) {
         return Err(of.wrong(format!("documents.{missing}"), "is missing"));
     }
@@ -243,15 +243,15 @@ fn documents(of: &Of, trial: &Trial) -> Result<(), BundleError> {
     Ok(())
 }
 
-fn params(of: &Of, trial: &Trial) -> Result<(), BundleError> {
+fn params(of: &RecordContext, trial: &TrialRecord) -> Result<(), BundleError> {
     let mut paths = BTreeSet::new();
     for (path, value, source) in &trial.params {
-        of.words("params", path)?;
+        of.non_empty_line("params", path)?;
         let field = format!("params.{path}");
         if !paths.insert(path) {
             return Err(of.wrong(field, "is there twice"));
         }
-        of.words(&field, source)?;
+        of.non_empty_line(&field, source)?;
         of.at_most(&field, value, LONGEST_PARAM)?;
         let is_value = match of.json(&field, value)? {
             Value::Array(items) => items.is_empty(),
@@ -265,10 +265,10 @@ fn params(of: &Of, trial: &Trial) -> Result<(), BundleError> {
     Ok(())
 }
 
-fn series(of: &Of, trial: &Trial) -> Result<(), BundleError> {
+fn series(of: &RecordContext, trial: &TrialRecord) -> Result<(), BundleError> {
     let mut points = 0u64;
     for one in &trial.series {
-        of.words("series", &one.key)?;
+        of.non_empty_line("series", &one.key)?;
         let field = format!("series[{}]", one.key);
         of.number(&field, one.attempt)?;
         points = points.saturating_add(one.points);

@@ -1,11 +1,11 @@
 //! Reading a bundle, which somebody else may have written.
 
-use super::check::{LARGEST, LAST_MOMENT, Of, Seen, named};
+use super::check::{LARGEST, LAST_MOMENT, RecordContext, RecordValidator, named};
 use super::{
-    BundleError, END, FORMAT, HEAD, Head, MAGIC, MAX_PAYLOAD, POINTS, Record, SERIES, STUDY, Study, TEXT,
-    TRIAL, Trial,
+    BundleError, END, FORMAT, HEAD, ArchiveHeader, MAGIC, MAX_PAYLOAD, POINTS, Record, SERIES, STUDY, StudyRecord, TEXT,
+    TRIAL, TrialRecord,
 };
-use crate::points::{self, Sample};
+use crate::series_codec::{self, MetricSample};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io::Read;
@@ -14,18 +14,18 @@ use std::io::Read;
 pub struct Reader<R> {
     from: R,
     hash: blake3::Hasher,
-    head: Head,
+    head: ArchiveHeader,
     /// What came so far.
-    seen: Seen,
+    seen: RecordValidator,
     /// The trial that was read last.
-    of: Of,
+    of: RecordContext,
     /// Series of it whose points must still follow, the last first.
-    due: Vec<Due>,
+    due: Vec<PendingSeries>,
     is_over: bool,
 }
 
 /// A series whose points are being read.
-struct Due {
+struct PendingSeries {
     key: String,
     /// So many must still follow.
     left: u64,
@@ -48,13 +48,13 @@ impl<R: Read> Reader<R> {
         }
         let mut hash = blake3::Hasher::new();
         hash.update(&begin);
-        let nobody = Head { machine: String::new(), host: String::new(), program: String::new(), trials: 0 };
+        let nobody = ArchiveHeader { machine: String::new(), host: String::new(), program: String::new(), trials: 0 };
         let mut reader = Self {
             from,
             hash,
             head: nobody,
-            seen: Seen::default(),
-            of: Of::default(),
+            seen: RecordValidator::default(),
+            of: RecordContext::default(),
             due: Vec::new(),
             is_over: false,
         };
@@ -62,12 +62,12 @@ impl<R: Read> Reader<R> {
             return Err(damaged("it does not begin with its head"));
         };
         reader.head = parse(&payload, "head")?;
-        Of(named("head", "")).head(&reader.head)?;
+        RecordContext(named("head", "")).head(&reader.head)?;
         Ok(reader)
     }
 
     /// What it says of itself.
-    pub fn head(&self) -> &Head {
+    pub fn head(&self) -> &ArchiveHeader {
         &self.head
     }
 
@@ -98,20 +98,20 @@ impl<R: Read> Reader<R> {
                 Record::Text(text)
             }
             TRIAL => {
-                let trial: Trial = parse(&payload, "trial")?;
+                let trial: TrialRecord = parse(&payload, "trial")?;
                 self.of = self.seen.trial(&trial)?;
                 let due = trial.series.iter().rev().filter(|series| series.points > 0);
                 self.due =
-                    due.map(|one| Due { key: one.key.clone(), left: one.points, last: None }).collect();
+                    due.map(|one| PendingSeries { key: one.key.clone(), left: one.points, last: None }).collect();
                 Record::Trial(Box::new(trial))
             }
             SERIES => {
-                let samples = points::decode(&payload).ok_or_else(|| damaged("points cannot be decoded"))?;
+                let samples = series_codec::decode(&payload).ok_or_else(|| damaged("points cannot be decoded"))?;
                 self.take_points(&samples)?;
                 Record::Points(samples)
             }
             STUDY => {
-                let study: Study = parse(&payload, "study")?;
+                let study: StudyRecord = parse(&payload, "study")?;
                 self.seen.study(&study)?;
                 Record::Study(study)
             }
@@ -120,7 +120,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Takes points as the next ones of the series that is due.
-    fn take_points(&mut self, samples: &[Sample]) -> Result<(), BundleError> {
+    fn take_points(&mut self, samples: &[MetricSample]) -> Result<(), BundleError> {
         let mut due = self.due.pop().ok_or_else(|| damaged("points belong to no series"))?;
         let count = samples.len() as u64;
         if count == 0 || count > due.left || samples.len() > POINTS {
@@ -144,13 +144,13 @@ impl<R: Read> Reader<R> {
     }
 
     fn record(&mut self) -> Result<(u8, Vec<u8>), BundleError> {
-        let header = self.take(9)?;
+        let header = self.read_bytes(9)?;
         let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[at + byte]));
         let length = word(1) as usize;
         if length > MAX_PAYLOAD {
             return Err(damaged(format!("a record of {length} bytes is announced")));
         }
-        let payload = self.take(length)?;
+        let payload = self.read_bytes(length)?;
         if crc32c::crc32c(&payload) != word(5) {
             return Err(damaged("the checksum of a record does not match"));
         }
@@ -158,7 +158,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// So many bytes. Room grows with what comes, not with what is announced.
-    fn take(&mut self, length: usize) -> Result<Vec<u8>, BundleError> {
+    fn read_bytes(&mut self, length: usize) -> Result<Vec<u8>, BundleError> {
         let mut bytes = Vec::new();
         (&mut self.from).take(length as u64).read_to_end(&mut bytes)?;
         if bytes.len() < length {
@@ -183,7 +183,7 @@ fn parse<T: DeserializeOwned>(payload: &[u8], kind: &str) -> Result<T, BundleErr
         let what = match (error.line(), field_before(&payload[..at])) {
             // Whoever wrote line breaks is told the position alone.
             (1, Some(field)) => {
-                return Of(named(kind, name)).wrong(field, format!("cannot be read: {error}"));
+                return RecordContext(named(kind, name)).wrong(field, format!("cannot be read: {error}"));
             }
             _ => format!("the record cannot be read: {error}"),
         };

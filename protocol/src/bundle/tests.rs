@@ -2,9 +2,9 @@
 
 use super::*;
 
-fn trial() -> Trial {
+fn trial() -> TrialRecord {
     let text = |word: &str| word.to_owned();
-    Trial {
+    TrialRecord {
         id: TrialId("01M84B1AN3D6BS8C5CT0NRC956".into()),
         name: text("tiny-1"),
         machine: text("m"),
@@ -37,13 +37,13 @@ fn trial() -> Trial {
 }
 
 fn records() -> Vec<Record> {
-    let sample = |step: u64| Sample { step, at_ms: 10 * step, value: (step as f64).sqrt() };
+    let sample = |step: u64| MetricSample { step, at_ms: 10 * step, value: (step as f64).sqrt() };
     let samples: Vec<_> = (0..5000).map(sample).collect();
-    let study = Study {
+    let study = StudyRecord {
         name: trial().study.expect("it has one"),
         json: "{}".into(),
         created_ms: 3,
-        tried: vec![Tried { number: 0, json: "{}".into(), trial: Some(trial().id), refused: None }],
+        tried: vec![StudyTrialRecord { number: 0, json: "{}".into(), trial: Some(trial().id), refused: None }],
         events: vec![(0, 4, "{}".into())],
     };
     let mut all = vec![Record::Text("+x".into()), Record::Trial(Box::new(trial()))];
@@ -53,7 +53,7 @@ fn records() -> Vec<Record> {
 }
 
 fn bundle(records: &[Record]) -> Vec<u8> {
-    let head = Head { machine: "m".into(), host: "gpu-01".into(), program: "0.1.0".into(), trials: 1 };
+    let head = ArchiveHeader { machine: "m".into(), host: "gpu-01".into(), program: "0.1.0".into(), trials: 1 };
     let mut writer = Writer::new(Vec::new(), &head).expect("memory");
     records.iter().for_each(|record| writer.write(record).expect("memory"));
     writer.finish().expect("memory")
@@ -96,7 +96,7 @@ fn what_is_no_bundle_and_a_newer_one_are_told_apart() {
 
 #[test]
 fn ids_that_are_paths_names_that_steer_terminals_and_missing_points_are_refused() {
-    let with = |change: &dyn Fn(&mut Trial)| {
+    let with = |change: &dyn Fn(&mut TrialRecord)| {
         let mut all = records();
         let Record::Trial(trial) = &mut all[1] else { panic!("it is the trial") };
         change(trial);
@@ -126,20 +126,20 @@ fn a_field_that_an_import_would_stumble_over_is_named() {
         change(&mut all);
         read(&bundle(&all)).expect_err("it is wrong").to_string()
     };
-    let trial_with = |change: &dyn Fn(&mut Trial)| {
+    let trial_with = |change: &dyn Fn(&mut TrialRecord)| {
         said(&|all| {
             let Record::Trial(trial) = &mut all[1] else { panic!("it is the trial") };
             change(trial);
         })
     };
-    let study_with = |change: &dyn Fn(&mut Study)| {
+    let study_with = |change: &dyn Fn(&mut StudyRecord)| {
         said(&|all| {
             let Some(Record::Study(study)) = all.last_mut() else { panic!("it is the study") };
             change(study);
         })
     };
     let put =
-        |trial: &mut Trial, kind: &str, json: &str| drop(trial.documents.insert(kind.into(), json.into()));
+        |trial: &mut TrialRecord, kind: &str, json: &str| drop(trial.documents.insert(kind.into(), json.into()));
     for (error, wanted) in [
         (
             trial_with(&|trial| trial.params[0].1 = "3x".into()),
@@ -183,7 +183,7 @@ fn a_field_that_an_import_would_stumble_over_is_named() {
 
 #[test]
 fn a_field_of_another_type_is_named_with_its_trial() {
-    let head = Head { machine: "m".into(), host: "h".into(), program: "0.1.0".into(), trials: 1 };
+    let head = ArchiveHeader { machine: "m".into(), host: "h".into(), program: "0.1.0".into(), trials: 1 };
     let mut json = serde_json::to_value(trial()).expect("JSON");
     json["notes"] = serde_json::json!([[1, "a \" quoted: {"]]);
     json["series"] = serde_json::json!("none");

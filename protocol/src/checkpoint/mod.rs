@@ -7,21 +7,21 @@
 //!     COMMIT                                 blake3 of manifest.json, in hex, written last
 //! ```
 
-mod committed;
-mod cover;
-mod damage;
-pub mod head;
-mod reads;
+mod read_manifest;
+mod coverage;
+mod corruption;
+pub mod header;
+mod reshard;
 mod slice;
 
-pub use committed::is_file_name;
-pub use damage::Damage;
-pub use reads::{Chunks, Reading};
-pub use slice::{Shared, Slice};
+pub use read_manifest::is_file_name;
+pub use corruption::CorruptRange;
+pub use reshard::{ChunkSet, TensorRead};
+pub use slice::{SliceOverlap, Slice};
 
-use crate::{Assignment, AttemptId, Layout, Region, StepId, TrialId, split};
-use cover::Wrong;
-use head::Places;
+use crate::{Assignment, AttemptId, Layout, Region, StepId, TrialId, sharding};
+use coverage::CoverageError;
+use header::ByteRanges;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -73,7 +73,7 @@ pub struct Tensor {
     /// Global shape.
     pub shape: Vec<u64>,
     /// Where its elements lie; the pieces cover every element exactly once.
-    pub pieces: Vec<Piece>,
+    pub pieces: Vec<StoredSlice>,
 }
 
 /// What a tensor is to training. All are stored in f32.
@@ -97,14 +97,14 @@ pub enum TensorKind {
         /// Index of the replica.
         replica: u32,
         /// What it is.
-        state: OwnState,
+        state: ReplicaState,
     },
 }
 
 /// What replicas have each for themselves where they are kept alike approximately.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum OwnState {
+pub enum ReplicaState {
     /// A weight that has moved since the last synchronisation.
     Weights,
     /// The optimizer's first moment; that of the first replica is [`TensorKind::FirstMoment`].
@@ -117,7 +117,7 @@ pub enum OwnState {
 
 /// A slice of a tensor, stored in one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Piece {
+pub struct StoredSlice {
     /// Name of the file.
     pub file: String,
     /// Key of the entry inside the safetensors file.
@@ -204,10 +204,10 @@ impl TensorKind {
             Self::LossScale => "#loss_scale".into(),
             Self::Own { replica, state } => {
                 let state = match state {
-                    OwnState::Weights => "weights",
-                    OwnState::FirstMoment => "first_moment",
-                    OwnState::SecondMoment => "second_moment",
-                    OwnState::Residual => "residual",
+                    ReplicaState::Weights => "weights",
+                    ReplicaState::FirstMoment => "first_moment",
+                    ReplicaState::SecondMoment => "second_moment",
+                    ReplicaState::Residual => "residual",
                 };
                 format!("#replica.{replica}.{state}")
             }
@@ -215,7 +215,7 @@ impl TensorKind {
     }
 }
 
-impl Piece {
+impl StoredSlice {
     /// A piece that lies under `key` in `file`.
     pub fn of(slice: &Slice, file: &str, key: String) -> Self {
         let region = slice.region();
@@ -227,7 +227,7 @@ impl Piece {
     /// Where it lies in its file.
     ///
     /// `Err` says what is wrong with the file, and at which of its bytes.
-    pub fn place(&self, places: &Places) -> Result<Range<u64>, (u64, String)> {
+    pub fn byte_range(&self, places: &ByteRanges) -> Result<Range<u64>, (u64, String)> {
         let Some(place) = places.get(&self.key) else {
             return Err((0, format!("the file has no entry {}", self.key)));
         };
@@ -287,9 +287,9 @@ impl Tensor {
     }
 
     /// Its pieces as slices of it, in their order; `Err` unless they cover every element exactly once.
-    pub fn slices(&self) -> Result<Vec<Slice>, Uncovered> {
+    pub fn slices(&self) -> Result<Vec<Slice>, IncompleteTensor> {
         let Self { shape, pieces, .. } = self;
-        let wrong = |detail| Uncovered { tensor: self.full_name(), detail };
+        let wrong = |detail| IncompleteTensor { tensor: self.full_name(), detail };
         if shape.len() > DIMENSIONS {
             return Err(wrong(format!(
                 "{} dimensions found, at most {DIMENSIONS} are supported",
@@ -302,10 +302,10 @@ impl Tensor {
         }
         let slices: Result<Vec<_>, _> = pieces.iter().map(|piece| piece.slice(shape)).collect();
         let slices = slices.map_err(wrong)?;
-        match cover::first_wrong(shape, &slices) {
+        match coverage::first_coverage_error(shape, &slices) {
             None => Ok(slices),
-            Some(Wrong { index, times: 0 }) => Err(wrong(format!("element {index:?} lies in no piece"))),
-            Some(Wrong { index, times }) => Err(wrong(format!("element {index:?} lies in {times} pieces"))),
+            Some(CoverageError { index, times: 0 }) => Err(wrong(format!("element {index:?} lies in no piece"))),
+            Some(CoverageError { index, times }) => Err(wrong(format!("element {index:?} lies in {times} pieces"))),
         }
     }
 }
@@ -315,7 +315,7 @@ impl Tensor {
 /// `Err` names the first tensor whose elements are not covered exactly once, or whose shape two ranks tell
 /// differently, or that is a moment while its parameter is not there in its shape, or lacks a moment that others
 /// have: such a checkpoint must not be committed.
-pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>, Vec<FileEntry>), Uncovered> {
+pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>, Vec<FileEntry>), IncompleteTensor> {
     let (mut files, mut tensors) = (Vec::new(), BTreeMap::<_, Tensor>::new());
     for SavedFile { file, tensors: parts } in saved {
         files.push(file);
@@ -324,7 +324,7 @@ pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>,
                 .entry((part.name.clone(), part.kind))
                 .or_insert_with(|| Tensor { pieces: Vec::new(), ..part.clone() });
             if whole.shape != part.shape {
-                return Err(Uncovered {
+                return Err(IncompleteTensor {
                     tensor: part.name,
                     detail: "two ranks report different shapes".into(),
                 });
@@ -334,7 +334,7 @@ pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>,
     }
     for tensor in tensors.values_mut() {
         let first =
-            |piece: &Piece| (piece.sides.iter().map(|side| side.start).collect::<Vec<_>>(), piece.begin);
+            |piece: &StoredSlice| (piece.sides.iter().map(|side| side.start).collect::<Vec<_>>(), piece.begin);
         tensor.pieces.sort_by_cached_key(first);
         tensor.slices()?;
     }
@@ -345,12 +345,12 @@ pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>,
 /// Fails unless every moment has its parameter, and every parameter the moments that any has: where there are adapters, only
 /// these, as all other weights are frozen. Only matrices have factors, in shapes of their own, and the loss scale is of no
 /// parameter.
-fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), Uncovered> {
+fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), IncompleteTensor> {
     let has_all = |kind: &TensorKind| !matches!(kind, TensorKind::Factor | TensorKind::LossScale);
     let kinds: std::collections::BTreeSet<_> =
         tensors.keys().map(|(_, kind)| *kind).filter(has_all).collect();
-    let has_adapters = tensors.keys().any(|(name, _)| split::is_adapter(name));
-    let is_trained = |name: &str| !has_adapters || split::is_adapter(name);
+    let has_adapters = tensors.keys().any(|(name, _)| sharding::is_adapter(name));
+    let is_trained = |name: &str| !has_adapters || sharding::is_adapter(name);
     for ((name, kind), tensor) in tensors.iter().filter(|((_, kind), _)| has_all(kind)) {
         if *kind == TensorKind::Parameter && !is_trained(name) {
             continue;
@@ -360,7 +360,7 @@ fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), Unco
             if found != Some(&tensor.shape) {
                 let found = found.map_or("is missing".into(), |shape| format!("has shape {shape:?}"));
                 let detail = format!("{name}{} has shape {:?}", tensor.kind.suffix(), tensor.shape);
-                return Err(Uncovered {
+                return Err(IncompleteTensor {
                     tensor: format!("{name}{}", kind.suffix()),
                     detail: format!("it {found}, but {detail}"),
                 });
@@ -373,7 +373,7 @@ fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), Unco
 /// A tensor that a checkpoint does not hold exactly once.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tensor {tensor}: {detail}")]
-pub struct Uncovered {
+pub struct IncompleteTensor {
     /// The tensor.
     pub tensor: String,
     /// What is wrong.

@@ -14,7 +14,7 @@ pub struct Slice {
 
 /// Elements of two slices that lie side by side in both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
+pub struct SliceOverlap {
     /// Place in the first slice, counted from its begin.
     pub first: u64,
     /// Place in the second slice, counted from its begin.
@@ -24,7 +24,7 @@ pub struct Shared {
 }
 
 /// The sides of a box inside a global tensor.
-pub(super) type Sides = Vec<Range<u64>>;
+pub(super) type BoxRanges = Vec<Range<u64>>;
 
 impl Slice {
     /// Elements `range` of `region`. Panics when the region has fewer.
@@ -71,7 +71,7 @@ impl Slice {
     }
 
     /// The elements that both have, in row-major order of the tensor, in runs as long as they can be.
-    pub fn shared<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = Shared> + 'a {
+    pub fn overlaps<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = SliceOverlap> + 'a {
         let meet = intersection(&self.region.sides, &other.region.sides).is_some();
         let (mine, others) = if meet { (self.boxes(), other.boxes()) } else { (Vec::new(), Vec::new()) };
         // The boxes of each are in row-major order, so what two of them share comes in that order too.
@@ -83,7 +83,7 @@ impl Slice {
     }
 
     /// What lies in the box `both`, which is part of both slices.
-    fn runs(&self, other: &Self, both: &[Range<u64>]) -> impl Iterator<Item = Shared> + use<> {
+    fn runs(&self, other: &Self, both: &[Range<u64>]) -> impl Iterator<Item = SliceOverlap> + use<> {
         let (mine, others) = (&self.region.sides, &other.region.sides);
         // A dimension of which neither region has more than the box makes the runs before it longer.
         let full = |d: &usize| both[*d] == mine[*d] && both[*d] == others[*d];
@@ -96,7 +96,7 @@ impl Slice {
             (begin - of.range.start, strides)
         });
         (0..steps.iter().product()).map(move |index: u64| {
-            let mut run = Shared { first: first.0, second: second.0, length };
+            let mut run = SliceOverlap { first: first.0, second: second.0, length };
             let mut rest = index;
             for (d, steps) in steps.iter().enumerate().rev() {
                 run.first += rest % steps * first.1[d];
@@ -108,7 +108,7 @@ impl Slice {
     }
 
     /// The boxes it consists of, in row-major order; they share nothing.
-    pub(super) fn boxes(&self) -> Vec<Sides> {
+    pub(super) fn boxes(&self) -> Vec<BoxRanges> {
         let mut boxes = Vec::new();
         if !self.range.is_empty() {
             cut(&self.region.sides, 0, self.range.clone(), &mut boxes);
@@ -118,7 +118,7 @@ impl Slice {
 }
 
 /// Cuts elements `range` of a box into boxes. The dimensions before `dimension` have one index.
-fn cut(sides: &[Range<u64>], dimension: usize, range: Range<u64>, boxes: &mut Vec<Sides>) {
+fn cut(sides: &[Range<u64>], dimension: usize, range: Range<u64>, boxes: &mut Vec<BoxRanges>) {
     if range == (0..sides.iter().map(len).product()) {
         return boxes.push(sides.to_vec());
     }
@@ -158,9 +158,9 @@ fn place(outer: &[Range<u64>], inner: &[Range<u64>]) -> (u64, Vec<u64>) {
 }
 
 /// What two boxes have in common; `None` when that is nothing.
-fn intersection(a: &[Range<u64>], b: &[Range<u64>]) -> Option<Sides> {
+fn intersection(a: &[Range<u64>], b: &[Range<u64>]) -> Option<BoxRanges> {
     let both = a.iter().zip(b).map(|(a, b)| a.start.max(b.start)..a.end.min(b.end));
-    let both: Sides = both.collect();
+    let both: BoxRanges = both.collect();
     both.iter().all(|side| !side.is_empty()).then_some(both)
 }
 
@@ -204,7 +204,7 @@ mod tests {
             let (first, second) = (elements(&one), elements(&other));
             let expected: Vec<_> = first.iter().copied().filter(|at| second.contains(at)).collect();
             let mut found = Vec::new();
-            for Shared { first: a, second: b, length } in one.shared(&other) {
+            for SliceOverlap { first: a, second: b, length } in one.overlaps(&other) {
                 prop_assert!(length > 0);
                 let (a, b) = (&first[a as usize..][..length as usize], &second[b as usize..][..length as usize]);
                 prop_assert_eq!(a, b);
@@ -218,9 +218,9 @@ mod tests {
     fn rows_that_both_have_whole_are_one_run() {
         let shape = [6, 4, 5];
         let rows = |rows| Slice::all(Region { shape: shape.to_vec(), sides: vec![rows, 0..4, 0..5] });
-        let found: Vec<_> = rows(1..5).shared(&rows(2..6)).collect();
-        assert_eq!(found, [Shared { first: 20, second: 0, length: 60 }]);
+        let found: Vec<_> = rows(1..5).overlaps(&rows(2..6)).collect();
+        assert_eq!(found, [SliceOverlap { first: 20, second: 0, length: 60 }]);
         let scalar = Slice::whole(&[]);
-        assert_eq!(scalar.shared(&scalar).collect::<Vec<_>>(), [Shared { first: 0, second: 0, length: 1 }]);
+        assert_eq!(scalar.overlaps(&scalar).collect::<Vec<_>>(), [SliceOverlap { first: 0, second: 0, length: 1 }]);
     }
 }

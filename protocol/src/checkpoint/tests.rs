@@ -10,7 +10,7 @@ fn saved(
     range: Range<u64>,
 ) -> SavedFile {
     let (name, kind, shape) = tensor;
-    let piece = Piece {
+    let piece = StoredSlice {
         file: file.into(),
         key: name.into(),
         sides: sides.to_vec(),

@@ -2,24 +2,24 @@
 
 mod model;
 
-use super::hosts::Named;
-use super::parsed::{Param, Parsed};
-use super::values::Values;
-use crate::cluster::{Cluster, Launcher, Slurm};
-use crate::data::{Columns, Data, DataFormat, DataKind, Documents, Separator, Tokenizer, Valid};
+use super::hosts::DeclaredHost;
+use super::parsed::{DeclaredParam, ParsedValue};
+use super::values::ParsedValues;
+use crate::cluster::{Cluster, LauncherKind, Slurm};
+use crate::data::{Columns, Data, DataFormat, DataKind, Documents, Separator, Tokenizer, ValidationSource};
 use crate::keys::Kind;
-use crate::objective::{Metric, Objective, Stop};
-use crate::params::{ParamRange, ParamValue, settle};
-use crate::recipe::{Checkpointing, Every, LayoutPins, Recipe, Validating, ZeroStage};
-use crate::search::Choice;
-use crate::sync::{Compression, CompressionKind, Local, Synchronisation};
+use crate::objective::{Metric, Objective, StopConditions};
+use crate::params::{ParamRange, ParamValue, resolve_params};
+use crate::recipe::{CheckpointSchedule, Interval, LayoutPins, Recipe, ValidationSchedule, ZeroStage};
+use crate::tunable::Tunable;
+use crate::sync::{Compression, CompressionKind, DiLoCo, Synchronisation};
 use crate::train::{Optimizer, Train, Warmup};
 use crate::tune::Tune;
 use crate::units::{Samples, Seconds, Tokens};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
+pub(super) fn recipe(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Recipe> {
     let (params, ranges) = params(values);
     Some(Recipe {
         name: values.text("name")?,
@@ -31,7 +31,7 @@ pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
         train: train(values)?,
         layout: layout(values)?,
         sync: if values.kind? == Kind::Command { Synchronisation::EXACT } else { sync(values)? },
-        checkpoint: Checkpointing {
+        checkpoint: CheckpointSchedule {
             every: every(values, "checkpoint.every")?,
             keep: values.count("checkpoint.keep")?,
         },
@@ -42,20 +42,20 @@ pub(super) fn recipe(values: &Values, hosts: &[Named]) -> Option<Recipe> {
 }
 
 /// The values of params in this run, and the ranges of those that have one.
-fn params(values: &Values) -> (BTreeMap<String, ParamValue>, BTreeMap<String, ParamRange>) {
+fn params(values: &ParsedValues) -> (BTreeMap<String, ParamValue>, BTreeMap<String, ParamRange>) {
     let (mut pinned, mut ranges) = (BTreeMap::new(), BTreeMap::new());
-    if let Some(Parsed::Params(params)) = values.get("params") {
+    if let Some(ParsedValue::Params(params)) = values.get("params") {
         for (name, (param, _)) in params {
             match param {
-                Param::Value(value) => drop(pinned.insert(name.clone(), value.clone())),
-                Param::Range(range) => drop(ranges.insert(name.clone(), range.clone())),
+                DeclaredParam::Value(value) => drop(pinned.insert(name.clone(), value.clone())),
+                DeclaredParam::Range(range) => drop(ranges.insert(name.clone(), range.clone())),
             }
         }
     }
-    (settle(pinned, &ranges), ranges)
+    (resolve_params(pinned, &ranges), ranges)
 }
 
-fn data(values: &Values) -> Option<Data> {
+fn data(values: &ParsedValues) -> Option<Data> {
     let format = match values.one_of("data.format")? {
         DataKind::Text => text(values, Documents::Files)?,
         DataKind::Jsonl => text(values, Documents::JsonLines(values.text("data.field")?))?,
@@ -72,8 +72,8 @@ fn data(values: &Values) -> Option<Data> {
         DataKind::Images => DataFormat::Images { resize: values.flag("data.resize")? },
     };
     let valid = match values.get("data.valid")? {
-        Parsed::Files(_) => Valid::Files(values.patterns("data.valid")),
-        share => Valid::Fraction(share.real()?),
+        ParsedValue::Files(_) => ValidationSource::Files(values.patterns("data.valid")),
+        share => ValidationSource::Fraction(share.real()?),
     };
     let is_mixed = matches!(format, DataFormat::Csv(_) | DataFormat::Parquet(_) | DataFormat::Idx { .. });
     Some(Data {
@@ -85,21 +85,21 @@ fn data(values: &Values) -> Option<Data> {
     })
 }
 
-fn text(values: &Values, documents: Documents) -> Option<DataFormat> {
+fn text(values: &ParsedValues, documents: Documents) -> Option<DataFormat> {
     let tokenizer = match values.get("data.tokenizer")? {
-        Parsed::Bytes => Tokenizer::Bytes,
-        Parsed::Bpe(vocab) => Tokenizer::Bpe(*vocab),
+        ParsedValue::Bytes => Tokenizer::Bytes,
+        ParsedValue::Bpe(vocab) => Tokenizer::Bpe(*vocab),
         file => Tokenizer::File(file.files()?.into_iter().next()?),
     };
     let separator = match values.get("data.separator")? {
-        Parsed::Auto => Separator::Auto,
-        Parsed::None => Separator::None,
+        ParsedValue::Auto => Separator::Auto,
+        ParsedValue::None => Separator::None,
         text => Separator::Text(text.text()?.to_owned()),
     };
     Some(DataFormat::Text { tokenizer, documents, separator })
 }
 
-fn columns(values: &Values) -> Option<Columns> {
+fn columns(values: &ParsedValues) -> Option<Columns> {
     let ignore = match values.get("data.ignore") {
         Some(names) => names.texts()?,
         None => Vec::new(),
@@ -107,12 +107,12 @@ fn columns(values: &Values) -> Option<Columns> {
     Some(Columns { target: values.text("data.target")?, ignore })
 }
 
-fn objective(values: &Values) -> Option<Objective> {
+fn objective(values: &ParsedValues) -> Option<Objective> {
     let whole = |key: &str| values.whole(&format!("objective.stop.{key}"));
     Some(Objective {
         metric: Metric::from(values.text("objective.metric")?),
         goal: values.one_of("objective.goal"),
-        stop: Stop {
+        stop: StopConditions {
             steps: whole("steps"),
             samples: whole("samples").map(Samples),
             tokens: whole("tokens").map(Tokens),
@@ -123,7 +123,7 @@ fn objective(values: &Values) -> Option<Objective> {
     })
 }
 
-fn train(values: &Values) -> Option<Train> {
+fn train(values: &ParsedValues) -> Option<Train> {
     let real = |key: &str| values.real(&format!("train.optimizer.{key}"));
     Some(Train {
         optimizer: Optimizer {
@@ -134,34 +134,34 @@ fn train(values: &Values) -> Option<Train> {
             weight_decay: real("weight_decay")?,
         },
         batch: choice(values.get("train.batch")?, |value| value.whole().map(Samples))?,
-        learning_rate: choice(values.get("train.learning_rate")?, Parsed::real)?,
+        learning_rate: choice(values.get("train.learning_rate")?, ParsedValue::real)?,
         warmup: choice(values.get("train.warmup")?, |value| match value {
-            Parsed::Tokens(tokens) => Some(Warmup::Tokens(Tokens(*tokens))),
+            ParsedValue::Tokens(tokens) => Some(Warmup::Tokens(Tokens(*tokens))),
             value => value.whole().map(Warmup::Steps),
         })?,
         schedule: values.one_of("train.schedule")?,
         final_fraction: values.real("train.final_fraction")?,
         clip: match values.get("train.clip")? {
-            Parsed::None => None,
+            ParsedValue::None => None,
             value => Some(value.real()?),
         },
-        precision: choice(values.get("train.precision")?, Parsed::one_of)?,
+        precision: choice(values.get("train.precision")?, ParsedValue::one_of)?,
         fp8_recipe: values.one_of("train.fp8_recipe"),
         from: values.patterns("train.from").pop().map(PathBuf::from),
         seed: values.whole("train.seed")?,
     })
 }
 
-fn choice<T>(value: &Parsed, of: impl Fn(&Parsed) -> Option<T>) -> Option<Choice<T>> {
+fn choice<T>(value: &ParsedValue, of: impl Fn(&ParsedValue) -> Option<T>) -> Option<Tunable<T>> {
     Some(match value {
-        Parsed::Auto => Choice::Auto,
-        Parsed::Among(values) => Choice::Among(values.iter().map(of).collect::<Option<_>>()?),
-        Parsed::Log(low, high) => Choice::Log { low: of(low)?, high: of(high)? },
-        value => Choice::Pinned(of(value)?),
+        ParsedValue::Auto => Tunable::Auto,
+        ParsedValue::Among(values) => Tunable::Among(values.iter().map(of).collect::<Option<_>>()?),
+        ParsedValue::Log(low, high) => Tunable::Log { low: of(low)?, high: of(high)? },
+        value => Tunable::Pinned(of(value)?),
     })
 }
 
-fn layout(values: &Values) -> Option<LayoutPins> {
+fn layout(values: &ParsedValues) -> Option<LayoutPins> {
     let count = |key: &str| values.count(&format!("layout.{key}"));
     let shares = counts(values, "layout.shares");
     Some(LayoutPins {
@@ -172,7 +172,7 @@ fn layout(values: &Values) -> Option<LayoutPins> {
         context: count("context"),
         expert: count("expert"),
         zero: match values.get("layout.zero")? {
-            Parsed::Auto => None,
+            ParsedValue::Auto => None,
             stage => Some(ZeroStage::of(stage.whole()?)?),
         },
         micro_batch: count("micro_batch"),
@@ -186,9 +186,9 @@ fn layout(values: &Values) -> Option<LayoutPins> {
     })
 }
 
-fn sync(values: &Values) -> Option<Synchronisation> {
+fn sync(values: &ParsedValues) -> Option<Synchronisation> {
     let local = |every| {
-        Some(Local {
+        Some(DiLoCo {
             every,
             outer_learning_rate: values.real("sync.outer_learning_rate")?,
             outer_momentum: values.real("sync.outer_momentum")?,
@@ -211,28 +211,28 @@ fn sync(values: &Values) -> Option<Synchronisation> {
 }
 
 /// The numbers of a list; `None` where there is no list.
-fn counts(values: &Values, key: &str) -> Option<Vec<u32>> {
-    let Parsed::Wholes(numbers) = values.get(key)? else { return None };
+fn counts(values: &ParsedValues, key: &str) -> Option<Vec<u32>> {
+    let ParsedValue::Wholes(numbers) = values.get(key)? else { return None };
     numbers.iter().map(|n| u32::try_from(*n).ok()).collect()
 }
 
-fn validation(values: &Values) -> Option<Validating> {
+fn validation(values: &ParsedValues) -> Option<ValidationSchedule> {
     let samples = match values.get("validation.samples")? {
-        Parsed::Auto => None,
+        ParsedValue::Auto => None,
         value => Some(Samples(value.whole()?)),
     };
-    Some(Validating { every: every(values, "validation.every")?, samples })
+    Some(ValidationSchedule { every: every(values, "validation.every")?, samples })
 }
 
-fn every(values: &Values, key: &str) -> Option<Every> {
+fn every(values: &ParsedValues, key: &str) -> Option<Interval> {
     Some(match values.get(key)? {
-        Parsed::Auto => Every::Auto,
-        Parsed::Time(seconds) => Every::Time(Seconds(*seconds)),
-        value => Every::Steps(value.whole()?),
+        ParsedValue::Auto => Interval::Auto,
+        ParsedValue::Time(seconds) => Interval::Time(Seconds(*seconds)),
+        value => Interval::Steps(value.whole()?),
     })
 }
 
-fn tune(values: &Values) -> Option<Tune> {
+fn tune(values: &ParsedValues) -> Option<Tune> {
     Some(Tune {
         sampler: values.one_of("tune.sampler")?,
         pruner: values.one_of("tune.pruner")?,
@@ -245,7 +245,7 @@ fn tune(values: &Values) -> Option<Tune> {
     })
 }
 
-fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
+fn cluster(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Cluster> {
     let launcher = values.one_of("cluster.launcher")?;
     Some(Cluster {
         launcher,
@@ -255,7 +255,7 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
         slots: values.count("cluster.slots")?,
         devices: values.one_of("cluster.devices")?,
         hosts: hosts.iter().map(|named| named.host.clone()).collect(),
-        slurm: if launcher == Launcher::Slurm { Some(slurm(values)?) } else { None },
+        slurm: if launcher == LauncherKind::Slurm { Some(slurm(values)?) } else { None },
         mtbf: values.real("cluster.mtbf").map(Seconds),
         probe: values.real("cluster.probe").map(Seconds),
         price: values.real("cluster.price"),
@@ -264,7 +264,7 @@ fn cluster(values: &Values, hosts: &[Named]) -> Option<Cluster> {
     })
 }
 
-fn slurm(values: &Values) -> Option<Slurm> {
+fn slurm(values: &ParsedValues) -> Option<Slurm> {
     let texts = |key| match values.get(key) {
         None => Some(Vec::new()),
         Some(found) => found.texts(),

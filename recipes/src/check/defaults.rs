@@ -1,9 +1,9 @@
 //! The values that hold where a recipe says nothing. `keys.rs` tells them in words.
 
 use super::CheckContext;
-use super::parsed::Parsed;
-use super::values::Values;
-use crate::cluster::{Devices, Launcher, Transport};
+use super::parsed::ParsedValue;
+use super::values::ParsedValues;
+use crate::cluster::{Devices, LauncherKind, SshBackend};
 use crate::data::DataKind;
 use crate::decoder::{AdaptedLayers, NORM_EPSILON, ROTARY_BASE};
 use crate::keys::Kind;
@@ -11,120 +11,120 @@ use crate::model::{Activation, Family, Framework, MlpActivation, Norm, Positions
 use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
 use crate::tune::{PrunerKind, SamplerKind};
-use crate::url::ending;
+use crate::url::file_extension;
 use std::path::Path;
 
-pub(super) fn fill(values: &mut Values, context: &CheckContext) {
-    values.or("name", Parsed::Text(context.name.clone()));
+pub(super) fn fill(values: &mut ParsedValues, context: &CheckContext) {
+    values.or("name", ParsedValue::Text(context.name.clone()));
     match values.kind {
         Some(Kind::Decoder) => decoder(values),
-        Some(Kind::Mlp) => values.or("model.activation", Parsed::of(MlpActivation::Relu)),
-        Some(Kind::Cnn) => values.or("model.blocks", Parsed::Whole(2)),
-        Some(Kind::Command) => values.or("model.framework", Parsed::of(Framework::Pytorch)),
+        Some(Kind::Mlp) => values.or("model.activation", ParsedValue::of(MlpActivation::Relu)),
+        Some(Kind::Cnn) => values.or("model.blocks", ParsedValue::Whole(2)),
+        Some(Kind::Command) => values.or("model.framework", ParsedValue::of(Framework::Pytorch)),
         Some(Kind::Own) | None => {}
     }
     if values.kind != Some(Kind::Command) {
         data(values);
     }
-    values.or("tune.sampler", Parsed::of(SamplerKind::Auto));
-    values.or("tune.pruner", Parsed::of(PrunerKind::None));
-    values.or("tune.trials", Parsed::Whole(12));
-    values.or("tune.least", Parsed::Whole(1));
-    values.or("tune.eta", Parsed::Whole(3));
-    values.or("tune.confirm", Parsed::Whole(0));
-    values.or("cluster.slots", Parsed::Whole(1));
-    values.or("objective.metric", Parsed::Text("valid.loss".into()));
+    values.or("tune.sampler", ParsedValue::of(SamplerKind::Auto));
+    values.or("tune.pruner", ParsedValue::of(PrunerKind::None));
+    values.or("tune.trials", ParsedValue::Whole(12));
+    values.or("tune.least", ParsedValue::Whole(1));
+    values.or("tune.eta", ParsedValue::Whole(3));
+    values.or("tune.confirm", ParsedValue::Whole(0));
+    values.or("cluster.slots", ParsedValue::Whole(1));
+    values.or("objective.metric", ParsedValue::Text("valid.loss".into()));
     optimizer(values);
     train(values);
     for key in crate::keys::keys().iter().filter(|key| key.path.starts_with("layout.")) {
-        values.or(key.path, Parsed::Auto);
+        values.or(key.path, ParsedValue::Auto);
     }
     if values.kind != Some(Kind::Command) {
         sync(values);
     }
-    values.or("validation.every", Parsed::Auto);
-    values.or("validation.samples", Parsed::Auto);
-    values.or("checkpoint.every", Parsed::Auto);
-    values.or("checkpoint.keep", Parsed::Whole(3));
-    values.or("cluster.launcher", Parsed::of(Launcher::Local));
-    values.or("cluster.ranks", Parsed::Auto);
-    values.or("cluster.devices", Parsed::of(Devices::Auto));
+    values.or("validation.every", ParsedValue::Auto);
+    values.or("validation.samples", ParsedValue::Auto);
+    values.or("checkpoint.every", ParsedValue::Auto);
+    values.or("checkpoint.keep", ParsedValue::Whole(3));
+    values.or("cluster.launcher", ParsedValue::of(LauncherKind::Local));
+    values.or("cluster.ranks", ParsedValue::Auto);
+    values.or("cluster.devices", ParsedValue::of(Devices::Auto));
     match values.one_of("cluster.launcher") {
-        Some(Launcher::Ssh) => values.or("cluster.transport", Parsed::of(Transport::Ssh2)),
-        Some(Launcher::Slurm) => values.or("cluster.slurm.nodes", Parsed::Whole(1)),
-        Some(Launcher::Local) | None => {}
+        Some(LauncherKind::Ssh) => values.or("cluster.transport", ParsedValue::of(SshBackend::Ssh2)),
+        Some(LauncherKind::Slurm) => values.or("cluster.slurm.nodes", ParsedValue::Whole(1)),
+        Some(LauncherKind::Local) | None => {}
     }
 }
 
-fn decoder(values: &mut Values) {
-    values.or("model.family", Parsed::of(Family::Gpt2));
+fn decoder(values: &mut ParsedValues) {
+    values.or("model.family", ParsedValue::of(Family::Gpt2));
     if let Some(family) = values.one_of("model.family") {
         let (positions, norm, activation, is_tied, has_bias) = match family {
             Family::Gpt2 => (Positions::Learned, Norm::Layer, Activation::Gelu, true, true),
             Family::Llama => (Positions::Rotary, Norm::Rms, Activation::Swiglu, false, false),
         };
-        values.or("model.positions", Parsed::of(positions));
-        values.or("model.norm", Parsed::of(norm));
-        values.or("model.activation", Parsed::of(activation));
-        values.or("model.tied", Parsed::Flag(is_tied));
-        values.or("model.bias", Parsed::Flag(has_bias));
+        values.or("model.positions", ParsedValue::of(positions));
+        values.or("model.norm", ParsedValue::of(norm));
+        values.or("model.activation", ParsedValue::of(activation));
+        values.or("model.tied", ParsedValue::Flag(is_tied));
+        values.or("model.bias", ParsedValue::Flag(has_bias));
     }
     if let Some(bias) = values.flag("model.bias") {
-        values.or("model.qkv_bias", Parsed::Flag(bias));
+        values.or("model.qkv_bias", ParsedValue::Flag(bias));
     }
-    values.or("model.norm_epsilon", Parsed::Real(NORM_EPSILON));
+    values.or("model.norm_epsilon", ParsedValue::Real(NORM_EPSILON));
     if values.one_of("model.positions") == Some(Positions::Rotary) {
-        values.or("model.rotary_base", Parsed::Whole(ROTARY_BASE));
+        values.or("model.rotary_base", ParsedValue::Whole(ROTARY_BASE));
     }
     if let Some(heads) = values.whole("model.heads") {
-        values.or("model.kv_heads", Parsed::Whole(heads));
+        values.or("model.kv_heads", ParsedValue::Whole(heads));
         if let Some(hidden) = values.whole("model.hidden").filter(|hidden| hidden.is_multiple_of(heads)) {
-            values.or("model.head_width", Parsed::Whole(hidden / heads));
+            values.or("model.head_width", ParsedValue::Whole(hidden / heads));
         }
     }
     if let (Some(_), Some(width)) = (values.get("model.latent.key_value"), values.whole("model.head_width")) {
-        values.or("model.latent.value", Parsed::Whole(width));
+        values.or("model.latent.value", ParsedValue::Whole(width));
     }
     if let Some(hidden) = values.whole("model.hidden") {
         let ffn = match values.one_of("model.activation") {
             Some(Activation::Swiglu) => (8 * hidden).div_ceil(3).next_multiple_of(64),
             Some(Activation::Gelu | Activation::GeluTanh) | None => 4 * hidden,
         };
-        values.or("model.ffn", Parsed::Whole(ffn));
+        values.or("model.ffn", ParsedValue::Whole(ffn));
     }
     if values.get("model.experts").is_some() {
-        values.or("model.experts_per_token", Parsed::Whole(2));
-        values.or("model.capacity", Parsed::None);
-        values.or("model.balance", Parsed::Real(0.01));
+        values.or("model.experts_per_token", ParsedValue::Whole(2));
+        values.or("model.capacity", ParsedValue::None);
+        values.or("model.balance", ParsedValue::Real(0.01));
     }
     if let Some(rank) = values.count("model.lora.rank") {
-        values.or("model.lora.alpha", Parsed::Real(2.0 * f64::from(rank)));
+        values.or("model.lora.alpha", ParsedValue::Real(2.0 * f64::from(rank)));
         let has_experts = values.get("model.experts").is_some();
         let layers = if has_experts { AdaptedLayers::Attention } else { AdaptedLayers::All };
-        values.or("model.lora.layers", Parsed::of(layers));
+        values.or("model.lora.layers", ParsedValue::of(layers));
     }
 }
 
-fn data(values: &mut Values) {
+fn data(values: &mut ParsedValues) {
     let train = values.patterns("data.train");
     if let Some(first) = train.first() {
-        values.or("data.format", Parsed::of(format(first)));
+        values.or("data.format", ParsedValue::of(format(first)));
     }
     let format = values.one_of("data.format");
     if format == Some(DataKind::Images) {
-        values.or("data.resize", Parsed::Flag(false));
+        values.or("data.resize", ParsedValue::Flag(false));
     }
-    values.or("data.valid", Parsed::Share(0.05));
-    values.or("data.fraction", Parsed::Share(1.0));
+    values.or("data.valid", ParsedValue::Share(0.05));
+    values.or("data.fraction", ParsedValue::Share(1.0));
     let Some(format) = format.filter(|format| format.is_text() && values.reads_tokens()) else { return };
     if format != DataKind::Text {
-        values.or("data.field", Parsed::Text("text".to_owned()));
+        values.or("data.field", ParsedValue::Text("text".to_owned()));
     }
-    values.or("data.separator", Parsed::Auto);
-    values.or("data.tokenizer", Parsed::Bytes);
+    values.or("data.separator", ParsedValue::Auto);
+    values.or("data.tokenizer", ParsedValue::Bytes);
     match values.get("data.tokenizer") {
-        Some(Parsed::Bpe(vocab)) => values.or("model.vocab", Parsed::Whole(u64::from(*vocab))),
-        Some(Parsed::Bytes) => values.or("model.vocab", Parsed::Whole(256)),
+        Some(ParsedValue::Bpe(vocab)) => values.or("model.vocab", ParsedValue::Whole(u64::from(*vocab))),
+        Some(ParsedValue::Bytes) => values.or("model.vocab", ParsedValue::Whole(256)),
         // The vocabulary of a file is known where it is read.
         _ => {}
     }
@@ -132,7 +132,7 @@ fn data(values: &mut Values) {
 
 /// How a file of this name is read.
 fn format(pattern: &str) -> DataKind {
-    let pattern = ending(pattern);
+    let pattern = file_extension(pattern);
     let name = Path::new(pattern).file_name().and_then(|name| name.to_str()).unwrap_or(pattern);
     let lower = name.to_ascii_lowercase();
     let lower = lower.strip_suffix(".gz").or_else(|| lower.strip_suffix(".zst")).unwrap_or(&lower);
@@ -149,11 +149,11 @@ fn format(pattern: &str) -> DataKind {
     }
 }
 
-fn optimizer(values: &mut Values) {
-    values.or("train.optimizer.kind", Parsed::of(OptimizerKind::Adamw));
+fn optimizer(values: &mut ParsedValues) {
+    values.or("train.optimizer.kind", ParsedValue::of(OptimizerKind::Adamw));
     let is_language = values.reads_tokens();
     let decay = if is_language { 0.1 } else { 0.01 };
-    values.or("train.optimizer.beta1", Parsed::Real(0.9));
+    values.or("train.optimizer.beta1", ParsedValue::Real(0.9));
     let Some(kind) = values.one_of("train.optimizer.kind") else { return };
     let (beta2, epsilon, decay) = match kind {
         OptimizerKind::Sgd => (None, None, 0.0),
@@ -161,36 +161,36 @@ fn optimizer(values: &mut Values) {
         OptimizerKind::Lamb => (Some(0.999), Some(1e-6), decay),
         OptimizerKind::Adamw => (Some(if is_language { 0.95 } else { 0.999 }), Some(1e-8), decay),
     };
-    values.or("train.optimizer.beta2", beta2.map_or(Parsed::Unset, Parsed::Real));
-    values.or("train.optimizer.epsilon", epsilon.map_or(Parsed::Unset, Parsed::Real));
-    values.or("train.optimizer.weight_decay", Parsed::Real(decay));
+    values.or("train.optimizer.beta2", beta2.map_or(ParsedValue::Unset, ParsedValue::Real));
+    values.or("train.optimizer.epsilon", epsilon.map_or(ParsedValue::Unset, ParsedValue::Real));
+    values.or("train.optimizer.weight_decay", ParsedValue::Real(decay));
 }
 
-fn sync(values: &mut Values) {
-    values.or("sync.compress", Parsed::of(CompressionKind::None));
+fn sync(values: &mut ParsedValues) {
+    values.or("sync.compress", ParsedValue::of(CompressionKind::None));
     match values.one_of("sync.compress") {
-        Some(CompressionKind::PowerSgd) => values.or("sync.rank", Parsed::Whole(4)),
-        Some(CompressionKind::TopK) => values.or("sync.keep", Parsed::Share(0.01)),
+        Some(CompressionKind::PowerSgd) => values.or("sync.rank", ParsedValue::Whole(4)),
+        Some(CompressionKind::TopK) => values.or("sync.keep", ParsedValue::Share(0.01)),
         Some(CompressionKind::None | CompressionKind::F16 | CompressionKind::Bf16) | None => {}
     }
-    values.or("sync.every", Parsed::Whole(1));
+    values.or("sync.every", ParsedValue::Whole(1));
     if values.whole("sync.every").is_some_and(|every| every > 1) {
-        values.or("sync.outer_learning_rate", Parsed::Real(0.7));
-        values.or("sync.outer_momentum", Parsed::Real(0.9));
+        values.or("sync.outer_learning_rate", ParsedValue::Real(0.7));
+        values.or("sync.outer_momentum", ParsedValue::Real(0.9));
     }
-    values.or("sync.staleness", Parsed::Whole(0));
+    values.or("sync.staleness", ParsedValue::Whole(0));
 }
 
-fn train(values: &mut Values) {
-    values.or("train.batch", Parsed::Auto);
-    values.or("train.learning_rate", Parsed::Auto);
-    values.or("train.warmup", Parsed::Auto);
-    values.or("train.schedule", Parsed::of(Schedule::Cosine));
-    values.or("train.final_fraction", Parsed::Real(0.1));
-    values.or("train.clip", Parsed::Real(1.0));
-    values.or("train.precision", Parsed::Auto);
+fn train(values: &mut ParsedValues) {
+    values.or("train.batch", ParsedValue::Auto);
+    values.or("train.learning_rate", ParsedValue::Auto);
+    values.or("train.warmup", ParsedValue::Auto);
+    values.or("train.schedule", ParsedValue::of(Schedule::Cosine));
+    values.or("train.final_fraction", ParsedValue::Real(0.1));
+    values.or("train.clip", ParsedValue::Real(1.0));
+    values.or("train.precision", ParsedValue::Auto);
     if values.get("train.precision").is_some_and(|precision| precision.can_be(Precision::Fp8)) {
-        values.or("train.fp8_recipe", Parsed::of(Fp8Recipe::default()));
+        values.or("train.fp8_recipe", ParsedValue::of(Fp8Recipe::default()));
     }
-    values.or("train.seed", Parsed::Whole(1));
+    values.or("train.seed", ParsedValue::Whole(1));
 }

@@ -1,9 +1,9 @@
 //! The hosts of a cluster, with ranges such as `gpu-[01-04]` expanded.
 
-use super::shape::{kind_of, parse};
-use super::{Resolved, suggest};
+use super::parse_value::{kind_of, parse};
+use super::{ResolvedValue, suggestion};
 use crate::cluster::Host;
-use crate::document::{Document, Node, Value};
+use crate::document::{Document, SpannedValue, Value};
 use crate::keys::find;
 use crate::problem::Problem;
 use crate::source::Origin;
@@ -12,15 +12,15 @@ use crate::source::Origin;
 const MOST: usize = 65_536;
 
 /// A host and where its address was said.
-pub(super) struct Named {
+pub(super) struct DeclaredHost {
     pub(super) host: Host,
     pub(super) origin: Origin,
 }
 
 /// The hosts that are right, and what is wrong with the others.
-pub(super) fn of(document: &Document) -> (Vec<Named>, Vec<Problem>) {
+pub(super) fn declared_hosts(document: &Document) -> (Vec<DeclaredHost>, Vec<Problem>) {
     let mut problems = Vec::new();
-    let mut named: Vec<Named> = Vec::new();
+    let mut named: Vec<DeclaredHost> = Vec::new();
     let Some(node) = document.get("cluster.hosts") else { return (named, problems) };
     let Value::List(items) = &node.value else {
         let message = format!("`cluster.hosts` must be a list of hosts, found {}", kind_of(node));
@@ -31,18 +31,18 @@ pub(super) fn of(document: &Document) -> (Vec<Named>, Vec<Problem>) {
         );
     };
     for item in items {
-        named.extend(one(item, &mut problems));
+        named.extend(parse_host(item, &mut problems));
         if named.len() > MOST {
             problems.push(Problem::new(format!("more than {MOST} hosts")).at(&item.origin));
             break;
         }
     }
-    problems.extend(twice(&named));
+    problems.extend(duplicate_hosts(&named));
     (named, problems)
 }
 
 /// The same address and port under two names would put two agents on one machine.
-fn twice(named: &[Named]) -> Vec<Problem> {
+fn duplicate_hosts(named: &[DeclaredHost]) -> Vec<Problem> {
     let mut seen = std::collections::BTreeMap::new();
     let mut problems = Vec::new();
     for host in named {
@@ -57,7 +57,7 @@ fn twice(named: &[Named]) -> Vec<Problem> {
     problems
 }
 
-fn one(item: &Node, problems: &mut Vec<Problem>) -> Vec<Named> {
+fn parse_host(item: &SpannedValue, problems: &mut Vec<Problem>) -> Vec<DeclaredHost> {
     let Some(table) = item.table() else {
         let message = format!("a host must be a table or a text, found {}", kind_of(item));
         problems.push(Problem::new(message).at(&item.origin));
@@ -74,7 +74,7 @@ fn one(item: &Node, problems: &mut Vec<Problem>) -> Vec<Named> {
     for (key, entry) in table {
         let path = format!("cluster.hosts.{key}");
         if find(&path, None).is_none() {
-            let near = suggest::key(&path, None);
+            let near = suggestion::suggested_key(&path, None);
             let question = near.as_ref().map_or(String::new(), |near| format!("; did you mean `{near}`?"));
             problems.push(Problem::new(format!("unknown key `{path}`{question}")).at(&entry.key));
             meant = meant.or(near);
@@ -91,13 +91,13 @@ fn one(item: &Node, problems: &mut Vec<Problem>) -> Vec<Named> {
     if problems.len() > before {
         return Vec::new();
     }
-    let words = |value: Option<super::parsed::Parsed>| value.and_then(|v| v.text().map(ToOwned::to_owned));
+    let words = |value: Option<super::parsed::ParsedValue>| value.and_then(|v| v.text().map(ToOwned::to_owned));
     let (user, via) = (words(user), words(via));
     let port = port.and_then(|port| port.whole()).and_then(|port| u16::try_from(port).ok()).unwrap_or(22);
-    match expanded(&words(address).unwrap_or_default()) {
+    match expand_range(&words(address).unwrap_or_default()) {
         Ok(addresses) => addresses
             .into_iter()
-            .map(|address| Named {
+            .map(|address| DeclaredHost {
                 host: Host { address, port, user: user.clone(), via: via.clone() },
                 origin: entry.node.origin.clone(),
             })
@@ -111,7 +111,7 @@ fn one(item: &Node, problems: &mut Vec<Problem>) -> Vec<Named> {
 }
 
 /// All addresses a pattern stands for. Numbers keep the width of the first bound: `[08-10]` is 08, 09, 10.
-fn expanded(pattern: &str) -> Result<Vec<String>, String> {
+fn expand_range(pattern: &str) -> Result<Vec<String>, String> {
     // A bracket with a colon inside is an IPv6 address, not a range.
     let range = pattern
         .split_once('[')
@@ -125,7 +125,7 @@ fn expanded(pattern: &str) -> Result<Vec<String>, String> {
         };
     };
     let mut addresses = Vec::new();
-    let tails = expanded(tail)
+    let tails = expand_range(tail)
         .or_else(|detail| if tail.is_empty() { Ok(vec![String::new()]) } else { Err(detail) })?;
     for part in range.split(',') {
         let (low, high) = part.split_once('-').unwrap_or((part, part));
@@ -147,8 +147,8 @@ fn expanded(pattern: &str) -> Result<Vec<String>, String> {
     Ok(addresses)
 }
 
-pub(super) fn resolved(hosts: &[Named]) -> Vec<Resolved> {
-    let of = |(index, named): (usize, &Named)| {
+pub(super) fn resolved_hosts(hosts: &[DeclaredHost]) -> Vec<ResolvedValue> {
+    let of = |(index, named): (usize, &DeclaredHost)| {
         let host = &named.host;
         let optional = |text: &Option<String>| {
             text.as_ref().map_or(super::NOT_SET.to_owned(), |text| format!("{text:?}"))
@@ -159,7 +159,7 @@ pub(super) fn resolved(hosts: &[Named]) -> Vec<Resolved> {
             ("user", optional(&host.user)),
             ("via", optional(&host.via)),
         ];
-        values.map(|(key, value)| Resolved {
+        values.map(|(key, value)| ResolvedValue {
             path: format!("cluster.hosts[{index}].{key}"),
             value,
             origin: named.origin.clone(),
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn ranges_keep_their_width() {
         let check =
-            |pattern: &str, expected: &[&str]| assert_eq!(expanded(pattern).unwrap(), expected, "{pattern}");
+            |pattern: &str, expected: &[&str]| assert_eq!(expand_range(pattern).unwrap(), expected, "{pattern}");
         check("gpu-[01-03]", &["gpu-01", "gpu-02", "gpu-03"]);
         check("n[8-10].lan", &["n8.lan", "n9.lan", "n10.lan"]);
         check("r[1-2]n[1,3]", &["r1n1", "r1n3", "r2n1", "r2n3"]);
@@ -188,7 +188,7 @@ mod tests {
         for pattern in
             ["gpu-[4-1]", "gpu-[a-b]", "gpu-[1-", "gpu-1]", "gpu-[0-99999999]", "a,b", "n[0-999]m[0-999]"]
         {
-            assert!(expanded(pattern).is_err(), "{pattern}");
+            assert!(expand_range(pattern).is_err(), "{pattern}");
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Five steps: each value against the shape of its key (`walk`), defaults (`defaults`), contradictions
 //! between values (`rules`), the typed recipe (`build`), and what a command names of it (`placeholders`). Reads no file: the files a recipe names are
-//! listed in [`Checked::files`], and the caller looks for them.
+//! listed in [`CheckedRecipe::files`], and the caller looks for them.
 
 mod build;
 mod defaults;
@@ -10,8 +10,8 @@ mod hosts;
 mod parsed;
 mod placeholders;
 mod rules;
-mod shape;
-mod suggest;
+mod parse_value;
+mod suggestion;
 mod values;
 mod walk;
 
@@ -20,7 +20,7 @@ use crate::keys::Kind;
 use crate::name::is_plain_name;
 use crate::problem::{Problem, sorted};
 use crate::recipe::Recipe;
-use crate::source::{Layer, Origin};
+use crate::source::{ConfigLayer, Origin};
 use crate::url::Url;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -51,18 +51,18 @@ pub(crate) const NOT_SET: &str = "not set";
 
 /// A recipe that holds, and where each of its values comes from.
 #[derive(Clone, Debug)]
-pub struct Checked {
+pub struct CheckedRecipe {
     /// The recipe.
     pub recipe: Recipe,
     /// Every key that applies, in the order of the table of keys.
-    pub resolved: Vec<Resolved>,
+    pub resolved: Vec<ResolvedValue>,
     /// The files the recipe needs; whether they exist has not been looked at.
     pub files: Vec<FilePattern>,
 }
 
 /// One value of a recipe.
 #[derive(Clone, Debug)]
-pub struct Resolved {
+pub struct ResolvedValue {
     /// Dotted path; hosts are `cluster.hosts[0].address`.
     pub path: String,
     /// As it would be written in a recipe, or "not set".
@@ -71,10 +71,10 @@ pub struct Resolved {
     pub origin: Origin,
 }
 
-impl Checked {
-    /// The values that are not defaults, by dotted path, as TOML. [`Document::of_settings`] makes the same recipe of them.
+impl CheckedRecipe {
+    /// The values that are not defaults, by dotted path, as TOML. [`Document::from_settings`] makes the same recipe of them.
     pub fn settings(&self) -> BTreeMap<String, String> {
-        let is_said = |value: &&Resolved| value.origin.layer() != Layer::Default && value.value != NOT_SET;
+        let is_said = |value: &&ResolvedValue| value.origin.layer() != ConfigLayer::Default && value.value != NOT_SET;
         self.resolved.iter().filter(is_said).map(|value| (value.path.clone(), value.value.clone())).collect()
     }
 }
@@ -139,11 +139,11 @@ impl FilePattern {
 }
 
 /// Checks a document. `Err` lists every problem, in the order of their places.
-pub fn check(document: &Document, context: &CheckContext) -> Result<Checked, Vec<Problem>> {
+pub fn check(document: &Document, context: &CheckContext) -> Result<CheckedRecipe, Vec<Problem>> {
     let mut document = document.clone();
     walk::spell_out(&mut document);
     let (mut values, mut problems) = walk::walk(&document);
-    let (hosts, wrong) = hosts::of(&document);
+    let (hosts, wrong) = hosts::declared_hosts(&document);
     if !wrong.is_empty() {
         values.wrong.push("cluster.hosts".to_owned());
         problems.extend(wrong);
@@ -165,8 +165,8 @@ pub fn check(document: &Document, context: &CheckContext) -> Result<Checked, Vec
         }
     }
     let mut resolved = values.resolved();
-    resolved.extend(hosts::resolved(&hosts));
-    Ok(Checked { recipe, resolved, files: values.files() })
+    resolved.extend(hosts::resolved_hosts(&hosts));
+    Ok(CheckedRecipe { recipe, resolved, files: values.files() })
 }
 
 /// Every value fits its shape and yet no recipe could be built: a fault of this crate, not of the user.

@@ -2,26 +2,26 @@
 
 use crate::params::{ParamRange, ParamValue};
 use crate::source::Origin;
-use crate::words::{Named, Word};
+use crate::keyword_enum::{KeywordEnum, Keyword};
 use std::collections::BTreeMap;
 use std::fmt;
 
 /// A param as it was declared.
 #[derive(Clone, Debug)]
-pub(crate) enum Param {
+pub(crate) enum DeclaredParam {
     Value(ParamValue),
     Range(ParamRange),
 }
 
 /// A value of the right shape.
 #[derive(Clone, Debug)]
-pub(crate) enum Parsed {
+pub(crate) enum ParsedValue {
     /// Nothing was said and nothing is assumed.
     Unset,
     Auto,
     None,
     Text(String),
-    Word(Word),
+    Word(Keyword),
     Flag(bool),
     Whole(u64),
     Real(f64),
@@ -33,7 +33,7 @@ pub(crate) enum Parsed {
     Texts(Vec<String>),
     Files(Vec<(String, Origin)>),
     Environment(BTreeMap<String, String>),
-    Params(BTreeMap<String, (Param, Origin)>),
+    Params(BTreeMap<String, (DeclaredParam, Origin)>),
     Settings(BTreeMap<String, ParamValue>),
     Wholes(Vec<u64>),
     /// The tokenizer whose tokens are bytes.
@@ -44,7 +44,7 @@ pub(crate) enum Parsed {
     Log(Box<Self>, Box<Self>),
 }
 
-impl Parsed {
+impl ParsedValue {
     pub(crate) fn whole(&self) -> Option<u64> {
         match self {
             Self::Whole(n) | Self::Tokens(n) | Self::Samples(n) | Self::Steps(n) => Some(*n),
@@ -60,17 +60,17 @@ impl Parsed {
     }
 
     /// A value of an enum.
-    pub(crate) fn of<T: Named>(value: T) -> Self {
-        Self::Word(Word::of(value))
+    pub(crate) fn of<T: KeywordEnum>(value: T) -> Self {
+        Self::Word(Keyword::of(value))
     }
 
     /// The value of an enum, where it is one; `None` for "auto" and the like.
-    pub(crate) fn one_of<T: Named>(&self) -> Option<T> {
+    pub(crate) fn one_of<T: KeywordEnum>(&self) -> Option<T> {
         if let Self::Word(word) = self { word.value() } else { None }
     }
 
     /// Whether this is the value, or it is among the choices.
-    pub(crate) fn can_be<T: Named>(&self, wanted: T) -> bool {
+    pub(crate) fn can_be<T: KeywordEnum>(&self, wanted: T) -> bool {
         match self {
             Self::Among(values) => values.iter().any(|value| value.can_be(wanted)),
             value => value.one_of() == Some(wanted),
@@ -96,7 +96,7 @@ impl Parsed {
 }
 
 /// As it would be written in a recipe.
-impl fmt::Display for Parsed {
+impl fmt::Display for ParsedValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Unset => f.write_str(super::NOT_SET),
@@ -126,7 +126,7 @@ impl fmt::Display for Parsed {
                 write!(f, "{{ {} }}", variables.join(", "))
             }
             Self::Params(params) => {
-                let param = |(name, (param, _)): (&String, &(Param, Origin))| format!("{name} = {param}");
+                let param = |(name, (param, _)): (&String, &(DeclaredParam, Origin))| format!("{name} = {param}");
                 let params: Vec<String> = params.iter().map(param).collect();
                 write!(f, "{{ {} }}", params.join(", "))
             }
@@ -147,7 +147,7 @@ impl fmt::Display for Parsed {
 }
 
 /// As it would be written in a recipe.
-impl fmt::Display for Param {
+impl fmt::Display for DeclaredParam {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Value(value) => value.fmt(f),

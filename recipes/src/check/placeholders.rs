@@ -1,37 +1,37 @@
 //! What a command names in its arguments and its environment, and what it does not: a value that reaches no
 //! program would be a setting without effect.
 
-use super::parsed::{Param, Parsed};
-use super::suggest;
-use super::values::Values;
-use crate::document::{Document, Node, Value};
+use super::parsed::{DeclaredParam, ParsedValue};
+use super::suggestion;
+use super::values::ParsedValues;
+use crate::document::{Document, SpannedValue, Value};
 use crate::keys::find;
-use crate::params::{ParamValue, Within};
-use crate::placeholder::{RUN_DIR, Ranks, at, paths, values as all};
+use crate::params::{ParamValue, ParamDomain};
+use crate::placeholder::{RUN_DIR, Ranks, value_at_path, paths, values as all};
 use crate::problem::Problem;
 use crate::recipe::Recipe;
 use crate::source::Origin;
 
 /// A text in which placeholders may stand.
-struct Text<'d> {
+struct PlaceholderText<'d> {
     text: &'d str,
     origin: &'d Origin,
     /// Its place among the arguments; `None` for a variable.
     argument: Option<usize>,
 }
 
-fn texts(document: &Document) -> Vec<Text<'_>> {
+fn texts(document: &Document) -> Vec<PlaceholderText<'_>> {
     let mut texts = Vec::new();
     if let Some(Value::List(items)) = document.get("model.argv").map(|node| &node.value) {
         texts.extend(items.iter().enumerate().filter_map(|(place, node)| {
             let Value::Text(text) = &node.value else { return None };
-            Some(Text { text, origin: &node.origin, argument: Some(place) })
+            Some(PlaceholderText { text, origin: &node.origin, argument: Some(place) })
         }));
     }
-    for entry in document.get("model.env").and_then(Node::table).into_iter().flat_map(|table| table.values())
+    for entry in document.get("model.env").and_then(SpannedValue::table).into_iter().flat_map(|table| table.values())
     {
         if let Value::Text(text) = &entry.node.value {
-            texts.push(Text { text, origin: &entry.node.origin, argument: None });
+            texts.push(PlaceholderText { text, origin: &entry.node.origin, argument: None });
         }
     }
     texts
@@ -50,14 +50,14 @@ pub(super) fn reaches(named: &[String], key: &str) -> bool {
 }
 
 /// Placeholders without a value, and params that reach nothing.
-pub(super) fn problems(document: &Document, values: &Values, recipe: &Recipe) -> Vec<Problem> {
+pub(super) fn problems(document: &Document, values: &ParsedValues, recipe: &Recipe) -> Vec<Problem> {
     let known = all(recipe, Ranks::SINGLE);
     let mut problems = Vec::new();
     let texts = texts(document);
     for text in &texts {
         let declared =
             |path: &str| path.strip_prefix("params.").is_some_and(|name| recipe.ranges.contains_key(name));
-        let is_known = |path: &str| path == RUN_DIR || at(&known, path).is_some() || declared(path);
+        let is_known = |path: &str| path == RUN_DIR || value_at_path(&known, path).is_some() || declared(path);
         let without = paths(text.text).filter(|path| !is_known(path));
         problems.extend(without.map(|path| no_value(path, values, &known).at(text.origin)));
     }
@@ -68,13 +68,13 @@ pub(super) fn problems(document: &Document, values: &Values, recipe: &Recipe) ->
 }
 
 /// What is wrong with a placeholder that has no value.
-fn no_value(path: &str, values: &Values, known: &serde_json::Value) -> Problem {
+fn no_value(path: &str, values: &ParsedValues, known: &serde_json::Value) -> Problem {
     let shown: String = path.chars().take(200).collect();
     let section = path.split('.').next().unwrap_or(path);
     let is_key = find(path, None).is_some() && known.get(section).is_some();
     if is_key || path == "objective.stop.steps" {
         return match (values.said(path), values.get(path)) {
-            (Some(origin), Some(value @ (Parsed::Among(_) | Parsed::Log(..)))) => Problem::new(format!(
+            (Some(origin), Some(value @ (ParsedValue::Among(_) | ParsedValue::Log(..)))) => Problem::new(format!(
                 "`{{{shown}}}` has no value: `{path}` is searched, and a program gets one value"
             ))
             .note_at(format!("`{path}` is {value}"), origin)
@@ -86,7 +86,7 @@ fn no_value(path: &str, values: &Values, known: &serde_json::Value) -> Problem {
     let problem = Problem::new(format!("unknown placeholder `{{{shown}}}`"));
     let mut candidates = candidates(known);
     candidates.push(RUN_DIR.to_owned());
-    match suggest::nearest(path, candidates.iter().map(String::as_str)) {
+    match suggestion::closest_suggestion(path, candidates.iter().map(String::as_str)) {
         Some(near) => problem.hint(format!("did you mean `{{{near}}}`?")),
         None => match path.strip_prefix("params.") {
             Some(name) => problem.hint(format!("declare it: write `{name} = …` below `[params]`")),
@@ -113,7 +113,7 @@ fn candidates(known: &serde_json::Value) -> Vec<String> {
 }
 
 /// An option that would be left without its value: the argument of a param that does not apply, or is empty, is left out.
-fn parted(option: &Text<'_>, text: &Text<'_>, recipe: &Recipe) -> Option<Problem> {
+fn parted(option: &PlaceholderText<'_>, text: &PlaceholderText<'_>, recipe: &Recipe) -> Option<Problem> {
     let name = text.text.strip_prefix("{params.")?.strip_suffix('}')?;
     let is_conditional = recipe.ranges.get(name).is_some_and(|range| !range.when.is_empty());
     let is_option = option.text.starts_with('-') && !option.text.contains(['=', '{']);
@@ -135,7 +135,7 @@ fn parted(option: &Text<'_>, text: &Text<'_>, recipe: &Recipe) -> Option<Problem
 fn may_be_empty(name: &str, recipe: &Recipe) -> bool {
     let texts: Vec<String> =
         match (recipe.ranges.get(name).map(|range| &range.within), recipe.params.get(name)) {
-            (Some(Within::Choices(choices)), _) => choices.iter().map(ParamValue::plain).collect(),
+            (Some(ParamDomain::Choices(choices)), _) => choices.iter().map(ParamValue::plain).collect(),
             (None, Some(value)) => vec![value.plain()],
             _ => Vec::new(),
         };
@@ -143,7 +143,7 @@ fn may_be_empty(name: &str, recipe: &Recipe) -> bool {
 }
 
 /// A program that may be empty: what follows it would be started in its place.
-fn no_program(text: &Text<'_>, recipe: &Recipe) -> Option<Problem> {
+fn no_program(text: &PlaceholderText<'_>, recipe: &Recipe) -> Option<Problem> {
     let name = text.text.strip_prefix("{params.")?.strip_suffix('}')?;
     if text.argument != Some(0) || !may_be_empty(name, recipe) {
         return None;
@@ -154,12 +154,12 @@ fn no_program(text: &Text<'_>, recipe: &Recipe) -> Option<Problem> {
 
 /// Params that no placeholder names, where others are named. Without any such placeholder the program reads them
 /// all from `DTRAIN_PARAMS`.
-fn unused(document: &Document, values: &Values) -> Vec<Problem> {
+fn unused(document: &Document, values: &ParsedValues) -> Vec<Problem> {
     let named = named(document);
     let Some(example) = named.iter().find(|path| path.starts_with("params.")) else { return Vec::new() };
-    let Some(Parsed::Params(params)) = values.get("params") else { return Vec::new() };
-    let unused = |(name, _): &(&String, &(Param, Origin))| !reaches(&named, &format!("params.{name}"));
-    let problem = |(name, (_, origin)): (&String, &(Param, Origin))| {
+    let Some(ParsedValue::Params(params)) = values.get("params") else { return Vec::new() };
+    let unused = |(name, _): &(&String, &(DeclaredParam, Origin))| !reaches(&named, &format!("params.{name}"));
+    let problem = |(name, (_, origin)): (&String, &(DeclaredParam, Origin))| {
         Problem::new(format!(
             "`params.{name}` reaches nothing: `{{{example}}}` is named in `model.argv` or `model.env`, and it is not"
         ))

@@ -1,22 +1,22 @@
 //! The values of a recipe by the path of their key, between reading and building.
 
-use super::parsed::Parsed;
-use super::{FilePattern, Resolved};
-use crate::keys::{KEYS, Key, Kind, Need};
-use crate::source::{Layer, Origin};
-use crate::words::Named;
+use super::parsed::ParsedValue;
+use super::{FilePattern, ResolvedValue};
+use crate::keys::{KEYS, Key, Kind, Requirement};
+use crate::source::{ConfigLayer, Origin};
+use crate::keyword_enum::KeywordEnum;
 use std::collections::BTreeMap;
 
 /// Values that fit their shapes, each with where it was said.
 #[derive(Default)]
-pub(super) struct Values {
+pub(super) struct ParsedValues {
     pub(super) kind: Option<Kind>,
-    map: BTreeMap<&'static str, (Parsed, Origin)>,
+    map: BTreeMap<&'static str, (ParsedValue, Origin)>,
     /// Paths at which something wrong was said, which has been reported.
     pub(super) wrong: Vec<String>,
 }
 
-impl Values {
+impl ParsedValues {
     pub(super) fn of_kind(kind: Option<Kind>) -> Self {
         Self { kind, ..Self::default() }
     }
@@ -30,22 +30,22 @@ impl Values {
         }
     }
 
-    pub(super) fn insert(&mut self, path: &'static str, value: Parsed, origin: Origin) {
+    pub(super) fn insert(&mut self, path: &'static str, value: ParsedValue, origin: Origin) {
         self.map.insert(path, (value, origin));
     }
 
     /// Sets a default where nothing was said.
-    pub(super) fn or(&mut self, path: &'static str, value: Parsed) {
+    pub(super) fn or(&mut self, path: &'static str, value: ParsedValue) {
         self.map.entry(path).or_insert_with(|| (value, Origin::builtin()));
     }
 
-    pub(super) fn get(&self, path: &str) -> Option<&Parsed> {
+    pub(super) fn get(&self, path: &str) -> Option<&ParsedValue> {
         self.map.get(path).map(|(value, _)| value)
     }
 
     /// Where a value was said; `None` for defaults and what is absent.
     pub(super) fn said(&self, path: &str) -> Option<&Origin> {
-        self.map.get(path).map(|(_, origin)| origin).filter(|origin| origin.layer() != Layer::Default)
+        self.map.get(path).map(|(_, origin)| origin).filter(|origin| origin.layer() != ConfigLayer::Default)
     }
 
     /// Whether something wrong was said at a path or below it, so that nothing more can be concluded from it.
@@ -66,7 +66,7 @@ impl Values {
     }
 
     /// The value of an enum; `None` where nothing was said, or "auto".
-    pub(super) fn one_of<T: Named>(&self, path: &str) -> Option<T> {
+    pub(super) fn one_of<T: KeywordEnum>(&self, path: &str) -> Option<T> {
         self.get(path)?.one_of()
     }
 
@@ -80,11 +80,11 @@ impl Values {
 
     /// The files a key names; empty where it names none.
     pub(super) fn patterns(&self, path: &str) -> Vec<String> {
-        self.get(path).and_then(Parsed::files).unwrap_or_default()
+        self.get(path).and_then(ParsedValue::files).unwrap_or_default()
     }
 
     /// Every key that applies to the kind, in the order of the table.
-    pub(super) fn resolved(&self) -> Vec<Resolved> {
+    pub(super) fn resolved(&self) -> Vec<ResolvedValue> {
         let is_said_of_ours = |key: &Key| self.kind == Some(Kind::Command) && self.said(key.path).is_some();
         let applies =
             |key: &Key| self.kind.is_none_or(|kind| key.kinds.contains(&kind)) || is_said_of_ours(key);
@@ -92,24 +92,24 @@ impl Values {
             .iter()
             .filter(|key| applies(key) && !key.path.starts_with("cluster.hosts.") && key.path != "extends");
         keys.flat_map(|key| match (self.map.get(key.path), key.need) {
-            (Some((Parsed::Params(params), _)), _) => params
+            (Some((ParsedValue::Params(params), _)), _) => params
                 .iter()
                 .map(|(name, (param, origin))| (format!("params.{name}"), param.to_string(), origin.clone()))
                 .collect(),
             (Some((value, origin)), _) => vec![(key.path.to_owned(), value.to_string(), origin.clone())],
-            (None, Need::Optional(_)) => {
-                vec![(key.path.to_owned(), Parsed::Unset.to_string(), Origin::builtin())]
+            (None, Requirement::Optional(_)) => {
+                vec![(key.path.to_owned(), ParsedValue::Unset.to_string(), Origin::builtin())]
             }
-            (None, Need::Required | Need::Default(_)) => Vec::new(),
+            (None, Requirement::Required | Requirement::Default(_)) => Vec::new(),
         })
-        .map(|(path, value, origin)| Resolved { path, value, origin })
+        .map(|(path, value, origin)| ResolvedValue { path, value, origin })
         .collect()
     }
 
     pub(super) fn files(&self) -> Vec<FilePattern> {
         let mut files = Vec::new();
         for (key, (value, _)) in &self.map {
-            if let Parsed::Files(patterns) = value {
+            if let ParsedValue::Files(patterns) = value {
                 files.extend(patterns.iter().map(|(pattern, origin)| FilePattern {
                     key,
                     pattern: pattern.clone(),

@@ -1,19 +1,19 @@
 //! Each key and value of a document against the table of keys.
 
-use super::parsed::Parsed;
-use super::shape::{kind_of, params, parse};
-use super::values::Values;
-use super::{placeholders, suggest};
-use crate::document::{Document, Entry, Node, Table, Value};
-use crate::keys::{KEYS, Key, Kind, Need, Shape, find, is_section};
+use super::parsed::ParsedValue;
+use super::parse_value::{kind_of, params, parse};
+use super::values::ParsedValues;
+use super::{placeholders, suggestion};
+use crate::document::{Document, Entry, SpannedValue, Table, Value};
+use crate::keys::{KEYS, Key, Kind, Requirement, ValueType, find, is_section};
 use crate::problem::Problem;
-use crate::source::{Layer, Origin};
+use crate::source::{ConfigLayer, Origin};
 use crate::url::Url;
 
 /// Replaces short forms by what they stand for: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
 pub(super) fn spell_out(document: &mut Document) {
-    let inside = |table: &mut Table, section: &str, key: &str, change: &dyn Fn(&mut Node)| {
-        if let Some(Entry { node: Node { value: Value::Section(inner) | Value::Inline(inner), .. }, .. }) =
+    let inside = |table: &mut Table, section: &str, key: &str, change: &dyn Fn(&mut SpannedValue)| {
+        if let Some(Entry { node: SpannedValue { value: Value::Section(inner) | Value::Inline(inner), .. }, .. }) =
             table.get_mut(section)
             && let Some(entry) = inner.get_mut(key)
         {
@@ -29,35 +29,35 @@ pub(super) fn spell_out(document: &mut Document) {
 }
 
 /// Turns a text into a table with that text under one key.
-fn wrap(node: &mut Node, key: &str) {
+fn wrap(node: &mut SpannedValue, key: &str) {
     if matches!(node.value, Value::Text(_)) {
         let inner = Entry { key: node.origin.clone(), node: node.clone() };
         node.value = Value::Inline(Table::from([(key.to_owned(), inner)]));
     }
 }
 
-struct Walk {
-    values: Values,
+struct KeyWalk {
+    values: ParsedValues,
     problems: Vec<Problem>,
     /// What placeholders of a command name.
     named: Vec<String>,
 }
 
 /// The values that fit, and what is wrong with the others.
-pub(super) fn walk(document: &Document) -> (Values, Vec<Problem>) {
+pub(super) fn walk(document: &Document) -> (ParsedValues, Vec<Problem>) {
     let kind = kind(document);
     let named = if kind == Some(Kind::Command) { placeholders::named(document) } else { Vec::new() };
-    let mut walk = Walk { values: Values::of_kind(kind), problems: Vec::new(), named };
+    let mut walk = KeyWalk { values: ParsedValues::of_kind(kind), problems: Vec::new(), named };
     walk.section("", &document.table);
     (walk.values, walk.problems)
 }
 
 fn kind(document: &Document) -> Option<Kind> {
     let Value::Text(word) = &document.get("model.kind")?.value else { return None };
-    Kind::named(word)
+    Kind::from_name(word)
 }
 
-impl Walk {
+impl KeyWalk {
     fn section(&mut self, parent: &str, table: &Table) {
         for (name, entry) in table {
             let path = if parent.is_empty() { name.clone() } else { format!("{parent}.{name}") };
@@ -95,18 +95,18 @@ impl Walk {
         if is_ambiguous {
             return;
         }
-        if key.shape == Shape::Params {
+        if key.shape == ValueType::Params {
             match params(path, &entry.node) {
-                Ok(params) => self.values.insert(key.path, Parsed::Params(params), entry.node.origin.clone()),
+                Ok(params) => self.values.insert(key.path, ParsedValue::Params(params), entry.node.origin.clone()),
                 Err(problems) => problems.into_iter().for_each(|problem| self.wrong(path, problem)),
             }
             return;
         }
         match parse(path, key.shape, &entry.node) {
-            Ok(Parsed::Files(files)) => {
+            Ok(ParsedValue::Files(files)) => {
                 let files =
                     files.into_iter().map(|(file, origin)| (rebased(file, &origin), origin)).collect();
-                self.values.insert(key.path, Parsed::Files(files), entry.node.origin.clone());
+                self.values.insert(key.path, ParsedValue::Files(files), entry.node.origin.clone());
             }
             Ok(value) => self.values.insert(key.path, value, entry.node.origin.clone()),
             Err(problem) => self.wrong(path, problem),
@@ -128,14 +128,14 @@ impl Walk {
 /// A path written in another folder's recipe, seen from the folder of the recipe being checked.
 fn rebased(file: String, origin: &Origin) -> String {
     match origin.source() {
-        Some(source) if !source.base.as_os_str().is_empty() && !Url::is_one(&file) => {
+        Some(source) if !source.base.as_os_str().is_empty() && !Url::is_url(&file) => {
             source.base.join(file).display().to_string()
         }
         _ => file,
     }
 }
 
-fn not_a_section(path: &str, node: &Node) -> Problem {
+fn not_a_section(path: &str, node: &SpannedValue) -> Problem {
     let problem = Problem::new(format!("`{path}` is a section, found {}", kind_of(node))).at(&node.origin);
     match path {
         "objective.stop" => {
@@ -155,7 +155,7 @@ fn not_a_section(path: &str, node: &Node) -> Problem {
 fn unknown(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
     let noun = if entry.node.table().is_some() { "section" } else { "key" };
     let path: String = path.chars().take(200).collect();
-    match suggest::key(&path, kind) {
+    match suggestion::suggested_key(&path, kind) {
         Some(near) => {
             let message = format!("unknown {noun} `{path}`; did you mean `{near}`?");
             Problem { meant: Some(near), ..Problem::new(message).at(&entry.key) }
@@ -170,10 +170,10 @@ fn misplaced(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
     let found = kind.map_or("this", Kind::name);
     let problem = Problem::new(format!("`{path}` does not apply to a model of kind \"{found}\""));
     let problem = match entry.key.layer() {
-        Layer::Settings => problem.note("it stands in your settings, which hold for every recipe"),
-        Layer::Extended => problem.note("it stands in a recipe that this one extends"),
-        Layer::Cluster => problem.note("it stands in the cluster file"),
-        Layer::Default | Layer::Recipe | Layer::Environment | Layer::Assignment => problem,
+        ConfigLayer::Settings => problem.note("it stands in your settings, which hold for every recipe"),
+        ConfigLayer::Extended => problem.note("it stands in a recipe that this one extends"),
+        ConfigLayer::Cluster => problem.note("it stands in the cluster file"),
+        ConfigLayer::Default | ConfigLayer::Recipe | ConfigLayer::Environment | ConfigLayer::Assignment => problem,
     };
     if kind == Some(Kind::Command) {
         return of_no_command(path, problem).at(&entry.key);
@@ -223,9 +223,9 @@ fn of_no_command(path: &str, problem: Problem) -> Problem {
 }
 
 /// Required keys that nobody said. A key that was said wrongly has its own problem already.
-pub(super) fn missing(document: &Document, values: &Values, problems: &[Problem]) -> Vec<Problem> {
+pub(super) fn missing(document: &Document, values: &ParsedValues, problems: &[Problem]) -> Vec<Problem> {
     let mut missing = Vec::new();
-    for key in KEYS.iter().filter(|key| key.need == Need::Required && !key.path.starts_with("cluster.hosts."))
+    for key in KEYS.iter().filter(|key| key.need == Requirement::Required && !key.path.starts_with("cluster.hosts."))
     {
         let applies = key.path == "model.kind" || values.kind.is_some_and(|kind| key.kinds.contains(&kind));
         let is_typo = || {
@@ -240,7 +240,7 @@ pub(super) fn missing(document: &Document, values: &Values, problems: &[Problem]
         {
             let problem = Problem::new(format!("missing `{}`: {}", key.path, lower(key.doc)));
             let problem = problem.hint(hint(key));
-            missing.push(match place(document, key.path) {
+            missing.push(match section_origin(document, key.path) {
                 Some(origin) => problem.at(&origin),
                 None => problem,
             });
@@ -261,7 +261,7 @@ fn under_wrong_section(document: &Document, path: &str) -> bool {
 }
 
 /// The header of the key's section, otherwise the beginning of the file.
-pub(super) fn place(document: &Document, path: &str) -> Option<Origin> {
+pub(super) fn section_origin(document: &Document, path: &str) -> Option<Origin> {
     let section = path.rsplit_once('.').map(|(parent, _)| parent)?;
     let header = document.get(section).filter(|node| node.table().is_some()).map(|node| node.origin.clone());
     header.or_else(|| document.source.as_ref().map(|source| Origin::of(source, 0..0)))
@@ -282,7 +282,7 @@ fn example(key: &Key) -> &'static str {
     match key.path {
         "model.kind" => "\"decoder\"",
         "model.layers" => "12",
-        "model.hidden" if matches!(key.shape, Shape::Wholes(..)) => "[64, 32]",
+        "model.hidden" if matches!(key.shape, ValueType::Wholes(..)) => "[64, 32]",
         "model.hidden" => "256",
         "model.heads" => "8",
         "model.context" => "256",
@@ -305,10 +305,10 @@ mod tests {
 
     #[test]
     fn every_required_key_has_an_example_that_it_takes() {
-        let needed = KEYS.iter().filter(|key| key.need == Need::Required);
+        let needed = KEYS.iter().filter(|key| key.need == Requirement::Required);
         for key in needed.filter(|key| !key.path.starts_with("cluster.hosts.")) {
             let value = example(key);
-            let document = Document::from_assignment(Layer::Assignment, "--set", key.path, value);
+            let document = Document::from_override(ConfigLayer::Assignment, "--set", key.path, value);
             let document = document.expect("a path of a key");
             let node = document.get(key.path).expect("it was just set");
             assert!(value != "…" && parse(key.path, key.shape, node).is_ok(), "{} = {value}", key.path);

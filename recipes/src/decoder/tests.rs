@@ -37,7 +37,7 @@ fn deepseek_v3() -> Decoder {
     };
     Decoder {
         experts: Some(experts),
-        latent: Some(Latent { query: 1536, key_value: 512, rotary: 64, value: 128 }),
+        latent: Some(LatentAttention { query: 1536, key_value: 512, rotary: 64, value: 128 }),
         ..llama(61, 7168, [128, 128, 128], 2048, 129_280)
     }
 }

@@ -1,7 +1,7 @@
 //! Running the user's `git`, always with the same switches.
 
 use super::SharingError;
-use crate::text;
+use crate::sanitize;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -162,7 +162,7 @@ fn finished(arguments: &[&str], output: Output) -> Result<Vec<u8>, SharingError>
         return Ok(output.stdout);
     }
     let said: String = String::from_utf8_lossy(&output.stderr).chars().take(2000).collect();
-    let detail = text::printable(said.trim()).into_owned();
+    let detail = sanitize::printable(said.trim()).into_owned();
     Err(SharingError::Git { verb: (*arguments.first().unwrap_or(&"")).to_owned(), detail })
 }
 

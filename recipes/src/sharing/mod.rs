@@ -4,28 +4,28 @@
 //! nothing in its repository is run: no hooks, no filters, no submodules, no symbolic links. What a recipe of
 //! kind "command" would run needs [`trust`]. This is the one part of the crate that touches files.
 
-mod change;
-mod contents;
+mod file_change;
+mod referenced_files;
 mod error;
-mod filled;
+mod placeholder_values;
 mod git;
-pub mod lock;
+pub mod lockfile;
 mod publish;
 mod remove;
 mod resolve;
 mod store;
 mod tree;
 pub mod trust;
-mod url;
+mod git_url;
 
-pub use change::{Change, ChangeKind};
-pub use contents::Expand;
+pub use file_change::{FileChange, ChangeKind};
+pub use referenced_files::Expand;
 pub use error::SharingError;
 pub use git::command as git_command;
-pub use lock::Locked;
-pub use publish::{Publication, Published, publish};
+pub use lockfile::LockedPackage;
+pub use publish::{PublishRequest, PublishedRecipe, publish};
 pub use remove::{Removal, remove};
 pub use resolve::{read_recipe, resolve, resolver};
-pub use store::{Shown, State, Store, Update, add, list, repair_checkout, restore, show, update, verify};
-pub use trust::{Capability, Trust, capabilities};
-pub use url::check_url;
+pub use store::{PackageDetails, CheckoutState, Store, PackageUpdate, add, list, repair_checkout, restore, show, update, verify};
+pub use trust::{Capability, TrustStore, capabilities};
+pub use git_url::check_url;

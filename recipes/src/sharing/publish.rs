@@ -1,24 +1,24 @@
 //! Putting a recipe into a git repository of the user's, on a branch of its own.
 
 use super::SharingError;
-use super::contents::{Expand, contents};
+use super::referenced_files::{Expand, referenced_files};
 use super::git::Git;
-use super::lock::{self, Locked};
+use super::lockfile::{self, LockedPackage};
 use super::store::Store;
-use super::tree::{File, Tree, private_folder};
-use super::url::{check_push, check_rev, is_local};
+use super::tree::{RepositoryFile, Tree, private_folder};
+use super::git_url::{check_push, check_rev, is_local};
 use crate::check::{CheckContext, check};
 use crate::document::Document;
-use crate::extends::extended;
+use crate::extends::resolve_extends;
 use crate::problem::{Problem, render_all};
-use crate::source::{Layer, Source};
+use crate::source::{ConfigLayer, Source};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// What is to be published where.
 #[derive(Clone, Debug)]
-pub struct Publication<'p> {
+pub struct PublishRequest<'p> {
     /// The recipe's file.
     pub recipe: &'p Path,
     /// A git work tree of the user's.
@@ -35,7 +35,7 @@ pub struct Publication<'p> {
 
 /// What was published.
 #[derive(Clone, Debug)]
-pub struct Published {
+pub struct PublishedRecipe {
     /// The new commit.
     pub commit: String,
     /// Its branch.
@@ -56,11 +56,11 @@ pub struct Published {
 /// The work tree and the index of the repository are not touched and no hook runs: the commit is built from
 /// objects. `Err` when the recipe does not hold, when a file that it names cannot go along, or git refuses.
 pub fn publish(
-    publication: &Publication<'_>,
+    publication: &PublishRequest<'_>,
     store: Option<&Store>,
     expand: Expand<'_>,
-) -> Result<Published, SharingError> {
-    let Sound { name, files: tree, packages } = sound_recipe(publication.recipe, store, expand)?;
+) -> Result<PublishedRecipe, SharingError> {
+    let RecipeWithFiles { name, files: tree, packages } = check_recipe(publication.recipe, store, expand)?;
     let branch = publication.branch.map_or_else(|| format!("recipes/{name}"), ToOwned::to_owned);
     check_rev(&branch)?;
     check_rev(publication.remote)?;
@@ -76,7 +76,7 @@ pub fn publish(
         urls = git.line(&["remote", "get-url", "--push", "--all", "--", publication.remote])?;
         urls.lines().try_for_each(|url| check_push(url, publication.allow_file))?;
     }
-    let commit = committed(git, &branch, &tree, &message)?;
+    let commit = commit_files(git, &branch, &tree, &message)?;
     let files = tree.into_keys().filter(|file| *file != path).collect();
     let reference = format!("refs/heads/{branch}:refs/heads/{branch}");
     let folder = publication.repository.display();
@@ -85,21 +85,21 @@ pub fn publish(
             format!("git -C {folder} remote add {} URL", publication.remote),
             format!("git -C {folder} push {} {reference}", publication.remote),
         ];
-        return Ok(Published { commit, branch, path, files, pushed: None, commands });
+        return Ok(PublishedRecipe { commit, branch, path, files, pushed: None, commands });
     }
     push(git, &urls, &format!("{commit}:refs/heads/{branch}"))?;
     let url = git.line(&["remote", "get-url", "--", publication.remote])?;
     let mut commands = Vec::new();
-    let known = store.map_or(Ok(Vec::new()), |store| lock::read(&store.lock))?;
+    let known = store.map_or(Ok(Vec::new()), |store| lockfile::read(&store.lock))?;
     // The recipe extends one of these packages.
     for locked in known.into_iter().filter(|locked| packages.contains(&locked.name)) {
         let allow = if is_local(&locked.url) { " --allow-file" } else { "" };
-        let Locked { url, rev, name, .. } = &locked;
+        let LockedPackage { url, rev, name, .. } = &locked;
         commands.push(format!("dtrain recipe add {url} --rev {rev} --name {name}{allow}"));
     }
     let (address, allow) = address(&url, publication.repository);
     commands.push(format!("dtrain recipe add {address} --rev {branch}{allow}"));
-    Ok(Published { commit, branch, path, files, pushed: Some(url), commands })
+    Ok(PublishedRecipe { commit, branch, path, files, pushed: Some(url), commands })
 }
 
 /// Pushes a commit to each of these URLs, one a line.
@@ -153,7 +153,7 @@ fn address(url: &str, repository: &Path) -> (String, &'static str) {
 }
 
 /// A recipe that holds, with the files that go with it.
-struct Sound {
+struct RecipeWithFiles {
     name: String,
     /// All files, the recipe among them.
     files: Tree,
@@ -161,7 +161,7 @@ struct Sound {
     packages: BTreeSet<String>,
 }
 
-fn sound_recipe(path: &Path, store: Option<&Store>, expand: Expand<'_>) -> Result<Sound, SharingError> {
+fn check_recipe(path: &Path, store: Option<&Store>, expand: Expand<'_>) -> Result<RecipeWithFiles, SharingError> {
     let bytes = std::fs::read(path).map_err(SharingError::io(path))?;
     let (bases, packages) = (RefCell::new(Vec::new()), RefCell::new(BTreeSet::new()));
     let find = super::resolver(store);
@@ -174,25 +174,25 @@ fn sound_recipe(path: &Path, store: Option<&Store>, expand: Expand<'_>) -> Resul
         Ok(found)
     };
     let checked = || -> Result<_, Vec<Problem>> {
-        let document = Document::parse_bytes(path, Layer::Recipe, bytes.clone())?;
-        check(&extended(document, &resolve)?, &CheckContext::of_file(path))
+        let document = Document::parse_bytes(path, ConfigLayer::Recipe, bytes.clone())?;
+        check(&resolve_extends(document, &resolve)?, &CheckContext::of_file(path))
     };
     let checked = checked().map_err(|problems| SharingError::Recipe(render_all(&problems, false)))?;
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut files = contents(folder, &checked, &bases.into_inner(), expand)?;
+    let mut files = referenced_files(folder, &checked, &bases.into_inner(), expand)?;
     let name = checked.recipe.name;
     let own = format!("{name}.toml");
-    let file = File { is_executable: false, bytes };
+    let file = RepositoryFile { is_executable: false, bytes };
     if files.insert(own.clone(), file.clone()).is_some_and(|other| other.bytes != file.bytes) {
         let what =
             format!("{own}, which it names, is a file of another content, and the name that the recipe gets");
         return Err(SharingError::Incomplete(vec![what]));
     }
-    Ok(Sound { name, files, packages: packages.into_inner() })
+    Ok(RecipeWithFiles { name, files, packages: packages.into_inner() })
 }
 
 /// A commit on a branch, over what the branch has, or over the checked-out commit for a new branch.
-fn committed(git: Git<'_>, branch: &str, files: &Tree, message: &str) -> Result<String, SharingError> {
+fn commit_files(git: Git<'_>, branch: &str, files: &Tree, message: &str) -> Result<String, SharingError> {
     let full = format!("refs/heads/{branch}");
     let current = git.line(&["symbolic-ref", "-q", "HEAD"]).unwrap_or_default();
     if current == full {

@@ -1,7 +1,7 @@
 //! Taking a repository out of a lock file, and out of the store where nothing else names it.
 
 use super::SharingError;
-use super::lock::{self, Locked};
+use super::lockfile::{self, LockedPackage};
 use super::store::{RUN, Store, find};
 use super::tree;
 use std::fs;
@@ -15,7 +15,7 @@ const USERS: &str = "used-by";
 #[derive(Clone, Debug)]
 pub struct Removal {
     /// What the lock file said.
-    pub locked: Locked,
+    pub locked: LockedPackage,
     /// Lock files elsewhere that still name it under this name.
     pub users: Vec<PathBuf>,
     /// What was removed from the store.
@@ -30,16 +30,16 @@ pub struct Removal {
 /// The lock file is written first: what is in it can always be fetched again.
 pub fn remove(store: &Store, name: &str) -> Result<Removal, SharingError> {
     let gone = find(store, name)?;
-    let mut locked = lock::read(&store.lock)?;
+    let mut locked = lockfile::read(&store.lock)?;
     locked.retain(|other| other.name != name);
-    lock::write(&store.lock, locked)?;
+    lockfile::write(&store.lock, locked)?;
     let folder = store.folder.join(name);
     let own = absolute(&store.lock);
-    let users: Vec<(PathBuf, Locked)> = users(&folder)?
+    let users: Vec<(PathBuf, LockedPackage)> = users(&folder)?
         .into_iter()
         .filter(|lock| *lock != own)
         .filter_map(|path| {
-            let locked = lock::read(&path).ok()?.into_iter().find(|other| other.name == name)?;
+            let locked = lockfile::read(&path).ok()?.into_iter().find(|other| other.name == name)?;
             Some((path, locked))
         })
         .collect();
@@ -114,7 +114,7 @@ fn users(folder: &Path) -> Result<Vec<PathBuf>, SharingError> {
 
 fn write_users(folder: &Path, users: &[PathBuf]) -> Result<(), SharingError> {
     let text: String = users.iter().map(|path| format!("{}\n", path.display())).collect();
-    lock::replace(&folder.join(USERS), &text, 0o600)
+    lockfile::replace(&folder.join(USERS), &text, 0o600)
 }
 
 fn absolute(path: &Path) -> PathBuf {

@@ -1,15 +1,15 @@
 //! Finding the recipe that `extends`, or the user, names.
 
-use super::contents::inside;
-use super::store::{Store, checkout, find, place_to_run, sound};
+use super::referenced_files::path_inside;
+use super::store::{Store, checkout, find, run_checkout_path, verified_tree};
 use super::{SharingError, tree};
-use crate::source::{LARGEST, Layer, Source};
+use crate::source::{LARGEST, ConfigLayer, Source};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A recipe of a shared repository: `PACKAGE/RECIPE`, with or without `.toml`. The text is taken from bytes whose
 /// hash is the locked one. Its folder, from which its data paths start and in which its command runs, holds the same files.
-pub fn read_recipe(store: &Store, reference: &str, layer: Layer) -> Result<Source, SharingError> {
+pub fn read_recipe(store: &Store, reference: &str, layer: ConfigLayer) -> Result<Source, SharingError> {
     let wanted = "the name of a shared recipe, PACKAGE/RECIPE";
     let wrong = || SharingError::Name { text: reference.to_owned(), wanted };
     let (name, path) = reference.split_once('/').ok_or_else(wrong)?;
@@ -18,7 +18,7 @@ pub fn read_recipe(store: &Store, reference: &str, layer: Layer) -> Result<Sourc
         return Err(wrong());
     }
     let locked = find(store, name)?;
-    let tree = sound(store, &locked)?;
+    let tree = verified_tree(store, &locked)?;
     let Some(file) = tree.get(&path) else {
         let recipes: Vec<&str> =
             tree.keys().filter(|path| path.ends_with(".toml")).map(String::as_str).collect();
@@ -44,24 +44,24 @@ pub fn resolve(store: Option<&Store>, reference: &str, from: &Source) -> Result<
                 text: reference.to_owned(),
                 wanted: "the name of a shared recipe of the same package",
             })?;
-            read_recipe(store, &format!("{name}/{path}"), Layer::Extended)
+            read_recipe(store, &format!("{name}/{path}"), ConfigLayer::Extended)
         }
         (Some(_), None) => Err(SharingError::Refused("its repository has not been fetched".to_owned())),
         (None, _) if is_file => read_file(&from.folder.clone().unwrap_or_default().join(reference)),
-        (_, Some(store)) => read_recipe(store, reference, Layer::Extended),
+        (_, Some(store)) => read_recipe(store, reference, ConfigLayer::Extended),
         (None, None) => Err(SharingError::Unknown { name: reference.to_owned(), known: "none".to_owned() }),
     }
 }
 
 /// The path in a package of the file that a text of it names, seen from the text's own folder; `None` where it leads out.
 fn in_package(store: &Store, name: &str, reference: &str, from: &Source) -> Option<String> {
-    let root = place_to_run(store, &find(store, name).ok()?);
+    let root = run_checkout_path(store, &find(store, name).ok()?);
     let folder =
         from.folder.as_ref().and_then(|folder| folder.strip_prefix(&root).ok()).unwrap_or(Path::new(""));
-    Some(inside(&folder.join(reference))?.to_string_lossy().into_owned())
+    Some(path_inside(&folder.join(reference))?.to_string_lossy().into_owned())
 }
 
-/// [`resolve`] as the callback that [`crate::extended`] wants.
+/// [`resolve`] as the callback that [`crate::resolve_extends`] wants.
 pub fn resolver(store: Option<&Store>) -> impl Fn(&str, &Source) -> Result<Source, String> + '_ {
     move |reference, from| {
         resolve(store, reference, from).map_err(|error| {
@@ -81,7 +81,7 @@ fn read_file(path: &Path) -> Result<Source, SharingError> {
     file.take(LARGEST as u64 + 1).read_to_end(&mut bytes).map_err(SharingError::io(&path))?;
     let not_text = |_| SharingError::File { path: path.clone(), detail: "not UTF-8 text".to_owned() };
     let text = String::from_utf8(bytes).map_err(not_text)?;
-    Ok(Source::file(&path, Layer::Extended, text))
+    Ok(Source::file(&path, ConfigLayer::Extended, text))
 }
 
 /// Refuses what is no recipe by its name, also behind links: messages about a recipe quote its lines, which are then those of any

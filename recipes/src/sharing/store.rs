@@ -1,12 +1,12 @@
 //! Adding, listing, showing, updating and verifying repositories of recipes.
 
-use super::change::{Change, between};
+use super::file_change::{FileChange, between};
 use super::git::Git;
-use super::lock::{self, Locked};
+use super::lockfile::{self, LockedPackage};
 use super::remove::note_user;
 use super::tree::{self, MOST_BYTES, Tree};
-use super::url::{check_rev, check_url, name_of};
-use super::{Capability, SharingError, Trust, trust};
+use super::git_url::{check_rev, check_url, name_of};
+use super::{Capability, SharingError, TrustStore, trust};
 use crate::name::is_plain_name;
 use std::path::{Path, PathBuf};
 
@@ -26,9 +26,9 @@ pub struct Store {
 
 /// A repository as `dtrain recipe show` shows it.
 #[derive(Clone, Debug)]
-pub struct Shown {
+pub struct PackageDetails {
     /// What the lock file says.
-    pub locked: Locked,
+    pub locked: LockedPackage,
     /// Path and size in bytes of each file.
     pub files: Vec<(String, usize)>,
     /// What each recipe in it would do beyond training, by path.
@@ -37,18 +37,18 @@ pub struct Shown {
 
 /// What `update` did.
 #[derive(Clone, Debug)]
-pub struct Update {
+pub struct PackageUpdate {
     /// The lock before.
-    pub before: Locked,
+    pub before: LockedPackage,
     /// The lock now.
-    pub after: Locked,
+    pub after: LockedPackage,
     /// Files that differ; empty when nothing changed.
-    pub changes: Vec<Change>,
+    pub changes: Vec<FileChange>,
 }
 
 /// Whether the files of a repository are what the lock file says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum CheckoutState {
     /// They are.
     Sound,
     /// They are not there; `restore` fetches them.
@@ -59,7 +59,7 @@ pub enum State {
 
 /// Fetches a repository and locks it under a name (by default the last part of the URL). A repository that is
 /// locked already under that name is fetched again.
-pub fn add(store: &Store, url: &str, rev: Option<&str>, name: Option<&str>) -> Result<Locked, SharingError> {
+pub fn add(store: &Store, url: &str, rev: Option<&str>, name: Option<&str>) -> Result<LockedPackage, SharingError> {
     check_url(url, store.allow_file)?;
     let rev = rev.unwrap_or("HEAD");
     check_rev(rev)?;
@@ -70,57 +70,57 @@ pub fn add(store: &Store, url: &str, rev: Option<&str>, name: Option<&str>) -> R
             "a name for a repository (letters, digits, `-`, `_` and `.`, at most 128; not `library`)";
         return Err(SharingError::Name { text: name.to_owned(), wanted });
     }
-    let mut locked = lock::read(&store.lock)?;
+    let mut locked = lockfile::read(&store.lock)?;
     if let Some(other) = locked.iter().find(|other| other.name == name && other.url != url) {
         return Err(SharingError::Taken { name: name.to_owned(), url: other.url.clone() });
     }
-    let (new, _) = fetched(store, name, url, rev, rev)?;
+    let (new, _) = fetch_locked(store, name, url, rev, rev)?;
     locked.retain(|other| other.name != name);
     locked.push(new.clone());
-    lock::write(&store.lock, locked)?;
+    lockfile::write(&store.lock, locked)?;
     Ok(new)
 }
 
 /// The repositories of the lock file, ordered by name.
-pub fn list(store: &Store) -> Result<Vec<Locked>, SharingError> {
-    lock::read(&store.lock)
+pub fn list(store: &Store) -> Result<Vec<LockedPackage>, SharingError> {
+    lockfile::read(&store.lock)
 }
 
 /// The files of one repository and what its recipes would do.
-pub fn show(store: &Store, name: &str) -> Result<Shown, SharingError> {
+pub fn show(store: &Store, name: &str) -> Result<PackageDetails, SharingError> {
     let locked = find(store, name)?;
-    let tree = sound(store, &locked)?;
+    let tree = verified_tree(store, &locked)?;
     let files = tree.iter().map(|(path, file)| (path.clone(), file.bytes.len())).collect();
     let recipes = tree.iter().filter(|(path, _)| path.ends_with(".toml"));
     let able = |text: &[u8]| trust::capabilities_of_text(&String::from_utf8_lossy(text));
     let capabilities =
         recipes.map(|(path, file)| (path.clone(), able(&file.bytes))).filter(|(_, c)| !c.is_empty());
-    Ok(Shown { locked, files, capabilities: capabilities.collect() })
+    Ok(PackageDetails { locked, files, capabilities: capabilities.collect() })
 }
 
 /// Fetches the revision that a repository follows, locks its commit, and says what changed.
-pub fn update(store: &Store, name: &str) -> Result<Update, SharingError> {
+pub fn update(store: &Store, name: &str) -> Result<PackageUpdate, SharingError> {
     let before = find(store, name)?;
-    let old = tree::read(&place(store, &before)).unwrap_or_default();
-    let (after, new) = fetched(store, name, &before.url, &before.rev, &before.rev)?;
-    let mut locked = lock::read(&store.lock)?;
+    let old = tree::read(&checkout_path(store, &before)).unwrap_or_default();
+    let (after, new) = fetch_locked(store, name, &before.url, &before.rev, &before.rev)?;
+    let mut locked = lockfile::read(&store.lock)?;
     locked.retain(|other| other.name != name);
     locked.push(after.clone());
-    lock::write(&store.lock, locked)?;
-    Ok(Update { changes: between(&old, &new), before, after })
+    lockfile::write(&store.lock, locked)?;
+    Ok(PackageUpdate { changes: between(&old, &new), before, after })
 }
 
 /// Fetches what the lock file names and the store lacks, at exactly the locked commits. `Err` when a commit's
 /// files are not those that were locked. Returns what was fetched. Altered files are left for [`verify`] to
 /// report; [`update`] replaces them.
-pub fn restore(store: &Store) -> Result<Vec<Locked>, SharingError> {
+pub fn restore(store: &Store) -> Result<Vec<LockedPackage>, SharingError> {
     let mut restored = Vec::new();
-    for locked in lock::read(&store.lock)? {
-        if state(store, &locked) != State::Missing {
+    for locked in lockfile::read(&store.lock)? {
+        if state(store, &locked) != CheckoutState::Missing {
             note_user(store, &locked.name)?;
             continue;
         }
-        let (found, _) = fetched(store, &locked.name, &locked.url, &locked.rev, &locked.commit)?;
+        let (found, _) = fetch_locked(store, &locked.name, &locked.url, &locked.rev, &locked.commit)?;
         if found.tree != locked.tree {
             return Err(SharingError::Altered { name: locked.name, found: found.tree, locked: locked.tree });
         }
@@ -130,14 +130,14 @@ pub fn restore(store: &Store) -> Result<Vec<Locked>, SharingError> {
 }
 
 /// Hashes the files of every repository again.
-pub fn verify(store: &Store) -> Result<Vec<(Locked, State)>, SharingError> {
-    let locked = lock::read(&store.lock)?;
+pub fn verify(store: &Store) -> Result<Vec<(LockedPackage, CheckoutState)>, SharingError> {
+    let locked = lockfile::read(&store.lock)?;
     Ok(locked.into_iter().map(|locked| (locked.clone(), state(store, &locked))).collect())
 }
 
 /// What the lock file says about a name.
-pub(super) fn find(store: &Store, name: &str) -> Result<Locked, SharingError> {
-    let locked = lock::read(&store.lock)?;
+pub(super) fn find(store: &Store, name: &str) -> Result<LockedPackage, SharingError> {
+    let locked = lockfile::read(&store.lock)?;
     let known: Vec<&str> = locked.iter().map(|locked| locked.name.as_str()).collect();
     let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
     let found = locked.into_iter().find(|locked| locked.name == name);
@@ -145,8 +145,8 @@ pub(super) fn find(store: &Store, name: &str) -> Result<Locked, SharingError> {
 }
 
 /// The files of a repository, checked against the lock; what is used afterwards are these bytes.
-pub(super) fn sound(store: &Store, locked: &Locked) -> Result<Tree, SharingError> {
-    let place = place(store, locked);
+pub(super) fn verified_tree(store: &Store, locked: &LockedPackage) -> Result<Tree, SharingError> {
+    let place = checkout_path(store, locked);
     if !place.exists() {
         let detail = format!("not fetched yet; `dtrain recipe update {}` does", locked.name);
         return Err(SharingError::File { path: place, detail });
@@ -161,14 +161,14 @@ pub(super) fn sound(store: &Store, locked: &Locked) -> Result<Tree, SharingError
 
 /// Puts the checked files of a repository where its programs may run and its data is read, and returns that folder. A file
 /// that was changed there is replaced. Others, such as what a program wrote, stay.
-pub(super) fn checkout(store: &Store, locked: &Locked, tree: &Tree) -> Result<PathBuf, SharingError> {
-    let folder = place_to_run(store, locked);
-    tree::lay(tree, &folder)?;
+pub(super) fn checkout(store: &Store, locked: &LockedPackage, tree: &Tree) -> Result<PathBuf, SharingError> {
+    let folder = run_checkout_path(store, locked);
+    tree::write_changed_files(tree, &folder)?;
     Ok(folder)
 }
 
 /// The folder of [`checkout`].
-pub(super) fn place_to_run(store: &Store, locked: &Locked) -> PathBuf {
+pub(super) fn run_checkout_path(store: &Store, locked: &LockedPackage) -> PathBuf {
     store.folder.join(&locked.name).join(format!("{RUN}{}", locked.commit))
 }
 
@@ -176,7 +176,7 @@ pub(super) fn place_to_run(store: &Store, locked: &Locked) -> PathBuf {
 /// were trusted. Does nothing for any other folder.
 ///
 /// `Err` where the package is no longer stored or trusted, or its stored files have changed.
-pub fn repair_checkout(store: &Store, trust: &Trust, folder: &Path) -> Result<(), SharingError> {
+pub fn repair_checkout(store: &Store, trust: &TrustStore, folder: &Path) -> Result<(), SharingError> {
     let Ok(inside) = folder.strip_prefix(&store.folder) else { return Ok(()) };
     let mut parts = inside.iter().filter_map(|part| part.to_str());
     let (Some(name), Some(commit)) = (parts.next(), parts.next().and_then(|part| part.strip_prefix(RUN)))
@@ -190,55 +190,55 @@ pub fn repair_checkout(store: &Store, trust: &Trust, folder: &Path) -> Result<()
         );
         return Err(SharingError::File { path: folder.to_owned(), detail });
     }
-    tree::lay(&tree, &store.folder.join(name).join(format!("{RUN}{commit}")))
+    tree::write_changed_files(&tree, &store.folder.join(name).join(format!("{RUN}{commit}")))
 }
 
 /// What the folders begin with in which the programs of packages run; the commit follows.
 pub(super) const RUN: &str = "run-";
 
-fn state(store: &Store, locked: &Locked) -> State {
-    match sound(store, locked) {
-        Ok(_) => State::Sound,
-        Err(SharingError::Altered { found, .. }) => State::Altered(found),
-        Err(_) if !place(store, locked).exists() => State::Missing,
-        Err(error) => State::Altered(error.to_string()),
+fn state(store: &Store, locked: &LockedPackage) -> CheckoutState {
+    match verified_tree(store, locked) {
+        Ok(_) => CheckoutState::Sound,
+        Err(SharingError::Altered { found, .. }) => CheckoutState::Altered(found),
+        Err(_) if !checkout_path(store, locked).exists() => CheckoutState::Missing,
+        Err(error) => CheckoutState::Altered(error.to_string()),
     }
 }
 
-fn place(store: &Store, locked: &Locked) -> PathBuf {
+fn checkout_path(store: &Store, locked: &LockedPackage) -> PathBuf {
     store.folder.join(&locked.name).join(&locked.commit)
 }
 
 /// Fetches `wanted` (the revision or a commit) and writes its files into the store.
-fn fetched(
+fn fetch_locked(
     store: &Store,
     name: &str,
     url: &str,
     rev: &str,
     wanted: &str,
-) -> Result<(Locked, Tree), SharingError> {
+) -> Result<(LockedPackage, Tree), SharingError> {
     check_url(url, store.allow_file)?;
     let bare = store.folder.join(name).join("git");
-    emptied(&bare)?;
+    emptied_folder(&bare)?;
     let git = Git::bare(&bare, store.allow_file);
     git.run(&["init", "-q", "--bare", "--template="])?;
     // Compressed objects may be many times smaller than their files, and history is not fetched.
     let commit = git.fetch(url, wanted, 4 * MOST_BYTES)?;
     let tree = tree::of_commit(git, &commit)?;
-    let locked = Locked {
+    let locked = LockedPackage {
         name: name.to_owned(),
         url: url.to_owned(),
         rev: rev.to_owned(),
         tree: tree::hash(&tree),
         commit,
     };
-    tree::write(&tree, &place(store, &locked))?;
+    tree::write(&tree, &checkout_path(store, &locked))?;
     note_user(store, name)?;
     Ok((locked, tree))
 }
 
 /// A new, empty folder. Nothing of an earlier fetch is reused, so nothing of it can disturb.
-fn emptied(folder: &Path) -> Result<(), SharingError> {
+fn emptied_folder(folder: &Path) -> Result<(), SharingError> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(SharingError::io(folder)(error));

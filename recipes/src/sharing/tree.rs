@@ -14,13 +14,13 @@ pub(super) const MOST_FILES: usize = 1000;
 
 /// A file of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct File {
+pub(super) struct RepositoryFile {
     pub(super) is_executable: bool,
     pub(super) bytes: Vec<u8>,
 }
 
 /// The files of a repository by their path.
-pub(super) type Tree = BTreeMap<String, File>;
+pub(super) type Tree = BTreeMap<String, RepositoryFile>;
 
 /// Reads the files of a commit from a bare repository. `Err` when anything but plain files with plain names is
 /// in it, or too much.
@@ -45,12 +45,12 @@ pub(super) fn of_commit(git: Git<'_>, commit: &str) -> Result<Tree, SharingError
     let mut tree = Tree::new();
     for entry in entries {
         let bytes = next_blob(&mut answer, &entry)?;
-        tree.insert(entry.path, File { is_executable: entry.is_executable, bytes });
+        tree.insert(entry.path, RepositoryFile { is_executable: entry.is_executable, bytes });
     }
     Ok(tree)
 }
 
-struct Entry {
+struct GitTreeEntry {
     is_executable: bool,
     object: String,
     size: u64,
@@ -58,7 +58,7 @@ struct Entry {
 }
 
 /// `<mode> <type> <object> <size>\t<path>`.
-fn entry(line: &[u8]) -> Result<Entry, SharingError> {
+fn entry(line: &[u8]) -> Result<GitTreeEntry, SharingError> {
     let line = String::from_utf8_lossy(line);
     let refuse = |why: &str| Err(SharingError::Refused(why.to_owned()));
     let Some((facts, path)) = line.split_once('\t') else { return refuse("its listing cannot be read") };
@@ -78,7 +78,7 @@ fn entry(line: &[u8]) -> Result<Entry, SharingError> {
         ));
     }
     let Ok(size) = size.parse() else { return refuse("its listing cannot be read") };
-    Ok(Entry { is_executable, object: (*object).to_owned(), size, path: path.to_owned() })
+    Ok(GitTreeEntry { is_executable, object: (*object).to_owned(), size, path: path.to_owned() })
 }
 
 /// Whether every part of a path is a plain name, and none leads out of the folder or into git's own.
@@ -95,7 +95,7 @@ pub(super) fn is_path(path: &str) -> bool {
 }
 
 /// Takes one answer of `cat-file --batch` off the front: a header line, the bytes, a newline.
-fn next_blob(answer: &mut Vec<u8>, entry: &Entry) -> Result<Vec<u8>, SharingError> {
+fn next_blob(answer: &mut Vec<u8>, entry: &GitTreeEntry) -> Result<Vec<u8>, SharingError> {
     let broken = || SharingError::Refused(format!("the contents of {:?} cannot be read", entry.path));
     let size = usize::try_from(entry.size).map_err(|_| broken())?;
     let header = format!("{} blob {size}\n", entry.object);
@@ -134,7 +134,7 @@ pub(super) fn write(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
 }
 
 /// Makes every file in a folder that may exist already as it is in the tree. Other files in it stay.
-pub(super) fn lay(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
+pub(super) fn write_changed_files(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
     private_folder(folder)?;
     for (path, file) in tree {
         let place = folder.join(path);
@@ -147,7 +147,7 @@ pub(super) fn lay(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
     Ok(())
 }
 
-impl File {
+impl RepositoryFile {
     /// Writes it where nothing is yet.
     fn write(&self, place: &Path) -> Result<(), SharingError> {
         if let Some(parent) = place.parent() {
@@ -195,7 +195,7 @@ fn read_into(folder: &Path, prefix: &str, tree: &mut Tree, total: &mut u64) -> R
                 return wrong(&place, "more or larger files than are taken from a repository");
             }
             let bytes = fs::read(&place).map_err(SharingError::io(&place))?;
-            tree.insert(path, File { is_executable: facts.permissions().mode() & 0o100 != 0, bytes });
+            tree.insert(path, RepositoryFile { is_executable: facts.permissions().mode() & 0o100 != 0, bytes });
         } else {
             return wrong(&place, "neither a file nor a folder");
         }
@@ -246,7 +246,7 @@ mod tests {
     fn the_hash_sees_names_modes_and_boundaries() {
         let tree = |files: &[(&str, bool, &str)]| {
             let file = |(path, is_executable, text): &(&str, bool, &str)| {
-                ((*path).to_owned(), File { is_executable: *is_executable, bytes: text.as_bytes().to_vec() })
+                ((*path).to_owned(), RepositoryFile { is_executable: *is_executable, bytes: text.as_bytes().to_vec() })
             };
             hash(&files.iter().map(file).collect())
         };

@@ -3,12 +3,12 @@
 //! Trust is given to a URL at a commit with exactly these files. Whatever changes, trust is gone.
 
 use super::SharingError;
-use super::lock::{Locked, replace};
-use super::store::{Store, find, place_to_run, sound};
-use crate::check::{Checked, Resolved};
-use crate::document::{Document, Node, Value};
-use crate::model::{Command, Model};
-use crate::source::{Layer, Source};
+use super::lockfile::{LockedPackage, replace};
+use super::store::{Store, find, run_checkout_path, verified_tree};
+use crate::check::{CheckedRecipe, ResolvedValue};
+use crate::document::{Document, SpannedValue, Value};
+use crate::model::{ForeignCommand, Model};
+use crate::source::{ConfigLayer, Source};
 use crate::url::Url;
 use serde::{Deserialize, Serialize};
 use std::ffi::OsStr;
@@ -46,7 +46,7 @@ impl std::fmt::Display for Capability {
 }
 
 /// What a checked recipe does beyond training.
-pub fn capabilities(checked: &Checked) -> Vec<Capability> {
+pub fn capabilities(checked: &CheckedRecipe) -> Vec<Capability> {
     let mut found = Vec::new();
     if let Model::Command(command) = &checked.recipe.model {
         found.push(runs(command));
@@ -71,14 +71,14 @@ pub fn capabilities(checked: &Checked) -> Vec<Capability> {
 }
 
 /// What a command runs, as a shell would be told: variables, program, arguments.
-fn runs(command: &Command) -> Capability {
+fn runs(command: &ForeignCommand) -> Capability {
     let variables = command.env.iter().map(|(name, value)| format!("{name}={value}"));
     Capability::Runs(variables.chain(command.argv.iter().cloned()).collect())
 }
 
 /// The same for a text that may be no complete recipe: a base for others to extend.
 pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
-    let Ok(document) = Document::parse(&Source::new("", Layer::Extended, text)) else { return Vec::new() };
+    let Ok(document) = Document::parse(&Source::new("", ConfigLayer::Extended, text)) else { return Vec::new() };
     let texts = |path: &str| -> Vec<String> {
         match document.get(path).map(|node| &node.value) {
             Some(Value::Text(text)) => vec![text.clone()],
@@ -95,7 +95,7 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
             _ => Vec::new(),
         }
     };
-    let variables = document.get("model.env").and_then(Node::table).into_iter().flatten();
+    let variables = document.get("model.env").and_then(SpannedValue::table).into_iter().flatten();
     let variables = variables.filter_map(|(name, entry)| match &entry.node.value {
         Value::Text(text) => Some(format!("{name}={text}")),
         _ => None,
@@ -124,18 +124,18 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
 
 /// The address of a URL, without its checksum; `None` for a file.
 fn address(pattern: &str) -> Option<String> {
-    Url::is_one(pattern).then(|| pattern.split('#').next().unwrap_or_default().to_owned())
+    Url::is_url(pattern).then(|| pattern.split('#').next().unwrap_or_default().to_owned())
 }
 
 fn leads_out(pattern: &str) -> bool {
     let path = Path::new(pattern);
-    !Url::is_one(pattern)
+    !Url::is_url(pattern)
         && (path.is_absolute() || path.components().any(|part| part == Component::ParentDir))
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Trusted {
+struct TrustedCommit {
     url: String,
     commit: String,
     tree: String,
@@ -144,12 +144,12 @@ struct Trusted {
 /// The repositories that are trusted, as `trust.toml` keeps them.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Trust {
+pub struct TrustStore {
     #[serde(default)]
-    trusted: Vec<Trusted>,
+    trusted: Vec<TrustedCommit>,
 }
 
-impl Trust {
+impl TrustStore {
     /// Reads `trust.toml`; none trusts nothing. `Err` when others than its owner can read or write it.
     pub fn read(path: &Path) -> Result<Self, SharingError> {
         let text = match fs::read_to_string(path) {
@@ -177,7 +177,7 @@ impl Trust {
     }
 
     /// Whether exactly this commit with exactly these files is trusted.
-    pub fn holds(&self, locked: &Locked) -> bool {
+    pub fn holds(&self, locked: &LockedPackage) -> bool {
         self.trusted.contains(&record(locked))
     }
 
@@ -187,7 +187,7 @@ impl Trust {
     }
 
     /// Trusts this commit with these files.
-    pub fn grant(&mut self, locked: &Locked) {
+    pub fn grant(&mut self, locked: &LockedPackage) {
         if !self.holds(locked) {
             self.trusted.push(record(locked));
         }
@@ -201,14 +201,14 @@ impl Trust {
     }
 }
 
-fn record(locked: &Locked) -> Trusted {
-    Trusted { url: locked.url.clone(), commit: locked.commit.clone(), tree: locked.tree.clone() }
+fn record(locked: &LockedPackage) -> TrustedCommit {
+    TrustedCommit { url: locked.url.clone(), commit: locked.commit.clone(), tree: locked.tree.clone() }
 }
 
 /// `Ok` when a checked recipe may be run: whatever it does beyond training on its package's files was said by the user's own
 /// files, or by a repository that is trusted and unchanged. That is running a program, giving sbatch options, reading files elsewhere,
 /// downloading, and reaching hosts.
-pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), SharingError> {
+pub fn permit(store: &Store, trust: &TrustStore, checked: &CheckedRecipe) -> Result<(), SharingError> {
     let said = |keys: &'static [&str]| {
         let says = checked.resolved.iter().filter(|value| keys.contains(&value.path.as_str()));
         says.filter_map(|value| value.origin.source())
@@ -217,17 +217,17 @@ pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), Sha
     if let Model::Command(command) = &checked.recipe.model {
         let runs = runs(command);
         said(&["model.argv", "model.env", "model.kind"])
-            .try_for_each(|source| allow(store, trust, source, &runs))?;
+            .try_for_each(|source| require_trust(store, trust, source, &runs))?;
         // A param stands where the user's own arguments name it.
-        let is_param = |value: &&Resolved| value.path.starts_with("params.");
+        let is_param = |value: &&ResolvedValue| value.path.starts_with("params.");
         let params = checked.resolved.iter().filter(is_param).filter_map(|value| value.origin.source());
-        params.into_iter().try_for_each(|source| allow(store, trust, source, &runs))?;
+        params.into_iter().try_for_each(|source| require_trust(store, trust, source, &runs))?;
     }
     let slurm = cluster.slurm.iter();
     let options = slurm.flat_map(|slurm| slurm.options.iter().chain(&slurm.environment)).cloned().collect();
     let submits = Capability::Submits(options);
     said(&["cluster.slurm.options", "cluster.slurm.environment"])
-        .try_for_each(|source| allow(store, trust, source, &submits))?;
+        .try_for_each(|source| require_trust(store, trust, source, &submits))?;
     for file in &checked.files {
         let Some((source, name)) =
             file.origin.source().and_then(|source| Some((source, source.shared.as_ref()?)))
@@ -235,18 +235,18 @@ pub fn permit(store: &Store, trust: &Trust, checked: &Checked) -> Result<(), Sha
             continue;
         };
         if let Some(url) = address(&file.pattern) {
-            allow(store, trust, source, &Capability::Downloads(vec![url]))?;
+            require_trust(store, trust, source, &Capability::Downloads(vec![url]))?;
             continue;
         }
         let written = Path::new(&file.pattern).strip_prefix(&source.base).unwrap_or(Path::new(&file.pattern));
-        if is_outside(written, source, &place_to_run(store, &find(store, name)?)) {
-            allow(store, trust, source, &Capability::Reads(vec![written.display().to_string()]))?;
+        if is_outside(written, source, &run_checkout_path(store, &find(store, name)?)) {
+            require_trust(store, trust, source, &Capability::Reads(vec![written.display().to_string()]))?;
         }
     }
-    let is_of_host = |value: &&Resolved| value.path.starts_with("cluster.hosts[");
+    let is_of_host = |value: &&ResolvedValue| value.path.starts_with("cluster.hosts[");
     let reaches = Capability::Reaches(cluster.hosts.iter().map(|host| host.address.clone()).collect());
     let hosts = checked.resolved.iter().filter(is_of_host).filter_map(|value| value.origin.source());
-    hosts.into_iter().try_for_each(|source| allow(store, trust, source, &reaches))
+    hosts.into_iter().try_for_each(|source| require_trust(store, trust, source, &reaches))
 }
 
 /// Whether a path written in a text of a package, whose files are below `root`, may lead out of it.
@@ -272,11 +272,11 @@ fn is_outside(written: &Path, source: &Source, root: &Path) -> bool {
 }
 
 /// `Ok` when a text may ask for this: it is none of a package's, or its package is trusted and unchanged.
-fn allow(store: &Store, trust: &Trust, source: &Source, wanted: &Capability) -> Result<(), SharingError> {
+fn require_trust(store: &Store, trust: &TrustStore, source: &Source, wanted: &Capability) -> Result<(), SharingError> {
     let Some(name) = source.shared.clone() else { return Ok(()) };
     let locked = find(store, &name)?;
     // What is used is what was hashed: the files are read once more and compared.
-    drop(sound(store, &locked)?);
+    drop(verified_tree(store, &locked)?);
     if trust.holds(&locked) {
         return Ok(());
     }

@@ -4,7 +4,7 @@ mod parse;
 
 pub use parse::{UnitError, bytes, epochs, fraction, samples, seconds, steps, tokens};
 
-use crate::count::thousands;
+use crate::number_format::thousands;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

@@ -333,6 +333,6 @@ mod tests {
     fn digits_are_grouped() {
         assert_eq!(Tokens(20_000_000).to_string(), "20,000,000 tokens");
         assert_eq!(Samples(100).to_string(), "100 samples");
-        assert_eq!(crate::count::thousands(1000), "1,000");
+        assert_eq!(crate::number_format::thousands(1000), "1,000");
     }
 }

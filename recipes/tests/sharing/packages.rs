@@ -2,10 +2,10 @@
 
 use crate::place::{PROGRAM, Place, RECIPE};
 use dtrain_recipes::sharing::{
-    ChangeKind, SharingError, State, Store, add, list, read_recipe, remove, resolver, restore, show, update,
+    ChangeKind, SharingError, CheckoutState, Store, add, list, read_recipe, remove, resolver, restore, show, update,
     verify,
 };
-use dtrain_recipes::{Document, Layer, extended, render_all};
+use dtrain_recipes::{Document, ConfigLayer, resolve_extends, render_all};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -28,7 +28,7 @@ fn a_repository_is_added_listed_shown_and_verified() {
     let capabilities: Vec<String> =
         shown.capabilities.iter().map(|(path, all)| format!("{path}: {}", all[0])).collect();
     assert_eq!(capabilities, ["deep/program.toml: runs \"python3\" \"train.py\""]);
-    assert_eq!(verify(&store).unwrap(), [(locked, State::Sound)]);
+    assert_eq!(verify(&store).unwrap(), [(locked, CheckoutState::Sound)]);
     remove(&store, "recipes").unwrap();
     assert!(list(&store).unwrap().is_empty());
     assert!(show(&store, "recipes").unwrap_err().to_string().contains("no shared recipe is named"));
@@ -46,7 +46,7 @@ fn a_repository_that_no_lock_file_names_leaves_the_store() {
     let first = remove(&store, "recipes").unwrap();
     assert_eq!(first.users, std::slice::from_ref(&other.lock));
     assert!(first.kept.iter().any(|(path, why)| *path == copy && why.contains("other/dtrain.lock")));
-    assert_eq!(verify(&other).unwrap()[0].1, State::Sound);
+    assert_eq!(verify(&other).unwrap()[0].1, CheckoutState::Sound);
     assert!(remove(&store, "recipes").unwrap_err().to_string().contains("no shared recipe is named"));
 
     // What a program of the package wrote is not in any repository.
@@ -118,12 +118,12 @@ fn a_shared_recipe_cannot_reach_the_users_files() {
     place.add().unwrap();
     let store = place.store();
     for name in ["climb", "absolute"] {
-        let source = read_recipe(&store, &format!("recipes/{name}"), Layer::Recipe).unwrap();
-        let problems = extended(Document::parse(&source).unwrap(), &resolver(Some(&store))).unwrap_err();
+        let source = read_recipe(&store, &format!("recipes/{name}"), ConfigLayer::Recipe).unwrap();
+        let problems = resolve_extends(Document::parse(&source).unwrap(), &resolver(Some(&store))).unwrap_err();
         assert!(render_all(&problems, false).contains("is not the name of a shared recipe"), "{name}");
     }
     for reference in ["recipes/../../secret", "../recipes/climb", "recipes", "recipes//climb"] {
-        assert!(read_recipe(&store, reference, Layer::Recipe).is_err(), "{reference}");
+        assert!(read_recipe(&store, reference, ConfigLayer::Recipe).is_err(), "{reference}");
     }
 }
 
@@ -166,12 +166,12 @@ fn altered_files_are_found_and_never_used() {
         place.commit(&[("a.toml", RECIPE), ("z.toml", RECIPE)]);
         let locked = place.add().unwrap();
         alter(&place.path("store/recipes").join(&locked.commit));
-        assert!(matches!(verify(&place.store()).unwrap()[0].1, State::Altered(_)), "{what}");
-        assert!(read_recipe(&place.store(), "recipes/z", Layer::Recipe).is_err(), "{what}");
+        assert!(matches!(verify(&place.store()).unwrap()[0].1, CheckoutState::Altered(_)), "{what}");
+        assert!(read_recipe(&place.store(), "recipes/z", ConfigLayer::Recipe).is_err(), "{what}");
         assert!(restore(&place.store()).unwrap().is_empty(), "{what}: an alteration is not swept away");
-        assert!(matches!(verify(&place.store()).unwrap()[0].1, State::Altered(_)), "{what}");
+        assert!(matches!(verify(&place.store()).unwrap()[0].1, CheckoutState::Altered(_)), "{what}");
         update(&place.store(), "recipes").unwrap();
-        assert_eq!(verify(&place.store()).unwrap()[0].1, State::Sound, "{what}");
+        assert_eq!(verify(&place.store()).unwrap()[0].1, CheckoutState::Sound, "{what}");
     }
 }
 
@@ -182,10 +182,10 @@ fn a_lock_file_alone_brings_everything_back() {
     let locked = place.add().unwrap();
     place.commit(&[("a.toml", PROGRAM)]);
     fs::remove_dir_all(place.path("store")).unwrap();
-    assert_eq!(verify(&place.store()).unwrap()[0].1, State::Missing);
+    assert_eq!(verify(&place.store()).unwrap()[0].1, CheckoutState::Missing);
     assert_eq!(restore(&place.store()).unwrap(), std::slice::from_ref(&locked));
-    assert_eq!(verify(&place.store()).unwrap(), [(locked, State::Sound)]);
-    assert!(read_recipe(&place.store(), "recipes/a", Layer::Recipe).unwrap().text.contains("decoder"));
+    assert_eq!(verify(&place.store()).unwrap(), [(locked, CheckoutState::Sound)]);
+    assert!(read_recipe(&place.store(), "recipes/a", ConfigLayer::Recipe).unwrap().text.contains("decoder"));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A repository, and a store that adds from it.
 
-use dtrain_recipes::sharing::{Locked, SharingError, Store, add, list, resolver};
-use dtrain_recipes::{CheckContext, Checked, Document, Layer, Source, check, extended, render_all};
+use dtrain_recipes::sharing::{LockedPackage, SharingError, Store, add, list, resolver};
+use dtrain_recipes::{CheckContext, CheckedRecipe, Document, ConfigLayer, Source, check, resolve_extends, render_all};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -79,7 +79,7 @@ impl Place {
         self.git(&["commit", "-q", "-m", "entry"]);
     }
 
-    pub(crate) fn add(&self) -> Result<Locked, SharingError> {
+    pub(crate) fn add(&self) -> Result<LockedPackage, SharingError> {
         add(&self.store(), &self.url(), None, None)
     }
 
@@ -92,11 +92,11 @@ impl Place {
         assert_eq!(kept, ["git"], "nothing refused is written");
     }
 
-    pub(crate) fn checked(&self, text: &str) -> Checked {
+    pub(crate) fn checked(&self, text: &str) -> CheckedRecipe {
         let store = self.store();
-        let source = Source::file(&self.path("r.toml"), Layer::Recipe, text);
+        let source = Source::file(&self.path("r.toml"), ConfigLayer::Recipe, text);
         let checked = Document::parse(&source)
-            .and_then(|document| extended(document, &resolver(Some(&store))))
+            .and_then(|document| resolve_extends(document, &resolver(Some(&store))))
             .and_then(|document| check(&document, &CheckContext::of_file(Path::new("r.toml"))));
         checked.unwrap_or_else(|problems| panic!("{}", render_all(&problems, false)))
     }

@@ -1,8 +1,8 @@
 //! Recipes on their way to others.
 
 use crate::place::{Place, RECIPE};
-use dtrain_recipes::sharing::{Publication, Published, SharingError, add, publish, read_recipe};
-use dtrain_recipes::{FilePattern, Layer};
+use dtrain_recipes::sharing::{PublishRequest, PublishedRecipe, SharingError, add, publish, read_recipe};
+use dtrain_recipes::{FilePattern, ConfigLayer};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -30,13 +30,13 @@ fn with_remote() -> Place {
 }
 
 /// Publishes `project/mine.toml` with this text, beside these files.
-fn published(place: &Place, text: &str, beside: &[(&str, &str)]) -> Result<Published, SharingError> {
+fn published(place: &Place, text: &str, beside: &[(&str, &str)]) -> Result<PublishedRecipe, SharingError> {
     for (name, text) in beside.iter().chain(&[("mine.toml", text)]) {
         let path = place.path("project").join(name);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
         fs::write(path, text).unwrap();
     }
-    let publication = Publication {
+    let publication = PublishRequest {
         recipe: &place.path("project/mine.toml"),
         repository: &place.repository(),
         branch: None,
@@ -69,7 +69,7 @@ fn what_a_recipe_names_goes_with_it() {
     assert_eq!(published.files, names);
     let url = place.path("team.git").display().to_string();
     let locked = add(&place.store(), &url, Some(&published.branch), Some("team")).unwrap();
-    read_recipe(&place.store(), "team/mine", Layer::Recipe).unwrap();
+    read_recipe(&place.store(), "team/mine", ConfigLayer::Recipe).unwrap();
     let copy = place.path("store").join("team").join(format!("run-{}", locked.commit));
     for name in names {
         assert!(copy.join(name).is_file(), "{name}");
@@ -229,7 +229,7 @@ fn publishing_makes_a_commit_that_others_can_add() {
     fs::write(&recipe, RECIPE).unwrap();
     fs::create_dir(place.path("data")).unwrap();
     fs::write(place.path("data/a.txt"), "to be").unwrap();
-    let publication = Publication {
+    let publication = PublishRequest {
         recipe: &recipe,
         repository: &place.repository(),
         branch: None,
@@ -261,7 +261,7 @@ fn publishing_makes_a_commit_that_others_can_add() {
     place.git(&["remote", "add", "origin", &remote.display().to_string()]);
     fs::write(&recipe, RECIPE.replace("layers = 2", "layers = 3")).unwrap();
     let before = place.git(&["for-each-ref"]);
-    let strict = Publication { allow_file: false, ..publication.clone() };
+    let strict = PublishRequest { allow_file: false, ..publication.clone() };
     let refused = publish(&strict, None, &files).unwrap_err().to_string();
     assert!(refused.contains("refused to push") && refused.contains("--allow-file"), "{refused}");
     assert_eq!(place.git(&["for-each-ref"]), before, "nothing is committed that cannot be pushed");
@@ -275,9 +275,9 @@ fn publishing_makes_a_commit_that_others_can_add() {
     assert_eq!(again.commands, [next]);
     let locked = add(&place.store(), remote.to_str().unwrap(), Some("recipes/mine"), None).unwrap();
     assert_eq!(locked.commit, again.commit);
-    assert!(read_recipe(&place.store(), "remote/mine", Layer::Recipe).unwrap().text.contains("layers = 3"));
+    assert!(read_recipe(&place.store(), "remote/mine", ConfigLayer::Recipe).unwrap().text.contains("layers = 3"));
 
-    let checked_out = Publication { branch: Some("main"), ..publication.clone() };
+    let checked_out = PublishRequest { branch: Some("main"), ..publication.clone() };
     assert!(publish(&checked_out, None, &files).unwrap_err().to_string().contains("is checked out"));
     fs::write(&recipe, "[model]\nkind = \"decodr\"\n").unwrap();
     assert!(

@@ -1,8 +1,8 @@
 //! Leave to run the programs that a recipe names.
 
 use crate::place::{PROGRAM, Place, RECIPE};
-use dtrain_recipes::Checked;
-use dtrain_recipes::sharing::{SharingError, Trust, capabilities, list, trust, update};
+use dtrain_recipes::CheckedRecipe;
+use dtrain_recipes::sharing::{SharingError, TrustStore, capabilities, list, trust, update};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -14,10 +14,10 @@ fn a_program_needs_trust_and_any_change_takes_it_away() {
     let (store, file) = (place.store(), place.path("trust.toml"));
     let recipe = || place.checked("extends = \"recipes/program\"\n");
     assert_eq!(capabilities(&recipe())[0].to_string(), "runs \"python3\" \"train.py\"");
-    let permit = |checked: &Checked| trust::permit(&store, &Trust::read(&file).unwrap(), checked);
+    let permit = |checked: &CheckedRecipe| trust::permit(&store, &TrustStore::read(&file).unwrap(), checked);
     assert!(matches!(permit(&recipe()), Err(SharingError::Untrusted { .. })));
 
-    let mut granted = Trust::read(&file).unwrap();
+    let mut granted = TrustStore::read(&file).unwrap();
     granted.grant(&locked);
     granted.write(&file).unwrap();
     assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
@@ -50,7 +50,7 @@ fn options_of_sbatch_need_trust_unless_the_user_says_them() {
         ("plain.toml", &format!("{training}{slurm}")),
     ]);
     let locked = place.add().unwrap();
-    let (store, mut trusted) = (place.store(), Trust::default());
+    let (store, mut trusted) = (place.store(), TrustStore::default());
     let shared = place.checked("extends = \"recipes/job\"\n");
     assert_eq!(capabilities(&shared)[0].to_string(), "gives sbatch --comment=/tmp/x");
     let refused = trust::permit(&store, &trusted, &shared).unwrap_err().to_string();
@@ -69,7 +69,7 @@ fn variables_and_params_of_a_package_need_trust_beside_a_program_of_the_user() {
         ("params.toml", "[params]\nscript = \"/tmp/x.py\"\n"),
     ]);
     let locked = place.add().unwrap();
-    let (store, mut trusted) = (place.store(), Trust::default());
+    let (store, mut trusted) = (place.store(), TrustStore::default());
     let own = "[model]\nkind = \"command\"\nargv = [\"python3\", \"train.py\"]\n";
     let extending =
         ["env", "params"].map(|name| place.checked(&format!("extends = \"recipes/{name}\"\n{own}")));
@@ -99,9 +99,9 @@ fn files_elsewhere_and_hosts_need_trust_unless_the_user_says_them() {
         ("below/above.toml", &training("../../x")),
     ]);
     let locked = place.add().unwrap();
-    let (store, mut trusted) = (place.store(), Trust::default());
+    let (store, mut trusted) = (place.store(), TrustStore::default());
     let extending = |name: &str, more: &str| place.checked(&format!("extends = \"recipes/{name}\"\n{more}"));
-    let says = |trust: &Trust, checked: &Checked| {
+    let says = |trust: &TrustStore, checked: &CheckedRecipe| {
         trust::permit(&store, trust, checked).map_err(|error| error.to_string())
     };
     for name in ["own", "below/own"] {
@@ -134,9 +134,9 @@ fn files_elsewhere_and_hosts_need_trust_unless_the_user_says_them() {
 fn trust_that_others_could_have_written_is_no_trust() {
     let place = Place::new();
     let file = place.path("trust.toml");
-    Trust::default().write(&file).unwrap();
+    TrustStore::default().write(&file).unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o660)).unwrap();
-    assert!(Trust::read(&file).unwrap_err().to_string().contains("mode 660"));
+    assert!(TrustStore::read(&file).unwrap_err().to_string().contains("mode 660"));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn downloads_need_trust_unless_the_user_says_them() {
     let url = "https://example.org/a/../b.txt";
     place.commit(&[("url.toml", &RECIPE.replace("data/*.txt", url)), ("own.toml", RECIPE)]);
     let locked = place.add().unwrap();
-    let (store, mut trusted) = (place.store(), Trust::default());
+    let (store, mut trusted) = (place.store(), TrustStore::default());
     let shared = place.checked("extends = \"recipes/url\"\n");
     assert_eq!(capabilities(&shared)[0].to_string(), format!("downloads {url}"));
     let refused = trust::permit(&store, &trusted, &shared).unwrap_err().to_string();

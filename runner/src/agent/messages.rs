@@ -123,7 +123,7 @@ pub(super) enum HostMessage {
     /// What was to be fetched is here; or why not.
     Fetched {
         /// How it went.
-        outcome: Result<Fetched, Refusal>,
+        outcome: Result<FetchSummary, FetchRefusal>,
     },
     /// Ports that are free here; or why there are none.
     Reserved {
@@ -158,7 +158,7 @@ pub(super) enum HostMessage {
         /// The rank.
         rank: Rank,
         /// How.
-        exit: Exit,
+        exit: RankExit,
     },
     /// The checkpoint of this step is prepared; `Err` says why not.
     Prepared {
@@ -183,7 +183,7 @@ pub(super) enum HostMessage {
 
 /// What was fetched of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Fetched {
+pub(super) struct FetchSummary {
     /// Bytes that came over the network.
     pub(super) bytes: u64,
     /// Bytes that were needed: what the ranks of the host read, in whole chunks, of files that the host had not whole; and files
@@ -195,7 +195,7 @@ pub(super) struct Fetched {
     pub(super) milliseconds: u64,
 }
 
-impl Fetched {
+impl FetchSummary {
     /// What two hosts fetched at the same time.
     pub(super) fn and(&self, other: &Self) -> Self {
         Self {
@@ -207,7 +207,7 @@ impl Fetched {
     }
 }
 
-impl fmt::Display for Fetched {
+impl fmt::Display for FetchSummary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bytes, needed, hosts, milliseconds } = *self;
         let hosts = if hosts == 1 { "1 host".to_owned() } else { format!("{hosts} hosts") };
@@ -223,7 +223,7 @@ impl fmt::Display for Fetched {
 
 /// Why a checkpoint could not be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Refusal {
+pub(super) struct FetchRefusal {
     /// In words.
     pub(super) reason: String,
     /// Whether the checkpoint is not as it was committed; otherwise it may well be, and cannot be had here now.
@@ -232,7 +232,7 @@ pub(super) struct Refusal {
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Exit {
+pub(super) struct RankExit {
     /// Its exit code.
     pub(super) code: Option<i32>,
     /// The signal that ended it.
@@ -261,7 +261,7 @@ impl HostMessage {
 /// What every heartbeat says: how far the loop of the agent and its work on checkpoints have come. A thread that only beats proves
 /// nothing; a number that stands still shows that the agent does not work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Pulse {
+pub(super) struct Heartbeat {
     /// Turns of the agent's loop.
     pub(super) turns: u64,
     /// Pieces of work on checkpoints: chunks fetched, files flushed.

@@ -8,47 +8,47 @@
 //! |---|---|
 //! | `leader`, `follower` | what is decided: state machines without sockets, clocks, disks and processes |
 //! | `messages` | what they tell each other |
-//! | `lead`, `follow`, `host`, `work`, `parts` | the drivers: sockets, spool, processes, and the disk in a thread of its own |
+//! | `leader_driver`, `follower_driver`, `host_driver`, `work_queue`, `checkpoint_parts` | the drivers: sockets, spool, processes, and the disk in a thread of its own |
 //! | `peers` | the connections between agents |
 
-mod follow;
+mod follower_driver;
 mod follower;
 mod foreign;
-mod host;
-mod identity;
-mod lead;
+mod host_driver;
+mod certificates;
+mod leader_driver;
 mod leader;
-pub(crate) mod mapping;
-mod memory;
+pub(crate) mod shared_memory;
+mod oom_killer;
 mod messages;
-mod mirror;
-mod order;
-mod parts;
+mod spool_mirror;
+mod control_protocol;
+mod checkpoint_parts;
 mod peers;
-mod rank;
+mod rank_process;
 #[cfg(test)]
-mod sample;
+mod fixtures;
 #[cfg(test)]
 mod simulate;
-mod socket;
+mod control_socket;
 pub(crate) mod spool;
-mod work;
+mod work_queue;
 
-pub use order::{
+pub use control_protocol::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LinkChoice, Log, OtherHost,
-    PeerAddress, Process, Program, Seat, SpoolRecord,
+    PeerAddress, Process, Program, AgentIdentity, SpoolRecord,
 };
 
-pub(crate) use identity::{agent_identities, identities};
-pub use leader::TO_STOP;
+pub(crate) use certificates::{agent_certificates, rank_certificates};
+pub use leader::STOP_GRACE_PERIOD;
 
 use crate::durable;
 use crate::home::TrialFolder;
-use crate::launch::NotLaunched;
-use dtrain_protocol::{Assignment, Event, Link, Rank, frame};
+use crate::launch::LaunchError;
+use dtrain_protocol::{Assignment, Event, RankTransport, Rank, frame};
 use messages::{HostMessage, LeaderMessage};
-use peers::Secure;
-use peers::link::Heard;
+use peers::MutualTlsStream;
+use peers::link::LinkEvent;
 use rustix::fd::OwnedFd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::fs::File;
@@ -59,19 +59,19 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How often an agent looks at its ranks when nobody says anything.
-const BEAT: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Where the answers to whoever started this agent go.
 static ANSWERS: OnceLock<File> = OnceLock::new();
 
 /// Answers whoever started this agent. `Err` when nobody reads it.
-fn answer(reply: &AgentReply) -> io::Result<()> {
+fn send_reply(reply: &AgentReply) -> io::Result<()> {
     let mut answers = ANSWERS.get().expect("an agent has it from the beginning");
     frame::write(&mut answers, reply)
 }
 
 /// What the threads of the agent tell its main thread.
-enum Message {
+enum InboxMessage {
     /// A rank said something.
     Event(Rank, Event),
     /// A rank closed its output, or wrote what is not an event.
@@ -86,11 +86,11 @@ enum Message {
     /// A controller wants the ranks to stop.
     Stop,
     /// The agent of another host says something, to the leader.
-    Follower(u32, Heard<HostMessage>),
+    Follower(u32, LinkEvent<HostMessage>),
     /// The leader has connected with a follower.
-    LeaderConnected(Secure),
+    LeaderConnected(MutualTlsStream),
     /// The leader says something, to a follower.
-    Leader(Heard<LeaderMessage>),
+    Leader(LinkEvent<LeaderMessage>),
     /// Work is done, and this is to be told to the leader.
     Done(HostMessage),
 }
@@ -105,20 +105,20 @@ pub fn run(answers: File) -> ExitCode {
     let task = detach(&answers);
     drop(ANSWERS.set(answers));
     match task {
-        Ok(AgentTask::Lead(order)) => lead::run(&order),
-        Ok(AgentTask::Follow(order)) => follow::run(&order),
+        Ok(AgentTask::Lead(order)) => leader_driver::run(&order),
+        Ok(AgentTask::Follow(order)) => follower_driver::run(&order),
         Err(words) => refuse(words.into()),
     }
 }
 
-fn refuse(not_launched: NotLaunched) -> ExitCode {
-    note(&not_launched.to_string());
+fn refuse(not_launched: LaunchError) -> ExitCode {
+    log_line(&not_launched.to_string());
     let (reason, is_of_checkpoint, host) = match not_launched {
-        NotLaunched::Checkpoint(reason) => (reason, true, None),
-        NotLaunched::OnHost { host, reason } => (reason, false, Some(host)),
-        NotLaunched::Other(reason) | NotLaunched::Unknown(reason) => (reason, false, None),
+        LaunchError::Checkpoint(reason) => (reason, true, None),
+        LaunchError::OnHost { host, reason } => (reason, false, Some(host)),
+        LaunchError::Other(reason) | LaunchError::Unknown(reason) => (reason, false, None),
     };
-    drop(answer(&AgentReply::Refused { reason, is_of_checkpoint, host }));
+    drop(send_reply(&AgentReply::Refused { reason, is_of_checkpoint, host }));
     ExitCode::FAILURE
 }
 
@@ -126,7 +126,7 @@ fn refuse(not_launched: NotLaunched) -> ExitCode {
 fn detach(answers: &File) -> Result<AgentTask, String> {
     crate::process::close_inherited_files(answers).map_err(|error| format!("inherited files: {error}"))?;
     if let Err(error) = crate::descendants::adopt_orphans() {
-        note(&format!("what ranks start in sessions of their own may outlive them: {error}"));
+        log_line(&format!("what ranks start in sessions of their own may outlive them: {error}"));
     }
     // Fails only when the process leads a session already.
     let _ = rustix::process::setsid();
@@ -135,7 +135,7 @@ fn detach(answers: &File) -> Result<AgentTask, String> {
 }
 
 /// A flag that is set when the host wants the agent to end. What a terminal says is not for it.
-fn signals() -> io::Result<Arc<AtomicBool>> {
+fn termination_flag() -> io::Result<Arc<AtomicBool>> {
     let terminated = Arc::new(AtomicBool::new(false));
     let ignored = Arc::new(AtomicBool::new(false));
     for (signal, flag) in [(SIGTERM, &terminated), (SIGHUP, &ignored), (SIGINT, &ignored)] {
@@ -149,28 +149,28 @@ fn write_card(folder: &TrialFolder, card: &AgentCard) -> io::Result<()> {
 }
 
 /// Name of the folder of the checkpoint that the ranks go on from.
-fn resumed(assignments: &[Assignment]) -> Option<String> {
+fn resumed_folder_name(assignments: &[Assignment]) -> Option<String> {
     let point = assignments.first()?.resume.as_ref()?;
     Some(point.folder.file_name()?.to_str()?.to_owned())
 }
 
 /// The link of each rank, and the file they inherit for it.
-fn links(order: &AgentOrder, world: u32) -> Result<(Vec<Link>, Option<Arc<OwnedFd>>), String> {
+fn links(order: &AgentOrder, world: u32) -> Result<(Vec<RankTransport>, Option<Arc<OwnedFd>>), String> {
     if world == 1 {
-        return Ok((vec![Link::Alone], None));
+        return Ok((vec![RankTransport::Alone], None));
     }
     let tls = |bind: &str| {
-        let identities = identities(&order.trial, order.attempt, world)
+        let identities = rank_certificates(&order.trial, order.attempt, world)
             .map_err(|error| format!("certificates: {error}"))?;
-        let link = |identity| Link::Tls { bind: bind.into(), identity };
+        let link = |identity| RankTransport::Tls { bind: bind.into(), identity };
         Ok((identities.into_iter().map(link).collect(), None))
     };
     match (&order.seat, &order.link) {
         // The controller made the certificates, so that the key of a rank is on its own host only.
         (Some(seat), _) if order.others.iter().any(|other| !other.only_lends()) => {
             let link = |assignment: &Assignment| match &assignment.link {
-                Link::Tls { identity, .. } => {
-                    Link::Tls { bind: seat.bind.clone(), identity: identity.clone() }
+                RankTransport::Tls { identity, .. } => {
+                    RankTransport::Tls { bind: seat.bind.clone(), identity: identity.clone() }
                 }
                 other => other.clone(),
             };
@@ -178,13 +178,13 @@ fn links(order: &AgentOrder, world: u32) -> Result<(Vec<Link>, Option<Arc<OwnedF
         }
         (_, LinkChoice::Tls { bind }) => tls(bind),
         (_, LinkChoice::SharedMemory) => {
-            let (file, link) = mapping::shared(world).map_err(|error| format!("shared memory: {error}"))?;
+            let (file, link) = shared_memory::create(world).map_err(|error| format!("shared memory: {error}"))?;
             Ok((vec![link; world as usize], Some(file)))
         }
     }
 }
 
 /// Writes a line to the agent's log.
-fn note(words: &str) {
+fn log_line(words: &str) {
     drop(writeln!(io::stderr(), "{words}"));
 }

@@ -29,7 +29,7 @@ impl SpoolWriter {
     }
 
     /// Sees to it that no spool can be created at `path` any more: there is one, if only an empty one.
-    pub(crate) fn bar(path: &Path) -> io::Result<()> {
+    pub(crate) fn prevent_creation(path: &Path) -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         crate::files::make_folder(folder)?;
         match Self::create(path) {
@@ -67,12 +67,12 @@ impl SpoolWriter {
 
 /// How much of a spool may be read by followers, and whether more will come.
 #[derive(Default)]
-pub(super) struct Published {
+pub(super) struct HighWatermark {
     state: Mutex<(u64, bool)>,
     changed: Condvar,
 }
 
-impl Published {
+impl HighWatermark {
     /// The spool is readable up to `length`.
     pub(super) fn extend(&self, length: u64) {
         self.lock().0 = length;
@@ -126,7 +126,7 @@ impl<R: Read> SpoolReader<R> {
 
     /// The next record; blocks until it is whole.
     pub(crate) fn next(&mut self) -> Result<SpoolRecord, SpoolEnd> {
-        let mut counted = Counted { from: &mut self.from, read: 0 };
+        let mut counted = CountingReader { from: &mut self.from, read: 0 };
         match frame::read(&mut counted) {
             Ok(record) => {
                 self.offset += counted.read;
@@ -153,12 +153,12 @@ impl<R: Read> SpoolReader<R> {
 const HEADER: u64 = frame::HEADER as u64;
 
 /// Counts the bytes that pass.
-struct Counted<R> {
+struct CountingReader<R> {
     from: R,
     read: u64,
 }
 
-impl<R: Read> Read for Counted<R> {
+impl<R: Read> Read for CountingReader<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let read = self.from.read(buffer)?;
         self.read += read as u64;
@@ -264,11 +264,11 @@ mod tests {
 
     #[test]
     fn a_follower_sees_each_length_and_then_the_end() {
-        let published = Published::default();
-        published.extend(10);
-        assert_eq!(published.beyond(0), Some(10));
-        published.close();
-        assert_eq!(published.beyond(9), Some(10));
-        assert_eq!(published.beyond(10), None);
+        let published = HighWatermark::default();
+        high_watermark.extend(10);
+        assert_eq!(high_watermark.beyond(0), Some(10));
+        high_watermark.close();
+        assert_eq!(high_watermark.beyond(9), Some(10));
+        assert_eq!(high_watermark.beyond(10), None);
     }
 }

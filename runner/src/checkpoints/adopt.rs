@@ -1,13 +1,13 @@
 //! Makes a checkpoint of one trial the first checkpoint of another.
 
-use super::{commit, contents};
+use super::{commit, read_local_manifest};
 use crate::durable;
 use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{FORMAT, merge};
-use dtrain_protocol::inputs::{INPUTS, TOKENIZER};
+use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};
 use dtrain_protocol::{
-    AttemptId, FileEntry, Inputs, Layout, Manifest, ResumePoint, SavedFile, StepId, TensorKind, TrialId,
+    AttemptId, FileEntry, InputManifest, Layout, Manifest, ResumePoint, SavedFile, StepId, TensorKind, TrialId,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ pub enum Adoption {
     /// The whole state; training continues after its step.
     State {
         /// The data that training continues with, where it is not that of the checkpoint.
-        inputs: Option<Inputs>,
+        inputs: Option<InputManifest>,
     },
     /// The weights and the tokenizer alone; training begins at step 0.
     Weights,
@@ -36,7 +36,7 @@ pub enum Adoption {
 ///
 /// `Err` says in words which file cannot be read or written.
 pub fn adopt(from: &Path, trial: &TrialId, to: &TrialFolder, what: &Adoption) -> Result<ResumePoint, String> {
-    let (_, mut manifest) = contents(from)?;
+    let (_, mut manifest) = read_local_manifest(from)?;
     manifest.trial = trial.clone();
     manifest.attempt = ADOPTED;
     let mut written = None;
@@ -69,7 +69,7 @@ pub fn adopt(from: &Path, trial: &TrialId, to: &TrialFolder, what: &Adoption) ->
             let path = partial.join(&file.name);
             match &written {
                 Some(json) if file.name == INPUTS => durable::write(&path, json)?,
-                _ => take(&from.join(&file.name), &path)?,
+                _ => link_or_copy(&from.join(&file.name), &path)?,
             }
         }
         // What was taken over before and is damaged makes room.
@@ -127,7 +127,7 @@ fn keep_weights(manifest: &mut Manifest) {
 }
 
 /// Links a file, or copies it where that cannot be.
-fn take(from: &Path, to: &Path) -> io::Result<()> {
+fn link_or_copy(from: &Path, to: &Path) -> io::Result<()> {
     if fs::hard_link(from, to).is_ok() {
         return Ok(());
     }
@@ -138,7 +138,7 @@ fn take(from: &Path, to: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::{Piece, Tensor};
+    use dtrain_protocol::{StoredSlice, Tensor};
 
     const FILE: &str = "rank-00000.safetensors";
 
@@ -156,7 +156,7 @@ mod tests {
             name: "w".into(),
             kind,
             shape: vec![2],
-            pieces: vec![Piece { file: FILE.into(), key: "w".into(), sides: Vec::new(), begin: 0, end: 2 }],
+            pieces: vec![StoredSlice { file: FILE.into(), key: "w".into(), sides: Vec::new(), begin: 0, end: 2 }],
         };
         let manifest = Manifest {
             format: dtrain_protocol::checkpoint::FORMAT,
@@ -211,10 +211,10 @@ mod tests {
 
     #[test]
     fn other_data_takes_the_place_of_that_of_the_checkpoint() {
-        let inputs = Inputs { train_samples: 5, ..Inputs::default() };
+        let inputs = InputManifest { train_samples: 5, ..InputManifest::default() };
         let (manifest, point, _root) = adopted(&Adoption::State { inputs: Some(inputs.clone()) });
         let json = fs::read(point.folder.join(INPUTS)).expect("it is there");
-        assert_eq!(serde_json::from_slice::<Inputs>(&json).expect("json"), inputs);
+        assert_eq!(serde_json::from_slice::<InputManifest>(&json).expect("json"), inputs);
         assert_eq!(manifest.files.iter().filter(|file| file.name == INPUTS).count(), 1);
     }
 

@@ -26,7 +26,7 @@ pub fn check(partial: &Path, files: &[SavedFile]) -> Result<(), String> {
 }
 
 /// The table of contents of what all ranks saved; `Err` in words when they did not save all.
-pub fn contents(one: &Assignment, step: StepId, files: Vec<SavedFile>) -> Result<String, String> {
+pub fn manifest_contents(one: &Assignment, step: StepId, files: Vec<SavedFile>) -> Result<String, String> {
     let (tensors, files) = merge(files).map_err(|uncovered| uncovered.to_string())?;
     let manifest = Manifest::new(one, step, env!("CARGO_PKG_VERSION"), tensors, files);
     Ok(serde_json::to_string(&manifest).expect("a manifest has string keys only"))
@@ -65,17 +65,17 @@ pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Res
 /// A later attempt's checkpoint is newer even when it holds fewer steps: the attempt went back because what came
 /// after could not be read, and what cannot be read does not count. But the last one of an earlier attempt stays until this attempt
 /// has more steps: perhaps it was only out of reach. `Err` is the first that could not be removed; all others are.
-pub fn retain(checkpoints: &Path, keep: u32, attempt: AttemptId, resumed: Option<&str>) -> io::Result<()> {
+pub fn apply_retention(checkpoints: &Path, keep: u32, attempt: AttemptId, resumed: Option<&str>) -> io::Result<()> {
     let age = |name: &str| parse_folder_name(name).map(|(step, attempt)| (attempt, step));
     let age_of = |point: &ResumePoint| age(&point.folder.file_name()?.to_string_lossy());
     let all: Vec<_> = committed(checkpoints)?.iter().filter_map(age_of).collect();
-    let superfluous = superfluous(&all, keep, attempt, resumed.and_then(age));
+    let superfluous = beyond_retention(&all, keep, attempt, resumed.and_then(age));
     let remove = |(attempt, step)| fs::remove_dir_all(checkpoints.join(folder_name(step, attempt)));
     superfluous.into_iter().map(remove).fold(Ok(()), Result::and)
 }
 
-/// Which of the committed checkpoints `all`, the oldest first, [`retain`] removes.
-pub(crate) fn superfluous(
+/// Which of the committed checkpoints `all`, the oldest first, [`apply_retention`] removes.
+pub(crate) fn beyond_retention(
     all: &[(AttemptId, StepId)],
     keep: u32,
     attempt: AttemptId,
@@ -129,10 +129,10 @@ mod tests {
         for name in [good, refused, own] {
             fs::create_dir(root.path().join(name)).expect("a folder");
         }
-        retain(root.path(), 2, OURS, Some(good)).expect("nothing is in the way");
+        apply_retention(root.path(), 2, OURS, Some(good)).expect("nothing is in the way");
         assert_eq!(left(root.path()).len(), 3, "the two that can be gone on from, and what lies between");
         fs::create_dir(root.path().join(newer)).expect("a folder");
-        retain(root.path(), 2, OURS, Some(good)).expect("nothing is in the way");
+        apply_retention(root.path(), 2, OURS, Some(good)).expect("nothing is in the way");
         assert_eq!(left(root.path()), [own, newer].map(str::to_owned).into());
     }
 
@@ -143,7 +143,7 @@ mod tests {
         for step in [20, 30, 40] {
             fs::create_dir(root.path().join(format!("step-{step:09}.a2"))).expect("a folder");
         }
-        assert!(retain(root.path(), 2, OURS, None).is_err(), "it is told");
+        assert!(apply_retention(root.path(), 2, OURS, None).is_err(), "it is told");
         assert!(!left(root.path()).contains("step-000000020.a2"));
     }
 
@@ -155,14 +155,14 @@ mod tests {
         };
         // The second attempt began again, as if nobody had known of the first one's.
         [(90, 1), (100, 1), (10, 2), (20, 2), (30, 2)].iter().for_each(|(step, of)| make(*step, *of));
-        retain(root.path(), 2, OURS, None).expect("nothing is in the way");
+        apply_retention(root.path(), 2, OURS, None).expect("nothing is in the way");
         let kept = ["step-000000100.a1", "step-000000020.a2", "step-000000030.a2"].map(str::to_owned);
         assert_eq!(left(root.path()), kept.into(), "the last of the first attempt, and two");
         make(100, 2);
-        retain(root.path(), 2, OURS, None).expect("nothing is in the way");
+        apply_retention(root.path(), 2, OURS, None).expect("nothing is in the way");
         assert!(left(root.path()).contains("step-000000100.a1"), "as many steps are not more");
         make(110, 2);
-        retain(root.path(), 2, OURS, None).expect("nothing is in the way");
+        apply_retention(root.path(), 2, OURS, None).expect("nothing is in the way");
         let kept = ["step-000000100.a2", "step-000000110.a2"].map(str::to_owned);
         assert_eq!(left(root.path()), kept.into());
     }

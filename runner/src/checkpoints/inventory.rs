@@ -1,6 +1,6 @@
 //! Which checkpoints of a trial there are, over all who hold files of them.
 
-use super::{COMMIT, Folder, Holder, MANIFEST, PARTIAL};
+use super::{COMMIT, FolderListing, CheckpointStore, MANIFEST, PARTIAL};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, Manifest, StepId};
 use serde::Serialize;
@@ -13,14 +13,14 @@ const MAX_MANIFEST: u64 = 1 << 30;
 #[derive(Debug)]
 pub struct Inventory {
     /// By holder; none of one that could not be asked.
-    folders: Vec<Vec<Folder>>,
+    folders: Vec<Vec<FolderListing>>,
     /// Those that could not be asked, with why not.
     pub away: Vec<(String, String)>,
 }
 
 /// A checkpoint of a trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Listed {
+pub struct CheckpointInfo {
     /// Name of its folder.
     pub name: String,
     /// Steps completed in it.
@@ -37,7 +37,7 @@ pub struct Listed {
     /// When it was changed last, in milliseconds since the Unix epoch.
     pub modified_ms: u64,
     /// Where its files lie.
-    pub places: Vec<Place>,
+    pub places: Vec<StoredFiles>,
 }
 
 /// Whether training can go on from a checkpoint, as far as can be told without reading all of it.
@@ -56,7 +56,7 @@ pub enum State {
 
 /// What one holder has of a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct StoredFiles {
     /// What people call it.
     pub holder: String,
     /// Number of its files there.
@@ -67,7 +67,7 @@ pub struct Place {
 
 impl Inventory {
     /// Asks all holders. `Err` when none could be asked.
-    pub fn take(holders: &mut [Box<dyn Holder + '_>]) -> Result<Self, String> {
+    pub fn collect(holders: &mut [Box<dyn CheckpointStore + '_>]) -> Result<Self, String> {
         let (mut folders, mut away) = (Vec::new(), Vec::new());
         for holder in holders.iter_mut() {
             let found = holder.folders().unwrap_or_else(|reason| {
@@ -84,7 +84,7 @@ impl Inventory {
     }
 
     /// Of the folders of each holder; none of one that could not be asked.
-    pub(crate) fn of(folders: Vec<Vec<Folder>>) -> Self {
+    pub(crate) fn of(folders: Vec<Vec<FolderListing>>) -> Self {
         Self { folders, away: Vec::new() }
     }
 
@@ -93,10 +93,10 @@ impl Inventory {
     pub(crate) fn is_whole(
         &self,
         name: &str,
-        table: impl Fn(usize, &Folder) -> Result<Manifest, String>,
+        table: impl Fn(usize, &FolderListing) -> Result<Manifest, String>,
     ) -> Result<(), String> {
         if self.is_committed(name) {
-            is_all_there(&self.held(name), table)
+            check_completeness(&self.copies_of(name), table)
         } else {
             Err(format!("{name} was not committed"))
         }
@@ -116,8 +116,8 @@ impl Inventory {
     }
 
     /// What holders have of a checkpoint, each with its index. Who was cut off while it committed has all of it under another name.
-    pub(super) fn held(&self, name: &str) -> Vec<(usize, Folder)> {
-        let of = |(index, folders): (usize, &Vec<Folder>)| {
+    pub(super) fn copies_of(&self, name: &str) -> Vec<(usize, FolderListing)> {
+        let of = |(index, folders): (usize, &Vec<FolderListing>)| {
             let folder = folders.iter().find(|folder| folder.name == name);
             let folder = folder.or_else(|| folders.iter().find(|folder| checkpoint(folder) == name));
             folder.map(|folder| (index, folder.clone()))
@@ -128,21 +128,21 @@ impl Inventory {
     /// All checkpoints, oldest first; `refused` are those that no longer count, by name, each with why not.
     pub fn list(
         &self,
-        holders: &mut [Box<dyn Holder + '_>],
+        holders: &mut [Box<dyn CheckpointStore + '_>],
         refused: &BTreeMap<String, String>,
-    ) -> Vec<Listed> {
+    ) -> Vec<CheckpointInfo> {
         let names = self.names();
         names.iter().map(|name| self.listed(name, holders, refused.get(name).cloned())).collect()
     }
 
-    fn listed(&self, name: &str, holders: &mut [Box<dyn Holder + '_>], refused: Option<String>) -> Listed {
-        let held = self.held(name);
+    fn listed(&self, name: &str, holders: &mut [Box<dyn CheckpointStore + '_>], refused: Option<String>) -> CheckpointInfo {
+        let held = self.copies_of(name);
         let mut files: BTreeMap<&str, u64> = BTreeMap::new();
         for (file, bytes) in held.iter().flat_map(|(_, folder)| &folder.files) {
             let most = files.entry(file).or_default();
             *most = (*bytes).max(*most);
         }
-        let place = |(index, folder): &(usize, Folder)| Place {
+        let place = |(index, folder): &(usize, FolderListing)| StoredFiles {
             holder: holders[*index].name().to_owned(),
             files: folder.files.len(),
             bytes: folder.files.values().sum(),
@@ -151,9 +151,9 @@ impl Inventory {
         let (state, reason) = match refused {
             Some(reason) => (State::Refused, Some(reason)),
             None if !self.is_committed(name) => (State::Partial, None),
-            None => match is_all_there(&held, |index, folder| {
+            None => match check_completeness(&held, |index, folder| {
                 let holder = &mut holders[index];
-                let found = table(&mut **holder, folder);
+                let found = read_manifest(&mut **holder, folder);
                 found.map(|(_, manifest)| manifest).map_err(|reason| format!("{}: {reason}", holder.name()))
             }) {
                 Ok(()) => (State::Committed, None),
@@ -162,7 +162,7 @@ impl Inventory {
         };
         let (StepId(step), AttemptId(attempt)) = parse_folder_name(name).unwrap_or((StepId(0), AttemptId(0)));
         let modified_ms = held.iter().map(|(_, folder)| folder.modified_ms).max().unwrap_or(0);
-        Listed {
+        CheckpointInfo {
             name: name.to_owned(),
             step,
             attempt,
@@ -176,18 +176,18 @@ impl Inventory {
 }
 
 /// The checkpoint that a folder is of.
-fn checkpoint(folder: &Folder) -> &str {
+fn checkpoint(folder: &FolderListing) -> &str {
     folder.name.strip_suffix(PARTIAL).unwrap_or(&folder.name)
 }
 
 /// `Err` unless somebody has the table of contents, and every file lies somewhere in its length.
-fn is_all_there(
-    held: &[(usize, Folder)],
-    mut table: impl FnMut(usize, &Folder) -> Result<Manifest, String>,
+fn check_completeness(
+    held: &[(usize, FolderListing)],
+    mut table: impl FnMut(usize, &FolderListing) -> Result<Manifest, String>,
 ) -> Result<(), String> {
     let mut reasons = Vec::new();
     for (index, folder) in held {
-        match table(*index, folder) {
+        match read_manifest(*index, folder) {
             Ok(manifest) => return every_file(&manifest, held),
             Err(reason) => reasons.push(reason),
         }
@@ -195,7 +195,7 @@ fn is_all_there(
     Err(reasons.join("; "))
 }
 
-fn every_file(manifest: &Manifest, held: &[(usize, Folder)]) -> Result<(), String> {
+fn every_file(manifest: &Manifest, held: &[(usize, FolderListing)]) -> Result<(), String> {
     for file in &manifest.files {
         let mut found: Vec<u64> =
             held.iter().filter_map(|(_, folder)| folder.files.get(&file.name).copied()).collect();
@@ -208,15 +208,15 @@ fn every_file(manifest: &Manifest, held: &[(usize, Folder)]) -> Result<(), Strin
 }
 
 /// The table of contents of a checkpoint at a holder, as text too, if it is what was committed.
-pub(crate) fn table(holder: &mut dyn Holder, folder: &Folder) -> Result<(Vec<u8>, Manifest), String> {
-    let text = whole(holder, folder, MANIFEST, MAX_MANIFEST)?;
-    let commit = whole(holder, folder, COMMIT, 1024)?;
-    let manifest = Manifest::committed(&text, &commit)?;
+pub(crate) fn read_manifest(holder: &mut dyn CheckpointStore, folder: &FolderListing) -> Result<(Vec<u8>, Manifest), String> {
+    let text = read_whole_file(holder, folder, MANIFEST, MAX_MANIFEST)?;
+    let commit = read_whole_file(holder, folder, COMMIT, 1024)?;
+    let manifest = Manifest::parse_committed(&text, &commit)?;
     Ok((text, manifest))
 }
 
 /// A whole file, of `limit` bytes at most.
-fn whole(holder: &mut dyn Holder, folder: &Folder, file: &str, limit: u64) -> Result<Vec<u8>, String> {
+fn read_whole_file(holder: &mut dyn CheckpointStore, folder: &FolderListing, file: &str, limit: u64) -> Result<Vec<u8>, String> {
     if !folder.files.contains_key(file) {
         return Err(format!("{file} is missing"));
     }

@@ -2,8 +2,8 @@
 
 mod adopt;
 pub mod commit;
-mod examine;
-mod holder;
+mod verify_copies;
+mod store;
 mod inventory;
 mod pull;
 
@@ -11,12 +11,12 @@ mod pull;
 mod tests;
 
 pub use adopt::{ADOPTED, Adoption, adopt, begin_with};
-pub use examine::{Damaged, Examined, examine};
-pub use holder::{Folder, Here, Holder};
-pub use inventory::{Inventory, Listed, Place, State};
+pub use verify_copies::{DamagedItem, VerificationReport, verify_all_copies};
+pub use store::{FolderListing, LocalStore, CheckpointStore};
+pub use inventory::{Inventory, CheckpointInfo, StoredFiles, State};
 pub use pull::{pull, remove_unfinished};
 
-pub(crate) use inventory::table;
+pub(crate) use inventory::read_manifest;
 
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, parse_folder_name};
 use dtrain_protocol::{FileEntry, Manifest, ResumePoint};
@@ -58,7 +58,7 @@ pub fn committed(checkpoints: &Path) -> io::Result<Vec<ResumePoint>> {
 ///
 /// `Err` names the file and what is wrong with it.
 pub fn verify(folder: &Path) -> Result<Manifest, String> {
-    let (_, manifest) = contents(folder)?;
+    let (_, manifest) = read_local_manifest(folder)?;
     for file in &manifest.files {
         let found = fs::metadata(folder.join(&file.name)).map(|found| found.len());
         let found = match found {
@@ -117,13 +117,13 @@ fn verify_file(
 }
 
 /// The table of contents of a checkpoint, as text too, if it is what was committed.
-pub(crate) fn contents(folder: &Path) -> Result<(String, Manifest), String> {
+pub(crate) fn read_local_manifest(folder: &Path) -> Result<(String, Manifest), String> {
     let read = |name: &str| {
         let path = folder.join(name);
         fs::read(&path).map_err(|error| format!("{}: {error}", path.display()))
     };
     let (text, commit) = (read(MANIFEST)?, read(COMMIT)?);
-    let manifest = Manifest::committed(&text, &commit)?;
+    let manifest = Manifest::parse_committed(&text, &commit)?;
     let text = String::from_utf8(text).map_err(|error| format!("{MANIFEST}: {error}"))?;
     Ok((text, manifest))
 }

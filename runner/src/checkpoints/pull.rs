@@ -1,7 +1,7 @@
 //! Copies a checkpoint to a folder: as it was written, or not at all.
 
-use super::inventory::table;
-use super::{Folder, Holder, Inventory, PARTIAL, commit};
+use super::inventory::read_manifest;
+use super::{FolderListing, CheckpointStore, Inventory, PARTIAL, commit};
 use crate::durable;
 use crate::files;
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 ///
 /// `Err` names the file and the place that nobody has as it was written, or what stands in the way of writing.
 pub fn pull(
-    holders: &mut [Box<dyn Holder + '_>],
+    holders: &mut [Box<dyn CheckpointStore + '_>],
     inventory: &Inventory,
     name: &str,
     to: &Path,
@@ -30,20 +30,20 @@ pub fn pull(
     if fs::symlink_metadata(to).is_ok() {
         return Err(format!("{} exists already; name a folder that does not", to.display()));
     }
-    let held = inventory.held(name);
-    let (text, manifest) = first_table(holders, &held)?;
-    let partial = beside(to)?;
+    let held = inventory.copies_of(name);
+    let (text, manifest) = first_manifest(holders, &held)?;
+    let partial = partial_path(to)?;
     let words = |error: io::Error| format!("{}: {error}", partial.display());
     files::make_folder(&partial).map_err(words)?;
     let total: u64 = manifest.files.iter().map(|file| file.bytes).sum();
     let mut done = 0;
     for file in &manifest.files {
         let path = partial.join(&file.name);
-        let mut copy = Copy::open(&path, file).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut copy = PartialFile::open(&path, file).map_err(|error| format!("{}: {error}", path.display()))?;
         for index in 0..file.chunks.len() as u64 {
             let have = copy.has(index).map_err(words)?;
             if !have {
-                let chunk = fetch(holders, &held, &manifest, file, index)?;
+                let chunk = fetch_verified_chunk(holders, &held, &manifest, file, index)?;
                 copy.put(index, &chunk).map_err(words)?;
             }
             let range = file.chunk(index);
@@ -63,7 +63,7 @@ pub fn pull(
 ///
 /// `Err` names the folder that cannot be removed.
 pub fn remove_unfinished(to: &Path) -> Result<(), String> {
-    let partial = beside(to)?;
+    let partial = partial_path(to)?;
     match fs::remove_dir_all(&partial) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             Err(format!("{}: {error}", partial.display()))
@@ -73,20 +73,20 @@ pub fn remove_unfinished(to: &Path) -> Result<(), String> {
 }
 
 /// `TO.partial`.
-fn beside(to: &Path) -> Result<PathBuf, String> {
+fn partial_path(to: &Path) -> Result<PathBuf, String> {
     let name = to.file_name().ok_or_else(|| format!("{} is not the name of a folder", to.display()))?;
     let mut name = name.to_owned();
     name.push(PARTIAL);
     Ok(to.with_file_name(name))
 }
 
-fn first_table(
-    holders: &mut [Box<dyn Holder + '_>],
-    held: &[(usize, Folder)],
+fn first_manifest(
+    holders: &mut [Box<dyn CheckpointStore + '_>],
+    held: &[(usize, FolderListing)],
 ) -> Result<(Vec<u8>, Manifest), String> {
     let mut reasons = Vec::new();
     for (index, folder) in held {
-        match table(&mut *holders[*index], folder) {
+        match read_manifest(&mut *holders[*index], folder) {
             Ok(table) => return Ok(table),
             Err(reason) => reasons.push(format!("{}: {reason}", holders[*index].name())),
         }
@@ -95,9 +95,9 @@ fn first_table(
 }
 
 /// A chunk of a file from the first holder that has it as it was written.
-fn fetch(
-    holders: &mut [Box<dyn Holder + '_>],
-    held: &[(usize, Folder)],
+fn fetch_verified_chunk(
+    holders: &mut [Box<dyn CheckpointStore + '_>],
+    held: &[(usize, FolderListing)],
     manifest: &Manifest,
     file: &FileEntry,
     index: u64,
@@ -114,7 +114,7 @@ fn fetch(
     Err(manifest.damage(&file.name, None, file.chunk(index), detail).to_string())
 }
 
-fn chunk(holder: &mut dyn Holder, folder: &Folder, file: &FileEntry, index: u64) -> Result<Vec<u8>, String> {
+fn chunk(holder: &mut dyn CheckpointStore, folder: &FolderListing, file: &FileEntry, index: u64) -> Result<Vec<u8>, String> {
     let range = file.chunk(index);
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < range.end - range.start {
@@ -130,12 +130,12 @@ fn chunk(holder: &mut dyn Holder, folder: &Folder, file: &FileEntry, index: u64)
 }
 
 /// A file that is being copied, or was begun to be.
-struct Copy<'a> {
+struct PartialFile<'a> {
     file: File,
     entry: &'a FileEntry,
 }
 
-impl<'a> Copy<'a> {
+impl<'a> PartialFile<'a> {
     fn open(path: &Path, entry: &'a FileEntry) -> io::Result<Self> {
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
         Ok(Self { file: files::open_as(&options, path)?, entry })

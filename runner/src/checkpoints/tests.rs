@@ -2,9 +2,9 @@
 
 use super::*;
 use crate::home::TrialFolder;
-use dtrain_protocol::checkpoint::head::{self, Entry};
+use dtrain_protocol::checkpoint::header::{self, TensorInfo};
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, FORMAT, merge};
-use dtrain_protocol::{AttemptId, FileEntry, Layout, Piece, SavedFile, StepId, Tensor, TensorKind, TrialId};
+use dtrain_protocol::{AttemptId, FileEntry, Layout, StoredSlice, SavedFile, StepId, Tensor, TensorKind, TrialId};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 
@@ -24,9 +24,9 @@ fn write(partial: &Path, rank: u64) -> SavedFile {
         data.extend((0..elements).flat_map(|element| (element as f32 + rank as f32).to_le_bytes()));
         let data_offsets = (at, at + 4 * elements);
         at = data_offsets.1;
-        entries.insert(name.clone(), Entry { dtype: "F32".into(), shape: vec![elements], data_offsets });
+        entries.insert(name.clone(), TensorInfo { dtype: "F32".into(), shape: vec![elements], data_offsets });
         let piece =
-            Piece { file: file.clone(), key: name.clone(), sides: Vec::new(), begin: 0, end: elements };
+            StoredSlice { file: file.clone(), key: name.clone(), sides: Vec::new(), begin: 0, end: elements };
         tensors.push(Tensor {
             name,
             kind: TensorKind::Parameter,
@@ -34,7 +34,7 @@ fn write(partial: &Path, rank: u64) -> SavedFile {
             pieces: vec![piece],
         });
     }
-    let bytes = [head::encode(&entries), data].concat();
+    let bytes = [header::encode(&entries), data].concat();
     fs::write(partial.join(&file), &bytes).expect("room on disk");
     let chunks = bytes.chunks(CHUNK_BYTES as usize).map(|chunk| blake3::hash(chunk).to_hex().to_string());
     SavedFile { file: FileEntry { name: file, bytes: bytes.len() as u64, chunks: chunks.collect() }, tensors }
@@ -84,25 +84,25 @@ fn flip(trial: &TrialFolder, file: &str, byte: u64) {
     file.write_all_at(&[found[0] ^ 4], byte).expect("room on disk");
 }
 
-fn holders(trials: &[&TrialFolder]) -> Vec<Box<dyn Holder>> {
-    trials.iter().map(|trial| Box::new(Here::new((*trial).clone())) as Box<dyn Holder>).collect()
+fn holders(trials: &[&TrialFolder]) -> Vec<Box<dyn CheckpointStore>> {
+    trials.iter().map(|trial| Box::new(LocalStore::new((*trial).clone())) as Box<dyn CheckpointStore>).collect()
 }
 
-fn look(trials: &[&TrialFolder]) -> Examined {
+fn look(trials: &[&TrialFolder]) -> VerificationReport {
     let mut holders = holders(trials);
-    let inventory = Inventory::take(&mut holders).expect("they answer");
-    examine(&mut holders, &inventory, NAME, &mut |_, _| {}).expect("it is committed")
+    let inventory = Inventory::collect(&mut holders).expect("they answer");
+    verify_all_copies(&mut holders, &inventory, NAME, &mut |_, _| {}).expect("it is committed")
 }
 
 fn get(trials: &[&TrialFolder], to: &Path) -> Result<(), String> {
     let mut holders = holders(trials);
-    let inventory = Inventory::take(&mut holders).expect("they answer");
+    let inventory = Inventory::collect(&mut holders).expect("they answer");
     pull(&mut holders, &inventory, NAME, to, &mut |_, _| {})
 }
 
 fn states(trials: &[&TrialFolder], refused: &BTreeMap<String, String>) -> Vec<(String, State)> {
     let mut holders = holders(trials);
-    let inventory = Inventory::take(&mut holders).expect("they answer");
+    let inventory = Inventory::collect(&mut holders).expect("they answer");
     inventory.list(&mut holders, refused).into_iter().map(|one| (one.name, one.state)).collect()
 }
 
@@ -128,14 +128,14 @@ fn a_flipped_bit_names_its_chunk_and_the_tensors_in_it() {
         assert_eq!((found.damaged.len(), found.lost), (1, vec![file.to_owned()]), "byte {byte}");
         flip(&trial, file, byte);
     }
-    let said = Damaged { holder: None, damage: look_at_flip(&trial, file) }.damage.to_string();
+    let said = DamagedItem { holder: None, damage: look_at_flip(&trial, file) }.damage.to_string();
     assert!(
         said.starts_with("tensors b1, c1 in rank-00001.safetensors at byte 4194304: the content"),
         "{said}"
     );
 }
 
-fn look_at_flip(trial: &TrialFolder, file: &str) -> dtrain_protocol::checkpoint::Damage {
+fn look_at_flip(trial: &TrialFolder, file: &str) -> dtrain_protocol::checkpoint::CorruptRange {
     flip(trial, file, CHUNK_BYTES + 1);
     look(&[trial]).damaged.remove(0).damage
 }
@@ -222,9 +222,9 @@ fn every_checkpoint_is_listed_with_its_state() {
         [State::Refused, State::Partial]
     );
     let mut holders = holders(&[&trial]);
-    let inventory = Inventory::take(&mut holders).expect("they answer");
+    let inventory = Inventory::collect(&mut holders).expect("they answer");
     for name in ["step-000000009.a2", "step-000000001.a1"] {
-        let error = examine(&mut holders, &inventory, name, &mut |_, _| {}).expect_err("not committed");
+        let error = verify_all_copies(&mut holders, &inventory, name, &mut |_, _| {}).expect_err("not committed");
         assert!(error.contains("was not committed"), "{error}");
     }
 }
@@ -236,7 +236,7 @@ fn only_files_of_checkpoints_are_read() {
     fs::write(root.path().join("agent.json"), "secret").expect("room on disk");
     std::os::unix::fs::symlink("../../agent.json", trial.checkpoint(STEP, ATTEMPT).join("link"))
         .expect("room");
-    let mut here = Here::new(trial);
+    let mut here = LocalStore::new(trial);
     assert!(here.read(NAME, "COMMIT", 0).is_ok());
     for (folder, file) in
         [("..", "agent.json"), (NAME, "../../agent.json"), (NAME, "link"), (NAME, ""), ("", "x")]

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// The code of each trial.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Code {
+pub struct CodeVersions {
     /// One for each trial; `None` outside a repository.
     pub revisions: Vec<Option<Revision>>,
     /// Whether all are of one commit.
@@ -31,7 +31,7 @@ pub struct Revision {
     pub removed: u32,
 }
 
-pub(super) fn code<'a>(made: impl Iterator<Item = &'a Provenance>) -> Code {
+pub(super) fn code<'a>(made: impl Iterator<Item = &'a Provenance>) -> CodeVersions {
     let revisions: Vec<_> = made.map(revision).collect();
     let agree = |same: &dyn Fn(&Revision, &Revision) -> bool| {
         revisions.windows(2).all(|pair| match (&pair[0], &pair[1]) {
@@ -42,7 +42,7 @@ pub(super) fn code<'a>(made: impl Iterator<Item = &'a Provenance>) -> Code {
     };
     let is_same_commit = agree(&|a, b| a.commit == b.commit);
     let is_same = agree(&|a, b| a.commit == b.commit && a.patch == b.patch);
-    Code { is_same_commit, is_same, revisions }
+    CodeVersions { is_same_commit, is_same, revisions }
 }
 
 fn revision(made: &Provenance) -> Option<Revision> {

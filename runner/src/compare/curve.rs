@@ -1,10 +1,10 @@
 //! Curves made small enough to draw.
 
-use crate::ledger::Sample;
+use crate::ledger::MetricSample;
 
 /// The mean of the finite points in each of `count` equal parts of a range of steps (both ends included);
 /// `None` where there is none.
-pub fn buckets(samples: &[Sample], (first, last): (u64, u64), count: usize) -> Vec<Option<f64>> {
+pub fn buckets(samples: &[MetricSample], (first, last): (u64, u64), count: usize) -> Vec<Option<f64>> {
     let mut sums = vec![(0.0, 0u64); count];
     let span = u128::from(last.saturating_sub(first)) + 1;
     for sample in samples.iter().filter(|sample| sample.value.is_finite()) {
@@ -21,14 +21,14 @@ pub fn buckets(samples: &[Sample], (first, last): (u64, u64), count: usize) -> V
 }
 
 /// The running mean over `window` points, this one the last of them. Points that are not finite are left out.
-pub fn smoothed(samples: &[Sample], window: usize) -> Vec<Sample> {
+pub fn smoothed(samples: &[MetricSample], window: usize) -> Vec<MetricSample> {
     let finite: Vec<_> = samples.iter().filter(|sample| sample.value.is_finite()).collect();
     let window = window.max(1);
     (0..finite.len())
         .map(|end| {
             let part = &finite[end.saturating_sub(window - 1)..=end];
             let mean = part.iter().map(|sample| sample.value).sum::<f64>() / part.len() as f64;
-            Sample { value: mean, ..*finite[end] }
+            MetricSample { value: mean, ..*finite[end] }
         })
         .collect()
 }
@@ -37,11 +37,11 @@ pub fn smoothed(samples: &[Sample], window: usize) -> Vec<Sample> {
 mod tests {
     use super::*;
 
-    fn samples(values: &[f64]) -> Vec<Sample> {
+    fn samples(values: &[f64]) -> Vec<MetricSample> {
         values
             .iter()
             .enumerate()
-            .map(|(i, value)| Sample { step: i as u64 + 1, at_ms: 0, value: *value })
+            .map(|(i, value)| MetricSample { step: i as u64 + 1, at_ms: 0, value: *value })
             .collect()
     }
 

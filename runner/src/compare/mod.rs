@@ -6,17 +6,17 @@ mod code;
 mod curve;
 mod results;
 
-pub use code::{Code, Revision};
+pub use code::{CodeVersions, Revision};
 pub use curve::{buckets, smoothed};
-pub use results::{Better, Call, Change, Figure, Unit, Value};
+pub use results::{BetterDirection, ChangeAssessment, BaselineDelta, ResultPerTrial, ValueUnit, ResultValue};
 
 use crate::fact::LedgerError;
-use crate::ledger::{History, Sample, Source, Status, Trial};
+use crate::ledger::{History, MetricSample, ValueSource, TrialStatus, TrialDetails};
 use dtrain_protocol::TrialId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Version of [`Comparison`] as JSON.
+/// Version of [`TrialComparison`] as JSON.
 pub const VERSION: u32 = 1;
 
 /// Points of a curve that is drawn small.
@@ -24,19 +24,19 @@ const CURVE: usize = 60;
 
 /// Trials side by side. Every list of values has one entry for each trial, in the order they were named.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Comparison {
+pub struct TrialComparison {
     /// [`VERSION`].
     pub version: u32,
     /// The trials.
-    pub trials: Vec<Head>,
+    pub trials: Vec<ComparedTrial>,
     /// All parameters, sorted by path.
-    pub params: Vec<Difference>,
+    pub params: Vec<ValuePerTrial>,
     /// All results that at least one trial has.
-    pub results: Vec<Figure>,
+    pub results: Vec<ResultPerTrial>,
     /// Code and program.
-    pub code: Code,
+    pub code: CodeVersions,
     /// Machine and variables.
-    pub environment: Vec<Difference>,
+    pub environment: Vec<ValuePerTrial>,
     /// Training loss over the same range of steps, in as many buckets for each trial.
     pub curves: Vec<Vec<Option<f64>>>,
     /// First and last step of the curves.
@@ -45,59 +45,59 @@ pub struct Comparison {
 
 /// A trial that is compared.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Head {
+pub struct ComparedTrial {
     /// Its id.
     pub id: TrialId,
     /// `<recipe>-<n>`.
     pub label: String,
     /// How it stands.
-    pub status: Status,
+    pub status: TrialStatus,
     /// Milliseconds since the Unix epoch.
     pub created_ms: u64,
 }
 
 /// One value of each trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Difference {
+pub struct ValuePerTrial {
     /// What it is, such as `train.batch`.
     pub name: String,
     /// The values; `None` where a trial has none.
-    pub values: Vec<Option<Cell>>,
+    pub values: Vec<Option<ComparedValue>>,
     /// Whether they are not all the same.
     pub differs: bool,
 }
 
 /// A value as it is shown.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Cell {
+pub struct ComparedValue {
     /// The value in words.
     pub text: String,
     /// The value, when it is a number.
     pub number: Option<f64>,
     /// Where it came from; parameters only.
-    pub source: Option<Source>,
+    pub source: Option<ValueSource>,
 }
 
-impl Difference {
+impl ValuePerTrial {
     /// The last value as a multiple of the first, when both are numbers and the first is not 0.
     pub fn ratio(&self) -> Option<f64> {
-        let number = |cell: Option<&Option<Cell>>| cell?.as_ref()?.number;
+        let number = |cell: Option<&Option<ComparedValue>>| cell?.as_ref()?.number;
         let (first, last) = (number(self.values.first())?, number(self.values.last())?);
         (first != 0.0).then_some(last / first)
     }
 }
 
 /// A trial with the series that results are made of.
-pub(crate) struct Seen {
+pub(crate) struct TrialWithSeries {
     /// Everything but its points.
-    pub(crate) trial: Trial,
+    pub(crate) trial: TrialDetails,
     /// Points of the series named in [`results::SERIES`], and of its objective.
-    series: BTreeMap<String, Vec<Sample>>,
+    series: BTreeMap<String, Vec<MetricSample>>,
 }
 
-impl Seen {
+impl TrialWithSeries {
     /// The points of a series; none where it was not measured.
-    fn points(&self, key: &str) -> &[Sample] {
+    fn points(&self, key: &str) -> &[MetricSample] {
         self.series.get(key).map_or(&[], Vec::as_slice)
     }
 }
@@ -109,17 +109,17 @@ pub fn compare(
     trials: &[TrialId],
     levels: &[f64],
     is_alive: &dyn Fn(&TrialId) -> bool,
-) -> Result<Comparison, LedgerError> {
+) -> Result<TrialComparison, LedgerError> {
     let seen: Vec<_> =
-        trials.iter().map(|trial| look(history, trial, is_alive)).collect::<Result<_, LedgerError>>()?;
-    Ok(of(&seen, levels))
+        trials.iter().map(|trial| load_trial(history, trial, is_alive)).collect::<Result<_, LedgerError>>()?;
+    Ok(compare_loaded(&seen, levels))
 }
 
-fn look(
+fn load_trial(
     history: &History,
     trial: &TrialId,
     is_alive: &dyn Fn(&TrialId) -> bool,
-) -> Result<Seen, LedgerError> {
+) -> Result<TrialWithSeries, LedgerError> {
     let id = trial;
     let trial = history.trial(id, is_alive)?;
     let keys: BTreeSet<&str> =
@@ -128,16 +128,16 @@ fn look(
         .into_iter()
         .map(|key| Ok((key.to_owned(), history.curve(id, key)?)))
         .collect::<Result<_, LedgerError>>()?;
-    Ok(Seen { trial, series })
+    Ok(TrialWithSeries { trial, series })
 }
 
-fn of(seen: &[Seen], levels: &[f64]) -> Comparison {
+fn compare_loaded(seen: &[TrialWithSeries], levels: &[f64]) -> TrialComparison {
     let losses: Vec<_> = seen.iter().map(|seen| seen.points("loss")).collect();
     let steps = || losses.iter().flat_map(|samples| samples.iter()).map(|sample| sample.step);
     let curve_steps = (steps().min().unwrap_or(0), steps().max().unwrap_or(0));
-    Comparison {
+    TrialComparison {
         version: VERSION,
-        trials: seen.iter().map(|seen| head(&seen.trial)).collect(),
+        trials: seen.iter().map(|seen| compared_trial(&seen.trial)).collect(),
         params: differences(seen.iter().map(|seen| parameters(&seen.trial)).collect()),
         results: results::results(seen, levels),
         code: code::code(seen.iter().map(|seen| &seen.trial.provenance)),
@@ -147,38 +147,38 @@ fn of(seen: &[Seen], levels: &[f64]) -> Comparison {
     }
 }
 
-fn head(trial: &Trial) -> Head {
+fn compared_trial(trial: &TrialDetails) -> ComparedTrial {
     let row = &trial.row;
-    Head { id: row.id.clone(), label: row.label.clone(), status: row.status, created_ms: row.created_ms }
+    ComparedTrial { id: row.id.clone(), label: row.label.clone(), status: row.status, created_ms: row.created_ms }
 }
 
-fn parameters(trial: &Trial) -> BTreeMap<String, Cell> {
+fn parameters(trial: &TrialDetails) -> BTreeMap<String, ComparedValue> {
     let cell = |value: &serde_json::Value, source| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
-        Cell { text, number: value.as_f64(), source: Some(source) }
+        ComparedValue { text, number: value.as_f64(), source: Some(source) }
     };
     trial.params.iter().map(|param| (param.path.clone(), cell(&param.value, param.source))).collect()
 }
 
-fn environment(trial: &Trial) -> BTreeMap<String, Cell> {
+fn environment(trial: &TrialDetails) -> BTreeMap<String, ComparedValue> {
     let made = &trial.provenance;
     let mut all = made.environment.clone();
     all.insert("program".to_owned(), made.program.clone());
     all.into_iter()
-        .map(|(name, text)| (name, Cell { number: text.parse().ok(), text, source: None }))
+        .map(|(name, text)| (name, ComparedValue { number: text.parse().ok(), text, source: None }))
         .collect()
 }
 
 /// One line for each name that any trial has, sorted by name.
-fn differences(sides: Vec<BTreeMap<String, Cell>>) -> Vec<Difference> {
+fn differences(sides: Vec<BTreeMap<String, ComparedValue>>) -> Vec<ValuePerTrial> {
     let names: BTreeSet<_> = sides.iter().flat_map(BTreeMap::keys).cloned().collect();
     names
         .into_iter()
         .map(|name| {
             let values: Vec<_> = sides.iter().map(|side| side.get(&name).cloned()).collect();
-            let text = |cell: &Option<Cell>| cell.as_ref().map(|cell| cell.text.clone());
+            let text = |cell: &Option<ComparedValue>| cell.as_ref().map(|cell| cell.text.clone());
             let differs = values.windows(2).any(|pair| text(&pair[0]) != text(&pair[1]));
-            Difference { name, values, differs }
+            ValuePerTrial { name, values, differs }
         })
         .collect()
 }

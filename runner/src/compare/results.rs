@@ -1,7 +1,7 @@
 //! What came out of each trial, and whether the difference is more than noise.
 
-use super::{Seen, smoothed};
-use crate::ledger::{Measured, Sample};
+use super::{TrialWithSeries, smoothed};
+use crate::ledger::{MedianWithSpread, MetricSample};
 use dtrain_recipes::Goal;
 use serde::Serialize;
 use std::time::Duration;
@@ -12,23 +12,23 @@ pub(super) const SERIES: &[&str] =
 
 /// One result of each trial.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Figure {
+pub struct ResultPerTrial {
     /// What it is, such as `best valid.loss`.
     pub name: String,
     /// In what it is counted.
-    pub unit: Unit,
+    pub unit: ValueUnit,
     /// The values; `None` where a trial has none.
-    pub values: Vec<Option<Value>>,
+    pub values: Vec<Option<ResultValue>>,
     /// Which way is better.
     #[serde(skip)]
-    pub better: Better,
+    pub better: BetterDirection,
     /// Against the first trial; `None` for the first, and where either has no value.
-    pub changes: Vec<Option<Change>>,
+    pub changes: Vec<Option<BaselineDelta>>,
 }
 
 /// A value, and how far it may be off.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Value {
+pub struct ResultValue {
     /// The value.
     pub value: f64,
     /// Median absolute deviation of what it is the median of.
@@ -38,7 +38,7 @@ pub struct Value {
 /// In what a result is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Unit {
+pub enum ValueUnit {
     /// A number without a unit.
     Plain,
     /// Seconds.
@@ -55,19 +55,19 @@ pub enum Unit {
 
 /// How a value stands against the first trial's.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Change {
+pub struct BaselineDelta {
     /// The difference.
     pub difference: f64,
     /// The difference as a share of the first value; `None` when that is 0.
     pub relative: Option<f64>,
     /// What to make of it.
-    pub call: Call,
+    pub call: ChangeAssessment,
 }
 
 /// What to make of a difference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Call {
+pub enum ChangeAssessment {
     /// Better by more than the spread of both.
     Better,
     /// Worse by more than the spread of both.
@@ -80,7 +80,7 @@ pub enum Call {
 
 /// Which way is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Better {
+pub enum BetterDirection {
     /// Less is better.
     Less,
     /// More is better.
@@ -89,42 +89,42 @@ pub enum Better {
     Neither,
 }
 
-impl Figure {
+impl ResultPerTrial {
     /// The best value; `None` where neither way is better, or where fewer than two trials have one that differs.
     pub fn best(&self) -> Option<f64> {
         let values = || self.values.iter().flatten().map(|value| value.value);
         let (least, most) = (values().reduce(f64::min)?, values().reduce(f64::max)?);
         match self.better {
-            Better::Less if least < most => Some(least),
-            Better::More if least < most => Some(most),
-            Better::Less | Better::More | Better::Neither => None,
+            BetterDirection::Less if least < most => Some(least),
+            BetterDirection::More if least < most => Some(most),
+            BetterDirection::Less | BetterDirection::More | BetterDirection::Neither => None,
         }
     }
 }
 
 /// All results that at least one trial has.
-pub(super) fn results(seen: &[Seen], levels: &[f64]) -> Vec<Figure> {
+pub(super) fn results(seen: &[TrialWithSeries], levels: &[f64]) -> Vec<ResultPerTrial> {
     let mut rows = vec![
-        row(seen, "best valid.loss", Unit::Plain, Better::Less, |s| best(s, "valid.loss", f64::min)),
-        row(seen, "best valid.accuracy", Unit::Share, Better::More, |s| best(s, "valid.accuracy", f64::max)),
-        row(seen, "final loss", Unit::Plain, Better::Less, final_loss),
-        row(seen, speed(seen), Unit::PerSecond, Better::More, |s| steady(s, "tokens_per_second")),
-        row(seen, "step", Unit::Seconds, Better::Less, |s| steady(s, "step_seconds")),
-        row(seen, "step, measured/predicted", Unit::Plain, Better::Neither, measured_over_predicted),
-        row(seen, "exposed communication", Unit::Share, Better::Less, communication),
-        row(seen, "peak memory", Unit::Bytes, Better::Less, memory),
-        row(seen, "memory, measured/predicted", Unit::Plain, Better::Neither, memory_over_predicted),
-        row(seen, "steps", Unit::Steps, Better::Neither, |s| plain(s.trial.row.step as f64)),
-        row(seen, "training time", Unit::Seconds, Better::Neither, training_time),
+        row(seen, "best valid.loss", ValueUnit::Plain, BetterDirection::Less, |s| best(s, "valid.loss", f64::min)),
+        row(seen, "best valid.accuracy", ValueUnit::Share, BetterDirection::More, |s| best(s, "valid.accuracy", f64::max)),
+        row(seen, "final loss", ValueUnit::Plain, BetterDirection::Less, final_loss),
+        row(seen, speed(seen), ValueUnit::PerSecond, BetterDirection::More, |s| steady(s, "tokens_per_second")),
+        row(seen, "step", ValueUnit::Seconds, BetterDirection::Less, |s| steady(s, "step_seconds")),
+        row(seen, "step, measured/predicted", ValueUnit::Plain, BetterDirection::Neither, measured_over_predicted),
+        row(seen, "exposed communication", ValueUnit::Share, BetterDirection::Less, communication),
+        row(seen, "peak memory", ValueUnit::Bytes, BetterDirection::Less, memory),
+        row(seen, "memory, measured/predicted", ValueUnit::Plain, BetterDirection::Neither, memory_over_predicted),
+        row(seen, "steps", ValueUnit::Steps, BetterDirection::Neither, |s| without_spread(s.trial.row.step as f64)),
+        row(seen, "training time", ValueUnit::Seconds, BetterDirection::Neither, training_time),
     ];
     let named = seen.iter().map(|s| &s.trial.row).find(|row| !SERIES.contains(&row.objective.as_str()));
     if let Some(row_of) = named {
         let (better, pick): (_, fn(f64, f64) -> f64) = match row_of.goal {
-            Goal::Min => (Better::Less, f64::min),
-            Goal::Max => (Better::More, f64::max),
+            Goal::Min => (BetterDirection::Less, f64::min),
+            Goal::Max => (BetterDirection::More, f64::max),
         };
         let name = format!("best {}", row_of.objective);
-        let figure = row(seen, &name, Unit::Plain, better, |s| best(s, &row_of.objective, pick));
+        let figure = row(seen, &name, ValueUnit::Plain, better, |s| best(s, &row_of.objective, pick));
         rows.insert(0, figure);
     }
     let (key, goal) = objective(seen);
@@ -132,107 +132,107 @@ pub(super) fn results(seen: &[Seen], levels: &[f64]) -> Vec<Figure> {
     let levels = if levels.is_empty() { common.as_slice() } else { levels };
     for level in levels {
         let name = format!("time to {key} {}", rounded(*level));
-        rows.push(row(seen, &name, Unit::Seconds, Better::Less, |s| time_to(s, key, goal, *level)));
+        rows.push(row(seen, &name, ValueUnit::Seconds, BetterDirection::Less, |s| time_to(s, key, goal, *level)));
     }
     rows.retain(|figure| figure.values.iter().any(Option::is_some));
     rows
 }
 
 /// What speeds are counted in; `per second` where trials of both kinds are compared.
-fn speed(seen: &[Seen]) -> &'static str {
+fn speed(seen: &[TrialWithSeries]) -> &'static str {
     let mut units = seen.iter().map(|s| s.trial.unit_of_speed());
     let first = units.next().unwrap_or("tokens/s");
     if units.all(|unit| unit == first) { first } else { "per second" }
 }
 
 fn row(
-    seen: &[Seen],
+    seen: &[TrialWithSeries],
     name: &str,
-    unit: Unit,
-    better: Better,
-    value: impl Fn(&Seen) -> Option<Value>,
-) -> Figure {
+    unit: ValueUnit,
+    better: BetterDirection,
+    value: impl Fn(&TrialWithSeries) -> Option<ResultValue>,
+) -> ResultPerTrial {
     let values: Vec<_> = seen.iter().map(value).collect();
     let first = values.first().copied().flatten();
     let changes = values
         .iter()
         .enumerate()
-        .map(|(index, value)| if index == 0 { None } else { Some(change(first?, (*value)?, better)) })
+        .map(|(index, value)| if index == 0 { None } else { Some(baseline_delta(first?, (*value)?, better)) })
         .collect();
-    Figure { name: name.to_owned(), unit, values, better, changes }
+    ResultPerTrial { name: name.to_owned(), unit, values, better, changes }
 }
 
-fn change(first: Value, other: Value, better: Better) -> Change {
+fn baseline_delta(first: ResultValue, other: ResultValue, better: BetterDirection) -> BaselineDelta {
     let difference = other.value - first.value;
     let call = match (first.spread, other.spread) {
-        _ if difference == 0.0 => Call::Same,
-        _ if better == Better::Neither => Call::Open,
-        (Some(a), Some(b)) if difference.abs() <= a + b => Call::Same,
-        (Some(_), Some(_)) if (difference < 0.0) == (better == Better::Less) => Call::Better,
-        (Some(_), Some(_)) => Call::Worse,
-        (None, _) | (_, None) => Call::Open,
+        _ if difference == 0.0 => ChangeAssessment::Same,
+        _ if better == BetterDirection::Neither => ChangeAssessment::Open,
+        (Some(a), Some(b)) if difference.abs() <= a + b => ChangeAssessment::Same,
+        (Some(_), Some(_)) if (difference < 0.0) == (better == BetterDirection::Less) => ChangeAssessment::Better,
+        (Some(_), Some(_)) => ChangeAssessment::Worse,
+        (None, _) | (_, None) => ChangeAssessment::Open,
     };
-    Change { difference, relative: (first.value != 0.0).then(|| difference / first.value.abs()), call }
+    BaselineDelta { difference, relative: (first.value != 0.0).then(|| difference / first.value.abs()), call }
 }
 
-fn plain(value: f64) -> Option<Value> {
-    value.is_finite().then_some(Value { value, spread: None })
+fn without_spread(value: f64) -> Option<ResultValue> {
+    value.is_finite().then_some(ResultValue { value, spread: None })
 }
 
-fn finite<'a>(seen: &'a Seen, key: &str) -> impl Iterator<Item = f64> + 'a {
+fn finite<'a>(seen: &'a TrialWithSeries, key: &str) -> impl Iterator<Item = f64> + 'a {
     seen.points(key).iter().map(|sample| sample.value).filter(|value| value.is_finite())
 }
 
-fn best(seen: &Seen, key: &str, choose: fn(f64, f64) -> f64) -> Option<Value> {
-    finite(seen, key).reduce(choose).and_then(plain)
+fn best(seen: &TrialWithSeries, key: &str, choose: fn(f64, f64) -> f64) -> Option<ResultValue> {
+    finite(seen, key).reduce(choose).and_then(without_spread)
 }
 
-fn measured(measured: Measured) -> Value {
-    Value { value: measured.typical, spread: Some(measured.spread) }
+fn measured(measured: MedianWithSpread) -> ResultValue {
+    ResultValue { value: measured.typical, spread: Some(measured.spread) }
 }
 
 /// The typical value without the first steps, which pay for warming up.
-fn steady(seen: &Seen, key: &str) -> Option<Value> {
-    Measured::steady(seen.points(key)).map(measured)
+fn steady(seen: &TrialWithSeries, key: &str) -> Option<ResultValue> {
+    MedianWithSpread::steady(seen.points(key)).map(measured)
 }
 
 /// The median of the last tenth of the steps.
-fn final_loss(seen: &Seen) -> Option<Value> {
+fn final_loss(seen: &TrialWithSeries) -> Option<ResultValue> {
     let loss = seen.points("loss");
     let part = loss.len().div_ceil(10);
-    Measured::of(loss[loss.len() - part..].iter().map(|sample| sample.value)).map(measured)
+    MedianWithSpread::of(loss[loss.len() - part..].iter().map(|sample| sample.value)).map(measured)
 }
 
-fn measured_over_predicted(seen: &Seen) -> Option<Value> {
-    plain(steady(seen, "step_seconds")?.value / seen.trial.predicted.step_seconds?)
+fn measured_over_predicted(seen: &TrialWithSeries) -> Option<ResultValue> {
+    without_spread(steady(seen, "step_seconds")?.value / seen.trial.predicted.step_seconds?)
 }
 
 /// The share of a step that a rank waits for others; `None` for one rank, which has no others.
-fn communication(seen: &Seen) -> Option<Value> {
+fn communication(seen: &TrialWithSeries) -> Option<ResultValue> {
     if seen.trial.figures.iter().all(|summary| summary.rank.0 == 0) {
         return None;
     }
     let share = steady(seen, "communication_seconds")?.value / steady(seen, "step_seconds")?.value;
-    plain(share)
+    without_spread(share)
 }
 
 /// The largest memory of any rank.
-fn memory(seen: &Seen) -> Option<Value> {
+fn memory(seen: &TrialWithSeries) -> Option<ResultValue> {
     let of_memory = seen.trial.figures.iter().filter(|summary| summary.key == "memory_bytes");
-    of_memory.filter_map(|summary| summary.max).reduce(f64::max).and_then(plain)
+    of_memory.filter_map(|summary| summary.max).reduce(f64::max).and_then(without_spread)
 }
 
-fn memory_over_predicted(seen: &Seen) -> Option<Value> {
-    plain(memory(seen)?.value / seen.trial.predicted.memory_bytes? as f64)
+fn memory_over_predicted(seen: &TrialWithSeries) -> Option<ResultValue> {
+    without_spread(memory(seen)?.value / seen.trial.predicted.memory_bytes? as f64)
 }
 
-fn training_time(seen: &Seen) -> Option<Value> {
+fn training_time(seen: &TrialWithSeries) -> Option<ResultValue> {
     let seconds: f64 = finite(seen, "step_seconds").sum();
-    if seconds > 0.0 { plain(seconds) } else { None }
+    if seconds > 0.0 { without_spread(seconds) } else { None }
 }
 
 /// The series that times to a level are told of: the objective when all trials have the same and measured it.
-fn objective(seen: &[Seen]) -> (&str, Goal) {
+fn objective(seen: &[TrialWithSeries]) -> (&str, Goal) {
     let first = seen.first().map(|s| (s.trial.row.objective.as_str(), s.trial.row.goal));
     let is_of_all = |(key, _): &(&str, Goal)| {
         seen.iter().all(|s| s.trial.row.objective == *key && finite(s, key).next().is_some())
@@ -241,33 +241,33 @@ fn objective(seen: &[Seen]) -> (&str, Goal) {
 }
 
 /// The best level that every trial reached; none when a trial has no points.
-fn common_level(seen: &[Seen], key: &str, goal: Goal) -> Vec<f64> {
+fn common_level(seen: &[TrialWithSeries], key: &str, goal: Goal) -> Vec<f64> {
     let (best, worst): (fn(f64, f64) -> f64, fn(f64, f64) -> f64) = match goal {
         Goal::Min => (f64::min, f64::max),
         Goal::Max => (f64::max, f64::min),
     };
-    let reached = |s: &Seen| progress(s, key).into_iter().map(|sample| sample.value).reduce(best);
+    let reached = |s: &TrialWithSeries| progress(s, key).into_iter().map(|sample| sample.value).reduce(best);
     let all: Option<Vec<f64>> = seen.iter().map(reached).collect();
     all.and_then(|all| all.into_iter().reduce(worst)).into_iter().collect()
 }
 
 /// The series, the noisy training loss smoothed over a fiftieth of its points.
-fn progress(seen: &Seen, key: &str) -> Vec<Sample> {
+fn progress(seen: &TrialWithSeries, key: &str) -> Vec<MetricSample> {
     let samples = seen.points(key);
     smoothed(samples, if key == "loss" { samples.len() / 50 } else { 1 })
 }
 
 /// Seconds of training until the level was first reached. Pauses and repeated steps do not count.
-fn time_to(seen: &Seen, key: &str, goal: Goal, level: f64) -> Option<Value> {
+fn time_to(seen: &TrialWithSeries, key: &str, goal: Goal, level: f64) -> Option<ResultValue> {
     let reached = progress(seen, key).into_iter().find(|sample| goal.is_reached(sample.value, level))?;
     let times = seen.points("step_seconds");
     if times.is_empty() {
         // A program that reports no steps: what passed on the clock since it was started.
         let began = seen.trial.row.started_ms?;
-        return plain(Duration::from_millis(reached.at_ms.saturating_sub(began)).as_secs_f64());
+        return without_spread(Duration::from_millis(reached.at_ms.saturating_sub(began)).as_secs_f64());
     }
     let until = times.iter().filter(|sample| sample.step <= reached.step && sample.value.is_finite());
-    plain(until.map(|sample| sample.value).sum())
+    without_spread(until.map(|sample| sample.value).sum())
 }
 
 /// Four significant digits.

@@ -1,8 +1,8 @@
 //! What of CUDA could be taken on a host: every NVRTC, every NCCL and every set of headers, each once.
 
-use super::part::{Origin, Part, Release};
-use super::place::Place;
-use super::search::{self, Source, libraries};
+use super::component::{InstallOrigin, ToolkitComponent, Release};
+use super::host_environment::HostEnvironment;
+use super::search::{self, InstallLocation, libraries};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
@@ -14,7 +14,7 @@ pub(super) const BARRIER: &str = "cuda/barrier";
 
 /// A header that kernels include, with the packages that have it.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub struct Header {
+pub struct RequiredHeader {
     /// Its name below `include`.
     pub name: &'static str,
     /// The package of NVIDIA's repository for Debian, without its release.
@@ -26,20 +26,20 @@ pub struct Header {
 }
 
 /// Every header that kernels need.
-pub(super) const HEADERS: [Header; 3] = [
-    Header {
+pub(super) const HEADERS: [RequiredHeader; 3] = [
+    RequiredHeader {
         name: "cuda_fp16.h",
         debian: "cuda-cudart-dev",
         python: "nvidia-cuda-runtime",
         python_12: "nvidia-cuda-runtime-cu12",
     },
-    Header {
+    RequiredHeader {
         name: "mma.h",
         debian: "cuda-cudart-dev",
         python: "nvidia-cuda-runtime",
         python_12: "nvidia-cuda-runtime-cu12",
     },
-    Header {
+    RequiredHeader {
         name: "crt/mma.h",
         debian: "cuda-crt",
         python: "nvidia-cuda-crt",
@@ -49,21 +49,21 @@ pub(super) const HEADERS: [Header; 3] = [
 
 /// Folders of headers that are used together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Headers {
+pub struct HeaderFolders {
     /// The first of the folders, with the release of all.
-    pub part: Part,
+    pub part: ToolkitComponent,
     /// The folders.
     pub includes: Vec<PathBuf>,
     /// Those that are in none of the folders.
-    pub missing: Vec<&'static Header>,
+    pub missing: Vec<&'static RequiredHeader>,
     /// The folder that holds `cuda/barrier`; of another source where this one has none.
     pub cccl: Option<PathBuf>,
 }
 
 /// A part that could be taken.
 #[derive(Debug)]
-pub(super) struct Candidate {
-    pub(super) part: Part,
+pub(super) struct LibraryCandidate {
+    pub(super) part: ToolkitComponent,
     /// The file behind all links.
     pub(super) real: PathBuf,
     /// Whether the loader finds it by a name that is asked for, or a variable names its folder.
@@ -72,7 +72,7 @@ pub(super) struct Candidate {
     pub(super) needs: Option<Release>,
 }
 
-impl Candidate {
+impl LibraryCandidate {
     /// Whether the driver takes it, as far as both releases are known.
     pub(super) fn fits(&self, driver: Option<&Release>) -> bool {
         !matches!((&self.needs, driver), (Some(needs), Some(driver)) if needs > driver)
@@ -80,8 +80,8 @@ impl Candidate {
 }
 
 /// Headers that could be taken.
-pub(super) struct Set {
-    pub(super) headers: Headers,
+pub(super) struct HeaderCandidate {
+    pub(super) headers: HeaderFolders,
     pub(super) goes_first: bool,
 }
 
@@ -91,7 +91,7 @@ pub(super) fn are_alike(one: Option<&Release>, other: Option<&Release>) -> bool 
 }
 
 /// Every NVRTC, each once: what the loader finds by itself, then those of the sources.
-pub(super) fn nvrtcs(place: &Place, sources: &[Source]) -> Vec<Candidate> {
+pub(super) fn nvrtcs(place: &HostEnvironment, sources: &[InstallLocation]) -> Vec<LibraryCandidate> {
     let asked = super::nvrtc_names();
     let asked: Vec<&str> = asked.iter().map(String::as_str).collect();
     let opened = place.library(&asked).and_then(|path| path.canonicalize().ok());
@@ -99,17 +99,17 @@ pub(super) fn nvrtcs(place: &Place, sources: &[Source]) -> Vec<Candidate> {
     let cached = place.loader_cache().into_iter().filter(|path| search::is_nvrtc(path));
     let known = folders.flat_map(|folder| libraries(&folder, "libnvrtc.so")).chain(cached);
     let known = place.library(&asked).into_iter().chain(known);
-    let mut all = Vec::<Candidate>::new();
+    let mut all = Vec::<LibraryCandidate>::new();
     let of_sources = sources.iter().flat_map(|source| {
         let paths = source.libraries.iter().flat_map(|folder| libraries(folder, "libnvrtc.so"));
         paths.map(|path| (path, source.origin.clone()))
     });
-    for (path, from) in known.map(|path| (path, Origin::Loader)).chain(of_sources) {
+    for (path, from) in known.map(|path| (path, InstallOrigin::Loader)).chain(of_sources) {
         let Ok(real) = path.canonicalize() else { continue };
-        let is_named = matches!(from, Origin::Variable(..));
+        let is_named = matches!(from, InstallOrigin::Variable(..));
         if let Some(same) = all.iter_mut().find(|one| one.real == real) {
             // Its folder tells more than that the loader finds it.
-            if same.part.from == Origin::Loader {
+            if same.part.from == InstallOrigin::Loader {
                 same.part.from = from;
             }
             same.goes_first |= is_named;
@@ -117,7 +117,7 @@ pub(super) fn nvrtcs(place: &Place, sources: &[Source]) -> Vec<Candidate> {
         }
         let release = nvrtc_release(&real);
         let goes_first = is_named || opened.as_ref() == Some(&real);
-        all.push(Candidate { needs: release.clone(), part: Part { path, release, from }, real, goes_first });
+        all.push(LibraryCandidate { needs: release.clone(), part: ToolkitComponent { path, release, from }, real, goes_first });
     }
     all
 }
@@ -137,24 +137,24 @@ fn nvrtc_release(real: &Path) -> Option<Release> {
 }
 
 /// Every NCCL, each once: what the loader finds by itself, then those of the sources.
-pub(super) fn nccls(place: &Place, sources: &[Source]) -> Vec<Candidate> {
-    let mut all = Vec::<Candidate>::new();
+pub(super) fn nccls(place: &HostEnvironment, sources: &[InstallLocation]) -> Vec<LibraryCandidate> {
+    let mut all = Vec::<LibraryCandidate>::new();
     let of_sources = sources.iter().flat_map(|source| {
         let paths = source.nccl.iter().flat_map(|folder| NCCL.map(|name| folder.join(name)));
         paths.map(|path| (path, source.origin.clone()))
     });
-    for (path, from) in place.library(&NCCL).into_iter().map(|path| (path, Origin::Loader)).chain(of_sources)
+    for (path, from) in place.library(&NCCL).into_iter().map(|path| (path, InstallOrigin::Loader)).chain(of_sources)
     {
         let Ok(real) = path.canonicalize() else { continue };
         if let Some(same) = all.iter_mut().find(|one| one.real == real) {
-            if same.part.from == Origin::Loader {
+            if same.part.from == InstallOrigin::Loader {
                 same.part.from = from;
             }
             continue;
         }
         let (release, needs) = nccl_release(&real).unzip();
-        let part = Part { path, release, from };
-        all.push(Candidate { goes_first: part.from == Origin::Loader, part, real, needs: needs.flatten() });
+        let part = ToolkitComponent { path, release, from };
+        all.push(LibraryCandidate { goes_first: part.from == InstallOrigin::Loader, part, real, needs: needs.flatten() });
     }
     all
 }
@@ -169,7 +169,7 @@ fn nccl_release(real: &Path) -> Option<(Release, Option<Release>)> {
     }
     // nvidia/nccl/lib, beside nvidia_nccl_cu13-2.27.3.dist-info.
     let site = real.ancestors().nth(4)?;
-    Place::names(site, "nvidia_nccl_cu").iter().find_map(|name| {
+    HostEnvironment::names(site, "nvidia_nccl_cu").iter().find_map(|name| {
         let (cuda, version) =
             name.strip_prefix("nvidia_nccl_cu")?.strip_suffix(".dist-info")?.split_once('-')?;
         Some((Release::of(version, 3)?, Release::of(cuda, 1)))
@@ -177,13 +177,13 @@ fn nccl_release(real: &Path) -> Option<(Release, Option<Release>)> {
 }
 
 /// The headers of every source that has any.
-pub(super) fn sets(sources: &[Source]) -> Vec<Set> {
-    let mut all = Vec::<Set>::new();
+pub(super) fn sets(sources: &[InstallLocation]) -> Vec<HeaderCandidate> {
+    let mut all = Vec::<HeaderCandidate>::new();
     for source in sources {
         let missing =
             HEADERS.iter().filter(|header| source.folder_with(header.name).is_none()).collect::<Vec<_>>();
         let release = source.release();
-        let is_new = |set: &Set| {
+        let is_new = |set: &HeaderCandidate| {
             let real = |folders: &[PathBuf]| {
                 folders.iter().map(|folder| folder.canonicalize().ok()).collect::<Vec<_>>()
             };
@@ -196,9 +196,9 @@ pub(super) fn sets(sources: &[Source]) -> Vec<Set> {
         let cccl = source
             .folder_with(BARRIER)
             .or_else(|| source.folder_with(&format!("cccl/{BARRIER}")).map(|include| include.join("cccl")));
-        let part = Part { path, release, from: source.origin.clone() };
-        let headers = Headers { part, includes: source.includes.clone(), missing, cccl };
-        all.push(Set { headers, goes_first: matches!(source.origin, Origin::Variable(..)) });
+        let part = ToolkitComponent { path, release, from: source.origin.clone() };
+        let headers = HeaderFolders { part, includes: source.includes.clone(), missing, cccl };
+        all.push(HeaderCandidate { headers, goes_first: matches!(source.origin, InstallOrigin::Variable(..)) });
     }
     all
 }

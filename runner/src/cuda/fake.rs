@@ -1,36 +1,36 @@
 //! Machines in temporary folders, for tests.
 
-use super::Place;
+use super::HostEnvironment;
 use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
 use tempfile::TempDir;
 
 /// A machine with these empty files and an empty environment. The folder lives as long as the first value.
-pub(super) fn machine(files: &[&str]) -> (TempDir, Place) {
+pub(super) fn machine(files: &[&str]) -> (TempDir, HostEnvironment) {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let root = folder.path().canonicalize().expect("it is there");
-    let place = Place { root, environment: BTreeMap::new() };
+    let place = HostEnvironment { root, environment: BTreeMap::new() };
     files.iter().for_each(|file| write(&place, file, ""));
     (folder, place)
 }
 
 /// Writes a file of the machine.
-pub(super) fn write(place: &Place, file: &str, text: &str) {
+pub(super) fn write(place: &HostEnvironment, file: &str, text: &str) {
     let file = place.at(file);
     fs::create_dir_all(file.parent().expect("it is in a folder")).expect("it can be made");
     fs::write(file, text).expect("it can be written");
 }
 
 /// Makes a link of the machine to another of its files.
-pub(super) fn link(place: &Place, file: &str, to: &str) {
+pub(super) fn link(place: &HostEnvironment, file: &str, to: &str) {
     let file = place.at(file);
     fs::create_dir_all(file.parent().expect("it is in a folder")).expect("it can be made");
     symlink(place.at(to), file).expect("it can be made");
 }
 
 /// Sets a variable of the machine to one of its folders.
-pub(super) fn set(place: &mut Place, variable: &str, folder: &str) {
+pub(super) fn set(place: &mut HostEnvironment, variable: &str, folder: &str) {
     let folder = place.at(folder);
     place.environment.insert(variable.into(), folder.into());
 }

@@ -6,20 +6,20 @@
 //! that lead to them; where a name or a folder is another than what is asked for, to links in the user's folder of caches.
 
 mod candidate;
-mod choice;
+mod selection;
 #[cfg(test)]
 mod fake;
-mod links;
-mod part;
-mod place;
+mod symlinks;
+mod component;
+mod host_environment;
 mod search;
 #[cfg(test)]
 mod tests;
 
-pub use candidate::{Header, Headers};
-pub use choice::{Choice, PassedOver, Toolkit};
-pub use part::{Origin, Part, Release};
-pub use place::Place;
+pub use candidate::{RequiredHeader, HeaderFolders};
+pub use selection::{Selection, RejectedComponent, Toolkit};
+pub use component::{InstallOrigin, ToolkitComponent, Release};
+pub use host_environment::HostEnvironment;
 
 use dtrain_protocol::DeviceKind;
 use nvml_wrapper::Nvml;
@@ -38,7 +38,7 @@ pub fn prepare(command: &mut Command, device: DeviceKind) -> io::Result<()> {
     if device != DeviceKind::Cuda {
         return Ok(());
     }
-    let place = Place::here();
+    let place = HostEnvironment::current();
     let driver = driver_release();
     let mut toolkit = Toolkit::with_driver(&place, driver.clone());
     if toolkit.is_refused_by(driver.as_ref()) {

@@ -2,8 +2,8 @@
 //! loaded, and no Python is started.
 
 use super::candidate::HEADERS;
-use super::part::{Origin, Release};
-use super::place::Place;
+use super::component::{InstallOrigin, Release};
+use super::host_environment::HostEnvironment;
 use std::fs::{self, File};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -19,8 +19,8 @@ const RELEASE_HEADER: &str = "cuda_runtime_api.h";
 
 /// A toolkit, or the wheels of one release in a folder of packages.
 #[derive(Clone, Debug)]
-pub(super) struct Source {
-    pub(super) origin: Origin,
+pub(super) struct InstallLocation {
+    pub(super) origin: InstallOrigin,
     /// Folders in which NVRTC may be.
     pub(super) libraries: Vec<PathBuf>,
     /// Folders whose headers belong together.
@@ -29,9 +29,9 @@ pub(super) struct Source {
     pub(super) nccl: Vec<PathBuf>,
 }
 
-impl Source {
+impl InstallLocation {
     /// The toolkit in a folder.
-    fn toolkit(folder: &Path, origin: Origin) -> Self {
+    fn toolkit(folder: &Path, origin: InstallOrigin) -> Self {
         let target = Path::new("targets").join(ARCHITECTURE);
         let libraries =
             existing(["lib64".into(), "lib".into(), target.join("lib")].map(|name| folder.join(name)));
@@ -59,16 +59,16 @@ impl Source {
 }
 
 /// Every source of a machine: what a variable names, toolkits, and packages of Pythons.
-pub(super) fn sources(place: &Place) -> Vec<Source> {
+pub(super) fn install_locations(place: &HostEnvironment) -> Vec<InstallLocation> {
     let mut sources = Vec::new();
     for name in NAMED {
         if let Some(folder) = place.folder(name) {
-            sources.push(Source::toolkit(&folder, Origin::Variable(name, folder.clone())));
+            sources.push(InstallLocation::toolkit(&folder, InstallOrigin::Variable(name, folder.clone())));
         }
     }
     let known = around_libraries(place);
     let toolkits = toolkits(place, &known);
-    sources.extend(toolkits.iter().map(|folder| Source::toolkit(folder, Origin::Toolkit(folder.clone()))));
+    sources.extend(toolkits.iter().map(|folder| InstallLocation::toolkit(folder, InstallOrigin::Toolkit(folder.clone()))));
     let sites =
         sites(place, known.into_iter().chain(NAMED.into_iter().filter_map(|name| place.folder(name))));
     sources.extend(sites.iter().flat_map(|site| wheels(site)));
@@ -76,7 +76,7 @@ pub(super) fn sources(place: &Place) -> Vec<Source> {
 }
 
 /// The folders above those of each NVRTC that the loader knows.
-fn around_libraries(place: &Place) -> Vec<PathBuf> {
+fn around_libraries(place: &HostEnvironment) -> Vec<PathBuf> {
     let cached = place.loader_cache().into_iter().filter(|path| is_nvrtc(path));
     let named = place.variable("LD_LIBRARY_PATH").into_iter().flat_map(std::env::split_paths);
     let named = named.filter(|path| path.is_absolute()).flat_map(|folder| libraries(&folder, "libnvrtc.so"));
@@ -86,13 +86,13 @@ fn around_libraries(place: &Place) -> Vec<PathBuf> {
 
 /// The libraries of a folder whose names begin so.
 pub(super) fn libraries(folder: &Path, name: &str) -> Vec<PathBuf> {
-    Place::names(folder, name).into_iter().map(|name| folder.join(name)).collect()
+    HostEnvironment::names(folder, name).into_iter().map(|name| folder.join(name)).collect()
 }
 
 /// Folders of toolkits that no variable names; `known` are around libraries.
-fn toolkits(place: &Place, known: &[PathBuf]) -> Vec<PathBuf> {
+fn toolkits(place: &HostEnvironment, known: &[PathBuf]) -> Vec<PathBuf> {
     let mut folders = vec![place.at("/usr/local/cuda"), place.at("/opt/cuda")];
-    let releases = Place::names(&place.at("/usr/local"), "cuda-").into_iter();
+    let releases = HostEnvironment::names(&place.at("/usr/local"), "cuda-").into_iter();
     folders.extend(releases.map(|name| place.at("/usr/local").join(name)));
     let nvcc = [place.program("nvcc"), Some(place.at("/usr/bin/nvcc"))];
     folders.extend(nvcc.into_iter().flatten().filter_map(|program| prefix(&program.canonicalize().ok()?)));
@@ -124,7 +124,7 @@ pub(super) fn is_nvrtc(path: &Path) -> bool {
 
 /// Folders of packages that have some of NVIDIA's: those around known folders, of the Pythons of `VIRTUAL_ENV`, of `CONDA_PREFIX` and
 /// of `PATH`, those of `PYTHONPATH`, and the user's own.
-fn sites(place: &Place, known: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
+fn sites(place: &HostEnvironment, known: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
     let environments = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(|name| place.folder(name));
     let pythons = environments.map(|prefix| prefix.join("bin/python3")).chain(place.program("python3"));
     let mut prefixes: Vec<PathBuf> = pythons.flat_map(|python| prefixes(&python)).collect();
@@ -136,7 +136,7 @@ fn sites(place: &Place, known: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
         // Debian's Python in /usr has what users install in /usr/local.
         for prefix in [prefix.join("local"), prefix] {
             for library in ["lib", "lib64"].map(|name| prefix.join(name)) {
-                let pythons = Place::names(&library, "python3").into_iter().map(|name| library.join(name));
+                let pythons = HostEnvironment::names(&library, "python3").into_iter().map(|name| library.join(name));
                 sites.extend(
                     pythons
                         .flat_map(|python| ["site-packages", "dist-packages"].map(|name| python.join(name))),
@@ -157,7 +157,7 @@ fn sites(place: &Place, known: impl Iterator<Item = PathBuf>) -> Vec<PathBuf> {
 fn prefixes(python: &Path) -> Vec<PathBuf> {
     if python.parent().and_then(Path::file_name).is_some_and(|name| name == "shims") {
         let versions = prefix(python).map(|pyenv| pyenv.join("versions")).unwrap_or_default();
-        return Place::names(&versions, "").into_iter().map(|name| versions.join(name)).collect();
+        return HostEnvironment::names(&versions, "").into_iter().map(|name| versions.join(name)).collect();
     }
     let own = prefix(python);
     let settings = own.as_ref().and_then(|own| fs::read_to_string(own.join("pyvenv.cfg")).ok());
@@ -167,23 +167,23 @@ fn prefixes(python: &Path) -> Vec<PathBuf> {
 }
 
 /// NVIDIA's wheels in a folder of packages: since CUDA 13 in one folder for each release, before in one for each part.
-fn wheels(site: &Path) -> Vec<Source> {
+fn wheels(site: &Path) -> Vec<InstallLocation> {
     let nvidia = site.join("nvidia");
-    let origin = if site.join("torch").exists() { Origin::PyTorch } else { Origin::Wheels };
-    let source = |libraries: Vec<PathBuf>, includes: Vec<PathBuf>| Source {
+    let origin = if site.join("torch").exists() { InstallOrigin::PyTorch } else { InstallOrigin::Wheels };
+    let source = |libraries: Vec<PathBuf>, includes: Vec<PathBuf>| InstallLocation {
         origin: origin(site.to_owned()),
         libraries: existing(libraries),
         includes: existing(includes),
         nccl: Vec::new(),
     };
     let is_release = |name: &String| name["cu".len()..].parse::<u32>().is_ok();
-    let releases = Place::names(&nvidia, "cu").into_iter().filter(is_release);
+    let releases = HostEnvironment::names(&nvidia, "cu").into_iter().filter(is_release);
     let releases = releases.map(|name| nvidia.join(name));
-    let mut sources: Vec<Source> =
+    let mut sources: Vec<InstallLocation> =
         releases.map(|folder| source(vec![folder.join("lib")], vec![folder.join("include")])).collect();
     let parts = ["cuda_runtime", "cuda_nvcc", "cuda_cccl"].map(|part| nvidia.join(part).join("include"));
     sources.push(source(vec![nvidia.join("cuda_nvrtc/lib")], parts.into()));
-    sources.push(Source { nccl: existing([nvidia.join("nccl/lib")]), ..source(Vec::new(), Vec::new()) });
+    sources.push(InstallLocation { nccl: existing([nvidia.join("nccl/lib")]), ..source(Vec::new(), Vec::new()) });
     sources
 }
 
@@ -209,10 +209,10 @@ mod tests {
     use super::*;
 
     /// Who has folders of libraries or headers, in words without the root.
-    fn found(place: &Place) -> Vec<String> {
-        let has_any = |source: &Source| !source.libraries.is_empty() || !source.includes.is_empty();
+    fn found(place: &HostEnvironment) -> Vec<String> {
+        let has_any = |source: &InstallLocation| !source.libraries.is_empty() || !source.includes.is_empty();
         let root = place.root.to_string_lossy().into_owned();
-        sources(place)
+        install_locations(place)
             .iter()
             .filter(|one| has_any(one))
             .map(|one| one.origin.to_string().replace(&root, ""))
@@ -300,6 +300,6 @@ mod tests {
             "/usr/local/cuda/include/cuda_runtime_api.h",
             "/* */\n#define CUDART_VERSION  12040\n",
         );
-        assert_eq!(sources(&place)[0].release(), Some(Release::of_number(12040)));
+        assert_eq!(install_locations(&place)[0].release(), Some(Release::of_number(12040)));
     }
 }

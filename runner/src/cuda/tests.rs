@@ -1,7 +1,7 @@
 //! What is taken on one machine or another, and how a worker finds it there.
 
 use super::candidate::HEADERS;
-use super::{Place, Release, Toolkit, fake};
+use super::{HostEnvironment, Release, Toolkit, fake};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs;
@@ -16,7 +16,7 @@ fn release(number: u32) -> Option<Release> {
 }
 
 /// A machine with the packages of a Python, and a home.
-fn machine(files: &[&str]) -> (TempDir, Place) {
+fn machine(files: &[&str]) -> (TempDir, HostEnvironment) {
     let (folder, mut place) = fake::machine(files);
     fake::set(&mut place, "VIRTUAL_ENV", "/env");
     fake::set(&mut place, "HOME", "/home/me");
@@ -24,14 +24,14 @@ fn machine(files: &[&str]) -> (TempDir, Place) {
 }
 
 /// Writes headers of a release into a folder.
-fn headers(place: &Place, folder: &str, number: u32, names: &[&str]) {
+fn headers(place: &HostEnvironment, folder: &str, number: u32, names: &[&str]) {
     let release = format!("#define CUDART_VERSION  {number}\n");
     fake::write(place, &format!("{folder}/cuda_runtime_api.h"), &release);
     names.iter().for_each(|name| fake::write(place, &format!("{folder}/{name}"), ""));
 }
 
 /// A toolkit with NVRTC of a release and all headers but those of the C++ library.
-fn toolkit(place: &Place, folder: &str, number: u32) {
+fn toolkit(place: &HostEnvironment, folder: &str, number: u32) {
     let of = Release::of_number(number);
     let file = format!("{folder}/lib64/libnvrtc.so.{of}.127");
     fake::write(place, &file, "");
@@ -41,7 +41,7 @@ fn toolkit(place: &Place, folder: &str, number: u32) {
 }
 
 /// NVIDIA's wheels of CUDA 13.
-fn wheels_13(place: &Place, number: u32) {
+fn wheels_13(place: &HostEnvironment, number: u32) {
     fake::write(place, &format!("{SITE}/nvidia/cu13/lib/libnvrtc.so.13"), "");
     let builtins = format!("{SITE}/nvidia/cu13/lib/libnvrtc-builtins.so.{}", Release::of_number(number));
     fake::write(place, &builtins, "");
@@ -55,7 +55,7 @@ fn wheels_13(place: &Place, number: u32) {
 }
 
 /// NVIDIA's wheels of CUDA 12: a folder for each part.
-fn wheels_12(place: &Place) {
+fn wheels_12(place: &HostEnvironment) {
     fake::write(place, &format!("{SITE}/nvidia/cuda_nvrtc/lib/libnvrtc.so.12"), "");
     fake::write(place, &format!("{SITE}/nvidia/cuda_nvrtc/lib/libnvrtc-builtins.so.12.4"), "");
     headers(
@@ -72,7 +72,7 @@ fn wheels_12(place: &Place) {
 }
 
 /// The variables that a worker is started with.
-fn environment(toolkit: &Toolkit, place: &Place) -> BTreeMap<&'static str, OsString> {
+fn environment(toolkit: &Toolkit, place: &HostEnvironment) -> BTreeMap<&'static str, OsString> {
     toolkit.environment(place).expect("links can be made").into_iter().collect()
 }
 
@@ -203,7 +203,7 @@ fn the_newest_nvrtc_is_taken_that_the_driver_is_not_older_than() {
     toolkit(&place, "/usr/local/cuda-12.2", 12020);
     toolkit(&place, "/usr/local/cuda-12.4", 12040);
     wheels_13(&place, 13050);
-    let taken = |place: &Place, driver| {
+    let taken = |place: &HostEnvironment, driver| {
         let found = Toolkit::with_driver(place, driver);
         let taken = found.nvrtc.taken.and_then(|nvrtc| nvrtc.release).expect("one is taken");
         let of_headers =
@@ -284,7 +284,7 @@ fn ranks_that_start_together_make_one_folder() {
         ranks.into_iter().map(|rank| rank.join().expect("it ends")).collect::<Vec<_>>()
     });
     assert!(made.windows(2).all(|pair| pair[0] == pair[1]), "{made:?}");
-    let names = Place::names(&place.at("/home/me/.cache/dtrain/cuda"), "");
+    let names = HostEnvironment::names(&place.at("/home/me/.cache/dtrain/cuda"), "");
     assert_eq!(names.len(), 1, "nothing is left behind: {names:?}");
 }
 

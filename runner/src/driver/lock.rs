@@ -16,12 +16,12 @@ use std::time::{Duration, Instant};
 const AFTER_ITS_END: Duration = Duration::from_secs(1);
 
 /// Held by the controller; ends with its process, however that ends.
-pub(crate) struct Lock {
+pub(crate) struct TrialLock {
     _file: File,
 }
 
 /// Becomes the controller of a trial.
-pub(crate) fn take(folder: &TrialFolder, trial: &TrialId) -> Result<Lock, DriveError> {
+pub(crate) fn acquire(folder: &TrialFolder, trial: &TrialId) -> Result<TrialLock, DriveError> {
     let path = folder.lock();
     let wrong = |source| DriveError::Folder { doing: "lock", path: path.clone(), source };
     let options = OpenOptions::new().create(true).truncate(false).write(true).clone();
@@ -32,7 +32,7 @@ pub(crate) fn take(folder: &TrialFolder, trial: &TrialId) -> Result<Lock, DriveE
         match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => break,
             Err(rustix::io::Errno::WOULDBLOCK) => {
-                let process = written(folder).unwrap_or(0);
+                let process = recorded_holder(folder).unwrap_or(0);
                 if Process::of(process).is_some() || Instant::now() >= until {
                     return Err(DriveError::Busy { trial: trial.clone(), process });
                 }
@@ -46,19 +46,19 @@ pub(crate) fn take(folder: &TrialFolder, trial: &TrialId) -> Result<Lock, DriveE
         Err(error) if error.kind() == io::ErrorKind::StorageFull => {}
         written => written.map_err(wrong)?,
     }
-    Ok(Lock { _file: file })
+    Ok(TrialLock { _file: file })
 }
 
 /// The controller of a trial, when it has one.
 pub(super) fn holder(folder: &TrialFolder) -> Option<u32> {
     let file = files::open(&folder.lock()).ok()?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared) {
-        Err(rustix::io::Errno::WOULDBLOCK) => written(folder),
+        Err(rustix::io::Errno::WOULDBLOCK) => recorded_holder(folder),
         Ok(()) | Err(_) => None,
     }
 }
 
-fn written(folder: &TrialFolder) -> Option<u32> {
+fn recorded_holder(folder: &TrialFolder) -> Option<u32> {
     files::read_to_string(&folder.lock()).ok()?.trim().parse().ok()
 }
 
@@ -71,12 +71,12 @@ mod tests {
         let root = tempfile::tempdir().expect("a temporary folder");
         let (folder, trial) = (TrialFolder::at(root.path()), TrialId("01J".into()));
         assert_eq!(holder(&folder), None);
-        let lock = take(&folder, &trial).expect("nobody drives it");
+        let lock = acquire(&folder, &trial).expect("nobody drives it");
         assert_eq!(holder(&folder), Some(std::process::id()));
-        let refused = take(&folder, &trial).err().expect("somebody drives it").to_string();
+        let refused = acquire(&folder, &trial).err().expect("somebody drives it").to_string();
         assert_eq!(refused, format!("trial 01J already has a controller, process {}", std::process::id()));
         drop(lock);
-        assert!(take(&folder, &trial).is_ok());
+        assert!(acquire(&folder, &trial).is_ok());
     }
 
     #[test]
@@ -87,7 +87,7 @@ mod tests {
         let precious = root.path().join("precious");
         std::fs::write(&precious, "precious").expect("room on disk");
         std::os::unix::fs::symlink(&precious, folder.lock()).expect("room on disk");
-        assert!(take(&folder, &trial).is_err());
+        assert!(acquire(&folder, &trial).is_err());
         assert_eq!(holder(&folder), None);
         assert_eq!(std::fs::read_to_string(&precious).expect("it is there"), "precious");
     }

@@ -3,28 +3,28 @@
 //! Everything that waits, reads a clock, starts a process or touches a disk is here or below; nothing here
 //! decides what a failure means.
 
-mod engine;
-mod link;
+mod controller;
+mod agent_connection;
 mod lock;
-mod trained;
+mod training_time;
 mod viewer;
-mod watch;
+mod anomaly;
 
-pub use viewer::{Viewer, ended};
-pub use watch::Watch;
+pub use viewer::{Viewer, outcome_of};
+pub use anomaly::AnomalyDetector;
 
-pub(crate) use lock::{Lock, take as take_lock};
+pub(crate) use lock::{TrialLock, acquire as take_lock};
 
 use crate::agent::{LinkChoice, Log, Program};
-use crate::audit::Audit;
+use crate::audit::AuditLog;
 use crate::fact::{Ledger, LedgerError, Verdict};
 use crate::home::Home;
 use crate::interrupts::Interrupts;
 use crate::launch::{Launcher, LocalLauncher};
-use crate::machine::Input;
-use crate::seen::Observer;
+use crate::machine::TrialInput;
+use crate::trial_event::Observer;
 use dtrain_protocol::{Assignment, AttemptId, Rank, ResumePoint, TrialId};
-use engine::Engine;
+use controller::TrialController;
 use rustix::process::Signal;
 use std::fs;
 use std::io;
@@ -39,13 +39,13 @@ pub struct Drive<'a> {
     /// The trial; the ledger already knows it.
     pub trial: &'a TrialId,
     /// Turns an attempt into what each of its ranks must know; `Err` says why it cannot be.
-    pub lower: &'a dyn Fn(&Launching) -> Result<Vec<Assignment>, String>,
+    pub lower: &'a dyn Fn(&LaunchContext) -> Result<Vec<Assignment>, String>,
     /// The programs that are started.
     pub programs: &'a Programs,
     /// How agents are started and reached; `None` on this machine.
     pub launcher: Option<Box<dyn Launcher>>,
     /// Where it is written down what is launched and killed; `None` for tests and benches, whose trials are nobody's.
-    pub audit: Option<Audit>,
+    pub audit: Option<AuditLog>,
     /// What the user chose.
     pub options: &'a Options,
     /// Where facts and points are kept.
@@ -58,7 +58,7 @@ pub struct Drive<'a> {
 
 /// An attempt that is about to be launched.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Launching {
+pub struct LaunchContext {
     /// The attempt.
     pub attempt: AttemptId,
     /// Where it goes on from.
@@ -105,7 +105,7 @@ pub struct Options {
     pub patience: Duration,
     /// How long no host of an attempt may be within reach before the one that leads is given up for lost.
     pub lost_after: Duration,
-    /// How long ranks may take to stop before their agent kills them, where it is told: [`crate::agent::TO_STOP`] for a foreign program.
+    /// How long ranks may take to stop before their agent kills them, where it is told: [`crate::agent::STOP_GRACE_PERIOD`] for a foreign program.
     pub killed_after: Option<Duration>,
 }
 
@@ -129,7 +129,7 @@ impl Default for Options {
 
 /// How a drive ended.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Outcome {
+pub enum DriveOutcome {
     /// The trial is over.
     Ended {
         /// How.
@@ -147,38 +147,38 @@ pub enum Outcome {
 }
 
 /// Launches a new trial and drives it to its end.
-pub fn start(drive: Drive<'_>) -> Result<Outcome, DriveError> {
-    let mut engine = Engine::take(drive)?;
-    if engine.was_launched() {
-        return Err(DriveError::Launched(engine.trial()));
+pub fn start(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
+    let mut controller = TrialController::take_over(drive)?;
+    if controller.was_launched() {
+        return Err(DriveError::Launched(controller.trial()));
     }
-    engine.tell(Input::Resume)?;
-    engine.run()
+    controller.feed(TrialInput::Resume)?;
+    controller.run()
 }
 
 /// Goes on with a trial, whatever became of its controller, agent and ranks: takes over what still runs,
 /// otherwise launches from the newest durable checkpoint. A completed trial is returned as it ended.
-pub fn resume(drive: Drive<'_>) -> Result<Outcome, DriveError> {
-    let mut engine = Engine::take(drive)?;
-    engine.settle(true)?;
-    engine.tell(Input::Resume)?;
-    engine.run()
+pub fn resume(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
+    let mut controller = TrialController::take_over(drive)?;
+    controller.recover_open_attempt(true)?;
+    controller.feed(TrialInput::Resume)?;
+    controller.run()
 }
 
 /// Takes over a trial that runs without a controller. `Err` when none of it runs.
 ///
 /// A trial that ended since nobody looked is returned as it ended.
-pub fn attach(drive: Drive<'_>) -> Result<Outcome, DriveError> {
+pub fn attach(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     let is_to_stop = drive.options.stop;
-    let mut engine = Engine::take(drive)?;
-    if !engine.may_run() {
-        return Err(DriveError::NothingRuns(engine.trial()));
+    let mut controller = TrialController::take_over(drive)?;
+    if !controller.may_run() {
+        return Err(DriveError::NothingRuns(controller.trial()));
     }
-    engine.settle(false)?;
+    controller.recover_open_attempt(false)?;
     if is_to_stop {
-        engine.tell(Input::Stop)?;
+        controller.feed(TrialInput::Stop)?;
     }
-    if engine.runs_or_is_over() { engine.run() } else { Err(DriveError::NothingRuns(engine.trial())) }
+    if controller.runs_or_is_over() { controller.run() } else { Err(DriveError::NothingRuns(controller.trial())) }
 }
 
 /// Asks a running trial to finish its step, save and stop; returns at once.
@@ -200,7 +200,7 @@ pub fn stop(home: &Home, trial: &TrialId) -> Result<(), DriveError> {
 /// found out otherwise.
 pub fn is_running(home: &Home, trial: &TrialId) -> bool {
     let folder = home.trial(trial);
-    folder.elsewhere().exists() || LocalLauncher::new(&folder).is_running()
+    folder.remote_hosts_file().exists() || LocalLauncher::new(&folder).is_running()
 }
 
 /// Process ids of the controller and the agent of a trial, as far as they live on this machine and are not this process.

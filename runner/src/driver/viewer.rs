@@ -1,13 +1,13 @@
 //! Follows a trial without driving it: reads the spools on this machine, and changes nothing.
 
-use super::{Outcome, lock};
+use super::{DriveOutcome, lock};
 use crate::agent::SpoolRecord;
 use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::fact::{Fact, Ledger, LedgerError};
 use crate::files;
 use crate::home::{Home, TrialFolder};
-use crate::machine::Machine;
-use crate::seen::{Observer, Seen, Status};
+use crate::machine::TrialMachine;
+use crate::trial_event::{Observer, TrialEvent, ControllerStatus};
 use dtrain_protocol::{AttemptId, TrialId};
 use std::fs;
 use std::io::{self, BufReader, Seek, SeekFrom};
@@ -33,7 +33,7 @@ impl Viewer {
     }
 
     /// Shows what was written since the last call. Nothing is here of a trial whose agent is on another host.
-    pub fn show_news(&mut self, observer: &mut dyn Observer) -> io::Result<()> {
+    pub fn show_new_records(&mut self, observer: &mut dyn Observer) -> io::Result<()> {
         loop {
             if !self.is_damaged {
                 self.read(observer)?;
@@ -59,11 +59,11 @@ impl Viewer {
         let mut reader = SpoolReader::at(self.offset, BufReader::new(spool));
         loop {
             match reader.next() {
-                Ok(record) => observer.observe(&seen(record)),
+                Ok(record) => observer.observe(&trial_event(record)),
                 Err(SpoolEnd::End) => break,
                 Err(SpoolEnd::Damaged(error)) => {
                     let (offset, reason) = (reader.offset(), error.to_string());
-                    observer.observe(&Seen::Status(Status::SpoolDamaged { spool: path, offset, reason }));
+                    observer.observe(&TrialEvent::Status(ControllerStatus::SpoolDamaged { spool: path, offset, reason }));
                     self.is_damaged = true;
                     break;
                 }
@@ -94,29 +94,29 @@ impl Viewer {
     }
 }
 
-fn seen(record: SpoolRecord) -> Seen {
+fn trial_event(record: SpoolRecord) -> TrialEvent {
     match record {
         SpoolRecord::Began { attempt, ranks } => {
-            Seen::Status(Status::Launching { attempt, ranks, from: None })
+            TrialEvent::Status(ControllerStatus::Launching { attempt, ranks, from: None })
         }
-        SpoolRecord::Event(stamped) => Seen::Event(stamped),
+        SpoolRecord::Event(stamped) => TrialEvent::Event(stamped),
         SpoolRecord::Committed { attempt, step, folder } => {
-            Seen::Fact(Fact::CheckpointDurable { attempt, step, folder })
+            TrialEvent::Fact(Fact::CheckpointDurable { attempt, step, folder })
         }
-        SpoolRecord::CommitFailed { step, reason, .. } => Seen::Status(Status::CommitFailed { step, reason }),
-        SpoolRecord::TargetReached { attempt } => Seen::Status(Status::target_reached(attempt)),
-        SpoolRecord::Unreadable { at, reason } => Seen::Status(Status::RecordSkipped { at, reason }),
-        SpoolRecord::Over { attempt, ended } => Seen::Fact(Fact::AttemptEnded { attempt, ended }),
+        SpoolRecord::CommitFailed { step, reason, .. } => TrialEvent::Status(ControllerStatus::CommitFailed { step, reason }),
+        SpoolRecord::TargetReached { attempt } => TrialEvent::Status(ControllerStatus::target_reached(attempt)),
+        SpoolRecord::Unreadable { at, reason } => TrialEvent::Status(ControllerStatus::RecordSkipped { at, reason }),
+        SpoolRecord::Over { attempt, ended } => TrialEvent::Fact(Fact::AttemptEnded { attempt, ended }),
     }
 }
 
 /// How a trial ended, by its facts; `None` while it goes on, and of one that was lost.
-pub fn ended(ledger: &dyn Ledger, trial: &TrialId) -> Result<Option<Outcome>, LedgerError> {
-    let (machine, _) = Machine::replay(&ledger.facts(trial)?);
-    let verdict = machine.verdict().filter(|_| machine.open().is_none()).cloned();
-    Ok(verdict.map(|verdict| Outcome::Ended {
+pub fn outcome_of(ledger: &dyn Ledger, trial: &TrialId) -> Result<Option<DriveOutcome>, LedgerError> {
+    let (machine, _) = TrialMachine::replay(&ledger.facts(trial)?);
+    let verdict = machine.verdict().filter(|_| machine.open_attempt().is_none()).cloned();
+    Ok(verdict.map(|verdict| DriveOutcome::Ended {
         verdict,
-        checkpoint: machine.newest().cloned(),
+        checkpoint: machine.newest_checkpoint().cloned(),
         attempts: machine.attempt().0,
     }))
 }
@@ -128,9 +128,9 @@ mod tests {
     use dtrain_protocol::frame;
     use std::io::Write;
 
-    fn all(viewer: &mut Viewer) -> Vec<Seen> {
+    fn all(viewer: &mut Viewer) -> Vec<TrialEvent> {
         let mut found = Vec::new();
-        viewer.show_news(&mut |seen: &Seen| found.push(seen.clone())).expect("readable");
+        viewer.show_new_records(&mut |seen: &TrialEvent| found.push(seen.clone())).expect("readable");
         found
     }
 
@@ -149,13 +149,13 @@ mod tests {
         let bytes = frame::encode(&failed(2, 1));
         let mut spool = fs::File::create(folder.spool(AttemptId(2))).expect("a spool");
         spool.write_all(&[&bytes[..], &bytes[..5]].concat()).expect("room");
-        assert_eq!(all(&mut viewer), [seen(failed(2, 1))], "attempt 1 was never launched");
+        assert_eq!(all(&mut viewer), [trial_event(failed(2, 1))], "attempt 1 was never launched");
         assert_eq!(all(&mut viewer), []);
         spool.write_all(&bytes[5..]).expect("room");
         std::fs::write(folder.spool(AttemptId(10)), frame::encode(&failed(10, 2))).expect("room");
-        assert_eq!(all(&mut viewer), [seen(failed(2, 1)), seen(failed(10, 2))]);
+        assert_eq!(all(&mut viewer), [trial_event(failed(2, 1)), trial_event(failed(10, 2))]);
         assert_eq!(viewer.controller(), None);
         let mut second = Viewer::at(&home, &trial, AttemptId(2), bytes.len() as u64);
-        assert_eq!(all(&mut second), [seen(failed(2, 1)), seen(failed(10, 2))], "the first was known");
+        assert_eq!(all(&mut second), [trial_event(failed(2, 1)), trial_event(failed(10, 2))], "the first was known");
     }
 }

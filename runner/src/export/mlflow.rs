@@ -5,11 +5,11 @@
 //! the trials are added.
 
 use super::names::names;
-use super::place::{at, partial};
-use super::runs::{Counter, Run, Series};
-use super::{Advance, ExportError, Request, WrittenRun, counted};
+use super::atomic_output::{write_error, partial};
+use super::runs::{ProgressCounter, TrackedRun, RunSeries};
+use super::{WriteProgress, ExportError, TrialSelection, WrittenRun, as_u64};
 use crate::durable::sync_folder;
-use crate::ledger::{Sample, Status, TrialOutline};
+use crate::ledger::{MetricSample, TrialStatus, TrialOutline};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::collections::BTreeSet;
 use std::fs;
@@ -55,18 +55,18 @@ CREATE TABLE tags (
 
 /// Writes or extends the file `to`, all of it or nothing.
 pub(super) fn database(
-    request: &Request<'_>,
+    request: &TrialSelection<'_>,
     to: &Path,
-    watch: &mut dyn FnMut(Advance),
+    watch: &mut dyn FnMut(WriteProgress),
 ) -> Result<Vec<WrittenRun>, ExportError> {
     if to.exists() {
         return fill(request, to, to, watch);
     }
     let folder = to.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    fs::create_dir_all(folder).map_err(at(folder))?;
+    fs::create_dir_all(folder).map_err(write_error(folder))?;
     let new = partial(to);
     match fs::remove_file(&new) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(at(&new)(error)),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(write_error(&new)(error)),
         Ok(()) | Err(_) => {}
     }
     let mut create = || {
@@ -77,7 +77,7 @@ pub(super) fn database(
             })
             .map_err(|source| ExportError::Database { path: new.clone(), source })?;
         let written = fill(request, &new, to, watch)?;
-        fs::rename(&new, to).and_then(|()| sync_folder(folder)).map_err(at(to))?;
+        fs::rename(&new, to).and_then(|()| sync_folder(folder)).map_err(write_error(to))?;
         Ok(written)
     };
     let written = create();
@@ -89,13 +89,13 @@ pub(super) fn database(
 
 /// Adds the trials to the database at `path`, which is or will be `to`.
 fn fill(
-    request: &Request<'_>,
+    request: &TrialSelection<'_>,
     path: &Path,
     to: &Path,
-    watch: &mut dyn FnMut(Advance),
+    watch: &mut dyn FnMut(WriteProgress),
 ) -> Result<Vec<WrittenRun>, ExportError> {
     let failed = |source| ExportError::Database { path: path.to_path_buf(), source };
-    let mut counter = Counter::of(request, watch)?;
+    let mut counter = ProgressCounter::of(request, watch)?;
     let mut database = Connection::open(path).map_err(failed)?;
     database.busy_timeout(Duration::from_secs(60)).map_err(failed)?;
     for table in ["alembic_version", "experiments", "runs", "metrics", "params", "tags"] {
@@ -122,8 +122,8 @@ fn fill(
                 trial: row.id.clone(),
                 name,
                 place: id,
-                series: counted(run.series.len()),
-                points: counted(run.points()),
+                series: as_u64(run.series.len()),
+                points: as_u64(run.points()),
             });
         }
     }
@@ -139,7 +139,7 @@ fn columns(database: &Connection, table: &str) -> rusqlite::Result<BTreeSet<Stri
 }
 
 /// The id of a run, 32 hexadecimal digits that are always the same for a trial, or for an attempt where each is a run.
-fn id(run: &Run<'_>) -> String {
+fn id(run: &TrackedRun<'_>) -> String {
     let attempt = run.attempt.map_or(String::new(), |attempt| attempt.to_string());
     let mut id = blake3::hash(format!("{} {attempt}", run.trial.row.id).as_bytes()).to_hex().to_string();
     id.truncate(32);
@@ -197,7 +197,7 @@ fn delete(transaction: &Transaction<'_>, run: &str) -> rusqlite::Result<()> {
 
 fn add(
     transaction: &Transaction<'_>,
-    run: &Run<'_>,
+    run: &TrackedRun<'_>,
     id: &str,
     (experiment, to): (i64, &Path),
 ) -> rusqlite::Result<()> {
@@ -232,7 +232,7 @@ fn add(
 }
 
 /// Our tags, those of the user, and those that MLflow itself shows in places of their own.
-fn tags(run: &Run<'_>) -> Vec<(String, String)> {
+fn tags(run: &TrackedRun<'_>) -> Vec<(String, String)> {
     let trial = run.trial;
     let notes: Vec<&str> = trial.notes.iter().map(|note| note.text.as_str()).collect();
     let mut tags: Vec<(String, String)> =
@@ -251,25 +251,25 @@ fn tags(run: &Run<'_>) -> Vec<(String, String)> {
 }
 
 /// MLflow's word for a status. A trial that somebody, or a search, ended early is killed.
-fn status(status: Status) -> &'static str {
+fn status(status: TrialStatus) -> &'static str {
     match status {
-        Status::Created => "SCHEDULED",
-        Status::Running => "RUNNING",
-        Status::Completed => "FINISHED",
-        Status::Pruned | Status::Stopped => "KILLED",
-        Status::Lost | Status::OutOfMemory | Status::Diverged | Status::Failed => "FAILED",
+        TrialStatus::Created => "SCHEDULED",
+        TrialStatus::Running => "RUNNING",
+        TrialStatus::Completed => "FINISHED",
+        TrialStatus::Pruned | TrialStatus::Stopped => "KILLED",
+        TrialStatus::Lost | TrialStatus::OutOfMemory | TrialStatus::Diverged | TrialStatus::Failed => "FAILED",
     }
 }
 
 /// All points, and the newest of each series where the database has a table for those.
-fn metrics(transaction: &Transaction<'_>, run: &Run<'_>, id: &str) -> rusqlite::Result<()> {
+fn metrics(transaction: &Transaction<'_>, run: &TrackedRun<'_>, id: &str) -> rusqlite::Result<()> {
     let is_allowed = |c: char| c.is_alphanumeric() || "_-. :/".contains(c);
     let has_newest = !columns(transaction, "latest_metrics")?.is_empty();
     let mut insert = transaction.prepare_cached(
         "INSERT OR IGNORE INTO metrics(key, value, timestamp, run_uuid, step, is_nan) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;
-    for (Series { samples, .. }, name) in run.series.iter().zip(names(&run.series, "/", is_allowed)) {
-        let row = |Sample { step, at_ms, value }: &Sample| {
+    for (RunSeries { samples, .. }, name) in run.series.iter().zip(names(&run.series, "/", is_allowed)) {
+        let row = |MetricSample { step, at_ms, value }: &MetricSample| {
             // As MLflow stores what is not a number.
             let number = if value.is_nan() { 0.0 } else { *value };
             (number, at_ms.cast_signed(), step.cast_signed(), value.is_nan())

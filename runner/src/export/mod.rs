@@ -6,7 +6,7 @@
 mod mlflow;
 mod names;
 mod parquet;
-mod place;
+mod atomic_output;
 pub mod prometheus;
 mod protobuf;
 mod runs;
@@ -25,7 +25,7 @@ use std::path::{Path, PathBuf};
 
 /// What is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum OutputFormat {
     /// A header line, then one line for each point.
     Csv,
     /// One JSON object on each line: for each trial one about it, then one for each point. A value that is not finite is a
@@ -43,7 +43,7 @@ pub enum Format {
 
 /// Which points of a trial with several attempts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Attempts {
+pub enum AttemptSelection {
     /// Those of every attempt, overlaps included.
     All,
     /// One for each step: where attempts overlap, that of the last.
@@ -51,7 +51,7 @@ pub enum Attempts {
 }
 
 /// Which trials, and what of them.
-pub struct Request<'a> {
+pub struct TrialSelection<'a> {
     /// Where their points are.
     pub history: &'a History,
     /// The trials, in the order in which they are written.
@@ -59,14 +59,14 @@ pub struct Request<'a> {
     /// Only series of these keys; `None` for all.
     pub keys: Option<BTreeSet<String>>,
     /// Which points.
-    pub attempts: Attempts,
+    pub attempts: AttemptSelection,
     /// Whether what an earlier export wrote is replaced.
     pub force: bool,
 }
 
 /// What was written.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Written {
+pub struct WrittenFiles {
     /// The file, or the folder with the runs.
     pub path: PathBuf,
     /// The parts of it, one or more for each trial.
@@ -90,7 +90,7 @@ pub struct WrittenRun {
 
 /// How many series of how many were written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Advance {
+pub struct WriteProgress {
     /// So many …
     pub series: u64,
     /// … of these, with so many points.
@@ -144,45 +144,45 @@ pub enum ExportError {
     },
 }
 
-impl Format {
+impl OutputFormat {
     /// Which points are written where nobody says: tables have a column for the attempt, runs of other tools have none.
-    pub fn attempts(self) -> Attempts {
+    pub fn attempts(self) -> AttemptSelection {
         match self {
-            Self::Csv | Self::JsonLines | Self::Parquet => Attempts::All,
-            Self::TensorBoard | Self::MlFlow | Self::Wandb => Attempts::Last,
+            Self::Csv | Self::JsonLines | Self::Parquet => AttemptSelection::All,
+            Self::TensorBoard | Self::MlFlow | Self::Wandb => AttemptSelection::Last,
         }
     }
 }
 
 /// Writes trials to `to`: a file, or the folder that the runs are put into.
 pub fn export(
-    request: &Request<'_>,
-    format: Format,
+    request: &TrialSelection<'_>,
+    format: OutputFormat,
     to: &Path,
-    watch: &mut dyn FnMut(Advance),
-) -> Result<Written, ExportError> {
+    watch: &mut dyn FnMut(WriteProgress),
+) -> Result<WrittenFiles, ExportError> {
     let runs = match format {
-        Format::Csv | Format::JsonLines | Format::Parquet => tables::file(request, format, to, watch),
-        Format::TensorBoard => tensorboard::folders(request, to, watch),
-        Format::MlFlow => mlflow::database(request, to, watch),
-        Format::Wandb => wandb::folders(request, to, watch),
+        OutputFormat::Csv | OutputFormat::JsonLines | OutputFormat::Parquet => tables::file(request, format, to, watch),
+        OutputFormat::TensorBoard => tensorboard::folders(request, to, watch),
+        OutputFormat::MlFlow => mlflow::database(request, to, watch),
+        OutputFormat::Wandb => wandb::folders(request, to, watch),
     }?;
-    Ok(Written { path: to.to_path_buf(), runs })
+    Ok(WrittenFiles { path: to.to_path_buf(), runs })
 }
 
-/// Writes trials as lines of text to somebody who reads: [`Format::Csv`], or otherwise [`Format::JsonLines`].
+/// Writes trials as lines of text to somebody who reads: [`OutputFormat::Csv`], or otherwise [`OutputFormat::JsonLines`].
 pub fn print(
-    request: &Request<'_>,
-    format: Format,
+    request: &TrialSelection<'_>,
+    format: OutputFormat,
     to: &mut dyn Write,
-    watch: &mut dyn FnMut(Advance),
+    watch: &mut dyn FnMut(WriteProgress),
 ) -> Result<(), ExportError> {
     tables::lines(request, format, to, watch).map(drop)
 }
 
 /// Puts a file in the place of the one before; whoever reads it at any moment finds one of them whole.
 pub fn replace(path: &Path, bytes: &[u8]) -> Result<(), ExportError> {
-    place::file(path, true, |file| file.write_all(bytes).map_err(place::at(path)))
+    atomic_output::file(path, true, |file| file.write_all(bytes).map_err(atomic_output::write_error(path)))
 }
 
 /// The keys of all series of these trials.
@@ -195,6 +195,6 @@ pub fn keys(history: &History, trials: &[TrialRow]) -> Result<BTreeSet<String>, 
 }
 
 /// A count of points or series.
-fn counted(count: usize) -> u64 {
+fn as_u64(count: usize) -> u64 {
     count as u64
 }

@@ -1,13 +1,13 @@
 //! What other tools call a series.
 
-use super::runs::Series;
+use super::runs::RunSeries;
 use dtrain_protocol::Rank;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A name for each series, all different: the key, for ranks other than the lowest that reports it with `separator` and `rank_N`
 /// behind it.
 /// Characters that `allows` refuses become `_`.
-pub(super) fn names(series: &[Series], separator: &str, allows: impl Fn(char) -> bool) -> Vec<String> {
+pub(super) fn names(series: &[RunSeries], separator: &str, allows: impl Fn(char) -> bool) -> Vec<String> {
     let mut taken = BTreeSet::new();
     let mut lowest: BTreeMap<&str, Rank> = BTreeMap::new();
     for one in series {
@@ -34,7 +34,7 @@ mod tests {
 
     #[test]
     fn every_series_has_a_name_of_its_own() {
-        let series = |key: &str, rank| Series { key: key.into(), rank: Rank(rank), samples: Vec::new() };
+        let series = |key: &str, rank| RunSeries { key: key.into(), rank: Rank(rank), samples: Vec::new() };
         let all = [series("loss", 0), series("a?", 0), series("a!", 0), series("loss", 2)];
         let is_word = |c: char| c.is_alphanumeric() || c == '_';
         assert_eq!(names(&all, "/", is_word), ["loss", "a_", "a__", "loss/rank_2"]);

@@ -5,17 +5,17 @@
 //! `dtrain.trials`. Format: <https://github.com/apache/parquet-format>, `README.md`, `Encodings.md`, `parquet.thrift`;
 //! structures are in Thrift's compact protocol.
 
-mod about;
+mod metadata;
 mod thrift;
 
-use super::tables::Table;
-use super::text::{about, brief};
-use crate::ledger::{Sample, TrialOutline};
-use about::About;
+use super::tables::RowWriter;
+use super::text::{trial_metadata, brief_metadata};
+use crate::ledger::{MetricSample, TrialOutline};
+use metadata::TrialMetadata;
 use dtrain_protocol::{AttemptId, Rank};
 use std::fs::File;
 use std::io::{self, Write};
-use thrift::Struct;
+use thrift::StructBuilder;
 
 /// First and last bytes of a file.
 const MAGIC: &[u8; 4] = b"PAR1";
@@ -58,24 +58,24 @@ const COLUMNS: [(&str, i64, Option<i64>); 7] = [
 ];
 
 /// A file that is being written.
-pub(super) struct Parquet<W> {
+pub(super) struct ParquetWriter<W> {
     to: W,
     /// Bytes so far.
     at: usize,
-    trials: About,
+    trials: TrialMetadata,
     /// The trial whose rows follow.
     trial: String,
     rows: usize,
     /// The rows that are held: columns that repeat themselves, and the others.
-    repeated: [Repeated; 4],
+    repeated: [DictionaryColumn; 4],
     plain: [Vec<u8>; 3],
     held: usize,
-    groups: Vec<Struct>,
+    groups: Vec<StructBuilder>,
 }
 
 /// A column that repeats itself.
 #[derive(Default)]
-struct Repeated {
+struct DictionaryColumn {
     /// Each different value once, in its plain encoding.
     values: Vec<Vec<u8>>,
     /// So many rows have this value.
@@ -83,20 +83,20 @@ struct Repeated {
 }
 
 /// Where the pages of a column lie, and how large they are.
-struct Chunk {
+struct ColumnChunk {
     begin: usize,
     dictionary: Option<usize>,
     data: usize,
     encodings: Vec<i64>,
 }
 
-impl<W: Write> Parquet<W> {
+impl<W: Write> ParquetWriter<W> {
     /// A file without rows; what is known of trials gathers in `scratch`.
     pub(super) fn new(to: W, scratch: File) -> Self {
         Self {
             to,
             at: 0,
-            trials: About::new(scratch, MOST_ABOUT),
+            trials: TrialMetadata::new(scratch, MOST_ABOUT),
             trial: String::new(),
             rows: 0,
             repeated: Default::default(),
@@ -130,50 +130,50 @@ impl<W: Write> Parquet<W> {
         let columns: Vec<_> =
             sized.zip(COLUMNS).map(|((chunk, end), column)| chunk.describe(end, column, rows)).collect();
         let bytes = self.at - chunks[0].begin;
-        self.groups.push(Struct::new().structs(1, &columns).int64(2, bytes).int64(3, rows));
+        self.groups.push(StructBuilder::new().structs(1, &columns).int64(2, bytes).int64(3, rows));
         self.rows += rows;
         Ok(())
     }
 
-    fn page(&mut self, kind: i64, size: usize, head: (u16, &Struct)) -> io::Result<()> {
-        let page = Struct::new().int32(1, kind).size(2, size).size(3, size).inner(head.0, head.1);
+    fn page(&mut self, kind: i64, size: usize, head: (u16, &StructBuilder)) -> io::Result<()> {
+        let page = StructBuilder::new().int32(1, kind).size(2, size).size(3, size).inner(head.0, head.1);
         self.put(&page.finish())
     }
 
-    fn repeated_chunk(&mut self, column: &Repeated, rows: usize) -> io::Result<Chunk> {
+    fn repeated_chunk(&mut self, column: &DictionaryColumn, rows: usize) -> io::Result<ColumnChunk> {
         let begin = self.at;
         let dictionary = column.values.concat();
-        let head = Struct::new().size(1, column.values.len()).int32(2, PLAIN);
+        let head = StructBuilder::new().size(1, column.values.len()).int32(2, PLAIN);
         self.page(DICTIONARY_PAGE, dictionary.len(), (7, &head))?;
         self.put(&dictionary)?;
         let data = self.at;
         let runs = column.encode();
         self.page(DATA_PAGE, runs.len(), (5, &data_head(rows, RLE_DICTIONARY)))?;
         self.put(&runs)?;
-        Ok(Chunk { begin, dictionary: Some(begin), data, encodings: vec![PLAIN, RLE, RLE_DICTIONARY] })
+        Ok(ColumnChunk { begin, dictionary: Some(begin), data, encodings: vec![PLAIN, RLE, RLE_DICTIONARY] })
     }
 
-    fn plain_chunk(&mut self, bytes: &[u8]) -> io::Result<Chunk> {
+    fn plain_chunk(&mut self, bytes: &[u8]) -> io::Result<ColumnChunk> {
         let begin = self.at;
         for page in bytes.chunks(8 * PAGE) {
             self.page(DATA_PAGE, page.len(), (5, &data_head(page.len() / 8, PLAIN)))?;
             self.put(page)?;
         }
-        Ok(Chunk { begin, dictionary: None, data: begin, encodings: vec![PLAIN, RLE] })
+        Ok(ColumnChunk { begin, dictionary: None, data: begin, encodings: vec![PLAIN, RLE] })
     }
 }
 
-impl<W: Write> Table for Parquet<W> {
+impl<W: Write> RowWriter for ParquetWriter<W> {
     fn begin(&mut self, trial: &TrialOutline) -> io::Result<()> {
         if self.at == 0 {
             self.put(MAGIC)?;
         }
-        self.trials.add(&about(trial), &brief(trial))?;
+        self.trials.add(&trial_metadata(trial), &brief_metadata(trial))?;
         self.trial.clone_from(&trial.row.id.0);
         Ok(())
     }
 
-    fn rows(&mut self, key: &str, rank: Rank, points: &[(AttemptId, Sample)]) -> io::Result<()> {
+    fn rows(&mut self, key: &str, rank: Rank, points: &[(AttemptId, MetricSample)]) -> io::Result<()> {
         for (attempt, sample) in points {
             let [trial, keys, ranks, attempts] = &mut self.repeated;
             trial.add(&text(&self.trial));
@@ -197,19 +197,19 @@ impl<W: Write> Table for Parquet<W> {
             self.put(MAGIC)?;
         }
         self.flush()?;
-        let root = Struct::new().text(4, "dtrain").size(5, COLUMNS.len());
+        let root = StructBuilder::new().text(4, "dtrain").size(5, COLUMNS.len());
         let column = |(name, physical, converted): (&str, i64, Option<i64>)| {
-            let column = Struct::new().int32(1, physical).int32(3, 0).text(4, name);
+            let column = StructBuilder::new().int32(1, physical).int32(3, 0).text(4, name);
             converted.map_or(column.clone(), |converted| column.int32(6, converted))
         };
         let schema: Vec<_> = std::iter::once(root).chain(COLUMNS.map(column)).collect();
         let (begin, length) = (self.at, self.trials.end()?);
-        let (before, after) = Struct::new()
+        let (before, after) = StructBuilder::new()
             .int32(1, 1)
             .structs(2, &schema)
             .int64(3, self.rows)
             .structs(4, &std::mem::take(&mut self.groups))
-            .around_text(5, Struct::new().text(1, "dtrain.trials"), (2, length));
+            .around_text(5, StructBuilder::new().text(1, "dtrain.trials"), (2, length));
         self.put(&before)?;
         self.trials.copy_to(&mut self.to)?;
         self.at += usize::try_from(length).map_err(io::Error::other)?;
@@ -221,7 +221,7 @@ impl<W: Write> Table for Parquet<W> {
     }
 }
 
-impl Repeated {
+impl DictionaryColumn {
     fn add(&mut self, value: &[u8]) {
         if let Some((_, count)) = self.runs.last_mut().filter(|(known, _)| self.values[*known] == value) {
             *count += 1;
@@ -247,11 +247,11 @@ impl Repeated {
     }
 }
 
-impl Chunk {
+impl ColumnChunk {
     /// A `ColumnChunk`.
-    fn describe(&self, end: usize, (name, physical, _): (&str, i64, Option<i64>), rows: usize) -> Struct {
+    fn describe(&self, end: usize, (name, physical, _): (&str, i64, Option<i64>), rows: usize) -> StructBuilder {
         let size = end - self.begin;
-        let data = Struct::new()
+        let data = StructBuilder::new()
             .int32(1, physical)
             .ints(2, &self.encodings)
             .texts(3, &[name])
@@ -264,13 +264,13 @@ impl Chunk {
             Some(at) => data.int64(11, at),
             None => data,
         };
-        Struct::new().int64(2, self.begin).inner(3, &data)
+        StructBuilder::new().int64(2, self.begin).inner(3, &data)
     }
 }
 
 /// A `DataPageHeader`. No column has levels, but their encoding has to be named.
-fn data_head(values: usize, encoding: i64) -> Struct {
-    Struct::new().size(1, values).int32(2, encoding).int32(3, RLE).int32(4, RLE)
+fn data_head(values: usize, encoding: i64) -> StructBuilder {
+    StructBuilder::new().size(1, values).int32(2, encoding).int32(3, RLE).int32(4, RLE)
 }
 
 /// A text in its plain encoding.
@@ -285,19 +285,19 @@ mod tests {
 
     #[test]
     fn a_column_that_repeats_itself_is_runs_of_indices() {
-        let mut column = Repeated::default();
+        let mut column = DictionaryColumn::default();
         for value in ["a", "a", "b", "a"] {
             column.add(value.as_bytes());
         }
         assert_eq!(column.values, [b"a", b"b"]);
         assert_eq!(column.encode(), [1, 4, 0, 2, 1, 2, 0]);
-        let mut wide = Repeated::default();
+        let mut wide = DictionaryColumn::default();
         for value in 0..257_u32 {
             wide.add(&value.to_le_bytes());
         }
         let bytes = wide.encode();
         assert_eq!((bytes[0], bytes.len(), &bytes[bytes.len() - 3..]), (9, 1 + 257 * 3, &[2, 0, 1][..]));
-        let mut one = Repeated::default();
+        let mut one = DictionaryColumn::default();
         one.add(b"x");
         assert_eq!(one.encode(), [1, 2, 0]);
     }

@@ -1,10 +1,10 @@
 //! The state of trials in the text format of Prometheus (version 0.0.4).
 
-use crate::ledger::{Status, Summary, Trial};
+use crate::ledger::{TrialStatus, Summary, TrialDetails};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// The media type of a [`Page`].
+/// The media type of a [`MetricsPage`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Name and value of a label.
@@ -12,27 +12,27 @@ type Label<'a> = (&'a str, String);
 
 /// A page that is being written, trial by trial.
 #[derive(Debug)]
-pub struct Page {
-    counts: Text,
+pub struct MetricsPage {
+    counts: FamilyWriter,
     /// In the order of [`FAMILIES`]: a page has all samples of a family together.
-    families: Vec<Text>,
+    families: Vec<FamilyWriter>,
     now_ms: u64,
 }
 
-impl Page {
+impl MetricsPage {
     /// A page without trials: how many there are of each status at `now_ms`, in milliseconds since the Unix epoch.
-    pub fn new(counts: &BTreeMap<Status, u64>, now_ms: u64) -> Self {
-        let mut text = Text::of("dtrain_trials", "gauge", "Trials of the history by status.");
-        for status in Status::ALL {
+    pub fn new(counts: &BTreeMap<TrialStatus, u64>, now_ms: u64) -> Self {
+        let mut text = FamilyWriter::of("dtrain_trials", "gauge", "Trials of the history by status.");
+        for status in TrialStatus::ALL {
             let count = counts.get(&status).copied().unwrap_or(0);
             text.sample(&[("status", word(status))], exact(count));
         }
-        let families = FAMILIES.iter().map(|family| Text::of(family.name, family.kind, family.help));
+        let families = FAMILIES.iter().map(|family| FamilyWriter::of(family.name, family.kind, family.help));
         Self { counts: text, families: families.collect(), now_ms }
     }
 
     /// Adds how a trial stands.
-    pub fn add(&mut self, trial: &Trial) {
+    pub fn add(&mut self, trial: &TrialDetails) {
         let of = ("trial", trial.row.label.clone());
         for (family, text) in FAMILIES.iter().zip(&mut self.families) {
             (family.write)(trial, self.now_ms, &mut |labels, value| {
@@ -55,18 +55,18 @@ impl Page {
 }
 
 /// A metric of every trial.
-struct Family {
+struct MetricFamily {
     name: &'static str,
     kind: &'static str,
     help: &'static str,
-    write: fn(&Trial, u64, Put<'_, '_>),
+    write: fn(&TrialDetails, u64, EmitSample<'_, '_>),
 }
 
 /// Takes the labels of a sample besides the trial, and its value.
-type Put<'a, 'b> = &'a mut (dyn FnMut(Vec<Label<'static>>, f64) + 'b);
+type EmitSample<'a, 'b> = &'a mut (dyn FnMut(Vec<Label<'static>>, f64) + 'b);
 
-const FAMILIES: [Family; 14] = [
-    Family {
+const FAMILIES: [MetricFamily; 14] = [
+    MetricFamily {
         name: "dtrain_trial_info",
         kind: "gauge",
         help: "1; what is known of the trial is in the labels.",
@@ -77,17 +77,17 @@ const FAMILIES: [Family; 14] = [
             put(labels.into_iter().chain([("layout", row.layout.clone())]).collect(), 1.0);
         },
     },
-    Family {
+    MetricFamily {
         name: "dtrain_trial_status",
         kind: "gauge",
         help: "1 for the status that the trial has, 0 for the others.",
         write: |trial, _, put| {
-            for status in Status::ALL {
+            for status in TrialStatus::ALL {
                 put(vec![("status", word(status))], f64::from(u8::from(status == trial.row.status)));
             }
         },
     },
-    Family {
+    MetricFamily {
         name: "dtrain_trial_step",
         kind: "gauge",
         help: "Steps completed. Falls when the trial continues from an older checkpoint.",
@@ -96,7 +96,7 @@ const FAMILIES: [Family; 14] = [
             put(Vec::new(), exact(steps.fold(trial.row.step, u64::max)));
         },
     },
-    Family {
+    MetricFamily {
         name: "dtrain_trial_loss",
         kind: "gauge",
         help: "The newest training loss.",
@@ -106,7 +106,7 @@ const FAMILIES: [Family; 14] = [
             }
         },
     },
-    Family {
+    MetricFamily {
         name: "dtrain_trial_objective",
         kind: "gauge",
         help: "The best value of the objective so far.",
@@ -116,7 +116,7 @@ const FAMILIES: [Family; 14] = [
             }
         },
     },
-    Family {
+    MetricFamily {
         name: "dtrain_trial_tokens_per_second",
         kind: "gauge",
         help: "Tokens per second of the newest step, over all ranks.",
@@ -126,13 +126,13 @@ const FAMILIES: [Family; 14] = [
             }
         },
     },
-    Family {
+    MetricFamily {
         name: "dtrain_trial_attempts_total",
         kind: "counter",
         help: "Launches of the trial.",
         write: |trial, _, put| put(Vec::new(), exact(trial.attempts.len() as u64)),
     },
-    Family {
+    MetricFamily {
         name: "dtrain_trial_started_timestamp_seconds",
         kind: "gauge",
         help: "When the trial was launched, in seconds since the Unix epoch.",
@@ -142,7 +142,7 @@ const FAMILIES: [Family; 14] = [
             }
         },
     },
-    Family {
+    MetricFamily {
         name: "dtrain_trial_checkpoints",
         kind: "gauge",
         help: "Committed checkpoints that count.",
@@ -151,7 +151,7 @@ const FAMILIES: [Family; 14] = [
             put(Vec::new(), exact(count as u64));
         },
     },
-    Family {
+    MetricFamily {
         name: "dtrain_trial_checkpoint_step",
         kind: "gauge",
         help: "Steps completed in the newest committed checkpoint.",
@@ -161,7 +161,7 @@ const FAMILIES: [Family; 14] = [
             }
         },
     },
-    Family {
+    MetricFamily {
         name: "dtrain_trial_checkpoint_age_seconds",
         kind: "gauge",
         help: "Seconds since the newest checkpoint was committed.",
@@ -171,19 +171,19 @@ const FAMILIES: [Family; 14] = [
             }
         },
     },
-    Family {
+    MetricFamily {
         name: "dtrain_rank_memory_bytes",
         kind: "gauge",
         help: "Peak memory of a rank in its newest step.",
         write: |trial, _, put| by_rank(trial, "memory_bytes", put),
     },
-    Family {
+    MetricFamily {
         name: "dtrain_rank_step_seconds",
         kind: "gauge",
         help: "Seconds of the newest step of a rank.",
         write: |trial, _, put| by_rank(trial, "step_seconds", put),
     },
-    Family {
+    MetricFamily {
         name: "dtrain_metric",
         kind: "gauge",
         help: "The newest value of every series, by its key.",
@@ -199,11 +199,11 @@ const FAMILIES: [Family; 14] = [
 const EPOCH: u64 = 1_000_000_000;
 
 /// A series of the lowest rank that reports it.
-fn figure<'a>(trial: &'a Trial, key: &str) -> Option<&'a Summary> {
+fn figure<'a>(trial: &'a TrialDetails, key: &str) -> Option<&'a Summary> {
     trial.figure(key)
 }
 
-fn by_rank(trial: &Trial, key: &str, put: Put<'_, '_>) {
+fn by_rank(trial: &TrialDetails, key: &str, put: EmitSample<'_, '_>) {
     for figure in trial.figures.iter().filter(|figure| figure.key == key) {
         put(vec![("rank", figure.rank.to_string())], last(figure));
     }
@@ -214,12 +214,12 @@ fn last(figure: &Summary) -> f64 {
 }
 
 /// Step and time of the newest checkpoint that counts.
-fn checkpoint(trial: &Trial) -> Option<(u64, u64)> {
+fn checkpoint(trial: &TrialDetails) -> Option<(u64, u64)> {
     let counts = trial.checkpoints.iter().filter(|checkpoint| checkpoint.refused.is_none());
     counts.map(|checkpoint| (checkpoint.step.0, checkpoint.at_ms)).max()
 }
 
-fn word(status: Status) -> String {
+fn word(status: TrialStatus) -> String {
     status.word().replace(' ', "_")
 }
 
@@ -230,12 +230,12 @@ fn exact(count: u64) -> f64 {
 
 /// The samples of one family as they are written.
 #[derive(Debug)]
-struct Text {
+struct FamilyWriter {
     text: String,
     family: &'static str,
 }
 
-impl Text {
+impl FamilyWriter {
     fn of(family: &'static str, kind: &str, help: &str) -> Self {
         Self { text: format!("# HELP {family} {help}\n# TYPE {family} {kind}\n"), family }
     }
@@ -266,13 +266,13 @@ mod tests {
 
     #[test]
     fn labels_are_escaped_and_numbers_that_are_not_finite_are_named() {
-        let mut page = Text::of("a", "gauge", "Help.");
+        let mut page = FamilyWriter::of("a", "gauge", "Help.");
         page.sample(&[("x", "\\ \" \n".into())], f64::NAN);
         page.sample(&[], f64::NEG_INFINITY);
         page.sample(&[], 0.1);
         let wanted = "# HELP a Help.\n# TYPE a gauge\na{x=\"\\\\ \\\" \\n\"} NaN\na{} -Inf\na{} 0.1\n";
         assert_eq!(page.text, wanted);
-        let page = Page::new(&BTreeMap::from([(Status::OutOfMemory, 2)]), 0).finish();
+        let page = MetricsPage::new(&BTreeMap::from([(TrialStatus::OutOfMemory, 2)]), 0).finish();
         assert!(page.contains("dtrain_trials{status=\"out_of_memory\"} 2.0\n"), "{page}");
     }
 }

@@ -2,9 +2,9 @@
 
 /// A message that is being written.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Message(Vec<u8>);
+pub(super) struct MessageBuilder(Vec<u8>);
 
-impl Message {
+impl MessageBuilder {
     pub(super) fn new() -> Self {
         Self::default()
     }
@@ -74,12 +74,12 @@ mod tests {
     #[test]
     fn fields_have_the_bytes_of_the_specification() {
         // The examples of https://protobuf.dev/programming-guides/encoding: 150, "testing", and a message with 150.
-        let inner = Message::new().int(1, 150);
+        let inner = MessageBuilder::new().int(1, 150);
         assert_eq!(inner.bytes(), [0x08, 0x96, 0x01]);
-        assert_eq!(Message::new().text(2, "testing").bytes(), b"\x12\x07testing");
-        assert_eq!(Message::new().message(3, &inner).bytes(), [0x1a, 0x03, 0x08, 0x96, 0x01]);
-        assert_eq!(Message::new().int(1, -2).bytes(), b"\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01");
-        assert_eq!(Message::new().float(2, 0.5).bytes(), [0x15, 0, 0, 0, 0x3f]);
-        assert_eq!(Message::new().double(16, 1.0).bytes(), [0x81, 0x01, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f]);
+        assert_eq!(MessageBuilder::new().text(2, "testing").bytes(), b"\x12\x07testing");
+        assert_eq!(MessageBuilder::new().message(3, &inner).bytes(), [0x1a, 0x03, 0x08, 0x96, 0x01]);
+        assert_eq!(MessageBuilder::new().int(1, -2).bytes(), b"\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01");
+        assert_eq!(MessageBuilder::new().float(2, 0.5).bytes(), [0x15, 0, 0, 0, 0x3f]);
+        assert_eq!(MessageBuilder::new().double(16, 1.0).bytes(), [0x81, 0x01, 0, 0, 0, 0, 0, 0, 0xf0, 0x3f]);
     }
 }

@@ -1,50 +1,50 @@
 //! Trials as runs of another tool, each with its series.
 
-use super::{Advance, Attempts, ExportError, Request, counted};
-use crate::ledger::{Sample, TrialOutline, TrialRow};
+use super::{WriteProgress, AttemptSelection, ExportError, TrialSelection, as_u64};
+use crate::ledger::{MetricSample, TrialOutline, TrialRow};
 use dtrain_protocol::{AttemptId, Rank};
 use std::collections::BTreeMap;
 
 /// A trial, or one attempt of it.
-pub(super) struct Run<'a> {
+pub(super) struct TrackedRun<'a> {
     pub(super) trial: &'a TrialOutline,
     /// The attempt, where each is a run.
     pub(super) attempt: Option<AttemptId>,
-    pub(super) series: Vec<Series>,
+    pub(super) series: Vec<RunSeries>,
 }
 
 /// One series of a run, by step.
-pub(super) struct Series {
+pub(super) struct RunSeries {
     pub(super) key: String,
     pub(super) rank: Rank,
-    pub(super) samples: Vec<Sample>,
+    pub(super) samples: Vec<MetricSample>,
 }
 
 /// Counts what was written, and says so.
-pub(super) struct Counter<'a> {
-    advance: Advance,
-    watch: &'a mut dyn FnMut(Advance),
+pub(super) struct ProgressCounter<'a> {
+    advance: WriteProgress,
+    watch: &'a mut dyn FnMut(WriteProgress),
 }
 
-impl<'a> Counter<'a> {
+impl<'a> ProgressCounter<'a> {
     /// For the series of a request.
-    pub(super) fn of(request: &Request<'_>, watch: &'a mut dyn FnMut(Advance)) -> Result<Self, ExportError> {
+    pub(super) fn of(request: &TrialSelection<'_>, watch: &'a mut dyn FnMut(WriteProgress)) -> Result<Self, ExportError> {
         let mut of = 0;
         for trial in &request.trials {
-            of += counted(request.names(trial)?.len());
+            of += as_u64(request.names(trial)?.len());
         }
-        Ok(Self { advance: Advance { of, ..Advance::default() }, watch })
+        Ok(Self { advance: WriteProgress { of, ..WriteProgress::default() }, watch })
     }
 
     /// So many series and points more.
     pub(super) fn add(&mut self, series: usize, points: usize) {
-        self.advance.series += counted(series);
-        self.advance.points += counted(points);
+        self.advance.series += as_u64(series);
+        self.advance.points += as_u64(points);
         (self.watch)(self.advance);
     }
 }
 
-impl Request<'_> {
+impl TrialSelection<'_> {
     /// The series of a trial that are wanted.
     pub(super) fn names(&self, trial: &TrialRow) -> Result<Vec<(String, Rank)>, ExportError> {
         let mut names = self.history.series_names(&trial.id)?;
@@ -58,14 +58,14 @@ impl Request<'_> {
         trial: &TrialRow,
         key: &str,
         rank: Rank,
-    ) -> Result<Vec<(AttemptId, Sample)>, ExportError> {
+    ) -> Result<Vec<(AttemptId, MetricSample)>, ExportError> {
         let attempts = self.history.series_by_attempt(&trial.id, key, rank)?;
         let all = attempts
             .into_iter()
             .flat_map(|(attempt, samples)| samples.into_iter().map(move |sample| (attempt, sample)));
         Ok(match self.attempts {
-            Attempts::All => all.collect(),
-            Attempts::Last => {
+            AttemptSelection::All => all.collect(),
+            AttemptSelection::Last => {
                 let by_step: BTreeMap<u64, _> = all.map(|point| (point.1.step, point)).collect();
                 by_step.into_values().collect()
             }
@@ -73,24 +73,24 @@ impl Request<'_> {
     }
 
     /// The runs that a trial becomes: one, or one for each attempt.
-    pub(super) fn runs<'a>(&self, trial: &'a TrialOutline) -> Result<Vec<Run<'a>>, ExportError> {
+    pub(super) fn runs<'a>(&self, trial: &'a TrialOutline) -> Result<Vec<TrackedRun<'a>>, ExportError> {
         let mut runs = BTreeMap::new();
-        let run = |attempt| Run { trial, attempt, series: Vec::new() };
+        let run = |attempt| TrackedRun { trial, attempt, series: Vec::new() };
         match self.attempts {
-            Attempts::Last => drop(runs.insert(None, run(None))),
-            Attempts::All => {
+            AttemptSelection::Last => drop(runs.insert(None, run(None))),
+            AttemptSelection::All => {
                 let numbers = trial.attempts.iter().map(|attempt| Some(attempt.number));
                 runs.extend(numbers.map(|attempt| (attempt, run(attempt))));
             }
         }
         for (key, rank) in self.names(&trial.row)? {
-            let mut by_attempt = BTreeMap::<_, Vec<Sample>>::new();
+            let mut by_attempt = BTreeMap::<_, Vec<MetricSample>>::new();
             for (attempt, sample) in self.points(&trial.row, &key, rank)? {
-                let of = (self.attempts == Attempts::All).then_some(attempt);
+                let of = (self.attempts == AttemptSelection::All).then_some(attempt);
                 by_attempt.entry(of).or_default().push(sample);
             }
             for (attempt, samples) in by_attempt {
-                let series = Series { key: key.clone(), rank, samples };
+                let series = RunSeries { key: key.clone(), rank, samples };
                 runs.entry(attempt).or_insert_with(|| run(attempt)).series.push(series);
             }
         }
@@ -98,7 +98,7 @@ impl Request<'_> {
     }
 }
 
-impl Run<'_> {
+impl TrackedRun<'_> {
     /// `LABEL`, or `LABEL-attempt-2`.
     pub(super) fn name(&self) -> String {
         match self.attempt {
@@ -126,13 +126,13 @@ impl Run<'_> {
     /// Hands over all points step by step: a step, and for each series that has it its number and its sample.
     pub(super) fn each_step<E>(
         &self,
-        mut take: impl FnMut(u64, &[(usize, Sample)]) -> Result<(), E>,
+        mut take: impl FnMut(u64, &[(usize, MetricSample)]) -> Result<(), E>,
     ) -> Result<(), E> {
         let mut next = vec![0; self.series.len()];
         let mut found = Vec::with_capacity(self.series.len());
         loop {
             let ahead =
-                |(series, next): (&Series, &usize)| series.samples.get(*next).map(|sample| sample.step);
+                |(series, next): (&RunSeries, &usize)| series.samples.get(*next).map(|sample| sample.step);
             let Some(step) = self.series.iter().zip(&next).filter_map(ahead).min() else { return Ok(()) };
             found.clear();
             for (number, (series, next)) in self.series.iter().zip(&mut next).enumerate() {

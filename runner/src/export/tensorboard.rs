@@ -5,11 +5,11 @@
 //! A scalar is a `simple_value` as PyTorch's `SummaryWriter` writes it, which every reader knows: a 32-bit float.
 
 use super::names::names;
-use super::place::{self, inner};
-use super::protobuf::Message;
-use super::runs::{Counter, Run};
-use super::{Advance, Attempts, ExportError, Request, WrittenRun, counted};
-use crate::ledger::{Sample, Status, TrialRow};
+use super::atomic_output::{self, write_inside};
+use super::protobuf::MessageBuilder;
+use super::runs::{ProgressCounter, TrackedRun};
+use super::{WriteProgress, AttemptSelection, ExportError, TrialSelection, WrittenRun, as_u64};
+use crate::ledger::{MetricSample, TrialStatus, TrialRow};
 use dtrain_recipes::name::{file_name, is_trial_name};
 use serde_json::Value;
 use std::fs;
@@ -18,38 +18,38 @@ use std::path::Path;
 
 /// Writes `to/LABEL` for each trial, with `attempt-N` in it where each attempt is a run.
 pub(super) fn folders(
-    request: &Request<'_>,
+    request: &TrialSelection<'_>,
     to: &Path,
-    watch: &mut dyn FnMut(Advance),
+    watch: &mut dyn FnMut(WriteProgress),
 ) -> Result<Vec<WrittenRun>, ExportError> {
-    let mut counter = Counter::of(request, watch)?;
+    let mut counter = ProgressCounter::of(request, watch)?;
     // Before hours of work, not in the middle of them.
     for row in &request.trials {
-        place::is_free(&to.join(component(row)), request.force)?;
+        atomic_output::is_free(&to.join(component(row)), request.force)?;
     }
     let mut written = Vec::new();
     for row in &request.trials {
         let trial = request.history.outline(row)?;
         let label = component(row);
-        let runs = place::folder(&to.join(&label), (request.force, is_ours), |folder| {
+        let runs = atomic_output::folder(&to.join(&label), (request.force, is_ours), |folder| {
             let mut written = Vec::new();
             for run in request.runs(&trial)? {
                 let (name, folder) = match run.attempt {
-                    Some(attempt) if request.attempts == Attempts::All => {
+                    Some(attempt) if request.attempts == AttemptSelection::All => {
                         (format!("{label}/attempt-{attempt}"), folder.join(format!("attempt-{attempt}")))
                     }
                     _ => (label.clone(), folder.to_path_buf()),
                 };
-                fs::create_dir_all(&folder).map_err(place::at(&folder))?;
+                fs::create_dir_all(&folder).map_err(atomic_output::write_error(&folder))?;
                 let file = format!("events.out.tfevents.{:010}.dtrain", run.time().0 / 1000);
-                inner(&folder.join(file), |to| events(&run, to))?;
+                write_inside(&folder.join(file), |to| events(&run, to))?;
                 counter.add(run.series.len(), run.points());
                 written.push(WrittenRun {
                     trial: row.id.clone(),
                     place: to.join(&name).display().to_string(),
                     name,
-                    series: counted(run.series.len()),
-                    points: counted(run.points()),
+                    series: as_u64(run.series.len()),
+                    points: as_u64(run.points()),
                 });
             }
             Ok(written)
@@ -73,30 +73,30 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// The events of a run: what it is, its points step by step, and how it ended.
-fn events(run: &Run<'_>, to: &mut dyn Write) -> io::Result<()> {
+fn events(run: &TrackedRun<'_>, to: &mut dyn Write) -> io::Result<()> {
     let (begun, ended) = run.time();
     record(to, &event(begun, 0).text(3, "brain.Event:2"))?;
-    record(to, &event(begun, 0).message(5, &Message::new().message(1, &session_start(run, begun))))?;
+    record(to, &event(begun, 0).message(5, &MessageBuilder::new().message(1, &session_start(run, begun))))?;
     for (tag, text) in texts(run) {
-        record(to, &event(begun, 0).message(5, &Message::new().message(1, &text_value(&tag, &text))))?;
+        record(to, &event(begun, 0).message(5, &MessageBuilder::new().message(1, &text_value(&tag, &text))))?;
     }
     let tags = names(&run.series, "/", |_| true);
     run.each_step(|step, found| scalars(to, step, found, &tags))?;
     let end =
-        Message::new().int(1, session_status(run.trial.row.status)).double(2, seconds(ended.unwrap_or(0)));
-    let end = hparams("_hparams_/session_end_info", &Message::new().message(4, &end));
-    record(to, &event(ended.unwrap_or(begun), 0).message(5, &Message::new().message(1, &end)))
+        MessageBuilder::new().int(1, session_status(run.trial.row.status)).double(2, seconds(ended.unwrap_or(0)));
+    let end = hparams("_hparams_/session_end_info", &MessageBuilder::new().message(4, &end));
+    record(to, &event(ended.unwrap_or(begun), 0).message(5, &MessageBuilder::new().message(1, &end)))
 }
 
 /// The points of a step: those of the same moment are one event.
-fn scalars(to: &mut dyn Write, step: u64, found: &[(usize, Sample)], tags: &[String]) -> io::Result<()> {
+fn scalars(to: &mut dyn Write, step: u64, found: &[(usize, MetricSample)], tags: &[String]) -> io::Result<()> {
     let mut found = found.to_vec();
     found.sort_by_key(|(_, sample)| sample.at_ms);
     for same in found.chunk_by(|a, b| a.1.at_ms == b.1.at_ms) {
-        let mut summary = Message::new();
+        let mut summary = MessageBuilder::new();
         for (series, sample) in same {
             #[expect(clippy::cast_possible_truncation, reason = "a scalar of TensorBoard has 32 bits")]
-            let value = Message::new().text(1, &tags[*series]).float(2, sample.value as f32);
+            let value = MessageBuilder::new().text(1, &tags[*series]).float(2, sample.value as f32);
             summary = summary.message(1, &value);
         }
         record(to, &event(same[0].1.at_ms, step).message(5, &summary))?;
@@ -105,8 +105,8 @@ fn scalars(to: &mut dyn Write, step: u64, found: &[(usize, Sample)], tags: &[Str
 }
 
 /// The beginning of an `Event`.
-fn event(at_ms: u64, step: u64) -> Message {
-    Message::new().double(1, seconds(at_ms)).int(2, i64::try_from(step).unwrap_or(i64::MAX))
+fn event(at_ms: u64, step: u64) -> MessageBuilder {
+    MessageBuilder::new().double(1, seconds(at_ms)).int(2, i64::try_from(step).unwrap_or(i64::MAX))
 }
 
 #[expect(clippy::cast_precision_loss, reason = "milliseconds of some thousand years are exact")]
@@ -116,42 +116,42 @@ fn seconds(ms: u64) -> f64 {
 
 /// The settings of a trial, for the table of hyperparameters. A setting without a value is left out: the plugin knows numbers,
 /// texts and truth values.
-fn session_start(run: &Run<'_>, begun: u64) -> Message {
-    let mut start = Message::new();
+fn session_start(run: &TrackedRun<'_>, begun: u64) -> MessageBuilder {
+    let mut start = MessageBuilder::new();
     for param in &run.trial.params {
         // `google.protobuf.Value`
         let value = match &param.value {
-            Value::Number(number) => Message::new().double(2, number.as_f64().unwrap_or(f64::NAN)),
-            Value::String(text) => Message::new().text(3, text),
-            Value::Bool(is_set) => Message::new().int(4, i64::from(*is_set)),
+            Value::Number(number) => MessageBuilder::new().double(2, number.as_f64().unwrap_or(f64::NAN)),
+            Value::String(text) => MessageBuilder::new().text(3, text),
+            Value::Bool(is_set) => MessageBuilder::new().int(4, i64::from(*is_set)),
             Value::Null | Value::Array(_) | Value::Object(_) => continue,
         };
-        start = start.message(1, &Message::new().text(1, &param.path).message(2, &value));
+        start = start.message(1, &MessageBuilder::new().text(1, &param.path).message(2, &value));
     }
     let start = start.text(4, run.name()).double(5, seconds(begun));
-    hparams("_hparams_/session_start_info", &Message::new().message(3, &start))
+    hparams("_hparams_/session_start_info", &MessageBuilder::new().message(3, &start))
 }
 
 /// A `Summary.Value` for the plugin of hyperparameters: its data in the metadata, and a tensor without elements.
-fn hparams(tag: &str, data: &Message) -> Message {
-    let empty = Message::new().int(1, 1).message(2, &Message::new().message(2, &Message::new().int(1, 0)));
-    Message::new().text(1, tag).message(8, &empty).message(9, &plugin("hparams", data.bytes()))
+fn hparams(tag: &str, data: &MessageBuilder) -> MessageBuilder {
+    let empty = MessageBuilder::new().int(1, 1).message(2, &MessageBuilder::new().message(2, &MessageBuilder::new().int(1, 0)));
+    MessageBuilder::new().text(1, tag).message(8, &empty).message(9, &plugin("hparams", data.bytes()))
 }
 
 /// A `SummaryMetadata`.
-fn plugin(name: &str, content: &[u8]) -> Message {
-    Message::new().message(1, &Message::new().text(1, name).text(2, content))
+fn plugin(name: &str, content: &[u8]) -> MessageBuilder {
+    MessageBuilder::new().message(1, &MessageBuilder::new().text(1, name).text(2, content))
 }
 
 /// A `Summary.Value` for the plugin of texts: a tensor with one string (`DT_STRING` is 7), which is Markdown.
-fn text_value(tag: &str, text: &str) -> Message {
-    let shape = Message::new().message(2, &Message::new().int(1, 1));
-    let tensor = Message::new().int(1, 7).message(2, &shape).text(8, text);
-    Message::new().text(1, tag).message(8, &tensor).message(9, &plugin("text", &[]))
+fn text_value(tag: &str, text: &str) -> MessageBuilder {
+    let shape = MessageBuilder::new().message(2, &MessageBuilder::new().int(1, 1));
+    let tensor = MessageBuilder::new().int(1, 7).message(2, &shape).text(8, text);
+    MessageBuilder::new().text(1, tag).message(8, &tensor).message(9, &plugin("text", &[]))
 }
 
 /// What is known of the trial besides numbers.
-fn texts(run: &Run<'_>) -> Vec<(String, String)> {
+fn texts(run: &TrackedRun<'_>) -> Vec<(String, String)> {
     let trial = run.trial;
     let mut about = format!("* id: {}\n* status: {}\n", trial.row.id, trial.row.status);
     for (name, value) in &trial.tags {
@@ -166,22 +166,22 @@ fn texts(run: &Run<'_>) -> Vec<(String, String)> {
 }
 
 /// A `tensorboard.hparams.Status`: 1 is success, 2 failure, 3 running.
-fn session_status(status: Status) -> i64 {
+fn session_status(status: TrialStatus) -> i64 {
     match status {
-        Status::Completed => 1,
-        Status::Created | Status::Running => 3,
-        Status::Lost
-        | Status::Pruned
-        | Status::OutOfMemory
-        | Status::Diverged
-        | Status::Failed
-        | Status::Stopped => 2,
+        TrialStatus::Completed => 1,
+        TrialStatus::Created | TrialStatus::Running => 3,
+        TrialStatus::Lost
+        | TrialStatus::Pruned
+        | TrialStatus::OutOfMemory
+        | TrialStatus::Diverged
+        | TrialStatus::Failed
+        | TrialStatus::Stopped => 2,
     }
 }
 
 /// Writes one record.
-fn record(to: &mut dyn Write, event: &Message) -> io::Result<()> {
-    let length = counted(event.bytes().len()).to_le_bytes();
+fn record(to: &mut dyn Write, event: &MessageBuilder) -> io::Result<()> {
+    let length = as_u64(event.bytes().len()).to_le_bytes();
     to.write_all(&length)?;
     to.write_all(&masked(&length).to_le_bytes())?;
     to.write_all(event.bytes())?;
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_record_has_the_bytes_that_tensorboard_writes() {
         let mut bytes = Vec::new();
-        let sample = |value| Sample { step: 7, at_ms: 1500, value };
+        let sample = |value| MetricSample { step: 7, at_ms: 1500, value };
         scalars(&mut bytes, 7, &[(0, sample(0.5))], &["loss".to_owned()]).expect("memory");
         // `RecordWriter` of tensorboard 2.21 for this event.
         let expected =
@@ -210,7 +210,7 @@ mod tests {
         bytes.clear();
         // Points of one moment are one event, of two moments two.
         let tags = ["a", "b", "c"].map(str::to_owned);
-        let later = Sample { at_ms: 1501, ..sample(2.0) };
+        let later = MetricSample { at_ms: 1501, ..sample(2.0) };
         scalars(&mut bytes, 7, &[(0, sample(1.0)), (1, later), (2, sample(3.0))], &tags).expect("memory");
         let first = u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
         assert_eq!(bytes.len(), 16 + first + 16 + (first - 10), "{bytes:?}");

@@ -1,7 +1,7 @@
 //! Comma-separated values and JSON Lines.
 
-use super::tables::Table;
-use crate::ledger::{Sample, TrialOutline};
+use super::tables::RowWriter;
+use crate::ledger::{MetricSample, TrialOutline};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use serde_json::{Map, Value, json};
 use std::io::{self, Write};
@@ -24,7 +24,7 @@ impl<W: Write> Csv<W> {
     }
 }
 
-impl<W: Write> Table for Csv<W> {
+impl<W: Write> RowWriter for Csv<W> {
     fn begin(&mut self, trial: &TrialOutline) -> io::Result<()> {
         if self.trial.replace(trial.row.id.clone()).is_none() {
             writeln!(self.to, "trial,key,rank,attempt,step,at_ms,value")?;
@@ -32,9 +32,9 @@ impl<W: Write> Table for Csv<W> {
         Ok(())
     }
 
-    fn rows(&mut self, key: &str, rank: Rank, points: &[(AttemptId, Sample)]) -> io::Result<()> {
+    fn rows(&mut self, key: &str, rank: Rank, points: &[(AttemptId, MetricSample)]) -> io::Result<()> {
         let (trial, key) = (self.trial.as_ref().map_or("", |trial| &trial.0), field(key));
-        for (attempt, Sample { step, at_ms, value }) in points {
+        for (attempt, MetricSample { step, at_ms, value }) in points {
             writeln!(self.to, "{trial},{key},{rank},{attempt},{step},{at_ms},{value:?}")?;
         }
         Ok(())
@@ -51,7 +51,7 @@ impl<W: Write> JsonLines<W> {
     }
 }
 
-impl<W: Write> Table for JsonLines<W> {
+impl<W: Write> RowWriter for JsonLines<W> {
     fn begin(&mut self, trial: &TrialOutline) -> io::Result<()> {
         self.trial = trial.row.id.clone();
         let mut about = Map::from_iter([("record".to_owned(), json!("trial"))]);
@@ -59,7 +59,7 @@ impl<W: Write> Table for JsonLines<W> {
         writeln!(self.to, "{}", Value::Object(about))
     }
 
-    fn rows(&mut self, key: &str, rank: Rank, points: &[(AttemptId, Sample)]) -> io::Result<()> {
+    fn rows(&mut self, key: &str, rank: Rank, points: &[(AttemptId, MetricSample)]) -> io::Result<()> {
         for (attempt, sample) in points {
             let line = json!({
                 "record": "point", "trial": self.trial, "key": key, "rank": rank, "attempt": attempt,
@@ -81,12 +81,12 @@ pub(super) fn number(value: f64) -> Value {
 }
 
 /// What is known of a trial but its points: names, status, settings, tags, notes, times.
-pub(super) fn about(trial: &TrialOutline) -> Value {
+pub(super) fn trial_metadata(trial: &TrialOutline) -> Value {
     Value::Object(about_trial(trial))
 }
 
 /// A trial by its names and its result.
-pub(super) fn brief(trial: &TrialOutline) -> Value {
+pub(super) fn brief_metadata(trial: &TrialOutline) -> Value {
     let row = &trial.row;
     json!({
         "trial": row.id, "label": row.label, "recipe": row.recipe, "study": row.study, "status": row.status,

@@ -5,11 +5,11 @@
 //! that of `wandb/sdk/internal/datastore.py`, and of `core/internal/transactionlog` in newer versions.
 
 use super::names::names;
-use super::place::{self, inner};
-use super::protobuf::Message;
-use super::runs::{Counter, Run};
-use super::{Advance, ExportError, Request, WrittenRun, counted};
-use crate::ledger::{Sample, Status};
+use super::atomic_output::{self, write_inside};
+use super::protobuf::MessageBuilder;
+use super::runs::{ProgressCounter, TrackedRun};
+use super::{WriteProgress, ExportError, TrialSelection, WrittenRun, as_u64};
+use crate::ledger::{MetricSample, TrialStatus};
 use dtrain_recipes::name::file_name;
 use serde_json::Value;
 use std::fs;
@@ -25,29 +25,29 @@ const FRAGMENT: usize = 7;
 
 /// Writes `to/offline-run-TIME-ID` for each run.
 pub(super) fn folders(
-    request: &Request<'_>,
+    request: &TrialSelection<'_>,
     to: &Path,
-    watch: &mut dyn FnMut(Advance),
+    watch: &mut dyn FnMut(WriteProgress),
 ) -> Result<Vec<WrittenRun>, ExportError> {
-    let mut counter = Counter::of(request, watch)?;
+    let mut counter = ProgressCounter::of(request, watch)?;
     let mut written = Vec::new();
     for row in &request.trials {
         let trial = request.history.outline(row)?;
         for run in request.runs(&trial)? {
             let id = id(&run);
             let path = to.join(format!("offline-run-{}-{id}", stamp(run.time().0)));
-            place::folder(&path, (request.force, is_ours), |folder| {
+            atomic_output::folder(&path, (request.force, is_ours), |folder| {
                 // The program expects the folder of uploaded files to be there.
-                fs::create_dir_all(folder.join("files")).map_err(place::at(folder))?;
-                inner(&folder.join(format!("run-{id}.wandb")), |to| records(&run, &id, to))
+                fs::create_dir_all(folder.join("files")).map_err(atomic_output::write_error(folder))?;
+                write_inside(&folder.join(format!("run-{id}.wandb")), |to| records(&run, &id, to))
             })?;
             counter.add(run.series.len(), run.points());
             written.push(WrittenRun {
                 trial: row.id.clone(),
                 name: run.name(),
                 place: path.display().to_string(),
-                series: counted(run.series.len()),
-                points: counted(run.points()),
+                series: as_u64(run.series.len()),
+                points: as_u64(run.points()),
             });
         }
     }
@@ -60,7 +60,7 @@ fn is_ours(name: &str) -> bool {
 }
 
 /// The id of a run: that of the trial in small letters, and the attempt where each is a run.
-fn id(run: &Run<'_>) -> String {
+fn id(run: &TrackedRun<'_>) -> String {
     let id = file_name(&run.trial.row.id.0.to_lowercase());
     run.attempt.map_or(id.clone(), |attempt| format!("{id}-{attempt}"))
 }
@@ -72,10 +72,10 @@ fn stamp(ms: u64) -> String {
 }
 
 /// The records of a run: what it is, its points step by step, its last values, and how it ended.
-fn records(run: &Run<'_>, id: &str, to: &mut dyn Write) -> io::Result<()> {
-    let mut log = Log::begin(to)?;
+fn records(run: &TrackedRun<'_>, id: &str, to: &mut dyn Write) -> io::Result<()> {
+    let mut log = LevelDbLog::begin(to)?;
     let producer = concat!("dtrain ", env!("CARGO_PKG_VERSION"));
-    log.record(21, &Message::new().message(1, &Message::new().text(1, producer).text(2, "0.0.1")))?;
+    log.record(21, &MessageBuilder::new().message(1, &MessageBuilder::new().text(1, producer).text(2, "0.0.1")))?;
     log.record(17, &about(run, id))?;
     let (begun, ended) = run.time();
     let tags = names(&run.series, "/", |_| true);
@@ -83,18 +83,18 @@ fn records(run: &Run<'_>, id: &str, to: &mut dyn Write) -> io::Result<()> {
     run.each_step(|step, found| {
         let at_ms = found.iter().map(|(_, sample)| sample.at_ms).max().unwrap_or(begun);
         last = Some((step, at_ms));
-        let mut history = Message::new();
-        for (series, Sample { value, .. }) in found {
+        let mut history = MessageBuilder::new();
+        for (series, MetricSample { value, .. }) in found {
             history = history.message(1, &item(&tags[*series], &number(*value)));
         }
         for (name, value) in clock(begun, step, at_ms) {
             history = history.message(1, &item(name, &value));
         }
         let step = i64::try_from(step).unwrap_or(i64::MAX);
-        log.record(2, &history.message(2, &Message::new().int(1, step)))
+        log.record(2, &history.message(2, &MessageBuilder::new().int(1, step)))
     })?;
     if let Some((step, at_ms)) = last {
-        let mut summary = Message::new();
+        let mut summary = MessageBuilder::new();
         for (series, tag) in run.series.iter().zip(&tags) {
             if let Some(sample) = series.samples.last() {
                 summary = summary.message(1, &item(tag, &number(sample.value)));
@@ -106,12 +106,12 @@ fn records(run: &Run<'_>, id: &str, to: &mut dyn Write) -> io::Result<()> {
         log.record(3, &summary)?;
     }
     let status = run.trial.row.status;
-    if matches!(status, Status::Created | Status::Running) {
+    if matches!(status, TrialStatus::Created | TrialStatus::Running) {
         return Ok(());
     }
     let seconds = ended.unwrap_or(begun).saturating_sub(begun) / 1000;
-    let code = i64::from(status != Status::Completed);
-    log.record(18, &Message::new().int(1, code).int(2, i64::try_from(seconds).unwrap_or(i64::MAX)))
+    let code = i64::from(status != TrialStatus::Completed);
+    log.record(18, &MessageBuilder::new().int(1, code).int(2, i64::try_from(seconds).unwrap_or(i64::MAX)))
 }
 
 /// What W&B records with each row.
@@ -122,11 +122,11 @@ fn clock(begun: u64, step: u64, at_ms: u64) -> [(&'static str, String); 3] {
 }
 
 /// A `RunRecord`.
-fn about(run: &Run<'_>, id: &str) -> Message {
+fn about(run: &TrackedRun<'_>, id: &str) -> MessageBuilder {
     let trial = run.trial;
-    let mut config = Message::new();
+    let mut config = MessageBuilder::new();
     for param in &trial.params {
-        let mut item = Message::new();
+        let mut item = MessageBuilder::new();
         for part in param.path.split('.') {
             item = item.text(2, part);
         }
@@ -134,16 +134,16 @@ fn about(run: &Run<'_>, id: &str) -> Message {
     }
     let of_dtrain = [("trial", trial.row.id.0.as_str()), ("status", trial.row.status.word())];
     for (name, value) in of_dtrain {
-        let item = Message::new().text(2, "dtrain").text(2, name);
+        let item = MessageBuilder::new().text(2, "dtrain").text(2, name);
         config = config.message(1, &item.text(16, Value::from(value).to_string()));
     }
     let (begun, _) = run.time();
-    let start = Message::new()
+    let start = MessageBuilder::new()
         .int(1, i64::try_from(begun / 1000).unwrap_or(i64::MAX))
         .int(2, i64::try_from(begun % 1000 * 1_000_000).unwrap_or(0));
     let project = trial.row.study.as_ref().unwrap_or(&trial.row.recipe);
     let notes: Vec<&str> = trial.notes.iter().map(|note| note.text.as_str()).collect();
-    let mut about = Message::new().text(1, id).text(3, project).message(4, &config);
+    let mut about = MessageBuilder::new().text(1, id).text(3, project).message(4, &config);
     if run.attempt.is_some() {
         about = about.text(6, &trial.row.label);
     }
@@ -155,8 +155,8 @@ fn about(run: &Run<'_>, id: &str) -> Message {
 }
 
 /// A `HistoryItem` or `SummaryItem`.
-fn item(name: &str, json: &str) -> Message {
-    Message::new().text(2, name).text(16, json)
+fn item(name: &str, json: &str) -> MessageBuilder {
+    MessageBuilder::new().text(2, name).text(16, json)
 }
 
 /// A number as W&B writes it: JSON with `NaN`, `Infinity` and `-Infinity`.
@@ -169,7 +169,7 @@ fn number(value: f64) -> String {
 }
 
 /// A log that is being written.
-struct Log<'a> {
+struct LevelDbLog<'a> {
     to: &'a mut dyn Write,
     /// Bytes so far.
     at: usize,
@@ -177,16 +177,16 @@ struct Log<'a> {
     records: i64,
 }
 
-impl<'a> Log<'a> {
+impl<'a> LevelDbLog<'a> {
     fn begin(to: &'a mut dyn Write) -> io::Result<Self> {
         to.write_all(HEAD)?;
         Ok(Self { to, at: HEAD.len(), records: 0 })
     }
 
     /// Writes a `Record` with this field set.
-    fn record(&mut self, field: u32, of: &Message) -> io::Result<()> {
+    fn record(&mut self, field: u32, of: &MessageBuilder) -> io::Result<()> {
         self.records += 1;
-        let record = Message::new().int(1, self.records).message(field, of);
+        let record = MessageBuilder::new().int(1, self.records).message(field, of);
         self.write(record.bytes())
     }
 
@@ -233,13 +233,13 @@ mod tests {
     #[test]
     fn a_record_that_does_not_fit_is_split_at_the_end_of_its_block() {
         let mut bytes = Vec::new();
-        let mut log = Log::begin(&mut bytes).expect("memory");
+        let mut log = LevelDbLog::begin(&mut bytes).expect("memory");
         log.write(b"a").expect("memory");
         // As `DataStore` of wandb 0.25 writes it.
         assert_eq!(&bytes, b":W&B\xe1\xbe\0\x70\x72\x77\x62\x01\0\x01a");
 
         let mut bytes = Vec::new();
-        let mut log = Log::begin(&mut bytes).expect("memory");
+        let mut log = LevelDbLog::begin(&mut bytes).expect("memory");
         log.write(&vec![b'x'; BLOCK - HEAD.len() - FRAGMENT - 3]).expect("memory");
         log.write(&vec![b'y'; 2 * BLOCK]).expect("memory");
         // Three bytes are too few for a head: they are zeros. The second record fills two blocks and begins a third.

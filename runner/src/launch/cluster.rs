@@ -5,54 +5,54 @@
 //! first host has the agent that owns the attempt, with the only spool and the only control socket. The agent of any other host
 //! holds ranks for the leader and ends with it.
 
-use super::cancel::Cancel;
-use super::fence::Fences;
+use super::cancellation::CancellationToken;
+use super::fenced_hosts::FencedHosts;
 use super::fencing::Fencing;
-use super::placement::{ranks_by_host, with_certificates};
-use super::question::{Asked, Question, ask_all};
-use super::relay::{RemoteHost, There};
-use super::{Fenced, Launcher, LocalLauncher, NotLaunched, Reached, Unread, Usable};
+use super::rank_placement::{ranks_by_host, with_certificates};
+use super::host_query::{PolledHost, HostQuery, ask_all};
+use super::relay::{RemoteHost, RemoteStore};
+use super::{FencedAgent, Launcher, LocalLauncher, LaunchError, AgentContact, SpoolUnreadable, AvailableHosts};
 use crate::agent::{
-    AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, Seat, agent_identities,
+    AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, AgentIdentity, agent_certificates,
 };
-use crate::checkpoints::{self, Folder, Holder, Inventory, table};
+use crate::checkpoints::{self, FolderListing, CheckpointStore, Inventory, read_manifest};
 use crate::durable;
 use crate::files;
 use crate::home::{Home, TrialFolder};
 use dtrain_protocol::checkpoint::parse_folder_name;
-use dtrain_protocol::{AttemptId, Link, StepId, TlsIdentity, TrialId};
+use dtrain_protocol::{AttemptId, RankTransport, StepId, TlsIdentity, TrialId};
 use std::io::{BufReader, Read};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How long a host may take to answer a short question.
-const TO_ANSWER: Duration = Duration::from_secs(3);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The same for hosts that have answered before.
-const TO_ANSWER_AGAIN: Duration = Duration::from_millis(1500);
+const REPEAT_ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
 /// How long a host may take to give the table of contents of a checkpoint.
-const TO_READ: Duration = Duration::from_secs(30);
+const MANIFEST_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a launch may take on a host that says that it is at it.
-const TO_LAUNCH: Duration = Duration::from_secs(24 * 3600);
+const LAUNCH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
 /// How long a host may take to start an agent that follows.
-const TO_FOLLOW: Duration = Duration::from_secs(90);
+const FOLLOWER_START_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Starts agents on other hosts.
 pub struct ClusterLauncher {
     trial: TrialId,
     folder: TrialFolder,
-    hosts: Vec<Asked>,
+    hosts: Vec<PolledHost>,
     /// Those that answered last.
     usable: Vec<usize>,
     /// Those of the newest attempt; the first leads.
     active: Vec<usize>,
     /// The state folder that all hosts see, where there is one.
     shared: Option<Home>,
-    cancel: Cancel,
+    cancel: CancellationToken,
     /// The attempt whose leader was given up, with why.
     given_up: Option<(AttemptId, String)>,
     fencing: Fencing,
@@ -63,12 +63,12 @@ impl ClusterLauncher {
     ///
     /// Which of them an attempt is on stands in the trial's folder on this machine, for a controller that comes later.
     pub fn new(trial: &TrialId, folder: &TrialFolder, hosts: Vec<RemoteHost>) -> Self {
-        let known = files::read_to_string(&folder.elsewhere()).unwrap_or_default();
+        let known = files::read_to_string(&folder.remote_hosts_file()).unwrap_or_default();
         let known = known.lines().filter_map(|known| hosts.iter().position(|host| host.name == known));
         let active: Vec<usize> = known.collect();
         let active = if active.is_empty() { (0..hosts.len()).collect() } else { active };
-        let cancel = Cancel::default();
-        let hosts = hosts.into_iter().map(|host| Asked::new(host, &cancel)).collect();
+        let cancel = CancellationToken::default();
+        let hosts = hosts.into_iter().map(|host| PolledHost::new(host, &cancel)).collect();
         let (trial, folder) = (trial.clone(), folder.clone());
         let (usable, shared, given_up, fencing) = (Vec::new(), None, None, Fencing::default());
         Self { trial, folder, hosts, usable, active, shared, cancel, given_up, fencing }
@@ -87,11 +87,11 @@ impl ClusterLauncher {
         patience: Duration,
         question: impl Fn(&mut RemoteHost) -> Result<T, String> + Clone + Send + 'static,
     ) -> Vec<Result<T, String>> {
-        let hosts: Vec<&Asked> = hosts.iter().map(|host| &self.hosts[*host]).collect();
+        let hosts: Vec<&PolledHost> = hosts.iter().map(|host| &self.hosts[*host]).collect();
         ask_all(&hosts, patience, question)
     }
 
-    fn leader(&self) -> &Asked {
+    fn leader(&self) -> &PolledHost {
         &self.hosts[self.active[0]]
     }
 
@@ -99,22 +99,22 @@ impl ClusterLauncher {
         &self.hosts[host].name
     }
 
-    /// Lets every host but the first have an agent at its door, which knows the assignments of its ranks; the seats of all, with the
-    /// address of the door.
-    fn seat(
+    /// Lets every host but the first have an agent that listens, and knows the assignments of its ranks; the seats of all, with the
+    /// address of the listener.
+    fn start_followers(
         &self,
         order: &AgentOrder,
         ranks: &[Range<u32>],
         hosts: &[usize],
         identities: &[TlsIdentity],
-    ) -> Vec<Result<(Seat, Option<String>), NotLaunched>> {
+    ) -> Vec<Result<(AgentIdentity, Option<String>), LaunchError>> {
         let ask = |(host, index): (u32, &usize)| {
             let (identity, is_shared) = (identities[host as usize].clone(), self.shared.is_some());
             let (trial, attempt) = (order.trial.clone(), order.attempt);
             let ranks = ranks.get(host as usize).cloned().unwrap_or_default();
             let assignments = order.assignments[ranks.start as usize..ranks.end as usize].to_vec();
             self.hosts[*index].ask(move |remote| {
-                let seat = Seat { host, bind: remote.address()?, identity, is_shared };
+                let seat = AgentIdentity { host, bind: remote.address()?, identity, is_shared };
                 if host == 0 {
                     return Ok((seat, None));
                 }
@@ -124,16 +124,16 @@ impl ClusterLauncher {
                 Ok((seat, Some(remote.follow(order)?)))
             })
         };
-        let asked: Vec<Question<_>> = (0u32..).zip(hosts).map(ask).collect();
-        let answer = |(asked, host): (Question<_>, &usize)| {
-            asked.answer(TO_FOLLOW).map_err(|reason| NotLaunched::because_of(self.name(*host), &reason))
+        let asked: Vec<HostQuery<_>> = (0u32..).zip(hosts).map(ask).collect();
+        let answer = |(asked, host): (HostQuery<_>, &usize)| {
+            asked.answer(FOLLOWER_START_TIMEOUT).map_err(|reason| LaunchError::because_of(self.name(*host), &reason))
         };
         asked.into_iter().zip(hosts).map(answer).collect()
     }
 
-    fn fences(&self) -> Fences {
+    fn fences(&self) -> FencedHosts {
         // Where it cannot be read, nobody is left out: a fenced host that answers is no danger.
-        Fences::read(&self.folder).unwrap_or_default()
+        FencedHosts::read(&self.folder).unwrap_or_default()
     }
 
     /// Why the leader of an attempt counts as lost, where it does.
@@ -145,30 +145,30 @@ impl ClusterLauncher {
     }
 
     /// Ends what the other hosts of an attempt run of it, as far as they can be asked: the others fence themselves without a leader.
-    fn kill_followers(&self, attempt: AttemptId, reason: String) -> Reached {
+    fn kill_followers(&self, attempt: AttemptId, reason: String) -> AgentContact {
         let trial = self.trial.clone();
-        self.ask_all(&self.active[1..], TO_ANSWER, move |host| host.kill(&trial, attempt));
-        Reached::GoneWithItsHost { host: self.leader().name.clone(), reason }
+        self.ask_all(&self.active[1..], ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
+        AgentContact::GoneWithItsHost { host: self.leader().name.clone(), reason }
     }
 
     /// Ends a launch that the user no longer wants, wherever it got to.
-    fn abandon(&mut self, attempt: AttemptId, lenders: &[usize]) -> NotLaunched {
+    fn abandon(&mut self, attempt: AttemptId, lenders: &[usize]) -> LaunchError {
         let all: Vec<usize> = self.active.iter().chain(lenders).copied().collect();
-        all.iter().for_each(|host| self.hosts[*host].hang_up());
+        all.iter().for_each(|host| self.hosts[*host].disconnect());
         self.cancel.reset();
         let trial = self.trial.clone();
-        let killed = self.ask_all(&all, TO_ANSWER, move |host| host.kill(&trial, attempt));
+        let killed = self.ask_all(&all, ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
         let failed = killed.into_iter().find(|killed| *killed != Ok(true));
         match failed {
-            None => NotLaunched::Other("interrupted".into()),
-            Some(Ok(_)) => NotLaunched::Unknown("interrupted, and it cannot be killed".into()),
-            Some(Err(reason)) => NotLaunched::Unknown(format!("interrupted; {reason}")),
+            None => LaunchError::Other("interrupted".into()),
+            Some(Ok(_)) => LaunchError::Unknown("interrupted, and it cannot be killed".into()),
+            Some(Err(reason)) => LaunchError::Unknown(format!("interrupted; {reason}")),
         }
     }
 
     /// Puts the checkpoint that the ranks go on from on the host that leads, where it lies on this machine: such is one that
     /// was taken over from another trial. The other hosts get it from there.
-    fn put_checkpoint(&self, order: &AgentOrder) -> Result<(), NotLaunched> {
+    fn put_checkpoint(&self, order: &AgentOrder) -> Result<(), LaunchError> {
         let point = order.assignments.first().and_then(|assignment| assignment.resume.as_ref());
         let name = point.and_then(|point| point.folder.file_name());
         let Some(own) = name.map(|name| self.folder.checkpoints().join(name)) else { return Ok(()) };
@@ -177,7 +177,7 @@ impl ClusterLauncher {
         }
         let trial = self.trial.clone();
         let put = self.leader().ask(move |leader| leader.put_checkpoint(&trial, &own));
-        put.answer(TO_LAUNCH).map_err(|reason| NotLaunched::because_of(&self.leader().name, &reason))
+        put.answer(LAUNCH_TIMEOUT).map_err(|reason| LaunchError::because_of(&self.leader().name, &reason))
     }
 
     /// Starts the agents of all active hosts, and of the `lenders`; of those some may fail.
@@ -186,15 +186,15 @@ impl ClusterLauncher {
         order: &AgentOrder,
         ranks: &[Range<u32>],
         lenders: &[usize],
-    ) -> Result<AgentCard, NotLaunched> {
+    ) -> Result<AgentCard, LaunchError> {
         let all: Vec<usize> = self.active.iter().chain(lenders).copied().collect();
         let hosts = u32::try_from(all.len()).map_err(|_| "too many hosts")?;
-        let identities = agent_identities(&order.trial, order.attempt, hosts)
+        let identities = agent_certificates(&order.trial, order.attempt, hosts)
             .map_err(|error| format!("certificates: {error}"))?;
         let order = &with_certificates(order, ranks)?;
-        let mut seats = self.seat(order, ranks, &all, &identities);
+        let mut seats = self.start_followers(order, ranks, &all, &identities);
         let lent = seats.split_off(self.active.len());
-        let mut seats = seats.into_iter().collect::<Result<Vec<_>, NotLaunched>>()?;
+        let mut seats = seats.into_iter().collect::<Result<Vec<_>, LaunchError>>()?;
         seats.extend(lent.into_iter().flatten());
         let others = seats.iter().filter_map(|(seat, address)| {
             let name = self.name(all[seat.host as usize]).to_owned();
@@ -205,45 +205,45 @@ impl ClusterLauncher {
             AgentOrder { others: others.collect(), seat: Some(seats[0].0.clone()), ..order.clone() };
         // The keys of other hosts' ranks are no business of the host that leads.
         for assignment in order.assignments.iter_mut().skip(ranks[0].end as usize) {
-            assignment.link = Link::Alone;
+            assignment.link = RankTransport::Alone;
         }
         let led = self.leader().ask(move |leader| Ok(leader.lead(order)));
         let name = self.leader().name.as_str();
-        led.answer(TO_LAUNCH).map_err(NotLaunched::Unknown)?.map_err(|error| error.on(name))
+        led.answer(LAUNCH_TIMEOUT).map_err(LaunchError::Unknown)?.map_err(|error| error.on(name))
     }
 }
 
 impl Launcher for ClusterLauncher {
-    fn cancel(&self) -> Cancel {
+    fn cancel(&self) -> CancellationToken {
         self.cancel.clone()
     }
 
-    fn usable(&mut self) -> Usable {
+    fn available_hosts(&mut self) -> AvailableHosts {
         let fences = self.fences();
         let (fenced, all): (Vec<usize>, Vec<usize>) =
             (0..self.hosts.len()).partition(|host| fences.has(self.name(*host)));
-        let patience = if self.usable.is_empty() { TO_ANSWER } else { TO_ANSWER_AGAIN };
+        let patience = if self.usable.is_empty() { ANSWER_TIMEOUT } else { REPEAT_ANSWER_TIMEOUT };
         let answers = self.ask_all(&all, patience, RemoteHost::address);
         let answering = all.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok());
         self.usable = answering.map(|(host, _)| host).collect();
         let hosts = u32::try_from(self.usable.len()).unwrap_or(u32::MAX);
         let fenced = fenced.into_iter().map(|host| format!("{}: it is fenced", self.name(host)));
         let names = self.usable.iter().map(|host| self.name(*host).to_owned()).collect();
-        Usable { hosts, names, away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect() }
+        AvailableHosts { hosts, names, away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect() }
     }
 
-    fn put_last(&mut self, hosts: &[String]) {
+    fn deprioritize(&mut self, hosts: &[String]) {
         let place = |host: &usize| hosts.iter().position(|last| last == self.name(*host));
         let mut usable = self.usable.clone();
         usable.sort_by_key(place);
         self.usable = usable;
     }
 
-    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError> {
         let ranks = ranks_by_host(order, self.usable.len())?;
         self.active = self.usable[..ranks.len()].to_vec();
         let lines: String = self.active.iter().map(|host| format!("{}\n", self.name(*host))).collect();
-        let path = self.folder.elsewhere();
+        let path = self.folder.remote_hosts_file();
         durable::replace(&path, lines.as_bytes()).map_err(|error| format!("{}: {error}", path.display()))?;
         // What an attempt on other hosts saved may lie on those that this one does without.
         let is_resumed = order.assignments.iter().any(|assignment| assignment.resume.is_some());
@@ -254,11 +254,11 @@ impl Launcher for ClusterLauncher {
             return Err(self.abandon(order.attempt, &lenders));
         }
         // What may live is left alone: it is found out next.
-        if led.as_ref().is_err_and(|error| !matches!(error, NotLaunched::Unknown(_))) {
+        if led.as_ref().is_err_and(|error| !matches!(error, LaunchError::Unknown(_))) {
             // Followers that nobody leads would end by themselves, but not at once.
             let (trial, attempt) = (self.trial.clone(), order.attempt);
             self.kill(attempt);
-            self.ask_all(&lenders, TO_ANSWER, move |host| host.kill(&trial, attempt));
+            self.ask_all(&lenders, ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
         }
         led
     }
@@ -268,17 +268,17 @@ impl Launcher for ClusterLauncher {
         if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
     }
 
-    fn found(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
+    fn complete_checkpoints(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
         if let Some(home) = &self.shared {
-            return LocalLauncher::new(&home.trial(&self.trial)).found(is_wanted);
+            return LocalLauncher::new(&home.trial(&self.trial)).complete_checkpoints(is_wanted);
         }
         let trial = self.trial.clone();
-        let folders = self.ask_all(&self.usable, TO_ANSWER, move |host| There::new(host, &trial).folders());
+        let folders = self.ask_all(&self.usable, ANSWER_TIMEOUT, move |host| RemoteStore::new(host, &trial).folders());
         let inventory = Inventory::of(folders.into_iter().map(Result::unwrap_or_default).collect());
-        let contents = |index: usize, folder: &Folder| {
+        let contents = |index: usize, folder: &FolderListing| {
             let (trial, folder) = (self.trial.clone(), folder.clone());
-            let read = move |host: &mut RemoteHost| table(&mut There::new(host, &trial), &folder);
-            Ok(self.hosts[self.usable[index]].ask(read).answer(TO_READ)?.1)
+            let read = move |host: &mut RemoteHost| read_manifest(&mut RemoteStore::new(host, &trial), &folder);
+            Ok(self.hosts[self.usable[index]].ask(read).answer(MANIFEST_TIMEOUT)?.1)
         };
         let found = inventory.names().into_iter().filter_map(|name| {
             let (step, attempt) = parse_folder_name(&name)?;
@@ -288,17 +288,17 @@ impl Launcher for ClusterLauncher {
         found.collect()
     }
 
-    fn doubt(&mut self, host: &str) {
-        self.hosts.iter().filter(|known| known.name == host).for_each(Asked::doubt);
+    fn suspect(&mut self, host: &str) {
+        self.hosts.iter().filter(|known| known.name == host).for_each(PolledHost::suspect);
     }
 
     /// A leader that does not answer may go on all the same: then its followers do too, as none of them outlives it.
-    fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached {
+    fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact {
         if let Some(reason) = self.leader_lost(attempt) {
             return self.kill_followers(attempt, reason);
         }
         let trial = self.trial.clone();
-        let patience = self.leader().patience(TO_ANSWER);
+        let patience = self.leader().patience(ANSWER_TIMEOUT);
         let asked = self.leader().ask(move |host| host.reach(&trial, attempt, from));
         let reason = match asked.answer(patience) {
             Ok(reached) => return reached,
@@ -306,13 +306,13 @@ impl Launcher for ClusterLauncher {
         };
         let trial = self.trial.clone();
         let is_alive = move |host: &mut RemoteHost| host.is_alive(&trial, attempt);
-        let followers = self.ask_all(&self.active[1..], TO_ANSWER, is_alive);
+        let followers = self.ask_all(&self.active[1..], ANSWER_TIMEOUT, is_alive);
         if followers.contains(&Ok(false)) {
-            return Reached::GoneWithItsHost { host: self.leader().name.clone(), reason };
+            return AgentContact::GoneWithItsHost { host: self.leader().name.clone(), reason };
         }
         let is_at_work = followers.contains(&Ok(true));
-        // There was little patience with a leader in doubt, and it may only be slow.
-        asked.answer(TO_ANSWER).unwrap_or(Reached::Away { reason, is_at_work })
+        // There was little patience with a suspect leader, and it may only be slow.
+        asked.answer(ANSWER_TIMEOUT).unwrap_or(AgentContact::Away { reason, is_at_work })
     }
 
     fn give_up(&mut self, attempt: AttemptId) -> bool {
@@ -321,52 +321,52 @@ impl Launcher for ClusterLauncher {
         true
     }
 
-    fn fence_returned(&mut self, attempt: AttemptId) -> Vec<Fenced> {
+    fn fence_returned(&mut self, attempt: AttemptId) -> Vec<FencedAgent> {
         if self.shared.is_some() {
             return Vec::new();
         }
         self.fencing.ask_others(&self.trial, attempt, &self.hosts, &self.active);
-        self.fencing.found(&self.hosts)
+        self.fencing.take_fenced(&self.hosts)
     }
 
-    fn answers(&mut self, attempt: AttemptId) -> bool {
+    fn is_responsive(&mut self, attempt: AttemptId) -> bool {
         let trial = self.trial.clone();
         let asked = self.leader().ask(move |host| {
             let is_alive = host.is_alive(&trial, attempt)?;
             Ok(is_alive || host.kill(&trial, attempt).is_err())
         });
-        asked.answer(TO_ANSWER_AGAIN) == Ok(true)
+        asked.answer(REPEAT_ANSWER_TIMEOUT) == Ok(true)
     }
 
-    fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread> {
+    fn spool_remainder(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, SpoolUnreadable> {
         if let Some(home) = &self.shared {
             // The host that led may be none of those there are now.
-            let known = files::read_to_string(&self.folder.elsewhere()).unwrap_or_default();
+            let known = files::read_to_string(&self.folder.remote_hosts_file()).unwrap_or_default();
             let leader = known.lines().next().unwrap_or_default();
-            return LocalLauncher::new(&home.host(leader).trial(&self.trial)).leftover(attempt, from);
+            return LocalLauncher::new(&home.host(leader).trial(&self.trial)).spool_remainder(attempt, from);
         }
         if let Some(reason) = self.leader_lost(attempt) {
-            return Err(Unread::Away(reason));
+            return Err(SpoolUnreadable::Away(reason));
         }
         let trial = self.trial.clone();
         // Of the spool only its length is waited for here; it comes as it is read.
-        let patience = self.leader().patience(TO_ANSWER);
-        let asked = self.leader().ask(move |host| host.leftover(&trial, attempt, from, false));
-        let leftover = asked.answer(patience).map_err(Unread::Away)?;
+        let patience = self.leader().patience(ANSWER_TIMEOUT);
+        let asked = self.leader().ask(move |host| host.spool_remainder(&trial, attempt, from, false));
+        let leftover = asked.answer(patience).map_err(SpoolUnreadable::Away)?;
         Ok(Box::new(BufReader::new(leftover)))
     }
 
-    fn mirrored(&mut self, attempt: AttemptId, from: u64) -> Option<Box<dyn Read + Send>> {
+    fn mirrored_spool(&mut self, attempt: AttemptId, from: u64) -> Option<Box<dyn Read + Send>> {
         let mirror = self.active.get(1).filter(|_| self.shared.is_none())?;
         let trial = self.trial.clone();
-        let asked = self.hosts[*mirror].ask(move |host| host.leftover(&trial, attempt, from, true));
-        let mirrored = asked.answer(TO_ANSWER).ok()?;
+        let asked = self.hosts[*mirror].ask(move |host| host.spool_remainder(&trial, attempt, from, true));
+        let mirrored = asked.answer(ANSWER_TIMEOUT).ok()?;
         Some(Box::new(BufReader::new(mirrored)))
     }
 
     fn kill(&mut self, attempt: AttemptId) -> bool {
         let trial = self.trial.clone();
-        let killed = self.ask_all(&self.active, TO_ANSWER, move |host| host.kill(&trial, attempt));
+        let killed = self.ask_all(&self.active, ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
         killed.iter().all(|gone| *gone == Ok(true))
     }
 }

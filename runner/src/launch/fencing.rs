@@ -1,7 +1,7 @@
 //! Hosts that come back after they were lost: what they still run of older attempts is ended.
 
-use super::Fenced;
-use super::question::{Asked, Question};
+use super::FencedAgent;
+use super::host_query::{PolledHost, HostQuery};
 use dtrain_protocol::{AttemptId, TrialId};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ const ASK_EVERY: Duration = Duration::from_secs(3);
 pub(super) struct Fencing {
     /// By host: nothing before this attempt runs there.
     done: BTreeMap<usize, AttemptId>,
-    asked: Vec<(usize, AttemptId, Question<Option<AttemptId>>)>,
+    asked: Vec<(usize, AttemptId, HostQuery<Option<AttemptId>>)>,
     asked_at: Option<Instant>,
 }
 
@@ -24,7 +24,7 @@ impl Fencing {
         &mut self,
         trial: &TrialId,
         attempt: AttemptId,
-        hosts: &[Asked],
+        hosts: &[PolledHost],
         active: &[usize],
     ) {
         if self.asked_at.is_some_and(|at| at.elapsed() < ASK_EVERY) {
@@ -45,13 +45,13 @@ impl Fencing {
     }
 
     /// What was found and ended since this was last asked.
-    pub(super) fn found(&mut self, hosts: &[Asked]) -> Vec<Fenced> {
+    pub(super) fn take_fenced(&mut self, hosts: &[PolledHost]) -> Vec<FencedAgent> {
         let (mut found, done) = (Vec::new(), &mut self.done);
         self.asked.retain(|(host, before, question)| {
             let Some(answer) = question.try_answer() else { return true };
             if let Ok(ended) = answer {
                 done.insert(*host, *before);
-                found.extend(ended.map(|attempt| Fenced { host: hosts[*host].name.clone(), attempt }));
+                found.extend(ended.map(|attempt| FencedAgent { host: hosts[*host].name.clone(), attempt }));
             }
             false
         });

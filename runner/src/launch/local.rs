@@ -1,7 +1,7 @@
 //! The agent as a process of this machine that leaves its parent's session.
 
-use super::cancel::{Cancel, LOOK_EVERY};
-use super::{Connection, Launcher, NotLaunched, Reached, Unread};
+use super::cancellation::{CancellationToken, CANCEL_POLL_INTERVAL};
+use super::{ConnectedAgent, Launcher, LaunchError, AgentContact, SpoolUnreadable};
 use crate::agent::spool::SpoolWriter;
 use crate::agent::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const TO_START: Duration = Duration::from_secs(60);
 
 /// How long processes may take to go once killed, and an agent that ended its attempt to leave.
-const TO_GO: Duration = Duration::from_secs(10);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Starts agents on this machine.
 pub struct LocalLauncher {
@@ -37,13 +37,13 @@ pub struct LocalLauncher {
     is_bound: bool,
     /// Agents started here, to be waited for once they ended.
     children: Vec<Child>,
-    cancel: Cancel,
+    cancel: CancellationToken,
 }
 
 impl LocalLauncher {
     /// Reaches what runs in a trial's folder; starts nothing.
     pub fn new(folder: &TrialFolder) -> Self {
-        let (agent, cancel) = (None, Cancel::default());
+        let (agent, cancel) = (None, CancellationToken::default());
         Self { folder: folder.clone(), agent, is_bound: false, children: Vec::new(), cancel }
     }
 
@@ -75,8 +75,8 @@ impl LocalLauncher {
         frame::write(&mut stream, &AgentRequest::Stop).is_ok()
     }
 
-    /// Starts the agent of a host that does not lead, and returns once it is at its door; gives the door's address and port.
-    pub fn follow(&mut self, order: &FollowerOrder) -> Result<String, NotLaunched> {
+    /// Starts the agent of a host that does not lead, and returns once it listens; gives its address and port.
+    pub fn follow(&mut self, order: &FollowerOrder) -> Result<String, LaunchError> {
         match self.start(order.attempt, &AgentTask::Follow(order.clone()), &|| {})? {
             AgentReply::Listening { address } => Ok(address),
             AgentReply::Running(_) | AgentReply::Launching | AgentReply::Refused { .. } => {
@@ -87,7 +87,7 @@ impl LocalLauncher {
 
     /// The spool of an attempt whose agent is gone, or what this host mirrored of it, from `from` on, and its length from there. `None` when there is none: an attempt
     /// that was recorded and never launched left nothing.
-    pub(super) fn left(
+    pub(super) fn open_spool(
         &self,
         attempt: AttemptId,
         from: u64,
@@ -109,7 +109,7 @@ impl LocalLauncher {
 
     /// Whether the agent of `attempt` lives, and was not stopped by a signal.
     pub(super) fn is_alive(&self, attempt: AttemptId) -> bool {
-        let is_at_work = |card: AgentCard| card.attempt == attempt && card.agent.is_at_work();
+        let is_at_work = |card: AgentCard| card.attempt == attempt && card.agent.is_running();
         self.is_locked() && self.card().is_some_and(is_at_work)
     }
 
@@ -118,18 +118,18 @@ impl LocalLauncher {
     pub(super) fn fence(&mut self, attempt: AttemptId) -> Result<Option<AttemptId>, String> {
         let Some(card) = self.card().filter(|card| card.attempt < attempt) else { return Ok(None) };
         let was_alive = self.is_locked();
-        if !self.bury(card.attempt)? {
+        if !self.kill_for_good(card.attempt)? {
             return Err(format!("the agent of attempt {} still lives", card.attempt));
         }
         Ok(was_alive.then_some(card.attempt))
     }
 
     /// Starts the agent of an attempt; `going_on` is called every few seconds while it starts its ranks.
-    pub(super) fn launch_telling(
+    pub(super) fn launch_with_keepalive(
         &mut self,
         order: &AgentOrder,
         going_on: &dyn Fn(),
-    ) -> Result<AgentCard, NotLaunched> {
+    ) -> Result<AgentCard, LaunchError> {
         match self.start(order.attempt, &AgentTask::Lead(order.clone()), going_on)? {
             AgentReply::Running(card) => Ok(card),
             AgentReply::Listening { .. } | AgentReply::Launching | AgentReply::Refused { .. } => {
@@ -138,23 +138,23 @@ impl LocalLauncher {
         }
     }
 
-    /// Connects to the agent of `attempt`, which then says its spool from `from` on; `Err` is never [`Reached::Connected`].
+    /// Connects to the agent of `attempt`, which then says its spool from `from` on; `Err` is never [`AgentContact::Connected`].
     pub(super) fn connect(
         &mut self,
         attempt: AttemptId,
         from: u64,
-    ) -> Result<(AgentCard, UnixStream), Reached> {
+    ) -> Result<(AgentCard, UnixStream), AgentContact> {
         self.reap();
         if !self.is_locked() {
-            return Err(match self.bury(attempt) {
-                Ok(true) => Reached::Gone,
-                Ok(false) => Reached::Silent,
-                Err(reason) => Reached::Away { reason, is_at_work: false },
+            return Err(match self.kill_for_good(attempt) {
+                Ok(true) => AgentContact::Gone,
+                Ok(false) => AgentContact::Silent,
+                Err(reason) => AgentContact::Away { reason, is_at_work: false },
             });
         }
-        let card = self.card().filter(|card| card.attempt == attempt).ok_or(Reached::Silent)?;
-        let mut stream = connect(&card).ok_or(Reached::Silent)?;
-        frame::write(&mut stream, &AgentRequest::Follow { from }).map_err(|_| Reached::Silent)?;
+        let card = self.card().filter(|card| card.attempt == attempt).ok_or(AgentContact::Silent)?;
+        let mut stream = connect(&card).ok_or(AgentContact::Silent)?;
+        frame::write(&mut stream, &AgentRequest::Follow { from }).map_err(|_| AgentContact::Silent)?;
         Ok((card, stream))
     }
 
@@ -162,12 +162,12 @@ impl LocalLauncher {
     /// begins with making one. So a launch that is still on its way comes too late. Tells whether nothing lives.
     ///
     /// `Err` when there is no spool and none can be made.
-    pub(super) fn bury(&mut self, attempt: AttemptId) -> Result<bool, String> {
+    pub(super) fn kill_for_good(&mut self, attempt: AttemptId) -> Result<bool, String> {
         if !self.kill(attempt) {
             return Ok(false);
         }
         let path = self.folder.spool(attempt);
-        SpoolWriter::bar(&path).map_err(|error| format!("{}: {error}", path.display()))?;
+        SpoolWriter::prevent_creation(&path).map_err(|error| format!("{}: {error}", path.display()))?;
         // An agent that was faster made it.
         Ok(!self.is_locked())
     }
@@ -178,7 +178,7 @@ impl LocalLauncher {
         attempt: AttemptId,
         task: &AgentTask,
         going_on: &dyn Fn(),
-    ) -> Result<AgentReply, NotLaunched> {
+    ) -> Result<AgentReply, LaunchError> {
         self.reap();
         let Some(agent) = self.agent.clone() else { return Err("this launcher starts nothing".into()) };
         let log = self.locked_log()?;
@@ -193,15 +193,15 @@ impl LocalLauncher {
         let started =
             if self.is_bound { channel::spawn_bound(command, &[]) } else { channel::spawn(command) };
         let (mut child, answers) = started.map_err(|error| format!("{}: {error}", agent.path.display()))?;
-        let answer = match converse(&mut child, answers, task, &self.cancel, going_on) {
+        let answer = match hand_over_task(&mut child, answers, task, &self.cancel, going_on) {
             Ok(AgentReply::Refused { reason, is_of_checkpoint: true, .. }) => {
-                Err(NotLaunched::Checkpoint(reason))
+                Err(LaunchError::Checkpoint(reason))
             }
             Ok(AgentReply::Refused { reason, host: Some(host), .. }) => {
-                Err(NotLaunched::OnHost { host, reason })
+                Err(LaunchError::OnHost { host, reason })
             }
-            Ok(AgentReply::Refused { reason, .. }) => Err(NotLaunched::Other(reason)),
-            answer => answer.map_err(NotLaunched::Other),
+            Ok(AgentReply::Refused { reason, .. }) => Err(LaunchError::Other(reason)),
+            answer => answer.map_err(LaunchError::Other),
         };
         if answer.is_err() {
             // It refused, or nobody knows what it is doing: it ends, and its ranks with it.
@@ -231,7 +231,7 @@ impl LocalLauncher {
 
     fn locked_log(&self) -> Result<File, String> {
         let log = self.log().map_err(|error| format!("{}: {error}", self.folder.agent_log().display()))?;
-        let until = Instant::now() + TO_GO;
+        let until = Instant::now() + EXIT_TIMEOUT;
         loop {
             match rustix::fs::flock(&log, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(log),
@@ -252,15 +252,15 @@ impl LocalLauncher {
 }
 
 impl Launcher for LocalLauncher {
-    fn cancel(&self) -> Cancel {
+    fn cancel(&self) -> CancellationToken {
         self.cancel.clone()
     }
 
-    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
-        self.launch_telling(order, &|| {})
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError> {
+        self.launch_with_keepalive(order, &|| {})
     }
 
-    fn found(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
+    fn complete_checkpoints(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
         let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
         let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
         let found = committed.into_iter().filter_map(|point| {
@@ -278,24 +278,24 @@ impl Launcher for LocalLauncher {
         checkpoints::verify(folder).map(drop)
     }
 
-    fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached {
+    fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact {
         let (card, stream) = match self.connect(attempt, from) {
             Ok(found) => found,
             Err(reached) => return reached,
         };
         match stream.try_clone() {
-            Ok(spool) => Reached::Connected(Connection {
+            Ok(spool) => AgentContact::Connected(ConnectedAgent {
                 agent: card.agent.id,
                 ranks: card.ranks.iter().map(|rank| rank.id).collect(),
                 spool: Box::new(spool),
                 requests: Box::new(stream),
             }),
-            Err(_) => Reached::Silent,
+            Err(_) => AgentContact::Silent,
         }
     }
 
-    fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread> {
-        Ok(match self.left(attempt, from, false).map_err(Unread::Failed)? {
+    fn spool_remainder(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, SpoolUnreadable> {
+        Ok(match self.open_spool(attempt, from, false).map_err(SpoolUnreadable::Failed)? {
             Some((spool, _)) => Box::new(io::BufReader::new(spool)),
             None => Box::new(io::empty()),
         })
@@ -303,7 +303,7 @@ impl Launcher for LocalLauncher {
 
     fn kill(&mut self, attempt: AttemptId) -> bool {
         let Some(card) = self.card().filter(|card| card.attempt == attempt) else { return !self.is_locked() };
-        let gone = [card.agent].iter().chain(&card.ranks).all(|process: &Process| process.kill(TO_GO));
+        let gone = [card.agent].iter().chain(&card.ranks).all(|process: &Process| process.kill(EXIT_TIMEOUT));
         // What ranks started by themselves does not die with them.
         card.ranks.iter().for_each(|rank| kill_group(rank.id, card.agent.id));
         let trial = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
@@ -319,11 +319,11 @@ fn connect(card: &AgentCard) -> Option<UnixStream> {
 }
 
 /// Hands the task over and waits for the answer, as long as the agent says that it is at it.
-fn converse(
+fn hand_over_task(
     child: &mut Child,
     mut answers: PipeReader,
     task: &AgentTask,
-    cancel: &Cancel,
+    cancel: &CancellationToken,
     going_on: &dyn Fn(),
 ) -> Result<AgentReply, String> {
     let mut stdin = child.stdin.take().expect("it is piped");
@@ -343,7 +343,7 @@ fn converse(
     });
     let mut until = Instant::now() + TO_START;
     loop {
-        match answer.recv_timeout(LOOK_EVERY) {
+        match answer.recv_timeout(CANCEL_POLL_INTERVAL) {
             Ok(Ok(AgentReply::Launching)) => {
                 going_on();
                 until = Instant::now() + TO_START;

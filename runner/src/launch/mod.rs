@@ -3,27 +3,27 @@
 //! | what | one machine | several hosts |
 //! |---|---|---|
 //! | start, reach and kill agents | `local` | `cluster` over `relay`, reached by `ssh` or by `slurm` |
-//! | who is who | user id of the socket | certificates of the attempt (`agent/identity.rs`) |
+//! | who is who | user id of the socket | certificates of the attempt (`agent/certificates.rs`) |
 //! | a checkpoint | files, contents, final name | each host prepares its part and a copy of its neighbour's; then each commits, the leader last |
 //! | resume | the files are there | each host fetches the files it lacks from a host that has them; every chunk is verified |
 //! | speeds | ranks side by side | the same, spread over the hosts, so that collectives cross the network |
 //!
 //! Nothing above a launcher knows about hosts.
 
-mod cancel;
+mod cancellation;
 mod cluster;
-mod fence;
+mod fenced_hosts;
 mod fencing;
 mod local;
-mod placement;
-mod question;
+mod rank_placement;
+mod host_query;
 pub mod relay;
 pub mod slurm;
 pub mod ssh;
 
-pub use cancel::Cancel;
+pub use cancellation::CancellationToken;
 pub use cluster::ClusterLauncher;
-pub use fence::Fences;
+pub use fenced_hosts::FencedHosts;
 pub use local::LocalLauncher;
 
 use crate::agent::{AgentCard, AgentOrder};
@@ -35,25 +35,25 @@ use std::path::Path;
 /// Starts the agents of one trial, reaches them, and ends them.
 pub trait Launcher: Send {
     /// Ends what this launcher waits for, from another thread.
-    fn cancel(&self) -> Cancel {
-        Cancel::default()
+    fn cancel(&self) -> CancellationToken {
+        CancellationToken::default()
     }
 
     /// Starts the agent of an attempt, and returns once its ranks are started. On `Err` nothing of it lives, nor will, unless that is
-    /// [`NotLaunched::Unknown`].
-    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched>;
+    /// [`LaunchError::Unknown`].
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError>;
 
     /// The hosts that answer now; those of an attempt are taken from them in this order. One machine always answers.
-    fn usable(&mut self) -> Usable {
-        Usable { hosts: 1, ..Usable::default() }
+    fn available_hosts(&mut self) -> AvailableHosts {
+        AvailableHosts { hosts: 1, ..AvailableHosts::default() }
     }
 
     /// Takes `hosts` last for the attempts to come, the first of them before the others; they may still lend what they have.
-    fn put_last(&mut self, _hosts: &[String]) {}
+    fn deprioritize(&mut self, _hosts: &[String]) {}
 
     /// The checkpoints that were committed and of which the hosts that answered last have every file, oldest first, of those that
     /// `is_wanted`.
-    fn found(&mut self, _is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
+    fn complete_checkpoints(&mut self, _is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
         Vec::new()
     }
 
@@ -64,18 +64,18 @@ pub trait Launcher: Send {
     }
 
     /// What other hosts of an attempt have of its record, from `from` on; to be asked for when the host that led has no more of it.
-    fn mirrored(&mut self, _attempt: AttemptId, _from: u64) -> Option<Box<dyn Read + Send>> {
+    fn mirrored_spool(&mut self, _attempt: AttemptId, _from: u64) -> Option<Box<dyn Read + Send>> {
         None
     }
 
     /// Ends what hosts that come back still run of attempts before `attempt`; gives what was found and ended since the last call.
     /// Waits for nobody.
-    fn fence_returned(&mut self, _attempt: AttemptId) -> Vec<Fenced> {
+    fn fence_returned(&mut self, _attempt: AttemptId) -> Vec<FencedAgent> {
         Vec::new()
     }
 
     /// Takes in that `host` is said to be lost: until it answers again, it is not waited for as others are.
-    fn doubt(&mut self, _host: &str) {}
+    fn suspect(&mut self, _host: &str) {}
 
     /// Whether the folder of a checkpoint is known to be gone; `false` where that cannot be told.
     fn is_missing(&self, _folder: &Path) -> bool {
@@ -86,17 +86,17 @@ pub trait Launcher: Send {
     fn verify(&mut self, folder: &Path) -> Result<(), String>;
 
     /// Reaches the agent of `attempt` to hear its spool from `from` on.
-    fn reach(&mut self, attempt: AttemptId, from: u64) -> Reached;
+    fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact;
 
     /// Whether the agent of an attempt still does its work; asked when nothing was heard of it for a while. One that is found not to
     /// is killed. Of this machine's the kernel tells.
-    fn answers(&mut self, _attempt: AttemptId) -> bool {
+    fn is_responsive(&mut self, _attempt: AttemptId) -> bool {
         true
     }
 
     /// What the attempt left behind, from `from` on; to be asked for when its agent is gone. Its end is the end of what was left:
     /// where the rest cannot be had now, reading fails.
-    fn leftover(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, Unread>;
+    fn spool_remainder(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, SpoolUnreadable>;
 
     /// Kills whatever lives of the attempt; tells whether nothing does any more.
     fn kill(&mut self, attempt: AttemptId) -> bool;
@@ -104,7 +104,7 @@ pub trait Launcher: Send {
 
 /// Hosts for an attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Usable {
+pub struct AvailableHosts {
     /// How many answer.
     pub hosts: u32,
     /// What people call them, in the order in which they are taken; empty on one machine, which has no name.
@@ -115,7 +115,7 @@ pub struct Usable {
 
 /// A host that came back, with an agent of an earlier attempt that was ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fenced {
+pub struct FencedAgent {
     /// The host.
     pub host: String,
     /// The attempt that still ran there.
@@ -124,7 +124,7 @@ pub struct Fenced {
 
 /// Why an attempt was not launched.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NotLaunched {
+pub enum LaunchError {
     /// The checkpoint it was to go on from cannot be had as it was committed.
     Checkpoint(String),
     /// Anything else.
@@ -140,7 +140,7 @@ pub enum NotLaunched {
     Unknown(String),
 }
 
-impl NotLaunched {
+impl LaunchError {
     /// A reason that is of the checkpoint, or of something else.
     pub(crate) fn because(reason: String, is_of_checkpoint: bool) -> Self {
         if is_of_checkpoint { Self::Checkpoint(reason) } else { Self::Other(reason) }
@@ -163,7 +163,7 @@ impl NotLaunched {
     }
 }
 
-impl fmt::Display for NotLaunched {
+impl fmt::Display for LaunchError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Checkpoint(reason) | Self::Other(reason) | Self::Unknown(reason) => f.write_str(reason),
@@ -172,22 +172,22 @@ impl fmt::Display for NotLaunched {
     }
 }
 
-impl From<&str> for NotLaunched {
+impl From<&str> for LaunchError {
     fn from(reason: &str) -> Self {
         Self::Other(reason.into())
     }
 }
 
-impl From<String> for NotLaunched {
+impl From<String> for LaunchError {
     fn from(reason: String) -> Self {
         Self::Other(reason)
     }
 }
 
 /// What became of an agent.
-pub enum Reached {
+pub enum AgentContact {
     /// It answers.
-    Connected(Connection),
+    Connected(ConnectedAgent),
     /// It lives, and does not answer yet or any more.
     Silent,
     /// Its host cannot be asked; it may live.
@@ -210,7 +210,7 @@ pub enum Reached {
 
 /// Why what an attempt left behind cannot be read. It may have left something all the same.
 #[derive(Debug)]
-pub enum Unread {
+pub enum SpoolUnreadable {
     /// Its host cannot be asked now, for the reason given.
     Away(String),
     /// The file on this machine cannot be read.
@@ -218,7 +218,7 @@ pub enum Unread {
 }
 
 /// A connection to an agent.
-pub struct Connection {
+pub struct ConnectedAgent {
     /// Process id of the agent.
     pub agent: u32,
     /// Process ids of the ranks on this machine.

@@ -1,11 +1,11 @@
 //! Hosts that are reached over SSH.
 
-use super::relay::{Dial, RemoteHost};
-use crate::open_files::allow;
+use super::relay::{Connector, RemoteHost};
+use crate::open_file_limit::raise_open_file_limit;
 use crate::transport::{
-    Bastions, OpenSsh, Placed, ProgramDigest, Ssh, Target, Transport, TransportError, User, Word,
+    Bastions, OpenSsh, UploadOutcome, ProgramDigest, Ssh, SshTarget, Transport, TransportError, User, ProgramMode,
 };
-use dtrain_recipes::{Host, Network, Transport as Way};
+use dtrain_recipes::{Host, Subnet, SshBackend as Way};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// How a host came to be ready.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Arrival {
+pub struct ConnectReport {
     /// The host as the recipe names it.
     pub host: String,
     /// Time until it knew who we are.
@@ -26,7 +26,7 @@ pub struct Arrival {
 
 /// A host that cannot be used now, and why.
 #[derive(Debug)]
-pub struct Unusable {
+pub struct HostUnavailable {
     /// The host as the recipe names it.
     pub host: String,
     /// Why.
@@ -34,15 +34,15 @@ pub struct Unusable {
 }
 
 /// Files that a connection with a host needs: sockets, pipes, and what wakes the threads of both.
-const FILES_OF_A_HOST: u64 = 8;
+const FILES_PER_HOST: u64 = 8;
 
 /// Lets this process open as many files as connections with so many hosts need. `Err` says how many are allowed, and what to do.
-pub fn connections(hosts: usize) -> Result<(), String> {
-    allow(FILES_OF_A_CONTROLLER + FILES_OF_A_HOST * hosts as u64, "a controller of so many hosts")
+pub fn allow_connections(hosts: usize) -> Result<(), String> {
+    raise_open_file_limit(CONTROLLER_FILES + FILES_PER_HOST * hosts as u64, "a controller of so many hosts")
 }
 
 /// Files of a controller whatever it does.
-const FILES_OF_A_CONTROLLER: u64 = 128;
+const CONTROLLER_FILES: u64 = 128;
 
 /// Connects to all hosts at the same time and puts `program` on each, in their order.
 ///
@@ -52,11 +52,11 @@ pub fn reach_all(
     way: Way,
     user: &User,
     program: &Path,
-    network: Option<Network>,
-) -> io::Result<Vec<(RemoteHost, Result<Arrival, Unusable>)>> {
+    network: Option<Subnet>,
+) -> io::Result<Vec<(RemoteHost, Result<ConnectReport, HostUnavailable>)>> {
     let digest = ProgramDigest::of(program)?;
     let bastions = Arc::new(Bastions::default());
-    let line = |host: &Host| Line {
+    let connector = |host: &Host| SshConnector {
         host: host.clone(),
         way,
         user: user.clone(),
@@ -65,20 +65,20 @@ pub fn reach_all(
         digest,
         transport: None,
     };
-    let connect = |mut line: Line| {
-        let name = line.host.address.clone();
-        let arrival = line.connect().map_err(|error| Unusable { host: name.clone(), error });
-        (RemoteHost::new(name, Box::new(line)).on(network), arrival)
+    let connect = |mut connector: SshConnector| {
+        let name = connector.host.address.clone();
+        let arrival = connector.connect().map_err(|error| HostUnavailable { host: name.clone(), error });
+        (RemoteHost::new(name, Box::new(connector)).on(network), arrival)
     };
     Ok(thread::scope(|scope| {
-        let lines = hosts.iter().map(line);
-        let connecting: Vec<_> = lines.map(|line| scope.spawn(move || connect(line))).collect();
+        let connectors = hosts.iter().map(connector);
+        let connecting: Vec<_> = connectors.map(|connector| scope.spawn(move || connect(connector))).collect();
         connecting.into_iter().map(|thread| thread.join().expect("connecting does not panic")).collect()
     }))
 }
 
 /// A connection that is made when it is needed, and again when it was lost.
-struct Line {
+struct SshConnector {
     host: Host,
     way: Way,
     user: User,
@@ -88,33 +88,33 @@ struct Line {
     transport: Option<Box<dyn Transport>>,
 }
 
-impl Line {
-    fn connect(&mut self) -> Result<Arrival, TransportError> {
+impl SshConnector {
+    fn connect(&mut self) -> Result<ConnectReport, TransportError> {
         let since = Instant::now();
         let mut transport: Box<dyn Transport> = match self.way {
             Way::Ssh2 => {
-                let target = Target::resolve(&self.host, &self.user)?;
+                let target = SshTarget::resolve(&self.host, &self.user)?;
                 Box::new(Ssh::through(&target, &self.bastions)?)
             }
             Way::OpenSsh => Box::new(OpenSsh::connect(&self.host, &self.user)?),
         };
         let connected = since.elapsed();
-        let sent = match transport.put(&self.program, &self.digest)? {
-            Placed::AlreadyThere => None,
-            Placed::Sent { bytes, seconds } => Some((bytes, seconds)),
+        let sent = match transport.upload(&self.program, &self.digest)? {
+            UploadOutcome::AlreadyThere => None,
+            UploadOutcome::Sent { bytes, seconds } => Some((bytes, seconds)),
         };
         self.transport = Some(transport);
-        Ok(Arrival { host: self.host.address.clone(), connected, sent })
+        Ok(ConnectReport { host: self.host.address.clone(), connected, sent })
     }
 
     /// Starts the program there, over the connection that stands.
     fn open(&mut self) -> Option<UnixStream> {
-        let stream = self.transport.as_mut()?.open(&self.digest, Word::Stdio).ok()?;
+        let stream = self.transport.as_mut()?.open(&self.digest, ProgramMode::Stdio).ok()?;
         stream.pipe().try_clone().ok()
     }
 }
 
-impl Dial for Line {
+impl Connector for SshConnector {
     fn dial(&mut self) -> io::Result<UnixStream> {
         if let Some(stream) = self.open() {
             return Ok(stream);

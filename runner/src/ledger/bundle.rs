@@ -7,19 +7,19 @@ mod check;
 mod merge;
 mod study;
 
-pub use merge::{ImportError, Merged};
+pub use merge::{ImportError, MergeReport};
 
-use super::{Fault, History, keep, points, unstored};
+use super::{BoxError, History, writer, points, unstored};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
-use dtrain_protocol::bundle::{self, Head, POINTS, Record, Series, Study, StudyName, Writer};
+use dtrain_protocol::bundle::{self, ArchiveHeader, POINTS, Record, Series, StudyRecord, StudyName, Writer};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 
 /// Why trials were not exported.
 #[derive(Debug, thiserror::Error)]
-pub enum ExportError {
+pub enum WriteBundleError {
     /// The history could not be read.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
@@ -48,8 +48,8 @@ impl History {
         host: &str,
         to: W,
         told: &mut dyn FnMut(&TrialId),
-    ) -> Result<W, ExportError> {
-        let head = Head {
+    ) -> Result<W, WriteBundleError> {
+        let head = ArchiveHeader {
             machine: self.machine()?,
             host: host.to_owned(),
             program: env!("CARGO_PKG_VERSION").to_owned(),
@@ -70,7 +70,7 @@ impl History {
             for one in series {
                 // Points that came meanwhile are left for the next bundle.
                 let samples = self.read("read a series from", |database| {
-                    points::of_attempt(database, keep::row_of(database, id)?, &one)
+                    points::of_attempt(database, writer::row_of(database, id)?, &one)
                 })?;
                 let most = usize::try_from(one.points).unwrap_or(usize::MAX).min(samples.len());
                 for part in samples[..most].chunks(POINTS) {
@@ -90,8 +90,8 @@ impl History {
 }
 
 /// A trial, and the texts that it shares with others.
-fn trial_of(database: &Connection, id: &TrialId, head: &Head) -> Result<(bundle::Trial, Vec<String>), Fault> {
-    let row = keep::row_of(database, id)?;
+fn trial_of(database: &Connection, id: &TrialId, head: &ArchiveHeader) -> Result<(bundle::TrialRecord, Vec<String>), BoxError> {
+    let row = writer::row_of(database, id)?;
     let number = |number: Option<i64>| number.map(unstored);
     let mut shared = Vec::new();
     let mut trial = database.query_row(
@@ -110,7 +110,7 @@ fn trial_of(database: &Connection, id: &TrialId, head: &Head) -> Result<(bundle:
             let hash = |text: &Option<String>| text.as_deref().map(bundle::hash);
             let hashes = (hash(&patch), hash(&environment));
             shared.extend(patch.into_iter().chain(environment));
-            Ok(bundle::Trial {
+            Ok(bundle::TrialRecord {
                 id: id.clone(),
                 name: row.get::<_, Option<String>>(24)?.map_or_else(|| row.get(0), Ok)?,
                 machine: row.get::<_, Option<String>>(22)?.unwrap_or_else(|| head.machine.clone()),
@@ -170,7 +170,7 @@ fn trial_of(database: &Connection, id: &TrialId, head: &Head) -> Result<(bundle:
 }
 
 /// The series of a trial, sorted, with how many points each has.
-fn series_of(database: &Connection, trial: i64) -> Result<Vec<Series>, Fault> {
+fn series_of(database: &Connection, trial: i64) -> Result<Vec<Series>, BoxError> {
     let mut select = database.prepare_cached(
         "SELECT key.name, rank, attempt FROM series JOIN key ON key.id = series.key
          WHERE trial = ?1 ORDER BY key.name, rank, attempt",
@@ -187,7 +187,7 @@ fn series_of(database: &Connection, trial: i64) -> Result<Vec<Series>, Fault> {
 }
 
 /// What a study is called where it was made, by what it is called here. One that was never written down has its name alone.
-fn study_name(database: &Connection, name: &str) -> Result<StudyName, Fault> {
+fn study_name(database: &Connection, name: &str) -> Result<StudyName, BoxError> {
     let there = database
         .prepare_cached("SELECT there, digest FROM study_origin WHERE name = ?1")?
         .query_row([name], |row| Ok(StudyName { name: row.get(0)?, digest: row.get(1)? }))
@@ -204,7 +204,7 @@ fn study_name(database: &Connection, name: &str) -> Result<StudyName, Fault> {
 }
 
 /// A study by what it is called where it was made; `None` where only trials name it.
-fn study_of(database: &Connection, wanted: &StudyName) -> Result<Option<Study>, Fault> {
+fn study_of(database: &Connection, wanted: &StudyName) -> Result<Option<StudyRecord>, BoxError> {
     let here: Option<String> = database
         .query_row(
             "SELECT name FROM study_origin WHERE there = ?1 AND digest = ?2",
@@ -224,7 +224,7 @@ fn study_of(database: &Connection, wanted: &StudyName) -> Result<Option<Study>, 
          WHERE study = ?1 ORDER BY number",
     )?;
     let tried = select.query_map(params![here], |row| {
-        Ok(bundle::Tried {
+        Ok(bundle::StudyTrialRecord {
             number: unstored(row.get(0)?),
             json: row.get(1)?,
             trial: row.get::<_, Option<String>>(2)?.map(TrialId),
@@ -238,5 +238,5 @@ fn study_of(database: &Connection, wanted: &StudyName) -> Result<Option<Study>, 
         Ok((unstored(row.get(0)?), unstored(row.get(1)?), row.get::<_, String>(2)?))
     })?;
     let events = events.collect::<Result<_, _>>()?;
-    Ok(Some(Study { name: wanted.clone(), json, created_ms: unstored(created_ms), tried, events }))
+    Ok(Some(StudyRecord { name: wanted.clone(), json, created_ms: unstored(created_ms), tried, events }))
 }

@@ -1,7 +1,7 @@
 //! Reading all of a history, to find what is not as it was written.
 
-use super::fault::damaged;
-use super::{Fault, History, live, points};
+use super::error::corruption_error;
+use super::{BoxError, History, open_points, points};
 use crate::fact::LedgerError;
 use rusqlite::Connection;
 use std::path::Path;
@@ -15,40 +15,40 @@ impl History {
             references(database, path)?;
             facts(database, path)?;
             points::check(database)?;
-            live::check(database)
+            open_points::check(database)
         })
     }
 }
 
 /// The pages of the file: that each is where it belongs, that rows have what their tables demand, and that indices agree.
-fn pages(database: &Connection, path: &Path) -> Result<(), Fault> {
+fn pages(database: &Connection, path: &Path) -> Result<(), BoxError> {
     let mut select = database.prepare("PRAGMA integrity_check(3)")?;
     let found: Vec<String> = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
     if found == ["ok"] {
         return Ok(());
     }
     let found: Vec<&str> = found.iter().map(|line| line.trim()).collect();
-    Err(damaged(path, &found.join("; ")))
+    Err(corruption_error(path, &found.join("; ")))
 }
 
 /// Rows that name other rows.
-fn references(database: &Connection, path: &Path) -> Result<(), Fault> {
+fn references(database: &Connection, path: &Path) -> Result<(), BoxError> {
     let mut select = database.prepare("PRAGMA foreign_key_check")?;
     let mut rows = select.query([])?;
     let Some(row) = rows.next()? else { return Ok(()) };
     let (table, of): (String, String) = (row.get(0)?, row.get(2)?);
-    Err(damaged(path, &format!("a row of `{table}` names a row of `{of}` that is missing")))
+    Err(corruption_error(path, &format!("a row of `{table}` names a row of `{of}` that is missing")))
 }
 
 /// The facts of trials, which are numbered without gaps.
-fn facts(database: &Connection, path: &Path) -> Result<(), Fault> {
+fn facts(database: &Connection, path: &Path) -> Result<(), BoxError> {
     let query = "SELECT trial.label FROM fact JOIN trial ON trial.id = fact.trial GROUP BY fact.trial
         HAVING min(fact.seq) <> 0 OR max(fact.seq) + 1 <> count(*) LIMIT 1";
     let mut select = database.prepare(query)?;
     let mut rows = select.query([])?;
     let Some(row) = rows.next()? else { return Ok(()) };
     let label: String = row.get(0)?;
-    Err(damaged(path, &format!("facts of {label} are missing")))
+    Err(corruption_error(path, &format!("facts of {label} are missing")))
 }
 
 #[cfg(test)]
@@ -70,7 +70,7 @@ mod tests {
             INSERT INTO series(id, trial, key, rank, attempt, last_step) VALUES (1, 1, 1000, 0, 1, 2);";
         raw.execute_batch(trial).expect("a trial");
         let chunk =
-            |step| dtrain_protocol::points::encode(&[super::super::Sample { step, at_ms: 1, value: 0.5 }]);
+            |step| dtrain_protocol::series_codec::encode(&[super::super::MetricSample { step, at_ms: 1, value: 0.5 }]);
         for number in 0..2u32 {
             let values = params![number, chunk(u64::from(number) + 1)];
             raw.execute("INSERT INTO chunk(series, number, data) VALUES (1, ?1, ?2)", values)

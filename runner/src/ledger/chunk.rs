@@ -1,7 +1,7 @@
 //! Sealed points of a series, cut so that a file is filled well.
 
-use super::Sample;
-use dtrain_protocol::points::encode;
+use super::MetricSample;
+use dtrain_protocol::series_codec::encode;
 
 /// Bytes of a chunk that is full: with its key it fills what SQLite keeps of a row in the tree, and one page more.
 const FULL: usize = 5_060;
@@ -10,7 +10,7 @@ const FULL: usize = 5_060;
 const SMALL: usize = 980;
 
 /// Chunks of `samples` that waste little of a page, and how many samples they hold: all of them, or those of full chunks.
-pub(super) fn cut(samples: &[Sample], all: bool) -> (Vec<Vec<u8>>, usize) {
+pub(super) fn cut(samples: &[MetricSample], all: bool) -> (Vec<Vec<u8>>, usize) {
     let (mut chunks, mut done) = (Vec::new(), 0);
     while done < samples.len() {
         let rest = &samples[done..];
@@ -27,7 +27,7 @@ pub(super) fn cut(samples: &[Sample], all: bool) -> (Vec<Vec<u8>>, usize) {
 }
 
 /// A chunk of at most so many bytes, and how many of the first samples it holds.
-fn fill(samples: &[Sample], bytes: usize) -> (Vec<u8>, usize) {
+fn fill(samples: &[MetricSample], bytes: usize) -> (Vec<u8>, usize) {
     let mut count = samples.len().min(bytes / 10);
     loop {
         let chunk = encode(&samples[..count]);
@@ -41,10 +41,10 @@ fn fill(samples: &[Sample], bytes: usize) -> (Vec<u8>, usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::points::decode;
+    use dtrain_protocol::series_codec::decode;
     use proptest::prelude::*;
 
-    fn bits(samples: &[Sample]) -> Vec<(u64, u64, u64)> {
+    fn bits(samples: &[MetricSample]) -> Vec<(u64, u64, u64)> {
         samples.iter().map(|s| (s.step, s.at_ms, s.value.to_bits())).collect()
     }
 
@@ -58,7 +58,7 @@ mod tests {
                 .iter()
                 .map(|(by, after, value)| {
                     (step, at_ms) = (step + by, at_ms + after);
-                    Sample { step, at_ms, value: f64::from_bits(*value) }
+                    MetricSample { step, at_ms, value: f64::from_bits(*value) }
                 })
                 .collect();
             let (chunks, held) = cut(&samples, all);

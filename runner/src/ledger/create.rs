@@ -1,10 +1,10 @@
 //! Recording a new trial before anything is launched.
 
-use super::{Fault, History, now_ms, stored};
+use super::{BoxError, History, now_ms, stored};
 use crate::fact::LedgerError;
 use crate::provenance::Provenance;
-use dtrain_planner::{Plan, Ranked};
-use dtrain_protocol::{Inputs, StepId, TrialId};
+use dtrain_planner::{Plan, RankedCandidate};
+use dtrain_protocol::{InputManifest, StepId, TrialId};
 use dtrain_recipes::{Goal, Model, Recipe, placeholder};
 use rusqlite::{OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub struct NewTrial {
     /// Peak learning rate.
     pub learning_rate: f64,
     /// What the planner expects.
-    pub predicted: Predicted,
+    pub predicted: ExpectedPerformance,
     /// Digest of the host whose rates were used: [`super::host_digest`].
     pub host_digest: String,
     /// Digest of the model whose rates were used: `Rates::model_digest`.
@@ -38,14 +38,14 @@ pub struct NewTrial {
     /// The trial whose checkpoint it begins with.
     pub parent: Option<Parent>,
     /// Where parameters came from, by path such as `train.batch`; those not named came from the recipe.
-    pub sources: BTreeMap<String, Source>,
+    pub sources: BTreeMap<String, ValueSource>,
     /// What produced it.
     pub provenance: Provenance,
 }
 
 /// What the planner expects of a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Predicted {
+pub struct ExpectedPerformance {
     /// Seconds of one optimizer step.
     pub step_seconds: Option<f64>,
     /// Tokens (samples, for a model without sequences) per second over all ranks.
@@ -72,13 +72,13 @@ pub struct Parent {
     pub changes: Vec<String>,
     /// The data that was accepted although it differs from that of the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub inputs: Option<Inputs>,
+    pub inputs: Option<InputManifest>,
 }
 
 /// Where the value of a parameter came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Source {
+pub enum ValueSource {
     /// The user's recipe.
     Recipe,
     /// A flag or an environment variable.
@@ -93,18 +93,18 @@ pub enum Source {
 
 /// One value of a recipe or a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Param {
+pub struct TrialParameter {
     /// Where it stands, such as `train.optimizer.beta1` or `plan.micro_batch`.
     pub path: String,
     /// A number, a text, a truth value, `null`, or an empty list.
     pub value: Value,
     /// Where it came from.
-    pub source: Source,
+    pub source: ValueSource,
 }
 
 /// The name of a new trial.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Created {
+pub struct TrialName {
     /// Its id, unique everywhere.
     pub id: TrialId,
     /// `<recipe>-<n>`, unique in this history; never given twice.
@@ -113,16 +113,16 @@ pub struct Created {
 
 impl NewTrial {
     /// A trial of one of a plan's choices; `sources` and `search` are the caller's to fill.
-    pub fn of(plan: &Plan, choice: &Ranked, provenance: Provenance) -> Self {
+    pub fn of(plan: &Plan, choice: &RankedCandidate, provenance: Provenance) -> Self {
         let json = |value: Result<Value, serde_json::Error>| value.expect("plans have string keys only");
         Self {
             recipe: plan.recipe.clone(),
             plan: json(serde_json::to_value(plan)),
             candidate: json(serde_json::to_value(&choice.candidate)),
-            layout: choice.candidate.arrangement.words(),
+            layout: choice.candidate.arrangement.describe(),
             batch: plan.batch.value,
             learning_rate: choice.candidate.learning_rate,
-            predicted: choice.estimate.as_ref().map_or_else(Predicted::default, |estimate| Predicted {
+            predicted: choice.estimate.as_ref().map_or_else(ExpectedPerformance::default, |estimate| ExpectedPerformance {
                 step_seconds: Some(estimate.step.0),
                 tokens_per_second: Some(estimate.tokens_per_second),
                 memory_bytes: Some(estimate.memory_peak.0),
@@ -137,7 +137,7 @@ impl NewTrial {
     }
 }
 
-impl Source {
+impl ValueSource {
     /// The word for it.
     pub fn word(self) -> &'static str {
         match self {
@@ -159,14 +159,14 @@ impl Source {
 
 impl History {
     /// Records a trial; it is durable, and nothing was launched yet.
-    pub fn create_trial(&mut self, new: &NewTrial) -> Result<Created, LedgerError> {
+    pub fn create_trial(&mut self, new: &NewTrial) -> Result<TrialName, LedgerError> {
         self.write("write a trial to", |transaction| create(transaction, new))
     }
 }
 
-fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Fault> {
+fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<TrialName, BoxError> {
     let recipe = serde_json::to_value(&new.recipe)?;
-    let created = Created {
+    let created = TrialName {
         id: TrialId(ulid::Ulid::generate().to_string()),
         label: format!("{}-{}", new.recipe.name, next_number(transaction, &new.recipe.name)?),
     };
@@ -199,8 +199,8 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
             now_ms(),
             made.git.as_ref().map(|git| &git.revision),
             made.git.as_ref().is_some_and(|git| git.is_dirty()),
-            made.git.as_ref().and_then(|git| git.patch.as_ref()).map(|patch| keep_once(transaction, "patch", "text", patch)).transpose()?,
-            keep_once(transaction, "environment", "json", &environment)?,
+            made.git.as_ref().and_then(|git| git.patch.as_ref()).map(|patch| insert_text(transaction, "patch", "text", patch)).transpose()?,
+            insert_text(transaction, "environment", "json", &environment)?,
             made.program,
             goal,
         ],
@@ -233,18 +233,18 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
     // A param is recorded with its value; its range stays in the document.
     let mut settings = recipe.clone();
     settings.as_object_mut().and_then(|sections| sections.remove("ranges"));
-    let mut values = flatten("", &settings, Source::Recipe);
-    values.extend(flatten("plan", &new.candidate, Source::Planner));
-    values.retain(|param| concerns(&new.recipe.model, &param.path));
+    let mut values = flatten("", &settings, ValueSource::Recipe);
+    values.extend(flatten("plan", &new.candidate, ValueSource::Planner));
+    values.retain(|param| affects_training(&new.recipe.model, &param.path));
     for param in values {
-        let source = said_by(&new.sources, &param);
+        let source = source_of(&new.sources, &param);
         transaction
             .prepare_cached(
                 "INSERT OR REPLACE INTO param(trial, key, value, number, source) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?
             .execute(params![
                 trial,
-                key(transaction, &param.path)?,
+                key_id(transaction, &param.path)?,
                 param.value.to_string(),
                 param.value.as_f64(),
                 source.word()
@@ -254,7 +254,7 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<Created, Faul
 }
 
 /// Who said a value: who said it or the list that it is in. A recipe says nothing that is empty.
-fn said_by(sources: &BTreeMap<String, Source>, param: &Param) -> Source {
+fn source_of(sources: &BTreeMap<String, ValueSource>, param: &TrialParameter) -> ValueSource {
     let parents = std::iter::successors(Some(param.path.as_str()), |path| Some(path.rsplit_once('.')?.0));
     let is_empty = match &param.value {
         Value::Null => true,
@@ -262,13 +262,13 @@ fn said_by(sources: &BTreeMap<String, Source>, param: &Param) -> Source {
         Value::Object(fields) => fields.is_empty(),
         Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     };
-    let unsaid = if is_empty && param.source == Source::Recipe { Source::Default } else { param.source };
+    let unsaid = if is_empty && param.source == ValueSource::Recipe { ValueSource::Default } else { param.source };
     parents.into_iter().find_map(|path| sources.get(path).copied()).unwrap_or(unsaid)
 }
 
 /// Whether a value can have any effect on the training of a model. Of what concerns dtrain's own models, a command gets only
 /// what its placeholders name.
-fn concerns(model: &Model, path: &str) -> bool {
+fn affects_training(model: &Model, path: &str) -> bool {
     let Model::Command(command) = model else { return true };
     let mut named = command.argv.iter().chain(command.env.values()).flat_map(|text| placeholder::paths(text));
     match path.split('.').next() {
@@ -281,7 +281,7 @@ fn concerns(model: &Model, path: &str) -> bool {
 }
 
 /// The next number of a recipe; numbers of deleted trials are not given again.
-fn next_number(transaction: &Transaction<'_>, recipe: &str) -> Result<i64, Fault> {
+fn next_number(transaction: &Transaction<'_>, recipe: &str) -> Result<i64, BoxError> {
     let next = transaction.query_row(
         "INSERT INTO recipe(name, last_number) VALUES (?1, 1)
          ON CONFLICT(name) DO UPDATE SET last_number = last_number + 1 RETURNING last_number",
@@ -292,12 +292,12 @@ fn next_number(transaction: &Transaction<'_>, recipe: &str) -> Result<i64, Fault
 }
 
 /// Keeps a text under its hash, once; returns the hash.
-pub(super) fn keep_once(
+pub(super) fn insert_text(
     transaction: &Transaction<'_>,
     table: &str,
     column: &str,
     text: &str,
-) -> Result<String, Fault> {
+) -> Result<String, BoxError> {
     let hash = digest(text);
     transaction
         .execute(&format!("INSERT OR IGNORE INTO {table}(hash, {column}) VALUES (?1, ?2)"), [&hash, text])?;
@@ -312,7 +312,7 @@ pub(super) fn digest(text: &str) -> String {
 }
 
 /// The number of a key's name; made when it is new.
-pub(super) fn key(database: &rusqlite::Connection, name: &str) -> Result<i64, Fault> {
+pub(super) fn key_id(database: &rusqlite::Connection, name: &str) -> Result<i64, BoxError> {
     let known = database
         .prepare_cached("SELECT id FROM key WHERE name = ?1")?
         .query_row([name], |row| row.get(0))
@@ -320,12 +320,12 @@ pub(super) fn key(database: &rusqlite::Connection, name: &str) -> Result<i64, Fa
     if let Some(id) = known {
         return Ok(id);
     }
-    database.prepare_cached("INSERT INTO key(name) VALUES (?1)")?.execute([name])?;
+    database.prepare_cached("INSERT INTO key_id(name) VALUES (?1)")?.execute([name])?;
     Ok(database.last_insert_rowid())
 }
 
 /// The leaves of a JSON value with their paths: `{"a": {"b": [1]}}` is `a.b.0 = 1`.
-pub fn flatten(prefix: &str, value: &Value, source: Source) -> Vec<Param> {
+pub fn flatten(prefix: &str, value: &Value, source: ValueSource) -> Vec<TrialParameter> {
     let below = |name: &str, inner: &Value| {
         let path = if prefix.is_empty() { name.to_owned() } else { format!("{prefix}.{name}") };
         flatten(&path, inner, source)
@@ -341,6 +341,6 @@ pub fn flatten(prefix: &str, value: &Value, source: Source) -> Vec<Param> {
         Value::Array(items) if !items.is_empty() => {
             items.iter().enumerate().flat_map(|(index, inner)| below(&index.to_string(), inner)).collect()
         }
-        leaf => vec![Param { path: prefix.to_owned(), value: leaf.clone(), source }],
+        leaf => vec![TrialParameter { path: prefix.to_owned(), value: leaf.clone(), source }],
     }
 }

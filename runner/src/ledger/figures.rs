@@ -1,8 +1,8 @@
 //! Which figures an event carries, and what they say of a trial in the end.
 
-use super::{Fault, History, Sample, keep, live, noise, points, typical, unstored};
-use crate::fact::{LedgerError, Point, passed};
-use dtrain_protocol::{Event, Rank, Stamped, TrialId};
+use super::{BoxError, History, MetricSample, writer, open_points, noise_scale, points, typical_step, unstored};
+use crate::fact::{LedgerError, MetricPoint, training_ms_between};
+use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
@@ -36,38 +36,38 @@ pub struct Summary {
 
 /// A typical value and how far values lie from it.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Measured {
+pub struct MedianWithSpread {
     /// The typical value: the median, or the mean of those next to it.
     pub typical: f64,
     /// The median absolute deviation from it.
     pub spread: f64,
 }
 
-impl Measured {
+impl MedianWithSpread {
     /// Of the finite ones among `values`; `None` when there is none.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Option<Self> {
         let values: Vec<_> = values.into_iter().filter(|value| value.is_finite()).collect();
-        let median = middle(values.clone())?;
-        Self::around(median, values)
+        let median = median_or_mean(values.clone())?;
+        Self::with_spread(median, values)
     }
 
     /// Of a series: the mean of its typical points, which [`TypicalStep`](super::TypicalStep) tells of too.
-    pub fn steady(samples: &[Sample]) -> Option<Self> {
-        let values = |samples: &[Sample]| -> Vec<f64> {
+    pub fn steady(samples: &[MetricSample]) -> Option<Self> {
+        let values = |samples: &[MetricSample]| -> Vec<f64> {
             samples.iter().map(|sample| sample.value).filter(|value| value.is_finite()).collect()
         };
-        let middle = typical::mean(&values(&typical::typical(samples)))?;
-        Self::around(middle, values(&samples[typical::warm_up(samples)..]))
+        let middle = typical_step::mean(&values(&typical_step::typical(samples)))?;
+        Self::with_spread(middle, values(&samples[typical_step::warm_up(samples)..]))
     }
 
-    fn around(typical: f64, values: Vec<f64>) -> Option<Self> {
-        let spread = middle(values.into_iter().map(|value| (value - typical).abs()).collect())?;
+    fn with_spread(typical: f64, values: Vec<f64>) -> Option<Self> {
+        let spread = median_or_mean(values.into_iter().map(|value| (value - typical).abs()).collect())?;
         Some(Self { typical, spread })
     }
 }
 
 /// The value in the middle, or the mean of the two there.
-fn middle(mut values: Vec<f64>) -> Option<f64> {
+fn median_or_mean(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let half = values.len() / 2;
     let upper = *values.get(half)?;
@@ -107,8 +107,8 @@ const RESULTS: [&str; 8] = [
     "learning_rate",
     "gradient_norm",
     "elapsed",
-    noise::SIGNAL,
-    noise::NOISE,
+    noise_scale::SIGNAL,
+    noise_scale::NOISE,
 ];
 
 /// Whether a series has a name of dtrain's own, and not one that a program gave it.
@@ -125,8 +125,8 @@ pub(crate) fn key_of(name: &str) -> Cow<'_, str> {
 ///
 /// Loss, norm, rate and speed are the same on all ranks of a model of dtrain and kept of rank 0; times and memory of every rank, of
 /// the first 64 in every step. Of a script every rank may report results; `LowestRanks` drops some of theirs.
-pub fn points_of(stamped: &Stamped, is_script: bool) -> Vec<Point> {
-    let point = |key: &str, step: u64, value: f64| Point {
+pub fn points_of(stamped: &StampedEvent, is_script: bool) -> Vec<MetricPoint> {
+    let point = |key: &str, step: u64, value: f64| MetricPoint {
         attempt: stamped.attempt,
         rank: stamped.rank,
         key: key.to_owned(),
@@ -136,7 +136,7 @@ pub fn points_of(stamped: &Stamped, is_script: bool) -> Vec<Point> {
     };
     let has_results = stamped.rank == Rank(0) || is_script;
     match &stamped.event {
-        Event::Step(figures) if !is_script && !is_kept(stamped.rank, figures.step.0) => Vec::new(),
+        Event::Step(figures) if !is_script && !keeps_times(stamped.rank, figures.step.0) => Vec::new(),
         Event::Step(figures) => {
             let (step, times) = (figures.step.0, &figures.times);
             let mut points = Vec::new();
@@ -170,8 +170,8 @@ pub fn points_of(stamped: &Stamped, is_script: bool) -> Vec<Point> {
                     // It is told a step later.
                     let before = step.saturating_sub(1);
                     points.extend([
-                        point(noise::SIGNAL, before, found.signal),
-                        point(noise::NOISE, before, found.noise),
+                        point(noise_scale::SIGNAL, before, found.signal),
+                        point(noise_scale::NOISE, before, found.noise),
                     ]);
                 }
                 if times.step > 0.0 && figures.tokens > 0 {
@@ -202,7 +202,7 @@ pub fn points_of(stamped: &Stamped, is_script: bool) -> Vec<Point> {
 }
 
 /// Whether the times of a rank are kept of a step.
-fn is_kept(rank: Rank, step: u64) -> bool {
+fn keeps_times(rank: Rank, step: u64) -> bool {
     rank.0 < IN_FULL || step % ONE_OF == u64::from(rank.0) % ONE_OF
 }
 
@@ -219,7 +219,7 @@ impl LowestRanks {
     }
 
     /// Whether a point is kept; takes note of its rank.
-    pub(super) fn keeps(&mut self, database: &Connection, point: &Point) -> Result<bool, Fault> {
+    pub(super) fn should_record(&mut self, database: &Connection, point: &MetricPoint) -> Result<bool, BoxError> {
         let is_first = point.rank.0 < IN_FULL;
         let known = match self.known.get(&point.key) {
             Some(known) => Some(*known),
@@ -228,13 +228,13 @@ impl LowestRanks {
         };
         let lowest = known.map_or(point.rank, |known| known.min(point.rank));
         self.known.insert(point.key.clone(), lowest);
-        let is_time = point.key == "step_seconds" && is_kept(point.rank, point.step);
+        let is_time = point.key == "step_seconds" && keeps_times(point.rank, point.step);
         Ok(is_first || lowest == point.rank || is_time)
     }
 }
 
 /// Whether a trial runs a script.
-pub(super) fn is_script(database: &Connection, trial: i64) -> Result<bool, Fault> {
+pub(super) fn is_script(database: &Connection, trial: i64) -> Result<bool, BoxError> {
     let kind: Option<String> = database
         .prepare_cached(
             "SELECT value FROM param JOIN key ON key.id = param.key WHERE trial = ?1 AND key.name = 'model.kind'",
@@ -250,15 +250,15 @@ pub fn summary_of<'s>(summaries: &'s [Summary], key: &str) -> Option<&'s Summary
 }
 
 /// Milliseconds from the beginning of the first step of an attempt to the end of the last, given how long each took, in seconds.
-pub(super) fn trained_ms(steps: &[Sample]) -> u64 {
+pub(super) fn trained_ms(steps: &[MetricSample]) -> u64 {
     let Some(first) = steps.first() else { return 0 };
     let first_ms = Duration::try_from_secs_f64(first.value).unwrap_or_default().as_millis();
-    let between = steps.windows(2).map(|pair| passed(pair[0].at_ms, pair[1].at_ms));
+    let between = steps.windows(2).map(|pair| training_ms_between(pair[0].at_ms, pair[1].at_ms));
     between.sum::<u64>() + u64::try_from(first_ms).unwrap_or(0)
 }
 
 /// Writes what the steps so far say of the trial's speed into its row.
-pub(super) fn settle(transaction: &Transaction<'_>, trial: i64) -> Result<(), Fault> {
+pub(super) fn update_speed(transaction: &Transaction<'_>, trial: i64) -> Result<(), BoxError> {
     let step = steady(transaction, trial, "step_seconds")?;
     let speed = steady(transaction, trial, "tokens_per_second")?;
     transaction.execute(
@@ -270,27 +270,27 @@ pub(super) fn settle(transaction: &Transaction<'_>, trial: i64) -> Result<(), Fa
 }
 
 /// The typical value of a series, of the lowest rank that reports it.
-fn steady(database: &Connection, trial: i64, key: &str) -> Result<Option<Measured>, Fault> {
-    Ok(Measured::steady(&points::curve(database, trial, key)?))
+fn steady(database: &Connection, trial: i64, key: &str) -> Result<Option<MedianWithSpread>, BoxError> {
+    Ok(MedianWithSpread::steady(&points::curve(database, trial, key)?))
 }
 
 impl History {
     /// One line about each series of a trial, sorted by key and rank.
     pub fn summaries(&self, trial: &TrialId) -> Result<Vec<Summary>, LedgerError> {
-        self.read("read figures from", |database| summaries(database, keep::row_of(database, trial)?))
+        self.read("read figures from", |database| summaries(database, writer::row_of(database, trial)?))
     }
 
     /// The typical value of a series, of the lowest rank that reports it, without the steps that warm up.
-    pub fn measured(&self, trial: &TrialId, key: &str) -> Result<Option<Measured>, LedgerError> {
-        self.read("read figures from", |database| steady(database, keep::row_of(database, trial)?, key))
+    pub fn measured(&self, trial: &TrialId, key: &str) -> Result<Option<MedianWithSpread>, LedgerError> {
+        self.read("read figures from", |database| steady(database, writer::row_of(database, trial)?, key))
     }
 }
 
-pub(super) fn summaries(database: &Connection, trial: i64) -> Result<Vec<Summary>, Fault> {
-    live::with_summaries(database, &[trial], || lines(database, trial))
+pub(super) fn summaries(database: &Connection, trial: i64) -> Result<Vec<Summary>, BoxError> {
+    open_points::with_summaries(database, &[trial], || lines(database, trial))
 }
 
-fn lines(database: &Connection, trial: i64) -> Result<Vec<Summary>, Fault> {
+fn lines(database: &Connection, trial: i64) -> Result<Vec<Summary>, BoxError> {
     let mut select = database.prepare_cached(
         "SELECT key.name, rank, points, last, last_step, min, min_step, max, max_step,
                 CASE WHEN finite > 0 THEN sum / finite END
@@ -316,7 +316,7 @@ fn lines(database: &Connection, trial: i64) -> Result<Vec<Summary>, Fault> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::{AttemptId, HeldBytes, PhaseTimes, StepFigures, StepId};
+    use dtrain_protocol::{AttemptId, ResidentBytes, PhaseTimes, StepFigures, StepId};
 
     #[test]
     fn a_script_has_a_time_only_where_it_is_known() {
@@ -332,10 +332,10 @@ mod tests {
                 times: PhaseTimes { step: seconds, ..PhaseTimes::default() },
                 memory_bytes: 0,
                 sent_bytes: 0,
-                held: HeldBytes::default(),
+                held: ResidentBytes::default(),
             };
             let event = Event::Step(figures);
-            let said = Stamped { attempt: AttemptId(1), rank: Rank(0), sequence: 0, at_ms: 0, event };
+            let said = StampedEvent { attempt: AttemptId(1), rank: Rank(0), sequence: 0, at_ms: 0, event };
             points_of(&said, is_script).into_iter().map(|point| point.key).collect::<Vec<_>>()
         };
         assert_eq!(keys(0.0, true), ["loss"]);

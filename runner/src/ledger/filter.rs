@@ -1,7 +1,7 @@
 //! Which trials, in which order, which part of them: from what the user types to SQL.
 
 use super::names::{COLUMNS, WORDS};
-use super::{Names, Status, list};
+use super::{KnownNames, TrialStatus, list};
 use rusqlite::types::Value as Sql;
 use std::cmp::Ordering;
 
@@ -13,7 +13,7 @@ pub struct Filter {
     /// Of this study.
     pub study: Option<String>,
     /// With one of these; empty for any.
-    pub status: Vec<Status>,
+    pub status: Vec<TrialStatus>,
     /// With this tag.
     pub tag: Option<String>,
     /// Parameters, each with the text, or `true` or `false`, that it is.
@@ -38,7 +38,7 @@ pub enum Sort {
 
 /// Which part of the list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Page {
+pub struct Pagination {
     /// Trials passed over.
     pub skip: u64,
     /// At most this many.
@@ -79,7 +79,7 @@ pub enum ConditionError {
     #[error("`{0}` is not a condition; expected one such as `batch >= 256` or `status = completed`")]
     NoCondition(String),
     /// No trial can have what it names.
-    #[error("trials have no `{name}`{}", meant(.near.as_deref()))]
+    #[error("trials have no `{name}`{}", did_you_mean(.near.as_deref()))]
     Unknown {
         /// What was typed.
         name: String,
@@ -99,7 +99,7 @@ pub enum ConditionError {
     NoStatus(String),
 }
 
-fn meant(near: Option<&str>) -> String {
+fn did_you_mean(near: Option<&str>) -> String {
     match near {
         Some(near) => format!("; did you mean `{near}`?"),
         None => format!(
@@ -109,7 +109,7 @@ fn meant(near: Option<&str>) -> String {
     }
 }
 
-impl Default for Page {
+impl Default for Pagination {
     fn default() -> Self {
         Self { skip: 0, limit: u64::MAX }
     }
@@ -135,7 +135,7 @@ impl Filter {
     /// `recipe`, `study`, `status` and `tag` take words and `=`, and so does a key of the recipe, such as
     /// `params.optimizer=sgd`; a status may be said more than once.
     /// `Err` also for a name that is not among `names`.
-    pub fn parse(text: &str, names: &Names) -> Result<Self, ConditionError> {
+    pub fn parse(text: &str, names: &KnownNames) -> Result<Self, ConditionError> {
         let mut filter = Self::default();
         for part in text.split(" and ").map(str::trim).filter(|part| !part.is_empty()) {
             let word = part.split_once('=').map(|(key, word)| (key.trim().to_lowercase(), word.trim()));
@@ -146,9 +146,9 @@ impl Filter {
                 Some(("status", word)) => {
                     filter.status.push(word.parse().map_err(ConditionError::NoStatus)?);
                 }
-                Some(_) | None => match worded(part, names) {
+                Some(_) | None => match parse_text_condition(part, names) {
                     Some(word) => filter.words.push(word),
-                    None => filter.conditions.push(number(part, names)?),
+                    None => filter.conditions.push(parse_number_condition(part, names)?),
                 },
             }
         }
@@ -158,7 +158,7 @@ impl Filter {
 
 impl Sort {
     /// `newest`, `best`, `fastest`, or a name that conditions compare with a number, the smallest value first.
-    pub fn parse(text: &str, names: &Names) -> Result<Self, ConditionError> {
+    pub fn parse(text: &str, names: &KnownNames) -> Result<Self, ConditionError> {
         Ok(match text {
             "newest" | "age" => Self::Newest,
             "best" => Self::Best,
@@ -220,7 +220,7 @@ impl Sort {
 }
 
 /// A key of the recipe and the word that it is.
-fn worded(text: &str, names: &Names) -> Option<(String, String)> {
+fn parse_text_condition(text: &str, names: &KnownNames) -> Option<(String, String)> {
     let (key, word) = text.split_once('=')?;
     let (key, word) = (key.trim(), word.trim().trim_matches('"'));
     let is_word = !text.contains(['<', '>']) && !word.is_empty() && word.parse::<f64>().is_err();
@@ -228,7 +228,7 @@ fn worded(text: &str, names: &Names) -> Option<(String, String)> {
 }
 
 /// A comparison with a number. A name that is unknown is told before what it is compared with.
-fn number(text: &str, names: &Names) -> Result<Condition, ConditionError> {
+fn parse_number_condition(text: &str, names: &KnownNames) -> Result<Condition, ConditionError> {
     let key = text.split(['<', '>', '=']).next().unwrap_or_default().trim();
     let known = if key.is_empty() { Ok(String::new()) } else { names.number(key) };
     let condition: Condition = match text.parse() {
@@ -345,10 +345,10 @@ mod tests {
 
     #[test]
     fn what_users_type_is_read_or_refused_with_an_example() {
-        let parse = |text| Filter::parse(text, &Names::default());
+        let parse = |text| Filter::parse(text, &KnownNames::default());
         let filter = parse("status=done and STATUS = out-of-memory and batch>=32 and recipe=gpt");
         let filter = filter.expect("conditions");
-        assert_eq!(filter.status, [Status::Completed, Status::OutOfMemory]);
+        assert_eq!(filter.status, [TrialStatus::Completed, TrialStatus::OutOfMemory]);
         assert_eq!(filter.recipe.as_deref(), Some("gpt"));
         let batch = Condition { key: "batch".into(), relation: Relation::AtLeast, value: 32.0 };
         assert_eq!(filter.conditions, [batch]);

@@ -1,8 +1,8 @@
 //! Hosts that answered, and what is held against them. It belongs to no trial: a host is not better for the next one.
 
-use super::{Fault, History, now_ms, stored, unstored};
-use crate::fact::{HostNews, LedgerError};
-use crate::strikes::{Cause, FORGOTTEN_MS, Strike};
+use super::{BoxError, History, now_ms, stored, unstored};
+use crate::fact::{HostUpdate, LedgerError};
+use crate::strikes::{StrikeCause, FORGOTTEN_MS, Strike};
 use rusqlite::{Connection, Transaction, params};
 
 /// A host that answered a controller of this history.
@@ -34,7 +34,7 @@ impl History {
 }
 
 /// All strikes that still count, oldest first. A cause that only a newer dtrain knows counts for that alone.
-pub(super) fn strikes(database: &Connection) -> Result<Vec<Strike>, Fault> {
+pub(super) fn strikes(database: &Connection) -> Result<Vec<Strike>, BoxError> {
     let mut select = database.prepare_cached(
         "SELECT host, partner, cause, at_ms, detail FROM strike WHERE at_ms >= ?1 ORDER BY at_ms, id",
     )?;
@@ -42,7 +42,7 @@ pub(super) fn strikes(database: &Connection) -> Result<Vec<Strike>, Fault> {
     let mut rows = select.query([since])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
-        let Some(cause) = Cause::parse(row.get_ref(2)?.as_str()?) else { continue };
+        let Some(cause) = StrikeCause::parse(row.get_ref(2)?.as_str()?) else { continue };
         let (host, with, at_ms, detail) = (row.get(0)?, row.get(1)?, unstored(row.get(3)?), row.get(4)?);
         found.push(Strike { host, with, cause, at_ms, detail });
     }
@@ -50,7 +50,7 @@ pub(super) fn strikes(database: &Connection) -> Result<Vec<Strike>, Fault> {
 }
 
 /// Keeps what is new of hosts, and forgets strikes that no longer count.
-pub(super) fn keep(transaction: &Transaction<'_>, news: &HostNews) -> Result<(), Fault> {
+pub(super) fn record_hosts(transaction: &Transaction<'_>, news: &HostUpdate) -> Result<(), BoxError> {
     let now = now_ms();
     for name in &news.answered {
         transaction

@@ -1,8 +1,8 @@
 //! Lists of trials: one line each, filtered, sorted, page by page.
 
-use super::filter::{self, Filter, Page, Sort};
+use super::filter::{self, Filter, Pagination, Sort};
 use super::state::State;
-use super::{Fault, History, Status, live, unstored};
+use super::{BoxError, History, TrialStatus, open_points, unstored};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Goal;
@@ -22,7 +22,7 @@ pub struct TrialRow {
     /// The study it belongs to.
     pub study: Option<String>,
     /// How it stands.
-    pub status: Status,
+    pub status: TrialStatus,
     /// How the work is cut, in words.
     pub layout: String,
     /// Samples of one optimizer step.
@@ -108,7 +108,7 @@ impl History {
         &self,
         filter: &Filter,
         sort: &Sort,
-        page: Page,
+        page: Pagination,
         is_alive: &dyn Fn(&TrialId) -> bool,
     ) -> Result<Vec<TrialRow>, LedgerError> {
         self.read("list", |database| {
@@ -118,12 +118,12 @@ impl History {
             let lines = |part: &str, most| {
                 lines(database, filter::query(filter, sort, part, merged), filter, most, is_alive)
             };
-            let live = live::trials(database)?;
+            let live = open_points::trials(database)?;
             let mut found = if live.is_empty() {
                 lines("", most)?
             } else {
                 let mut all = lines(" AND trial.id NOT IN (SELECT trial FROM live)", most)?;
-                all.extend(live::with_summaries(database, &live, || {
+                all.extend(open_points::with_summaries(database, &live, || {
                     lines(" AND trial.id IN (SELECT trial FROM live)", most)
                 })?);
                 all.sort_by(|one, other| {
@@ -158,7 +158,7 @@ fn lines(
     filter: &Filter,
     most: u64,
     is_alive: &dyn Fn(&TrialId) -> bool,
-) -> Result<Vec<(TrialRow, Option<f64>, i64)>, Fault> {
+) -> Result<Vec<(TrialRow, Option<f64>, i64)>, BoxError> {
     let mut select = database.prepare_cached(&text)?;
     let mut rows = select.query(params_from_iter(values))?;
     let mut found = Vec::new();
@@ -174,7 +174,7 @@ fn lines(
 }
 
 /// Reads one line.
-pub(super) fn row(row: &Row<'_>, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, Fault> {
+pub(super) fn row(row: &Row<'_>, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, BoxError> {
     let id = TrialId(row.get(0)?);
     let word: String = row.get(4)?;
     let state = State::parse(&word).ok_or_else(|| format!("trial {id} has the unknown state `{word}`"))?;

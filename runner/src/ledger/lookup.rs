@@ -1,6 +1,6 @@
 //! Finding a trial by what the user typed.
 
-use super::{Fault, History};
+use super::{BoxError, History};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
 use rusqlite::Connection;
@@ -9,7 +9,7 @@ use rusqlite::Connection;
 #[derive(Debug, thiserror::Error)]
 pub enum LookupError {
     /// No trial is called so.
-    #[error("no trial named `{name}`{}", hint(.near))]
+    #[error("no trial named `{name}`{}", suggestion(.near))]
     Unknown {
         /// What was typed.
         name: String,
@@ -35,7 +35,7 @@ pub enum LookupError {
     Ledger(#[from] LedgerError),
 }
 
-fn hint(near: &[String]) -> String {
+fn suggestion(near: &[String]) -> String {
     if near.is_empty() {
         return "; `dtrain history` lists all trials".to_owned();
     }
@@ -47,7 +47,7 @@ fn hint(near: &[String]) -> String {
 const LEAST: usize = 8;
 
 /// What a name led to.
-enum Found {
+enum Lookup {
     One(TrialId),
     Short,
     Many(Vec<String>),
@@ -60,22 +60,22 @@ impl History {
     pub fn find(&self, name: &str) -> Result<TrialId, LookupError> {
         let found = self.read("look up a trial in", |database| find(database, name))?;
         match found {
-            Found::One(trial) => Ok(trial),
-            Found::Short => Err(LookupError::Short { name: name.to_owned() }),
-            Found::Many(matches) => Err(LookupError::Ambiguous { name: name.to_owned(), matches }),
-            Found::None(near) => Err(LookupError::Unknown { name: name.to_owned(), near }),
+            Lookup::One(trial) => Ok(trial),
+            Lookup::Short => Err(LookupError::Short { name: name.to_owned() }),
+            Lookup::Many(matches) => Err(LookupError::Ambiguous { name: name.to_owned(), matches }),
+            Lookup::None(near) => Err(LookupError::Unknown { name: name.to_owned(), near }),
         }
     }
 }
 
-fn find(database: &Connection, name: &str) -> Result<Found, Fault> {
+fn find(database: &Connection, name: &str) -> Result<Lookup, BoxError> {
     let exact = [
         "SELECT uid, label FROM trial WHERE label = ?1",
         "SELECT uid, label FROM trial WHERE uid = upper(?1)",
     ];
     for query in exact {
         if let Some((uid, _)) = pairs(database, query, name)?.pop() {
-            return Ok(Found::One(TrialId(uid)));
+            return Ok(Lookup::One(TrialId(uid)));
         }
     }
     if name == "last" {
@@ -84,7 +84,7 @@ fn find(database: &Connection, name: &str) -> Result<Found, Fault> {
             ORDER BY origin.trial IS NOT NULL, CASE WHEN origin.trial IS NOT NULL THEN created_ms END DESC, trial.id DESC
             LIMIT 1";
         if let Some((uid, _)) = pairs(database, newest, name)?.pop() {
-            return Ok(Found::One(TrialId(uid)));
+            return Ok(Lookup::One(TrialId(uid)));
         }
     }
     let labels = "SELECT uid, label FROM trial WHERE ?1 <> '' AND substr(label, 1, length(?1)) = ?1
@@ -95,24 +95,24 @@ fn find(database: &Connection, name: &str) -> Result<Found, Fault> {
     if matches.is_empty() {
         matches = pairs(database, ids, name)?;
         if !matches.is_empty() && name.chars().count() < LEAST {
-            return Ok(Found::Short);
+            return Ok(Lookup::Short);
         }
     }
     match matches.len() {
-        0 => Ok(Found::None(near(database, name)?)),
-        1 => Ok(Found::One(TrialId(matches.remove(0).0))),
-        _ => Ok(Found::Many(matches.into_iter().map(|(_, label)| label).take(8).collect())),
+        0 => Ok(Lookup::None(similar_labels(database, name)?)),
+        1 => Ok(Lookup::One(TrialId(matches.remove(0).0))),
+        _ => Ok(Lookup::Many(matches.into_iter().map(|(_, label)| label).take(8).collect())),
     }
 }
 
-fn pairs(database: &Connection, query: &str, name: &str) -> Result<Vec<(String, String)>, Fault> {
+fn pairs(database: &Connection, query: &str, name: &str) -> Result<Vec<(String, String)>, BoxError> {
     let mut select = database.prepare_cached(query)?;
     let rows = select.query_map([name], |row| Ok((row.get(0)?, row.get(1)?)))?;
     Ok(rows.collect::<Result<_, _>>()?)
 }
 
 /// The three labels most like `name`.
-fn near(database: &Connection, name: &str) -> Result<Vec<String>, Fault> {
+fn similar_labels(database: &Connection, name: &str) -> Result<Vec<String>, BoxError> {
     let all =
         pairs(database, "SELECT uid, label FROM trial WHERE ?1 = ?1 ORDER BY id DESC LIMIT 2000", name)?;
     let mut scored: Vec<_> =

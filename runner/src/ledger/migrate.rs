@@ -3,34 +3,34 @@
 //! `PRAGMA user_version` is `major · 100 + minor`. A new minor version only adds, so that an older dtrain can
 //! still read; a new major version changes what is there.
 
-use super::{Fault, points};
+use super::{BoxError, points};
 use rusqlite::{Connection, TransactionBehavior};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
 /// A version of the schema.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version(i32);
+pub(super) struct SchemaVersion(i32);
 
 /// One step: the version it leads to, and how.
-pub(super) type Step = (Version, &'static str);
+pub(super) type Migration = (SchemaVersion, &'static str);
 
 /// The version this program writes.
-pub(super) const CURRENT: Version = Version(104);
+pub(super) const CURRENT: SchemaVersion = SchemaVersion(104);
 
 /// The version from which new points are no rows.
-const LOGS: Version = Version(104);
+const LOGS: SchemaVersion = SchemaVersion(104);
 
 /// All steps, oldest first.
-pub(super) const STEPS: &[Step] = &[
-    (Version(100), include_str!("sql/v1.sql")),
-    (Version(101), include_str!("sql/v1_1.sql")),
-    (Version(102), include_str!("sql/v1_2.sql")),
-    (Version(103), include_str!("sql/v1_3.sql")),
+pub(super) const STEPS: &[Migration] = &[
+    (SchemaVersion(100), include_str!("sql/v1.sql")),
+    (SchemaVersion(101), include_str!("sql/v1_1.sql")),
+    (SchemaVersion(102), include_str!("sql/v1_2.sql")),
+    (SchemaVersion(103), include_str!("sql/v1_3.sql")),
     (CURRENT, include_str!("sql/v1_4.sql")),
 ];
 
-impl Version {
+impl SchemaVersion {
     /// Files of different major versions cannot be read by each other's programs.
     pub(super) fn major(self) -> i32 {
         self.0 / 100
@@ -42,22 +42,22 @@ impl Version {
     }
 }
 
-impl fmt::Display for Version {
+impl fmt::Display for SchemaVersion {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.0 / 100, self.0 % 100)
     }
 }
 
 /// The version of the file; 0.0 for an empty one.
-pub(super) fn version(database: &Connection) -> Result<Version, Fault> {
-    Ok(Version(database.pragma_query_value(None, "user_version", |row| row.get(0))?))
+pub(super) fn version(database: &Connection) -> Result<SchemaVersion, BoxError> {
+    Ok(SchemaVersion(database.pragma_query_value(None, "user_version", |row| row.get(0))?))
 }
 
 /// Brings the file to the last of `steps`. An older file is copied beside itself first.
-pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Step]) -> Result<(), Fault> {
+pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Migration]) -> Result<(), BoxError> {
     let Some((target, _)) = steps.last() else { return Ok(()) };
     let found = version(database)?;
-    if found != Version(0) && found < *target {
+    if found != SchemaVersion(0) && found < *target {
         back_up(database, path, found)?;
     }
     for (to, sql) in steps {
@@ -79,14 +79,14 @@ pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Step]) ->
 }
 
 /// Where the copy of a file of version `found` is put.
-fn backup_path(path: &Path, found: Version) -> PathBuf {
+fn backup_path(path: &Path, found: SchemaVersion) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".v{found}.backup"));
     path.with_file_name(name)
 }
 
 /// Copies the whole database, then renames the copy into place; keeps a copy that is already there.
-fn back_up(database: &Connection, path: &Path, found: Version) -> Result<(), Fault> {
+fn back_up(database: &Connection, path: &Path, found: SchemaVersion) -> Result<(), BoxError> {
     let whole = backup_path(path, found);
     if whole.exists() {
         return Ok(());
@@ -104,11 +104,11 @@ fn back_up(database: &Connection, path: &Path, found: Version) -> Result<(), Fau
 mod tests {
     use super::*;
 
-    const OLD: &[Step] = &[(Version(100), "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES (7);")];
-    const NEW: &[Step] = &[
-        (Version(100), "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES (7);"),
-        (Version(101), "ALTER TABLE a ADD COLUMN y INTEGER NOT NULL DEFAULT 1;"),
-        (Version(102), "CREATE TABLE b(z TEXT) STRICT;"),
+    const OLD: &[Migration] = &[(SchemaVersion(100), "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES (7);")];
+    const NEW: &[Migration] = &[
+        (SchemaVersion(100), "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES (7);"),
+        (SchemaVersion(101), "ALTER TABLE a ADD COLUMN y INTEGER NOT NULL DEFAULT 1;"),
+        (SchemaVersion(102), "CREATE TABLE b(z TEXT) STRICT;"),
     ];
 
     fn file() -> (tempfile::TempDir, PathBuf, Connection) {
@@ -122,16 +122,16 @@ mod tests {
     fn an_older_file_is_copied_then_brought_forward_with_its_rows() {
         let (_folder, path, mut database) = file();
         migrate(&mut database, &path, OLD).expect("made");
-        assert!(!backup_path(&path, Version(100)).exists(), "an empty file needs no copy");
+        assert!(!backup_path(&path, SchemaVersion(100)).exists(), "an empty file needs no copy");
         migrate(&mut database, &path, NEW).expect("migrated");
-        assert_eq!(version(&database).expect("told"), Version(102));
+        assert_eq!(version(&database).expect("told"), SchemaVersion(102));
         let row: (i64, i64) = database
             .query_row("SELECT x, y FROM a", [], |row| Ok((row.get(0)?, row.get(1)?)))
             .expect("there");
         assert_eq!(row, (7, 1));
 
-        let copy = Connection::open(backup_path(&path, Version(100))).expect("the copy opens");
-        assert_eq!(version(&copy).expect("told"), Version(100));
+        let copy = Connection::open(backup_path(&path, SchemaVersion(100))).expect("the copy opens");
+        assert_eq!(version(&copy).expect("told"), SchemaVersion(100));
         let kept: i64 = copy.query_row("SELECT x FROM a", [], |row| row.get(0)).expect("there");
         assert_eq!(kept, 7);
     }
@@ -139,9 +139,9 @@ mod tests {
     #[test]
     fn a_step_that_fails_leaves_the_version_before_it() {
         let (_folder, path, mut database) = file();
-        let broken: &[Step] = &[OLD[0], (Version(101), "CREATE TABLE c(x) STRICT; no sql;")];
+        let broken: &[Migration] = &[OLD[0], (SchemaVersion(101), "CREATE TABLE c(x) STRICT; no sql;")];
         migrate(&mut database, &path, broken).expect_err("the second step is not SQL");
-        assert_eq!(version(&database).expect("told"), Version(100));
+        assert_eq!(version(&database).expect("told"), SchemaVersion(100));
         database.execute_batch("SELECT * FROM c").expect_err("its first half is undone");
     }
 

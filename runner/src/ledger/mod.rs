@@ -5,62 +5,62 @@
 
 mod bundle;
 mod check;
-mod children;
+mod derived_trials;
 mod chunk;
 mod create;
-mod fault;
+mod error;
 mod figures;
 mod filter;
-mod fold;
-pub mod glance;
-mod ground;
+mod running_summary;
+pub mod completion;
+mod file_system;
 mod hosts;
-mod keep;
+mod writer;
 mod list;
-mod live;
-mod log;
+mod open_points;
+mod point_log;
 mod lookup;
 mod migrate;
 mod names;
-mod noise;
+mod noise_scale;
 mod open;
 mod points;
-mod presence;
+mod file_identity;
 mod rates;
 mod relocate;
 mod show;
 mod snapshot;
 mod state;
 mod study;
-mod typical;
+mod typical_step;
 
-pub use bundle::{ExportError, ImportError, Merged};
-pub use children::Child;
-pub use create::{Created, NewTrial, Param, Parent, Predicted, Source, flatten};
+pub use bundle::{WriteBundleError, ImportError, MergeReport};
+pub use derived_trials::DerivedTrial;
+pub use create::{TrialName, NewTrial, TrialParameter, Parent, ExpectedPerformance, ValueSource, flatten};
 pub(crate) use figures::key_of;
-pub use figures::{Measured, Summary, is_own_series, points_of, summary_of};
-pub use filter::{Condition, ConditionError, Filter, Page, Relation, Sort};
-pub use ground::Ground;
+pub use figures::{MedianWithSpread, Summary, is_own_series, points_of, summary_of};
+pub use filter::{Condition, ConditionError, Filter, Pagination, Relation, Sort};
+pub use file_system::FileSystemKind;
 pub use hosts::KnownHost;
 pub use list::TrialRow;
 pub use lookup::LookupError;
-pub use names::Names;
-pub use noise::NoiseScale;
-pub use points::Sample;
-pub use rates::{Observation, host_digest};
-pub use show::{Attempt, Checkpoint, Note, Trial, TrialOutline};
-pub use state::Status;
-pub use study::Tried;
-pub use typical::TypicalStep;
+pub use names::KnownNames;
+pub use noise_scale::NoiseScale;
+pub use points::MetricSample;
+pub use rates::{StepTimeObservation, host_digest};
+pub use show::{Attempt, Checkpoint, Note, TrialDetails, TrialOutline};
+pub use state::TrialStatus;
+pub use study::StudyTrialRow;
+pub use typical_step::TypicalStep;
 
 use crate::fact::LedgerError;
-use fault::{Damage, fault};
-use presence::Presence;
+use error::{Corruption, ledger_error};
+use file_identity::OpenedFiles;
 use rusqlite::{Connection, Transaction, TransactionBehavior};
 use std::path::{Path, PathBuf};
 
 /// Why something inside the ledger failed.
-type Fault = Box<dyn std::error::Error + Send + Sync>;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// The history of all trials: an open `history.db`.
 ///
@@ -71,8 +71,8 @@ pub struct History {
     database: Connection,
     path: PathBuf,
     access: Access,
-    presence: Presence,
-    known: Option<keep::Known>,
+    presence: OpenedFiles,
+    known: Option<writer::CachedFacts>,
 }
 
 /// What this program may do with the file.
@@ -107,9 +107,9 @@ impl History {
         Self::of(path, open::writer(path, open::Sharing::Alone))
     }
 
-    fn of(path: &Path, opened: Result<open::Opened, Fault>) -> Result<Self, LedgerError> {
-        let open::Opened { database, access, presence } =
-            opened.map_err(|source| fault("open", path, source))?;
+    fn of(path: &Path, opened: Result<open::OpenDatabase, BoxError>) -> Result<Self, LedgerError> {
+        let open::OpenDatabase { database, access, presence } =
+            opened.map_err(|source| ledger_error("open", path, source))?;
         Ok(Self { database, path: path.to_path_buf(), access, presence, known: None })
     }
 
@@ -132,7 +132,7 @@ impl History {
     fn write<T>(
         &mut self,
         doing: &'static str,
-        work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>,
+        work: impl FnOnce(&Transaction<'_>) -> Result<T, BoxError>,
     ) -> Result<T, LedgerError> {
         let attempt = match &self.access {
             // What is committed to a file that is gone is lost, so that it counts only when the file is there afterwards.
@@ -144,30 +144,30 @@ impl History {
             Access::Read => Err("it was opened for reading only".into()),
             Access::Newer(version) => Err(open::too_new(version).into()),
         };
-        attempt.map_err(|source| fault(doing, &self.path, source))
+        attempt.map_err(|source| ledger_error(doing, &self.path, source))
     }
 
     /// Runs `work` on one snapshot.
     fn read<T>(
         &self,
         doing: &'static str,
-        work: impl FnOnce(&Connection) -> Result<T, Fault>,
+        work: impl FnOnce(&Connection) -> Result<T, BoxError>,
     ) -> Result<T, LedgerError> {
-        let snapshot = || -> Result<T, Fault> {
+        let snapshot = || -> Result<T, BoxError> {
             let transaction = self.database.unchecked_transaction()?;
             let answer = work(&transaction);
             // Whatever was found, it is the file that counts.
             self.presence.check()?;
             answer
         };
-        snapshot().map_err(|source| fault(doing, &self.path, source))
+        snapshot().map_err(|source| ledger_error(doing, &self.path, source))
     }
 }
 
 fn transact<T>(
     database: &mut Connection,
-    work: impl FnOnce(&Transaction<'_>) -> Result<T, Fault>,
-) -> Result<T, Fault> {
+    work: impl FnOnce(&Transaction<'_>) -> Result<T, BoxError>,
+) -> Result<T, BoxError> {
     let transaction = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
     let answer = work(&transaction)?;
     transaction.commit()?;

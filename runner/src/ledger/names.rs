@@ -1,9 +1,9 @@
 //! What conditions and orders may name in a history, and what was probably meant by a name that is none.
 
 use super::filter::{ConditionError, column};
-use super::{Fault, History};
+use super::{BoxError, History};
 use crate::fact::LedgerError;
-use dtrain_recipes::keys::{Shape, keys};
+use dtrain_recipes::keys::{ValueType, keys};
 use rusqlite::Connection;
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ const TITLES: [(&str, &str); 2] = [("rate", "learning_rate"), ("tok/s", "tokens_
 
 /// Names that trials of a history have.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Names {
+pub struct KnownNames {
     /// Keys of recipes and plans, and recorded figures.
     keys: BTreeSet<String>,
     /// Whether there is a trial.
@@ -30,19 +30,19 @@ pub struct Names {
 
 impl History {
     /// The names that conditions may use.
-    pub fn names(&self) -> Result<Names, LedgerError> {
+    pub fn names(&self) -> Result<KnownNames, LedgerError> {
         self.read("read names from", names)
     }
 }
 
-fn names(database: &Connection) -> Result<Names, Fault> {
+fn names(database: &Connection) -> Result<KnownNames, BoxError> {
     let mut select = database.prepare("SELECT name FROM key")?;
     let keys = select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
     let has_trials = database.query_row("SELECT EXISTS(SELECT 1 FROM trial)", [], |row| row.get(0))?;
-    Ok(Names { keys, has_trials })
+    Ok(KnownNames { keys, has_trials })
 }
 
-impl Names {
+impl KnownNames {
     /// The number that a name stands for: a column, a key or a figure. `Err` names what was probably meant.
     pub(super) fn number(&self, name: &str) -> Result<String, ConditionError> {
         let plain = name.to_lowercase();
@@ -61,10 +61,10 @@ impl Names {
 
     /// Whether a name is that of a setting that may be a word: a recorded param, or a key with words for values.
     pub(super) fn has_words(&self, name: &str) -> bool {
-        let is_worded = |shape: Shape| match shape {
-            Shape::Text | Shape::Name | Shape::Flag | Shape::OneOf(_) => true,
-            Shape::OrNone(inner) | Shape::OrAuto(inner) | Shape::Choice(inner) => {
-                matches!(inner, Shape::Flag | Shape::OneOf(_))
+        let is_worded = |shape: ValueType| match shape {
+            ValueType::Text | ValueType::Name | ValueType::Flag | ValueType::OneOf(_) => true,
+            ValueType::OrNone(inner) | ValueType::OrAuto(inner) | ValueType::Choice(inner) => {
+                matches!(inner, ValueType::Flag | ValueType::OneOf(_))
             }
             _ => false,
         };
@@ -97,10 +97,10 @@ mod tests {
     use super::super::{Filter, Sort};
     use super::*;
 
-    fn known() -> Names {
+    fn known() -> KnownNames {
         let keys =
             ["train.seed", "plan.micro_batch", "loss", "valid.loss", "save.stall_seconds", "params.depth"];
-        Names { keys: keys.map(str::to_owned).into(), has_trials: true }
+        KnownNames { keys: keys.map(str::to_owned).into(), has_trials: true }
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
         ] {
             assert_eq!(names.number(typed), Ok(meant.to_owned()), "{typed}");
         }
-        let own = Names { keys: ["rate".to_owned()].into(), has_trials: true };
+        let own = KnownNames { keys: ["rate".to_owned()].into(), has_trials: true };
         assert_eq!(own.number("rate"), Ok("rate".into()), "a figure of that name is meant before the title");
     }
 
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn before_the_first_trial_every_key_of_the_language_is_known() {
-        let names = Names::default();
+        let names = KnownNames::default();
         for known in ["train.seed", "model.layers", "plan.micro_batch", "valid.loss"] {
             assert!(names.number(known).is_ok(), "{known}");
         }

@@ -1,8 +1,8 @@
 //! Opening the file: where it may lie, who may read it, and how SQLite is told to keep its word.
 
-use super::fault::is_unwritable;
-use super::presence::Presence;
-use super::{Access, Fault, Ground, migrate, snapshot};
+use super::error::is_unwritable;
+use super::file_identity::OpenedFiles;
+use super::{Access, BoxError, FileSystemKind, migrate, snapshot};
 use rusqlite::{Connection, ErrorCode, OpenFlags};
 use std::fs::{DirBuilder, OpenOptions};
 use std::io;
@@ -17,10 +17,10 @@ pub(super) const APPLICATION_ID: i32 = 0x4454_524E;
 pub(super) const BUSY: Duration = Duration::from_secs(60);
 
 /// An open history.
-pub(super) struct Opened {
+pub(super) struct OpenDatabase {
     pub(super) database: Connection,
     pub(super) access: Access,
-    pub(super) presence: Presence,
+    pub(super) presence: OpenedFiles,
 }
 
 /// Whether other programs may use the file meanwhile.
@@ -33,10 +33,10 @@ pub(super) enum Sharing {
 }
 
 /// Opens for writing; makes folder (0700) and file (0600) where there are none.
-pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<Opened, Fault> {
+pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<OpenDatabase, BoxError> {
     let folder = folder(path);
     DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
-    let journal = Ground::of(&folder)?.journal(path)?;
+    let journal = FileSystemKind::of(&folder)?.journal_mode(path)?;
     create(path)?;
     let mut database = Connection::open_with_flags(
         path,
@@ -46,12 +46,12 @@ pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<Opened, Fault> {
     if sharing == Sharing::Alone {
         database.query_row("PRAGMA locking_mode=EXCLUSIVE", [], |_| Ok(()))?;
     }
-    recognise(&database)?;
+    claim_file(&database)?;
     let version = migrate::version(&database)?;
     if version.is_newer_than(migrate::CURRENT) {
         return opened_newer(path, database, version);
     }
-    until_free(|| {
+    retry_while_busy(|| {
         let switch = format!("PRAGMA journal_mode={journal}");
         database.query_row(&switch, [], |row| row.get::<_, String>(0)).map(drop)
     })?;
@@ -59,15 +59,15 @@ pub(super) fn writer(path: &Path, sharing: Sharing) -> Result<Opened, Fault> {
     migrate::migrate(&mut database, path, migrate::STEPS)?;
     // Where there is no room for it, the next writer draws it.
     drop(identify(&database));
-    Ok(Opened { database, access: Access::Write, presence: Presence::of(path)? })
+    Ok(OpenDatabase { database, access: Access::Write, presence: OpenedFiles::of(path)? })
 }
 
 /// Opens for reading; an `Err` where there is no file.
-pub(super) fn reader(path: &Path) -> Result<Opened, Fault> {
+pub(super) fn reader(path: &Path) -> Result<OpenDatabase, BoxError> {
     if !path.try_exists()? {
         return Err("there is no history yet; `dtrain run` creates one".into());
     }
-    Ground::of(&folder(path))?.journal(path)?;
+    FileSystemKind::of(&folder(path))?.journal_mode(path)?;
     let opened = match shared_reader(path) {
         Err(fault) if is_unwritable(&fault) => {
             let (database, presence) = snapshot::open(path)?;
@@ -75,9 +75,9 @@ pub(super) fn reader(path: &Path) -> Result<Opened, Fault> {
             if version.is_newer_than(migrate::CURRENT) {
                 let access = Access::Newer(version.to_string());
                 let database = read_newer(database, version)?;
-                Opened { database, access, presence }
+                OpenDatabase { database, access, presence }
             } else {
-                Opened { database, access: Access::Read, presence }
+                OpenDatabase { database, access: Access::Read, presence }
             }
         }
         opened => opened?,
@@ -88,13 +88,13 @@ pub(super) fn reader(path: &Path) -> Result<Opened, Fault> {
 }
 
 /// Opens for reading while others write.
-fn shared_reader(path: &Path) -> Result<Opened, Fault> {
+fn shared_reader(path: &Path) -> Result<OpenDatabase, BoxError> {
     let database = Connection::open_with_flags(
         path,
         OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX,
     )?;
     database.busy_timeout(BUSY)?;
-    recognise(&database)?;
+    claim_file(&database)?;
     let version = migrate::version(&database)?;
     if version.is_newer_than(migrate::CURRENT) {
         return opened_newer(path, database, version);
@@ -104,17 +104,17 @@ fn shared_reader(path: &Path) -> Result<Opened, Fault> {
         drop(writer(path, Sharing::Shared)?);
         return shared_reader(path);
     }
-    Ok(Opened { database, access: Access::Read, presence: Presence::of(path)? })
+    Ok(OpenDatabase { database, access: Access::Read, presence: OpenedFiles::of(path)? })
 }
 
-fn opened_newer(path: &Path, database: Connection, version: migrate::Version) -> Result<Opened, Fault> {
+fn opened_newer(path: &Path, database: Connection, version: migrate::SchemaVersion) -> Result<OpenDatabase, BoxError> {
     let database = read_newer(database, version)?;
-    Ok(Opened { database, access: Access::Newer(version.to_string()), presence: Presence::of(path)? })
+    Ok(OpenDatabase { database, access: Access::Newer(version.to_string()), presence: OpenedFiles::of(path)? })
 }
 
 /// Opens for a quick look; `None` where there is nothing to look at. Whoever writes is not waited for.
-pub(super) fn glance(path: &Path) -> Option<Connection> {
-    Ground::of(&folder(path)).ok()?.journal(path).ok()?;
+pub(super) fn open_without_waiting(path: &Path) -> Option<Connection> {
+    FileSystemKind::of(&folder(path)).ok()?.journal_mode(path).ok()?;
     let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let database = Connection::open_with_flags(path, flags).ok()?;
     database.busy_timeout(Duration::from_millis(100)).ok()?;
@@ -133,7 +133,7 @@ pub(super) fn too_new(version: &str) -> String {
 }
 
 /// A newer minor version only added things, so reading is safe; a newer major version is refused.
-fn read_newer(database: Connection, version: migrate::Version) -> Result<Connection, Fault> {
+fn read_newer(database: Connection, version: migrate::SchemaVersion) -> Result<Connection, BoxError> {
     if version.major() != migrate::CURRENT.major() {
         return Err(too_new(&version.to_string()).into());
     }
@@ -141,7 +141,7 @@ fn read_newer(database: Connection, version: migrate::Version) -> Result<Connect
     Ok(database)
 }
 
-fn configure(database: &Connection) -> Result<(), Fault> {
+fn configure(database: &Connection) -> Result<(), BoxError> {
     database.execute_batch(
         "PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON; PRAGMA temp_store=MEMORY;
          PRAGMA cache_size=-32768; PRAGMA journal_size_limit=67108864;",
@@ -151,7 +151,7 @@ fn configure(database: &Connection) -> Result<(), Fault> {
 }
 
 /// Draws the id of a history among those that bundles come from, where it has none.
-fn identify(database: &Connection) -> Result<(), Fault> {
+fn identify(database: &Connection) -> Result<(), BoxError> {
     let is_known: bool = database.query_row("SELECT EXISTS (SELECT 1 FROM machine)", [], |row| row.get(0))?;
     if !is_known {
         let draw = "INSERT INTO machine(id) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM machine)";
@@ -161,7 +161,7 @@ fn identify(database: &Connection) -> Result<(), Fault> {
 }
 
 /// Fails unless the file is a history.
-pub(super) fn recognise_ours(database: &Connection) -> Result<(), Fault> {
+pub(super) fn check_application_id(database: &Connection) -> Result<(), BoxError> {
     let id: i32 = database.pragma_query_value(None, "application_id", |row| row.get(0))?;
     if id == APPLICATION_ID {
         Ok(())
@@ -171,7 +171,7 @@ pub(super) fn recognise_ours(database: &Connection) -> Result<(), Fault> {
 }
 
 /// Fails when the file belongs to another program; marks an empty one as ours.
-fn recognise(database: &Connection) -> Result<(), Fault> {
+fn claim_file(database: &Connection) -> Result<(), BoxError> {
     let id: i32 = match database.pragma_query_value(None, "application_id", |row| row.get(0)) {
         Ok(id) => id,
         Err(rusqlite::Error::SqliteFailure(error, _)) if error.code == ErrorCode::NotADatabase => {
@@ -191,11 +191,11 @@ fn recognise(database: &Connection) -> Result<(), Fault> {
         }
         return Ok(());
     }
-    until_free(|| database.pragma_update(None, "application_id", APPLICATION_ID))
+    retry_while_busy(|| database.pragma_update(None, "application_id", APPLICATION_ID))
 }
 
 /// Repeats what SQLite refuses without waiting while others switch the file to its write-ahead log.
-fn until_free(mut work: impl FnMut() -> rusqlite::Result<()>) -> Result<(), Fault> {
+fn retry_while_busy(mut work: impl FnMut() -> rusqlite::Result<()>) -> Result<(), BoxError> {
     let begun = Instant::now();
     loop {
         match work() {

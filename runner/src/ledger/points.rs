@@ -1,22 +1,22 @@
 //! Series of points: sealed chunks, and what is open in the log of the trial.
 
-use super::log::{Head, Log, Points};
-use super::{Damage, Fault, History, chunk, create, keep, live, stored, unstored};
-use crate::fact::{LedgerError, Point};
+use super::point_log::{RecordHeader, PointLog, PointsBySeries};
+use super::{Corruption, BoxError, History, chunk, create, writer, open_points, stored, unstored};
+use crate::fact::{LedgerError, MetricPoint};
 use dtrain_protocol::bundle::Series;
-use dtrain_protocol::points::decode;
+use dtrain_protocol::series_codec::decode;
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
 use std::collections::BTreeMap;
 
-pub use dtrain_protocol::points::Sample;
+pub use dtrain_protocol::series_codec::MetricSample;
 
 impl History {
     /// The points of one series by step; where attempts overlap, the last attempt wins.
-    pub fn series(&self, trial: &TrialId, key: &str, rank: Rank) -> Result<Vec<Sample>, LedgerError> {
+    pub fn series(&self, trial: &TrialId, key: &str, rank: Rank) -> Result<Vec<MetricSample>, LedgerError> {
         self.read("read a series from", |database| {
-            let trial = keep::row_of(database, trial)?;
-            joined(database, trial, key, rank)
+            let trial = writer::row_of(database, trial)?;
+            joined_attempts(database, trial, key, rank)
         })
     }
 
@@ -26,16 +26,16 @@ impl History {
         trial: &TrialId,
         key: &str,
         rank: Rank,
-    ) -> Result<Vec<(AttemptId, Vec<Sample>)>, LedgerError> {
+    ) -> Result<Vec<(AttemptId, Vec<MetricSample>)>, LedgerError> {
         self.read("read a series from", |database| {
-            let trial = keep::row_of(database, trial)?;
+            let trial = writer::row_of(database, trial)?;
             by_attempt(database, trial, key, rank)
         })
     }
 
     /// The points of one series by step, of the lowest rank that reports it.
-    pub fn curve(&self, trial: &TrialId, key: &str) -> Result<Vec<Sample>, LedgerError> {
-        self.read("read a series from", |database| curve(database, keep::row_of(database, trial)?, key))
+    pub fn curve(&self, trial: &TrialId, key: &str) -> Result<Vec<MetricSample>, LedgerError> {
+        self.read("read a series from", |database| curve(database, writer::row_of(database, trial)?, key))
     }
 
     /// The same attempt by attempt, overlaps included.
@@ -43,9 +43,9 @@ impl History {
         &self,
         trial: &TrialId,
         key: &str,
-    ) -> Result<Vec<(AttemptId, Vec<Sample>)>, LedgerError> {
+    ) -> Result<Vec<(AttemptId, Vec<MetricSample>)>, LedgerError> {
         self.read("read a series from", |database| {
-            let trial = keep::row_of(database, trial)?;
+            let trial = writer::row_of(database, trial)?;
             let rank = lowest_rank(database, trial, key)?;
             rank.map_or_else(|| Ok(Vec::new()), |rank| by_attempt(database, trial, key, rank))
         })
@@ -54,7 +54,7 @@ impl History {
     /// Names and ranks of all series of a trial, sorted.
     pub fn series_names(&self, trial: &TrialId) -> Result<Vec<(String, Rank)>, LedgerError> {
         self.read("read the names of series from", |database| {
-            let trial = keep::row_of(database, trial)?;
+            let trial = writer::row_of(database, trial)?;
             let mut select = database.prepare_cached(
                 "SELECT DISTINCT key.name, series.rank FROM series JOIN key ON key.id = series.key
                  WHERE trial = ?1 ORDER BY key.name, series.rank",
@@ -66,7 +66,7 @@ impl History {
 }
 
 /// The lowest rank that reports a series; `None` where none does.
-pub(super) fn lowest_rank(database: &Connection, trial: i64, key: &str) -> Result<Option<Rank>, Fault> {
+pub(super) fn lowest_rank(database: &Connection, trial: i64, key: &str) -> Result<Option<Rank>, BoxError> {
     let rank: Option<u32> = database
         .prepare_cached(
             "SELECT min(series.rank) FROM series JOIN key ON key.id = series.key
@@ -77,7 +77,7 @@ pub(super) fn lowest_rank(database: &Connection, trial: i64, key: &str) -> Resul
 }
 
 /// The ranks that report a series, in their order.
-pub(super) fn ranks(database: &Connection, trial: i64, key: &str) -> Result<Vec<Rank>, Fault> {
+pub(super) fn ranks(database: &Connection, trial: i64, key: &str) -> Result<Vec<Rank>, BoxError> {
     let mut select = database.prepare_cached(
         "SELECT DISTINCT series.rank FROM series JOIN key ON key.id = series.key
          WHERE trial = ?1 AND key.name = ?2 ORDER BY series.rank",
@@ -87,13 +87,13 @@ pub(super) fn ranks(database: &Connection, trial: i64, key: &str) -> Result<Vec<
 }
 
 /// The points of one series by step, of the lowest rank that reports it.
-pub(super) fn curve(database: &Connection, trial: i64, key: &str) -> Result<Vec<Sample>, Fault> {
+pub(super) fn curve(database: &Connection, trial: i64, key: &str) -> Result<Vec<MetricSample>, BoxError> {
     let rank = lowest_rank(database, trial, key)?;
-    rank.map_or_else(|| Ok(Vec::new()), |rank| joined(database, trial, key, rank))
+    rank.map_or_else(|| Ok(Vec::new()), |rank| joined_attempts(database, trial, key, rank))
 }
 
 /// One series by step, the last attempt wins.
-pub(super) fn joined(database: &Connection, trial: i64, key: &str, rank: Rank) -> Result<Vec<Sample>, Fault> {
+pub(super) fn joined_attempts(database: &Connection, trial: i64, key: &str, rank: Rank) -> Result<Vec<MetricSample>, BoxError> {
     let mut attempts = by_attempt(database, trial, key, rank)?;
     if attempts.len() == 1 {
         return Ok(attempts.remove(0).1);
@@ -107,45 +107,45 @@ fn by_attempt(
     trial: i64,
     key: &str,
     rank: Rank,
-) -> Result<Vec<(AttemptId, Vec<Sample>)>, Fault> {
+) -> Result<Vec<(AttemptId, Vec<MetricSample>)>, BoxError> {
     let mut select = database.prepare_cached(
         "SELECT series.id, series.attempt, series.last_step FROM series JOIN key ON key.id = series.key
          WHERE trial = ?1 AND key.name = ?2 AND rank = ?3 ORDER BY attempt",
     )?;
     let rows = select.query_map(params![trial, key, rank.0], |row| {
-        let of = Sealed { series: row.get(0)?, last_step: row.get(2)? };
+        let of = SealedSeries { series: row.get(0)?, last_step: row.get(2)? };
         Ok((of, AttemptId(unstored(row.get(1)?))))
     })?;
-    let log = live::read(database, trial)?;
+    let log = open_points::read(database, trial)?;
     rows.map(|row| {
         let (series, attempt) = row?;
-        Ok((attempt, whole(database, &series, log.as_ref())?))
+        Ok((attempt, all_points(database, &series, log.as_ref())?))
     })
     .collect()
 }
 
 /// The points of one attempt of a series, as a bundle names it.
-pub(super) fn of_attempt(database: &Connection, trial: i64, of: &Series) -> Result<Vec<Sample>, Fault> {
+pub(super) fn of_attempt(database: &Connection, trial: i64, of: &Series) -> Result<Vec<MetricSample>, BoxError> {
     let found = find(database, trial, &of.key, Rank(of.rank), AttemptId(of.attempt))?;
     let Some((series, last_step)) = found else { return Ok(Vec::new()) };
-    whole(database, &Sealed { series, last_step }, live::read(database, trial)?.as_ref())
+    all_points(database, &SealedSeries { series, last_step }, open_points::read(database, trial)?.as_ref())
 }
 
 /// A series, and its last sealed step; -1 where none is.
-struct Sealed {
+struct SealedSeries {
     series: i64,
     last_step: i64,
 }
 
 /// All points of a stored series by step; of two with the same step, the later wins.
-fn whole(database: &Connection, of: &Sealed, log: Option<&Log>) -> Result<Vec<Sample>, Fault> {
-    let mut samples = sealed(database, of)?;
-    samples.extend(live::points_of(log, of.series)?);
-    Ok(live::in_order(samples))
+fn all_points(database: &Connection, of: &SealedSeries, log: Option<&PointLog>) -> Result<Vec<MetricSample>, BoxError> {
+    let mut samples = sealed_points(database, of)?;
+    samples.extend(open_points::points_of(log, of.series)?);
+    Ok(open_points::sorted_by_step(samples))
 }
 
 /// The sealed points of a series. `Err` when a chunk cannot be read, or one is missing: rows have no checksum of their own.
-fn sealed(database: &Connection, of: &Sealed) -> Result<Vec<Sample>, Fault> {
+fn sealed_points(database: &Connection, of: &SealedSeries) -> Result<Vec<MetricSample>, BoxError> {
     let mut select =
         database.prepare_cached("SELECT number, data FROM chunk WHERE series = ?1 ORDER BY number")?;
     let mut samples = Vec::new();
@@ -153,35 +153,35 @@ fn sealed(database: &Connection, of: &Sealed) -> Result<Vec<Sample>, Fault> {
     let mut next = 0;
     while let Some(row) = rows.next()? {
         if row.get_ref(0)?.as_i64().ok() != Some(next) {
-            return Err(Damage("the order of the chunks of points").into());
+            return Err(Corruption("the order of the chunks of points").into());
         }
         next += 1;
-        let data = row.get_ref(1)?.as_blob().map_err(|_| Damage("a chunk of points"))?;
-        samples.extend(decode(data).ok_or(Damage("a chunk of points"))?);
+        let data = row.get_ref(1)?.as_blob().map_err(|_| Corruption("a chunk of points"))?;
+        samples.extend(decode(data).ok_or(Corruption("a chunk of points"))?);
     }
     // A controller older than version 1.4 that is still at work adds rows.
     samples.extend(unsealed_rows(database, of.series)?);
     let has_last = of.last_step < 0 || samples.iter().any(|sample| stored(sample.step) == of.last_step);
-    if has_last { Ok(samples) } else { Err(Damage("a series of points, whose end is missing,").into()) }
+    if has_last { Ok(samples) } else { Err(Corruption("a series of points, whose end is missing,").into()) }
 }
 
 /// Reads all sealed points; `Err` when some are not as they were written.
-pub(super) fn check(database: &Connection) -> Result<(), Fault> {
+pub(super) fn check(database: &Connection) -> Result<(), BoxError> {
     let mut select = database.prepare("SELECT id, last_step FROM series")?;
     let mut rows = select.query([])?;
     while let Some(row) = rows.next()? {
-        sealed(database, &Sealed { series: row.get(0)?, last_step: row.get(1)? })?;
+        sealed_points(database, &SealedSeries { series: row.get(0)?, last_step: row.get(1)? })?;
     }
     Ok(())
 }
 
 /// The newest points of a series as versions before 1.4 kept them: one row each.
-fn unsealed_rows(database: &Connection, series: i64) -> Result<Vec<Sample>, Fault> {
+fn unsealed_rows(database: &Connection, series: i64) -> Result<Vec<MetricSample>, BoxError> {
     let mut select =
         database.prepare_cached("SELECT step, at_ms, value FROM tail WHERE series = ?1 ORDER BY step")?;
     let rows = select.query_map([series], |row| {
         let value: Option<f64> = row.get(2)?;
-        Ok(Sample {
+        Ok(MetricSample {
             step: unstored(row.get(0)?),
             at_ms: unstored(row.get(1)?),
             // SQLite has no not-a-number: NULL stands for it.
@@ -192,17 +192,17 @@ fn unsealed_rows(database: &Connection, series: i64) -> Result<Vec<Sample>, Faul
 }
 
 /// The newest step kept of each series of a trial, looked up as it is asked for.
-pub(super) struct Newest {
+pub(super) struct NewestSteps {
     trial: i64,
     open: BTreeMap<i64, u64>,
 }
 
-impl Newest {
+impl NewestSteps {
     /// Of a trial with this log.
-    pub(super) fn of(trial: i64, log: Option<&Log>) -> Result<Self, Fault> {
+    pub(super) fn of(trial: i64, log: Option<&PointLog>) -> Result<Self, BoxError> {
         let mut open = BTreeMap::new();
         if let Some(log) = log {
-            for (series, samples) in live::points(log)? {
+            for (series, samples) in open_points::points(log)? {
                 open.extend(samples.iter().map(|sample| sample.step).max().map(|step| (series, step)));
             }
         }
@@ -210,7 +210,7 @@ impl Newest {
     }
 
     /// Whether a point is beyond the newest kept one of its series.
-    pub(super) fn is_before(&self, database: &Connection, point: &Point) -> Result<bool, Fault> {
+    pub(super) fn is_before(&self, database: &Connection, point: &MetricPoint) -> Result<bool, BoxError> {
         let found = find(database, self.trial, &point.key, point.rank, point.attempt)?;
         let Some((series, sealed)) = found else { return Ok(true) };
         let is_open = self.open.get(&series).is_some_and(|open| *open >= point.step);
@@ -225,7 +225,7 @@ fn find(
     name: &str,
     rank: Rank,
     attempt: AttemptId,
-) -> Result<Option<(i64, i64)>, Fault> {
+) -> Result<Option<(i64, i64)>, BoxError> {
     let found = database
         .prepare_cached(
             "SELECT series.id, last_step FROM series JOIN key ON key.id = series.key
@@ -243,7 +243,7 @@ pub(super) fn series_of(
     name: &str,
     rank: Rank,
     attempt: AttemptId,
-) -> Result<i64, Fault> {
+) -> Result<i64, BoxError> {
     if let Some((series, _)) = find(transaction, trial, name, rank, attempt)? {
         return Ok(series);
     }
@@ -251,7 +251,7 @@ pub(super) fn series_of(
         .prepare_cached(
             "INSERT INTO series(trial, key, rank, attempt, last_step) VALUES (?1, ?2, ?3, ?4, -1)",
         )?
-        .execute(params![trial, create::key(transaction, name)?, rank.0, stored(attempt.0)])?;
+        .execute(params![trial, create::key_id(transaction, name)?, rank.0, stored(attempt.0)])?;
     Ok(transaction.last_insert_rowid())
 }
 
@@ -259,33 +259,33 @@ pub(super) fn series_of(
 pub(super) fn append(
     transaction: &Transaction<'_>,
     trial: i64,
-    log: Option<Log>,
-    head: &Head,
-    fresh: &[Point],
-) -> Result<(), Fault> {
-    let mut by_series = BTreeMap::<_, Vec<Sample>>::new();
+    log: Option<PointLog>,
+    head: &RecordHeader,
+    fresh: &[MetricPoint],
+) -> Result<(), BoxError> {
+    let mut by_series = BTreeMap::<_, Vec<MetricSample>>::new();
     for point in fresh {
-        by_series.entry((point.key.as_str(), point.rank, point.attempt)).or_default().push(Sample {
+        by_series.entry((point.key.as_str(), point.rank, point.attempt)).or_default().push(MetricSample {
             step: point.step,
             at_ms: point.at_ms,
             value: point.value,
         });
     }
-    let mut points = Points::new();
+    let mut points = PointsBySeries::new();
     for ((name, rank, attempt), samples) in by_series {
         points.push((series_of(transaction, trial, name, rank, attempt)?, samples));
     }
     points.sort_by_key(|(series, _)| *series);
-    live::append(transaction, trial, log, head, &points)
+    open_points::append(transaction, trial, log, head, &points)
 }
 
 /// Seals the points that versions before 1.4 kept as rows.
-pub(super) fn seal_rows(transaction: &Transaction<'_>) -> Result<(), Fault> {
+pub(super) fn seal_rows(transaction: &Transaction<'_>) -> Result<(), BoxError> {
     let mut series = transaction.prepare("SELECT DISTINCT series FROM tail")?;
     let series: Vec<i64> = series.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?;
     for series in series {
         let samples = unsealed_rows(transaction, series)?;
-        live::add_chunks(transaction, series, &chunk::cut(&samples, true).0)?;
+        open_points::add_chunks(transaction, series, &chunk::cut(&samples, true).0)?;
     }
     transaction.execute("DELETE FROM tail", [])?;
     Ok(())

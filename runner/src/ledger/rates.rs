@@ -9,7 +9,7 @@ use serde_json::Value;
 
 /// How a trial went against what was predicted for it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Observation {
+pub struct StepTimeObservation {
     /// The trial.
     pub trial: TrialId,
     /// What was trained.
@@ -70,7 +70,7 @@ impl History {
     }
 
     /// Writes down what a study found of the learning-rate rule; what it found before is replaced.
-    pub fn keep_corrections(
+    pub fn save_corrections(
         &mut self,
         study: &str,
         training_digest: &str,
@@ -107,7 +107,7 @@ impl History {
         &self,
         host_digest: &str,
         model_digest: &str,
-    ) -> Result<Vec<Observation>, LedgerError> {
+    ) -> Result<Vec<StepTimeObservation>, LedgerError> {
         self.read("read observations from", |database| {
             let mut select = database.prepare(
                 "SELECT trial.uid, document.json, predicted_step_seconds, measured_step_seconds, measured_step_spread
@@ -118,7 +118,7 @@ impl History {
             let mut rows = select.query([host_digest, model_digest])?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
-                found.push(Observation {
+                found.push(StepTimeObservation {
                     trial: TrialId(row.get(0)?),
                     candidate: serde_json::from_str(row.get_ref(1)?.as_str()?)?,
                     predicted_step_seconds: row.get(2)?,

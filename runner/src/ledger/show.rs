@@ -6,10 +6,10 @@ pub use outline::TrialOutline;
 
 use super::relocate::relocated;
 use super::{
-    Fault, History, NoiseScale, Param, Parent, Predicted, Source, Status, Summary, TrialRow, figures, keep,
-    list, live, noise, now_ms, unstored,
+    BoxError, History, NoiseScale, TrialParameter, Parent, ExpectedPerformance, ValueSource, TrialStatus, Summary, TrialRow, figures, writer,
+    list, open_points, noise_scale, now_ms, unstored,
 };
-use crate::fact::{Ended, LedgerError, Verdict};
+use crate::fact::{AttemptEnd, LedgerError, Verdict};
 use crate::provenance::Provenance;
 use dtrain_protocol::{AttemptId, StepId, TrialId};
 use dtrain_recipes::Recipe;
@@ -21,7 +21,7 @@ use std::path::PathBuf;
 
 /// Everything about one trial but its points.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Trial {
+pub struct TrialDetails {
     /// The line about it.
     pub row: TrialRow,
     /// How it ended; `None` while it goes on.
@@ -33,9 +33,9 @@ pub struct Trial {
     /// What was trained.
     pub candidate: Value,
     /// Recipe and candidate value by value, sorted by path.
-    pub params: Vec<Param>,
+    pub params: Vec<TrialParameter>,
     /// What the planner expected.
-    pub predicted: Predicted,
+    pub predicted: ExpectedPerformance,
     /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
     /// All checkpoints, oldest first, refused ones included.
@@ -55,7 +55,7 @@ pub struct Trial {
     pub tags: BTreeMap<String, String>,
 }
 
-impl Trial {
+impl TrialDetails {
     /// The summary of a figure, of the lowest rank that reports it.
     pub fn figure(&self, key: &str) -> Option<&Summary> {
         figures::summary_of(&self.figures, key)
@@ -86,7 +86,7 @@ pub struct Attempt {
     /// Milliseconds since the Unix epoch; `None` while it goes on.
     pub ended_ms: Option<u64>,
     /// How it ended.
-    pub ended: Option<Ended>,
+    pub ended: Option<AttemptEnd>,
 }
 
 /// A committed checkpoint. Old ones may have been removed from disk since.
@@ -115,9 +115,9 @@ pub struct Note {
 
 impl History {
     /// Everything about a trial but its points; `is_alive` says whether anybody is at work on it.
-    pub fn trial(&self, trial: &TrialId, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<Trial, LedgerError> {
+    pub fn trial(&self, trial: &TrialId, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialDetails, LedgerError> {
         self.read("read a trial from", |database| {
-            let mut found = show(database, keep::row_of(database, trial)?, is_alive)?;
+            let mut found = show(database, writer::row_of(database, trial)?, is_alive)?;
             self.relocate(trial, &mut found.checkpoints);
             if let Some(parent) = &mut found.parent {
                 parent.folder = relocated(self.root(), &parent.trial, std::mem::take(&mut parent.folder));
@@ -129,7 +129,7 @@ impl History {
     /// All checkpoints of a trial, oldest first, refused ones included.
     pub fn checkpoints(&self, trial: &TrialId) -> Result<Vec<Checkpoint>, LedgerError> {
         self.read("read checkpoints from", |database| {
-            let mut found = checkpoints(database, keep::row_of(database, trial)?)?;
+            let mut found = checkpoints(database, writer::row_of(database, trial)?)?;
             self.relocate(trial, &mut found);
             Ok(found)
         })
@@ -145,7 +145,7 @@ impl History {
     /// Adds a note.
     pub fn add_note(&mut self, trial: &TrialId, text: &str) -> Result<(), LedgerError> {
         self.write("write a note to", |transaction| {
-            let trial = keep::row_of(transaction, trial)?;
+            let trial = writer::row_of(transaction, trial)?;
             transaction.execute(
                 "INSERT INTO note(trial, at_ms, text) VALUES (?1, ?2, ?3)",
                 params![trial, now_ms(), text],
@@ -157,7 +157,7 @@ impl History {
     /// Sets a tag, in place of one of the same name; an empty value takes it away.
     pub fn set_tag(&mut self, trial: &TrialId, name: &str, value: &str) -> Result<(), LedgerError> {
         self.write("write a tag to", |transaction| {
-            let trial = keep::row_of(transaction, trial)?;
+            let trial = writer::row_of(transaction, trial)?;
             if value.is_empty() {
                 transaction
                     .execute("DELETE FROM tag WHERE trial = ?1 AND name = ?2", params![trial, name])?;
@@ -181,7 +181,7 @@ impl History {
         is_alive: &dyn Fn(&TrialId) -> bool,
     ) -> Result<(), LedgerError> {
         self.read("read a trial from", |database| {
-            refuse_running(&line(database, keep::row_of(database, trial)?, is_alive)?)
+            refuse_running(&line(database, writer::row_of(database, trial)?, is_alive)?)
         })?;
         let of_series = "DELETE FROM series WHERE id IN (SELECT id FROM series WHERE trial = ?1 LIMIT 1)";
         while self.delete_part(trial, of_series)? > 0 {}
@@ -194,7 +194,7 @@ impl History {
     /// Removes some rows of a trial, and gives back the room that the log took; tells how many rows there were.
     fn delete_part(&mut self, trial: &TrialId, sql: &str) -> Result<usize, LedgerError> {
         let removed = self.write("delete a trial from", |transaction| {
-            Ok(transaction.execute(sql, [keep::row_of(transaction, trial)?])?)
+            Ok(transaction.execute(sql, [writer::row_of(transaction, trial)?])?)
         })?;
         // Where it fails, the next transaction needs more room, and says so if there is none.
         drop(self.database.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(())));
@@ -210,7 +210,7 @@ impl History {
         is_alive: &dyn Fn(&TrialId) -> bool,
     ) -> Result<(), LedgerError> {
         self.write("delete a trial from", |transaction| {
-            let row = keep::row_of(transaction, trial)?;
+            let row = writer::row_of(transaction, trial)?;
             refuse_running(&line(transaction, row, is_alive)?)?;
             transaction.execute("DELETE FROM trial WHERE id = ?1", [row])?;
             transaction.execute_batch(
@@ -226,21 +226,21 @@ impl History {
 /// Tables with rows of a trial that [`History::delete_in_parts`] empties first: without them the trial can still be shown.
 const PARTS: [&str; 6] = ["summary", "param", "tag", "live", "heard", "spool"];
 
-fn refuse_running(line: &TrialRow) -> Result<(), Fault> {
+fn refuse_running(line: &TrialRow) -> Result<(), BoxError> {
     match line.status {
-        Status::Running => Err(format!("{} is running; stop it first", line.label).into()),
+        TrialStatus::Running => Err(format!("{} is running; stop it first", line.label).into()),
         _ => Ok(()),
     }
 }
 
-fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<Trial, Fault> {
+fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialDetails, BoxError> {
     let row = line(database, trial, is_alive)?;
     let (verdict, predicted) = database.query_row(
         "SELECT verdict, predicted_step_seconds, predicted_tokens_per_second, predicted_memory_bytes
          FROM trial WHERE id = ?1",
         [trial],
         |row| {
-            let predicted = Predicted {
+            let predicted = ExpectedPerformance {
                 step_seconds: row.get(1)?,
                 tokens_per_second: row.get(2)?,
                 memory_bytes: row.get::<_, Option<i64>>(3)?.map(unstored),
@@ -248,7 +248,7 @@ fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) 
             Ok((row.get::<_, Option<String>>(0)?, predicted))
         },
     )?;
-    Ok(Trial {
+    Ok(TrialDetails {
         row,
         verdict: verdict.map(|json| serde_json::from_str(&json)).transpose()?,
         recipe: document(database, trial, "recipe")?,
@@ -259,7 +259,7 @@ fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) 
         attempts: attempts(database, trial)?,
         checkpoints: checkpoints(database, trial)?,
         figures: figures::summaries(database, trial)?,
-        noise_scale: noise::of_trial(database, trial)?,
+        noise_scale: noise_scale::of_trial(database, trial)?,
         parent: parent(database, trial)?,
         provenance: provenance(database, trial)?,
         notes: notes(database, trial)?,
@@ -267,12 +267,12 @@ fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) 
     })
 }
 
-fn notes(database: &Connection, trial: i64) -> Result<Vec<Note>, Fault> {
+fn notes(database: &Connection, trial: i64) -> Result<Vec<Note>, BoxError> {
     let query = "SELECT at_ms, text FROM note WHERE trial = ?1 ORDER BY at_ms, rowid";
     rows(database, query, trial, |row| Ok(Note { at_ms: unstored(row.get(0)?), text: row.get(1)? }))
 }
 
-fn tags(database: &Connection, trial: i64) -> Result<BTreeMap<String, String>, Fault> {
+fn tags(database: &Connection, trial: i64) -> Result<BTreeMap<String, String>, BoxError> {
     let query = "SELECT name, value FROM tag WHERE trial = ?1";
     Ok(rows(database, query, trial, |row| Ok((row.get(0)?, row.get(1)?)))?.into_iter().collect())
 }
@@ -283,15 +283,15 @@ fn rows<T>(
     query: &str,
     trial: i64,
     read: impl FnMut(&rusqlite::Row<'_>) -> rusqlite::Result<T>,
-) -> Result<Vec<T>, Fault> {
+) -> Result<Vec<T>, BoxError> {
     let mut select = database.prepare_cached(query)?;
     let found = select.query_map([trial], read)?.collect::<Result<_, _>>()?;
     Ok(found)
 }
 
-fn line(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, Fault> {
+fn line(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, BoxError> {
     let query = format!("SELECT {} FROM {} WHERE trial.id = ?1", list::columns(), list::TABLES);
-    live::with_summaries(database, &[trial], || {
+    open_points::with_summaries(database, &[trial], || {
         let mut select = database.prepare_cached(&query)?;
         let mut found = select.query([trial])?;
         let row = found.next()?.ok_or("the trial was deleted")?;
@@ -299,17 +299,17 @@ fn line(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) 
     })
 }
 
-fn document(database: &Connection, trial: i64, kind: &str) -> Result<Value, Fault> {
+fn document(database: &Connection, trial: i64, kind: &str) -> Result<Value, BoxError> {
     Ok(serde_json::from_str(&text(database, trial, kind)?)?)
 }
 
 /// The text of a document.
-fn text(database: &Connection, trial: i64, kind: &str) -> Result<String, Fault> {
+fn text(database: &Connection, trial: i64, kind: &str) -> Result<String, BoxError> {
     let query = "SELECT json FROM document WHERE trial = ?1 AND kind = ?2";
     Ok(database.query_row(query, params![trial, kind], |row| row.get(0))?)
 }
 
-fn parameters(database: &Connection, trial: i64) -> Result<Vec<Param>, Fault> {
+fn parameters(database: &Connection, trial: i64) -> Result<Vec<TrialParameter>, BoxError> {
     let query = "SELECT key.name, value, source FROM param JOIN key ON key.id = param.key WHERE trial = ?1 ORDER BY 1";
     let stored = rows(database, query, trial, |row| {
         Ok((row.get(0)?, row.get::<_, String>(1)?, row.get::<_, String>(2)?))
@@ -317,13 +317,13 @@ fn parameters(database: &Connection, trial: i64) -> Result<Vec<Param>, Fault> {
     stored
         .into_iter()
         .map(|(path, value, source)| {
-            let source = Source::parse(&source).unwrap_or(Source::Recipe);
-            Ok(Param { path, value: serde_json::from_str(&value)?, source })
+            let source = ValueSource::parse(&source).unwrap_or(ValueSource::Recipe);
+            Ok(TrialParameter { path, value: serde_json::from_str(&value)?, source })
         })
         .collect()
 }
 
-fn attempts(database: &Connection, trial: i64) -> Result<Vec<Attempt>, Fault> {
+fn attempts(database: &Connection, trial: i64) -> Result<Vec<Attempt>, BoxError> {
     let query =
         "SELECT number, from_step, started_ms, ended_ms, ended FROM attempt WHERE trial = ?1 ORDER BY number";
     let stored = rows(database, query, trial, |row| {
@@ -345,7 +345,7 @@ fn attempts(database: &Connection, trial: i64) -> Result<Vec<Attempt>, Fault> {
         .collect()
 }
 
-fn checkpoints(database: &Connection, trial: i64) -> Result<Vec<Checkpoint>, Fault> {
+fn checkpoints(database: &Connection, trial: i64) -> Result<Vec<Checkpoint>, BoxError> {
     let query = "SELECT attempt, step, at_ms, folder, refused FROM checkpoint WHERE trial = ?1 ORDER BY step, attempt";
     rows(database, query, trial, |row| {
         Ok(Checkpoint {
@@ -358,7 +358,7 @@ fn checkpoints(database: &Connection, trial: i64) -> Result<Vec<Checkpoint>, Fau
     })
 }
 
-fn parent(database: &Connection, trial: i64) -> Result<Option<Parent>, Fault> {
+fn parent(database: &Connection, trial: i64) -> Result<Option<Parent>, BoxError> {
     let json: Option<String> = database
         .query_row("SELECT json FROM document WHERE trial = ?1 AND kind = 'parent'", [trial], |row| {
             row.get(0)
@@ -368,7 +368,7 @@ fn parent(database: &Connection, trial: i64) -> Result<Option<Parent>, Fault> {
 }
 
 /// What produced a trial, with the patch and the environment it shares with others.
-fn provenance(database: &Connection, trial: i64) -> Result<Provenance, Fault> {
+fn provenance(database: &Connection, trial: i64) -> Result<Provenance, BoxError> {
     let mut made: Provenance = serde_json::from_value(document(database, trial, "provenance")?)?;
     let (patch, environment): (Option<String>, Option<String>) = database.query_row(
         "SELECT patch.text, environment.json FROM trial

@@ -1,9 +1,9 @@
 //! Reading a history where SQLite cannot make the files that it needs beside it: on a read-only file system, on a full disk, or
 //! in a folder that only another user may write.
 
-use super::fault::is_unwritable;
-use super::presence::{Presence, beside};
-use super::{Fault, migrate, open};
+use super::error::is_unwritable;
+use super::file_identity::{OpenedFiles, sidecar_path};
+use super::{BoxError, migrate, open};
 use rusqlite::{Connection, OpenFlags};
 use std::ffi::OsStr;
 use std::fmt::Write;
@@ -20,27 +20,27 @@ const PARTS: [&str; 2] = ["-wal", "-journal"];
 ///
 /// Where all of it is in one file, and no older version wrote it, that is read in place and without locks, and must not change
 /// meanwhile. Otherwise a copy is read, in memory where that is possible.
-pub(super) fn open(path: &Path) -> Result<(Connection, Presence), Fault> {
+pub(super) fn open(path: &Path) -> Result<(Connection, OpenedFiles), BoxError> {
     // Says more than SQLite where it may not be read.
     rustix::fs::access(path, rustix::fs::Access::READ_OK).map_err(std::io::Error::from)?;
     let found = fs::metadata(path)?;
     let is_in_one_file =
-        PARTS.iter().all(|ending| fs::metadata(beside(path, ending)).map_or(0, |part| part.len()) == 0);
+        PARTS.iter().all(|ending| fs::metadata(sidecar_path(path, ending)).map_or(0, |part| part.len()) == 0);
     if is_in_one_file {
         let database = in_place(path)?;
         if !migrate::CURRENT.is_newer_than(migrate::version(&database)?) {
-            return Ok((database, Presence::frozen(path, &found)));
+            return Ok((database, OpenedFiles::frozen(path, &found)));
         }
     }
-    Ok((of_copy(path)?, Presence::frozen(path, &found)))
+    Ok((of_copy(path)?, OpenedFiles::frozen(path, &found)))
 }
 
 /// Reads the file in place. Without locks, as they need a file beside it.
-fn in_place(path: &Path) -> Result<Connection, Fault> {
+fn in_place(path: &Path) -> Result<Connection, BoxError> {
     let flags =
         OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX | OpenFlags::SQLITE_OPEN_URI;
     let database = Connection::open_with_flags(immutable(path.as_os_str()), flags)?;
-    open::recognise_ours(&database)?;
+    open::check_application_id(&database)?;
     Ok(database)
 }
 
@@ -58,7 +58,7 @@ fn immutable(path: &OsStr) -> String {
 }
 
 /// Opens a copy of the history in the first folder that has room for it. The copy is gone when the connection is closed.
-fn of_copy(path: &Path) -> Result<Connection, Fault> {
+fn of_copy(path: &Path) -> Result<Connection, BoxError> {
     let mut failed = None;
     for root in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
         match copied(path, &root) {
@@ -70,7 +70,7 @@ fn of_copy(path: &Path) -> Result<Connection, Fault> {
     Err(failed.expect("there are two folders"))
 }
 
-fn copied(path: &Path, root: &Path) -> Result<Connection, Fault> {
+fn copied(path: &Path, root: &Path) -> Result<Connection, BoxError> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let folder = root.join(format!("dtrain-{}-{}", std::process::id(), now.as_nanos()));
     DirBuilder::new().mode(0o700).create(&folder)?;
@@ -83,18 +83,18 @@ fn copied(path: &Path, root: &Path) -> Result<Connection, Fault> {
 }
 
 /// Copies all parts of a history. `Err` when somebody writes it meanwhile.
-fn copy(path: &Path, folder: &Path) -> Result<PathBuf, Fault> {
+fn copy(path: &Path, folder: &Path) -> Result<PathBuf, BoxError> {
     let to = folder.join("history.db");
     let sources =
-        || std::iter::once(path.to_path_buf()).chain(PARTS.iter().map(|ending| beside(path, ending)));
+        || std::iter::once(path.to_path_buf()).chain(PARTS.iter().map(|ending| sidecar_path(path, ending)));
     let states =
         || sources().map(|source| fs::metadata(source).ok().map(|found| state(&found))).collect::<Vec<_>>();
     let before = states();
     fs::copy(path, &to)?;
     for ending in PARTS {
-        let part = beside(path, ending);
+        let part = sidecar_path(path, ending);
         if part.exists() {
-            fs::copy(&part, beside(&to, ending))?;
+            fs::copy(&part, sidecar_path(&to, ending))?;
         }
     }
     if states() != before {
@@ -108,12 +108,12 @@ fn state(found: &Metadata) -> (u64, Option<SystemTime>) {
 }
 
 /// Opens a copy that nobody else knows, and brings it into one file of the newest schema.
-fn open_copy(path: &Path) -> Result<Connection, Fault> {
+fn open_copy(path: &Path) -> Result<Connection, BoxError> {
     let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
     let mut database = Connection::open_with_flags(path, flags)?;
     let set = |database: &Connection, pragma: &str| database.query_row(pragma, [], |_| Ok(()));
     set(&database, "PRAGMA locking_mode=EXCLUSIVE")?;
-    open::recognise_ours(&database)?;
+    open::check_application_id(&database)?;
     set(&database, "PRAGMA journal_mode=MEMORY")?;
     if migrate::CURRENT.is_newer_than(migrate::version(&database)?) {
         migrate::migrate(&mut database, path, migrate::STEPS)?;
@@ -150,7 +150,7 @@ mod tests {
         history.create_study("two", &json!({"n": 2})).expect("kept");
         assert_eq!(count(&copy), 1, "a copy does not change");
         drop(history);
-        assert!(!beside(&path, "-wal").exists());
+        assert!(!sidecar_path(&path, "-wal").exists());
         let (database, presence) = open(&path).expect("read in place");
         assert_eq!(count(&database), 2);
         presence.check().expect("nothing changed");

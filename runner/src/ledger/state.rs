@@ -7,7 +7,7 @@ use std::fmt;
 /// How a trial stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Status {
+pub enum TrialStatus {
     /// Recorded, never launched.
     Created,
     /// Launched, not ended, and somebody is at work on it.
@@ -28,7 +28,7 @@ pub enum Status {
     Stopped,
 }
 
-impl Status {
+impl TrialStatus {
     /// All, in the order of a trial's life.
     pub const ALL: [Self; 9] = [
         Self::Created,
@@ -58,13 +58,13 @@ impl Status {
     }
 }
 
-impl fmt::Display for Status {
+impl fmt::Display for TrialStatus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.word())
     }
 }
 
-impl std::str::FromStr for Status {
+impl std::str::FromStr for TrialStatus {
     type Err = String;
 
     /// Reads the word, with spaces, `-` or `_` between its parts, or the shorter one that a list shows.
@@ -90,7 +90,7 @@ pub(super) enum State {
     /// Neither ended nor merely created.
     Open,
     /// Ended so.
-    Ended(Status),
+    Ended(TrialStatus),
 }
 
 impl State {
@@ -99,7 +99,7 @@ impl State {
         match self {
             Self::Created => "created",
             Self::Open => "open",
-            Self::Ended(Status::OutOfMemory) => "out_of_memory",
+            Self::Ended(TrialStatus::OutOfMemory) => "out_of_memory",
             Self::Ended(status) => status.word(),
         }
     }
@@ -125,24 +125,24 @@ impl State {
     }
 
     /// How the trial stands, given whether anybody is at work on it.
-    pub(super) fn status(self, is_alive: impl FnOnce() -> bool) -> Status {
+    pub(super) fn status(self, is_alive: impl FnOnce() -> bool) -> TrialStatus {
         match self {
-            Self::Created => Status::Created,
-            Self::Open if is_alive() => Status::Running,
-            Self::Open => Status::Lost,
+            Self::Created => TrialStatus::Created,
+            Self::Open if is_alive() => TrialStatus::Running,
+            Self::Open => TrialStatus::Lost,
             Self::Ended(status) => status,
         }
     }
 }
 
-fn ended(verdict: &Verdict) -> Status {
+fn ended(verdict: &Verdict) -> TrialStatus {
     match verdict {
-        Verdict::Completed(_) => Status::Completed,
-        Verdict::Pruned => Status::Pruned,
-        Verdict::OutOfMemory => Status::OutOfMemory,
-        Verdict::Diverged => Status::Diverged,
-        Verdict::Failed(_) => Status::Failed,
-        Verdict::Stopped => Status::Stopped,
+        Verdict::Completed(_) => TrialStatus::Completed,
+        Verdict::Pruned => TrialStatus::Pruned,
+        Verdict::OutOfMemory => TrialStatus::OutOfMemory,
+        Verdict::Diverged => TrialStatus::Diverged,
+        Verdict::Failed(_) => TrialStatus::Failed,
+        Verdict::Stopped => TrialStatus::Stopped,
     }
 }
 
@@ -152,17 +152,17 @@ mod tests {
 
     #[test]
     fn words_and_states_are_read_back() {
-        for status in Status::ALL {
+        for status in TrialStatus::ALL {
             assert_eq!(status.word().parse(), Ok(status));
             assert_eq!(status.word().replace(' ', "-").parse(), Ok(status));
         }
-        assert_eq!("done".parse(), Ok(Status::Completed));
-        assert_eq!("no memory".parse(), Ok(Status::OutOfMemory));
+        assert_eq!("done".parse(), Ok(TrialStatus::Completed));
+        assert_eq!("no memory".parse(), Ok(TrialStatus::OutOfMemory));
         for state in
-            [State::Created, State::Open, State::Ended(Status::OutOfMemory), State::Ended(Status::Failed)]
+            [State::Created, State::Open, State::Ended(TrialStatus::OutOfMemory), State::Ended(TrialStatus::Failed)]
         {
             assert_eq!(State::parse(state.word()), Some(state));
         }
-        assert!("ok".parse::<Status>().expect_err("no status").contains("out-of-memory"));
+        assert!("ok".parse::<TrialStatus>().expect_err("no status").contains("out-of-memory"));
     }
 }

@@ -1,14 +1,14 @@
 //! Studies: searches over trials, with what each of them tried.
 
-use super::{Fault, History, keep, now_ms, stored, unstored};
-use crate::fact::{Fact, Ledger, LedgerError, News, Verdict};
+use super::{BoxError, History, writer, now_ms, stored, unstored};
+use crate::fact::{Fact, Ledger, LedgerError, TrialUpdate, Verdict};
 use dtrain_protocol::TrialId;
 use rusqlite::{Connection, OptionalExtension, params};
 use serde_json::Value;
 
 /// What a study tried, and where it was trained.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tried {
+pub struct StudyTrialRow {
     /// Its number in the study, from 0.
     pub number: u64,
     /// What was tried, as whoever searches wrote it.
@@ -57,9 +57,9 @@ impl History {
     }
 
     /// Writes down what a study tries next, before it is launched; `trial` is where, or `refused` says why not.
-    pub fn keep_tried(&mut self, study: &str, tried: &Tried) -> Result<(), LedgerError> {
+    pub fn record_study_trial(&mut self, study: &str, tried: &StudyTrialRow) -> Result<(), LedgerError> {
         self.write("write to a study in", |transaction| {
-            let trial = tried.trial.as_ref().map(|trial| keep::row_of(transaction, trial)).transpose()?;
+            let trial = tried.trial.as_ref().map(|trial| writer::row_of(transaction, trial)).transpose()?;
             transaction.execute(
                 "INSERT OR REPLACE INTO tried(study, number, json, trial, refused) VALUES (?1, ?2, ?3, ?4, ?5)",
                 params![study, stored(tried.number), tried.json.to_string(), trial, tried.refused],
@@ -69,7 +69,7 @@ impl History {
     }
 
     /// What a study tried, in the order of its numbers.
-    pub fn tried(&self, study: &str) -> Result<Vec<Tried>, LedgerError> {
+    pub fn study_trials(&self, study: &str) -> Result<Vec<StudyTrialRow>, LedgerError> {
         self.read("read a study from", |database| {
             let mut select = database.prepare(
                 "SELECT number, json, trial.uid, refused FROM tried LEFT JOIN trial ON trial.id = tried.trial
@@ -78,7 +78,7 @@ impl History {
             let mut rows = select.query([study])?;
             let mut found = Vec::new();
             while let Some(row) = rows.next()? {
-                found.push(Tried {
+                found.push(StudyTrialRow {
                     number: unstored(row.get(0)?),
                     json: serde_json::from_str(row.get_ref(1)?.as_str()?)?,
                     trial: row.get::<_, Option<String>>(2)?.map(TrialId),
@@ -95,11 +95,11 @@ impl History {
     pub fn end_as_pruned(&mut self, trial: &TrialId) -> Result<(), LedgerError> {
         // A trial ends once: it is taken up again, and ended.
         let facts = vec![Fact::Resumed, Fact::TrialEnded { verdict: Verdict::Pruned }];
-        self.keep(trial, &News { facts, ..News::default() })
+        self.record(trial, &TrialUpdate { facts, ..TrialUpdate::default() })
     }
 
     /// Writes down what happened in a study, as its event `number`, counted from 0. An `Err` when that is written already.
-    pub fn keep_study_event(&mut self, study: &str, number: u64, json: &Value) -> Result<(), LedgerError> {
+    pub fn record_study_event(&mut self, study: &str, number: u64, json: &Value) -> Result<(), LedgerError> {
         self.write("write to a study in", |transaction| {
             transaction.execute(
                 "INSERT INTO study_event(study, number, at_ms, json) VALUES (?1, ?2, ?3, ?4)",
@@ -125,7 +125,7 @@ impl History {
 }
 
 /// Whether a study, or a trial of one that has not begun, has this name.
-fn is_taken(database: &Connection, name: &str) -> Result<bool, Fault> {
+fn is_taken(database: &Connection, name: &str) -> Result<bool, BoxError> {
     let query =
         "SELECT EXISTS(SELECT 1 FROM study WHERE name = ?1) OR EXISTS(SELECT 1 FROM trial WHERE search = ?1)";
     Ok(database.query_row(query, [name], |row| row.get(0))?)

@@ -1,10 +1,10 @@
 //! What an attempt says, and what follows from it.
 
-use super::failure::{ATTEMPTS_AT_DATA, Blame, MACHINES_FAIL_FOR_MS, backoff_ms, verdict_of};
+use super::restart_policy::{ATTEMPTS_AT_DATA, Blame, MACHINES_FAIL_FOR_MS, backoff_ms, terminal_verdict};
 use super::promise::Promise;
-use super::{Effect, Machine, Moment, Phase, graver};
-use crate::fact::{Ended, Fact, Verdict};
-use dtrain_protocol::{AttemptId, Event, Failure, Rank, ResumePoint, Stamped, StepId, StopReason};
+use super::{TrialEffect, TrialMachine, Millis, Phase, more_severe};
+use crate::fact::{AttemptEnd, Fact, Verdict};
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, ResumePoint, StampedEvent, StepId, StopReason};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -13,7 +13,7 @@ const END_WITHIN_MS: u64 = 15_000;
 
 /// What the open attempt said. Volatile.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Heard {
+pub(super) struct AttemptReports {
     /// Number of its ranks, once told.
     pub(super) ranks: Option<u32>,
     /// Who saved which step; without those that are committed.
@@ -25,37 +25,37 @@ pub(super) struct Heard {
     /// The gravest failure.
     cause: Option<Failure>,
     /// When the attempt is killed unless it has ended.
-    pub(super) deadline: Option<Moment>,
+    pub(super) deadline: Option<Millis>,
 }
 
-impl Machine {
-    pub(super) fn event(&mut self, now: Moment, stamped: Stamped, effects: &mut Vec<Effect>) {
+impl TrialMachine {
+    pub(super) fn event(&mut self, now: Millis, stamped: StampedEvent, effects: &mut Vec<TrialEffect>) {
         match stamped.event {
             Event::Saved { step, folder, .. } => {
                 if !self.is_durable(step) {
-                    self.heard.saved.entry(step).or_default().insert(stamped.rank);
+                    self.reports.saved.entry(step).or_default().insert(stamped.rank);
                     if self.breaks(Promise::AgentCommitted) && self.all_saved(step) {
-                        self.committed(stamped.attempt, ResumePoint { folder, step }, effects);
+                        self.checkpoint_committed(stamped.attempt, ResumePoint { folder, step }, effects);
                     }
                 }
             }
             Event::Step(figures) if figures.step > self.reached => {
                 self.reached = figures.step;
                 self.data_failures = 0;
-                self.progress();
+                self.reset_failures();
             }
             Event::Finished { reason, .. } => {
-                self.heard.finished.insert(stamped.rank, reason);
+                self.reports.finished.insert(stamped.rank, reason);
             }
             Event::Failed(failure) => {
-                self.heard.cause = Some(graver(self.heard.cause.take(), failure));
-                if self.heard.deadline.is_none() {
+                self.reports.cause = Some(more_severe(self.reports.cause.take(), failure));
+                if self.reports.deadline.is_none() {
                     let deadline = now.after(END_WITHIN_MS);
-                    self.heard.deadline = Some(deadline);
-                    effects.push(Effect::WakeAt(deadline));
+                    self.reports.deadline = Some(deadline);
+                    effects.push(TrialEffect::WakeAt(deadline));
                 }
                 if self.breaks(Promise::OneLiveAttempt) {
-                    self.look(effects);
+                    self.discover_checkpoints(effects);
                 }
             }
             Event::Listening(_)
@@ -78,25 +78,25 @@ impl Machine {
     /// Ranks that are remembered for what they saved or finished.
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
-        self.heard.saved.values().map(BTreeSet::len).sum::<usize>() + self.heard.finished.len()
+        self.reports.saved.values().map(BTreeSet::len).sum::<usize>() + self.reports.finished.len()
     }
 
     fn all_saved(&self, step: StepId) -> bool {
-        let saved = self.heard.saved.get(&step).map_or(0, BTreeSet::len);
-        self.heard.ranks.is_some_and(|ranks| saved == ranks as usize)
+        let saved = self.reports.saved.get(&step).map_or(0, BTreeSet::len);
+        self.reports.ranks.is_some_and(|ranks| saved == ranks as usize)
     }
 
-    pub(super) fn committed(&mut self, attempt: AttemptId, point: ResumePoint, effects: &mut Vec<Effect>) {
+    pub(super) fn checkpoint_committed(&mut self, attempt: AttemptId, point: ResumePoint, effects: &mut Vec<TrialEffect>) {
         let step = point.step;
         let complete = self.all_saved(step) || self.breaks(Promise::EveryRankSaved);
         if complete && !self.is_durable(step) {
-            self.heard.saved.remove(&step);
+            self.reports.saved.remove(&step);
             self.record(Fact::CheckpointDurable { attempt, step, folder: point.folder }, effects);
         }
     }
 
     /// Counts what a disk has and no record told of.
-    pub(super) fn found(&mut self, attempt: AttemptId, point: ResumePoint, effects: &mut Vec<Effect>) {
+    pub(super) fn adopt_found(&mut self, attempt: AttemptId, point: ResumePoint, effects: &mut Vec<TrialEffect>) {
         let ResumePoint { folder, step } = point;
         if self.would_adopt(attempt, step, &folder) && !self.breaks(Promise::FoundIsAdopted) {
             self.record(Fact::CheckpointDurable { attempt, step, folder }, effects);
@@ -104,13 +104,13 @@ impl Machine {
     }
 
     /// How an attempt ended whose agent went away: finished only when nothing was left to be committed.
-    pub(super) fn ended_when_gone(&self, lost: Option<Failure>) -> Ended {
-        let Heard { ranks, saved, finished, cause, .. } = &self.heard;
+    pub(super) fn ended_when_gone(&self, lost: Option<Failure>) -> AttemptEnd {
+        let AttemptReports { ranks, saved, finished, cause, .. } = &self.reports;
         let all = ranks.is_some_and(|ranks| finished.len() == ranks as usize) && saved.is_empty();
         match (cause, finished.values().next()) {
-            (None, Some(reason)) if all => Ended::Finished(*reason),
-            (Some(cause), _) => Ended::Lost(cause.clone()),
-            (None, _) => Ended::Lost(lost.unwrap_or_else(|| Failure::Infrastructure {
+            (None, Some(reason)) if all => AttemptEnd::Finished(*reason),
+            (Some(cause), _) => AttemptEnd::Lost(cause.clone()),
+            (None, _) => AttemptEnd::Lost(lost.unwrap_or_else(|| Failure::Infrastructure {
                 host: None,
                 detail: "the agent is gone".into(),
             })),
@@ -118,47 +118,47 @@ impl Machine {
     }
 
     /// An attempt that finished and whose last state is in no checkpoint is lost: what it learned cannot be read.
-    fn unless_unsaved(&self, ended: Ended) -> Ended {
-        match (ended, self.heard.uncommitted) {
-            (Ended::Finished(_), Some(step)) if step >= self.reached && !self.is_durable(step) => {
+    fn lost_if_unsaved(&self, ended: AttemptEnd) -> AttemptEnd {
+        match (ended, self.reports.uncommitted) {
+            (AttemptEnd::Finished(_), Some(step)) if step >= self.reached && !self.is_durable(step) => {
                 let reason = "its checkpoint could not be committed".to_owned();
-                Ended::Lost(Failure::Unsaved { step, reason })
+                AttemptEnd::Lost(Failure::Unsaved { step, reason })
             }
             (ended, _) => ended,
         }
     }
 
-    pub(super) fn attempt_ended(&mut self, now: Moment, ended: Ended, effects: &mut Vec<Effect>) {
-        let ended = self.unless_unsaved(ended);
-        if let Ended::Lost(Failure::CorruptCheckpoint { folder, detail }) = &ended {
+    pub(super) fn restart_or_give_up(&mut self, now: Millis, ended: AttemptEnd, effects: &mut Vec<TrialEffect>) {
+        let ended = self.lost_if_unsaved(ended);
+        if let AttemptEnd::Lost(Failure::CorruptCheckpoint { folder, detail }) = &ended {
             self.refuse(folder, detail, effects);
         }
         let attempt = self.attempt;
         self.record(Fact::AttemptEnded { attempt, ended: ended.clone() }, effects);
-        if matches!(blamed(&ended), Some(Blame::Machines)) && self.failures.machines > 0 {
+        if matches!(blame_for(&ended), Some(Blame::Machines)) && self.failures.machines > 0 {
             self.troubled_since.get_or_insert(now);
         }
-        match self.verdict_after(&ended).or_else(|| self.verdict_of_the_clock(now, &ended)) {
+        match self.verdict_after(&ended).or_else(|| self.verdict_on_timeout(now, &ended)) {
             Some(verdict) => self.end(verdict, effects),
-            None if self.excused => self.look(effects),
+            None if self.excused => self.discover_checkpoints(effects),
             None => {
-                let failures = blamed(&ended).map_or(0, |blame| self.failures.of(blame));
+                let failures = blame_for(&ended).map_or(0, |blame| self.failures.get(blame));
                 let until = now.after(backoff_ms(failures));
                 self.phase = Phase::Waiting(until);
-                effects.push(Effect::WakeAt(until));
+                effects.push(TrialEffect::WakeAt(until));
             }
         }
     }
 
-    pub(super) fn not_launched(&mut self, now: Moment, failure: &Failure, effects: &mut Vec<Effect>) {
+    pub(super) fn launch_failed(&mut self, now: Millis, failure: &Failure, effects: &mut Vec<TrialEffect>) {
         if let Failure::CorruptCheckpoint { folder, detail } = failure {
             self.refuse(folder, detail, effects);
         }
-        self.attempt_ended(now, Ended::NotLaunched(failure.clone()), effects);
+        self.restart_or_give_up(now, AttemptEnd::NotLaunched(failure.clone()), effects);
     }
 
     /// No longer counts a checkpoint that was found unreadable; one that is not counted is left alone.
-    fn refuse(&mut self, folder: &Path, reason: &str, effects: &mut Vec<Effect>) {
+    fn refuse(&mut self, folder: &Path, reason: &str, effects: &mut Vec<TrialEffect>) {
         // Hosts keep the same checkpoint in folders of their own.
         let is_meant = |point: &ResumePoint| point.folder.file_name() == folder.file_name();
         let known = self.checkpoints.iter().find(|(_, point)| is_meant(point));
@@ -169,44 +169,44 @@ impl Machine {
     }
 
     /// The verdict on a trial whose newest attempt ended so; `None` when another attempt is due.
-    pub(super) fn verdict_after(&self, ended: &Ended) -> Option<Verdict> {
-        let given_up = blamed(ended).is_some_and(|blame| self.failures.of(blame) >= blame.attempts());
-        verdict_of(ended).or_else(|| match ended {
-            Ended::Finished(_) => None,
+    pub(super) fn verdict_after(&self, ended: &AttemptEnd) -> Option<Verdict> {
+        let given_up = blame_for(ended).is_some_and(|blame| self.failures.get(blame) >= blame.attempts());
+        terminal_verdict(ended).or_else(|| match ended {
+            AttemptEnd::Finished(_) => None,
             _ if self.stops > 0 => Some(Verdict::Stopped),
             // Twice without a new step between: it will come again.
-            Ended::Lost(failure @ Failure::Command { code: Some(_), signal: None, .. })
+            AttemptEnd::Lost(failure @ Failure::Command { code: Some(_), signal: None, .. })
                 if self.failures.training >= 2 =>
             {
                 Some(Verdict::Failed(failure.clone()))
             }
-            Ended::Lost(failure @ Failure::DataOn { .. }) if self.data_failures >= ATTEMPTS_AT_DATA => {
+            AttemptEnd::Lost(failure @ Failure::DataOn { .. }) if self.data_failures >= ATTEMPTS_AT_DATA => {
                 Some(Verdict::Failed(failure.clone()))
             }
-            Ended::Lost(failure) | Ended::NotLaunched(failure) => {
+            AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure) => {
                 given_up.then(|| Verdict::Failed(failure.clone()))
             }
         })
     }
 
     /// The verdict on a trial that machines have failed for too long.
-    fn verdict_of_the_clock(&self, now: Moment, ended: &Ended) -> Option<Verdict> {
+    fn verdict_on_timeout(&self, now: Millis, ended: &AttemptEnd) -> Option<Verdict> {
         let is_long = self.troubled_since.is_some_and(|since| now >= since.after(MACHINES_FAIL_FOR_MS));
         match ended {
-            Ended::Lost(failure) | Ended::NotLaunched(failure)
+            AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure)
                 if is_long && Blame::of(failure) == Blame::Machines =>
             {
                 Some(Verdict::Failed(failure.clone()))
             }
-            Ended::Lost(_) | Ended::NotLaunched(_) | Ended::Finished(_) => None,
+            AttemptEnd::Lost(_) | AttemptEnd::NotLaunched(_) | AttemptEnd::Finished(_) => None,
         }
     }
 }
 
 /// Who is to blame for the end of an attempt; nobody when it finished.
-fn blamed(ended: &Ended) -> Option<Blame> {
+fn blame_for(ended: &AttemptEnd) -> Option<Blame> {
     match ended {
-        Ended::Lost(failure) | Ended::NotLaunched(failure) => Some(Blame::of(failure)),
-        Ended::Finished(_) => None,
+        AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure) => Some(Blame::of(failure)),
+        AttemptEnd::Finished(_) => None,
     }
 }

@@ -1,14 +1,14 @@
 //! What goes into the machine and what comes out.
 
-use crate::fact::{Ended, Fact, Verdict};
-use dtrain_protocol::{AttemptId, Failure, ResumePoint, Stamped, StepId};
+use crate::fact::{AttemptEnd, Fact, Verdict};
+use dtrain_protocol::{AttemptId, Failure, ResumePoint, StampedEvent, StepId};
 use std::path::PathBuf;
 
 /// Milliseconds on the driver's own clock, which never goes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Moment(pub u64);
+pub struct Millis(pub u64);
 
-impl Moment {
+impl Millis {
     /// So many milliseconds later.
     pub fn after(self, milliseconds: u64) -> Self {
         Self(self.0.saturating_add(milliseconds))
@@ -17,7 +17,7 @@ impl Moment {
 
 /// Something that happened. Told again, or told by an attempt that is not the open one, it changes nothing.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Input {
+pub enum TrialInput {
     /// The agent of an attempt is about to start so many ranks.
     Began {
         /// The attempt.
@@ -26,7 +26,7 @@ pub enum Input {
         ranks: u32,
     },
     /// A rank said something.
-    Event(Stamped),
+    Event(StampedEvent),
     /// The agent committed a checkpoint.
     Committed {
         /// The attempt.
@@ -48,7 +48,7 @@ pub enum Input {
         /// The attempt.
         attempt: AttemptId,
         /// How it ended.
-        ended: Ended,
+        ended: AttemptEnd,
     },
     /// No process of the attempt lives, nor ever will, and all it left behind was told, but for what lies on a host that was given up.
     Gone {
@@ -72,7 +72,7 @@ pub enum Input {
         folder: PathBuf,
     },
     /// All disks that can be asked were.
-    Looked,
+    DiscoveryDone,
     /// The attempt could not be launched; none of its processes lives, nor ever will.
     LaunchFailed {
         /// The attempt.
@@ -88,21 +88,21 @@ pub enum Input {
     Resume,
 }
 
-impl Input {
-    /// Whether it is what a look at the disks led to.
-    pub fn is_of_a_look(&self) -> bool {
-        matches!(self, Self::Found { .. } | Self::Missing { .. } | Self::Looked)
+impl TrialInput {
+    /// Whether it is a result of the search for checkpoints.
+    pub fn is_from_discovery(&self) -> bool {
+        matches!(self, Self::Found { .. } | Self::Missing { .. } | Self::DiscoveryDone)
     }
 }
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Effect {
+pub enum TrialEffect {
     /// Keep this before anything that follows is done.
     Record(Fact),
-    /// Ask all disks for checkpoints that [`super::Machine::would_adopt`], say [`Input::Found`] of each, oldest first, then
-    /// [`Input::Looked`]; what an earlier look led to and was not said yet is not said any more. No attempt lives.
-    Look,
+    /// Ask all disks for checkpoints that [`super::TrialMachine::would_adopt`], say [`TrialInput::Found`] of each, oldest first, then
+    /// [`TrialInput::DiscoveryDone`]; what an earlier search led to and was not said yet is not said any more. No attempt lives.
+    Discover,
     /// Start the agent of an attempt.
     Launch {
         /// The attempt.
@@ -115,13 +115,13 @@ pub enum Effect {
         /// The attempt.
         attempt: AttemptId,
     },
-    /// Kill the agent and the ranks, then say [`Input::Gone`].
+    /// Kill the agent and the ranks, then say [`TrialInput::Gone`].
     Kill {
         /// The attempt.
         attempt: AttemptId,
     },
-    /// Say [`Input::Tick`] then.
-    WakeAt(Moment),
+    /// Say [`TrialInput::Tick`] then.
+    WakeAt(Millis),
     /// The trial is over.
     Done {
         /// How.

@@ -1,6 +1,6 @@
 //! The decisions of a trial's life, pure: what happened goes in, what to do comes out.
 //!
-//! What must survive a crash is changed by facts alone (`Machine::apply`), live and in replay alike, so that
+//! What must survive a crash is changed by facts alone (`TrialMachine::apply`), live and in replay alike, so that
 //! the ledger is enough to go on. What an attempt said so far is volatile: it is read again from its spool.
 //! Nothing here reads a clock, a socket or a disk.
 //!
@@ -15,18 +15,18 @@
 //! go on; an attempt goes on only from the newest durable checkpoint that was not refused.
 
 mod attempt;
-mod failure;
+mod restart_policy;
 mod io;
 mod promise;
 #[cfg(test)]
 mod simulate;
 
-pub use failure::{Blame, graver};
-pub use io::{Effect, Input, Moment};
+pub use restart_policy::{Blame, more_severe};
+pub use io::{TrialEffect, TrialInput, Millis};
 
 use crate::checkpoints::ADOPTED;
-use crate::fact::{Ended, Fact, Verdict};
-use attempt::Heard;
+use crate::fact::{AttemptEnd, Fact, Verdict};
+use attempt::AttemptReports;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint, StepId};
 use promise::Promise;
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ pub const ATTEMPTS_FOR_A_HOST: u32 = 15;
 
 /// One trial, as far as decisions need to know it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Machine {
+pub struct TrialMachine {
     /// The newest attempt; 0 before the first.
     attempt: AttemptId,
     phase: Phase,
@@ -50,31 +50,31 @@ pub struct Machine {
     /// The checkpoint of another trial that this one begins with.
     adopted: Option<PathBuf>,
     /// Attempts lost since the last progress.
-    failures: Failures,
+    failures: FailureCounts,
     /// Attempts lost since the last new step because of the data on one of several hosts.
     data_failures: u32,
     /// When the first of those was lost that machines are to blame for. Volatile: every controller has a clock of its own.
-    troubled_since: Option<Moment>,
+    troubled_since: Option<Millis>,
     /// The newest attempt found its checkpoint unreadable: its loss is not held against the trial.
     excused: bool,
     /// The most steps any attempt completed.
     reached: StepId,
     /// How often the user asked to stop.
     stops: u32,
-    heard: Heard,
+    reports: AttemptReports,
     #[cfg(test)]
     broken: Option<Promise>,
 }
 
 /// Attempts lost since the last progress, by whose failure it was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Failures {
+struct FailureCounts {
     machines: u32,
     training: u32,
 }
 
-impl Failures {
-    fn of(self, blame: Blame) -> u32 {
+impl FailureCounts {
+    fn get(self, blame: Blame) -> u32 {
         match blame {
             Blame::Machines => self.machines,
             Blame::Training => self.training,
@@ -95,28 +95,28 @@ enum Phase {
     /// No attempt lives, and none is waited for.
     Idle,
     /// No attempt lives; the next follows then.
-    Waiting(Moment),
+    Waiting(Millis),
     /// No attempt lives; the next follows once the disks were looked at.
-    Looking,
+    Discovering,
     /// An attempt was recorded and may live.
     Open,
     /// The trial is over.
     Over(Verdict),
 }
 
-impl Machine {
+impl TrialMachine {
     /// A new trial and its first attempt.
-    pub fn begin() -> (Self, Vec<Effect>) {
+    pub fn begin() -> (Self, Vec<TrialEffect>) {
         let mut machine = Self::empty();
-        let effects = machine.step(Moment(0), Input::Resume);
+        let effects = machine.step(Millis(0), TrialInput::Resume);
         (machine, effects)
     }
 
     /// The trial as its facts tell it. The effects complete what a crash cut short.
     ///
-    /// An attempt that is [`Machine::open`] may live: find out and say so. To launch the next one say
-    /// [`Input::Resume`].
-    pub fn replay(facts: &[Fact]) -> (Self, Vec<Effect>) {
+    /// An attempt that is [`TrialMachine::open_attempt`] may live: find out and say so. To launch the next one say
+    /// [`TrialInput::Resume`].
+    pub fn replay(facts: &[Fact]) -> (Self, Vec<TrialEffect>) {
         let mut machine = Self::empty();
         let mut effects = Vec::new();
         for fact in facts {
@@ -142,20 +142,20 @@ impl Machine {
             checkpoints: Vec::new(),
             refused: BTreeSet::new(),
             adopted: None,
-            failures: Failures::default(),
+            failures: FailureCounts::default(),
             data_failures: 0,
             troubled_since: None,
             excused: false,
             reached: StepId(0),
             stops: 0,
-            heard: Heard::default(),
+            reports: AttemptReports::default(),
             #[cfg(test)]
             broken: None,
         }
     }
 
     /// The attempt that may live.
-    pub fn open(&self) -> Option<AttemptId> {
+    pub fn open_attempt(&self) -> Option<AttemptId> {
         (self.phase == Phase::Open).then_some(self.attempt)
     }
 
@@ -163,7 +163,7 @@ impl Machine {
     pub fn verdict(&self) -> Option<&Verdict> {
         match &self.phase {
             Phase::Over(verdict) => Some(verdict),
-            Phase::Idle | Phase::Waiting(_) | Phase::Looking | Phase::Open => None,
+            Phase::Idle | Phase::Waiting(_) | Phase::Discovering | Phase::Open => None,
         }
     }
 
@@ -173,7 +173,7 @@ impl Machine {
     }
 
     /// The newest durable checkpoint that was not refused.
-    pub fn newest(&self) -> Option<&ResumePoint> {
+    pub fn newest_checkpoint(&self) -> Option<&ResumePoint> {
         if self.breaks(Promise::NewestCheckpoint) {
             return self.checkpoints.first().map(|(_, point)| point);
         }
@@ -181,7 +181,7 @@ impl Machine {
     }
 
     /// The folders of the durable checkpoints that were not refused.
-    pub fn folders(&self) -> impl Iterator<Item = &Path> {
+    pub fn checkpoint_folders(&self) -> impl Iterator<Item = &Path> {
         self.checkpoints.iter().map(|(_, point)| point.folder.as_path())
     }
 
@@ -196,119 +196,119 @@ impl Machine {
 
     /// Attempts lost since the last progress that such failures are to blame for.
     pub fn failures(&self, blame: Blame) -> u32 {
-        self.failures.of(blame)
+        self.failures.get(blame)
     }
 
     /// The budgets are whole again.
-    fn progress(&mut self) {
-        (self.failures, self.troubled_since) = (Failures::default(), None);
+    fn reset_failures(&mut self) {
+        (self.failures, self.troubled_since) = (FailureCounts::default(), None);
     }
 
     /// Takes in what happened and says what to do, in order. The same inputs always give the same effects.
-    pub fn step(&mut self, now: Moment, input: Input) -> Vec<Effect> {
+    pub fn step(&mut self, now: Millis, input: TrialInput) -> Vec<TrialEffect> {
         let mut effects = Vec::new();
         match input {
-            Input::Began { attempt, ranks } if self.listens_to(attempt) => self.heard.ranks = Some(ranks),
-            Input::Event(stamped) if self.listens_to(stamped.attempt) => {
+            TrialInput::Began { attempt, ranks } if self.is_current(attempt) => self.reports.ranks = Some(ranks),
+            TrialInput::Event(stamped) if self.is_current(stamped.attempt) => {
                 self.event(now, stamped, &mut effects);
             }
-            Input::Committed { attempt, step, folder } if self.listens_to(attempt) => {
-                self.committed(attempt, ResumePoint { folder, step }, &mut effects);
+            TrialInput::Committed { attempt, step, folder } if self.is_current(attempt) => {
+                self.checkpoint_committed(attempt, ResumePoint { folder, step }, &mut effects);
             }
-            Input::CommitFailed { attempt, step } if self.listens_to(attempt) => {
-                self.heard.saved.remove(&step);
-                self.heard.uncommitted = self.heard.uncommitted.max(Some(step));
+            TrialInput::CommitFailed { attempt, step } if self.is_current(attempt) => {
+                self.reports.saved.remove(&step);
+                self.reports.uncommitted = self.reports.uncommitted.max(Some(step));
             }
-            Input::Over { attempt, ended } if self.listens_to(attempt) => {
-                self.attempt_ended(now, ended, &mut effects);
+            TrialInput::Over { attempt, ended } if self.is_current(attempt) => {
+                self.restart_or_give_up(now, ended, &mut effects);
             }
-            Input::Gone { attempt, lost } if self.listens_to(attempt) => {
+            TrialInput::Gone { attempt, lost } if self.is_current(attempt) => {
                 let ended = self.ended_when_gone(lost);
-                self.attempt_ended(now, ended, &mut effects);
+                self.restart_or_give_up(now, ended, &mut effects);
             }
-            Input::Found { attempt, step, folder } if self.phase == Phase::Looking => {
-                self.found(attempt, ResumePoint { folder, step }, &mut effects);
+            TrialInput::Found { attempt, step, folder } if self.phase == Phase::Discovering => {
+                self.adopt_found(attempt, ResumePoint { folder, step }, &mut effects);
             }
-            Input::Missing { folder } if self.phase == Phase::Looking => {
+            TrialInput::Missing { folder } if self.phase == Phase::Discovering => {
                 self.checkpoints.retain(|(_, point)| point.folder != folder);
             }
-            Input::Looked if self.phase == Phase::Looking => self.launch(&mut effects),
-            Input::LaunchFailed { attempt, failure } if self.listens_to(attempt) => {
-                self.not_launched(now, &failure, &mut effects);
+            TrialInput::DiscoveryDone if self.phase == Phase::Discovering => self.launch(&mut effects),
+            TrialInput::LaunchFailed { attempt, failure } if self.is_current(attempt) => {
+                self.launch_failed(now, &failure, &mut effects);
             }
-            Input::Began { .. }
-            | Input::Event(_)
-            | Input::Committed { .. }
-            | Input::CommitFailed { .. }
-            | Input::Over { .. }
-            | Input::Gone { .. }
-            | Input::Found { .. }
-            | Input::Missing { .. }
-            | Input::Looked
-            | Input::LaunchFailed { .. } => {}
-            Input::Tick => self.tick(now, &mut effects),
-            Input::Stop => self.stop(&mut effects),
-            Input::Resume => self.resume(&mut effects),
+            TrialInput::Began { .. }
+            | TrialInput::Event(_)
+            | TrialInput::Committed { .. }
+            | TrialInput::CommitFailed { .. }
+            | TrialInput::Over { .. }
+            | TrialInput::Gone { .. }
+            | TrialInput::Found { .. }
+            | TrialInput::Missing { .. }
+            | TrialInput::DiscoveryDone
+            | TrialInput::LaunchFailed { .. } => {}
+            TrialInput::Tick => self.tick(now, &mut effects),
+            TrialInput::Stop => self.stop(&mut effects),
+            TrialInput::Resume => self.resume(&mut effects),
         }
         effects
     }
 
-    /// Whether a message of `attempt` is news.
-    fn listens_to(&self, attempt: AttemptId) -> bool {
+    /// Whether a message is of the current attempt: the number of the attempt is its epoch, a fencing token.
+    fn is_current(&self, attempt: AttemptId) -> bool {
         self.phase == Phase::Open && (attempt == self.attempt || self.breaks(Promise::StaleChangesNothing))
     }
 
-    fn tick(&mut self, now: Moment, effects: &mut Vec<Effect>) {
+    fn tick(&mut self, now: Millis, effects: &mut Vec<TrialEffect>) {
         match &self.phase {
-            Phase::Waiting(until) if now >= *until => self.look(effects),
-            Phase::Open if self.heard.deadline.is_some_and(|deadline| now >= deadline) => {
-                self.heard.deadline = None;
-                effects.push(Effect::Kill { attempt: self.attempt });
+            Phase::Waiting(until) if now >= *until => self.discover_checkpoints(effects),
+            Phase::Open if self.reports.deadline.is_some_and(|deadline| now >= deadline) => {
+                self.reports.deadline = None;
+                effects.push(TrialEffect::Kill { attempt: self.attempt });
             }
             Phase::Over(verdict) if self.breaks(Promise::EndsOnce) => {
-                effects.push(Effect::Record(Fact::TrialEnded { verdict: verdict.clone() }));
+                effects.push(TrialEffect::Record(Fact::TrialEnded { verdict: verdict.clone() }));
             }
-            Phase::Idle | Phase::Waiting(_) | Phase::Looking | Phase::Open | Phase::Over(_) => {}
+            Phase::Idle | Phase::Waiting(_) | Phase::Discovering | Phase::Open | Phase::Over(_) => {}
         }
     }
 
-    fn stop(&mut self, effects: &mut Vec<Effect>) {
+    fn stop(&mut self, effects: &mut Vec<TrialEffect>) {
         match self.phase {
             Phase::Over(_) => {}
-            Phase::Idle | Phase::Waiting(_) | Phase::Looking => self.end(Verdict::Stopped, effects),
+            Phase::Idle | Phase::Waiting(_) | Phase::Discovering => self.end(Verdict::Stopped, effects),
             Phase::Open => {
                 self.stops += 1;
                 let attempt = self.attempt;
                 effects.push(match self.stops {
-                    1 => Effect::SendStop { attempt },
-                    _ => Effect::Kill { attempt },
+                    1 => TrialEffect::SendStop { attempt },
+                    _ => TrialEffect::Kill { attempt },
                 });
             }
         }
     }
 
-    fn resume(&mut self, effects: &mut Vec<Effect>) {
+    fn resume(&mut self, effects: &mut Vec<TrialEffect>) {
         match &self.phase {
-            Phase::Open | Phase::Looking => {}
+            Phase::Open | Phase::Discovering => {}
             Phase::Over(verdict @ Verdict::Completed(_)) => {
-                effects.push(Effect::Done { verdict: verdict.clone() });
+                effects.push(TrialEffect::Done { verdict: verdict.clone() });
             }
-            Phase::Idle if self.attempt == AttemptId(0) => self.look(effects),
+            Phase::Idle if self.attempt == AttemptId(0) => self.discover_checkpoints(effects),
             Phase::Idle | Phase::Waiting(_) | Phase::Over(_) => {
                 self.record(Fact::Resumed, effects);
-                self.look(effects);
+                self.discover_checkpoints(effects);
             }
         }
     }
 
     /// Lets the next attempt follow once it is known what there is to go on from.
-    fn look(&mut self, effects: &mut Vec<Effect>) {
-        self.phase = Phase::Looking;
-        effects.push(Effect::Look);
+    fn discover_checkpoints(&mut self, effects: &mut Vec<TrialEffect>) {
+        self.phase = Phase::Discovering;
+        effects.push(TrialEffect::Discover);
     }
 
-    fn launch(&mut self, effects: &mut Vec<Effect>) {
-        let from = self.newest().cloned();
+    fn launch(&mut self, effects: &mut Vec<TrialEffect>) {
+        let from = self.newest_checkpoint().cloned();
         if let (None, Some(folder)) = (&from, &self.adopted) {
             // To begin without it would be another training than was asked for.
             let detail = "the trial begins with it, and it can no longer be read".to_owned();
@@ -316,7 +316,7 @@ impl Machine {
             return self.end(Verdict::Failed(failure), effects);
         }
         let attempt = AttemptId(self.attempt.0 + 1);
-        let launch = Effect::Launch { attempt, from: from.clone() };
+        let launch = TrialEffect::Launch { attempt, from: from.clone() };
         if self.breaks(Promise::RecordBeforeLaunch) {
             effects.push(launch.clone());
         }
@@ -326,14 +326,14 @@ impl Machine {
         }
     }
 
-    fn end(&mut self, verdict: Verdict, effects: &mut Vec<Effect>) {
+    fn end(&mut self, verdict: Verdict, effects: &mut Vec<TrialEffect>) {
         self.record(Fact::TrialEnded { verdict: verdict.clone() }, effects);
-        effects.push(Effect::Done { verdict });
+        effects.push(TrialEffect::Done { verdict });
     }
 
-    fn record(&mut self, fact: Fact, effects: &mut Vec<Effect>) {
+    fn record(&mut self, fact: Fact, effects: &mut Vec<TrialEffect>) {
         self.apply(&fact);
-        effects.push(Effect::Record(fact));
+        effects.push(TrialEffect::Record(fact));
     }
 
     /// The only place where what a fact means is written.
@@ -343,7 +343,7 @@ impl Machine {
                 self.attempt = *attempt;
                 self.phase = Phase::Open;
                 self.excused = false;
-                self.heard = Heard::default();
+                self.reports = AttemptReports::default();
             }
             Fact::CheckpointDurable { attempt, step, folder } => {
                 if *attempt == ADOPTED {
@@ -354,7 +354,7 @@ impl Machine {
                 if *step > self.reached {
                     (self.reached, self.data_failures) = (*step, 0);
                 }
-                self.progress();
+                self.reset_failures();
             }
             Fact::CheckpointRefused { folder, .. } => {
                 if !self.breaks(Promise::RefusedStaysRefused) {
@@ -367,21 +367,21 @@ impl Machine {
             }
             Fact::AttemptEnded { ended, .. } => {
                 self.phase = Phase::Idle;
-                if matches!(ended, Ended::Lost(Failure::DataOn { .. })) {
+                if matches!(ended, AttemptEnd::Lost(Failure::DataOn { .. })) {
                     self.data_failures += 1;
                 }
                 match ended {
-                    Ended::Lost(failure) | Ended::NotLaunched(failure) if !self.excused => {
+                    AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure) if !self.excused => {
                         self.failures.add(Blame::of(failure));
                     }
-                    Ended::Lost(_) | Ended::NotLaunched(_) | Ended::Finished(_) => {}
+                    AttemptEnd::Lost(_) | AttemptEnd::NotLaunched(_) | AttemptEnd::Finished(_) => {}
                 }
             }
             Fact::TrialEnded { verdict } => self.phase = Phase::Over(verdict.clone()),
             Fact::Resumed => {
                 self.phase = Phase::Idle;
                 self.data_failures = 0;
-                self.progress();
+                self.reset_failures();
                 self.stops = 0;
             }
         }

@@ -1,6 +1,6 @@
 //! Promises of the machine, and how a test breaks them.
 
-use super::Machine;
+use super::TrialMachine;
 
 /// A promise that a test breaks on purpose, to see that the simulator notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub(super) enum Promise {
     FoundIsAdopted,
 }
 
-impl Machine {
+impl TrialMachine {
     /// Whether a test asked for this promise to be broken.
     pub(super) fn breaks(&self, promise: Promise) -> bool {
         #[cfg(test)]

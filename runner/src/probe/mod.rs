@@ -68,7 +68,7 @@ pub fn rates(
         let nothing = || ProbeError::Worker { ranks, reason: "nothing was measured".into() };
         let measured = measured.ok_or_else(nothing)?;
         match by_ranks.iter_mut().find(|known| (known.device, known.ranks) == (device, ranks)) {
-            Some(known) => *known = joined(known, &measured),
+            Some(known) => *known = merge_repetitions(known, &measured),
             None => by_ranks.push(measured),
         }
     }
@@ -130,7 +130,7 @@ fn mean(measured: &[RankRates]) -> Option<RankRates> {
 /// Two measurements of the same as one: of every part the faster, of micro-batches those that either measured. The parts decide
 /// between layouts, and a moment that was slow for one of them must not; a training meets slow moments as well, so that
 /// the level of all, which a whole step sets, is the mean.
-fn joined(one: &RankRates, other: &RankRates) -> RankRates {
+fn merge_repetitions(one: &RankRates, other: &RankRates) -> RankRates {
     let total = |point: &ProfilePoint| {
         point.block_forward + point.block_backward + point.outer_forward + point.outer_backward
     };
@@ -282,15 +282,15 @@ mod tests {
         slow.profile[0].block_forward = 0.1;
         slow.whole_step = Some(WholeStep { micro_batch: 4, micro_batches: 2, seconds: 9.0 });
         quick.whole_step = Some(WholeStep { micro_batch: 1, micro_batches: 2, seconds: 3.0 });
-        let both = joined(&slow, &quick);
-        assert_eq!(both, joined(&quick, &slow));
+        let both = merge_repetitions(&slow, &quick);
+        assert_eq!(both, merge_repetitions(&quick, &slow));
         assert_eq!(both.profile.iter().map(|point| point.micro_batch).collect::<Vec<_>>(), [1, 2]);
         assert_eq!(both.profile[0], quick.profile[0], "parts of one pass stay together");
         assert_eq!(both.profile[1], slow.profile[1]);
         assert_eq!((both.all_reduce[0].1, both.optimizer_seconds_per_parameter), (2.0, 2.0));
         assert_eq!(both.whole_step, slow.whole_step, "by the sample");
         quick.whole_step = Some(WholeStep { micro_batch: 4, micro_batches: 2, seconds: 7.0 });
-        let level = joined(&slow, &quick).whole_step.map(|whole| whole.seconds);
+        let level = merge_repetitions(&slow, &quick).whole_step.map(|whole| whole.seconds);
         assert_eq!(level, Some(8.0), "of the same step, the mean");
     }
 
@@ -307,7 +307,7 @@ mod tests {
 
     /// The same of one that gets so many seconds beyond its time.
     fn complaint_within(grace_seconds: f64, script: &str) -> ProbeError {
-        let model = Model::Command(dtrain_recipes::model::Command {
+        let model = Model::Command(dtrain_recipes::model::ForeignCommand {
             argv: vec!["true".into()],
             framework: dtrain_recipes::Framework::Pytorch,
             progress: Vec::new(),

@@ -1,13 +1,13 @@
 //! Ranks that measure side by side, on this machine or on others.
 
 use super::{Probe, ProbeError};
-use crate::agent::{identities, mapping};
+use crate::agent::{rank_certificates, shared_memory};
 use crate::launch::relay::RemoteHost;
-use crate::process::for_compute;
+use crate::process::set_compute_environment;
 use crate::{channel, cuda};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
-    AttemptId, DeviceKind, Event, Layout, Link, Order, Placement, ProbeRequest, Rank, RankRates, TrialId,
+    AttemptId, DeviceKind, Event, Layout, RankTransport, Order, Placement, ProbeRequest, Rank, RankRates, TrialId,
 };
 use dtrain_recipes::{Bytes, Precision};
 use rustix::fd::OwnedFd;
@@ -28,15 +28,15 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 const COMPILING_SECONDS: f64 = 600.0;
 
 /// A rank that measures, wherever it runs.
-struct Station {
+struct MeasuringRank {
     to: Box<dyn Write + Send>,
     from: Box<dyn Read + Send>,
     /// Why it said nothing more, once it ended.
-    complaint: Box<dyn FnOnce() -> Reason + Send>,
+    complaint: Box<dyn FnOnce() -> MeasurementFailure + Send>,
 }
 
 /// Why a rank measured nothing.
-struct Reason {
+struct MeasurementFailure {
     /// In words.
     words: String,
     kind: Kind,
@@ -53,11 +53,11 @@ enum Kind {
 }
 
 /// What a rank answers.
-enum Answer {
+enum RankReply {
     /// Where it listens.
     Listening(Rank, String),
     /// What it measured, or why it did not.
-    Rates(Result<RankRates, Reason>),
+    Rates(Result<RankRates, MeasurementFailure>),
 }
 
 /// Runs `ranks` probes with so many threads each side by side; what each of them measured.
@@ -71,14 +71,14 @@ pub(super) fn measure(
     let grace_seconds = probe.grace_seconds + if device.is_gpu() { COMPILING_SECONDS } else { 0.0 };
     let precision = if device.is_gpu() { probe.precision } else { Precision::F32 };
     let wrong = |reason: String| ProbeError::Worker { ranks, reason };
-    let because = |Reason { words: reason, kind }: Reason| match kind {
+    let because = |MeasurementFailure { words: reason, kind }: MeasurementFailure| match kind {
         Kind::Memory => ProbeError::Memory { ranks, reason },
         Kind::Late => ProbeError::Late { ranks, grace_seconds },
         Kind::Other => ProbeError::Worker { ranks, reason },
     };
     let (links, mapping) = links(others, probe, ranks).map_err(wrong)?;
     let (sender, answers) = channel();
-    let mut children = Children(Vec::new());
+    let mut children = ChildProcesses(Vec::new());
     let mut tell = Vec::new();
     for (rank, link) in (0..ranks).map(Rank).zip(links) {
         let host = probe.host.host_of(rank, ranks);
@@ -94,11 +94,11 @@ pub(super) fn measure(
             budget_seconds,
         };
         let station = match others.get_mut(host as usize) {
-            Some(other) => there(other, &request.placement),
-            None => here(probe, &request.placement, mapping.clone(), &mut children),
+            Some(other) => start_remote(other, &request.placement),
+            None => start_local(probe, &request.placement, mapping.clone(), &mut children),
         };
         let station = station.map_err(|reason| wrong(format!("rank {rank}: {reason}")))?;
-        tell.push(attend(station, request, sender.clone()));
+        tell.push(serve_rank(station, request, sender.clone()));
     }
     let until = Instant::now() + Duration::from_secs_f64(budget_seconds + grace_seconds);
     collect(&answers, &tell, until).map_err(because)
@@ -109,39 +109,39 @@ fn links(
     others: &mut [RemoteHost],
     probe: &Probe<'_>,
     ranks: u32,
-) -> Result<(Vec<Link>, Option<Arc<OwnedFd>>), String> {
+) -> Result<(Vec<RankTransport>, Option<Arc<OwnedFd>>), String> {
     if ranks == 1 {
-        return Ok((vec![Link::Alone], None));
+        return Ok((vec![RankTransport::Alone], None));
     }
     if others.is_empty() {
-        let (file, link) = mapping::shared(ranks).map_err(|error| format!("shared memory: {error}"))?;
+        let (file, link) = shared_memory::create(ranks).map_err(|error| format!("shared memory: {error}"))?;
         return Ok((vec![link; ranks as usize], Some(file)));
     }
-    let identities = identities(&TrialId::of_probes(), AttemptId(0), ranks);
+    let identities = rank_certificates(&TrialId::for_probes(), AttemptId(0), ranks);
     let identities = identities.map_err(|error| format!("certificates: {error}"))?;
     let addresses =
         others.iter_mut().map(|other| other.address().map_err(|reason| format!("{}: {reason}", other.name)));
     let addresses: Vec<String> = addresses.collect::<Result<_, _>>()?;
     let link = |(rank, identity)| {
         let bind = addresses[probe.host.host_of(Rank(rank), ranks) as usize].clone();
-        Link::Tls { bind, identity }
+        RankTransport::Tls { bind, identity }
     };
     Ok(((0..ranks).zip(identities).map(link).collect(), None))
 }
 
 /// Starts a rank on this machine.
-fn here(
+fn start_local(
     probe: &Probe<'_>,
     placement: &Placement,
     mapping: Option<Arc<OwnedFd>>,
-    children: &mut Children,
-) -> Result<Station, String> {
+    children: &mut ChildProcesses,
+) -> Result<MeasuringRank, String> {
     let mut command = Command::new(&probe.worker.path);
     let failed = |error: io::Error| format!("{}: {error}", probe.worker.path.display());
     let (mut printed, writer) = io::pipe().map_err(failed)?;
     let again = writer.try_clone().map_err(failed)?;
     command.args(&probe.worker.arguments).stdin(Stdio::piped()).stdout(again).stderr(writer);
-    for_compute(&mut command, placement.threads);
+    set_compute_environment(&mut command, placement.threads);
     cuda::prepare(&mut command, placement.device).map_err(|error| error.to_string())?;
     let (mut child, messages) = channel::spawn_bound(command, mapping.as_slice()).map_err(failed)?;
     let stdin = child.stdin.take().expect("it is piped");
@@ -152,33 +152,33 @@ fn here(
         drop(printed.read_to_end(&mut said));
         String::from_utf8_lossy(&said).into_owned()
     });
-    let complaint = Box::new(move || reason(&said.join().unwrap_or_default(), status(&child)));
-    Ok(Station { to: Box::new(stdin), from: Box::new(messages), complaint })
+    let complaint = Box::new(move || measurement_failure(&said.join().unwrap_or_default(), exit_status(&child)));
+    Ok(MeasuringRank { to: Box::new(stdin), from: Box::new(messages), complaint })
 }
 
 /// Starts a rank on another host.
-fn there(host: &mut RemoteHost, placement: &Placement) -> Result<Station, String> {
+fn start_remote(host: &mut RemoteHost, placement: &Placement) -> Result<MeasuringRank, String> {
     let name = host.name.clone();
     let stream = host.measure(placement).map_err(|reason| format!("{name}: {reason}"))?;
     let to = stream.try_clone().map_err(|error| format!("{name}: {error}"))?;
-    Ok(Station {
+    Ok(MeasuringRank {
         to: Box::new(to),
         from: Box::new(stream),
-        complaint: Box::new(move || Reason { words: format!("it ended on {name}"), kind: Kind::Other }),
+        complaint: Box::new(move || MeasurementFailure { words: format!("it ended on {name}"), kind: Kind::Other }),
     })
 }
 
 /// Talks with a rank in a thread of its own; what is sent to the returned sender is told to it.
-fn attend(station: Station, request: ProbeRequest, answers: Sender<Answer>) -> Sender<Order> {
-    let Station { mut to, mut from, complaint } = station;
+fn serve_rank(station: MeasuringRank, request: ProbeRequest, answers: Sender<RankReply>) -> Sender<Order> {
+    let MeasuringRank { mut to, mut from, complaint } = station;
     let rank = request.rank;
-    let is_over_tls = matches!(request.link, Link::Tls { .. });
+    let is_over_tls = matches!(request.link, RankTransport::Tls { .. });
     let (tell, told) = channel::<Order>();
     thread::spawn(move || {
         let mut converse = || -> Result<RankRates, FrameError> {
             frame::write(&mut to, &request)?;
             if is_over_tls && let Event::Listening(address) = frame::read(&mut from)? {
-                drop(answers.send(Answer::Listening(rank, address)));
+                drop(answers.send(RankReply::Listening(rank, address)));
                 if let Ok(peers) = told.recv() {
                     frame::write(&mut to, &peers)?;
                 }
@@ -190,21 +190,21 @@ fn attend(station: Station, request: ProbeRequest, answers: Sender<Answer>) -> S
         drop(to);
         drop(from);
         let heard = heard.map_err(|error| {
-            let Reason { words, kind } = complaint();
+            let MeasurementFailure { words, kind } = complaint();
             let how = match error {
                 // What it said last tells more.
                 FrameError::Closed | FrameError::Torn | FrameError::Io(_) => String::new(),
                 error => format!("{error}: "),
             };
-            Reason { words: format!("rank {rank}: {how}{words}"), kind }
+            MeasurementFailure { words: format!("rank {rank}: {how}{words}"), kind }
         });
-        drop(answers.send(Answer::Rates(heard)));
+        drop(answers.send(RankReply::Rates(heard)));
     });
     tell
 }
 
 /// How a rank ended whose pipes are closed; `None` when it does not end.
-fn status(child: &Mutex<Child>) -> Option<ExitStatus> {
+fn exit_status(child: &Mutex<Child>) -> Option<ExitStatus> {
     let until = Instant::now() + LAST_WORDS;
     loop {
         let ended = child.lock().unwrap_or_else(PoisonError::into_inner).try_wait();
@@ -217,7 +217,7 @@ fn status(child: &Mutex<Child>) -> Option<ExitStatus> {
 }
 
 /// Why a rank measured nothing, from what it printed and its end: a line without a backtrace.
-fn reason(complaint: &str, status: Option<ExitStatus>) -> Reason {
+fn measurement_failure(complaint: &str, status: Option<ExitStatus>) -> MeasurementFailure {
     let lines = complaint.lines().map(str::trim).take_while(|line| !line.starts_with("stack backtrace"));
     let lines: Vec<&str> =
         lines.filter(|line| !line.is_empty() && !line.starts_with("note: run with")).collect();
@@ -226,7 +226,7 @@ fn reason(complaint: &str, status: Option<ExitStatus>) -> Reason {
         .find_map(|line| line.strip_prefix("memory allocation of ")?.split(' ').next()?.parse::<u64>().ok());
     if let Some(bytes) = asked {
         let words = format!("out of memory: there was no room for {}", Bytes(bytes));
-        return Reason { words, kind: Kind::Memory };
+        return MeasurementFailure { words, kind: Kind::Memory };
     }
     let signal = status.and_then(|status| status.signal());
     let is_killed = signal == Some(Signal::KILL.as_raw());
@@ -242,26 +242,26 @@ fn reason(complaint: &str, status: Option<ExitStatus>) -> Reason {
         (None, Some(code), None) => format!("exited with {code} without a word"),
         (None, None, None) => "it closed its output without a word".to_owned(),
     };
-    Reason { words, kind: if is_memory { Kind::Memory } else { Kind::Other } }
+    MeasurementFailure { words, kind: if is_memory { Kind::Memory } else { Kind::Other } }
 }
 
 /// Hands addresses around, and waits for what every rank measured.
 fn collect(
-    answers: &Receiver<Answer>,
+    answers: &Receiver<RankReply>,
     tell: &[Sender<Order>],
     until: Instant,
-) -> Result<Vec<RankRates>, Reason> {
+) -> Result<Vec<RankRates>, MeasurementFailure> {
     let mut addresses = vec![None; tell.len()];
     let mut measured = Vec::new();
     while measured.len() < tell.len() {
         let left = until.saturating_duration_since(Instant::now());
-        let late = |_| Reason { words: String::new(), kind: Kind::Late };
+        let late = |_| MeasurementFailure { words: String::new(), kind: Kind::Late };
         match answers.recv_timeout(left).map_err(late)? {
-            Answer::Rates(Ok(rates)) => measured.push(rates),
-            Answer::Rates(Err(reason)) => {
-                return Err(cause(reason, answers, tell.len() - measured.len() - 1));
+            RankReply::Rates(Ok(rates)) => measured.push(rates),
+            RankReply::Rates(Err(reason)) => {
+                return Err(root_cause(reason, answers, tell.len() - measured.len() - 1));
             }
-            Answer::Listening(rank, address) => {
+            RankReply::Listening(rank, address) => {
                 addresses[rank.0 as usize] = Some(address);
                 let all: Option<Vec<String>> = addresses.iter().cloned().collect();
                 for (tell, all) in tell.iter().zip(std::iter::repeat(all)) {
@@ -277,11 +277,11 @@ fn collect(
 
 /// Of a reason and those that `others` more ranks give soon after it, the cause: a rank without memory takes the others with it,
 /// and theirs may come first.
-fn cause(first: Reason, answers: &Receiver<Answer>, others: usize) -> Reason {
+fn root_cause(first: MeasurementFailure, answers: &Receiver<RankReply>, others: usize) -> MeasurementFailure {
     let until = Instant::now() + LAST_WORDS;
     for _ in (0..others).take_while(|_| first.kind != Kind::Memory) {
         match answers.recv_timeout(until.saturating_duration_since(Instant::now())) {
-            Ok(Answer::Rates(Err(reason))) if reason.kind == Kind::Memory => return reason,
+            Ok(RankReply::Rates(Err(reason))) if reason.kind == Kind::Memory => return reason,
             Ok(_) => {}
             Err(_) => break,
         }
@@ -290,9 +290,9 @@ fn cause(first: Reason, answers: &Receiver<Answer>, others: usize) -> Reason {
 }
 
 /// Probes that end with the measurement, however it ends.
-struct Children(Vec<Arc<Mutex<Child>>>);
+struct ChildProcesses(Vec<Arc<Mutex<Child>>>);
 
-impl Drop for Children {
+impl Drop for ChildProcesses {
     fn drop(&mut self) {
         for child in &self.0 {
             let mut child = child.lock().unwrap_or_else(PoisonError::into_inner);

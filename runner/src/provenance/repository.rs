@@ -46,9 +46,9 @@ pub(super) struct Repository {
 }
 
 /// A folder that git takes for the repository; removed when it is dropped.
-struct Stand(PathBuf);
+struct TemporaryGitDir(PathBuf);
 
-impl Drop for Stand {
+impl Drop for TemporaryGitDir {
     fn drop(&mut self) {
         drop(fs::remove_dir_all(&self.0));
     }
@@ -56,17 +56,17 @@ impl Drop for Stand {
 
 impl Repository {
     /// The repository around `folder`; `None` outside of one. Settings, which could name another work tree, are not asked.
-    pub(super) fn around(folder: &Path) -> Option<Self> {
+    pub(super) fn discover(folder: &Path) -> Option<Self> {
         let folder = fs::canonicalize(folder).ok()?;
         let top = folder.ancestors().find(|folder| fs::symlink_metadata(folder.join(".git")).is_ok())?;
         let dot = top.join(".git");
         let own = match fs::metadata(&dot).ok()? {
             found if found.is_dir() => dot,
-            found if found.is_file() => named(top, text(&dot)?.strip_prefix("gitdir:")?),
+            found if found.is_file() => resolve_git_path(top, read_short_file(&dot)?.strip_prefix("gitdir:")?),
             _ => return None,
         };
         let shared = own.join("commondir");
-        let common = text(&shared).map_or_else(|| own.clone(), |path| named(&own, &path));
+        let common = read_short_file(&shared).map_or_else(|| own.clone(), |path| resolve_git_path(&own, &path));
         let folders = [&own, &common];
         let mut opened = folders.iter().flat_map(|folder| OPENED.map(|name| folder.join(name)));
         if is_special(&shared)
@@ -81,13 +81,13 @@ impl Repository {
 
     /// The name that `HEAD` stands for, and nothing else: no file of the work tree is read.
     pub(super) fn head(&self, question: &[&str]) -> Option<String> {
-        let (text, _) = answer(self.named_only().args(question), 1024, self.until)?;
+        let (text, _) = capture_output(self.plain_command().args(question), 1024, self.until)?;
         Some(text.trim().to_owned())
     }
 
     /// What git answers about the files, and whether it was cut at `limit` bytes; `None` when it fails or is not there.
-    pub(super) fn ask(&self, revision: &str, question: &[&str], limit: usize) -> Option<(String, bool)> {
-        let stand = self.stand(revision).ok()?;
+    pub(super) fn query_files(&self, revision: &str, question: &[&str], limit: usize) -> Option<(String, bool)> {
+        let stand = self.temporary_git_dir(revision).ok()?;
         let mut command = git_command("");
         command
             .args([
@@ -108,31 +108,31 @@ impl Repository {
             .env("GIT_CONFIG_NOSYSTEM", "1")
             .env("GIT_CONFIG_GLOBAL", "/dev/null")
             .env("GIT_ATTR_NOSYSTEM", "1");
-        answer(&mut command, limit, self.until)
+        capture_output(&mut command, limit, self.until)
     }
 
     /// Git in the repository itself, for questions about names and settings, to which it runs no program.
-    fn named_only(&self) -> Command {
+    fn plain_command(&self) -> Command {
         let mut command = git_command("");
         command.arg("--git-dir").arg(&self.own);
         command
     }
 
     /// A folder with `revision` checked out, and with what is needed to read the files.
-    fn stand(&self, revision: &str) -> io::Result<Stand> {
+    fn temporary_git_dir(&self, revision: &str) -> io::Result<TemporaryGitDir> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let name = format!("dtrain-git-{}-{number}-{}", std::process::id(), ulid::Ulid::generate());
         let path = std::env::temp_dir().join(name);
         // Fails where there is something of this name.
         DirBuilder::new().mode(0o700).create(&path)?;
-        let stand = Stand(path);
+        let stand = TemporaryGitDir(path);
         for folder in ["refs", "objects", "info"] {
             fs::create_dir(stand.0.join(folder))?;
         }
         fs::write(stand.0.join("HEAD"), format!("{revision}\n"))?;
-        fs::write(stand.0.join("config"), self.reading())?;
-        if let Some(names) = text(&self.common.join("info/exclude")) {
+        fs::write(stand.0.join("config"), self.read_settings())?;
+        if let Some(names) = read_short_file(&self.common.join("info/exclude")) {
             fs::write(stand.0.join("info/exclude"), names)?;
         }
         // An index may be in two files.
@@ -145,9 +145,9 @@ impl Repository {
     }
 
     /// The settings by which files are read.
-    fn reading(&self) -> String {
+    fn read_settings(&self) -> String {
         let question = ["config", "--null", "--get-regexp", READING];
-        let (found, _) = answer(self.named_only().args(question), 1 << 16, self.until).unwrap_or_default();
+        let (found, _) = capture_output(self.plain_command().args(question), 1 << 16, self.until).unwrap_or_default();
         let mut config = "[core]\nrepositoryformatversion = 1\nbare = false\n".to_owned();
         for (name, value) in found.split('\0').filter_map(|entry| entry.split_once('\n')) {
             let Some((section, key)) = name.split_once('.') else { continue };
@@ -159,12 +159,12 @@ impl Repository {
 }
 
 /// A path that a file of git names.
-fn named(from: &Path, path: &str) -> PathBuf {
+fn resolve_git_path(from: &Path, path: &str) -> PathBuf {
     from.join(path.trim())
 }
 
 /// A short file; `None` when there is none.
-fn text(path: &Path) -> Option<String> {
+fn read_short_file(path: &Path) -> Option<String> {
     if !fs::metadata(path).ok()?.is_file() {
         return None;
     }
@@ -179,7 +179,7 @@ fn is_special(path: &Path) -> bool {
 }
 
 /// What a command writes, and whether it was cut at `limit` bytes; `None` when it fails, is not there, or goes on after `until`.
-fn answer(command: &mut Command, limit: usize, until: Instant) -> Option<(String, bool)> {
+fn capture_output(command: &mut Command, limit: usize, until: Instant) -> Option<(String, bool)> {
     let mut child = command.stderr(Stdio::null()).spawn().ok()?;
     let mut output = child.stdout.take()?.take(limit as u64 + 1);
     let (sender, receiver) = mpsc::channel();

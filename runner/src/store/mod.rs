@@ -1,10 +1,10 @@
 //! Removing trials, and finding what nothing in a state folder needs any more.
 
-mod leftovers;
+mod garbage;
 mod remove;
-mod weight;
+mod disk_usage;
 
-pub use leftovers::{Kind, Leftover, clear, of_trials, programs};
+pub use garbage::{Kind, Garbage, remove_garbage, garbage_of_trials, unused_programs};
 pub(crate) use remove::is_emptied;
-pub use remove::{RemoveError, Removed, empty_all, folders, remove, remove_folder};
-pub use weight::freed;
+pub use remove::{RemoveError, FreedSpace, empty_all, folders, remove, remove_folder};
+pub use disk_usage::freed_bytes;

@@ -1,7 +1,7 @@
 //! Removes a trial for good: from the history, from this machine and from its hosts.
 
-use super::freed;
-use crate::driver::{DriveError, Lock, processes, take_lock};
+use super::freed_bytes;
+use crate::driver::{DriveError, TrialLock, processes, take_lock};
 use crate::durable;
 use crate::fact::LedgerError;
 use crate::home::{Home, TrialFolder};
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 
 /// What is gone with a trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Removed {
+pub struct FreedSpace {
     /// Bytes that are free now on this machine, as far as files are concerned: the history keeps its length and reuses the room.
     pub bytes: u64,
 }
@@ -84,14 +84,14 @@ pub fn remove(
     trial: &TrialId,
     is_alive: &dyn Fn(&TrialId) -> bool,
     elsewhere: impl FnOnce() -> Result<(), String>,
-) -> Result<Removed, RemoveError> {
+) -> Result<FreedSpace, RemoveError> {
     let folder = home.trial(trial);
-    let _lock: Option<Lock> = if folder.path().exists() { Some(take_lock(&folder, trial)?) } else { None };
+    let _lock: Option<TrialLock> = if folder.path().exists() { Some(take_lock(&folder, trial)?) } else { None };
     if is_alive(trial) && history.is_open(trial)? {
         return Err(RemoveError::Running { processes: processes(home, trial) });
     }
     let all = folders(home, trial);
-    let bytes = freed(&all);
+    let bytes = freed_bytes(&all);
     for folder in &all {
         mark(folder, MARK)?;
     }
@@ -106,7 +106,7 @@ pub fn remove(
     for folder in &all {
         remove_tree(folder)?;
     }
-    Ok(Removed { bytes })
+    Ok(FreedSpace { bytes })
 }
 
 /// Name of the file in the folder of a trial that is to be removed.
@@ -192,7 +192,7 @@ pub fn remove_folder(home: &Home, trial: &TrialId) -> Result<u64, String> {
             of_processes(&processes(home, trial))
         ));
     }
-    let bytes = freed([folder.path()]);
+    let bytes = freed_bytes([folder.path()]);
     remove_tree(folder.path()).map_err(|error| match error {
         RemoveError::Folder { path, source } => format!("{}: {source}", path.display()),
         other => other.to_string(),

@@ -1,7 +1,7 @@
 //! Proves to a host who we are: by the keys of the SSH agent, then by key files.
 
 use super::TransportError;
-use super::target::Target;
+use super::ssh_target::SshTarget;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use ssh2::{Agent, Error, PublicKey, Session};
@@ -9,7 +9,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Tries the SSH agent, then the key files.
-pub(super) fn authenticate(session: &Session, target: &Target) -> Result<(), TransportError> {
+pub(super) fn authenticate(session: &Session, target: &SshTarget) -> Result<(), TransportError> {
     // No agent, or one that does not answer, is no reason to stop.
     if by_agent(session, target).unwrap_or(false) {
         return Ok(());
@@ -35,7 +35,7 @@ pub(super) fn authenticate(session: &Session, target: &Target) -> Result<(), Tra
 }
 
 /// Tries the keys of the agent, the user's own for this host first: hosts do not listen to many.
-fn by_agent(session: &Session, target: &Target) -> Result<bool, Error> {
+fn by_agent(session: &Session, target: &SshTarget) -> Result<bool, Error> {
     let mut agent: Agent = session.agent()?;
     if let Some(socket) = &target.agent {
         agent.set_identity_path(socket)?;

@@ -3,9 +3,9 @@
 //! A bastion turns away most of many connections at the same time (`MaxStartups` of sshd), but takes any number of
 //! tunnels over one.
 
-use super::pump::{Pump, Unopened, What};
-use super::ssh::{Ssh, connected};
-use super::target::Target;
+use super::ssh_session::{SharedSession, OpenError, ChannelKind};
+use super::ssh::{Ssh, open_session};
+use super::ssh_target::SshTarget;
 use super::{PATIENCE, Transport, TransportError};
 use std::collections::BTreeMap;
 use std::os::unix::net::UnixStream;
@@ -16,25 +16,25 @@ use std::time::{Duration, Instant};
 /// Sessions with bastions, each opened when it is first needed.
 #[derive(Default)]
 pub struct Bastions {
-    slots: Mutex<BTreeMap<String, Arc<Mutex<Slot>>>>,
+    slots: Mutex<BTreeMap<String, Arc<Mutex<BastionSession>>>>,
 }
 
 /// What is known of one bastion.
 #[derive(Default)]
-enum Slot {
+enum BastionSession {
     #[default]
     Unknown,
-    Open(Arc<Pump>),
+    Open(Arc<SharedSession>),
     /// Not to be tried again at once: others wait for the same answer.
     Failed(Instant, Arc<TransportError>),
 }
 
 impl Bastions {
     /// A connection to `host` that begins at `bastion`.
-    pub(super) fn tunnel(&self, bastion: &Target, host: &Target) -> Result<UnixStream, TransportError> {
+    pub(super) fn tunnel(&self, bastion: &SshTarget, host: &SshTarget) -> Result<UnixStream, TransportError> {
         let slot = Arc::clone(lock(&self.slots).entry(bastion.route()).or_default());
         loop {
-            let what = What::Tunnel { host: host.host.clone(), port: host.port };
+            let what = ChannelKind::Tunnel { host: host.host.clone(), port: host.port };
             let (session, is_new) = self
                 .session(bastion, &slot)
                 .map_err(|source| TransportError::Bastion { host: host.name(), source })?;
@@ -44,8 +44,8 @@ impl Bastions {
             };
             match why {
                 // Another host behind the bastion keeps its session busy, or the session ended while it was idle.
-                Unopened::Stuck => {}
-                Unopened::Gone(_) if !is_new => forget(&slot, &session),
+                OpenError::Stuck => {}
+                OpenError::Gone(_) if !is_new => forget(&slot, &session),
                 why => {
                     let (host, bastion) = (host.name(), bastion.name());
                     return Err(TransportError::Tunnel { host, bastion, source: why.into_io() });
@@ -57,24 +57,24 @@ impl Bastions {
     /// The session with a bastion, and whether it was opened just now.
     fn session(
         &self,
-        bastion: &Target,
-        slot: &Mutex<Slot>,
-    ) -> Result<(Arc<Pump>, bool), Arc<TransportError>> {
+        bastion: &SshTarget,
+        slot: &Mutex<BastionSession>,
+    ) -> Result<(Arc<SharedSession>, bool), Arc<TransportError>> {
         let mut slot = lock(slot);
         match &*slot {
-            Slot::Open(session) if !session.is_stuck() => return Ok((Arc::clone(session), false)),
-            Slot::Failed(since, error) if since.elapsed() < PATIENCE => return Err(Arc::clone(error)),
+            BastionSession::Open(session) if !session.is_stuck() => return Ok((Arc::clone(session), false)),
+            BastionSession::Failed(since, error) if since.elapsed() < PATIENCE => return Err(Arc::clone(error)),
             _ => {}
         }
-        match connected(bastion, self) {
+        match open_session(bastion, self) {
             Ok(session) => {
                 let session = Arc::new(session);
-                *slot = Slot::Open(Arc::clone(&session));
+                *slot = BastionSession::Open(Arc::clone(&session));
                 Ok((session, true))
             }
             Err(error) => {
                 let error = Arc::new(error);
-                *slot = Slot::Failed(Instant::now(), Arc::clone(&error));
+                *slot = BastionSession::Failed(Instant::now(), Arc::clone(&error));
                 Err(error)
             }
         }
@@ -82,10 +82,10 @@ impl Bastions {
 }
 
 /// Makes the next who asks open a new session in place of this one.
-fn forget(slot: &Mutex<Slot>, session: &Arc<Pump>) {
+fn forget(slot: &Mutex<BastionSession>, session: &Arc<SharedSession>) {
     let mut slot = lock(slot);
-    if matches!(&*slot, Slot::Open(held) if Arc::ptr_eq(held, session)) {
-        *slot = Slot::Unknown;
+    if matches!(&*slot, BastionSession::Open(held) if Arc::ptr_eq(held, session)) {
+        *slot = BastionSession::Unknown;
     }
 }
 
@@ -94,18 +94,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// A host that is ready, and how long that took.
-pub type Connected = Result<(Box<dyn Transport>, Duration), TransportError>;
+pub type ConnectResult = Result<(Box<dyn Transport>, Duration), TransportError>;
 
 /// Connects to all hosts at the same time, each in a thread of its own; the results come in their order.
-pub fn connect_all(targets: &[Target], bastions: &Bastions) -> Vec<Connected> {
-    let connect = |target: &Target| -> Connected {
+pub fn connect_all(targets: &[SshTarget], bastions: &Bastions) -> Vec<ConnectResult> {
+    let connect = |target: &SshTarget| -> ConnectResult {
         let since = Instant::now();
         let ssh = Ssh::through(target, bastions)?;
         Ok((Box::new(ssh), since.elapsed()))
     };
     thread::scope(|scope| {
         let running: Vec<_> = targets.iter().map(|target| scope.spawn(move || connect(target))).collect();
-        let join = |(target, thread): (&Target, thread::ScopedJoinHandle<'_, Connected>)| {
+        let join = |(target, thread): (&SshTarget, thread::ScopedJoinHandle<'_, ConnectResult>)| {
             thread.join().unwrap_or_else(|_| {
                 let source = std::io::Error::other("the connecting thread failed");
                 Err(TransportError::Connect { host: target.name(), source })

@@ -1,6 +1,6 @@
 //! Why a host could not be used.
 
-use super::known_hosts::Distrust;
+use super::known_hosts::HostKeyError;
 use dtrain_recipes::Bytes;
 use std::io;
 use std::path::PathBuf;
@@ -66,7 +66,7 @@ pub enum TransportError {
         /// Host and port.
         host: String,
         /// Unknown, changed or revoked.
-        problem: Distrust,
+        problem: HostKeyError,
         /// SHA-256 of the key, as `ssh-keygen -l` prints it.
         fingerprint: String,
     },

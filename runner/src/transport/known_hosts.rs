@@ -18,12 +18,12 @@ const KRL: &[u8] = b"SSHKRL\n\0";
 /// The lines of one or several known_hosts files, and the keys that are revoked for all hosts.
 #[derive(Clone, Debug, Default)]
 pub struct KnownHosts {
-    lines: Vec<Line>,
+    lines: Vec<KnownHostsLine>,
     revoked: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
-struct Line {
+struct KnownHostsLine {
     is_revoked: bool,
     hosts: String,
     kind: String,
@@ -32,7 +32,7 @@ struct Line {
 
 /// Why a key is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Distrust {
+pub enum HostKeyError {
     /// No line names this host.
     Unknown,
     /// The host is known by another key.
@@ -41,7 +41,7 @@ pub enum Distrust {
     Revoked,
 }
 
-impl fmt::Display for Distrust {
+impl fmt::Display for HostKeyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Unknown => "the host is not in known_hosts",
@@ -82,7 +82,7 @@ impl KnownHosts {
     pub fn read(&mut self, bytes: &[u8]) {
         // Comments may be in any encoding. What is not UTF-8 elsewhere names no host of ours.
         let text = String::from_utf8_lossy(bytes);
-        self.lines.extend(text.lines().filter_map(Line::parse));
+        self.lines.extend(text.lines().filter_map(KnownHostsLine::parse));
     }
 
     /// Adds a list of revoked keys: `type key [comment]` on each line.
@@ -119,21 +119,21 @@ impl KnownHosts {
 
     /// `Ok` when a line lists exactly this key for this host and none revokes it. `key` is the key blob of the
     /// handshake.
-    pub fn check(&self, host: &str, port: u16, key: &[u8]) -> Result<(), Distrust> {
+    pub fn check(&self, host: &str, port: u16, key: &[u8]) -> Result<(), HostKeyError> {
         let key = STANDARD.encode(key);
         let named: Vec<_> = self.lines.iter().filter(|line| line.names(host, port)).collect();
         if self.revoked.contains(&key) || named.iter().any(|line| line.is_revoked && line.key == key) {
-            return Err(Distrust::Revoked);
+            return Err(HostKeyError::Revoked);
         }
         let mut listed = named.into_iter().filter(|line| !line.is_revoked).peekable();
         if listed.peek().is_none() {
-            return Err(Distrust::Unknown);
+            return Err(HostKeyError::Unknown);
         }
-        if listed.any(|line| line.key == key) { Ok(()) } else { Err(Distrust::Changed) }
+        if listed.any(|line| line.key == key) { Ok(()) } else { Err(HostKeyError::Changed) }
     }
 }
 
-impl Line {
+impl KnownHostsLine {
     /// `[marker] hosts type key [comment]`; `None` for comments, certificate authorities and broken lines.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
@@ -215,7 +215,7 @@ mod tests {
         key
     }
 
-    fn check(file: &str, host: &str, port: u16) -> Result<(), Distrust> {
+    fn check(file: &str, host: &str, port: u16) -> Result<(), HostKeyError> {
         let mut hosts = KnownHosts::default();
         let text = file.replace("KEY", &STANDARD.encode(blob(1))).replace("OTHER", &STANDARD.encode(blob(2)));
         hosts.read(text.as_bytes());
@@ -224,8 +224,8 @@ mod tests {
 
     #[test]
     fn a_key_is_trusted_only_where_a_line_lists_it_and_none_revokes_it() {
-        use Distrust::{Changed, Revoked, Unknown};
-        let cases: &[(&str, &str, u16, Result<(), Distrust>)] = &[
+        use HostKeyError::{Changed, Revoked, Unknown};
+        let cases: &[(&str, &str, u16, Result<(), HostKeyError>)] = &[
             ("h ssh-ed25519 KEY", "h", 22, Ok(())),
             ("h ssh-ed25519 KEY", "H", 22, Ok(())),
             ("h ssh-ed25519 KEY", "h", 2222, Err(Unknown)),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     /// What files with these contents say of the key; `None` is a file that does not exist.
-    fn of_files(known: &[Option<&[u8]>], revoked: &[Option<&[u8]>]) -> Result<Result<(), Distrust>, String> {
+    fn of_files(known: &[Option<&[u8]>], revoked: &[Option<&[u8]>]) -> Result<Result<(), HostKeyError>, String> {
         let folder = tempfile::tempdir().expect("a folder");
         let (key, other) = (STANDARD.encode(blob(1)), STANDARD.encode(blob(2)));
         let mut count = 0;
@@ -282,9 +282,9 @@ mod tests {
     fn bytes_that_are_no_text_do_not_hide_the_lines_around_them() {
         let listed: &[u8] = b"h ssh-ed25519 KEY\n";
         let odd: &[u8] = b"# J\xfcrgen\n\xff\xfe\n@revoked h ssh-ed25519 KEY\n";
-        assert_eq!(of_files(&[Some(odd), Some(listed)], &[]), Ok(Err(Distrust::Revoked)));
+        assert_eq!(of_files(&[Some(odd), Some(listed)], &[]), Ok(Err(HostKeyError::Revoked)));
         let comment: &[u8] = b"@revoked h ssh-ed25519 KEY J\xfcrgen\n";
-        assert_eq!(of_files(&[Some(comment), Some(listed)], &[]), Ok(Err(Distrust::Revoked)));
+        assert_eq!(of_files(&[Some(comment), Some(listed)], &[]), Ok(Err(HostKeyError::Revoked)));
         assert_eq!(of_files(&[Some(b"# J\xfcrgen\nh ssh-ed25519 KEY\n")], &[]), Ok(Ok(())));
     }
 
@@ -305,8 +305,8 @@ mod tests {
     fn a_list_of_revoked_keys_holds_for_all_hosts_or_refuses_all() {
         let listed: &[Option<&[u8]>] = &[Some(b"h ssh-ed25519 KEY\n")];
         let revoking: &[u8] = b"# old keys\n\n ssh-ed25519 OTHER a\nssh-ed25519 KEY J\xfcrgen\n";
-        assert_eq!(of_files(listed, &[Some(revoking)]), Ok(Err(Distrust::Revoked)));
-        assert_eq!(of_files(listed, &[Some(b""), Some(revoking)]), Ok(Err(Distrust::Revoked)));
+        assert_eq!(of_files(listed, &[Some(revoking)]), Ok(Err(HostKeyError::Revoked)));
+        assert_eq!(of_files(listed, &[Some(b""), Some(revoking)]), Ok(Err(HostKeyError::Revoked)));
         assert_eq!(of_files(listed, &[Some(b"ssh-ed25519 OTHER\n")]), Ok(Ok(())));
         for (bad, why) in [
             (Some(&b"SSHKRL\n\0\0\0\0\x01"[..]), "KRL"),
@@ -327,15 +327,15 @@ mod tests {
         ];
         for (hashed, host, port) in names {
             assert_eq!(check(&format!("{hashed} ssh-ed25519 KEY"), host, port), Ok(()), "{host}:{port}");
-            assert_eq!(check(&format!("{hashed} ssh-ed25519 OTHER"), host, port), Err(Distrust::Changed));
+            assert_eq!(check(&format!("{hashed} ssh-ed25519 OTHER"), host, port), Err(HostKeyError::Changed));
             assert_eq!(
                 check(&format!("@revoked {hashed} ssh-ed25519 KEY"), host, port),
-                Err(Distrust::Revoked)
+                Err(HostKeyError::Revoked)
             );
             let both = format!("{hashed} ssh-ed25519 KEY\n@revoked {hashed} ssh-ed25519 KEY");
-            assert_eq!(check(&both, host, port), Err(Distrust::Revoked));
-            assert_eq!(check(&format!("{hashed} ssh-ed25519 KEY"), "other", port), Err(Distrust::Unknown));
-            assert_eq!(check(&format!("{hashed} ssh-ed25519 KEY"), host, 22022), Err(Distrust::Unknown));
+            assert_eq!(check(&both, host, port), Err(HostKeyError::Revoked));
+            assert_eq!(check(&format!("{hashed} ssh-ed25519 KEY"), "other", port), Err(HostKeyError::Unknown));
+            assert_eq!(check(&format!("{hashed} ssh-ed25519 KEY"), host, 22022), Err(HostKeyError::Unknown));
         }
     }
 }

@@ -1,33 +1,33 @@
 //! Ways to run fixed commands on a host and talk to them.
 //!
-//! A command line is a constant, or a constant with validated hexadecimal or decimal words in it: [`Line`]. All
-//! other values travel over standard input, never in a shell string. Three ways: [`Child`] is this machine,
+//! A command line is a constant, or a constant with validated hexadecimal or decimal words in it: [`CommandLine`]. All
+//! other values travel over standard input, never in a shell string. Three ways: [`LocalShell`] is this machine,
 //! [`Ssh`] another through libssh2, [`OpenSsh`] another through the program `ssh`. What runs on a host is not
 //! known here.
 
 mod authenticate;
 mod bastion;
-mod child;
-mod config;
+mod local_shell;
+mod ssh_config;
 mod error;
 pub mod known_hosts;
-mod line;
+mod command_line;
 mod openssh;
-mod place;
-mod pump;
+mod upload;
+mod ssh_session;
 mod ssh;
-mod stream;
-mod target;
+mod program_stream;
+mod ssh_target;
 
-pub use bastion::{Bastions, Connected, connect_all};
-pub use child::Child;
+pub use bastion::{Bastions, ConnectResult, connect_all};
+pub use local_shell::LocalShell;
 pub use error::TransportError;
-pub use line::{Line, ProgramDigest, Word};
+pub use command_line::{CommandLine, ProgramDigest, ProgramMode};
 pub use openssh::OpenSsh;
-pub use place::Placed;
+pub use upload::UploadOutcome;
 pub use ssh::Ssh;
-pub use stream::{Ending, Stream};
-pub use target::{Target, User};
+pub use program_stream::{ProgramExit, ProgramStream};
+pub use ssh_target::{SshTarget, User};
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -60,7 +60,7 @@ echo "cuda_headers=$(ls /usr/local/cuda/include/cuda_runtime.h /opt/cuda/include
 
 /// What a command left behind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Output {
+pub struct CommandOutput {
     /// Exit status; -1 when a signal ended it.
     pub status: i32,
     /// Standard output.
@@ -75,34 +75,34 @@ pub trait Transport: Send {
     fn name(&self) -> &str;
 
     /// Starts a command line, without a terminal and without an environment of ours.
-    fn start(&mut self, line: &Line) -> Result<Stream, TransportError>;
+    fn start(&mut self, line: &CommandLine) -> Result<ProgramStream, TransportError>;
 
     /// Runs `script` to its end. An exit status other than 0 is not an error here.
-    fn run(&mut self, script: Script) -> Result<Output, TransportError> {
-        let stream = self.start(&Line::shell())?;
-        finish(self.name(), &stream, script.0.as_bytes(), PATIENCE)
+    fn run(&mut self, script: Script) -> Result<CommandOutput, TransportError> {
+        let stream = self.start(&CommandLine::shell())?;
+        run_to_end(self.name(), &stream, script.0.as_bytes(), PATIENCE)
     }
 
-    /// Starts a program that was [`put`](Self::put) on the host.
-    fn open(&mut self, program: &ProgramDigest, word: Word) -> Result<Stream, TransportError> {
-        self.start(&Line::program(program, word))
+    /// Starts a program that was [`upload`](Self::upload)ed to the host.
+    fn open(&mut self, program: &ProgramDigest, word: ProgramMode) -> Result<ProgramStream, TransportError> {
+        self.start(&CommandLine::program(program, word))
     }
 
     /// Puts a program on the host, once: its place is named by its digest.
-    fn put(&mut self, program: &Path, digest: &ProgramDigest) -> Result<Placed, TransportError> {
-        place::put(self, program, digest)
+    fn upload(&mut self, program: &Path, digest: &ProgramDigest) -> Result<UploadOutcome, TransportError> {
+        upload::upload(self, program, digest)
     }
 }
 
 /// Says `input`, hears all that is said, and how it ended; silent for no longer than `patience`.
-fn finish(host: &str, stream: &Stream, input: &[u8], patience: Duration) -> Result<Output, TransportError> {
+fn run_to_end(host: &str, stream: &ProgramStream, input: &[u8], patience: Duration) -> Result<CommandOutput, TransportError> {
     let failed = |source| TransportError::Stream { host: host.to_owned(), source };
-    let stdout = talk(stream, input, patience).map_err(|error| failed(in_words(error, patience)))?;
-    let late = || failed(in_words(io::ErrorKind::WouldBlock.into(), patience));
+    let stdout = exchange(stream, input, patience).map_err(|error| failed(describe_timeout(error, patience)))?;
+    let late = || failed(describe_timeout(io::ErrorKind::WouldBlock.into(), patience));
     let ending = stream.ending(patience).ok_or_else(late)?;
     match ending.broken {
         Some(reason) => Err(failed(io::Error::other(reason))),
-        None => Ok(Output {
+        None => Ok(CommandOutput {
             status: ending.status.unwrap_or(-1),
             stdout: String::from_utf8_lossy(&stdout).into_owned(),
             stderr: ending.stderr,
@@ -111,7 +111,7 @@ fn finish(host: &str, stream: &Stream, input: &[u8], patience: Duration) -> Resu
 }
 
 /// What a program says to `input`. One that ends before it read all is no error: its ending tells why.
-fn talk(mut stream: &Stream, input: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
+fn exchange(mut stream: &ProgramStream, input: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
     let unless_gone =
         |result: io::Result<()>| result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) });
     let mut stdout = Vec::new();
@@ -129,7 +129,7 @@ fn is_gone(error: &io::Error) -> bool {
 }
 
 /// A time-out of a socket says "resource temporarily unavailable", which helps nobody.
-fn in_words(error: io::Error, patience: Duration) -> io::Error {
+fn describe_timeout(error: io::Error, patience: Duration) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", patience.as_secs()))
     } else {

@@ -3,11 +3,11 @@
 //! It honours the user's configuration: `ProxyCommand`, `ControlMaster`, certificates, Kerberos, keys in hardware. A
 //! process for each command is the price.
 
-use super::child::spawn;
-use super::config::arguments;
-use super::line::Line;
-use super::stream::Stream;
-use super::target::{Spoken, User};
+use super::local_shell::spawn;
+use super::ssh_config::arguments;
+use super::command_line::CommandLine;
+use super::program_stream::ProgramStream;
+use super::ssh_target::{HostSpec, User};
 use super::{Script, Transport, TransportError};
 use dtrain_recipes::Host;
 use std::ffi::OsString;
@@ -76,7 +76,7 @@ impl Drop for Configuration {
 impl OpenSsh {
     /// Finds out whether `ssh` can run something on the host.
     ///
-    /// What the recipe says of the host goes before the user's configuration, as in [`super::Target::resolve`].
+    /// What the recipe says of the host goes before the user's configuration, as in [`super::SshTarget::resolve`].
     pub fn connect(host: &Host, user: &User) -> Result<Self, TransportError> {
         let mut ssh = Self::new(host, user)?;
         let output = ssh.run(Script("exit 0"))?;
@@ -87,8 +87,8 @@ impl OpenSsh {
     }
 
     fn new(host: &Host, user: &User) -> Result<Self, TransportError> {
-        let spoken = Spoken::of(host)?;
-        let broken = |source| TransportError::Stream { host: spoken.name.clone(), source };
+        let host_spec = HostSpec::of(host)?;
+        let broken = |source| TransportError::Stream { host: host_spec.name.clone(), source };
         let configuration = Configuration::of(user).map_err(broken)?;
         let mut words = vec!["-T".into()];
         for option in OPTIONS {
@@ -96,12 +96,12 @@ impl OpenSsh {
         }
         if let Some(via) = &host.via {
             for bastion in via.split(',').filter(|via| !via.eq_ignore_ascii_case("none")) {
-                Spoken::parse(bastion.trim())?;
+                HostSpec::parse(bastion.trim())?;
             }
             words.extend(["-o".into(), format!("ProxyJump={via}").into()]);
         }
-        words.extend(arguments(&spoken, &User { config: None, ..user.clone() }));
-        Ok(Self { name: spoken.name, arguments: words, configuration: Arc::new(configuration) })
+        words.extend(arguments(&host_spec, &User { config: None, ..user.clone() }));
+        Ok(Self { name: host_spec.name, arguments: words, configuration: Arc::new(configuration) })
     }
 }
 
@@ -110,7 +110,7 @@ impl Transport for OpenSsh {
         &self.name
     }
 
-    fn start(&mut self, line: &Line) -> Result<Stream, TransportError> {
+    fn start(&mut self, line: &CommandLine) -> Result<ProgramStream, TransportError> {
         let mut command = Command::new("ssh");
         command.arg("-F").arg(&self.configuration.0).args(&self.arguments).arg(line.text());
         spawn(command).map_err(|source| TransportError::Stream { host: self.name.clone(), source })

@@ -5,10 +5,10 @@
 
 use super::bastion::Bastions;
 use super::known_hosts::KnownHosts;
-use super::line::Line;
-use super::pump::{Pump, Unopened, What};
-use super::stream::Stream;
-use super::target::Target;
+use super::command_line::CommandLine;
+use super::ssh_session::{SharedSession, OpenError, ChannelKind};
+use super::program_stream::ProgramStream;
+use super::ssh_target::SshTarget;
 use super::{PATIENCE, Transport, TransportError, authenticate};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
@@ -31,19 +31,19 @@ const KEY_KINDS: &str =
 
 /// An authenticated session with one host.
 pub struct Ssh {
-    pump: Pump,
+    session: SharedSession,
     name: String,
 }
 
 impl Ssh {
     /// Connects, checks the host's key, and authenticates with the SSH agent, then with the key files.
-    pub fn connect(target: &Target) -> Result<Self, TransportError> {
+    pub fn connect(target: &SshTarget) -> Result<Self, TransportError> {
         Self::through(target, &Bastions::default())
     }
 
     /// Connects through bastions that other hosts may be reached by as well.
-    pub fn through(target: &Target, bastions: &Bastions) -> Result<Self, TransportError> {
-        Ok(Self { pump: connected(target, bastions)?, name: target.name() })
+    pub fn through(target: &SshTarget, bastions: &Bastions) -> Result<Self, TransportError> {
+        Ok(Self { session: open_session(target, bastions)?, name: target.name() })
     }
 }
 
@@ -52,23 +52,23 @@ impl Transport for Ssh {
         &self.name
     }
 
-    fn start(&mut self, line: &Line) -> Result<Stream, TransportError> {
+    fn start(&mut self, line: &CommandLine) -> Result<ProgramStream, TransportError> {
         let host = self.name.clone();
-        self.pump.open(What::Program(line.clone())).map_err(|why| match why {
-            Unopened::Refused(source) => TransportError::Ssh { host, doing: "starting a program", source },
+        self.session.open(ChannelKind::Program(line.clone())).map_err(|why| match why {
+            OpenError::Refused(source) => TransportError::Ssh { host, doing: "starting a program", source },
             why => TransportError::Stream { host, source: why.into_io() },
         })
     }
 }
 
 /// An authenticated session in the hands of its thread.
-pub(super) fn connected(target: &Target, bastions: &Bastions) -> Result<Pump, TransportError> {
+pub(super) fn open_session(target: &SshTarget, bastions: &Bastions) -> Result<SharedSession, TransportError> {
     let failed =
         |doing: &'static str| move |source| TransportError::Ssh { host: target.name(), doing, source };
     let broken = |source| TransportError::Stream { host: target.name(), source };
     let socket: OwnedFd = match &target.via {
         Some(bastion) => bastions.tunnel(bastion, target)?.into(),
-        None => dial(target)?.into(),
+        None => connect_tcp(target)?.into(),
     };
     let held = socket.try_clone().map_err(broken)?;
     let mut session = Session::new().map_err(failed("starting a session"))?;
@@ -77,20 +77,20 @@ pub(super) fn connected(target: &Target, bastions: &Bastions) -> Result<Pump, Tr
     let known = KnownHosts::of(&target.known_hosts, &target.revoked_keys)
         .map_err(|(path, source)| TransportError::KeyFile { host: target.name(), path, source })?;
     let (name, port) = target.known_as();
-    let kinds = preference(&known.kinds(name, port));
+    let kinds = host_key_preference(&known.kinds(name, port));
     session.method_pref(MethodType::HostKey, &kinds).map_err(failed("choosing key types"))?;
     session.handshake().map_err(failed("shaking hands"))?;
     check_host_key(&session, &known, target)?;
     authenticate::authenticate(&session, target)?;
-    Pump::start(session, held).map_err(broken)
+    SharedSession::start(session, held).map_err(broken)
 }
 
 /// The first address of the host that answers in time.
-fn dial(target: &Target) -> Result<TcpStream, TransportError> {
+fn connect_tcp(target: &SshTarget) -> Result<TcpStream, TransportError> {
     let failed = |source| TransportError::Connect { host: target.name(), source };
     let mut last = io::Error::other("the name has no address");
     for address in (target.host.as_str(), target.port).to_socket_addrs().map_err(failed)? {
-        match TcpStream::connect_timeout(&address, PATIENCE).and_then(watched) {
+        match TcpStream::connect_timeout(&address, PATIENCE).and_then(with_keepalive) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
@@ -99,7 +99,7 @@ fn dial(target: &Target) -> Result<TcpStream, TransportError> {
 }
 
 /// Lets the kernel find out that a host is gone: libssh2 never does.
-fn watched(stream: TcpStream) -> io::Result<TcpStream> {
+fn with_keepalive(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     let lost = u32::try_from(LOST_AFTER.as_millis()).unwrap_or(u32::MAX);
     sockopt::set_tcp_user_timeout(&stream, lost)?;
@@ -111,13 +111,13 @@ fn watched(stream: TcpStream) -> io::Result<TcpStream> {
 }
 
 /// The key types to ask for: those on record first; an RSA key on record is asked for by its SHA-2 signatures.
-fn preference(kinds: &[&str]) -> String {
+fn host_key_preference(kinds: &[&str]) -> String {
     let known = kinds.iter().map(|kind| if *kind == "ssh-rsa" { "rsa-sha2-512,rsa-sha2-256" } else { kind });
     let known: Vec<_> = known.collect();
     if known.is_empty() { KEY_KINDS.to_owned() } else { known.join(",") }
 }
 
-fn check_host_key(session: &Session, known: &KnownHosts, target: &Target) -> Result<(), TransportError> {
+fn check_host_key(session: &Session, known: &KnownHosts, target: &SshTarget) -> Result<(), TransportError> {
     let key = session.host_key().map(|(key, _)| key.to_vec()).unwrap_or_default();
     let (name, port) = target.known_as();
     known.check(name, port, &key).map_err(|problem| TransportError::HostKey {
@@ -137,15 +137,15 @@ mod tests {
     fn a_connection_whose_host_is_gone_ends_after_a_while() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let stream = TcpStream::connect(listener.local_addr().expect("it listens")).expect("it listens");
-        let stream = watched(stream).expect("Linux");
+        let stream = with_keepalive(stream).expect("Linux");
         assert_eq!(sockopt::tcp_user_timeout(&stream), Ok(15_000));
         assert_eq!(sockopt::socket_keepalive(&stream), Ok(true));
     }
 
     #[test]
     fn a_host_known_by_rsa_is_asked_for_sha2_signatures() {
-        assert_eq!(preference(&["ssh-rsa"]), "rsa-sha2-512,rsa-sha2-256");
-        assert_eq!(preference(&["ecdsa-sha2-nistp256"]), "ecdsa-sha2-nistp256");
-        assert!(preference(&[]).starts_with("ssh-ed25519"));
+        assert_eq!(host_key_preference(&["ssh-rsa"]), "rsa-sha2-512,rsa-sha2-256");
+        assert_eq!(host_key_preference(&["ecdsa-sha2-nistp256"]), "ecdsa-sha2-nistp256");
+        assert!(host_key_preference(&[]).starts_with("ssh-ed25519"));
     }
 }

@@ -22,7 +22,7 @@ fn program(home: &Path) -> (PathBuf, ProgramDigest) {
 
 #[test]
 fn this_machine_tells_its_facts() {
-    let output = Child::default().run(FACTS).expect("there is a shell");
+    let output = LocalShell::default().run(FACTS).expect("there is a shell");
     assert_eq!(output.status, 0, "{}", output.stderr);
     let cores = output.stdout.lines().find_map(|line| line.strip_prefix("cores=")).expect("a line");
     assert!(cores.parse::<u32>().expect("a number") >= 1);
@@ -32,10 +32,10 @@ fn this_machine_tells_its_facts() {
 fn a_program_is_placed_once_and_runs() {
     let home = tempfile::tempdir().expect("a folder");
     let (path, digest) = program(home.path());
-    let mut host = Child::at(home.path());
-    let placed = host.put(&path, &digest).expect("there is room");
-    assert!(matches!(placed, Placed::Sent { bytes, .. } if bytes == PROGRAM.len() as u64), "{placed:?}");
-    assert_eq!(host.put(&path, &digest).expect("it is there"), Placed::AlreadyThere);
+    let mut host = LocalShell::at(home.path());
+    let placed = host.upload(&path, &digest).expect("there is room");
+    assert!(matches!(placed, UploadOutcome::Sent { bytes, .. } if bytes == PROGRAM.len() as u64), "{placed:?}");
+    assert_eq!(host.upload(&path, &digest).expect("it is there"), UploadOutcome::AlreadyThere);
     let folder = home.path().join(".cache/dtrain/bin").join(digest.to_string());
     let files: Vec<_> =
         fs::read_dir(&folder).expect("a folder").map(|entry| entry.expect("a file")).collect();
@@ -43,7 +43,7 @@ fn a_program_is_placed_once_and_runs() {
     let mode = |path: &Path| fs::metadata(path).expect("it is there").permissions().mode() & 0o777;
     assert_eq!((mode(&folder), mode(&files[0].path())), (0o700, 0o700));
 
-    let mut stream = host.open(&digest, Word::Stdio).expect("it starts");
+    let mut stream = host.open(&digest, ProgramMode::Stdio).expect("it starts");
     stream.write_all(b"hello").expect("it reads");
     assert_eq!(stream.ending(Duration::from_millis(1)), None);
     stream.end_input().expect("it is open");
@@ -51,7 +51,7 @@ fn a_program_is_placed_once_and_runs() {
     stream.read_to_string(&mut said).expect("it writes");
     assert_eq!(said, "hello");
     let ending = stream.ending(PATIENCE).expect("it ended");
-    let expected = Ending { status: Some(7), stderr: "agent --stdio\n".into(), ..Ending::default() };
+    let expected = ProgramExit { status: Some(7), stderr: "agent --stdio\n".into(), ..ProgramExit::default() };
     assert_eq!(ending, expected);
 }
 
@@ -59,12 +59,12 @@ fn a_program_is_placed_once_and_runs() {
 fn trials_that_start_at_once_send_the_program_once() {
     let home = tempfile::tempdir().expect("a folder");
     let (path, digest) = program(home.path());
-    let put = || Child::at(home.path()).put(&path, &digest).expect("there is room");
+    let put = || LocalShell::at(home.path()).upload(&path, &digest).expect("there is room");
     let placed = std::thread::scope(|scope| {
         let uploads = [(); 4].map(|()| scope.spawn(put));
         uploads.map(|upload| upload.join().expect("no panic"))
     });
-    let sent = placed.iter().filter(|placed| matches!(placed, Placed::Sent { .. })).count();
+    let sent = placed.iter().filter(|placed| matches!(placed, UploadOutcome::Sent { .. })).count();
     assert_eq!(sent, 1, "{placed:?}");
 }
 
@@ -72,12 +72,12 @@ fn trials_that_start_at_once_send_the_program_once() {
 fn a_program_that_is_not_what_it_should_be_is_removed() {
     let home = tempfile::tempdir().expect("a folder");
     let (path, digest) = program(home.path());
-    let mut host = Child::at(home.path());
+    let mut host = LocalShell::at(home.path());
     fs::write(home.path().join("answer"), "another").expect("written");
-    let refused = host.put(&path, &digest).expect_err("it is another");
+    let refused = host.upload(&path, &digest).expect_err("it is another");
     assert!(refused.to_string().contains("its digest is another"), "{refused}");
     fs::write(&path, "\x7fELF of another machine").expect("written");
-    let refused = host.put(&path, &digest).expect_err("it does not run");
+    let refused = host.upload(&path, &digest).expect_err("it does not run");
     assert!(matches!(refused, TransportError::Unfit { .. }), "{refused:?}");
     let folder = home.path().join(".cache/dtrain/bin").join(digest.to_string());
     assert_eq!(fs::read_dir(folder).expect("a folder").count(), 0);
@@ -87,8 +87,8 @@ fn a_program_that_is_not_what_it_should_be_is_removed() {
 fn a_program_that_ended_by_a_signal_or_never_was_tells_so() {
     let home = tempfile::tempdir().expect("a folder");
     let (path, digest) = program(home.path());
-    let mut host = Child::at(home.path());
-    let stream = host.open(&digest, Word::Stdio).expect("a shell starts");
+    let mut host = LocalShell::at(home.path());
+    let stream = host.open(&digest, ProgramMode::Stdio).expect("a shell starts");
     let ending = stream.ending(PATIENCE).expect("it ended");
     assert!(ending.status == Some(127) && ending.stderr.contains("not found"), "{ending:?}");
     fs::write(&path, "#!/bin/sh\nkill -9 $$\n").expect("written");
@@ -98,14 +98,14 @@ fn a_program_that_ended_by_a_signal_or_never_was_tells_so() {
     // A file that this process wrote may still be open in a child of it, and does not run then.
     let copied = std::process::Command::new("cp").args([&path, &folder.join("dtrain")]).status();
     assert!(copied.expect("`cp` is everywhere").success());
-    let ending = host.open(&digest, Word::Stdio).expect("it starts").ending(PATIENCE).expect("it ended");
+    let ending = host.open(&digest, ProgramMode::Stdio).expect("it starts").ending(PATIENCE).expect("it ended");
     assert_eq!((ending.status, ending.signal.as_deref()), (None, Some("9")));
 }
 
 #[test]
 fn a_stream_is_dropped_at_once_while_its_program_lives() {
-    let mut host = Child::default();
-    let stream = host.start(&Line::shell()).expect("a shell starts");
+    let mut host = LocalShell::default();
+    let stream = host.start(&CommandLine::shell()).expect("a shell starts");
     (&stream).write_all(b"exec sleep 5\n").expect("it reads");
     let since = Instant::now();
     drop(stream);

@@ -2,8 +2,8 @@
 
 use crate::world::{RANKS, World, kill, wait};
 use dtrain_protocol::AttemptId;
-use dtrain_runner::strikes::{Cause, LeftOut};
-use dtrain_runner::{Fact, History, Ledger, Status, driver};
+use dtrain_runner::strikes::{StrikeCause, ExcludedHost};
+use dtrain_runner::{Fact, History, Ledger, ControllerStatus, driver};
 use std::thread;
 
 pub(crate) fn a_host_that_is_lost_twice_is_left_out_and_named() {
@@ -15,7 +15,7 @@ pub(crate) fn a_host_that_is_lost_twice_is_left_out_and_named() {
                 let is_up =
                     |fact: &Fact| matches!(fact, Fact::AttemptStarted { attempt: a, .. } if a.0 == attempt);
                 let attached = world.seen().into_iter().any(
-                    |seen| matches!(seen, Status::Attached { attempt: a, .. } if a == AttemptId(attempt)),
+                    |seen| matches!(seen, ControllerStatus::Attached { attempt: a, .. } if a == AttemptId(attempt)),
                 );
                 attached && world.facts().iter().any(is_up)
             });
@@ -24,15 +24,15 @@ pub(crate) fn a_host_that_is_lost_twice_is_left_out_and_named() {
         driven.join().expect("it does not panic")
     });
     world.assert_completed(&outcome);
-    let named: Vec<LeftOut> = world
+    let named: Vec<ExcludedHost> = world
         .seen()
         .into_iter()
         .flat_map(|seen| match seen {
-            Status::HostsLeftOut { hosts } => hosts,
+            ControllerStatus::HostsLeftOut { hosts } => hosts,
             _ => Vec::new(),
         })
         .collect();
-    let [LeftOut { host, cause: Cause::Lost, detail, .. }] = named.as_slice() else {
+    let [ExcludedHost { host, cause: StrikeCause::Lost, detail, .. }] = named.as_slice() else {
         panic!("one host, at the third launch: {named:?}, {:?}", world.facts())
     };
     assert!(detail.contains(host.as_str()), "{detail}");

@@ -2,7 +2,7 @@
 
 use crate::world::{RANKS, STEPS, World, wait};
 use dtrain_protocol::{AttemptId, Event, StopReason};
-use dtrain_runner::{DriveError, Ended, Fact, OnInterrupt, Outcome, Seen, Verdict, driver};
+use dtrain_runner::{DriveError, AttemptEnd, Fact, OnInterrupt, DriveOutcome, TrialEvent, Verdict, driver};
 use std::sync::Arc;
 use std::thread;
 
@@ -11,7 +11,7 @@ pub(crate) fn training_goes_on_without_a_controller() {
     world.pace = 0.02;
     world.options.detach = true;
     let outcome = world.drive(driver::start).0.expect("driven");
-    let Outcome::Detached { agent: Some(agent) } = outcome else {
+    let DriveOutcome::Detached { agent: Some(agent) } = outcome else {
         panic!("it should be detached: {outcome:?}")
     };
     assert_eq!(agent, world.card().expect("it runs").agent.id);
@@ -21,14 +21,14 @@ pub(crate) fn training_goes_on_without_a_controller() {
     world.interrupts = Arc::default();
     let mut ready = 0;
     let left = world.drive_and(driver::attach, &mut |seen| {
-        let is_ready = matches!(seen, Seen::Event(said) if matches!(said.event, Event::Ready { .. }));
+        let is_ready = matches!(seen, TrialEvent::Event(said) if matches!(said.event, Event::Ready { .. }));
         ready += u32::from(is_ready);
         if is_ready && ready == RANKS {
             world.interrupts.add();
         }
     });
     let left = left.expect("it runs");
-    assert!(matches!(left, Outcome::Detached { .. }), "{left:?}");
+    assert!(matches!(left, DriveOutcome::Detached { .. }), "{left:?}");
     // Nobody looks while it ends; then its spool is enough.
     world.assert_nothing_lives();
     // A process loses its arguments, by which it is found, a moment before its locks.
@@ -37,7 +37,7 @@ pub(crate) fn training_goes_on_without_a_controller() {
     let (outcome, seen) = world.drive(driver::attach);
     world.assert_completed(&outcome.expect("what it left behind is read"));
     assert!(
-        !seen.iter().any(|s| matches!(s, Seen::Event(e) if matches!(e.event, Event::Ready { .. }))),
+        !seen.iter().any(|s| matches!(s, TrialEvent::Event(e) if matches!(e.event, Event::Ready { .. }))),
         "seen before"
     );
 }
@@ -50,10 +50,10 @@ pub(crate) fn a_stopped_trial_resumes() {
         world.interrupts.add();
         driving.join().expect("driven").expect("driven")
     });
-    let Outcome::Ended { verdict: Verdict::Stopped, checkpoint: Some(point), attempts: 1 } = outcome else {
+    let DriveOutcome::Ended { verdict: Verdict::Stopped, checkpoint: Some(point), attempts: 1 } = outcome else {
         panic!("it should have stopped: {outcome:?}")
     };
-    let ended = Fact::AttemptEnded { attempt: AttemptId(1), ended: Ended::Finished(StopReason::Ordered) };
+    let ended = Fact::AttemptEnded { attempt: AttemptId(1), ended: AttemptEnd::Finished(StopReason::Ordered) };
     assert!(world.facts().contains(&ended));
     assert!(point.step.0 % 10 != 0 || point.step.0 < STEPS, "it saved where it stopped: {point:?}");
     world.assert_nothing_lives();
@@ -74,7 +74,7 @@ pub(crate) fn the_second_interrupt_kills() {
         world.interrupts.add();
         driving.join().expect("driven").expect("driven")
     });
-    assert!(matches!(outcome, Outcome::Ended { verdict: Verdict::Stopped, .. }), "{outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Ended { verdict: Verdict::Stopped, .. }), "{outcome:?}");
     world.assert_nothing_lives();
     world.assert_completed(&world.drive(driver::resume).0.expect("driven"));
 }

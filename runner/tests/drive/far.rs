@@ -3,7 +3,7 @@
 use crate::world::{World, card, kill, processes_of};
 use dtrain_runner::Home;
 use dtrain_runner::agent::{AgentCard, Process};
-use dtrain_runner::launch::relay::{Dial, RemoteHost};
+use dtrain_runner::launch::relay::{Connector, RemoteHost};
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use std::fs;
 use std::io::{self, Read, Write};
@@ -34,7 +34,7 @@ struct Far {
     shared: Option<PathBuf>,
 }
 
-impl Dial for Far {
+impl Connector for Far {
     fn dial(&mut self) -> io::Result<UnixStream> {
         if self.folder.with_extension(DOWN).exists() {
             return Err(io::Error::other("it is switched off"));

@@ -1,10 +1,10 @@
 //! Ranks, agents, controllers and checkpoints that are lost.
 
 use crate::world::{RANKS, World, kill, signal, wait};
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{AttemptId, Failure};
 use dtrain_runner::machine::Blame;
-use dtrain_runner::{Ended, Fact, Outcome, Seen, Status, Verdict, checkpoints, driver};
+use dtrain_runner::{AttemptEnd, Fact, DriveOutcome, TrialEvent, ControllerStatus, Verdict, checkpoints, driver};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -21,12 +21,12 @@ pub(crate) fn a_killed_rank_is_relaunched() {
         driving.join().expect("driven")
     });
     world.assert_completed(&outcome.0.expect("driven"));
-    let killed = Ended::Lost(Failure::Exited { code: None, signal: Some(9) });
+    let killed = AttemptEnd::Lost(Failure::Exited { code: None, signal: Some(9) });
     let facts = world.facts();
     assert!(facts.contains(&Fact::AttemptEnded { attempt: AttemptId(1), ended: killed }), "{facts:?}");
     assert!(facts.iter().any(|f| matches!(f, Fact::AttemptStarted { attempt: AttemptId(2), from: Some(_) })));
-    let waiting = |s: &&Seen| {
-        matches!(s, Seen::Status(Status::Waiting { failures: (1, _), blame: Blame::Machines, .. }))
+    let waiting = |s: &&TrialEvent| {
+        matches!(s, TrialEvent::Status(ControllerStatus::Waiting { failures: (1, _), blame: Blame::Machines, .. }))
     };
     assert_eq!(outcome.1.iter().filter(waiting).count(), 1);
     world.assert_nothing_lives();
@@ -42,7 +42,7 @@ pub(crate) fn a_frozen_rank_is_replaced() {
     });
     world.assert_completed(&outcome.expect("driven"));
     let ended = world.facts().into_iter().find_map(|fact| match fact {
-        Fact::AttemptEnded { attempt: AttemptId(1), ended: Ended::Lost(Failure::Other(why)) } => Some(why),
+        Fact::AttemptEnded { attempt: AttemptId(1), ended: AttemptEnd::Lost(Failure::Other(why)) } => Some(why),
         _ => None,
     });
     assert!(ended.as_ref().is_some_and(|why| why.contains("stopped by a signal")), "{ended:?}");
@@ -66,7 +66,7 @@ pub(crate) fn a_killed_agent_is_replaced() {
 /// A trial that trains on without a controller, and the offset of a whole step in its spool that no controller has read.
 fn unread(world: &World) -> (PathBuf, usize) {
     let detached = world.drive(driver::start).0.expect("driven");
-    assert!(matches!(detached, Outcome::Detached { .. }), "{detached:?}");
+    assert!(matches!(detached, DriveOutcome::Detached { .. }), "{detached:?}");
     let spool = world.home.trial(&world.trial).spool(AttemptId(1));
     // Before the first checkpoint, and not the last record, which may be written just now.
     let place = || {
@@ -109,13 +109,13 @@ pub(crate) fn a_damaged_record_is_skipped_and_told() {
     world.options.detach = false;
     let (outcome, seen) = world.drive(driver::resume);
     let outcome = outcome.expect("driven");
-    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "{outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Ended { attempts: 1, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
-    let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, Seen::Status(_))).collect();
+    let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, TrialEvent::Status(_))).collect();
     let told =
-        |seen: &&&Seen| matches!(seen, Seen::Status(Status::RecordSkipped { at, .. }) if *at == place as u64);
+        |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::RecordSkipped { at, .. }) if *at == place as u64);
     assert_eq!(statuses.iter().filter(told).count(), 1, "{statuses:?}");
-    let attached = |seen: &&&Seen| matches!(seen, Seen::Status(Status::Attached { .. }));
+    let attached = |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::Attached { .. }));
     assert_eq!(statuses.iter().filter(attached).count(), 1, "{statuses:?}");
     world.assert_nothing_lives();
 }
@@ -129,12 +129,12 @@ pub(crate) fn a_spool_that_cannot_be_read_further_is_told_once() {
     let outcome = outcome.expect("driven");
     // What came after is not known, so another attempt goes on from the newest checkpoint that is found on the disk. That may be the
     // last, so that it is over before it is attached to.
-    assert!(matches!(outcome, Outcome::Ended { attempts: 2, .. }), "{outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Ended { attempts: 2, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
-    let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, Seen::Status(_))).collect();
-    let told = |seen: &&&Seen| matches!(seen, Seen::Status(Status::SpoolDamaged { offset, .. }) if *offset == place as u64);
+    let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, TrialEvent::Status(_))).collect();
+    let told = |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::SpoolDamaged { offset, .. }) if *offset == place as u64);
     assert_eq!(statuses.iter().filter(told).count(), 1, "{statuses:?}");
-    let attached = |seen: &&&Seen| matches!(seen, Seen::Status(Status::Attached { .. }));
+    let attached = |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::Attached { .. }));
     assert!(statuses.iter().filter(attached).count() <= 2, "once for each attempt: {statuses:?}");
     world.assert_nothing_lives();
 }
@@ -146,7 +146,7 @@ pub(crate) fn whatever_is_killed() {
         let mut draws = 0;
         let mut draw = |bound: u64| {
             draws += 1;
-            mix(seed, draws) % bound
+            splitmix64(seed, draws) % bound
         };
         let mut kills = 0;
         let mut child = world.controller("start");
@@ -208,7 +208,7 @@ pub(crate) fn a_damaged_checkpoint_is_refused_by_name() {
             world.interrupts.add();
             driving.join().expect("driven").expect("driven")
         });
-        let Outcome::Ended { checkpoint: Some(newest), .. } = outcome else {
+        let DriveOutcome::Ended { checkpoint: Some(newest), .. } = outcome else {
             panic!("it saved: {outcome:?}")
         };
         let path = newest.folder.join(file);
@@ -232,7 +232,7 @@ pub(crate) fn out_of_memory_and_divergence_are_verdicts() {
         let world = World::new();
         world.sabotage(kind);
         let outcome = world.drive(driver::start).0.expect("driven");
-        let Outcome::Ended { verdict, attempts: 1, .. } = outcome else { panic!("one attempt: {outcome:?}") };
+        let DriveOutcome::Ended { verdict, attempts: 1, .. } = outcome else { panic!("one attempt: {outcome:?}") };
         assert_eq!(verdict, expected);
         world.assert_nothing_lives();
     }
@@ -244,7 +244,7 @@ pub(crate) fn a_rank_that_talks_nonsense_is_replaced() {
     let outcome = world.drive(driver::start).0.expect("driven");
     world.assert_completed(&outcome);
     let facts = world.facts();
-    let garbled = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::Lost(Failure::Other(words)), .. } if words.contains("cannot decode a message from rank 1"));
+    let garbled = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::Lost(Failure::Other(words)), .. } if words.contains("cannot decode a message from rank 1"));
     assert!(facts.iter().any(garbled), "{facts:?}");
     world.assert_nothing_lives();
 }
@@ -256,17 +256,17 @@ pub(crate) fn what_cannot_be_started_is_tried_again() {
         let driving = scope.spawn(|| world.drive(driver::start));
         // Stopping while the next attempt is waited for ends the trial at once.
         wait("three attempts", || {
-            let lost = |fact: &&Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::NotLaunched(_), .. });
+            let lost = |fact: &&Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::LaunchError(_), .. });
             world.facts().iter().filter(lost).count() >= 3
         });
         world.interrupts.add();
         let (outcome, seen) = driving.join().expect("driven");
         let outcome = outcome.expect("driven");
         assert!(
-            matches!(outcome, Outcome::Ended { verdict: Verdict::Stopped, checkpoint: None, .. }),
+            matches!(outcome, DriveOutcome::Ended { verdict: Verdict::Stopped, checkpoint: None, .. }),
             "{outcome:?}"
         );
-        let words = |s: &Seen| matches!(s, Seen::Status(Status::Waiting { failure: Failure::Other(w), .. }) if w.contains("rank 0 cannot be started"));
+        let words = |s: &TrialEvent| matches!(s, TrialEvent::Status(ControllerStatus::Waiting { failure: Failure::Other(w), .. }) if w.contains("rank 0 cannot be started"));
         assert!(seen.iter().any(words), "{seen:?}");
     });
     world.assert_nothing_lives();

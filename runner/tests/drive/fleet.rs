@@ -5,12 +5,12 @@
 use crate::TAKEN;
 use crate::world::World;
 use dtrain_protocol::{
-    Assignment, AttemptId, Event, Failure, HeldBytes, PhaseTimes, Placement, Rank, Stamped, StepFigures,
+    Assignment, AttemptId, Event, Failure, ResidentBytes, PhaseTimes, Placement, Rank, StampedEvent, StepFigures,
     StepId, StopReason, TrialId, frame,
 };
 use dtrain_runner::agent::{AgentCard, AgentOrder, Process, SpoolRecord};
-use dtrain_runner::launch::{Connection, Launcher, NotLaunched, Reached, Unread, Usable};
-use dtrain_runner::{Drive, Fact, History, Launching, Outcome, Seen, Verdict, driver};
+use dtrain_runner::launch::{ConnectedAgent, Launcher, LaunchError, AgentContact, SpoolUnreadable, AvailableHosts};
+use dtrain_runner::{Drive, Fact, History, LaunchContext, DriveOutcome, TrialEvent, Verdict, driver};
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -42,7 +42,7 @@ impl Fleet {
 }
 
 impl Launcher for Fleet {
-    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, NotLaunched> {
+    fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError> {
         self.leave();
         if order.attempt == AttemptId(1) {
             println!(
@@ -65,30 +65,30 @@ impl Launcher for Fleet {
         Ok(AgentCard { attempt: order.attempt, agent, ranks: Vec::new(), socket: PathBuf::new() })
     }
 
-    fn usable(&mut self) -> Usable {
-        Usable { hosts: self.hosts, ..Usable::default() }
+    fn available_hosts(&mut self) -> AvailableHosts {
+        AvailableHosts { hosts: self.hosts, ..AvailableHosts::default() }
     }
 
     fn verify(&mut self, _: &Path) -> Result<(), String> {
         Ok(())
     }
 
-    fn reach(&mut self, attempt: AttemptId, _: u64) -> Reached {
+    fn reach(&mut self, attempt: AttemptId, _: u64) -> AgentContact {
         let Some((_, leader)) = self.leader.as_mut().filter(|(led, _)| *led == attempt) else {
-            return Reached::Gone;
+            return AgentContact::Gone;
         };
         match (leader.stdout.take(), leader.stdin.take()) {
-            (Some(spool), Some(requests)) => Reached::Connected(Connection {
+            (Some(spool), Some(requests)) => AgentContact::Connected(ConnectedAgent {
                 agent: leader.id(),
                 ranks: Vec::new(),
                 spool: Box::new(spool),
                 requests: Box::new(requests),
             }),
-            _ => Reached::Gone,
+            _ => AgentContact::Gone,
         }
     }
 
-    fn leftover(&mut self, _: AttemptId, _: u64) -> Result<Box<dyn Read + Send>, Unread> {
+    fn spool_remainder(&mut self, _: AttemptId, _: u64) -> Result<Box<dyn Read + Send>, SpoolUnreadable> {
         Ok(Box::new(io::empty()))
     }
 
@@ -102,7 +102,7 @@ impl Launcher for Fleet {
 pub(crate) fn controller(root: &Path, trial: &str, hosts: &str, steps: &str) -> ExitCode {
     let world = World::at(root, TrialId(trial.into()));
     let (hosts, until) = (hosts.parse().expect("a number"), steps.parse().expect("a number"));
-    let lower = |launching: &Launching| -> Result<Vec<Assignment>, String> {
+    let lower = |launching: &LaunchContext| -> Result<Vec<Assignment>, String> {
         let one = world.lower(launching)?.swap_remove(0);
         let of = |rank| Assignment {
             rank: Rank(rank),
@@ -123,11 +123,11 @@ pub(crate) fn controller(root: &Path, trial: &str, hosts: &str, steps: &str) -> 
         audit: None,
         options: &world.options,
         ledger: &mut history,
-        observer: &mut |seen: &Seen| events += u64::from(matches!(seen, Seen::Event(_))),
+        observer: &mut |seen: &TrialEvent| events += u64::from(matches!(seen, TrialEvent::Event(_))),
         interrupts: world.interrupts.clone(),
     });
     let seconds = begun.elapsed().as_secs_f64();
-    let Ok(Outcome::Ended { verdict: Verdict::Completed(_), attempts, .. }) = outcome else {
+    let Ok(DriveOutcome::Ended { verdict: Verdict::Completed(_), attempts, .. }) = outcome else {
         println!("{outcome:?}");
         return ExitCode::from(TAKEN);
     };
@@ -191,13 +191,13 @@ pub(crate) fn crew(words: [&str; 4]) -> ExitCode {
     let ended = if until <= from + LIVES {
         let reason = StopReason::Complete;
         said.all(&Event::Finished { step: StepId(until), reason });
-        dtrain_runner::Ended::Finished(reason)
+        dtrain_runner::AttemptEnd::Finished(reason)
     } else {
         let host = format!("node{}", attempt.0 % u64::from(hosts));
         let failure = Failure::HostLost { host, detail: "no heartbeat for 2.0 s".into() };
         said.one(Rank(0), &Event::Failed(failure.clone()));
         said.all(&Event::Failed(Failure::PeerLost { peer: None, detail: "it closed the connection".into() }));
-        dtrain_runner::Ended::Lost(failure)
+        dtrain_runner::AttemptEnd::Lost(failure)
     };
     said.record(&SpoolRecord::Over { attempt, ended });
     said.to.flush().expect("the controller listens");
@@ -221,7 +221,7 @@ impl Voice {
     fn one(&mut self, rank: Rank, event: &Event) {
         let (attempt, sequence) = (self.attempt, self.sequence);
         let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        self.record(&SpoolRecord::Event(Stamped { attempt, rank, sequence, at_ms, event: event.clone() }));
+        self.record(&SpoolRecord::Event(StampedEvent { attempt, rank, sequence, at_ms, event: event.clone() }));
     }
 
     fn all(&mut self, event: &Event) {
@@ -242,7 +242,7 @@ fn figures(step: u64) -> StepFigures {
         times: PhaseTimes { step: 0.25, forward: 0.08, backward: 0.17, ..PhaseTimes::default() },
         memory_bytes: 1 << 30,
         sent_bytes: 1 << 20,
-        held: HeldBytes { weights: 1 << 20, gradients: 1 << 20, optimizer: 2 << 20 },
+        held: ResidentBytes { weights: 1 << 20, gradients: 1 << 20, optimizer: 2 << 20 },
     }
 }
 
@@ -265,7 +265,7 @@ pub(crate) fn a_controller_of_many_hosts_keeps_up() {
     let expected: Vec<_> = (1..=steps).map(|step| (step, 1.0 / step as f64)).collect();
     assert_eq!(kept, expected, "every step once");
     let lost = world.facts().into_iter().filter(|fact| {
-        matches!(fact, Fact::AttemptEnded { ended: dtrain_runner::Ended::Lost(Failure::HostLost { .. }), .. })
+        matches!(fact, Fact::AttemptEnded { ended: dtrain_runner::AttemptEnd::Lost(Failure::HostLost { .. }), .. })
     });
     assert!(lost.count() as u64 >= steps / LIVES - 1, "a host a second");
 }

@@ -1,9 +1,9 @@
 //! Ranks that are somebody else's program.
 
 use crate::world::{World, kill, wait};
-use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, StopReason};
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, StopReason};
 use dtrain_recipes::Framework;
-use dtrain_runner::{Ended, Fact, Outcome, Seen, Verdict, driver};
+use dtrain_runner::{AttemptEnd, Fact, DriveOutcome, TrialEvent, Verdict, driver};
 use std::fs;
 use std::thread;
 
@@ -16,13 +16,13 @@ pub(crate) fn a_foreign_command_is_run_once_for_each_rank() {
     let outcome = outcome.expect("driven");
     let complete = Verdict::Completed(StopReason::Complete);
     assert!(
-        matches!(&outcome, Outcome::Ended { verdict, .. } if *verdict == complete),
+        matches!(&outcome, DriveOutcome::Ended { verdict, .. } if *verdict == complete),
         "{outcome:?} {seen:?}"
     );
     let losses: Vec<_> = seen
         .iter()
         .filter_map(|s| match s {
-            Seen::Event(stamped) => match &stamped.event {
+            TrialEvent::Event(stamped) => match &stamped.event {
                 Event::Step(figures) => Some((stamped.rank, figures.loss)),
                 _ => None,
             },
@@ -47,15 +47,15 @@ pub(crate) fn a_failed_foreign_command_is_recorded_with_its_last_words() {
     world.progress = vec!["step {step} loss {loss}".into()];
     let (outcome, seen) = world.drive(driver::start);
     let outcome = outcome.expect("driven");
-    let Outcome::Ended { verdict: Verdict::Completed(_), attempts: 2, .. } = outcome else {
+    let DriveOutcome::Ended { verdict: Verdict::Completed(_), attempts: 2, .. } = outcome else {
         panic!("the second attempt does: {outcome:?} {seen:?}")
     };
     let last = ["step 1 loss 4.5", "step 2 loss 4.25", "no such file: data.bin"].map(str::to_owned).into();
-    let ended = Ended::Lost(Failure::Command { code: Some(3), signal: None, last });
+    let ended = AttemptEnd::Lost(Failure::Command { code: Some(3), signal: None, last });
     let facts = world.facts();
     assert!(facts.contains(&Fact::AttemptEnded { attempt: AttemptId(1), ended }), "{facts:?}");
     let steps = seen.iter().filter_map(|seen| match seen {
-        Seen::Event(Stamped { rank: Rank(1), event: Event::Step(figures), .. }) => Some(figures.loss),
+        TrialEvent::Event(StampedEvent { rank: Rank(1), event: Event::Step(figures), .. }) => Some(figures.loss),
         _ => None,
     });
     assert_eq!(steps.take(2).collect::<Vec<_>>(), [4.5, 4.25]);
@@ -70,7 +70,7 @@ pub(crate) fn foreign_ranks_of_hosts_meet_at_the_first() {
     world.command = Some(vec!["sh".into(), "-c".into(), script.into()]);
     world.framework = Framework::Tensorflow;
     let outcome = world.drive(driver::start).0.expect("driven");
-    assert!(matches!(outcome, Outcome::Ended { verdict: Verdict::Completed(_), .. }), "{outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Ended { verdict: Verdict::Completed(_), .. }), "{outcome:?}");
     let told = |name: &str| fs::read_to_string(world.root.join(name)).expect("each rank wrote it");
     assert_eq!((told("place.0"), told("place.1")), ("0 0 1 0 2\n".into(), "1 0 1 1 2\n".into()));
     assert_eq!(told("meeting.0"), told("meeting.1"));
@@ -91,7 +91,7 @@ pub(crate) fn what_a_foreign_command_started_ends() {
         assert!(first.ranks.iter().all(|rank| !rank.is_alive()));
         world.interrupts.add();
         let outcome = driving.join().expect("driven").expect("driven");
-        assert!(matches!(outcome, Outcome::Ended { verdict: Verdict::Stopped, .. }), "{outcome:?}");
+        assert!(matches!(outcome, DriveOutcome::Ended { verdict: Verdict::Stopped, .. }), "{outcome:?}");
     });
     world.assert_nothing_lives();
 }

@@ -3,7 +3,7 @@
 use crate::world::{RANKS, World, kill, processes_of, wait};
 use dtrain_protocol::Failure;
 use dtrain_runner::agent::Process;
-use dtrain_runner::{Ended, Fact, History, Home, Outcome, Seen, Status, checkpoints, driver, store};
+use dtrain_runner::{AttemptEnd, Fact, History, Home, DriveOutcome, TrialEvent, ControllerStatus, checkpoints, driver, store};
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
@@ -25,7 +25,7 @@ pub(crate) fn a_removed_trial_leaves_its_hosts() {
     let world = World::new().on_hosts(RANKS);
     let mut refused = None;
     let outcome = world.drive_and(driver::start, &mut |seen| {
-        if matches!(seen, Seen::Event(_)) && refused.is_none() {
+        if matches!(seen, TrialEvent::Event(_)) && refused.is_none() {
             refused = Some(world.remote(0).remove(&world.trial));
         }
     });
@@ -106,7 +106,7 @@ pub(crate) fn a_host_that_was_just_lost_is_not_waited_for() {
     signal_all(rustix::process::Signal::CONT);
     world.assert_completed(&outcome);
     let away = world.seen().into_iter().find_map(|seen| match seen {
-        Status::HostsAway { away, .. } => Some(away),
+        ControllerStatus::HostsAway { away, .. } => Some(away),
         _ => None,
     });
     assert_eq!(away.expect("one host was left"), ["node1: no answer within 0.3 s"]);
@@ -134,7 +134,7 @@ pub(crate) fn a_checkpoint_on_a_host_that_is_away_is_waited_for() {
             fs::remove_dir_all(checkpoints_of(&world, 0)).expect("it trained");
         });
         world.switch(0, true);
-        let is_not = |fact: Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::NotLaunched(_), .. });
+        let is_not = |fact: Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::LaunchError(_), .. });
         wait("an attempt without it", || world.facts().into_iter().any(is_not));
         world.switch(1, true);
     });
@@ -154,7 +154,7 @@ fn checkpoints_of(world: &World, host: u32) -> PathBuf {
     Home::at(world.host(host)).trial(&world.trial).checkpoints()
 }
 
-fn assert_nothing_refused(world: &World, outcome: &Outcome) {
+fn assert_nothing_refused(world: &World, outcome: &DriveOutcome) {
     let is_refusal = |fact: &Fact| matches!(fact, Fact::CheckpointRefused { .. });
     assert_eq!(world.facts().into_iter().find(is_refusal), None);
     world.assert_completed(outcome);
@@ -174,7 +174,7 @@ pub(crate) fn checkpoints_outlive_a_host() {
             }
         });
         world.assert_completed(&outcome);
-        let away = world.seen().into_iter().any(|seen| matches!(seen, Status::HostsAway { hosts: 1, .. }));
+        let away = world.seen().into_iter().any(|seen| matches!(seen, ControllerStatus::HostsAway { hosts: 1, .. }));
         assert!(away, "one host was left");
         world.assert_nothing_lives();
     }
@@ -184,18 +184,18 @@ pub(crate) fn a_controller_that_is_cut_off_waits() {
     let world = World::new().on_hosts(RANKS);
     let outcome = thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
-        wait("agents", || world.seen().iter().any(|seen| matches!(seen, Status::Attached { .. })));
+        wait("agents", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Attached { .. })));
         (0..RANKS).for_each(|host| world.switch(host, false));
-        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, Status::Away { .. })));
+        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Away { .. })));
         (0..RANKS).for_each(|host| world.switch(host, true));
         driven.join().expect("it does not panic")
     });
-    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "nothing was lost: {outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Ended { attempts: 1, .. }), "nothing was lost: {outcome:?}");
     world.assert_completed(&outcome);
 }
 
 /// Drives a trial whose agent on `host` is disturbed once something was committed; the outcome, and why the first attempt ended.
-fn disturbed(world: &World, host: u32, disturb: impl Fn(&Process) + Sync) -> (Outcome, Failure) {
+fn disturbed(world: &World, host: u32, disturb: impl Fn(&Process) + Sync) -> (DriveOutcome, Failure) {
     let outcome = thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
         // One that lies on a disk already may be known to nobody yet.
@@ -205,7 +205,7 @@ fn disturbed(world: &World, host: u32, disturb: impl Fn(&Process) + Sync) -> (Ou
         driven.join().expect("it does not panic")
     });
     let lost = world.facts().into_iter().find_map(|fact| match fact {
-        Fact::AttemptEnded { ended: Ended::Lost(failure), .. } => Some(failure),
+        Fact::AttemptEnded { ended: AttemptEnd::Lost(failure), .. } => Some(failure),
         _ => None,
     });
     (outcome, lost.expect("the first attempt was lost"))

@@ -3,8 +3,8 @@
 use crate::world::{RANKS, World, programs, wait};
 use dtrain_protocol::AttemptId;
 use dtrain_runner::agent::{AgentOrder, LinkChoice};
-use dtrain_runner::launch::{NotLaunched, Reached};
-use dtrain_runner::{Ended, Fact, Launching, Outcome, Status, driver};
+use dtrain_runner::launch::{LaunchError, AgentContact};
+use dtrain_runner::{AttemptEnd, Fact, LaunchContext, DriveOutcome, ControllerStatus, driver};
 use std::thread;
 
 pub(crate) fn a_launch_whose_answer_is_lost_is_found_out() {
@@ -14,14 +14,14 @@ pub(crate) fn a_launch_whose_answer_is_lost_is_found_out() {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
         wait("the agent that leads", || world.card_of(0).is_some());
         world.switch(0, false);
-        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, Status::Away { .. })));
+        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Away { .. })));
         world.lose_answers(0, false);
         world.switch(0, true);
         driven.join().expect("it does not panic")
     });
-    let is_end = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::NotLaunched(_), .. });
+    let is_end = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::LaunchError(_), .. });
     assert!(!world.facts().iter().any(is_end), "it was launched: {:?}", world.facts());
-    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "{outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Ended { attempts: 1, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
     world.assert_nothing_lives();
 }
@@ -31,10 +31,10 @@ pub(crate) fn a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refus
     world.home.trial(&world.trial).create().expect("room on disk");
     let attempt = AttemptId(1);
     let mut launcher = world.launcher(RANKS);
-    assert!(matches!(launcher.reach(attempt, 0), Reached::Gone));
-    assert_eq!(launcher.usable().hosts, RANKS);
+    assert!(matches!(launcher.reach(attempt, 0), AgentContact::Gone));
+    assert_eq!(launcher.available_hosts().hosts, RANKS);
     let checkpoints = world.home.trial(&world.trial).checkpoints();
-    let launching = Launching { attempt, from: None, spent_seconds: 0.0, checkpoints, hosts: RANKS };
+    let launching = LaunchContext { attempt, from: None, spent_seconds: 0.0, checkpoints, hosts: RANKS };
     let late = AgentOrder {
         trial: world.trial.clone(),
         attempt,
@@ -48,7 +48,7 @@ pub(crate) fn a_launch_that_comes_after_its_attempt_was_told_to_be_gone_is_refus
     };
     let refused = launcher.launch(&late);
     let is_refusal =
-        |error: &NotLaunched| matches!(error, NotLaunched::OnHost { reason, .. } if reason.contains("spool"));
+        |error: &LaunchError| matches!(error, LaunchError::OnHost { reason, .. } if reason.contains("spool"));
     assert!(refused.as_ref().is_err_and(is_refusal), "{refused:?}");
     drop(launcher);
     world.assert_nothing_lives();

@@ -2,8 +2,8 @@
 
 use crate::world::{World, wait};
 use dtrain_protocol::{AttemptId, Failure};
-use dtrain_runner::launch::Fences;
-use dtrain_runner::{Ended, Fact, Outcome, Status, driver};
+use dtrain_runner::launch::FencedHosts;
+use dtrain_runner::{AttemptEnd, Fact, DriveOutcome, ControllerStatus, driver};
 use std::thread;
 use std::time::Duration;
 
@@ -15,10 +15,10 @@ fn world_with_a_spare() -> World {
 }
 
 /// Drives a trial whose only host is cut off once its ranks were started; the outcome.
-fn cut_off(world: &World, then: impl Fn() + Sync) -> Outcome {
+fn cut_off(world: &World, then: impl Fn() + Sync) -> DriveOutcome {
     thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
-        wait("agents", || world.seen().iter().any(|seen| matches!(seen, Status::Attached { .. })));
+        wait("agents", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Attached { .. })));
         world.switch(0, false);
         then();
         driven.join().expect("it does not panic")
@@ -27,7 +27,7 @@ fn cut_off(world: &World, then: impl Fn() + Sync) -> Outcome {
 
 fn assert_lost(world: &World) {
     let lost = world.facts().into_iter().find_map(|fact| match fact {
-        Fact::AttemptEnded { attempt: AttemptId(1), ended: Ended::Lost(failure) } => Some(failure),
+        Fact::AttemptEnded { attempt: AttemptId(1), ended: AttemptEnd::Lost(failure) } => Some(failure),
         _ => None,
     });
     assert!(matches!(&lost, Some(Failure::HostLost { host, .. }) if host == "node0"), "{lost:?}");
@@ -38,19 +38,19 @@ pub(crate) fn the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_bac
     world.options.lost_after = Duration::from_secs(1);
     let outcome = cut_off(&world, || {
         wait("the end of patience", || {
-            world.seen().iter().any(|seen| matches!(seen, Status::HostLost { attempt: AttemptId(1), .. }))
+            world.seen().iter().any(|seen| matches!(seen, ControllerStatus::HostLost { attempt: AttemptId(1), .. }))
         });
         wait("the next attempt", || world.card_of(1).is_some());
         let orphan = world.card_of(0).expect("it still runs");
         assert!(orphan.agent.is_alive(), "nobody could end it");
         world.switch(0, true);
         wait("word of it", || {
-            world.seen().iter().any(|seen| matches!(seen, Status::Fenced { host, .. } if host == "node0"))
+            world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Fenced { host, .. } if host == "node0"))
         });
         assert!(!orphan.agent.is_alive(), "it found a newer attempt");
     });
     assert_lost(&world);
-    assert!(matches!(outcome, Outcome::Ended { attempts: 2, .. }), "{outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Ended { attempts: 2, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
     world.assert_nothing_lives();
 }
@@ -59,9 +59,9 @@ pub(crate) fn a_fenced_host_is_given_up_at_once_and_not_used_again() {
     let world = world_with_a_spare();
     let folder = world.home.trial(&world.trial);
     let outcome = cut_off(&world, || {
-        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, Status::Away { .. })));
+        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Away { .. })));
         assert!(world.card_of(1).is_none(), "it may go on where it is");
-        Fences::add(&folder, "node0").expect("room on disk");
+        FencedHosts::add(&folder, "node0").expect("room on disk");
         wait("the next attempt", || world.card_of(1).is_some());
         world.switch(0, true);
     });
@@ -69,9 +69,9 @@ pub(crate) fn a_fenced_host_is_given_up_at_once_and_not_used_again() {
     world.assert_completed(&outcome);
     world.assert_nothing_lives();
     let mut launcher = world.launcher(2);
-    assert_eq!(launcher.usable().away, ["node0: it is fenced"]);
-    assert!(Fences::lift(&folder, "node0").expect("room on disk"));
-    assert_eq!(launcher.usable().hosts, 2);
+    assert_eq!(launcher.available_hosts().away, ["node0: it is fenced"]);
+    assert!(FencedHosts::lift(&folder, "node0").expect("room on disk"));
+    assert_eq!(launcher.available_hosts().hosts, 2);
 }
 
 pub(crate) fn an_interrupt_ends_a_launch_whose_answer_does_not_come() {
@@ -81,10 +81,10 @@ pub(crate) fn an_interrupt_ends_a_launch_whose_answer_does_not_come() {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
         wait("the agent that leads", || world.card_of(0).is_some());
         world.interrupts.add();
-        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, Status::Interrupted)));
+        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Interrupted)));
         driven.join().expect("it does not panic")
     });
-    let Outcome::Ended { verdict, attempts: 1, .. } = outcome else { panic!("{outcome:?}") };
+    let DriveOutcome::Ended { verdict, attempts: 1, .. } = outcome else { panic!("{outcome:?}") };
     assert_eq!(verdict, dtrain_runner::Verdict::Stopped);
     world.assert_nothing_lives();
 }

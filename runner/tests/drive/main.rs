@@ -27,7 +27,7 @@ use control::{
 };
 use dtrain_protocol::TrialId;
 use dtrain_runner::launch::relay;
-use dtrain_runner::{DriveError, Home, Seen, agent, channel, driver, probe};
+use dtrain_runner::{DriveError, Home, TrialEvent, agent, channel, driver, probe};
 use faults::{
     a_damaged_checkpoint_is_refused_by_name, a_damaged_record_is_skipped_and_told, a_frozen_rank_is_replaced,
     a_killed_agent_is_replaced, a_killed_rank_is_relaunched, a_rank_that_talks_nonsense_is_replaced,
@@ -82,12 +82,12 @@ fn main() -> ExitCode {
 
 /// The pipe whose number is the last argument of an agent or a rank.
 fn take(number: &str) -> File {
-    channel::take(number.parse().expect("a number")).expect("whoever started this process made it")
+    channel::open_inherited(number.parse().expect("a number")).expect("whoever started this process made it")
 }
 
 /// A host that a controller works on; its trials' checkpoints lie in `shared`.
 fn far_end(host: &Path, shared: Option<&Path>) -> ExitCode {
-    match relay::run(&Home::at(host), shared.map(Home::at).as_ref(), &programs(host), || {
+    match relay::serve(&Home::at(host), shared.map(Home::at).as_ref(), &programs(host), || {
         probe::host_facts(Vec::new())
     }) {
         Ok(()) => ExitCode::SUCCESS,
@@ -226,8 +226,8 @@ fn run_tests(filters: &[&str]) -> ExitCode {
 fn controller(verb: &str, root: &Path, trial: &str) -> ExitCode {
     let world = World::at(root, TrialId(trial.into()));
     let verb = if verb == "start" { driver::start } else { driver::resume };
-    let mut say = |seen: &Seen| {
-        if let Seen::Fact(fact) = seen {
+    let mut say = |seen: &TrialEvent| {
+        if let TrialEvent::Fact(fact) = seen {
             let line = serde_json::to_string(fact).expect("facts are JSON") + "\n";
             std::io::stdout().write_all(line.as_bytes()).expect("a file");
         }

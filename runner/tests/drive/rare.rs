@@ -6,7 +6,7 @@ use crate::world::{World, kill, wait};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use dtrain_runner::strikes::Strike;
 use dtrain_runner::{
-    DriveError, Ended, Fact, History, Ledger, LedgerError, News, Outcome, Verdict, checkpoints, driver,
+    DriveError, AttemptEnd, Fact, History, Ledger, LedgerError, TrialUpdate, DriveOutcome, Verdict, checkpoints, driver,
 };
 use dtrain_skip::skip;
 use rustix::process::Signal;
@@ -21,7 +21,7 @@ pub(crate) fn a_rank_that_hangs_is_replaced() {
     world.sabotage("hang 25");
     let outcome = world.drive(driver::start).0.expect("driven");
     world.assert_completed(&outcome);
-    let silent = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::Lost(Failure::PeerLost { peer: Some(peer), .. }), .. } if peer.0 == 1);
+    let silent = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::Lost(Failure::PeerLost { peer: Some(peer), .. }), .. } if peer.0 == 1);
     assert!(world.facts().iter().any(silent), "who was waited for is named: {:?}", world.facts());
     world.assert_nothing_lives();
 }
@@ -68,12 +68,12 @@ pub(crate) fn a_rank_killed_for_memory_ends_the_trial() {
     fs::write(world.root.join(GROUP), group.0.to_str().expect("plain text")).expect("room on disk");
     world.sabotage("hog 25");
     let outcome = world.drive(driver::start).0.expect("driven");
-    let Outcome::Ended { verdict: Verdict::OutOfMemory, checkpoint: Some(point), attempts: 1 } = outcome
+    let DriveOutcome::Ended { verdict: Verdict::OutOfMemory, checkpoint: Some(point), attempts: 1 } = outcome
     else {
         panic!("memory ran out: {outcome:?}, {:?}", world.facts())
     };
     assert_eq!(point.step.0, 20, "what was saved before is kept");
-    let told = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::Lost(Failure::OutOfMemory { detail }), .. } if detail.contains("MiB"));
+    let told = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::Lost(Failure::OutOfMemory { detail }), .. } if detail.contains("MiB"));
     assert!(world.facts().iter().any(told), "{:?}", world.facts());
     world.assert_nothing_lives();
     world.assert_completed(&world.drive(driver::resume).0.expect("with memory enough it goes on"));
@@ -145,13 +145,13 @@ struct Full {
 }
 
 impl Ledger for Full {
-    fn keep(&mut self, trial: &TrialId, news: &News) -> Result<(), LedgerError> {
+    fn record(&mut self, trial: &TrialId, news: &TrialUpdate) -> Result<(), LedgerError> {
         let Some(room) = self.room.checked_sub(1) else {
             let source = "database or disk is full".into();
             return Err(LedgerError { doing: "write to", path: self.history.path().to_owned(), source });
         };
         self.room = room;
-        self.history.keep(trial, news)
+        self.history.record(trial, news)
     }
 
     fn facts(&self, trial: &TrialId) -> Result<Vec<Fact>, LedgerError> {
@@ -181,7 +181,7 @@ pub(crate) fn a_history_without_room_stops_nobody_else() {
     let before = newest(&world);
     wait("training without a history", || newest(&world) >= before + 10);
     let outcome = world.drive(driver::resume).0.expect("there is room again");
-    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "nothing was lost: {outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Ended { attempts: 1, .. }), "nothing was lost: {outcome:?}");
     world.assert_completed(&outcome);
     let history = History::open_read_only(&world.home.history()).expect("opens");
     let losses = history.series(&world.trial, "loss", dtrain_protocol::Rank(0)).expect("kept");
@@ -197,7 +197,7 @@ pub(crate) fn a_launch_needs_enough_files() {
         .args(["-c", "ulimit -n 64 && exec \"$@\"", "sh"])
         .arg(std::env::current_exe().expect("this program"));
     let mut child = world.controller_by(limited, "start");
-    let refused = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: Ended::NotLaunched(Failure::Other(words)), .. } if words.contains("open 64 files") && words.contains("ulimit"));
+    let refused = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::LaunchError(Failure::Other(words)), .. } if words.contains("open 64 files") && words.contains("ulimit"));
     wait("a word about it", || world.facts().iter().any(refused));
     signal(&child, Signal::KILL);
     child.wait().expect("our child");

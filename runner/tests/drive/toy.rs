@@ -3,8 +3,8 @@
 //! Ranks meet after every step in the memory they share, so that they stop at the same step.
 
 use dtrain_protocol::{
-    Assignment, Event, Failure, FileEntry, Link, Order, PhaseTimes, Piece, Rank, SavedFile, StepFigures,
-    StepId, StopReason, Tensor, TensorKind, checkpoint, frame, order::mix,
+    Assignment, Event, Failure, FileEntry, RankTransport, Order, PhaseTimes, StoredSlice, Rank, SavedFile, StepFigures,
+    StepId, StopReason, Tensor, TensorKind, checkpoint, frame, shuffle::splitmix64,
 };
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -45,7 +45,7 @@ pub(crate) fn run(channel: File) -> ExitCode {
             }
         }
     });
-    if let Link::Tls { bind, identity } = &assignment.link {
+    if let RankTransport::Tls { bind, identity } = &assignment.link {
         assert!(identity.key.contains("PRIVATE KEY") && identity.certificate.contains("CERTIFICATE"));
         say(&Event::Listening(format!("{bind}:{}", 9000 + assignment.rank.0)));
         let addresses = told.recv().expect("the agent relays addresses");
@@ -82,11 +82,11 @@ fn train(a: &Assignment) -> Result<(), Failure> {
         step = point.step.0;
     }
     let meeting = match &a.link {
-        Link::SharedMemory { descriptor, .. } => {
+        RankTransport::SharedMemory { descriptor, .. } => {
             let path = format!("/proc/self/fd/{descriptor}");
             Some(OpenOptions::new().read(true).write(true).open(path).expect("the mapping is inherited"))
         }
-        Link::Alone | Link::Tls { .. } => None,
+        RankTransport::Alone | RankTransport::Tls { .. } => None,
     };
     say(&Event::Ready {
         notice: None,
@@ -101,7 +101,7 @@ fn train(a: &Assignment) -> Result<(), Failure> {
     while step < last {
         step += 1;
         for (index, weight) in weights.iter_mut().enumerate() {
-            let noise = mix(mix(a.training.seed, step), u64::from(a.rank.0) << 32 | index as u64) as u32;
+            let noise = splitmix64(splitmix64(a.training.seed, step), u64::from(a.rank.0) << 32 | index as u64) as u32;
             *weight = *weight * 0.999 + noise as f32;
         }
         thread::sleep(Duration::from_secs_f64(a.training.learning_rate));
@@ -201,7 +201,7 @@ fn save(a: &Assignment, step: u64, weights: &[f32]) {
     let begin = u64::from(a.rank.0) * WIDTH as u64;
     let name = file_name(a.rank);
     let piece =
-        Piece { file: name.clone(), key: "w".into(), sides: Vec::new(), begin, end: begin + WIDTH as u64 };
+        StoredSlice { file: name.clone(), key: "w".into(), sides: Vec::new(), begin, end: begin + WIDTH as u64 };
     let shape = vec![u64::from(a.arrangement.layout.world()) * WIDTH as u64];
     let tensor = Tensor { name: "w".into(), kind: TensorKind::Parameter, shape, pieces: vec![piece] };
     let chunks = vec![blake3::hash(&bytes).to_hex().to_string()];
@@ -232,7 +232,7 @@ fn figures(step: u64) -> StepFigures {
         times: PhaseTimes::default(),
         memory_bytes: 1 << 20,
         sent_bytes: 0,
-        held: dtrain_protocol::HeldBytes::default(),
+        held: dtrain_protocol::ResidentBytes::default(),
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::world::{RANKS, World, kill, wait};
 use dtrain_protocol::{AttemptId, Event, StepId, frame};
 use dtrain_runner::agent::SpoolRecord;
-use dtrain_runner::{DriveError, Fact, History, Home, Outcome, Status, checkpoints, driver};
+use dtrain_runner::{DriveError, Fact, History, Home, DriveOutcome, ControllerStatus, checkpoints, driver};
 use std::fs;
 use std::sync::Arc;
 use std::thread;
@@ -14,7 +14,7 @@ fn ended_unseen() -> World {
     let mut world = World::new().on_hosts(RANKS);
     world.options.detach = true;
     let outcome = world.drive(driver::start).0.expect("driven");
-    assert!(matches!(outcome, Outcome::Detached { .. }), "{outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Detached { .. }), "{outcome:?}");
     world.assert_nothing_lives();
     world.options.detach = false;
     let is_end = |fact: &Fact| matches!(fact, Fact::AttemptEnded { .. });
@@ -48,7 +48,7 @@ pub(crate) fn what_ended_unseen_is_read_however_long_it_takes() {
     assert!(bytes > 20 << 20, "{bytes}");
     world.slow_down(0);
     let outcome = world.drive(driver::attach).0.expect("it is read");
-    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "{outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Ended { attempts: 1, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn what_ended_on_a_host_that_is_away_is_not_taken_for_lost() {
     world.switch(0, false);
     let outcome = thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::attach).0);
-        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, Status::RecordAway { .. })));
+        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::RecordAway { .. })));
         world.interrupts.add();
         driven.join().expect("it does not panic")
     });
@@ -69,7 +69,7 @@ pub(crate) fn what_ended_on_a_host_that_is_away_is_not_taken_for_lost() {
     world.switch(0, true);
     world.interrupts = Arc::default();
     let outcome = world.drive(driver::attach).0.expect("now it is read");
-    assert!(matches!(outcome, Outcome::Ended { attempts: 1, .. }), "{outcome:?}");
+    assert!(matches!(outcome, DriveOutcome::Ended { attempts: 1, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
 }
 
@@ -81,7 +81,7 @@ fn ended_without_the_disk_of_the_leader(answers: bool) {
     }
     fs::remove_dir_all(world.host(0)).expect("nobody writes there any more");
     let outcome = world.drive(driver::attach).0.expect("the other host has the record");
-    let Outcome::Ended { verdict, attempts: 1, checkpoint: Some(point) } = &outcome else {
+    let DriveOutcome::Ended { verdict, attempts: 1, checkpoint: Some(point) } = &outcome else {
         panic!("{outcome:?}")
     };
     assert_eq!(*verdict, dtrain_runner::Verdict::Completed(dtrain_protocol::StopReason::Complete));
@@ -132,7 +132,7 @@ pub(crate) fn what_a_lost_leader_committed_is_found_on_the_others() {
         _ => None,
     });
     assert_eq!(from, Some(Some(StepId(known))), "what the other host has is gone on from");
-    let is_lost = |seen: &Status| matches!(seen, Status::RecordLost { .. });
+    let is_lost = |seen: &ControllerStatus| matches!(seen, ControllerStatus::RecordLost { .. });
     assert!(world.seen().iter().any(is_lost), "it is said that the record is lost");
     world.assert_nothing_lives();
 }

@@ -2,16 +2,16 @@
 
 use crate::toy;
 use dtrain_protocol::{
-    Arrangement, Assignment, DeviceKind, Layout, Link, Placement, Rank, ResumePoint, RunUntil, StepId,
-    Training, TrialId, WaitLimits,
+    Arrangement, Assignment, DeviceKind, Layout, RankTransport, Placement, Rank, ResumePoint, RunUntil, StepId,
+    Hyperparameters, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Framework, Mlp, MlpActivation, Model, Optimizer, OptimizerKind, Schedule, model};
 use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
-use dtrain_runner::ledger::{NewTrial, Predicted};
+use dtrain_runner::ledger::{NewTrial, ExpectedPerformance};
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{
-    Drive, DriveError, Fact, History, Home, Interrupts, Launching, Ledger, Options, Outcome, Programs, Seen,
-    Status, TrialFolder, driver,
+    Drive, DriveError, Fact, History, Home, Interrupts, LaunchContext, Ledger, Options, DriveOutcome, Programs, TrialEvent,
+    ControllerStatus, TrialFolder, driver,
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -34,7 +34,7 @@ pub(crate) const STEPS: u64 = 60;
 const PACE: &str = "pace";
 
 /// What a controller is asked to do.
-pub(crate) type Verb = fn(Drive<'_>) -> Result<Outcome, DriveError>;
+pub(crate) type Verb = fn(Drive<'_>) -> Result<DriveOutcome, DriveError>;
 
 /// A trial in a folder of its own.
 pub(crate) struct World {
@@ -55,7 +55,7 @@ pub(crate) struct World {
     /// Seconds of a step.
     pub(crate) pace: f64,
     /// What the controller was about.
-    statuses: Mutex<Vec<Status>>,
+    statuses: Mutex<Vec<ControllerStatus>>,
     /// Seconds of training that each launch was told of.
     pub(crate) spent: Mutex<Vec<f64>>,
     _folder: Option<tempfile::TempDir>,
@@ -107,7 +107,7 @@ impl World {
     }
 
     /// Drives the trial from this process; returns what was seen as well.
-    pub(crate) fn drive(&self, verb: Verb) -> (Result<Outcome, DriveError>, Vec<Seen>) {
+    pub(crate) fn drive(&self, verb: Verb) -> (Result<DriveOutcome, DriveError>, Vec<TrialEvent>) {
         let mut seen = Vec::new();
         let outcome = self.drive_and(verb, &mut |one| seen.push(one.clone()));
         (outcome, seen)
@@ -117,8 +117,8 @@ impl World {
     pub(crate) fn drive_and(
         &self,
         verb: Verb,
-        observe: &mut dyn FnMut(&Seen),
-    ) -> Result<Outcome, DriveError> {
+        observe: &mut dyn FnMut(&TrialEvent),
+    ) -> Result<DriveOutcome, DriveError> {
         let mut ledger = History::open(&self.home.history()).expect("opens");
         self.drive_with(verb, &mut ledger, observe)
     }
@@ -128,11 +128,11 @@ impl World {
         &self,
         verb: Verb,
         ledger: &mut dyn Ledger,
-        observe: &mut dyn FnMut(&Seen),
-    ) -> Result<Outcome, DriveError> {
+        observe: &mut dyn FnMut(&TrialEvent),
+    ) -> Result<DriveOutcome, DriveError> {
         let programs = programs(&self.root);
-        let mut observer = |seen: &Seen| {
-            if let Seen::Status(status) = seen {
+        let mut observer = |seen: &TrialEvent| {
+            if let TrialEvent::Status(status) = seen {
                 self.statuses.lock().expect("whole").push(status.clone());
             }
             observe(seen);
@@ -173,7 +173,7 @@ impl World {
             .expect("this program starts")
     }
 
-    pub(crate) fn lower(&self, launching: &Launching) -> Result<Vec<Assignment>, String> {
+    pub(crate) fn lower(&self, launching: &LaunchContext) -> Result<Vec<Assignment>, String> {
         if launching.hosts == 0 {
             return Err("no host answers".into());
         }
@@ -181,7 +181,7 @@ impl World {
         let layout = Layout::replicas(NonZeroU32::new(RANKS).expect("not zero"));
         let mlp = Mlp { inputs: 4, hidden: vec![8], classes: 2, activation: MlpActivation::Relu };
         let model = match &self.command {
-            Some(argv) => Model::Command(model::Command {
+            Some(argv) => Model::Command(model::ForeignCommand {
                 argv: argv.clone(),
                 framework: self.framework,
                 progress: self.progress.clone(),
@@ -199,7 +199,7 @@ impl World {
             chunks: std::iter::once(0..1).collect(),
             data: recipe.data.clone(),
             data_root: self.root.clone(),
-            training: Training {
+            training: Hyperparameters {
                 batch: 8,
                 share: 4 * u64::from(rank.0)..4 * u64::from(rank.0 + 1),
                 micro_batch: 4,
@@ -232,7 +232,7 @@ impl World {
                 index: 0,
                 threads: 1,
             },
-            link: Link::Alone,
+            link: RankTransport::Alone,
             waits: WaitLimits::for_steps_of(None),
             validate_every: STEPS,
             validate_samples: 1,
@@ -248,7 +248,7 @@ impl World {
     }
 
     /// What the controller was about so far.
-    pub(crate) fn seen(&self) -> Vec<Status> {
+    pub(crate) fn seen(&self) -> Vec<ControllerStatus> {
         self.statuses.lock().expect("whole").clone()
     }
 
@@ -276,8 +276,8 @@ impl World {
     }
 
     /// Asserts that the trial completed with the state that an undisturbed one ends with.
-    pub(crate) fn assert_completed(&self, outcome: &Outcome) {
-        let Outcome::Ended { verdict, checkpoint: Some(ResumePoint { folder, step }), .. } = outcome else {
+    pub(crate) fn assert_completed(&self, outcome: &DriveOutcome) {
+        let DriveOutcome::Ended { verdict, checkpoint: Some(ResumePoint { folder, step }), .. } = outcome else {
             panic!("it should have completed: {outcome:?}")
         };
         let complete = dtrain_runner::Verdict::Completed(dtrain_protocol::StopReason::Complete);
@@ -301,7 +301,7 @@ fn undisturbed() -> &'static [u8] {
     STATE.get_or_init(|| {
         let world = World::new();
         match world.drive(driver::start).0.expect("driven") {
-            Outcome::Ended { checkpoint: Some(point), attempts: 1, .. } => toy::state(&point.folder, RANKS),
+            DriveOutcome::Ended { checkpoint: Some(point), attempts: 1, .. } => toy::state(&point.folder, RANKS),
             other => panic!("nothing disturbed it: {other:?}"),
         }
     })
@@ -370,7 +370,7 @@ fn new_trial() -> NewTrial {
         layout: Layout::SINGLE.to_string(),
         batch: 8,
         learning_rate: 1e-3,
-        predicted: Predicted::default(),
+        predicted: ExpectedPerformance::default(),
         host_digest: String::new(),
         model_digest: String::new(),
         study: None,

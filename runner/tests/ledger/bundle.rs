@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use dtrain_protocol::{AttemptId, Rank, StopReason, TrialId};
-use dtrain_runner::ledger::{Filter, Merged, Page, Sort, Status, TrialRow, Tried};
-use dtrain_runner::{Ended, Fact, History, Ledger, News, Point, Verdict};
+use dtrain_runner::ledger::{Filter, MergeReport, Pagination, Sort, TrialStatus, TrialRow, StudyTrialRow};
+use dtrain_runner::{AttemptEnd, Fact, History, Ledger, TrialUpdate, MetricPoint, Verdict};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -31,10 +31,10 @@ impl Machine {
     /// Trains: some steps, an odd point, and an end.
     pub(crate) fn train(&mut self, recipe: &str, steps: u64) -> TrialId {
         let id = self.history.create_trial(&new_trial(recipe)).expect("created").id;
-        self.history.keep(&id, &facts(vec![started(1)])).expect("kept");
-        self.history.keep(&id, &events((0..steps).map(|n| step(n, n + 1)).collect())).expect("kept");
+        self.history.record(&id, &facts(vec![started(1)])).expect("kept");
+        self.history.record(&id, &events((0..steps).map(|n| step(n, n + 1)).collect())).expect("kept");
         let odd = f64::from_bits(0x7ff8_0000_dead_beef);
-        let point = |step, value| Point {
+        let point = |step, value| MetricPoint {
             attempt: ATTEMPT,
             rank: Rank(0),
             key: "host.load".into(),
@@ -43,15 +43,15 @@ impl Machine {
             value,
         };
         let points = vec![point(1, odd), point(2, f64::NEG_INFINITY), point(3, -0.0)];
-        self.history.keep(&id, &News { points, ..News::default() }).expect("kept");
+        self.history.record(&id, &TrialUpdate { points, ..TrialUpdate::default() }).expect("kept");
         id
     }
 
     pub(crate) fn end(&mut self, trial: &TrialId) {
         let ended =
-            Fact::AttemptEnded { attempt: AttemptId(1), ended: Ended::Finished(StopReason::Complete) };
+            Fact::AttemptEnded { attempt: AttemptId(1), ended: AttemptEnd::Finished(StopReason::Complete) };
         let over = Fact::TrialEnded { verdict: Verdict::Completed(StopReason::Complete) };
-        self.history.keep(trial, &facts(vec![ended, over])).expect("kept");
+        self.history.record(trial, &facts(vec![ended, over])).expect("kept");
     }
 
     pub(crate) fn bundle(&mut self) -> Vec<u8> {
@@ -59,13 +59,13 @@ impl Machine {
         self.history.write_bundle(&all, self.host, Vec::new(), &mut |_| {}).expect("written")
     }
 
-    pub(crate) fn merge(&mut self, bundle: &[u8]) -> Merged {
+    pub(crate) fn merge(&mut self, bundle: &[u8]) -> MergeReport {
         History::check_bundle(bundle).expect("whole");
         self.history.merge_bundles([Ok(bundle)], &mut |_| {}).expect("merged").remove(0)
     }
 
     pub(crate) fn rows(&self) -> Vec<TrialRow> {
-        self.history.trials(&Filter::default(), &Sort::Best, Page::default(), &nobody).expect("listed")
+        self.history.trials(&Filter::default(), &Sort::Best, Pagination::default(), &nobody).expect("listed")
     }
 
     /// Everything that can be read of every trial.
@@ -105,7 +105,7 @@ fn bundles_of_two_machines_give_the_same_history_in_either_order_and_however_oft
     other.merge(&of_a);
     assert_eq!(one.all(), other.all());
     let again = one.merge(&of_a);
-    assert_eq!(again, Merged { unchanged: 2, ..Merged::default() });
+    assert_eq!(again, MergeReport { unchanged: 2, ..MergeReport::default() });
     assert_eq!(one.all(), other.all(), "a merge may be repeated");
 
     let mut labels: Vec<_> = one.rows().into_iter().map(|row| row.label).collect();
@@ -138,7 +138,7 @@ fn a_trial_that_went_on_is_brought_forward_and_an_older_bundle_changes_nothing()
     let trial = a.train("r", 10);
     let early = a.bundle();
     a.history.add_note(&trial, "from a").expect("kept");
-    a.history.keep(&trial, &events((10..40).map(|n| step(n, n + 1)).collect())).expect("kept");
+    a.history.record(&trial, &events((10..40).map(|n| step(n, n + 1)).collect())).expect("kept");
     let middle = a.bundle();
     a.end(&trial);
     let late = a.bundle();
@@ -146,16 +146,16 @@ fn a_trial_that_went_on_is_brought_forward_and_an_older_bundle_changes_nothing()
     let mut here = Machine::new("here");
     here.merge(&early);
     here.history.add_note(&trial, "from here").expect("kept");
-    assert_eq!(here.rows()[0].status, Status::Lost, "nobody is at work on it here");
+    assert_eq!(here.rows()[0].status, TrialStatus::Lost, "nobody is at work on it here");
     assert!(here.history.open_attempts().expect("read").is_empty(), "it is not this machine's to end");
     let merged = here.merge(&middle);
     assert_eq!((merged.brought_forward, merged.annotations), (1, 1));
     assert_eq!(losses(&here.history, &trial).len(), 40);
     here.merge(&late);
     for older in [&early, &middle] {
-        assert_eq!(here.merge(older), Merged { unchanged: 1, ..Merged::default() });
+        assert_eq!(here.merge(older), MergeReport { unchanged: 1, ..MergeReport::default() });
     }
-    assert_eq!(here.rows()[0].status, Status::Completed);
+    assert_eq!(here.rows()[0].status, TrialStatus::Completed);
     let trial = here.history.trial(&trial, &nobody).expect("read");
     let notes: Vec<_> = trial.notes.iter().map(|note| note.text.as_str()).collect();
     assert_eq!(notes.len(), 2, "{notes:?}");
@@ -191,9 +191,9 @@ fn studies_travel_with_what_they_tried_and_two_of_one_name_stay_two() {
         let new = dtrain_runner::ledger::NewTrial { study: Some("r-tune-1".into()), ..new_trial("r") };
         let trial = machine.history.create_trial(&new).expect("created").id;
         let tried =
-            |number, trial, refused| Tried { number, json: json!({"values": [number]}), trial, refused };
-        machine.history.keep_tried("r-tune-1", &tried(0, Some(trial.clone()), None)).expect("kept");
-        machine.history.keep_tried("r-tune-1", &tried(1, None, Some("no memory".into()))).expect("kept");
+            |number, trial, refused| StudyTrialRow { number, json: json!({"values": [number]}), trial, refused };
+        machine.history.record_study_trial("r-tune-1", &tried(0, Some(trial.clone()), None)).expect("kept");
+        machine.history.record_study_trial("r-tune-1", &tried(1, None, Some("no memory".into()))).expect("kept");
         trial
     };
     let (mut a, mut b) = (Machine::new("a"), Machine::new("b"));
@@ -213,7 +213,7 @@ fn studies_travel_with_what_they_tried_and_two_of_one_name_stay_two() {
         let name = study_of(trial);
         assert!(name.starts_with("r-tune-1-"), "{name}");
         assert_eq!(one.history.study(&name).expect("read"), Some(json!({"seed": seed})));
-        let tried = one.history.tried(&name).expect("read");
+        let tried = one.history.study_trials(&name).expect("read");
         assert_eq!(tried.iter().map(|tried| tried.trial.as_ref()).collect::<Vec<_>>(), [Some(trial), None]);
         assert_eq!(tried[1].refused.as_deref(), Some("no memory"));
     }

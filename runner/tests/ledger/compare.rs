@@ -1,15 +1,15 @@
 //! What differs between trials that the ledger holds.
 
 use crate::support::*;
-use dtrain_protocol::{AttemptId, Event, PhaseTimes, Rank, Stamped, StepFigures, StepId};
-use dtrain_runner::compare::{Call, Comparison, compare};
-use dtrain_runner::ledger::Created;
+use dtrain_protocol::{AttemptId, Event, PhaseTimes, Rank, StampedEvent, StepFigures, StepId};
+use dtrain_runner::compare::{ChangeAssessment, TrialComparison, compare};
+use dtrain_runner::ledger::TrialName;
 use dtrain_runner::{History, Ledger};
 
 /// A trial of 100 steps: loss falls as `start / step`, a step takes `seconds` and a little noise.
-fn trained(history: &mut History, rate: f64, start: f64, seconds: f64) -> Created {
+fn trained(history: &mut History, rate: f64, start: f64, seconds: f64) -> TrialName {
     let mut new = new_trial("r");
-    new.recipe.train.learning_rate = dtrain_recipes::Choice::Pinned(rate);
+    new.recipe.train.learning_rate = dtrain_recipes::Tunable::Pinned(rate);
     if let Some(git) = &mut new.provenance.git {
         git.patch = (rate > 0.001).then(|| "diff --git a/x b/x\n--- a/x\n+++ b/x\n-1\n+2\n+3\n".to_owned());
     }
@@ -33,7 +33,7 @@ fn trained(history: &mut History, rate: f64, start: f64, seconds: f64) -> Create
             },
             memory_bytes: 2 << 20,
             sent_bytes: 0,
-            held: dtrain_protocol::HeldBytes::default(),
+            held: dtrain_protocol::ResidentBytes::default(),
         };
         all.push(Event::Step(figures));
         if step % 10 == 0 {
@@ -45,18 +45,18 @@ fn trained(history: &mut History, rate: f64, start: f64, seconds: f64) -> Create
             });
         }
     }
-    let stamp = |(n, event)| Stamped {
+    let stamp = |(n, event)| StampedEvent {
         attempt: AttemptId(1),
         rank: Rank(0),
         sequence: n as u64,
         at_ms: n as u64,
         event,
     };
-    history.keep(&created.id, &events(all.into_iter().enumerate().map(stamp).collect())).expect("kept");
+    history.record(&created.id, &events(all.into_iter().enumerate().map(stamp).collect())).expect("kept");
     created
 }
 
-fn call(comparison: &Comparison, name: &str) -> Call {
+fn call(comparison: &TrialComparison, name: &str) -> ChangeAssessment {
     let figure = comparison.results.iter().find(|figure| figure.name == name).expect(name);
     figure.changes[1].expect("both have it").call
 }
@@ -68,7 +68,7 @@ fn only_what_differs_is_marked_and_noise_is_not_called_better() {
     let a = trained(&mut history, 0.001, 4.0, 0.1);
     let b = trained(&mut history, 0.002, 2.0, 0.101);
     let c = trained(&mut history, 0.002, 2.0, 0.2);
-    let of = |trials: &[&Created], levels: &[f64]| {
+    let of = |trials: &[&TrialName], levels: &[f64]| {
         let ids: Vec<_> = trials.iter().map(|created| created.id.clone()).collect();
         compare(&history, &ids, levels, &nobody).expect("compared")
     };
@@ -81,12 +81,12 @@ fn only_what_differs_is_marked_and_noise_is_not_called_better() {
     assert!(!communicates, "one rank has nobody to wait for");
     assert_eq!(two.environment.iter().filter(|e| e.differs).count(), 1);
 
-    assert_eq!(call(&two, "step"), Call::Same, "one percent is within the noise");
-    assert_eq!(call(&two, "best valid.loss"), Call::Open, "one run each tells nothing of its spread");
-    assert_eq!(call(&of(&[&a, &c], &[]), "step"), Call::Worse);
-    assert_eq!(call(&of(&[&c, &a], &[]), "step"), Call::Better);
-    assert_eq!(call(&of(&[&c, &a], &[]), "samples/s"), Call::Better);
-    assert_eq!(call(&of(&[&a, &a], &[]), "best valid.loss"), Call::Same);
+    assert_eq!(call(&two, "step"), ChangeAssessment::Same, "one percent is within the noise");
+    assert_eq!(call(&two, "best valid.loss"), ChangeAssessment::Open, "one run each tells nothing of its spread");
+    assert_eq!(call(&of(&[&a, &c], &[]), "step"), ChangeAssessment::Worse);
+    assert_eq!(call(&of(&[&c, &a], &[]), "step"), ChangeAssessment::Better);
+    assert_eq!(call(&of(&[&c, &a], &[]), "samples/s"), ChangeAssessment::Better);
+    assert_eq!(call(&of(&[&a, &a], &[]), "best valid.loss"), ChangeAssessment::Same);
 
     // Every trial reached 4.0 / 100; the second was there at half the steps.
     let time = two.results.iter().find(|f| f.name == "time to valid.loss 0.04000").expect("told");

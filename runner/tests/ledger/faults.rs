@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use dtrain_protocol::Rank;
-use dtrain_protocol::order::mix;
-use dtrain_runner::{History, Ledger, News};
+use dtrain_protocol::shuffle::splitmix64;
+use dtrain_runner::{History, Ledger, TrialUpdate};
 use rusqlite::Connection;
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,8 +25,8 @@ fn a_writer_waits_while_another_program_holds_the_history() {
             other.execute_batch("COMMIT").expect("it is held");
         });
         let begun = Instant::now();
-        let news = News { events: (0..20).map(|n| step(n, n + 1)).collect(), ..News::default() };
-        history.keep(&trial, &news).expect("it waits for its turn");
+        let news = TrialUpdate { events: (0..20).map(|n| step(n, n + 1)).collect(), ..TrialUpdate::default() };
+        history.record(&trial, &news).expect("it waits for its turn");
         assert!(begun.elapsed() >= held / 2, "it was held");
     });
     assert_eq!(losses(&history, &trial).len(), 20);
@@ -50,7 +50,7 @@ fn a_damaged_history_is_refused_with_what_to_do_and_never_read_wrongly() {
     let trial = history.create_trial(&new_trial("damaged")).expect("created").id;
     for batch in 0..30 {
         let events = (batch * 20..batch * 20 + 20).map(|n| step(n, n + 1)).collect();
-        history.keep(&trial, &News { events, ..News::default() }).expect("kept");
+        history.record(&trial, &TrialUpdate { events, ..TrialUpdate::default() }).expect("kept");
     }
     drop(history);
     // All of it in the one file.
@@ -68,16 +68,16 @@ fn a_damaged_history_is_refused_with_what_to_do_and_never_read_wrongly() {
         match round % 3 {
             // A page of nonsense, the end cut off, and one bit of the structure at the head of a page.
             0 => {
-                let page = (mix(1, round) % (bytes.len() as u64 / 4096)) as usize;
+                let page = (splitmix64(1, round) % (bytes.len() as u64 / 4096)) as usize;
                 bytes[page * 4096..][..4096]
                     .iter_mut()
                     .zip(0u64..)
-                    .for_each(|(b, n)| *b = mix(round, n) as u8);
+                    .for_each(|(b, n)| *b = splitmix64(round, n) as u8);
             }
-            1 => bytes.truncate((mix(2, round) % bytes.len() as u64) as usize),
+            1 => bytes.truncate((splitmix64(2, round) % bytes.len() as u64) as usize),
             _ => {
-                let page = (mix(3, round) % (bytes.len() as u64 / 4096)) as usize;
-                bytes[page * 4096 + (mix(4, round) % 100) as usize] ^= 1 << (round % 8);
+                let page = (splitmix64(3, round) % (bytes.len() as u64 / 4096)) as usize;
+                bytes[page * 4096 + (splitmix64(4, round) % 100) as usize] ^= 1 << (round % 8);
             }
         }
         fs::write(&damaged, &bytes).expect("room on disk");

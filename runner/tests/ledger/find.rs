@@ -2,12 +2,12 @@
 
 use crate::support::*;
 use dtrain_protocol::{
-    AttemptId, Event, HostFacts, Links, PhaseTimes, RankRates, Rates, Stamped, StepFigures, StepId,
+    AttemptId, Event, HostFacts, HostNetwork, PhaseTimes, RankRates, Rates, StampedEvent, StepFigures, StepId,
     StopReason,
 };
-use dtrain_runner::export::{self, Format, Request};
-use dtrain_runner::ledger::{Filter, LookupError, NewTrial, Page, Parent, Sort, Source, host_digest};
-use dtrain_runner::{Ended, Fact, History, Ledger, News};
+use dtrain_runner::export::{self, OutputFormat, TrialSelection};
+use dtrain_runner::ledger::{Filter, LookupError, NewTrial, Pagination, Parent, Sort, ValueSource, host_digest};
+use dtrain_runner::{AttemptEnd, Fact, History, Ledger, TrialUpdate};
 use rusqlite::Connection;
 use serde_json::json;
 use std::path::PathBuf;
@@ -50,7 +50,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
     let folder = PathBuf::from("/c/step-000000030.a1");
-    let news = News {
+    let news = TrialUpdate {
         facts: vec![
             started(1),
             Fact::CheckpointDurable { attempt: ATTEMPT, step: StepId(30), folder: folder.clone() },
@@ -63,13 +63,13 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
                 Event::Validated { step: StepId(30), loss: 0.4, accuracy: Some(0.9), seconds: None },
             )])
             .collect(),
-        ..News::default()
+        ..TrialUpdate::default()
     };
-    history.keep(&trial.id, &news).expect("kept");
+    history.record(&trial.id, &news).expect("kept");
     history.add_note(&trial.id, "looks fine").expect("noted");
     history.set_tag(&trial.id, "keep", "yes").expect("tagged");
-    let ended = Fact::AttemptEnded { attempt: ATTEMPT, ended: Ended::Finished(StopReason::Complete) };
-    history.keep(&trial.id, &facts(vec![ended])).expect("kept");
+    let ended = Fact::AttemptEnded { attempt: ATTEMPT, ended: AttemptEnd::Finished(StopReason::Complete) };
+    history.record(&trial.id, &facts(vec![ended])).expect("kept");
 
     let shown = history.trial(&trial.id, &nobody).expect("read");
     assert_eq!(shown.row.best, Some(0.4));
@@ -79,15 +79,15 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     assert_eq!(shown.checkpoints[0].refused.as_deref(), Some("torn"));
     assert_eq!(shown.provenance, new_trial("r").provenance, "patch and environment come back");
     let source = |path: &str| shown.params.iter().find(|p| p.path == path).map(|p| p.source);
-    assert_eq!(source("train.seed"), Some(Source::Default));
-    assert_eq!(source("train.learning_rate"), Some(Source::Recipe));
-    assert_eq!(source("plan.micro_batch"), Some(Source::Planner));
-    assert_eq!(source("cluster.hosts"), Some(Source::Default), "a recipe says nothing that is empty");
+    assert_eq!(source("train.seed"), Some(ValueSource::Default));
+    assert_eq!(source("train.learning_rate"), Some(ValueSource::Recipe));
+    assert_eq!(source("plan.micro_batch"), Some(ValueSource::Planner));
+    assert_eq!(source("cluster.hosts"), Some(ValueSource::Default), "a recipe says nothing that is empty");
     assert_eq!(shown.notes[0].text, "looks fine");
     assert_eq!(shown.tags["keep"], "yes");
 
     let tagged = Filter { tag: Some("keep".into()), ..Filter::default() };
-    assert_eq!(history.trials(&tagged, &Sort::Newest, Page::default(), &nobody).expect("listed").len(), 1);
+    assert_eq!(history.trials(&tagged, &Sort::Newest, Pagination::default(), &nobody).expect("listed").len(), 1);
     let where_ =
         |text: &str| Filter { conditions: vec![text.parse().expect("a condition")], ..Filter::default() };
     for (condition, expected) in [
@@ -102,7 +102,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
         ("step >= 30", 1),
     ] {
         let found =
-            history.trials(&where_(condition), &Sort::Best, Page::default(), &nobody).expect("listed");
+            history.trials(&where_(condition), &Sort::Best, Pagination::default(), &nobody).expect("listed");
         assert_eq!(found.len(), expected, "{condition}");
     }
 
@@ -123,7 +123,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     };
     assert!(!is_independent(&history), "it would begin with a checkpoint of its parent");
     let adopted = Fact::CheckpointDurable { attempt: AttemptId(0), step: StepId(0), folder: "own".into() };
-    history.keep(&child.id, &facts(vec![adopted])).expect("kept");
+    history.record(&child.id, &facts(vec![adopted])).expect("kept");
     assert!(is_independent(&history) && history.children(&child.id).expect("read").is_empty());
     history.delete(&child.id, &nobody).expect("deleted");
 
@@ -136,23 +136,23 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     let second = history.create_trial(&new_trial("r")).expect("created");
     for (order, first) in [("valid.loss", &trial.id), ("train.seed", &trial.id), ("newest", &second.id)] {
         let sort = Sort::parse(order, &names).expect("an order");
-        let found = history.trials(&Filter::default(), &sort, Page::default(), &nobody).expect("listed");
+        let found = history.trials(&Filter::default(), &sort, Pagination::default(), &nobody).expect("listed");
         assert_eq!((found.len(), &found[0].id), (2, first), "{order}");
     }
     history.delete(&second.id, &nobody).expect("deleted");
 
     let shown = history.trial(&trial.id, &nobody).expect("read");
-    let printed = |format: Format| {
+    let printed = |format: OutputFormat| {
         let (trials, mut bytes) = (vec![shown.row.clone()], Vec::new());
         let attempts = format.attempts();
-        let request = Request { history: &history, trials, keys: None, attempts, force: false };
+        let request = TrialSelection { history: &history, trials, keys: None, attempts, force: false };
         export::print(&request, format, &mut bytes, &mut |_| {}).expect("exported");
         String::from_utf8(bytes).expect("text")
     };
-    let csv = printed(Format::Csv);
+    let csv = printed(OutputFormat::Csv);
     assert_eq!(csv.lines().count(), 1 + 30 * 16 + 2);
     assert!(csv.contains(&format!("{},valid.loss,0,1,30,", trial.id)), "{csv}");
-    let lines = printed(Format::JsonLines);
+    let lines = printed(OutputFormat::JsonLines);
     let parsed: Vec<serde_json::Value> =
         lines.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!((parsed.len(), &parsed[0]["label"]), (1 + 30 * 16 + 2, &json!(trial.label)));
@@ -190,7 +190,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
 fn a_running_trial_is_not_deleted() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
+    history.record(&trial.id, &facts(vec![started(1)])).expect("kept");
     let error = history.delete(&trial.id, &|_| true).expect_err("refused");
     assert!(error.source.to_string().contains("r-1 is running"), "{}", error.source);
 }
@@ -225,7 +225,7 @@ fn rates_are_kept_by_host_and_model() {
     assert_eq!(history.rates(&HostFacts { cores: 4, ..host() }, "m").expect("read"), None);
     let over = |network: &str| {
         let links =
-            Links { hosts: vec!["a".into(), "b".into()], network: Some(network.parse().expect("a network")) };
+            HostNetwork { hosts: vec!["a".into(), "b".into()], network: Some(network.parse().expect("a network")) };
         HostFacts { hosts: std::num::NonZeroU32::MIN.saturating_add(1), links: Some(links), ..host() }
     };
     let [fast, slow] = ["10.0.0.0/16", "192.168.0.0/16"].map(over);
@@ -253,10 +253,10 @@ fn a_typical_step_is_the_sum_of_its_phases_whatever_some_steps_take() {
         };
         let stamped = step(number, number);
         let Event::Step(figures) = stamped.event else { panic!("a step") };
-        Stamped { event: Event::Step(StepFigures { times, ..figures }), ..stamped }
+        StampedEvent { event: Event::Step(StepFigures { times, ..figures }), ..stamped }
     };
-    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
-    history.keep(&trial.id, &events((1..=100).map(of).collect())).expect("kept");
+    history.record(&trial.id, &facts(vec![started(1)])).expect("kept");
+    history.record(&trial.id, &events((1..=100).map(of).collect())).expect("kept");
     let told = |history: &History| {
         let typical = history.typical_steps(&trial.id).expect("read");
         assert_eq!(typical.len(), 1);
@@ -266,7 +266,7 @@ fn a_typical_step_is_the_sum_of_its_phases_whatever_some_steps_take() {
         times.step
     };
     let running = told(&history);
-    history.keep(&trial.id, &facts(vec![ended(1)])).expect("kept");
+    history.record(&trial.id, &facts(vec![ended(1)])).expect("kept");
     assert!((told(&history) - running).abs() < 1e-12);
     let listed = history.trial(&trial.id, &nobody).expect("read").row.step_seconds.expect("measured");
     assert!((listed - running).abs() < 1e-12, "one figure everywhere: {listed} and {running}");
@@ -279,8 +279,8 @@ fn a_reader_cannot_write_and_sees_what_is_written_meanwhile() {
     let (mut history, trial) = with_trial(&path);
     let mut reader = History::open_read_only(&path).expect("opens");
     assert!(reader.is_read_only());
-    reader.keep(&trial.id, &facts(vec![started(1)])).expect_err("refused");
-    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
+    reader.record(&trial.id, &facts(vec![started(1)])).expect_err("refused");
+    history.record(&trial.id, &facts(vec![started(1)])).expect("kept");
     assert_eq!(reader.facts(&trial.id).expect("read"), [started(1)]);
 }
 
@@ -291,25 +291,25 @@ fn ten_thousand_trials_are_listed_and_the_time_is_told() {
     let validated =
         stamped(30, Event::Validated { step: StepId(30), loss: 0.4, accuracy: Some(0.9), seconds: None });
     let all = (0..30).map(|n| step(n, n + 1)).chain([validated]).collect();
-    history.keep(&trial.id, &events(all)).expect("kept");
-    history.keep(&trial.id, &facts(vec![started(1), ended(1)])).expect("kept");
+    history.record(&trial.id, &events(all)).expect("kept");
+    history.record(&trial.id, &facts(vec![started(1), ended(1)])).expect("kept");
     copy_the_trial(&path, 10_000);
-    let timed = |what: &str, filter: &Filter, sort: &Sort, page: Page| {
+    let timed = |what: &str, filter: &Filter, sort: &Sort, page: Pagination| {
         let begun = Instant::now();
         let found = history.trials(filter, sort, page, &nobody).expect("listed");
         println!("{what}: {} trials in {:.2} ms", found.len(), begun.elapsed().as_secs_f64() * 1e3);
         found
     };
     let any = Filter::default();
-    let all = timed("all", &any, &Sort::Newest, Page::default());
+    let all = timed("all", &any, &Sort::Newest, Pagination::default());
     assert_eq!(all.len(), 10_000);
     assert!(all.is_sorted_by(|a, b| a.created_ms >= b.created_ms));
     assert!(all.iter().all(|row| row.loss.is_some()), "each has its figures");
-    let page = timed("newest 50", &any, &Sort::Newest, Page { skip: 100, limit: 50 });
+    let page = timed("newest 50", &any, &Sort::Newest, Pagination { skip: 100, limit: 50 });
     assert_eq!(page, all[100..150]);
-    let best = timed("best 20", &any, &Sort::Best, Page { skip: 0, limit: 20 });
+    let best = timed("best 20", &any, &Sort::Best, Pagination { skip: 0, limit: 20 });
     assert_eq!(best[0].id, trial.id);
-    let least = timed("least loss 20", &any, &Sort::Least("valid.loss".into()), Page { skip: 0, limit: 20 });
+    let least = timed("least loss 20", &any, &Sort::Least("valid.loss".into()), Pagination { skip: 0, limit: 20 });
     assert_eq!(least, best);
 }
 

@@ -1,8 +1,8 @@
 //! Hosts, and what is held against them.
 
 use crate::support::{new_trial, place};
-use dtrain_runner::strikes::{Cause, FORGOTTEN_MS, Strike};
-use dtrain_runner::{History, HostNews, Ledger, News};
+use dtrain_runner::strikes::{StrikeCause, FORGOTTEN_MS, Strike};
+use dtrain_runner::{History, HostUpdate, Ledger, TrialUpdate};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 fn now_ms() -> u64 {
@@ -11,13 +11,13 @@ fn now_ms() -> u64 {
 }
 
 fn strike(host: &str, with: Option<&str>, at_ms: u64) -> Strike {
-    let cause = if with.is_some() { Cause::Link } else { Cause::Lost };
+    let cause = if with.is_some() { StrikeCause::Link } else { StrikeCause::Lost };
     Strike { host: host.into(), with: with.map(str::to_owned), cause, at_ms, detail: "silent".into() }
 }
 
-fn news(answered: &[&str], strikes: Vec<Strike>) -> News {
+fn news(answered: &[&str], strikes: Vec<Strike>) -> TrialUpdate {
     let answered = answered.iter().map(|name| (*name).to_owned()).collect();
-    News { hosts: HostNews { answered, strikes }, ..News::default() }
+    TrialUpdate { hosts: HostUpdate { answered, strikes }, ..TrialUpdate::default() }
 }
 
 #[test]
@@ -28,8 +28,8 @@ fn what_is_held_against_a_host_is_known_to_the_next_trial_until_it_is_forgiven_o
     let now = now_ms();
     let old = strike("a", None, now - FORGOTTEN_MS - 1);
     let (lost, pair) = (strike("a", None, now - 5), strike("b", Some("c"), now));
-    history.keep(&one, &news(&["a", "b"], vec![old, lost.clone()])).expect("kept");
-    history.keep(&two, &news(&["c"], vec![pair.clone()])).expect("kept");
+    history.record(&one, &news(&["a", "b"], vec![old, lost.clone()])).expect("kept");
+    history.record(&two, &news(&["c"], vec![pair.clone()])).expect("kept");
     drop(history);
 
     let mut history = History::open(&path).expect("opens");

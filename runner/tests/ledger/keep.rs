@@ -1,11 +1,11 @@
 //! Kept whole, kept once, kept in order.
 
 use crate::support::*;
-use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped, StepId, StopReason};
-use dtrain_recipes::model::Command;
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, StepId, StopReason};
+use dtrain_recipes::model::ForeignCommand;
 use dtrain_recipes::{Framework, Model};
-use dtrain_runner::ledger::{Filter, Page, Sort, Status};
-use dtrain_runner::{Ended, Fact, History, Ledger, News, Point, Verdict};
+use dtrain_runner::ledger::{Filter, Pagination, Sort, TrialStatus};
+use dtrain_runner::{AttemptEnd, Fact, History, Ledger, TrialUpdate, MetricPoint, Verdict};
 use proptest::prelude::*;
 use rusqlite::Connection;
 use std::collections::BTreeMap;
@@ -25,8 +25,8 @@ proptest! {
             let from = reached - u64::min(reached, back);
             let to = u64::min(from + forward, 1500).max(reached);
             let batch: Vec<_> = (from..to).map(|n| step(n, n + 1)).collect();
-            let news = News { events: batch, offset: Some((ATTEMPT, to * 100)), ..News::default() };
-            history.keep(&trial.id, &news).expect("kept");
+            let news = TrialUpdate { events: batch, offset: Some((ATTEMPT, to * 100)), ..TrialUpdate::default() };
+            history.record(&trial.id, &news).expect("kept");
             reached = to;
             if reopen {
                 drop(history);
@@ -65,10 +65,10 @@ proptest! {
                 }
             }
             newest = model.keys().next_back().copied();
-            let points = batch.iter().map(|(step, value)| Point {
+            let points = batch.iter().map(|(step, value)| MetricPoint {
                 attempt: ATTEMPT, rank: Rank(0), key: "cpu".into(), step: *step, at_ms: *step, value: *value,
             }).collect();
-            history.keep(&trial.id, &News { points, ..News::default() }).expect("kept");
+            history.record(&trial.id, &TrialUpdate { points, ..TrialUpdate::default() }).expect("kept");
         }
         let kept = history.series(&trial.id, "cpu", Rank(0)).expect("read");
         let bits = |v: f64| if v.is_nan() { f64::NAN.to_bits() } else { (v + 0.0).to_bits() };
@@ -82,7 +82,7 @@ proptest! {
 fn a_batch_is_kept_whole_or_not_at_all() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
+    history.record(&trial.id, &facts(vec![started(1)])).expect("kept");
     // Whatever a transaction meets at its end, such as a full disk, undoes its beginning.
     let saboteur = Connection::open(&path).expect("opens");
     saboteur
@@ -91,19 +91,19 @@ fn a_batch_is_kept_whole_or_not_at_all() {
         )
         .expect("made");
     let durable = Fact::CheckpointDurable { attempt: ATTEMPT, step: StepId(2), folder: "c".into() };
-    let news = News {
+    let news = TrialUpdate {
         facts: vec![durable.clone()],
         events: vec![step(0, 1), step(1, 2)],
         offset: Some((ATTEMPT, 50)),
-        ..News::default()
+        ..TrialUpdate::default()
     };
-    let error = history.keep(&trial.id, &news).expect_err("refused");
+    let error = history.record(&trial.id, &news).expect_err("refused");
     assert!(error.source.to_string().contains("disk full"), "{error:?}");
     assert_eq!(history.facts(&trial.id).expect("read"), [started(1)]);
     assert!(losses(&history, &trial.id).is_empty());
 
     saboteur.execute_batch("DROP TRIGGER full").expect("dropped");
-    history.keep(&trial.id, &news).expect("kept now");
+    history.record(&trial.id, &news).expect("kept now");
     assert_eq!(history.facts(&trial.id).expect("read"), [started(1), durable]);
     assert_eq!(losses(&history, &trial.id).len(), 2);
 }
@@ -113,22 +113,22 @@ fn facts_are_kept_once_and_a_late_finish_corrects_a_presumed_loss() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
     let ended = |ended| Fact::AttemptEnded { attempt: ATTEMPT, ended };
-    let lost = ended(Ended::Lost(Failure::Exited { code: None, signal: Some(9) }));
-    let finished = ended(Ended::Finished(StopReason::Complete));
+    let lost = ended(AttemptEnd::Lost(Failure::Exited { code: None, signal: Some(9) }));
+    let finished = ended(AttemptEnd::Finished(StopReason::Complete));
     let over = Fact::TrialEnded { verdict: Verdict::Completed(StopReason::Complete) };
     for _ in 0..2 {
         for fact in [started(1), lost.clone()] {
-            history.keep(&trial.id, &facts(vec![fact])).expect("kept");
+            history.record(&trial.id, &facts(vec![fact])).expect("kept");
         }
     }
     assert_eq!(history.facts(&trial.id).expect("read"), [started(1), lost.clone()]);
     for _ in 0..2 {
         for fact in [finished.clone(), over.clone()] {
-            history.keep(&trial.id, &facts(vec![fact])).expect("kept");
+            history.record(&trial.id, &facts(vec![fact])).expect("kept");
         }
     }
     assert_eq!(history.facts(&trial.id).expect("read"), [started(1), lost, finished.clone(), over.clone()]);
-    history.keep(&trial.id, &facts(vec![Fact::Resumed, started(2), over.clone()])).expect("kept");
+    history.record(&trial.id, &facts(vec![Fact::Resumed, started(2), over.clone()])).expect("kept");
     assert_eq!(history.facts(&trial.id).expect("read").len(), 7, "a resumed trial may end again");
 }
 
@@ -148,11 +148,11 @@ fn only_a_checkpoint_of_another_trial_counts_again_after_it_was_refused() {
     };
     let told =
         [durable(0, "a"), durable(0, "a"), refused("a"), refused("a"), durable(0, "a"), durable(0, "a")];
-    history.keep(&trial.id, &facts(told.to_vec())).expect("kept");
+    history.record(&trial.id, &facts(told.to_vec())).expect("kept");
     assert_eq!(history.facts(&trial.id).expect("read"), [durable(0, "a"), refused("a"), durable(0, "a")]);
     let checkpoints = history.checkpoints(&trial.id).expect("read");
     assert_eq!(checkpoints.iter().filter(|saved| saved.refused.is_none()).count(), 1);
-    history.keep(&trial.id, &facts(vec![durable(1, "b"), refused("b"), durable(1, "b")])).expect("kept");
+    history.record(&trial.id, &facts(vec![durable(1, "b"), refused("b"), durable(1, "b")])).expect("kept");
     assert_eq!(history.facts(&trial.id).expect("read").len(), 5, "what an attempt saved stays refused");
 }
 
@@ -162,27 +162,27 @@ fn a_status_is_never_taken_on_trust() {
     let (mut history, trial) = with_trial(&path);
     let status =
         |history: &History, alive: bool| history.trial(&trial.id, &|_| alive).expect("read").row.status;
-    assert_eq!(status(&history, true), Status::Created);
-    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
-    assert_eq!(status(&history, true), Status::Running);
-    assert_eq!(status(&history, false), Status::Lost);
+    assert_eq!(status(&history, true), TrialStatus::Created);
+    history.record(&trial.id, &facts(vec![started(1)])).expect("kept");
+    assert_eq!(status(&history, true), TrialStatus::Running);
+    assert_eq!(status(&history, false), TrialStatus::Lost);
 
-    assert!(history.reconcile(&|_| true).expect("looked").is_empty());
-    assert_eq!(history.reconcile(&nobody).expect("looked"), std::slice::from_ref(&trial.id));
-    assert!(history.reconcile(&nobody).expect("looked").is_empty(), "told once");
+    assert!(history.mark_lost_attempts(&|_| true).expect("looked").is_empty());
+    assert_eq!(history.mark_lost_attempts(&nobody).expect("looked"), std::slice::from_ref(&trial.id));
+    assert!(history.mark_lost_attempts(&nobody).expect("looked").is_empty(), "told once");
     assert_eq!(history.trial(&trial.id, &nobody).expect("read").attempts.len(), 1);
-    assert_eq!(status(&history, false), Status::Lost);
+    assert_eq!(status(&history, false), TrialStatus::Lost);
 
     let verdicts = [
-        (Verdict::OutOfMemory, Status::OutOfMemory),
-        (Verdict::Stopped, Status::Stopped),
-        (Verdict::Completed(StopReason::Target), Status::Completed),
+        (Verdict::OutOfMemory, TrialStatus::OutOfMemory),
+        (Verdict::Stopped, TrialStatus::Stopped),
+        (Verdict::Completed(StopReason::Target), TrialStatus::Completed),
     ];
     for (verdict, expected) in verdicts {
-        history.keep(&trial.id, &facts(vec![Fact::TrialEnded { verdict }])).expect("kept");
+        history.record(&trial.id, &facts(vec![Fact::TrialEnded { verdict }])).expect("kept");
         assert_eq!(status(&history, true), expected);
-        history.keep(&trial.id, &facts(vec![Fact::Resumed])).expect("kept");
-        assert_eq!(status(&history, true), Status::Running);
+        history.record(&trial.id, &facts(vec![Fact::Resumed])).expect("kept");
+        assert_eq!(status(&history, true), TrialStatus::Running);
     }
 }
 
@@ -190,17 +190,17 @@ fn a_status_is_never_taken_on_trust() {
 fn the_last_attempt_wins_where_attempts_overlap_and_both_can_be_seen() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    history.keep(&trial.id, &events((0..20).map(|n| step(n, n + 1)).collect())).expect("kept");
+    history.record(&trial.id, &events((0..20).map(|n| step(n, n + 1)).collect())).expect("kept");
     let again: Vec<_> = (0..15)
         .map(|n| {
-            let mut event = Stamped { attempt: AttemptId(2), ..step(n, n + 11) };
+            let mut event = StampedEvent { attempt: AttemptId(2), ..step(n, n + 11) };
             if let Event::Step(figures) = &mut event.event {
                 figures.loss = -1.0;
             }
             event
         })
         .collect();
-    history.keep(&trial.id, &events(again)).expect("kept");
+    history.record(&trial.id, &events(again)).expect("kept");
     let joined = losses(&history, &trial.id);
     assert_eq!(joined.len(), 25);
     assert!(joined.iter().all(|(step, loss)| (*loss == -1.0) == (*step > 10)), "{joined:?}");
@@ -212,9 +212,9 @@ fn the_last_attempt_wins_where_attempts_overlap_and_both_can_be_seen() {
 fn of_the_first_ranks_every_step_is_kept_and_of_many_others_one_of_sixteen() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    let of = |rank| (1..=32).map(move |n| Stamped { rank: Rank(rank), ..step(n - 1, n) });
+    let of = |rank| (1..=32).map(move |n| StampedEvent { rank: Rank(rank), ..step(n - 1, n) });
     let events = [0, 63, 64, 999].into_iter().flat_map(of).collect();
-    history.keep(&trial.id, &News { events, ..News::default() }).expect("kept");
+    history.record(&trial.id, &TrialUpdate { events, ..TrialUpdate::default() }).expect("kept");
     let kept = |rank| {
         let series = history.series(&trial.id, "step_seconds", Rank(rank)).expect("read");
         series.iter().map(|sample| sample.step).collect::<Vec<_>>()
@@ -229,7 +229,7 @@ fn of_a_script_the_lowest_rank_that_reports_a_figure_counts() {
     let (_folder, path) = place();
     let mut history = History::open(&path).expect("opens");
     let mut new = new_trial("r");
-    new.recipe.model = Model::Command(Command {
+    new.recipe.model = Model::Command(ForeignCommand {
         argv: vec!["train".into()],
         env: BTreeMap::new(),
         framework: Framework::default(),
@@ -238,7 +238,7 @@ fn of_a_script_the_lowest_rank_that_reports_a_figure_counts() {
     let trial = history.create_trial(&new).expect("created").id;
     let printed = |rank: u32| {
         (1..=32).map(move |n| {
-            let mut said = Stamped { rank: Rank(rank), ..step(n - 1, n) };
+            let mut said = StampedEvent { rank: Rank(rank), ..step(n - 1, n) };
             if let Event::Step(figures) = &mut said.event {
                 (figures.loss, figures.memory_bytes) = (f64::from(rank), 0);
             }
@@ -247,7 +247,7 @@ fn of_a_script_the_lowest_rank_that_reports_a_figure_counts() {
     };
     let mut told = |ranks: &[u32]| {
         let events = ranks.iter().flat_map(|rank| printed(*rank)).collect();
-        history.keep(&trial, &News { events, ..News::default() }).expect("kept");
+        history.record(&trial, &TrialUpdate { events, ..TrialUpdate::default() }).expect("kept");
         let count = |rank| history.series(&trial, "loss", Rank(rank)).expect("read").len();
         let curve = history.curve(&trial, "loss").expect("read");
         let row = history.trial(&trial, &nobody).expect("read").row;
@@ -255,7 +255,7 @@ fn of_a_script_the_lowest_rank_that_reports_a_figure_counts() {
         assert_eq!(row.loss, Some(curve[0].value));
         let condition = format!("loss={}", curve[0].value).parse().expect("a condition");
         let by_loss = Filter { conditions: vec![condition], ..Filter::default() };
-        let found = history.trials(&by_loss, &Sort::Newest, Page::default(), &nobody).expect("read");
+        let found = history.trials(&by_loss, &Sort::Newest, Pagination::default(), &nobody).expect("read");
         assert_eq!(found.len(), 1, "of no other rank");
         (curve[0].value, [3, 7, 70, 90].map(count))
     };
@@ -271,9 +271,9 @@ fn how_long_attempts_trained_is_told_by_their_steps() {
     assert_eq!(history.trained_ms(&trial.id).expect("read"), []);
     // Steps of 20 ms, each told 5 s after the one before; between two of them the clock is set an hour ahead.
     let at = |n: u64| 1_700_000_000_000 + 5_000 * n + if n >= 3 { 3_600_000 } else { 0 };
-    let of = |attempt, n| Stamped { attempt: AttemptId(attempt), at_ms: at(n), ..step(n, n + 1) };
+    let of = |attempt, n| StampedEvent { attempt: AttemptId(attempt), at_ms: at(n), ..step(n, n + 1) };
     let said = (0..5).map(|n| of(1, n)).chain((0..2).map(|n| of(2, n)));
-    history.keep(&trial.id, &events(said.collect())).expect("kept");
+    history.record(&trial.id, &events(said.collect())).expect("kept");
     let trained = history.trained_ms(&trial.id).expect("read");
     assert_eq!(trained, [(AttemptId(1), 15_020), (AttemptId(2), 5_020)]);
 }

@@ -1,9 +1,9 @@
 //! Points that are not sealed yet: what a commit costs, and that no reader can tell them from others.
 
 use crate::support::*;
-use dtrain_protocol::{AttemptId, Event, Rank, Stamped, StopReason};
-use dtrain_runner::ledger::{Condition, Filter, Page, Relation, Sort, TrialRow};
-use dtrain_runner::{Fact, History, Ledger, News, Verdict};
+use dtrain_protocol::{AttemptId, Event, Rank, StampedEvent, StopReason};
+use dtrain_runner::ledger::{Condition, Filter, Pagination, Relation, Sort, TrialRow};
+use dtrain_runner::{Fact, History, Ledger, TrialUpdate, Verdict};
 use rusqlite::Connection;
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn count(path: &Path, query: &str) -> u64 {
 }
 
 /// The first `steps` steps of an attempt, whose losses go down to `least`.
-fn falling(least: f64, steps: u64) -> News {
+fn falling(least: f64, steps: u64) -> TrialUpdate {
     let of = |n: u64| {
         let mut event = step(n, n + 1);
         if let Event::Step(figures) = &mut event.event {
@@ -29,13 +29,13 @@ fn falling(least: f64, steps: u64) -> News {
 fn a_commit_of_one_step_writes_a_page_and_a_bit() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
+    history.record(&trial.id, &facts(vec![started(1)])).expect("kept");
     let log = path.with_extension("db-wal");
     let size = || std::fs::metadata(&log).expect("there").len();
     let before = size();
     for n in 0..300 {
-        let news = News { events: vec![step(n, n + 1)], offset: Some((ATTEMPT, n)), ..News::default() };
-        history.keep(&trial.id, &news).expect("kept");
+        let news = TrialUpdate { events: vec![step(n, n + 1)], offset: Some((ATTEMPT, n)), ..TrialUpdate::default() };
+        history.record(&trial.id, &news).expect("kept");
     }
     let pages = (size() - before) as f64 / 4120.0 / 300.0;
     println!("{pages:.2} pages of log a commit");
@@ -49,14 +49,14 @@ fn summaries_and_lists_are_the_same_whether_points_are_open_or_sealed() {
     let mut trials = Vec::new();
     for (n, least) in [0.7, 0.2, 0.9, 0.4, 0.6, 0.3].into_iter().enumerate() {
         let trial = history.create_trial(&new_trial(&format!("t{n}"))).expect("created").id;
-        history.keep(&trial, &facts(vec![started(1)])).expect("kept");
-        history.keep(&trial, &falling(least, 40 + 7 * n as u64)).expect("kept");
+        history.record(&trial, &facts(vec![started(1)])).expect("kept");
+        history.record(&trial, &falling(least, 40 + 7 * n as u64)).expect("kept");
         // Every other one is sealed, and then goes on.
         if n % 2 == 0 {
-            history.keep(&trial, &facts(vec![ended(1), started(2)])).expect("kept");
-            let again = |event: Stamped| Stamped { attempt: AttemptId(2), ..event };
+            history.record(&trial, &facts(vec![ended(1), started(2)])).expect("kept");
+            let again = |event: StampedEvent| StampedEvent { attempt: AttemptId(2), ..event };
             let more = falling(least / 2.0, 12).events.into_iter().map(again).collect();
-            history.keep(&trial, &events(more)).expect("kept");
+            history.record(&trial, &events(more)).expect("kept");
         }
         trials.push(trial);
     }
@@ -66,7 +66,7 @@ fn summaries_and_lists_are_the_same_whether_points_are_open_or_sealed() {
     };
     let look = |history: &History| {
         let list = |filter: &Filter, sort: &Sort| -> Vec<TrialRow> {
-            let page = Page { skip: 1, limit: 4 };
+            let page = Pagination { skip: 1, limit: 4 };
             let rows = history.trials(filter, sort, page, &nobody).expect("listed");
             // Its speed is settled when an attempt ends.
             rows.into_iter()
@@ -93,7 +93,7 @@ fn summaries_and_lists_are_the_same_whether_points_are_open_or_sealed() {
     assert_eq!(count(&path, "SELECT count(*) FROM live"), 6);
     for (n, trial) in trials.iter().enumerate() {
         let attempt = if n % 2 == 0 { 2 } else { 1 };
-        history.keep(trial, &facts(vec![ended(attempt)])).expect("kept");
+        history.record(trial, &facts(vec![ended(attempt)])).expect("kept");
     }
     assert_eq!(count(&path, "SELECT count(*) FROM live"), 0);
     assert_eq!(look(&history), open);
@@ -105,8 +105,8 @@ fn a_log_that_is_full_is_sealed_by_series_and_the_figures_stay() {
     let (mut history, trial) = with_trial(&path);
     for batch in 0..200 {
         let steps = (batch * 20..batch * 20 + 20).map(|n| step(n, n + 1)).collect();
-        let news = News { events: steps, offset: Some((ATTEMPT, batch + 1)), ..News::default() };
-        history.keep(&trial.id, &news).expect("kept");
+        let news = TrialUpdate { events: steps, offset: Some((ATTEMPT, batch + 1)), ..TrialUpdate::default() };
+        history.record(&trial.id, &news).expect("kept");
         assert_eq!(history.offset(&trial.id, ATTEMPT).expect("read"), batch + 1);
     }
     let expected: Vec<_> = (1..=4000).map(|step| (step, 1.0 / step as f64)).collect();
@@ -118,8 +118,8 @@ fn a_log_that_is_full_is_sealed_by_series_and_the_figures_stay() {
     assert_eq!(loss.mean, Some(sum / 4000.0), "added in the same order");
     assert!(count(&path, "SELECT count(*) FROM chunk") > 20, "it was sealed");
     assert!(count(&path, "SELECT max(length(data)) FROM live") <= 4 << 20);
-    let again = News { events: (3000..4000).map(|n| step(n, n + 1)).collect(), ..News::default() };
-    history.keep(&trial.id, &again).expect("kept");
+    let again = TrialUpdate { events: (3000..4000).map(|n| step(n, n + 1)).collect(), ..TrialUpdate::default() };
+    history.record(&trial.id, &again).expect("kept");
     assert_eq!(losses(&history, &trial.id).len(), 4000, "sealed or open, an event counts once");
 }
 
@@ -128,13 +128,13 @@ fn a_trial_that_is_over_has_no_open_points_however_late_they_come() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
     let over = Fact::TrialEnded { verdict: Verdict::Completed(StopReason::Complete) };
-    history.keep(&trial.id, &facts(vec![started(1), ended(1), over])).expect("kept");
+    history.record(&trial.id, &facts(vec![started(1), ended(1), over])).expect("kept");
     for n in 0..3 {
-        history.keep(&trial.id, &events(vec![step(n, n + 1)])).expect("kept");
+        history.record(&trial.id, &events(vec![step(n, n + 1)])).expect("kept");
     }
     assert_eq!(count(&path, "SELECT count(*) FROM live"), 0);
     assert_eq!(losses(&history, &trial.id), [(1, 1.0), (2, 0.5), (3, 1.0 / 3.0)]);
-    history.keep(&trial.id, &events(vec![step(2, 3)])).expect("kept");
+    history.record(&trial.id, &events(vec![step(2, 3)])).expect("kept");
     assert_eq!(losses(&history, &trial.id).len(), 3, "an event counts once");
 }
 
@@ -142,10 +142,10 @@ fn a_trial_that_is_over_has_no_open_points_however_late_they_come() {
 fn facts_that_another_process_keeps_are_known_too() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    history.keep(&trial.id, &facts(vec![started(1)])).expect("kept");
+    history.record(&trial.id, &facts(vec![started(1)])).expect("kept");
     let mut other = History::open(&path).expect("opens");
-    other.keep(&trial.id, &facts(vec![ended(1)])).expect("kept");
-    history.keep(&trial.id, &facts(vec![started(1), ended(1), started(2)])).expect("kept");
+    other.record(&trial.id, &facts(vec![ended(1)])).expect("kept");
+    history.record(&trial.id, &facts(vec![started(1), ended(1), started(2)])).expect("kept");
     assert_eq!(history.facts(&trial.id).expect("read"), [started(1), ended(1), started(2)]);
 }
 
@@ -175,10 +175,10 @@ fn an_older_file_with_points_as_rows_is_read_as_before() {
     let sealed: Vec<_> = (0..512)
         .map(|n| {
             let (step, at_ms, value) = sample(n);
-            dtrain_protocol::points::Sample { step, at_ms, value }
+            dtrain_protocol::series_codec::MetricSample { step, at_ms, value }
         })
         .collect();
-    let bytes = dtrain_protocol::points::encode(&sealed);
+    let bytes = dtrain_protocol::series_codec::encode(&sealed);
     raw.execute("INSERT INTO chunk VALUES (1, 0, ?1)", [bytes]).expect("made");
     for n in 512..600 {
         let (step, at_ms, value) = sample(n);
@@ -206,7 +206,7 @@ fn an_older_file_with_points_as_rows_is_read_as_before() {
     assert_eq!(count(&path, "SELECT count(*) FROM tail"), 0);
     assert_eq!(history.summaries(&trial).expect("read")[0].points, 600);
     // It goes on where it was: what was heard before does not count again.
-    history.keep(&trial, &events((590..610).map(|n| step(n, n + 1)).collect())).expect("kept");
+    history.record(&trial, &events((590..610).map(|n| step(n, n + 1)).collect())).expect("kept");
     assert_eq!(read(&history).len(), 610);
     assert_eq!(history.offset(&trial, ATTEMPT).expect("read"), 6000);
     // A controller of the older version that is still at work adds rows.
@@ -218,6 +218,6 @@ fn an_older_file_with_points_as_rows_is_read_as_before() {
     )
     .expect("kept");
     assert_eq!(read(&history).last(), Some(&(611, 1_700_000_000_610, 0.25f64.to_bits())));
-    history.keep(&trial, &facts(vec![started(1), ended(1)])).expect("kept");
+    history.record(&trial, &facts(vec![started(1), ended(1)])).expect("kept");
     assert_eq!(read(&history).len(), 611);
 }

@@ -2,7 +2,7 @@
 
 use crate::support::*;
 use dtrain_protocol::StepId;
-use dtrain_runner::ledger::{Filter, LookupError, Page, Sort};
+use dtrain_runner::ledger::{Filter, LookupError, Pagination, Sort};
 use dtrain_runner::{Fact, History, Ledger};
 use rusqlite::Connection;
 use std::fs;
@@ -14,12 +14,12 @@ fn the_last_trial_is_the_one_that_was_recorded_last_whatever_the_clock_said() {
     let made: Vec<_> =
         ["a", "b", "c"].map(|name| history.create_trial(&new_trial(name)).expect("created").id).into();
     // One of them has open points, so that the list is merged from two queries.
-    history.keep(&made[1], &events(vec![step(0, 1)])).expect("kept");
+    history.record(&made[1], &events(vec![step(0, 1)])).expect("kept");
     let raw = Connection::open(&path).expect("opens");
     raw.execute("UPDATE trial SET created_ms = 9000000000000 - id", []).expect("by a clock that went back");
     let listed = |history: &History| {
         let rows =
-            history.trials(&Filter::default(), &Sort::Newest, Page::default(), &nobody).expect("listed");
+            history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), &nobody).expect("listed");
         rows.into_iter().map(|row| row.label).collect::<Vec<_>>()
     };
     assert_eq!(history.find("last").expect("the newest"), made[2]);
@@ -64,7 +64,7 @@ fn folders_of_a_copied_state_folder_are_those_of_the_copy() {
         |state: &std::path::Path| state.join("trials").join(&trial.id.0).join("checkpoints").join(name);
     fs::create_dir_all(below(&old)).expect("a folder");
     let durable = Fact::CheckpointDurable { attempt: ATTEMPT, step: StepId(30), folder: below(&old) };
-    history.keep(&trial.id, &facts(vec![started(1), durable])).expect("kept");
+    history.record(&trial.id, &facts(vec![started(1), durable])).expect("kept");
     drop(history);
     fs::create_dir_all(below(&new)).expect("a folder");
     fs::copy(old.join("history.db"), new.join("history.db")).expect("copied");
@@ -83,9 +83,9 @@ fn folders_of_a_copied_state_folder_are_those_of_the_copy() {
     assert_eq!(folders(&History::open(&old.join("history.db")).expect("opens"))[0], below(&old));
     // What is said of a folder by its new path counts for the old one.
     let refused = Fact::CheckpointRefused { step: StepId(30), folder: below(&new), reason: "torn".into() };
-    copy.keep(&trial.id, &facts(vec![refused.clone()])).expect("kept");
+    copy.record(&trial.id, &facts(vec![refused.clone()])).expect("kept");
     assert_eq!(copy.checkpoints(&trial.id).expect("read")[0].refused.as_deref(), Some("torn"));
     let known = copy.facts(&trial.id).expect("read").len();
-    copy.keep(&trial.id, &facts(vec![refused])).expect("kept");
+    copy.record(&trial.id, &facts(vec![refused])).expect("kept");
     assert_eq!(copy.facts(&trial.id).expect("read").len(), known, "it is known");
 }

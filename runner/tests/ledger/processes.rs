@@ -1,7 +1,7 @@
 //! Writers that are killed, and writers that meet.
 
 use crate::support::*;
-use dtrain_runner::{History, Ledger, News};
+use dtrain_runner::{History, Ledger, TrialUpdate};
 use rusqlite::Connection;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -24,8 +24,8 @@ fn child_writes_until_killed() {
     while next < limit {
         let batch = (next..next + 20).map(|n| step(n, n + 1)).collect();
         next += 20;
-        let news = News { events: batch, offset: Some((ATTEMPT, next)), ..News::default() };
-        history.keep(&trial, &news).expect("kept");
+        let news = TrialUpdate { events: batch, offset: Some((ATTEMPT, next)), ..TrialUpdate::default() };
+        history.record(&trial, &news).expect("kept");
         std::fs::write(&acknowledged, next.to_string()).expect("told");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::support::{new_trial, place};
 use dtrain_runner::History;
-use dtrain_runner::ledger::Tried;
+use dtrain_runner::ledger::StudyTrialRow;
 use serde_json::json;
 
 #[test]
@@ -15,18 +15,18 @@ fn a_study_is_kept_once_and_its_trials_in_the_order_of_their_numbers() {
     assert_eq!(history.study("a").expect("readable"), Some(json!({"seed": 1})));
 
     let trial = history.create_trial(&new_trial("r")).expect("recorded").id;
-    let tried = |number, trial, refused: Option<&str>| Tried {
+    let tried = |number, trial, refused: Option<&str>| StudyTrialRow {
         number,
         json: json!({"values": [number]}),
         trial,
         refused: refused.map(str::to_owned),
     };
     let (first, second) = (tried(0, Some(trial), None), tried(1, None, Some("it does not fit")));
-    history.keep_tried("a", &second).expect("kept");
-    history.keep_tried("a", &first).expect("kept");
-    assert_eq!(history.tried("a").expect("readable"), [first, second]);
-    assert!(history.tried("b").expect("readable").is_empty());
-    history.keep_tried("b", &tried(0, None, None)).expect_err("there is no such study");
+    history.record_study_trial("a", &second).expect("kept");
+    history.record_study_trial("a", &first).expect("kept");
+    assert_eq!(history.study_trials("a").expect("readable"), [first, second]);
+    assert!(history.study_trials("b").expect("readable").is_empty());
+    history.record_study_trial("b", &tried(0, None, None)).expect_err("there is no such study");
 }
 
 #[test]

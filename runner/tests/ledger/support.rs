@@ -1,12 +1,12 @@
 //! A history with a trial in it, and news to keep.
 
 use dtrain_protocol::{
-    AttemptId, Event, HostFacts, Layout, PhaseTimes, Rank, Stamped, StepFigures, StepId, StopReason, TrialId,
+    AttemptId, Event, HostFacts, Layout, PhaseTimes, Rank, StampedEvent, StepFigures, StepId, StopReason, TrialId,
 };
 use dtrain_recipes::Recipe;
-use dtrain_runner::ledger::{Created, NewTrial, Predicted, Source, host_digest};
-use dtrain_runner::provenance::{Git, Provenance};
-use dtrain_runner::{Ended, Fact, History, News};
+use dtrain_runner::ledger::{TrialName, NewTrial, ExpectedPerformance, ValueSource, host_digest};
+use dtrain_runner::provenance::{GitState, Provenance};
+use dtrain_runner::{AttemptEnd, Fact, History, TrialUpdate};
 use rusqlite::Connection;
 use serde_json::json;
 use std::collections::BTreeMap;
@@ -53,7 +53,7 @@ pub(crate) fn new_trial(name: &str) -> NewTrial {
         layout: Layout::SINGLE.to_string(),
         batch: 32,
         learning_rate: 1e-3,
-        predicted: Predicted {
+        predicted: ExpectedPerformance {
             step_seconds: Some(0.02),
             tokens_per_second: Some(1600.0),
             memory_bytes: Some(1 << 20),
@@ -62,9 +62,9 @@ pub(crate) fn new_trial(name: &str) -> NewTrial {
         model_digest: "m".into(),
         study: None,
         parent: None,
-        sources: BTreeMap::from([("train.seed".to_owned(), Source::Default)]),
+        sources: BTreeMap::from([("train.seed".to_owned(), ValueSource::Default)]),
         provenance: Provenance {
-            git: Some(Git { revision: "a1b2c3d4".into(), patch: Some("+x\n".into()), ..Git::default() }),
+            git: Some(GitState { revision: "a1b2c3d4".into(), patch: Some("+x\n".into()), ..GitState::default() }),
             program: "0.1.0".into(),
             environment: BTreeMap::from([("os".to_owned(), "linux".to_owned())]),
             command: vec!["dtrain".into(), "run".into()],
@@ -72,7 +72,7 @@ pub(crate) fn new_trial(name: &str) -> NewTrial {
     }
 }
 
-pub(crate) fn step(sequence: u64, step: u64) -> Stamped {
+pub(crate) fn step(sequence: u64, step: u64) -> StampedEvent {
     let figures = StepFigures {
         step: StepId(step),
         loss: 1.0 / step as f64,
@@ -84,21 +84,21 @@ pub(crate) fn step(sequence: u64, step: u64) -> Stamped {
         times: PhaseTimes { step: 0.02, ..PhaseTimes::default() },
         memory_bytes: 1000 + step,
         sent_bytes: 10 * step,
-        held: dtrain_protocol::HeldBytes::default(),
+        held: dtrain_protocol::ResidentBytes::default(),
     };
     stamped(sequence, Event::Step(figures))
 }
 
-pub(crate) fn stamped(sequence: u64, event: Event) -> Stamped {
-    Stamped { attempt: ATTEMPT, rank: Rank(0), sequence, at_ms: 1_700_000_000_000 + sequence, event }
+pub(crate) fn stamped(sequence: u64, event: Event) -> StampedEvent {
+    StampedEvent { attempt: ATTEMPT, rank: Rank(0), sequence, at_ms: 1_700_000_000_000 + sequence, event }
 }
 
-pub(crate) fn events(events: Vec<Stamped>) -> News {
-    News { events, ..News::default() }
+pub(crate) fn events(events: Vec<StampedEvent>) -> TrialUpdate {
+    TrialUpdate { events, ..TrialUpdate::default() }
 }
 
-pub(crate) fn facts(facts: Vec<Fact>) -> News {
-    News { facts, ..News::default() }
+pub(crate) fn facts(facts: Vec<Fact>) -> TrialUpdate {
+    TrialUpdate { facts, ..TrialUpdate::default() }
 }
 
 pub(crate) fn started(attempt: u64) -> Fact {
@@ -106,7 +106,7 @@ pub(crate) fn started(attempt: u64) -> Fact {
 }
 
 pub(crate) fn ended(attempt: u64) -> Fact {
-    Fact::AttemptEnded { attempt: AttemptId(attempt), ended: Ended::Finished(StopReason::Complete) }
+    Fact::AttemptEnded { attempt: AttemptId(attempt), ended: AttemptEnd::Finished(StopReason::Complete) }
 }
 
 pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
@@ -115,7 +115,7 @@ pub(crate) fn place() -> (tempfile::TempDir, PathBuf) {
     (folder, path)
 }
 
-pub(crate) fn with_trial(path: &Path) -> (History, Created) {
+pub(crate) fn with_trial(path: &Path) -> (History, TrialName) {
     let mut history = History::open(path).expect("opens");
     let created = history.create_trial(&new_trial("r")).expect("created");
     (history, created)

@@ -19,8 +19,8 @@
 mod shared;
 
 use dtrain_protocol::Event;
-use dtrain_runner::{Fact, Seen};
-use dtrain_tests::House;
+use dtrain_runner::{Fact, TrialEvent};
+use dtrain_tests::TestEnv;
 use shared::measured::{Better, Row};
 use shared::{Words, now_ms, say, seen};
 use std::collections::BTreeMap;
@@ -189,7 +189,7 @@ fn main() {
 
 /// Trains with dtrain.
 fn ours(Size { width, batch, steps }: Size) -> Vec<Told> {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = format!(
         "name = \"checkpoint\"\n[model]\nkind = \"mlp\"\ninputs = 64\nhidden = [{width}, {width}, {width}, {width}]\n\
          classes = 10\n[data]\ntrain = \"rows.csv\"\ntarget = \"class\"\n[objective]\nstop = {{ steps = {steps} }}\n\
@@ -202,11 +202,11 @@ fn ours(Size { width, batch, steps }: Size) -> Vec<Told> {
     let mut command = house.dtrain(["run", "--no-sample", "--json"]);
     told(command.arg(recipe), |line| {
         let said = match seen(line)? {
-            Seen::Event(said) => said,
-            Seen::Fact(Fact::CheckpointDurable { step, .. }) => {
+            TrialEvent::Event(said) => said,
+            TrialEvent::Fact(Fact::CheckpointDurable { step, .. }) => {
                 return Some(Told::Complete { number: step.0, at_ms: now_ms() });
             }
-            Seen::Fact(_) | Seen::Status(_) => return None,
+            TrialEvent::Fact(_) | TrialEvent::Status(_) => return None,
         };
         match said.event {
             Event::Step(figures) if said.rank.0 == 0 => {
@@ -222,7 +222,7 @@ fn ours(Size { width, batch, steps }: Size) -> Vec<Told> {
 
 /// Trains with PyTorch.
 fn theirs(python: &Path, way: &str, Size { width, batch, steps }: Size) -> Vec<Told> {
-    let house = House::default();
+    let house = TestEnv::default();
     let script = house.file("train.py", include_str!("train.py"));
     let folder = script.parent().expect("a file has a folder");
     let mut command = Command::new(python);

@@ -11,7 +11,7 @@ mod lab;
 #[path = "../shared/mod.rs"]
 mod shared;
 
-use dtrain_runner::{Seen, Status};
+use dtrain_runner::{TrialEvent, ControllerStatus};
 use lab::{Lab, Options};
 use shared::measured::{Better, Row};
 use shared::{Words, heard, now_ms, say, seen};
@@ -80,14 +80,14 @@ fn run(lab: &Lab, hosts: usize) -> (f64, String) {
     let (mut words, mut first) = (String::new(), BTreeMap::new());
     for (at_ms, seen) in lines {
         match seen {
-            Seen::Status(Status::Launching { .. }) => {
+            TrialEvent::Status(ControllerStatus::Launching { .. }) => {
                 write!(words, "all hosts ready after {:.2} s", since(at_ms)).expect("to a string");
             }
-            Seen::Status(Status::Attached { .. }) => {
+            TrialEvent::Status(ControllerStatus::Attached { .. }) => {
                 write!(words, ", agents on all after {:.2} s", since(at_ms)).expect("to a string");
             }
-            Seen::Event(said) => drop(first.entry(said.rank).or_insert(since(said.at_ms))),
-            Seen::Status(_) | Seen::Fact(_) => {}
+            TrialEvent::Event(said) => drop(first.entry(said.rank).or_insert(since(said.at_ms))),
+            TrialEvent::Status(_) | TrialEvent::Fact(_) => {}
         }
     }
     let output = process.wait_with_output().expect("it is ours");

@@ -5,7 +5,7 @@
 #[path = "../shared/mod.rs"]
 mod shared;
 
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use shared::measured::{Better, Row};
 use shared::{Words, say};
 use std::process::{Command, Stdio};
@@ -13,7 +13,7 @@ use std::time::Instant;
 
 fn main() {
     let runs = Words::of_the_command_line().number("runs", 50);
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = root().join("examples/quickstart/recipe.toml");
     let arguments = ["plan", recipe.to_str().expect("the path is UTF-8"), "--quiet"];
     // The first plan measures the machine, and the history keeps it.

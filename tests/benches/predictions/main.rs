@@ -16,10 +16,10 @@
 mod measured;
 mod models;
 
-use dtrain_planner::{Candidate, Plan, Ranked};
+use dtrain_planner::{Candidate, Plan, RankedCandidate};
 use dtrain_protocol::{Arrangement, Layout, Rank};
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use measured::{Better, Row};
 use models::{Subject, subjects};
 use serde_json::Value;
@@ -168,11 +168,11 @@ fn tried(subject: &Subject, rounds: f64, seconds: f64) -> Vec<Try> {
     let mut tries: Vec<Try> = Vec::new();
     let mut round = 0.0;
     while round < rounds {
-        let house = House::with_full_probes();
+        let house = TestEnv::with_full_probes();
         let recipe = subject.write(&house);
         if tries.is_empty() {
             for plan in WAYS.iter().filter_map(|way| planned(&house, &recipe, way, None).ok()) {
-                let (Ranked { candidate, .. }, estimate) = (plan.best().clone(), plan.best().price());
+                let (RankedCandidate { candidate, .. }, estimate) = (plan.best().clone(), plan.best().price());
                 let interval = [estimate.step_low, estimate.step_high].map(|end| end.0 / estimate.step.0);
                 if tries.iter().all(|known| known.candidate != candidate) {
                     let (predicted, measured, mean) = (Vec::new(), Vec::new(), Vec::new());
@@ -192,7 +192,7 @@ fn tried(subject: &Subject, rounds: f64, seconds: f64) -> Vec<Try> {
 }
 
 /// Prices a candidate with the rates of this house; the file with its plan for about `seconds` of training.
-fn priced(house: &House, recipe: &Path, one: &mut Try, seconds: f64) -> PathBuf {
+fn priced(house: &TestEnv, recipe: &Path, one: &mut Try, seconds: f64) -> PathBuf {
     let pins = pins(&one.candidate);
     let mut sets: Vec<&str> = pins.iter().map(String::as_str).collect();
     let price = |plan: &Plan| plan.best().price().step.0;
@@ -238,7 +238,7 @@ fn word(value: &Value) -> String {
 }
 
 /// The plan of a recipe with some settings, saved where `file` says; what was said where no layout divides so.
-fn planned(house: &House, recipe: &Path, sets: &[&str], file: Option<&Path>) -> Result<Plan, String> {
+fn planned(house: &TestEnv, recipe: &Path, sets: &[&str], file: Option<&Path>) -> Result<Plan, String> {
     let mut command = house.dtrain(["plan", "--json"]);
     command.arg(recipe);
     for set in sets {
@@ -258,7 +258,7 @@ fn planned(house: &House, recipe: &Path, sets: &[&str], file: Option<&Path>) -> 
 }
 
 /// Trains the plan: seconds of a steady step, and the mean of all steps.
-fn trained(house: &House, plan: &Path) -> (f64, f64) {
+fn trained(house: &TestEnv, plan: &Path) -> (f64, f64) {
     let arguments = ["run", plan.to_str().expect("UTF-8"), "--quiet", "--no-sample"];
     house.expect(0, arguments);
     let history = History::open_read_only(&house.history()).expect("a history");

@@ -1,6 +1,6 @@
 //! What is planned and trained: small models of every kind, so that a step takes some milliseconds to a third of a second.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use std::fmt::Write;
 use std::path::PathBuf;
 
@@ -69,7 +69,7 @@ pub(crate) fn subjects() -> [Subject; 20] {
 
 impl Subject {
     /// Writes the recipe with its data, and says where it lies.
-    pub(crate) fn write(&self, house: &House) -> PathBuf {
+    pub(crate) fn write(&self, house: &TestEnv) -> PathBuf {
         let (model, data) = match self.kind {
             Kind::Gpt => ("kind = \"decoder\"".to_owned(), text(house)),
             Kind::Llama => ("kind = \"decoder\"\nfamily = \"llama\"".to_owned(), text(house)),
@@ -98,12 +98,12 @@ fn noise(count: usize) -> impl Iterator<Item = u8> {
     (0..count as u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8)
 }
 
-fn text(house: &House) -> String {
+fn text(house: &TestEnv) -> String {
     house.file("text.txt", noise(1 << 20).map(|byte| b'a' + byte % 26).collect::<Vec<_>>());
     "train = \"text.txt\"".to_owned()
 }
 
-fn rows(house: &House, inputs: usize) -> String {
+fn rows(house: &TestEnv, inputs: usize) -> String {
     let columns: Vec<String> = (0..inputs).map(|i| format!("c{i}")).collect();
     let mut table = format!("{},class\n", columns.join(","));
     let values: Vec<u8> = noise(SAMPLES * inputs).collect();
@@ -117,7 +117,7 @@ fn rows(house: &House, inputs: usize) -> String {
     "train = \"rows.csv\"\ntarget = \"class\"".to_owned()
 }
 
-fn images(house: &House, side: usize) -> String {
+fn images(house: &TestEnv, side: usize) -> String {
     let size = |n: usize| u32::try_from(n).expect("it is small").to_be_bytes();
     let mut pixels = [0x803u32.to_be_bytes(), size(SAMPLES), size(side), size(side)].concat();
     pixels.extend(noise(SAMPLES * side * side));

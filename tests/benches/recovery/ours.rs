@@ -5,7 +5,7 @@ use super::shared::perceptron::{TRAINING, rows};
 use super::shared::{self, Step};
 use super::training::Training;
 use dtrain_runner::agent::AgentCard;
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -18,7 +18,7 @@ hosts = ["node[1-2]"]
 
 /// Two ranks on this machine.
 pub(crate) fn here() -> Training {
-    let house = House::default();
+    let house = TestEnv::default();
     let recipe = house.file("recipe.toml", recipe());
     house.file("rows.csv", rows());
     let mut command = house.dtrain(["run", "--no-sample", "--json"]);

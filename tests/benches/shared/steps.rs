@@ -1,7 +1,7 @@
 //! Steps of a training, as they are heard from outside.
 
 use dtrain_protocol::Event;
-use dtrain_runner::Seen;
+use dtrain_runner::TrialEvent;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader};
 use std::process::ChildStdout;
@@ -39,14 +39,14 @@ pub(crate) fn heard<T: Send + 'static>(
 }
 
 /// What a line of `--json` tells of a trial under way.
-pub(crate) fn seen(line: &str) -> Option<Seen> {
+pub(crate) fn seen(line: &str) -> Option<TrialEvent> {
     let mut line: serde_json::Value = serde_json::from_str(line).ok()?;
     serde_json::from_value(line["seen"].take()).ok()
 }
 
 /// The step that it tells of.
-pub(crate) fn step(seen: &Seen) -> Option<Step> {
-    let Seen::Event(said) = seen else { return None };
+pub(crate) fn step(seen: &TrialEvent) -> Option<Step> {
+    let TrialEvent::Event(said) = seen else { return None };
     let Event::Step(figures) = &said.event else { return None };
     Some(Step { life: said.attempt.0, rank: said.rank.0, number: figures.step.0, at_ms: said.at_ms })
 }

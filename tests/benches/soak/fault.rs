@@ -3,7 +3,7 @@
 use super::lab::{Direction, Lab};
 use super::shared::send;
 use super::trial::{HOSTS, Trial, pause};
-use dtrain_protocol::order;
+use dtrain_protocol::shuffle;
 use rustix::process::Signal;
 use std::time::Duration;
 
@@ -100,7 +100,7 @@ impl Drawn {
     fn below(&mut self, count: usize) -> usize {
         self.drawn += 1;
         let count = u64::try_from(count).expect("few");
-        usize::try_from(order::mix(self.seed, self.drawn) % count).expect("it is less than the count")
+        usize::try_from(shuffle::splitmix64(self.seed, self.drawn) % count).expect("it is less than the count")
     }
 }
 

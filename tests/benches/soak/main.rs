@@ -21,7 +21,7 @@ mod trial;
 
 use account::{Account, Loss};
 use dtrain_protocol::Manifest;
-use dtrain_tests::{House, digest, newest_checkpoint};
+use dtrain_tests::{TestEnv, digest, newest_checkpoint};
 use fault::{Drawn, Kind, slow};
 use lab::{Lab, Options};
 use shared::measured::{Better, Row};
@@ -169,7 +169,7 @@ fn compared(lab: &Lab) -> bool {
     let disturbed = lab.home("controller").join("final");
     let steps = steps_of(&disturbed);
     let begun = Instant::now();
-    let house = House::default();
+    let house = TestEnv::default();
     house.file("rows.csv", rows());
     let recipe = house.file("recipe.toml", recipe() + "\n[cluster]\nranks = 4\n");
     let recipe = recipe.to_str().expect("the path is UTF-8");

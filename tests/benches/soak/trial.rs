@@ -3,7 +3,7 @@
 use super::lab::{self, Lab};
 use super::shared::perceptron::{TRAINING, rows};
 use super::shared::{Step, heard, seen, step};
-use dtrain_runner::{Ended, Fact, Seen};
+use dtrain_runner::{AttemptEnd, Fact, TrialEvent};
 use rustix::process::Signal;
 use std::fs::{self, File};
 use std::path::PathBuf;
@@ -176,10 +176,10 @@ fn control(lab: &Lab, arguments: &[&str]) -> (Child, Receiver<Heard>) {
 fn told(line: &str) -> Option<Heard> {
     let seen = seen(line)?;
     match &seen {
-        Seen::Fact(Fact::AttemptEnded { ended: Ended::Lost(failure), .. }) => {
+        TrialEvent::Fact(Fact::AttemptEnded { ended: AttemptEnd::Lost(failure), .. }) => {
             Some(Heard::Lost(failure.to_string()))
         }
-        Seen::Fact(Fact::AttemptEnded { ended: Ended::NotLaunched(why), .. }) => {
+        TrialEvent::Fact(Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(why), .. }) => {
             Some(Heard::Lost(why.to_string()))
         }
         _ => step(&seen).filter(|step| step.rank == 0).map(Heard::Step),

@@ -28,7 +28,7 @@
 
 use crate::shared::measured::{Better, Row};
 use crate::shared::say;
-use dtrain_tests::{House, program, root};
+use dtrain_tests::{TestEnv, program, root};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
@@ -90,14 +90,14 @@ pub(crate) fn measure(studies: u64) {
 
 /// A house with the worker, and a Python that runs it.
 struct Bench {
-    house: House,
+    house: TestEnv,
     python: PathBuf,
     script: PathBuf,
 }
 
 impl Bench {
     fn new(python: PathBuf) -> Self {
-        let house = House::default();
+        let house = TestEnv::default();
         let script = house.file("decoder.py", SCRIPT);
         house.file("decoder.toml", recipe());
         let [train, valid] = texts();

@@ -1,15 +1,15 @@
 //! The functions that are searched; `peer.py` has the same ones.
 
-use dtrain_planner::tune::{Dimension, Scale, Space, Value};
+use dtrain_planner::tune::{Dimension, Scale, SearchSpace, TrialValue};
 use std::f64::consts::PI;
 
 /// A function to be made small.
 pub(crate) struct Function {
     pub(crate) name: &'static str,
     /// What is searched.
-    pub(crate) space: fn() -> Space,
+    pub(crate) space: fn() -> SearchSpace,
     /// Its value; `None` where it cannot be measured.
-    pub(crate) truth: fn(&[Value]) -> Option<f64>,
+    pub(crate) truth: fn(&[TrialValue]) -> Option<f64>,
     /// Standard deviation of a measurement.
     pub(crate) noise: f64,
     /// What a trial counts that cannot be measured.
@@ -22,7 +22,7 @@ pub(crate) const FUNCTIONS: [Function; 4] = [
     Function {
         name: "branin",
         space: || {
-            Space::new(vec![
+            SearchSpace::new(vec![
                 Dimension::new("x", Scale::Uniform { low: -5.0, high: 10.0 }),
                 Dimension::new("y", Scale::Uniform { low: 0.0, high: 15.0 }),
             ])
@@ -36,7 +36,7 @@ pub(crate) const FUNCTIONS: [Function; 4] = [
         name: "hartmann6",
         space: || {
             let unit = Scale::Uniform { low: 0.0, high: 1.0 };
-            Space::new((0..6).map(|k| Dimension::new(format!("x{k}"), unit.clone())).collect())
+            SearchSpace::new((0..6).map(|k| Dimension::new(format!("x{k}"), unit.clone())).collect())
         },
         truth: |values| Some(hartmann6(values)),
         noise: 0.0,
@@ -46,8 +46,8 @@ pub(crate) const FUNCTIONS: [Function; 4] = [
     Function {
         name: "noisylr",
         space: || {
-            let batches = (4..=10).map(|power| Value::Whole(1 << power)).collect();
-            Space::new(vec![
+            let batches = (4..=10).map(|power| TrialValue::Whole(1 << power)).collect();
+            SearchSpace::new(vec![
                 Dimension::new("rate", Scale::Log { low: 1e-5, high: 1e-1 }),
                 Dimension::new("decay", Scale::Log { low: 1e-4, high: 1.0 }),
                 Dimension::new("warmup", Scale::Counts { low: 10, high: 1000 }),
@@ -63,10 +63,10 @@ pub(crate) const FUNCTIONS: [Function; 4] = [
         name: "layout",
         space: || {
             let levels = |name: &str, all: &[i64]| {
-                Dimension::new(name, Scale::Levels(all.iter().map(|one| Value::Whole(*one)).collect()))
+                Dimension::new(name, Scale::Levels(all.iter().map(|one| TrialValue::Whole(*one)).collect()))
             };
-            let recompute = ["none", "selective", "full"].map(|word| Value::Word(word.into()));
-            Space::new(vec![
+            let recompute = ["none", "selective", "full"].map(|word| TrialValue::Word(word.into()));
+            SearchSpace::new(vec![
                 levels("tensor", &[1, 2, 4, 8]),
                 levels("pipeline", &[1, 2, 4, 8]),
                 levels("micro", &[1, 2, 4, 8, 16]),
@@ -83,7 +83,7 @@ pub(crate) const FUNCTIONS: [Function; 4] = [
     },
 ];
 
-fn number(values: &[Value], k: usize) -> f64 {
+fn number(values: &[TrialValue], k: usize) -> f64 {
     values[k].number().expect("it is a number")
 }
 
@@ -94,7 +94,7 @@ fn branin(x: f64, y: f64) -> f64 {
 }
 
 /// Dixon and Szegő 1978; six lowest places, of which one is the lowest of all.
-fn hartmann6(values: &[Value]) -> f64 {
+fn hartmann6(values: &[TrialValue]) -> f64 {
     const ALPHA: [f64; 4] = [1.0, 1.2, 3.0, 3.2];
     const A: [[f64; 6]; 4] = [
         [10.0, 3.0, 17.0, 3.5, 1.7, 8.0],
@@ -116,7 +116,7 @@ fn hartmann6(values: &[Value]) -> f64 {
 }
 
 /// A loss over the logarithms of learning rate, weight decay and warm-up, and over the batch; `None` where it diverges.
-fn noisylr(values: &[Value]) -> Option<f64> {
+fn noisylr(values: &[TrialValue]) -> Option<f64> {
     let (u, w, m) = (number(values, 0).log10(), number(values, 1).log10(), number(values, 2).log10());
     let b = number(values, 3).log2();
     if u > -1.9 + 0.3 * (m - 2.0) {
@@ -128,7 +128,7 @@ fn noisylr(values: &[Value]) -> Option<f64> {
 }
 
 /// Seconds of a step of 7 billion parameters on 64 devices of 8 to a host, batch 512; `None` where it does not fit.
-fn layout(values: &[Value]) -> Option<f64> {
+fn layout(values: &[TrialValue]) -> Option<f64> {
     let [tensor, pipeline, micro, zero, chunks, bucket] = [0, 1, 2, 3, 4, 5].map(|k| number(values, k));
     let recompute = values[6].to_string();
     let data = 64.0 / (tensor * pipeline);

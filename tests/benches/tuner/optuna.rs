@@ -1,7 +1,7 @@
 //! Studies of Optuna, by `peer.py`.
 
 use super::functions::Function;
-use dtrain_planner::tune::Value;
+use dtrain_planner::tune::TrialValue;
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::fs;
@@ -50,8 +50,8 @@ impl Optuna {
     }
 
     /// The values of a function at some points.
-    pub(crate) fn values(&self, function: &Function, points: &[Vec<Value>]) -> Vec<Option<f64>> {
-        let line = |point: &Vec<Value>| format!("{}\n", json!([function.name, point]));
+    pub(crate) fn values(&self, function: &Function, points: &[Vec<TrialValue>]) -> Vec<Option<f64>> {
+        let line = |point: &Vec<TrialValue>| format!("{}\n", json!([function.name, point]));
         lines(&self.run(&["check"], &points.iter().map(line).collect::<String>()))
     }
 

@@ -3,13 +3,13 @@
 //! The fuzz targets call it, and so does the property test of every run, `protocol/tests/malformed.rs`.
 
 use dtrain_protocol::bundle::{MAGIC, Reader};
-use dtrain_protocol::checkpoint::{head, merge};
+use dtrain_protocol::checkpoint::{header, merge};
 use dtrain_protocol::frame::{self, FrameError, HEADER};
 use dtrain_protocol::{
-    Assignment, EvaluateRequest, Evaluated, Event, HostFacts, Manifest, Order, PredictRequest, Predicted,
-    ProbeRequest, RankRates, SampleRequest, Sampled, Stamped,
+    Assignment, EvaluateRequest, EvaluateResponse, Event, HostFacts, Manifest, Order, PredictRequest, PredictResponse,
+    ProbeRequest, RankRates, SampleRequest, SampleResponse, StampedEvent,
 };
-use dtrain_recipes::{CheckContext, Document, Layer, check, render_all};
+use dtrain_recipes::{CheckContext, Document, ConfigLayer, check, render_all};
 use std::io::Read;
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub fn frames(bytes: &[u8]) {
     let mut offset = 0;
     loop {
         let is_whole = frame::is_whole(from);
-        match frame::read::<Stamped>(&mut from) {
+        match frame::read::<StampedEvent>(&mut from) {
             Ok(_) | Err(FrameError::Json(_) | FrameError::Corrupt) => {
                 assert!(matches!(is_whole, Ok(true)), "what was read was whole");
                 let read = bytes.len() - from.len();
@@ -45,16 +45,16 @@ pub fn messages(payload: &[u8]) {
     let framed = framed(payload);
     let from = || framed.as_slice();
     drop(frame::read::<Order>(&mut from()));
-    drop(frame::read::<Stamped>(&mut from()));
+    drop(frame::read::<StampedEvent>(&mut from()));
     drop(frame::read::<ProbeRequest>(&mut from()));
     drop(frame::read::<RankRates>(&mut from()));
     drop(frame::read::<HostFacts>(&mut from()));
     drop(frame::read::<SampleRequest>(&mut from()));
-    drop(frame::read::<Sampled>(&mut from()));
+    drop(frame::read::<SampleResponse>(&mut from()));
     drop(frame::read::<PredictRequest>(&mut from()));
-    drop(frame::read::<Predicted>(&mut from()));
+    drop(frame::read::<PredictResponse>(&mut from()));
     drop(frame::read::<EvaluateRequest>(&mut from()));
-    drop(frame::read::<Evaluated>(&mut from()));
+    drop(frame::read::<EvaluateResponse>(&mut from()));
     if let Ok(assignment) = frame::read::<Assignment>(&mut from()) {
         frame::encode(&assignment);
     }
@@ -68,7 +68,7 @@ pub fn messages(payload: &[u8]) {
 
 /// The table of contents of a checkpoint, which its author vouches for.
 pub fn manifest(text: &[u8]) {
-    let Ok(manifest) = Manifest::committed(text, blake3::hash(text).to_hex().as_bytes()) else { return };
+    let Ok(manifest) = Manifest::parse_committed(text, blake3::hash(text).to_hex().as_bytes()) else { return };
     for file in &manifest.files {
         (0..file.chunks.len() as u64 + 1).for_each(|index| drop((file.chunk(index), file.check(index, ""))));
     }
@@ -82,9 +82,9 @@ pub fn manifest(text: &[u8]) {
 pub fn head(file: &[u8]) {
     let bytes = file.len() as u64;
     let first = &file[..file.len().min(8)];
-    let Ok(length) = head::length(first, bytes) else { return };
+    let Ok(length) = header::length(first, bytes) else { return };
     let json = &file[8..8 + usize::try_from(length).expect("it is inside of the file")];
-    for place in head::decode(json, bytes).iter().flat_map(|places| places.values()) {
+    for place in header::decode(json, bytes).iter().flat_map(|places| places.values()) {
         assert!(place.start <= place.end && place.end <= bytes, "{place:?} lies in {bytes} bytes");
     }
 }
@@ -101,7 +101,7 @@ pub fn bundle(bytes: &[u8]) {
 
 /// A recipe of somebody else.
 pub fn recipe(text: &[u8]) {
-    let checked = Document::parse_bytes(Path::new("recipe.toml"), Layer::Recipe, text.to_vec())
+    let checked = Document::parse_bytes(Path::new("recipe.toml"), ConfigLayer::Recipe, text.to_vec())
         .and_then(|document| check(&document, &CheckContext::of_file(Path::new("recipe.toml"))));
     if let Err(problems) = checked {
         assert!(!render_all(&problems, false).is_empty());

@@ -1,12 +1,12 @@
 //! `dtrain checkpoint` on a trial of this machine.
 
-use dtrain_tests::{House, newest_checkpoint, root};
+use dtrain_tests::{TestEnv, newest_checkpoint, root};
 use serde_json::Value;
 use std::fs;
 
 /// A house with a trial that has checkpoints of steps 10 and 20, by two ranks.
-fn trained() -> House {
-    let house = House::default();
+fn trained() -> TestEnv {
+    let house = TestEnv::default();
     let recipe = root().join("tests/data/tiny/recipe.toml");
     let recipe = recipe.to_str().expect("the path is UTF-8");
     let settings = ["--set", "cluster.ranks=2", "--set", "layout.data=2", "--no-sample", "--quiet"];
@@ -14,7 +14,7 @@ fn trained() -> House {
     house
 }
 
-fn json(house: &House, code: i32, arguments: &[&str]) -> Value {
+fn json(house: &TestEnv, code: i32, arguments: &[&str]) -> Value {
     let output = house.expect(code, arguments.iter().copied().chain(["--json"]));
     serde_json::from_slice(&output.stdout).expect("one document")
 }

@@ -2,8 +2,8 @@
 
 use super::{examined, read};
 use crate::layouts::{Case, checkpoint};
-use dtrain_protocol::checkpoint::head;
-use dtrain_protocol::order::mix;
+use dtrain_protocol::checkpoint::header;
+use dtrain_protocol::shuffle::splitmix64;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::fs;
@@ -34,7 +34,7 @@ struct Dice {
 impl Dice {
     fn below(&mut self, bound: usize) -> usize {
         self.thrown += 1;
-        usize::try_from(mix(self.seed, self.thrown) % bound as u64).expect("below a usize")
+        usize::try_from(splitmix64(self.seed, self.thrown) % bound as u64).expect("below a usize")
     }
 
     fn file(&mut self, files: &Files) -> String {
@@ -48,7 +48,7 @@ impl Damage {
         let file = dice.file(files);
         let bytes = files[&file].len();
         match dice.below(20) {
-            0..13 => Self::Flip { file, byte: dice.below(bytes), bit: mix(seed, 99) as u32 % 8 },
+            0..13 => Self::Flip { file, byte: dice.below(bytes), bit: splitmix64(seed, 99) as u32 % 8 },
             13..16 => Self::Cut { file, bytes: dice.below(bytes) },
             16..18 => Self::Append { file, bytes: 1 + dice.below(9000) },
             18 => {
@@ -117,8 +117,8 @@ fn places(file: &str, bytes: &[u8]) -> Vec<(String, usize, usize)> {
     if !file.starts_with("rank") {
         return Vec::new();
     }
-    let length = head::length(bytes, bytes.len() as u64).expect("it is intact") as usize;
-    let places = head::decode(&bytes[8..8 + length], bytes.len() as u64).expect("it is intact");
+    let length = header::length(bytes, bytes.len() as u64).expect("it is intact") as usize;
+    let places = header::decode(&bytes[8..8 + length], bytes.len() as u64).expect("it is intact");
     let tensor = |key: &str| key.split('[').next().expect("before a range stands the name").to_owned();
     places.into_iter().map(|(key, at)| (tensor(&key), at.start as usize, at.end as usize)).collect()
 }
@@ -146,7 +146,7 @@ fn strike(folder: &Path, files: &Files, damage: &Damage) {
         assert!(words.iter().any(|words| words.contains(file)), "{damage}: {file} is not named: {words:?}");
     }
     for (tensor, file) in damage.tensors(files) {
-        let names = |found: &&dtrain_runner::checkpoints::Damaged| {
+        let names = |found: &&dtrain_runner::checkpoints::DamagedItem| {
             found.damage.file == file && found.damage.tensors.contains(&tensor)
         };
         assert!(

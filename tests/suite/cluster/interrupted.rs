@@ -2,7 +2,7 @@
 
 use crate::cluster::train::{Run, nothing_is_left};
 use crate::lab::Lab;
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_tests::{SHORT_TRAINING, numbered_lines};
 use rustix::process::Signal;
 use std::process::Output;
@@ -20,7 +20,7 @@ const HEARD: [&str; 3] = ["stopping after this step", "interrupted; ending", "st
 
 /// When an interrupt comes: in milliseconds after the first rank is started, or after a host was killed in the middle of training.
 fn moment(index: u64) -> (u64, bool) {
-    (mix(7, index) % 5_000, index.is_multiple_of(3))
+    (splitmix64(7, index) % 5_000, index.is_multiple_of(3))
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Training on hosts that are reached through a bastion, and that fail.
 
 use crate::lab::Lab;
-use dtrain_recipes::count::thousands;
+use dtrain_recipes::number_format::thousands;
 use dtrain_tests::{SHORT_TRAINING, numbered_lines, root};
 use std::fs;
 use std::io::{BufRead, BufReader};

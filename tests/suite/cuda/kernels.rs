@@ -1,7 +1,7 @@
 //! Kernels that are compiled by NVRTC, chosen among, and kept: on the stand-in driver, as users run the program.
 
 use super::{Calls, Device, LEAST_KERNELS, LLAMA, STEPS, kernels, words};
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fs;
@@ -29,13 +29,13 @@ struct Tried {
 }
 
 /// The files with the chosen kernels of a house.
-fn tables(house: &House) -> Vec<PathBuf> {
+fn tables(house: &TestEnv) -> Vec<PathBuf> {
     let entries = fs::read_dir(kernels(house)).into_iter().flatten().flatten().map(|entry| entry.path());
     entries.filter(|path| path.extension().is_some_and(|ending| ending == "json")).collect()
 }
 
 /// The chosen kernels of a house, which has one kind of device.
-fn table(house: &House) -> Table {
+fn table(house: &TestEnv) -> Table {
     let tables = tables(house);
     assert_eq!(tables.len(), 1, "one device: {tables:?}");
     serde_json::from_str(&fs::read_to_string(&tables[0]).expect("it is ours")).expect("JSON")
@@ -43,7 +43,7 @@ fn table(house: &House) -> Table {
 
 impl Device {
     /// Trains the tiny recipe, and chooses kernels for at most so many seconds; what the driver counted, and the log.
-    fn tuned(&self, house: &House, settings: &[&str], seconds: &str) -> (Vec<Calls>, String) {
+    fn tuned(&self, house: &TestEnv, settings: &[&str], seconds: &str) -> (Vec<Calls>, String) {
         let counts = house.file("counts", "");
         let mut command = self.command(house, "run", settings, STEPS[0]);
         let output = command
@@ -71,7 +71,7 @@ fn nvrtc_compiles_every_kernel_for_three_architectures() {
     let is_whole = std::env::var_os("TESTS_NAMED").is_some_and(|names| names == "nvrtc");
     for capability in [80, 90, 100] {
         let Some(device) = Device::new(capability) else { return };
-        let (calls, _) = device.tuned(&House::default(), &LLAMA, "0");
+        let (calls, _) = device.tuned(&TestEnv::default(), &LLAMA, "0");
         let kernels = calls.iter().map(|calls| calls.kernels).max().unwrap_or(0);
         println!("sm_{capability}: {kernels} kernels of a training");
         assert!(kernels > LEAST_KERNELS, "a training has more kernels than {kernels}");
@@ -83,7 +83,7 @@ fn nvrtc_compiles_every_kernel_for_three_architectures() {
 
 /// What became of each candidate for the first matrix product of a training.
 fn candidates(device: &Device) -> String {
-    let house = House::default();
+    let house = TestEnv::default();
     device.tuned(&house, &LLAMA, ALL_OF_ONE);
     let table = table(&house);
     let most = table.products.iter().max_by_key(|(_, choice)| choice.tried.len());
@@ -110,7 +110,7 @@ const ONE_OF_EACH: &str = "300/0.001";
 #[test]
 fn a_second_process_compiles_and_chooses_nothing() {
     let Some(mut device) = Device::new(90) else { return };
-    let house = House::default();
+    let house = TestEnv::default();
     assert!(tables(&house).is_empty(), "nothing was chosen before");
     let (first, _) = device.tuned(&house, &LLAMA, ONE_OF_EACH);
     let before =
@@ -133,7 +133,7 @@ fn a_second_process_compiles_and_chooses_nothing() {
 #[test]
 fn a_short_limit_ends_the_choice_and_not_the_training() {
     let Some(device) = Device::new(80) else { return };
-    let house = House::default();
+    let house = TestEnv::default();
     let (_, told) = device.tuned(&house, &LLAMA, "1");
     let table = table(&house);
     let tried: usize = table.products.values().map(|choice| choice.tried.len()).sum();

@@ -3,8 +3,8 @@
 use super::{Device, STEPS, words};
 use dtrain_protocol::Failure;
 use dtrain_runner::ledger::History;
-use dtrain_runner::{Ended, Ledger, Verdict};
-use dtrain_tests::House;
+use dtrain_runner::{AttemptEnd, Ledger, Verdict};
+use dtrain_tests::TestEnv;
 
 /// Its weights alone take a third of [`BYTES`], and their moments two more.
 const MODEL: [&str; 2] = ["model.hidden=256", "model.context=256"];
@@ -16,7 +16,7 @@ const BYTES: u64 = 16 << 20;
 #[test]
 fn a_gpu_without_memory_ends_the_trial_at_the_first_time() {
     let Some(device) = Device::new(80) else { return };
-    let house = House::default();
+    let house = TestEnv::default();
     // Speeds are measured while there is enough.
     device.run(&house, "plan", &MODEL, STEPS[0]);
     let mut command = device.command(&house, "run", &MODEL, STEPS[0]);
@@ -32,7 +32,7 @@ fn a_gpu_without_memory_ends_the_trial_at_the_first_time() {
     let [attempt] = trial.attempts.as_slice() else {
         panic!("it is tried once: {:?}", trial.attempts);
     };
-    let Some(Ended::Lost(Failure::OutOfMemory { detail })) = &attempt.ended else {
+    let Some(AttemptEnd::Lost(Failure::OutOfMemory { detail })) = &attempt.ended else {
         panic!("memory is told as such: {attempt:?}");
     };
     assert!(detail.starts_with("out of device memory allocating"), "{detail}");

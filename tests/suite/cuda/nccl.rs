@@ -5,7 +5,7 @@ mod buckets;
 
 use super::{Calls, Device, Step, before, words};
 use dtrain_skip::skip;
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -60,7 +60,7 @@ fn compile(device: &Device) {
 }
 
 /// A run of the tiny recipe on two GPUs with a layout, and the file to which its calls of NCCL go.
-fn training(device: &Device, house: &House, settings: &[&str]) -> (Command, PathBuf) {
+fn training(device: &Device, house: &TestEnv, settings: &[&str]) -> (Command, PathBuf) {
     let record = house.file("nccl", "");
     let settings = [&["cluster.ranks=2", "train.precision=\"f32\""], settings].concat();
     let mut command = device.command(house, "run", &settings, STEPS as u64);
@@ -83,7 +83,7 @@ fn calls(record: &Path) -> Vec<Vec<Call>> {
 
 /// Runs the tiny recipe on two GPUs with a layout; the calls of each process that called NCCL, in their order.
 fn train(device: &Device, settings: &[&str], environment: &[(&str, &str)]) -> (Output, Vec<Vec<Call>>) {
-    let house = House::default();
+    let house = TestEnv::default();
     let (mut command, record) = training(device, &house, settings);
     let output = command.envs(environment.iter().copied()).output().expect("the program starts");
     (output, calls(&record))
@@ -165,7 +165,7 @@ fn gpus_of_a_tensor_parallel_group_sum_activations_by_nccl() {
 
 /// Calls of a step of each of the two ranks of a layout.
 fn step_of_both(device: &Device, settings: &[&str]) -> Vec<Step> {
-    let house = House::default();
+    let house = TestEnv::default();
     let settings = [&["cluster.ranks=2", "train.precision=\"f32\""], settings].concat();
     let run = |command: &str, steps: u64| -> Vec<Calls> {
         let counts = house.file("counts", "");
@@ -280,7 +280,7 @@ fn the_real_nccl_is_loaded_under_the_name_of_its_package() {
         skip("NCCL is not installed; `TESTS_CARGO_OPTIONS='--features cuda' tests/run nccl` installs it");
         return;
     }
-    let output = House::default()
+    let output = TestEnv::default()
         .dtrain(["doctor", "--json"])
         .env("LD_LIBRARY_PATH", before("LD_LIBRARY_PATH", &[device.driver.path(), &libraries]))
         .output()

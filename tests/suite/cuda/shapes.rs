@@ -1,7 +1,7 @@
 //! Shapes that only CUDA sees: rows that its allocator keeps apart, and more values than 32 bits count.
 
 use super::{Device, LLAMA, Step};
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 
 /// A vocabulary and a context whose rows CUDA's allocator keeps apart, beside some whose rows it does not.
 #[test]
@@ -25,7 +25,7 @@ fn rows_with_room_behind_them_cost_no_copy() {
 fn kernels_index_with_64_bits_where_32_do_not_count_their_values() {
     let Some(mut device) = Device::new(80) else { return };
     device.memory = 1024;
-    let house = House::default();
+    let house = TestEnv::default();
     let words = (0..60_000).map(|place| format!("{} ", place % 977)).collect::<String>();
     let data = format!("data.train={:?}", house.file("long.txt", words));
     let settings = [

@@ -1,7 +1,7 @@
 //! NCCL with one rank, as `dtrain doctor --device cuda --only nccl` tries it, on the stand-ins: which calls are made, in which order.
 
 use super::{Device, before, words};
-use dtrain_tests::{House, root};
+use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::fs;
 use std::process::{Command, Output};
@@ -16,7 +16,7 @@ fn examine(device: &Device, environment: &[(&str, &str)]) -> (Output, Value, Vec
         .output()
         .expect("cc compiled the driver");
     assert!(compiled.status.success(), "{}", words(&compiled));
-    let house = House::default();
+    let house = TestEnv::default();
     let record = house.file("nccl", "");
     let found = house.file("found.json", "");
     let libraries = [device.driver.path(), &device.toolkit.join("lib")];

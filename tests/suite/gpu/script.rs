@@ -2,7 +2,7 @@
 //! minutes that are too few, and with stand-ins for NVIDIA's tools.
 
 use dtrain_protocol::{DeviceKind, Placement};
-use dtrain_tests::{House, program, root};
+use dtrain_tests::{TestEnv, program, root};
 use dtrain_worker::device;
 use serde_json::Value;
 use std::fs;
@@ -23,7 +23,7 @@ struct Script {
 impl Script {
     /// Runs it on a device with a program, and with PyTorch left out.
     #[expect(clippy::print_stdout, reason = "a test that fails shows it")]
-    fn run(house: &House, program: &Path, device: &str, more: &[&str]) -> Self {
+    fn run(house: &TestEnv, program: &Path, device: &str, more: &[&str]) -> Self {
         let mut script = Command::new(root().join("tests/gpu"));
         script.args(["--device", device, "--without-pytorch", "--output", "found", "--program"]).arg(program);
         script.args(more).current_dir(house.state().parent().expect("a folder"));
@@ -66,7 +66,7 @@ impl Script {
 
 #[test]
 fn the_script_for_gpus_says_where_there_is_no_gpu() {
-    let house = House::default();
+    let house = TestEnv::default();
     let script = Script::run(&house, &program(), "cuda", &["--minutes", "1"]);
     assert_eq!(script.code, Some(2), "{}", script.told);
     assert!(script.told.contains("tests/gpu: nothing was examined: "), "{}", script.told);
@@ -76,7 +76,7 @@ fn the_script_for_gpus_says_where_there_is_no_gpu() {
 fn the_script_for_gpus_compares_and_measures_the_processor() {
     let parts = ["tiny", "nccl", "products", "two-ranks"];
     let more = ["--minutes", "10", "--only", &parts.join(",")];
-    let house = House::default();
+    let house = TestEnv::default();
     let script = Script::run(&house, &program(), "cpu", &more);
     assert_eq!(script.code, Some(0), "{}", script.told);
     script.is_whole(&parts);
@@ -104,7 +104,7 @@ fn the_script_for_gpus_examines_mesas_device() {
         return dtrain_skip::skip(reason);
     }
     let more = ["--minutes", "10", "--only", "tiny,attention"];
-    let house = House::default();
+    let house = TestEnv::default();
     let script = Script::run(&house, &program(), "wgpu", &more);
     assert_eq!(script.code, Some(0), "{}", script.told);
     script.is_whole(&["machine", "tiny", "attention"]);
@@ -113,7 +113,7 @@ fn the_script_for_gpus_examines_mesas_device() {
 
 /// A program that hangs in some parts of the script, with a child in a session of its own, fails in another, and otherwise is dtrain.
 /// The process of the newest child is in the second file. Parts are patterns of the shell.
-fn spoiled(house: &House, hangs: &str, fails: &str) -> (PathBuf, PathBuf) {
+fn spoiled(house: &TestEnv, hangs: &str, fails: &str) -> (PathBuf, PathBuf) {
     let child = house.file("child", "");
     let text = format!(
         "#!/bin/sh\ncase \"$TESTS_GPU_PART\" in\n{hangs}) trap '' INT; setsid sleep 3600 & echo $! > {}; wait; sleep 3600;;\n\
@@ -138,7 +138,7 @@ fn is_gone(child: &Path) {
 
 #[test]
 fn a_part_of_the_script_for_gpus_that_hangs_or_fails_spoils_no_other() {
-    let house = House::default();
+    let house = TestEnv::default();
     let (program, child) = spoiled(&house, "tiny", "products");
     let more = ["--minutes", "10", "--only", "tiny,products,attention", "--limit", "tiny=3"];
     let script = Script::run(&house, &program, "cpu", &more);
@@ -154,7 +154,7 @@ fn a_part_of_the_script_for_gpus_that_hangs_or_fails_spoils_no_other() {
 
 #[test]
 fn the_script_for_gpus_ends_in_time_where_the_minutes_are_too_few() {
-    let house = House::default();
+    let house = TestEnv::default();
     let (program, child) = spoiled(&house, "tiny|parity", "nothing");
     let script = Script::run(&house, &program, "cpu", &["--minutes", "0.3"]);
     assert_eq!(script.code, Some(1), "{}", script.told);
@@ -172,7 +172,7 @@ fn the_script_for_gpus_reads_what_nvidias_tools_say() {
     let tools = root().join("tests/data/gpu");
     let path = std::env::var("PATH").expect("it is set");
     let script = |environment: &[(&str, &str)]| {
-        let house = House::default();
+        let house = TestEnv::default();
         let mut script = Command::new(root().join("tests/gpu"));
         script.args(["--without-pytorch", "--output", "found", "--program"]).arg(tools.join("dtrain"));
         script.env("PATH", format!("{}:{path}", tools.display())).envs(environment.iter().copied());
@@ -219,7 +219,7 @@ fn the_script_for_gpus_reads_what_nvidias_tools_say() {
 /// The package holds what a machine without this repository needs.
 #[test]
 fn the_script_for_gpus_travels_with_a_program_and_kernels_and_runs_where_nothing_else_is() {
-    let house = House::default();
+    let house = TestEnv::default();
     let (program, _) = spoiled(&house, "nothing", "nothing");
     house.file("filled/kernel", "compiled");
     let folder = house.state().parent().expect("a folder").to_owned();

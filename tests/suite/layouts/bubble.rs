@@ -4,7 +4,7 @@
 
 use super::Case;
 use super::world::{assignments, events, write_data};
-use dtrain_planner::step::schedule::Shape;
+use dtrain_planner::step::schedule::PipelineShape;
 use dtrain_planner::step::simulate::{PassCost, walk};
 use dtrain_protocol::{Assignment, Event, PhaseTimes};
 use dtrain_worker::Slowdown;
@@ -26,7 +26,7 @@ fn stages_stand_still_as_the_schedule_says() {
         write_data(folder.path());
         let assignments = assignments(&case, folder.path(), None, STEPS);
         let pass = PASS / chunks;
-        let expected = simulated(&assignments, Shape { stages: 4, chunks, micros }, pass);
+        let expected = simulated(&assignments, PipelineShape { stages: 4, chunks, micros }, pass);
         let found = measured(&case, assignments, pass);
         println!("{schedule}, {micros} micro-batches: {found:.3} of a step idle, {expected:.3} simulated");
         ((found / expected - 1.0).abs() > 0.15).then(|| format!("{case}: {found:.3} for {expected:.3}"))
@@ -49,7 +49,7 @@ fn stages_stand_still_as_the_schedule_says() {
 }
 
 /// Share of a step that the stages stand still, walked action by action.
-fn simulated(assignments: &[Assignment], shape: Shape, pass: Duration) -> f64 {
+fn simulated(assignments: &[Assignment], shape: PipelineShape, pass: Duration) -> f64 {
     let steps: Vec<_> = assignments.iter().map(|assignment| assignment.step.clone()).collect();
     let pass = pass.as_secs_f64();
     let costs = vec![PassCost { forward: pass, input: pass, weights: pass }; steps.len()];

@@ -152,7 +152,7 @@ impl fmt::Display for Case {
 /// Every degree from 2 to 8 is here along every axis. Along the tensor, context and expert axes, 5 and 7 ranks are those of
 /// `fives` and `sevens`, whose sizes divide by these numbers: ranks for a second axis would make more than eight.
 /// Not here is what the planner refuses on a CPU: selective recompute, which in f32 is as none, and 16-bit precision;
-/// see `protocol/src/ability.rs`. Of what a recipe may set to any number there are two lists of shares, micro-batches of two
+/// see `protocol/src/supported.rs`. Of what a recipe may set to any number there are two lists of shares, micro-batches of two
 /// samples, and recompute of every block or every second one.
 pub(super) fn all() -> Vec<Case> {
     let choices: [fn(&Case) -> Vec<Pins>; 5] = [degrees, schedules, shards, recomputes, sequences];

@@ -6,12 +6,12 @@
 use super::parted::{Parted, Trained};
 use super::world::{lowered, planned, trace, write_data};
 use super::{Case, STEPS};
-use dtrain_planner::Launch;
+use dtrain_planner::AttemptSpec;
 use dtrain_protocol::{Assignment, AttemptId, Event, StepId, StopReason};
 use dtrain_runner::agent::{LinkChoice, Program};
 use dtrain_runner::ledger::NewTrial;
 use dtrain_runner::provenance::Provenance;
-use dtrain_runner::{Drive, History, Home, Launching, Options, Outcome, Programs, Seen, Verdict, driver};
+use dtrain_runner::{Drive, History, Home, LaunchContext, Options, DriveOutcome, Programs, TrialEvent, Verdict, driver};
 use dtrain_tests::{program, tensors};
 use std::cell::RefCell;
 use std::fs;
@@ -144,8 +144,8 @@ fn train(case: &Case, link: LinkChoice) -> Result<Trained, String> {
     let new = NewTrial::of(&plan, plan.best(), Provenance::default());
     let trial = history.create_trial(&new).expect("a trial").id;
     let launched = RefCell::new(Vec::<Assignment>::new());
-    let lower = |launching: &Launching| -> Result<Vec<Assignment>, String> {
-        let launch = Launch {
+    let lower = |launching: &LaunchContext| -> Result<Vec<Assignment>, String> {
+        let launch = AttemptSpec {
             trial: trial.clone(),
             attempt: launching.attempt,
             checkpoints: launching.checkpoints.clone(),
@@ -158,8 +158,8 @@ fn train(case: &Case, link: LinkChoice) -> Result<Trained, String> {
         Ok(assignments)
     };
     let mut events = vec![Vec::new(); case.ranks() as usize];
-    let mut observer = |seen: &Seen| {
-        if let Seen::Event(told) = seen {
+    let mut observer = |seen: &TrialEvent| {
+        if let TrialEvent::Event(told) = seen {
             events[told.rank.0 as usize].push(told.event.clone());
         }
     };
@@ -182,7 +182,7 @@ fn train(case: &Case, link: LinkChoice) -> Result<Trained, String> {
     });
     let outcome = outcome.map_err(|error| failed(error.to_string()))?;
     let complete = Verdict::Completed(StopReason::Complete);
-    if !matches!(&outcome, Outcome::Ended { verdict, attempts: 1, .. } if *verdict == complete) {
+    if !matches!(&outcome, DriveOutcome::Ended { verdict, attempts: 1, .. } if *verdict == complete) {
         return Err(failed(format!(
             "one attempt should have completed over {:?}: {outcome:?}",
             options.link

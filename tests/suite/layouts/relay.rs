@@ -74,7 +74,7 @@ pub(super) fn commit(case: &Case, one: &Assignment, step: StepId, events: &[Vec<
     let (folder, saved) = saved(case, step, events);
     let trial = TrialFolder::at(one.checkpoints.parent().expect("it lies in the folder of its trial"));
     let committed = commit::check(&folder, &saved)
-        .and_then(|()| commit::contents(one, step, saved))
+        .and_then(|()| commit::manifest_contents(one, step, saved))
         .and_then(|contents| commit::prepare(&folder, &contents))
         .and_then(|()| commit::finish(&trial, step, one.attempt));
     committed.unwrap_or_else(|error| panic!("{case}: {error}"));

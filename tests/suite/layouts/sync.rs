@@ -4,7 +4,7 @@ use super::Case;
 use super::world::{assignments, events, write_data};
 use dtrain_planner::step::traffic::Traffic;
 use dtrain_protocol::Event;
-use dtrain_recipes::{Compression, Local, Synchronisation};
+use dtrain_recipes::{Compression, DiLoCo, Synchronisation};
 use dtrain_worker::Slowdown;
 
 /// Steps between two meetings of replicas that move apart.
@@ -19,7 +19,7 @@ fn approximate_replicas_send_what_the_planner_says() {
         Compression::PowerSgd { rank: 3 },
         Compression::TopK { keep: 0.02 },
     ];
-    let apart = Local { every: EVERY, outer_learning_rate: 0.7, outer_momentum: 0.9 };
+    let apart = DiLoCo { every: EVERY, outer_learning_rate: 0.7, outer_momentum: 0.9 };
     for case in ["2", "4", "8"].map(|data| Case::new("gpt", &[("data", data)])) {
         for compress in compressions {
             for local in [None, Some(apart)] {

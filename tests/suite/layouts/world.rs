@@ -4,19 +4,19 @@ use super::parted::Trained;
 use super::relay::commit;
 use super::{Case, farthest};
 use dtrain_planner::step::traffic::Traffic;
-use dtrain_planner::{Launch, Plan, PlanRequest, lower, plan};
+use dtrain_planner::{AttemptSpec, Plan, PlanRequest, lower, plan};
 use dtrain_protocol::checkpoint::merge;
 use dtrain_protocol::{
     Assignment, AttemptId, DeviceKind, Event, Gpu, HostFacts, ResumePoint, SavedFile, StepId, TrialId,
 };
 use dtrain_recipes::check::{CheckContext, check};
 use dtrain_recipes::document::Document;
-use dtrain_recipes::source::{Layer, Source};
+use dtrain_recipes::source::{ConfigLayer, Source};
 use dtrain_recipes::{Decoder, Model};
 use dtrain_tests::{Tensors, assembled};
 use dtrain_worker::Slowdown;
 use dtrain_worker::comm::loopback;
-use dtrain_worker::session::{Orders, Tell, attempt_slowed};
+use dtrain_worker::session::{AgentOrders, EventSink, attempt_slowed};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::fmt::Write;
 use std::num::NonZeroU32;
@@ -152,9 +152,9 @@ fn events_of(case: &Case, assignments: Vec<Assignment>, slowdown: Slowdown) -> V
         std::thread::spawn(move || {
             let events = Arc::new(Mutex::new(Vec::new()));
             let told = Arc::clone(&events);
-            let tell: Tell = Arc::new(move |event| told.lock().expect("no panic inside").push(event));
+            let tell: EventSink = Arc::new(move |event| told.lock().expect("no panic inside").push(event));
             let (_orders, inbox) = channel();
-            let mut orders = Orders::of(inbox);
+            let mut orders = AgentOrders::of(inbox);
             let result = attempt_slowed(&assignment, Box::new(group), slowdown, &mut orders, &tell);
             let events = events.lock().expect("no panic inside").clone();
             (result, events)
@@ -202,7 +202,7 @@ pub(crate) fn assignments(
     from: Option<&ResumePoint>,
     last: u64,
 ) -> Vec<Assignment> {
-    let launch = Launch {
+    let launch = AttemptSpec {
         trial: TrialId("01TEST".into()),
         attempt: AttemptId(1),
         checkpoints: folder.join("trials/01TEST/checkpoints"),
@@ -214,7 +214,7 @@ pub(crate) fn assignments(
 
 /// The plan for `case`, with its data in `folder`.
 pub(super) fn planned(case: &Case, folder: &Path) -> Plan {
-    let source = Source::new("case.toml", Layer::Recipe, case.text());
+    let source = Source::new("case.toml", ConfigLayer::Recipe, case.text());
     let document = Document::parse(&source).unwrap_or_else(|problems| panic!("{case}: {problems:?}"));
     let context = CheckContext { folder: folder.to_owned(), name: "case".into() };
     let checked = check(&document, &context).unwrap_or_else(|problems| panic!("{case}: {problems:?}"));
@@ -251,7 +251,7 @@ fn gpu() -> Gpu {
 }
 
 /// What every rank of `launch` is to do until the end of step `last`: it validates every seventh step, and saves at the end.
-pub(super) fn lowered(plan: &Plan, launch: &Launch, last: u64) -> Vec<Assignment> {
+pub(super) fn lowered(plan: &Plan, launch: &AttemptSpec, last: u64) -> Vec<Assignment> {
     let mut assignments = lower(plan, plan.best(), launch);
     for assignment in &mut assignments {
         assignment.until.steps = Some(StepId(last));

@@ -2,10 +2,10 @@
 
 mod server;
 
-use dtrain_protocol::Inputs;
-use dtrain_protocol::inputs::INPUTS;
+use dtrain_protocol::InputManifest;
+use dtrain_protocol::input_manifest::INPUTS;
 use dtrain_recipes::library;
-use dtrain_tests::{House, newest_checkpoint};
+use dtrain_tests::{TestEnv, newest_checkpoint};
 use server::{Asked, Manners, Server, gzip, sha256};
 use std::fs;
 use std::path::PathBuf;
@@ -44,11 +44,11 @@ const PROXIES: [&str; 6] =
     ["HTTP_PROXY", "http_proxy", "HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 
 /// A user without a proxy, whose downloads are below the house.
-struct User(House);
+struct User(TestEnv);
 
 impl User {
     fn new() -> Self {
-        Self(House::default())
+        Self(TestEnv::default())
     }
 
     fn caches(&self) -> PathBuf {
@@ -164,7 +164,7 @@ fn small(name: &str) -> (&'static [&'static str], &'static [(&'static str, &'sta
 #[test]
 fn every_recipe_of_the_library_names_data_that_is_downloaded_and_trains_on_such_data() {
     for name in library::names() {
-        let text = library::get(name).expect("it is in the library").text;
+        let text = library::builtin_recipe(name).expect("it is in the library").text;
         let (model, data) = small(name);
         for (key, _) in data {
             let key = key.trim_start_matches("data.");
@@ -200,7 +200,7 @@ fn trains(name: &str, model: &[&str], data: &[(&str, &str)]) {
     let (step, checkpoint) = newest_checkpoint(&user.0.newest_trial());
     assert_eq!(step.0, 3, "{name}");
     let inputs = fs::read(checkpoint.join(INPUTS)).expect("what it was trained on");
-    let inputs: Inputs = serde_json::from_slice(&inputs).expect("JSON");
+    let inputs: InputManifest = serde_json::from_slice(&inputs).expect("JSON");
     let mut names: Vec<_> = inputs.files.into_iter().map(|file| file.name).collect();
     let mut urls: Vec<_> = data.iter().map(|(_, file)| server.url(file)).collect();
     names.sort();

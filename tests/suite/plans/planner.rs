@@ -1,6 +1,6 @@
 //! Asks `dtrain plan --on`. Names of keys of its answer stand here and nowhere else in this suite.
 
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use serde_json::Value;
 use std::fmt;
 use std::process::Output;
@@ -92,7 +92,7 @@ impl Question {
     }
 
     fn run(&self, more: &[&str]) -> Output {
-        let house = House::default();
+        let house = TestEnv::default();
         let recipe = toml::to_string(&self.recipe).expect("a recipe is TOML");
         house.file("recipe.toml", recipe);
         let mut command = house.dtrain(["plan", "recipe.toml", "--on", &self.on, "--engine", &self.engine]);

@@ -3,10 +3,10 @@
 use crate::layouts::{Case, assignments};
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{
-    Assignment, AttemptId, Event, PhaseTimes, Rank, Slice, Stamped, StepFigures, StepId, TensorKind, TrialId,
+    Assignment, AttemptId, Event, PhaseTimes, Rank, Slice, StampedEvent, StepFigures, StepId, TensorKind, TrialId,
 };
 use dtrain_runner::checkpoints::commit;
-use dtrain_runner::{Fact, History, Ledger, News, TrialFolder};
+use dtrain_runner::{Fact, History, Ledger, TrialUpdate, TrialFolder};
 use dtrain_worker::checkpoint::{NamedPiece, save};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
@@ -124,7 +124,7 @@ fn work_on(work: &Work) -> Result<(), Box<dyn Error>> {
                 let folder = trial.checkpoint(StepId(step), one.attempt);
                 rows.fact(Fact::CheckpointDurable { attempt: one.attempt, step: StepId(step), folder })?;
             }
-            commit::retain(&trial.checkpoints(), KEEP, one.attempt, None)?;
+            commit::apply_retention(&trial.checkpoints(), KEEP, one.attempt, None)?;
         }
         if rows.is_none() {
             // Time for nothing to be flushed by chance.
@@ -162,7 +162,7 @@ fn checkpoint(trial: &TrialFolder, one: &Assignment, step: StepId) -> Result<(),
         saved.push(save(&partial, Rank(u32::try_from(rank)?), &[piece])?);
     }
     commit::check(&partial, &saved)?;
-    commit::prepare(&partial, &commit::contents(one, step, saved)?)?;
+    commit::prepare(&partial, &commit::manifest_contents(one, step, saved)?)?;
     commit::finish(trial, step, one.attempt)?;
     Ok(())
 }
@@ -188,14 +188,14 @@ impl Rows {
 
     fn keep(&mut self, step: u64) -> Result<(), Box<dyn Error>> {
         let events = vec![figures(self.attempt, step)];
-        let news = News { events, offset: Some((self.attempt, step)), ..News::default() };
-        self.history.keep(&self.trial, &news)?;
+        let news = TrialUpdate { events, offset: Some((self.attempt, step)), ..TrialUpdate::default() };
+        self.history.record(&self.trial, &news)?;
         say(Said::Rows { trial: self.trial.clone(), attempt: self.attempt.0, step });
         Ok(())
     }
 
     fn fact(&mut self, fact: Fact) -> Result<(), Box<dyn Error>> {
-        self.history.keep(&self.trial, &News { facts: vec![fact.clone()], ..News::default() })?;
+        self.history.record(&self.trial, &TrialUpdate { facts: vec![fact.clone()], ..TrialUpdate::default() })?;
         say(Said::Fact { trial: self.trial.clone(), fact });
         Ok(())
     }
@@ -206,7 +206,7 @@ pub(super) fn loss(attempt: u64, step: u64) -> f64 {
     (attempt as f64) + 1.0 / step as f64
 }
 
-fn figures(attempt: AttemptId, step: u64) -> Stamped {
+fn figures(attempt: AttemptId, step: u64) -> StampedEvent {
     let figures = StepFigures {
         step: StepId(step),
         loss: loss(attempt.0, step),
@@ -217,10 +217,10 @@ fn figures(attempt: AttemptId, step: u64) -> Stamped {
         tokens: 32,
         times: PhaseTimes::default(),
         memory_bytes: 1,
-        held: dtrain_protocol::HeldBytes::default(),
+        held: dtrain_protocol::ResidentBytes::default(),
         sent_bytes: 0,
     };
-    Stamped { attempt, rank: Rank(0), sequence: step, at_ms: 1, event: Event::Step(figures) }
+    StampedEvent { attempt, rank: Rank(0), sequence: step, at_ms: 1, event: Event::Step(figures) }
 }
 
 /// A library that makes a process believe that it flushed, compiled into `folder`. `Err` where there is no C compiler.

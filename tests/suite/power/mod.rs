@@ -12,13 +12,13 @@ use crate::checkpoint::examined;
 use child::{Said, Word, Work, heard, loss, now};
 use disk::{Disk, with_own_mounts};
 use dtrain_protocol::checkpoint::parse_folder_name;
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{AttemptId, HostFacts, Layout, Rank};
 use dtrain_recipes::check::{CheckContext, check};
 use dtrain_recipes::document::Document;
-use dtrain_recipes::source::{Layer, Source};
+use dtrain_recipes::source::{ConfigLayer, Source};
 use dtrain_runner::checkpoints::verify;
-use dtrain_runner::ledger::{NewTrial, Predicted, host_digest};
+use dtrain_runner::ledger::{NewTrial, ExpectedPerformance, host_digest};
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{History, Ledger};
 use dtrain_skip::skip;
@@ -166,7 +166,7 @@ fn cut_once(disk: &Disk, mut command: Command, after: Duration, promised: &mut P
 }
 
 fn after(round: u64) -> Duration {
-    Duration::from_micros(mix(2026, round) % (1000 * LONGEST))
+    Duration::from_micros(splitmix64(2026, round) % (1000 * LONGEST))
 }
 
 /// Runs `test`, or skips it where it cannot be run.
@@ -237,7 +237,7 @@ fn without_flushing_names_checkpoints_are_lost() {
 fn new_trial() -> NewTrial {
     let text = "name = \"power\"\n[model]\nkind = \"mlp\"\ninputs = 4\nclasses = 2\nhidden = [8]\n\
                 [data]\ntrain = \"a.csv\"\ntarget = \"y\"\n[objective]\nstop = { steps = 100 }\n";
-    let source = Source::new("power.toml", Layer::Recipe, text);
+    let source = Source::new("power.toml", ConfigLayer::Recipe, text);
     let document = Document::parse(&source).unwrap_or_else(|problems| panic!("{problems:?}"));
     let context = CheckContext { folder: Path::new("/").to_owned(), name: "power".into() };
     let recipe = check(&document, &context).unwrap_or_else(|problems| panic!("{problems:?}")).recipe;
@@ -257,7 +257,7 @@ fn new_trial() -> NewTrial {
         layout: Layout::SINGLE.to_string(),
         batch: 32,
         learning_rate: 1e-3,
-        predicted: Predicted::default(),
+        predicted: ExpectedPerformance::default(),
         host_digest: host_digest(&host),
         model_digest: "m".into(),
         study: None,

@@ -2,7 +2,7 @@
 
 use super::disk::{Disk, Memory};
 use super::with_disks;
-use dtrain_tests::{House, digest, newest_checkpoint, root};
+use dtrain_tests::{TestEnv, digest, newest_checkpoint, root};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The program, with its state on a disk.
-fn dtrain(house: &House, state: &Path, arguments: &[&str]) -> Command {
+fn dtrain(house: &TestEnv, state: &Path, arguments: &[&str]) -> Command {
     let mut command = house.dtrain(arguments);
     command.env("DTRAIN_STATE", state).stdin(Stdio::null()).stdout(Stdio::null());
     command
@@ -65,7 +65,7 @@ const LARGER: [&str; 3] = ["model.hidden=128", "model.layers=4", "checkpoint.kee
 
 /// Starts a training on a disk with too little room, and waits until its last state cannot be saved. Also what it said until
 /// then.
-fn without_room(house: &House, memory: &Memory) -> (Child, BufReader<ChildStderr>, String) {
+fn without_room(house: &TestEnv, memory: &Memory) -> (Child, BufReader<ChildStderr>, String) {
     let mut run = dtrain(house, &memory.path(), &strs(&arguments(25, 5, &LARGER)));
     let mut run = run.stderr(Stdio::piped()).spawn().expect("the program starts");
     let mut lines = BufReader::new(run.stderr.take().expect("a pipe"));
@@ -80,7 +80,7 @@ fn without_room(house: &House, memory: &Memory) -> (Child, BufReader<ChildStderr
 fn training_goes_on_where_the_disk_is_full_and_the_last_state_waits_for_room() {
     with_disks(|| {
         let memory = Memory::new(ROOM).expect("one was made before");
-        let house = House::default();
+        let house = TestEnv::default();
         let (mut run, mut lines, mut said) = without_room(&house, &memory);
         assert!(said.contains("was not saved") && said.contains("bytes free"), "the user is told: {said}");
         let (step, newest) = newest_checkpoint(&newest_trial(&memory.path()));
@@ -104,7 +104,7 @@ fn training_goes_on_where_the_disk_is_full_and_the_last_state_waits_for_room() {
 fn a_training_that_is_stopped_before_its_last_state_had_room_is_not_completed() {
     with_disks(|| {
         let memory = Memory::new(ROOM).expect("one was made before");
-        let house = House::default();
+        let house = TestEnv::default();
         let (mut run, mut lines, mut said) = without_room(&house, &memory);
         // A third terminal may take it up meanwhile, and waits with it.
         let id = i32::try_from(run.id()).ok().and_then(Pid::from_raw).expect("it runs");
@@ -124,7 +124,7 @@ fn a_training_that_is_stopped_before_its_last_state_had_room_is_not_completed() 
 fn a_training_without_room_for_one_checkpoint_is_refused_before_it_starts() {
     with_disks(|| {
         let memory = Memory::new(18 << 20).expect("one was made before");
-        let house = House::default();
+        let house = TestEnv::default();
         let run = dtrain(&house, &memory.path(), &strs(&arguments(25, 5, &LARGER))).output();
         let run = run.expect("the program starts");
         let said = String::from_utf8_lossy(&run.stderr);
@@ -137,7 +137,7 @@ fn a_training_without_room_for_one_checkpoint_is_refused_before_it_starts() {
 #[test]
 fn a_training_whose_disk_failed_goes_on_to_the_same_end_when_it_is_back() {
     with_disks(|| {
-        let house = House::default();
+        let house = TestEnv::default();
         let all = arguments(600, 50, &[]);
         house.expect(0, strs(&all)); // measures the machine, and is what the other must reach
         let expected = digest(&newest_checkpoint(&house.newest_trial()).1);

@@ -2,11 +2,11 @@
 //! of: refused with its key and line, or passed on to somebody of whom it is shown here that it does nothing with it.
 
 use super::trap::{ATTACKS, Trap};
-use dtrain_recipes::keys::{Key, Kind, Shape, keys};
+use dtrain_recipes::keys::{Key, Kind, ValueType, keys};
 use dtrain_recipes::{
-    CheckContext, Checked, Document, Host, Layer, Problem, Source, check, extended, render_all,
+    CheckContext, CheckedRecipe, Document, Host, ConfigLayer, Problem, Source, check, resolve_extends, render_all,
 };
-use dtrain_runner::transport::{OpenSsh, Target, TransportError, User};
+use dtrain_runner::transport::{OpenSsh, SshTarget, TransportError, User};
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
@@ -111,10 +111,10 @@ fn with(kind: Kind, path: &str, value: toml::Value) -> (String, usize) {
     (text, line)
 }
 
-fn read(text: &str) -> Result<Checked, Vec<Problem>> {
-    let document = Document::parse(&Source::file(Path::new("recipe.toml"), Layer::Recipe, text))?;
+fn read(text: &str) -> Result<CheckedRecipe, Vec<Problem>> {
+    let document = Document::parse(&Source::file(Path::new("recipe.toml"), ConfigLayer::Recipe, text))?;
     let nobody = |name: &str, _: &Source| Err(format!("no recipe is called {name:?}"));
-    check(&extended(document, &nobody)?, &CheckContext::of_file(Path::new("recipe.toml")))
+    check(&resolve_extends(document, &nobody)?, &CheckContext::of_file(Path::new("recipe.toml")))
 }
 
 /// The attack as the one value, and as that of a list.
@@ -164,7 +164,7 @@ fn every_key_refuses_an_attack_or_passes_it_to_one_who_is_tested() {
     );
     println!("{} keys: {refused} values refused, passed on: {passed:?}", keys().len());
     let is_text =
-        |key: &&Key| matches!(key.shape, Shape::Text | Shape::Texts | Shape::Files) && key.path != "extends";
+        |key: &&Key| matches!(key.shape, ValueType::Text | ValueType::Texts | ValueType::Files) && key.path != "extends";
     let texts: Vec<_> =
         keys().iter().filter(is_text).map(|key| key.path).filter(|path| !passed.contains_key(path)).collect();
     assert!(texts.is_empty(), "these take any text, and the walk did not reach them: {texts:?}");
@@ -232,9 +232,9 @@ fn no_host_user_or_bastion_is_an_option_or_a_command() {
     for attack in ATTACKS {
         for host in [host(attack, None, None), host("h", Some(attack), None), host("h", None, Some(attack))] {
             is_name(OpenSsh::connect(&host, &user).err(), &format!("ssh: {host:?}"));
-            is_name(Target::resolve(&host, &user).err(), &format!("libssh2: {host:?}"));
+            is_name(SshTarget::resolve(&host, &user).err(), &format!("libssh2: {host:?}"));
         }
-        is_name(Target::parse(attack, &user).err(), attack);
+        is_name(SshTarget::parse(attack, &user).err(), attack);
         if !attack.contains('\0') {
             trap.ends(trap.dtrain(["doctor", "--", attack]), &[2, 4, 6]);
         }

@@ -6,7 +6,7 @@ use crate::lab::{Lab, Options};
 use dtrain_protocol::frame;
 use dtrain_runner::agent::AgentRequest;
 use dtrain_skip::skip;
-use dtrain_tests::{House, SHORT_TRAINING, numbered_lines, root};
+use dtrain_tests::{TestEnv, SHORT_TRAINING, numbered_lines, root};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 use std::collections::BTreeMap;
@@ -177,7 +177,7 @@ fn another_user_reads_nothing_from_an_agent() {
         skip("it needs root, to become another user");
         return;
     }
-    let house = House::default();
+    let house = TestEnv::default();
     let argv = "[model]\nkind = 'command'\nargv = ['sleep', '600']\n[objective]\nstop = { steps = 1 }\n";
     let recipe = house.file("recipe.toml", argv).display().to_string();
     house.expect(131, ["run", &recipe, "--detach"]);

@@ -1,7 +1,7 @@
 //! A house in which a program `fire` lies on the path, and tells when anybody runs it.
 
-use dtrain_recipes::text::is_harmful;
-use dtrain_tests::House;
+use dtrain_recipes::sanitize::is_harmful;
+use dtrain_tests::TestEnv;
 use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -46,12 +46,12 @@ pub(super) const ATTACKS: [&str; 32] = [
 
 /// A house, and a look at whether `fire` ran.
 pub(super) struct Trap {
-    pub(super) house: House,
+    pub(super) house: TestEnv,
 }
 
 impl Trap {
     pub(super) fn set() -> Self {
-        let trap = Self { house: House::default() };
+        let trap = Self { house: TestEnv::default() };
         trap.program("fire", &format!("echo \"$0 $* by $PPID\" >>{}", trap.sentinel().display()));
         trap
     }

@@ -4,7 +4,7 @@
 //! kernel ends every daemon and every job.
 
 use dtrain_skip::skip;
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use rustix::process::{Pid, Signal, getuid, kill_process};
 use std::fmt::Write as _;
 use std::fs;
@@ -72,7 +72,7 @@ impl Farm {
     }
 
     /// `dtrain` with these arguments, in a house.
-    pub(super) fn dtrain(&self, house: &House, arguments: &[&str]) -> Command {
+    pub(super) fn dtrain(&self, house: &TestEnv, arguments: &[&str]) -> Command {
         let mut command = self.on(house.dtrain(arguments));
         command.env(SECRET.0, SECRET.1);
         command

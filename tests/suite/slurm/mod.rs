@@ -3,7 +3,7 @@
 mod farm;
 
 use dtrain_runner::ledger::History;
-use dtrain_tests::{House, SHORT_STEPS, SHORT_TRAINING, numbered_lines};
+use dtrain_tests::{TestEnv, SHORT_STEPS, SHORT_TRAINING, numbered_lines};
 use farm::Farm;
 use std::fs;
 use std::ops::RangeInclusive;
@@ -16,14 +16,14 @@ const SLURM: &str = "[cluster]\nlauncher = \"slurm\"\nslurm.nodes = 2\n";
 /// A farm, a house with the recipe, and the commands of a user.
 struct User {
     farm: Farm,
-    house: House,
+    house: TestEnv,
     recipe: String,
 }
 
 impl User {
     fn of(nodes: usize) -> Option<Self> {
         let farm = Farm::start(nodes)?;
-        let house = House::default();
+        let house = TestEnv::default();
         house.file("text.txt", numbered_lines());
         let recipe = house
             .file("recipe.toml", format!("name = \"farm\"\n{SHORT_TRAINING}\n{SLURM}"))

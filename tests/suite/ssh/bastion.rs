@@ -1,8 +1,8 @@
 //! Hosts behind a bastion.
 
 use super::server::Server;
-use dtrain_runner::transport::known_hosts::Distrust;
-use dtrain_runner::transport::{Bastions, FACTS, Ssh, Target, Transport, TransportError, connect_all};
+use dtrain_runner::transport::known_hosts::HostKeyError;
+use dtrain_runner::transport::{Bastions, FACTS, Ssh, SshTarget, Transport, TransportError, connect_all};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
@@ -35,18 +35,18 @@ fn the_keys_of_both_bastion_and_host_are_checked() {
     let Some(bastion) = Server::start() else { return };
     let Some(host) = Server::start() else { return };
     let good = host.behind(&bastion);
-    let unknown = Target { known_hosts: Vec::new(), ..good.clone() };
+    let unknown = SshTarget { known_hosts: Vec::new(), ..good.clone() };
     let is_unknown =
-        |error: &TransportError| matches!(error, TransportError::HostKey { problem: Distrust::Unknown, .. });
+        |error: &TransportError| matches!(error, TransportError::HostKey { problem: HostKeyError::Unknown, .. });
     let refused = Ssh::connect(&unknown).err().expect("the host is unknown");
     assert!(is_unknown(&refused), "{refused:?}");
-    let via = Target { known_hosts: Vec::new(), ..bastion.good() };
-    let refused = Ssh::connect(&Target { via: Some(Box::new(via)), ..good.clone() }).err();
+    let via = SshTarget { known_hosts: Vec::new(), ..bastion.good() };
+    let refused = Ssh::connect(&SshTarget { via: Some(Box::new(via)), ..good.clone() }).err();
     match &refused {
         Some(TransportError::Bastion { source, .. }) if is_unknown(source) => {}
         other => panic!("{other:?}"),
     }
-    let closed = Target { port: 1, ..good };
+    let closed = SshTarget { port: 1, ..good };
     let refused = Ssh::connect(&closed).err();
     assert!(matches!(&refused, Some(TransportError::Tunnel { .. })), "{refused:?}");
 }
@@ -69,7 +69,7 @@ fn a_bastion_that_went_away_is_connected_to_again() {
 fn a_bastion_behind_a_bastion_is_a_bastion() {
     let Some(first) = Server::start() else { return };
     let Some(second) = Server::start() else { return };
-    let target = Target { via: Some(Box::new(second.behind(&first))), ..second.good() };
+    let target = SshTarget { via: Some(Box::new(second.behind(&first))), ..second.good() };
     Ssh::connect(&target).expect("it connects").run(FACTS).expect("it answers");
     assert_eq!((first.logins(), second.logins()), (1, 2));
 }
@@ -81,7 +81,7 @@ fn a_host_that_does_not_answer_its_bastion_does_not_hold_up_the_others_for_good(
     let Some(host) = Server::with("MaxStartups 100", "") else { return };
     let good = host.behind(&bastion);
     let (listener, held) = deaf();
-    let dead = Target { port: listener.local_addr().expect("it listens").port(), ..good.clone() };
+    let dead = SshTarget { port: listener.local_addr().expect("it listens").port(), ..good.clone() };
     let targets = [dead, good.clone(), good.clone(), good];
     let since = Instant::now();
     let results = connect_all(&targets, &Bastions::default());

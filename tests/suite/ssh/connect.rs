@@ -2,9 +2,9 @@
 
 use super::server::Server;
 use dtrain_recipes::Host;
-use dtrain_runner::transport::known_hosts::Distrust;
+use dtrain_runner::transport::known_hosts::HostKeyError;
 use dtrain_runner::transport::{
-    Bastions, FACTS, OpenSsh, Ssh, Target, Transport, TransportError, connect_all,
+    Bastions, FACTS, OpenSsh, Ssh, SshTarget, Transport, TransportError, connect_all,
 };
 
 #[test]
@@ -17,13 +17,13 @@ fn a_known_host_runs_the_script_and_a_doubtful_one_gets_no_key_of_ours() {
     }
     let logins = server.logins();
     for (lines, expected) in [
-        ("", Distrust::Unknown),
-        ("127.0.0.1 HOST", Distrust::Unknown),
+        ("", HostKeyError::Unknown),
+        ("127.0.0.1 HOST", HostKeyError::Unknown),
         (
             "NAME ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIAcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcHBwcB",
-            Distrust::Changed,
+            HostKeyError::Changed,
         ),
-        ("NAME HOST\n@revoked * HOST", Distrust::Revoked),
+        ("NAME HOST\n@revoked * HOST", HostKeyError::Revoked),
     ] {
         match Ssh::connect(&server.target("user", lines)).err() {
             Some(TransportError::HostKey { problem, fingerprint, .. }) => {
@@ -46,7 +46,7 @@ fn a_key_that_the_configuration_revokes_is_refused_and_so_is_every_host_when_the
     let list = server.path("revoked");
     let error = || {
         let user = server.user(&format!("{}RevokedHostKeys {}\n", server.alias("gpu"), list.display()));
-        let target = Target::resolve(&host, &user).expect("an alias");
+        let target = SshTarget::resolve(&host, &user).expect("an alias");
         Ssh::connect(&target).err()
     };
     std::fs::copy(server.path("user.pub"), &list).expect("copied");
@@ -54,7 +54,7 @@ fn a_key_that_the_configuration_revokes_is_refused_and_so_is_every_host_when_the
     std::fs::copy(server.path("host.pub"), &list).expect("copied");
     let refused = error();
     assert!(
-        matches!(refused, Some(TransportError::HostKey { problem: Distrust::Revoked, .. })),
+        matches!(refused, Some(TransportError::HostKey { problem: HostKeyError::Revoked, .. })),
         "{refused:?}"
     );
     let made = std::process::Command::new("ssh-keygen").args(["-q", "-k", "-f"]).arg(&list).status();
@@ -97,24 +97,24 @@ fn an_alias_of_the_configuration_is_honoured_and_the_recipe_goes_first() {
     let key = std::fs::read_to_string(server.path("host.pub")).expect("a key");
     std::fs::write(server.path("by_alias"), format!("gpu {key}")).expect("written");
     let host = |address: &str, port| Host { address: address.into(), port, user: None, via: None };
-    let target = Target::resolve(&host("gpu", 22), &user).expect("an alias");
+    let target = SshTarget::resolve(&host("gpu", 22), &user).expect("an alias");
     assert_eq!((target.name(), target.user.as_str()), (format!("127.0.0.1:{}", server.port), "root"));
     assert_eq!(target.keys, [server.path("user")]);
     Ssh::connect(&target).expect("it is known").run(FACTS).expect("it answers");
 
     let same = Host { user: Some("root".into()), ..host("same", server.port) };
-    let target = Target::resolve(&same, &user).expect("an alias");
+    let target = SshTarget::resolve(&same, &user).expect("an alias");
     assert_eq!(target.port, server.port);
     Ssh::connect(&target).expect("its key is known by another name").run(FACTS).expect("it answers");
 
-    let refused = Target::resolve(&host("far", 22), &user).expect_err("it cannot be done");
+    let refused = SshTarget::resolve(&host("far", 22), &user).expect_err("it cannot be done");
     assert!(matches!(&refused, TransportError::ProxyCommand { .. }), "{refused:?}");
-    let refused = Target::resolve(&host("loop", 22), &user).expect_err("it never ends");
+    let refused = SshTarget::resolve(&host("loop", 22), &user).expect_err("it never ends");
     assert!(matches!(&refused, TransportError::Name(..) | TransportError::Config { .. }), "{refused:?}");
     let direct = Host { via: Some("none".into()), ..host("far", 22) };
-    assert_eq!(Target::resolve(&direct, &user).expect("directly").via, None);
+    assert_eq!(SshTarget::resolve(&direct, &user).expect("directly").via, None);
     let through = Host { via: Some("a,me@gpu:2".into()), ..host("gpu", 22) };
-    let bastion = Target::resolve(&through, &user).expect("through two").via.expect("a bastion");
+    let bastion = SshTarget::resolve(&through, &user).expect("through two").via.expect("a bastion");
     assert_eq!((bastion.name().as_str(), bastion.user.as_str()), ("127.0.0.1:2", "me"));
     assert_eq!(bastion.via.expect("another before it").name(), "a:22");
 
@@ -154,8 +154,8 @@ fn the_program_ssh_is_made_strict_for_bastions_as_well() {
 fn each_host_of_many_has_its_own_answer_in_its_place() {
     let Some(server) = Server::with("MaxStartups 100", "") else { return };
     let good = server.good();
-    let unknown = Target { known_hosts: Vec::new(), ..good.clone() };
-    let closed = Target { port: 1, ..good.clone() };
+    let unknown = SshTarget { known_hosts: Vec::new(), ..good.clone() };
+    let closed = SshTarget { port: 1, ..good.clone() };
     let targets = [good.clone(), unknown, closed, good];
     let results = connect_all(&targets, &Bastions::default());
     let said: Vec<_> =

@@ -1,14 +1,14 @@
 //! `dtrain doctor` over SSH, with the keys and the known_hosts of a user.
 
 use super::server::Server;
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 #[test]
 fn doctor_examines_a_host_and_refuses_one_that_is_not_known() {
     let Some(server) = Server::start() else { return };
-    let house = House::default();
+    let house = TestEnv::default();
     let target = server.good();
     let keys = fs::read(&target.keys[0]).expect("a key");
     let key = house.file(".ssh/id_ed25519", keys);

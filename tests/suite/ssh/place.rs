@@ -2,7 +2,7 @@
 
 use super::server::Server;
 use dtrain_recipes::Host;
-use dtrain_runner::transport::{OpenSsh, Placed, ProgramDigest, Ssh, Transport, TransportError};
+use dtrain_runner::transport::{OpenSsh, UploadOutcome, ProgramDigest, Ssh, Transport, TransportError};
 use dtrain_skip::skip;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,19 +31,19 @@ fn a_program_is_sent_once() {
     let Some(server) = Server::start() else { return };
     let (path, digest) = program(&server, &server.home(), 64 << 20);
     let mut ssh = Ssh::connect(&server.good()).expect("it connects");
-    let Placed::Sent { bytes, seconds } = ssh.put(&path, &digest).expect("there is room") else {
+    let UploadOutcome::Sent { bytes, seconds } = ssh.upload(&path, &digest).expect("there is room") else {
         panic!("it was not there")
     };
     println!("{bytes} bytes in {seconds:.2} s");
-    assert_eq!(ssh.put(&path, &digest).expect("it is there"), Placed::AlreadyThere);
+    assert_eq!(ssh.upload(&path, &digest).expect("it is there"), UploadOutcome::AlreadyThere);
     assert_eq!(placed(&server.home()), 1);
     let user = server.user(&server.alias("gpu"));
     let host = Host { address: "gpu".into(), port: 22, user: None, via: None };
     let mut ssh = OpenSsh::connect(&host, &user).expect("`ssh` connects");
-    assert_eq!(ssh.put(&path, &digest).expect("it is there"), Placed::AlreadyThere);
+    assert_eq!(ssh.upload(&path, &digest).expect("it is there"), UploadOutcome::AlreadyThere);
     fs::remove_dir_all(server.home().join(".cache")).expect("it is there");
-    let sent = ssh.put(&path, &digest).expect("there is room");
-    assert!(matches!(sent, Placed::Sent { .. }), "{sent:?}");
+    let sent = ssh.upload(&path, &digest).expect("there is room");
+    assert!(matches!(sent, UploadOutcome::Sent { .. }), "{sent:?}");
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn a_program_that_is_cut_short_on_its_way_is_put_again() {
     fs::create_dir_all(&place).expect("a folder");
     fs::write(place.join("dtrain"), "#!/bin/sh\n").expect("written");
     let mut ssh = Ssh::connect(&server.good()).expect("it connects");
-    assert!(matches!(ssh.put(&path, &digest), Ok(Placed::Sent { .. })));
+    assert!(matches!(ssh.upload(&path, &digest), Ok(UploadOutcome::Sent { .. })));
     assert_eq!(fs::read(place.join("dtrain")).expect("it is there"), fs::read(&path).expect("ours"));
 }
 
@@ -64,7 +64,7 @@ fn a_host_that_takes_only_a_part_keeps_none_and_says_what_it_found() {
     let Some(server) = Server::with("", "ulimit -f 2048") else { return };
     let (path, digest) = program(&server, &server.home(), 4 << 20);
     let mut ssh = Ssh::connect(&server.good()).expect("it connects");
-    match ssh.put(&path, &digest) {
+    match ssh.upload(&path, &digest) {
         Err(TransportError::Damaged { sent, found, .. }) => {
             assert!(sent.0 >= 4 << 20 && found.0 == 1 << 20, "{sent} {found}");
         }
@@ -94,7 +94,7 @@ fn a_full_disk_is_told_before_anything_is_sent() {
     let disk = Disk(server.home());
     let (path, digest) = program(&server, &server.home(), 4 << 20);
     let mut ssh = Ssh::connect(&server.good()).expect("it connects");
-    match ssh.put(&path, &digest) {
+    match ssh.upload(&path, &digest) {
         Err(TransportError::Room { wanted, found, .. }) => {
             assert!(wanted.0 >= 4 << 20 && found.0 < 1 << 20, "{wanted} {found}");
         }

@@ -1,6 +1,6 @@
 //! An sshd of the test's own.
 
-use dtrain_runner::transport::{Target, User};
+use dtrain_runner::transport::{SshTarget, User};
 use dtrain_skip::skip;
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs;
@@ -96,8 +96,8 @@ impl Server {
 
     /// Root at the server, with the user's key, and known_hosts made of `lines` where `HOST` and `ECDSA` stand for
     /// the server's public keys.
-    pub(super) fn target(&self, key: &str, lines: &str) -> Target {
-        Target {
+    pub(super) fn target(&self, key: &str, lines: &str) -> SshTarget {
+        SshTarget {
             host: "127.0.0.1".into(),
             port: self.port,
             user: "root".into(),
@@ -112,13 +112,13 @@ impl Server {
     }
 
     /// As [`target`](Self::target), for whom all is well.
-    pub(super) fn good(&self) -> Target {
+    pub(super) fn good(&self) -> SshTarget {
         self.target("user", "NAME HOST")
     }
 
     /// Behind a bastion.
-    pub(super) fn behind(&self, bastion: &Self) -> Target {
-        Target { via: Some(Box::new(bastion.good())), ..self.good() }
+    pub(super) fn behind(&self, bastion: &Self) -> SshTarget {
+        SshTarget { via: Some(Box::new(bastion.good())), ..self.good() }
     }
 
     fn knowing(&self, lines: &str) -> PathBuf {

@@ -1,7 +1,7 @@
 //! Programs that are talked to.
 
 use super::server::Server;
-use dtrain_runner::transport::{FACTS, ProgramDigest, Ssh, Target, Transport, Word};
+use dtrain_runner::transport::{FACTS, ProgramDigest, Ssh, SshTarget, Transport, ProgramMode};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -39,7 +39,7 @@ fn noise() -> Vec<u8> {
 /// What goes in comes out, while it goes in.
 fn echoes(transport: &mut dyn Transport, echo: &ProgramDigest, noise: &[u8]) -> Duration {
     let since = Instant::now();
-    let stream = transport.open(echo, Word::Stdio).expect("it starts");
+    let stream = transport.open(echo, ProgramMode::Stdio).expect("it starts");
     let mut heard = Vec::new();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -78,11 +78,11 @@ fn several_streams_of_one_session_and_of_one_bastion_do_not_hold_each_other_up()
     let (echo, noise) = (place(&host.home(), ECHO), noise());
     let behind = host.behind(&bastion);
     let bastions = dtrain_runner::transport::Bastions::default();
-    let connect = |target: &Target| Ssh::through(target, &bastions).expect("it connects");
+    let connect = |target: &SshTarget| Ssh::through(target, &bastions).expect("it connects");
     let mut hosts = [connect(&behind), connect(&behind), connect(&behind)];
     // Nobody reads this one: it must not fill what the others need.
     let silent =
-        hosts[0].open(&place(&host.home(), "#!/bin/sh\nexec yes\n"), Word::Stdio).expect("it starts");
+        hosts[0].open(&place(&host.home(), "#!/bin/sh\nexec yes\n"), ProgramMode::Stdio).expect("it starts");
     std::thread::scope(|scope| {
         for ssh in &mut hosts {
             scope.spawn(|| echoes(ssh, &echo, &noise));
@@ -98,7 +98,7 @@ fn a_stream_is_closed_at_once_while_its_program_lives() {
     let stubborn = "#!/bin/sh\ntrap '' HUP PIPE TERM\necho $$\nwhile [ -d \"$HOME\" ]; do sleep 0.05; done\n";
     let stubborn = place(&host.home(), stubborn);
     let mut ssh = Ssh::connect(&host.good()).expect("it connects");
-    let stream = ssh.open(&stubborn, Word::Stdio).expect("it starts");
+    let stream = ssh.open(&stubborn, ProgramMode::Stdio).expect("it starts");
     let mut line = String::new();
     BufReader::new(&stream).read_line(&mut line).expect("it says its number");
     let process = format!("/proc/{}", line.trim());
@@ -119,13 +119,13 @@ fn a_program_tells_why_it_ended() {
     let Some(host) = Server::start() else { return };
     let mut ssh = Ssh::connect(&host.good()).expect("it connects");
     let wordy = place(&host.home(), "#!/bin/sh\nseq 100000 >&2\nexit 9\n");
-    let ending = ssh.open(&wordy, Word::Stdio).expect("it starts").ending(Duration::from_secs(10));
+    let ending = ssh.open(&wordy, ProgramMode::Stdio).expect("it starts").ending(Duration::from_secs(10));
     let ending = ending.expect("it ended");
     assert_eq!(ending.status, Some(9));
     assert!(ending.stderr.len() == 4096 && ending.stderr.ends_with("99999\n100000\n"), "{ending:?}");
     // What is written to a program that does not read is no reason not to hear it.
     let deaf = place(&host.home(), "#!/bin/sh\necho last words\nexec sleep 1\n");
-    let mut stream = ssh.open(&deaf, Word::Stdio).expect("it starts");
+    let mut stream = ssh.open(&deaf, ProgramMode::Stdio).expect("it starts");
     stream.pipe().set_write_timeout(Some(Duration::from_millis(100))).expect("it is a socket");
     stream.write_all(&noise()).expect_err("nobody reads it");
     let mut said = String::new();
@@ -133,9 +133,9 @@ fn a_program_tells_why_it_ended() {
     assert_eq!(said, "last words\n");
     assert_eq!(stream.ending(Duration::from_secs(10)).expect("it ended").status, Some(0));
     let killed = place(&host.home(), "#!/bin/sh\nkill -9 $$\n");
-    let ending = ssh.open(&killed, Word::Stdio).expect("it starts").ending(Duration::from_secs(10));
+    let ending = ssh.open(&killed, ProgramMode::Stdio).expect("it starts").ending(Duration::from_secs(10));
     assert_eq!(ending.expect("it ended").signal.as_deref(), Some("KILL"));
-    let stream = ssh.open(&place(&host.home(), ECHO), Word::Stdio).expect("it starts");
+    let stream = ssh.open(&place(&host.home(), ECHO), ProgramMode::Stdio).expect("it starts");
     host.hang_up();
     let mut rest = Vec::new();
     (&stream).read_to_end(&mut rest).expect("the end comes");

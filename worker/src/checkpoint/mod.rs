@@ -5,14 +5,14 @@
 //! layout wrote them. Deciding when to save, and retention, are not done here.
 
 mod reader;
-mod share;
+mod write_shares;
 mod writer;
 
 #[cfg(test)]
 mod tests;
 
-pub use reader::Reader;
-pub use share::{Held, shares};
+pub use reader::TensorReader;
+pub use write_shares::{TensorShard, write_shares};
 pub use writer::{NamedPiece, save, save_file};
 
 use std::path::PathBuf;

@@ -6,9 +6,9 @@
 
 use super::CheckpointError;
 use super::writer::io_error;
-use dtrain_protocol::checkpoint::head::{self, Places};
-use dtrain_protocol::checkpoint::{CHUNK_BYTES, FETCHED, Shared};
-use dtrain_protocol::{FileEntry, Manifest, Piece, Slice, Tensor, TensorKind};
+use dtrain_protocol::checkpoint::header::{self, ByteRanges};
+use dtrain_protocol::checkpoint::{CHUNK_BYTES, FETCHED, SliceOverlap};
+use dtrain_protocol::{FileEntry, Manifest, StoredSlice, Slice, Tensor, TensorKind};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
@@ -21,21 +21,21 @@ const MAX_MANIFEST: u64 = 1 << 30;
 
 /// A committed checkpoint.
 #[derive(Debug)]
-pub struct Reader {
+pub struct TensorReader {
     folder: PathBuf,
     manifest: Manifest,
-    tensors: BTreeMap<(String, TensorKind), Stored>,
+    tensors: BTreeMap<(String, TensorKind), ManifestTensor>,
     files: BTreeMap<String, OpenFile>,
     /// The chunk that was verified last, with its file: neighbouring ranges are read one after the other.
     last: Mutex<Option<(String, u64, Vec<u8>)>>,
     /// All that may be read, where somebody said so.
     #[cfg(test)]
-    expected: OnceLock<Vec<dtrain_protocol::checkpoint::Reading>>,
+    expected: OnceLock<Vec<dtrain_protocol::checkpoint::TensorRead>>,
 }
 
 /// A tensor of the manifest.
 #[derive(Debug)]
-struct Stored {
+struct ManifestTensor {
     /// Its place there.
     index: usize,
     /// What each of its pieces has.
@@ -47,10 +47,10 @@ struct OpenFile {
     file: File,
     entry: FileEntry,
     /// Where its entries lie; read when first needed.
-    places: OnceLock<Places>,
+    places: OnceLock<ByteRanges>,
 }
 
-impl Reader {
+impl TensorReader {
     /// Opens the checkpoint in `folder`.
     ///
     /// `Err` unless the table of contents is what was committed and makes sense, and every file has its promised length.
@@ -65,7 +65,7 @@ impl Reader {
         for (index, tensor) in manifest.tensors.iter().enumerate() {
             let slices = tensor.pieces.iter().map(|piece| piece.slice(&tensor.shape));
             let slices = slices.collect::<Result<_, _>>().map_err(unusable)?;
-            tensors.insert((tensor.name.clone(), tensor.kind), Stored { index, slices });
+            tensors.insert((tensor.name.clone(), tensor.kind), ManifestTensor { index, slices });
         }
         Ok(Self {
             folder: folder.to_owned(),
@@ -80,7 +80,7 @@ impl Reader {
 
     /// Panics from now on when anything else is read: hosts fetch what a rank is said to read, and no more.
     #[cfg(test)]
-    pub(crate) fn expect(&self, reads: Vec<dtrain_protocol::checkpoint::Reading>) {
+    pub(crate) fn expect(&self, reads: Vec<dtrain_protocol::checkpoint::TensorRead>) {
         self.expected.set(reads).expect("once");
     }
 
@@ -88,7 +88,7 @@ impl Reader {
     fn is_expected(&self, tensor: usize, wanted: &Slice) -> bool {
         self.expected.get().is_none_or(|all| {
             let of = all.iter().filter(|read| read.tensor == tensor);
-            let shared = of.flat_map(|read| read.slice.shared(wanted)).map(|run| run.length).sum::<u64>();
+            let shared = of.flat_map(|read| read.slice.overlaps(wanted)).map(|run| run.length).sum::<u64>();
             shared == wanted.elements()
         })
     }
@@ -148,7 +148,7 @@ impl Reader {
         #[cfg(test)]
         assert!(self.is_expected(stored.index, wanted), "{} is read beside the table", tensor.full_name());
         for (piece, slice) in tensor.pieces.iter().zip(&stored.slices) {
-            self.read_piece(tensor, piece, slice.shared(wanted), into)?;
+            self.read_piece(tensor, piece, slice.overlaps(wanted), into)?;
         }
         Ok(())
     }
@@ -157,8 +157,8 @@ impl Reader {
     fn read_piece(
         &self,
         tensor: &Tensor,
-        piece: &Piece,
-        runs: impl Iterator<Item = Shared>,
+        piece: &StoredSlice,
+        runs: impl Iterator<Item = SliceOverlap>,
         into: &mut [f32],
     ) -> Result<(), CheckpointError> {
         let mut runs = runs.peekable();
@@ -173,25 +173,25 @@ impl Reader {
             }
             CheckpointError::Corrupt { tensor, file: name, offset, detail }
         };
-        let begin = piece.place(self.places(file).map_err(corrupt)?).map_err(corrupt)?.start;
-        for Shared { first, second, length } in runs {
+        let begin = piece.byte_range(self.places(file).map_err(corrupt)?).map_err(corrupt)?.start;
+        for SliceOverlap { first, second, length } in runs {
             let room = &mut into[index(second)..index(second + length)];
             self.read_bytes(file, begin + 4 * first, bytemuck::cast_slice_mut(room)).map_err(corrupt)?;
         }
         Ok(())
     }
 
-    fn places<'a>(&self, file: &'a OpenFile) -> Result<&'a Places, (u64, String)> {
+    fn places<'a>(&self, file: &'a OpenFile) -> Result<&'a ByteRanges, (u64, String)> {
         if let Some(places) = file.places.get() {
             return Ok(places);
         }
         let bytes = file.entry.bytes;
         let mut first = vec![0; index(bytes.min(8))];
         self.read_bytes(file, 0, &mut first)?;
-        let length = head::length(&first, bytes).map_err(|detail| (0, detail))?;
+        let length = header::length(&first, bytes).map_err(|detail| (0, detail))?;
         let mut json = vec![0; index(length)];
         self.read_bytes(file, 8, &mut json)?;
-        let places = head::decode(&json, bytes).map_err(|detail| (0, detail))?;
+        let places = header::decode(&json, bytes).map_err(|detail| (0, detail))?;
         Ok(file.places.get_or_init(|| places))
     }
 
@@ -241,7 +241,7 @@ fn committed(folder: &Path) -> Result<Manifest, CheckpointError> {
     let commit = read_limited(&folder.join("COMMIT"), 1024)?;
     let manifest = read_limited(&folder.join("manifest.json"), MAX_MANIFEST)?;
     let unusable = |detail| CheckpointError::Unusable { folder: folder.to_owned(), detail };
-    Manifest::committed(&manifest, &commit).map_err(unusable)
+    Manifest::parse_committed(&manifest, &commit).map_err(unusable)
 }
 
 fn read_limited(path: &Path, limit: u64) -> Result<Vec<u8>, CheckpointError> {

@@ -2,8 +2,8 @@
 
 use super::CheckpointError;
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
-use dtrain_protocol::checkpoint::head::{self, Entry};
-use dtrain_protocol::{FileEntry, Piece, Rank, SavedFile, Slice, Tensor, TensorKind};
+use dtrain_protocol::checkpoint::header::{self, TensorInfo};
+use dtrain_protocol::{FileEntry, StoredSlice, Rank, SavedFile, Slice, Tensor, TensorKind};
 use rustix::fs::{OFlags, statvfs};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -76,7 +76,7 @@ pub fn save_file(partial: &Path, name: &str, content: &[u8]) -> Result<SavedFile
     make_folder(partial)?;
     let path = partial.join(name);
     let write = || {
-        let mut chunks = Chunks::create(&path)?;
+        let mut chunks = HashedFileWriter::create(&path)?;
         chunks.push(content)?;
         chunks.finish()
     };
@@ -111,16 +111,16 @@ fn head_of(pieces: &[NamedPiece<'_>]) -> Vec<u8> {
         let (elements, found) = (piece.slice.elements(), piece.values.len() as u64);
         assert_eq!(elements, found, "values of {}", piece.key());
         let end = offset + 4 * piece.values.len() as u64;
-        let entry = Entry { dtype: "F32".into(), shape: piece.entry_shape(), data_offsets: (offset, end) };
+        let entry = TensorInfo { dtype: "F32".into(), shape: piece.entry_shape(), data_offsets: (offset, end) };
         assert!(entries.insert(piece.key(), entry).is_none(), "{} is written twice", piece.key());
         offset = end;
     }
-    head::encode(&entries)
+    header::encode(&entries)
 }
 
 /// Writes and syncs a file; returns its length and the hashes of its chunks.
 fn write(path: &Path, head: &[u8], pieces: &[NamedPiece<'_>]) -> io::Result<FileEntry> {
-    let mut chunks = Chunks::create(path)?;
+    let mut chunks = HashedFileWriter::create(path)?;
     chunks.push(head)?;
     for piece in pieces {
         chunks.push(bytemuck::cast_slice(piece.values))?;
@@ -133,7 +133,7 @@ const ALIGNMENT: usize = 4096;
 
 /// A file that is written and hashed chunk by chunk, past the page cache where the file system lets that: copying into it takes
 /// more of the processor than all else here, and nobody reads a checkpoint soon.
-struct Chunks {
+struct HashedFileWriter {
     folder: PathBuf,
     file: File,
     is_direct: bool,
@@ -147,7 +147,7 @@ struct Chunks {
     hashes: Vec<String>,
 }
 
-impl Chunks {
+impl HashedFileWriter {
     fn create(path: &Path) -> io::Result<Self> {
         let open = |flags: OFlags| {
             let flags = i32::try_from(flags.bits()).expect("flags of the kernel");
@@ -227,7 +227,7 @@ fn tensor(piece: &NamedPiece<'_>, file: &str) -> Tensor {
         name: piece.name.to_owned(),
         kind: piece.kind,
         shape: piece.slice.region().shape.clone(),
-        pieces: vec![Piece::of(piece.slice, file, piece.key())],
+        pieces: vec![StoredSlice::of(piece.slice, file, piece.key())],
     }
 }
 

@@ -1,29 +1,29 @@
 //! A group of ranks whose values lie on the host or on a device.
 
-use super::{CommError, Group, Incoming, Outgoing, Waits};
+use super::{CommError, ProcessGroup, Incoming, Outgoing, WaitPolicy};
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::Placement;
 
 /// Values on a device that one thread gives to another, which sums them: made by the thread that queued the kernels which write them,
 /// before it queues others.
-pub struct Queued(Values);
+pub struct QueuedTensor(QueuedStorage);
 
-enum Values {
+enum QueuedStorage {
     /// Reads by any thread come after these kernels.
     Tensor(Tensor<1>),
     /// Each thread has a stream of its own, and a read need not wait for the kernels of another thread.
     #[cfg(feature = "cuda")]
-    Cuda(super::nccl::Queued),
+    Cuda(super::nccl::PendingBuffer),
 }
 
-impl Queued {
+impl QueuedTensor {
     /// `Err` where the values cannot be found on the device.
     pub fn of(values: Tensor<1>) -> Result<Self, CommError> {
         #[cfg(feature = "cuda")]
         if super::nccl::is_of_cuda(&values) {
-            return Ok(Self(Values::Cuda(super::nccl::Queued::of(values)?)));
+            return Ok(Self(QueuedStorage::Cuda(super::nccl::PendingBuffer::of(values)?)));
         }
-        Ok(Self(Values::Tensor(values)))
+        Ok(Self(QueuedStorage::Tensor(values)))
     }
 }
 
@@ -31,21 +31,21 @@ impl Queued {
 #[derive(Default)]
 pub struct DeviceLinks {
     #[cfg(feature = "cuda")]
-    nccl: Option<super::nccl::Founder>,
+    nccl: Option<super::nccl::CommunicatorBootstrap>,
 }
 
 impl DeviceLinks {
     /// As the ranks of `group`, which call this together, agree; this one computes at `placement`.
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs of CUDA have such links"))]
-    pub fn agree(group: &mut dyn Group, placement: &Placement, waits: &Waits) -> Result<Self, CommError> {
+    pub fn agree(group: &mut dyn ProcessGroup, placement: &Placement, waits: &WaitPolicy) -> Result<Self, CommError> {
         #[cfg(feature = "cuda")]
-        return Ok(Self { nccl: super::nccl::Founder::agree(group, placement, waits)? });
+        return Ok(Self { nccl: super::nccl::CommunicatorBootstrap::agree(group, placement, waits)? });
         #[cfg(not(feature = "cuda"))]
         Ok(Self {})
     }
 
     /// A communicator of the ranks of `host`, which call this together.
-    pub fn communicator(&self, host: Box<dyn Group>) -> Result<Communicator, CommError> {
+    pub fn communicator(&self, host: Box<dyn ProcessGroup>) -> Result<Communicator, CommError> {
         #[cfg(feature = "cuda")]
         return Communicator::of(host, self.nccl.as_ref());
         #[cfg(not(feature = "cuda"))]
@@ -56,14 +56,14 @@ impl DeviceLinks {
 /// A group, and the way of its ranks' devices to each other, where they have one: NCCL. Values of other devices travel through host
 /// memory.
 pub struct Communicator {
-    host: Box<dyn Group>,
+    host: Box<dyn ProcessGroup>,
     #[cfg(feature = "cuda")]
-    nccl: Option<super::nccl::Communicator>,
+    nccl: Option<super::nccl::GpuCommunicator>,
 }
 
 impl Communicator {
     /// Everything travels through `host`.
-    pub fn staged(host: Box<dyn Group>) -> Self {
+    pub fn staged(host: Box<dyn ProcessGroup>) -> Self {
         Self {
             host,
             #[cfg(feature = "cuda")]
@@ -73,14 +73,14 @@ impl Communicator {
 
     /// Values of devices travel by NCCL where `founder` is there. Called by all ranks of `host` together.
     #[cfg(feature = "cuda")]
-    fn of(mut host: Box<dyn Group>, founder: Option<&super::nccl::Founder>) -> Result<Self, CommError> {
+    fn of(mut host: Box<dyn ProcessGroup>, founder: Option<&super::nccl::CommunicatorBootstrap>) -> Result<Self, CommError> {
         let founder = founder.filter(|_| host.size() > 1);
-        let nccl = founder.map(|founder| founder.found(host.as_mut())).transpose()?;
+        let nccl = founder.map(|founder| founder.create(host.as_mut())).transpose()?;
         Ok(Self { host, nccl })
     }
 
     /// The group of the same ranks for values of the host.
-    pub fn host(&mut self) -> &mut dyn Group {
+    pub fn host(&mut self) -> &mut dyn ProcessGroup {
         self.host.as_mut()
     }
 
@@ -95,19 +95,19 @@ impl Communicator {
     }
 
     /// Bytes of values that this rank gave to others so far.
-    pub fn sent(&self) -> u64 {
+    pub fn bytes_sent(&self) -> u64 {
         #[cfg(feature = "cuda")]
-        let of_devices = self.nccl.as_ref().map_or(0, super::nccl::Communicator::sent);
+        let of_devices = self.nccl.as_ref().map_or(0, super::nccl::GpuCommunicator::bytes_sent);
         #[cfg(not(feature = "cuda"))]
         let of_devices = 0;
-        self.host.sent() + of_devices
+        self.host.bytes_sent() + of_devices
     }
 
     /// The sum of `values` over the ranks.
     pub fn all_reduce(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
         #[cfg(feature = "cuda")]
         if let Some(nccl) = &mut self.nccl {
-            return nccl.all_reduce(super::nccl::Queued::of(values)?);
+            return nccl.all_reduce(super::nccl::PendingBuffer::of(values)?);
         }
         let (device, mut values) = fetch(values);
         self.host.all_reduce(&mut values)?;
@@ -115,11 +115,11 @@ impl Communicator {
     }
 
     /// As [`Communicator::all_reduce`], of values whose kernels another thread queued.
-    pub fn all_reduce_queued(&mut self, values: Queued) -> Result<Tensor<1>, CommError> {
+    pub fn all_reduce_queued(&mut self, values: QueuedTensor) -> Result<Tensor<1>, CommError> {
         match values.0 {
-            Values::Tensor(values) => self.all_reduce(values),
+            QueuedStorage::Tensor(values) => self.all_reduce(values),
             #[cfg(feature = "cuda")]
-            Values::Cuda(values) => match &mut self.nccl {
+            QueuedStorage::Cuda(values) => match &mut self.nccl {
                 Some(nccl) => nccl.all_reduce(values),
                 None => self.all_reduce(values.wait()?),
             },

@@ -1,6 +1,6 @@
 //! What can go wrong between ranks.
 
-use crate::exhausted;
+use crate::out_of_memory;
 use dtrain_protocol::{Failure, Rank};
 use dtrain_recipes::Seconds;
 
@@ -84,7 +84,7 @@ impl CommError {
             }
             Self::Refused { .. } | Self::Nccl { is_of_peer: true, .. } => None,
             // The GPU may have had no memory for what was to be sent.
-            Self::Link(_) | Self::Nccl { .. } => return exhausted::failure(self.to_string()),
+            Self::Link(_) | Self::Nccl { .. } => return out_of_memory::runtime_failure(self.to_string()),
         };
         Failure::PeerLost { peer, detail: self.to_string() }
     }

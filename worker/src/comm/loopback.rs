@@ -1,6 +1,6 @@
 //! Groups inside one process: of one rank, or of threads that share a board.
 
-use super::{CommError, Group, Incoming, Outgoing, SMALL_VALUES, check_members, part, sum_in_order};
+use super::{CommError, ProcessGroup, Incoming, Outgoing, SMALL_VALUES, check_members, rank_range, sum_in_order};
 use dtrain_protocol::{Channel, Rank};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 
 /// The group of one rank: every operation is complete before it begins.
 #[derive(Clone, Copy, Debug)]
-pub struct Alone;
+pub struct SingleRank;
 
-impl Group for Alone {
+impl ProcessGroup for SingleRank {
     fn rank(&self) -> u32 {
         0
     }
@@ -51,7 +51,7 @@ impl Group for Alone {
         Ok(())
     }
 
-    fn sent(&self) -> u64 {
+    fn bytes_sent(&self) -> u64 {
         0
     }
 
@@ -59,7 +59,7 @@ impl Group for Alone {
         Ok(())
     }
 
-    fn split(&mut self, _channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+    fn split(&mut self, _channel: Channel, members: &[u32]) -> Result<Box<dyn ProcessGroup>, CommError> {
         check_members(members, 0, 1);
         Ok(Box::new(Self))
     }
@@ -67,8 +67,8 @@ impl Group for Alone {
 
 /// One of the threads that [`threads`] joined.
 #[derive(Debug)]
-pub struct Thread {
-    board: Arc<Board>,
+pub struct ThreadRank {
+    board: Arc<MessageBoard>,
     /// Ranks of the whole set that are in this group, ascending.
     members: Vec<u32>,
     /// Index of this rank among them.
@@ -78,17 +78,17 @@ pub struct Thread {
 }
 
 /// Queues of messages by channel, sender and receiver.
-type Queues = BTreeMap<(usize, u32, u32), VecDeque<Vec<f32>>>;
+type MessageQueues = BTreeMap<(usize, u32, u32), VecDeque<Vec<f32>>>;
 
 #[derive(Debug, Default)]
 struct State {
-    queues: Queues,
+    queues: MessageQueues,
     /// Channels and ranks whose group was dropped.
     gone: Vec<(usize, u32)>,
 }
 
 #[derive(Debug)]
-struct Board {
+struct MessageBoard {
     state: Mutex<State>,
     /// By the rank that waits: something came for it, or somebody left.
     changed: Vec<Condvar>,
@@ -96,11 +96,11 @@ struct Board {
 }
 
 /// One group for each of `ranks` threads. Messages are copied through a queue: simple rather than fast.
-pub fn threads(ranks: u32, deadline: Duration) -> Vec<Thread> {
+pub fn threads(ranks: u32, deadline: Duration) -> Vec<ThreadRank> {
     let changed = (0..ranks).map(|_| Condvar::new()).collect();
-    let board = Arc::new(Board { state: Mutex::default(), changed, deadline });
+    let board = Arc::new(MessageBoard { state: Mutex::default(), changed, deadline });
     let members: Vec<_> = (0..ranks).collect();
-    let thread = |index| Thread {
+    let thread = |index| ThreadRank {
         board: Arc::clone(&board),
         members: members.clone(),
         index,
@@ -110,13 +110,13 @@ pub fn threads(ranks: u32, deadline: Duration) -> Vec<Thread> {
     (0..ranks).map(thread).collect()
 }
 
-impl Board {
+impl MessageBoard {
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().expect("no thread panics while it holds the board")
     }
 }
 
-impl Thread {
+impl ThreadRank {
     fn key(&self, from: u32, to: u32) -> (usize, u32, u32) {
         (self.channel, self.members[from as usize], self.members[to as usize])
     }
@@ -161,14 +161,14 @@ impl Thread {
     }
 }
 
-impl Drop for Thread {
+impl Drop for ThreadRank {
     fn drop(&mut self) {
         self.board.lock().gone.push((self.channel, self.members[self.index as usize]));
         self.board.changed.iter().for_each(Condvar::notify_all);
     }
 }
 
-impl Group for Thread {
+impl ProcessGroup for ThreadRank {
     fn rank(&self) -> u32 {
         self.index
     }
@@ -198,9 +198,9 @@ impl Group for Thread {
 
     fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError> {
         for to in self.others() {
-            self.put(to, &values[part(values.len(), to, self.size())]);
+            self.put(to, &values[rank_range(values.len(), to, self.size())]);
         }
-        let mine = part(values.len(), self.index, self.size());
+        let mine = rank_range(values.len(), self.index, self.size());
         let own = values[mine.clone()].to_vec();
         let parts: Vec<_> = (0..self.size())
             .map(|from| match from == self.index {
@@ -214,19 +214,19 @@ impl Group for Thread {
     }
 
     fn all_gather(&mut self, values: &mut [f32]) -> Result<(), CommError> {
-        let mine = part(values.len(), self.index, self.size());
+        let mine = rank_range(values.len(), self.index, self.size());
         for other in self.others() {
             self.put(other, &values[mine.clone()]);
         }
         for other in self.others() {
-            let theirs = part(values.len(), other, self.size());
+            let theirs = rank_range(values.len(), other, self.size());
             values[theirs.clone()].copy_from_slice(&self.take(other, theirs.len(), "all-gather")?);
         }
         Ok(())
     }
 
     fn all_to_all(&mut self, send: &[f32], recv: &mut [f32]) -> Result<(), CommError> {
-        let block = |rank: u32| part(send.len(), rank, self.size());
+        let block = |rank: u32| rank_range(send.len(), rank, self.size());
         recv[block(self.index)].copy_from_slice(&send[block(self.index)]);
         for other in self.others() {
             self.put(other, &send[block(other)]);
@@ -256,7 +256,7 @@ impl Group for Thread {
         Ok(())
     }
 
-    fn sent(&self) -> u64 {
+    fn bytes_sent(&self) -> u64 {
         self.sent.get()
     }
 
@@ -265,7 +265,7 @@ impl Group for Thread {
         self.others().try_for_each(|other| self.take(other, 0, "barrier").map(drop))
     }
 
-    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn ProcessGroup>, CommError> {
         check_members(members, self.index, self.size());
         let index = members.iter().take_while(|member| **member < self.index).count();
         Ok(Box::new(Self {

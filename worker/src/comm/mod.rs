@@ -10,15 +10,15 @@ pub mod tcp;
 
 mod communicator;
 mod error;
-mod heart;
+mod heartbeat;
 #[cfg(feature = "cuda")]
 pub mod nccl;
 
-pub use communicator::{Communicator, DeviceLinks, Queued};
+pub use communicator::{Communicator, DeviceLinks, QueuedTensor};
 pub use error::CommError;
-pub use heart::{Progress, Waits};
+pub use heartbeat::{WorkCounter, WaitPolicy};
 
-use dtrain_protocol::{AttemptId, Channel, Link, Rank, TrialId};
+use dtrain_protocol::{AttemptId, Channel, RankTransport, Rank, TrialId};
 use std::ops::Range;
 
 /// The environment variable that turns NCCL off: with `off`, GPUs exchange values through host memory.
@@ -29,7 +29,7 @@ const SMALL_VALUES: usize = 4 << 10;
 
 /// Which process of which attempt this is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Seat {
+pub struct RankId {
     /// The trial.
     pub trial: TrialId,
     /// The attempt; a peer of another attempt is refused.
@@ -62,7 +62,7 @@ pub struct Incoming<'a> {
 ///
 /// An `Err` ends the group: the ranks no longer agree on where they are. Byte counts below are what one of `n`
 /// ranks sends for a buffer of `N` bytes.
-pub trait Group: Send {
+pub trait ProcessGroup: Send {
     /// Index of this rank in the group, from 0.
     fn rank(&self) -> u32;
 
@@ -76,11 +76,11 @@ pub trait Group: Send {
         self.all_gather(values)
     }
 
-    /// Sums like [`Group::all_reduce`], but only into this rank's [`part`], which is returned; the rest of `values`
+    /// Sums like [`ProcessGroup::all_reduce`], but only into this rank's [`rank_range`], which is returned; the rest of `values`
     /// is left as it was. Sends `N (n - 1) / n`.
     fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError>;
 
-    /// Fills the [`part`] of every other rank from that rank; this rank gives its own part. Sends `N (n - 1) / n`.
+    /// Fills the [`rank_range`] of every other rank from that rank; this rank gives its own part. Sends `N (n - 1) / n`.
     fn all_gather(&mut self, values: &mut [f32]) -> Result<(), CommError>;
 
     /// Gives block `p` of `send` to rank `p`, and puts what rank `p` gives into block `p` of `recv`. Both have `n`
@@ -95,7 +95,7 @@ pub trait Group: Send {
     fn exchange(&mut self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) -> Result<(), CommError>;
 
     /// Bytes of values that this rank gave to others so far, each time it gave them.
-    fn sent(&self) -> u64;
+    fn bytes_sent(&self) -> u64;
 
     /// Returns when all ranks have called it.
     fn barrier(&mut self) -> Result<(), CommError>;
@@ -104,13 +104,13 @@ pub trait Group: Send {
     /// time as this one and as those of other channels, from another thread.
     ///
     /// Called by every rank of this group, at most once for each channel, and in the same order of channels.
-    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError>;
+    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn ProcessGroup>, CommError>;
 }
 
 /// The elements that rank `rank` of `size` owns of `length`: contiguous, in rank order, the first `length % size`
 /// parts one longer than the others.
-pub fn part(length: usize, rank: u32, size: u32) -> Range<usize> {
-    let part = dtrain_protocol::split::part(length as u64, rank.into(), size.into());
+pub fn rank_range(length: usize, rank: u32, size: u32) -> Range<usize> {
+    let part = dtrain_protocol::sharding::vector_shard_range(length as u64, rank.into(), size.into());
     #[expect(clippy::cast_possible_truncation, reason = "at most the length")]
     let part = part.start as usize..part.end as usize;
     part
@@ -118,24 +118,24 @@ pub fn part(length: usize, rank: u32, size: u32) -> Range<usize> {
 
 /// Joins the ranks of an attempt into one group; returns when all are there.
 ///
-/// `announce` is called for [`Link::Tls`] only: it tells the others the address this rank listens on, and returns
+/// `announce` is called for [`RankTransport::Tls`] only: it tells the others the address this rank listens on, and returns
 /// the addresses of all, by rank. `waits` says how long this rank waits for others, now and in each later operation.
 pub fn join(
-    link: &Link,
-    seat: &Seat,
-    waits: &Waits,
+    link: &RankTransport,
+    seat: &RankId,
+    waits: &WaitPolicy,
     announce: impl FnOnce(&str) -> Result<Vec<String>, CommError>,
-) -> Result<Box<dyn Group>, CommError> {
+) -> Result<Box<dyn ProcessGroup>, CommError> {
     match link {
-        Link::Alone if seat.ranks == 1 => Ok(Box::new(loopback::Alone)),
-        Link::Alone => {
+        RankTransport::Alone if seat.ranks == 1 => Ok(Box::new(loopback::SingleRank)),
+        RankTransport::Alone => {
             Err(CommError::Link(format!("{} ranks were given no link to one another", seat.ranks)))
         }
-        Link::SharedMemory { descriptor, bytes } => {
+        RankTransport::SharedMemory { descriptor, bytes } => {
             let group = shared_memory::SharedMemory::inherit(*descriptor, *bytes, seat, waits)?;
             Ok(Box::new(group))
         }
-        Link::Tls { bind, identity } => {
+        RankTransport::Tls { bind, identity } => {
             let (listener, address) = tcp::Listener::bind(bind)?;
             let peers = announce(&address)?;
             Ok(Box::new(listener.connect(seat, &peers, identity, waits)?))

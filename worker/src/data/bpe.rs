@@ -1,11 +1,11 @@
 //! Byte-level BPE, trained on the training text; the tokenizer is kept in the cache.
 
-use super::cache::{failed, kept, key, lock, write_whole};
-use super::corpus::Corpus;
+use super::cache::{failed, cache_error, key, lock, write_whole};
+use super::corpus::CorpusReader;
 use super::files::DataFile;
 use super::tokenizer::END_OF_TEXT;
 use super::{DataError, cache};
-use crate::comm::Progress;
+use crate::comm::WorkCounter;
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
@@ -21,34 +21,34 @@ const METHOD: &str = "byte-level bpe, method 1";
 const TRAIN_BYTES: usize = 64 << 20;
 
 /// The tokenizer of `vocab` tokens of `files`, as JSON: from the cache, otherwise trained now.
-pub(super) fn of(
+pub(super) fn train_tokenizer(
     files: &[Arc<DataFile>],
-    corpus: &Corpus<'_>,
+    corpus: &CorpusReader<'_>,
     vocab: u32,
     folder: &Path,
-    progress: &Progress,
+    progress: &WorkCounter,
 ) -> Result<Vec<u8>, DataError> {
     if vocab < 257 {
         let detail = format!("a vocabulary of {vocab} has no room for merges: 256 bytes come first");
         return Err(DataError::Tokenizer(detail));
     }
-    crate::files::make_folder(folder).map_err(kept("making", folder))?;
+    crate::files::make_folder(folder).map_err(cache_error("making", folder))?;
     let key = key(&method(corpus, vocab), files)?;
     let path = folder.join(file_name(&key));
     let _lock = lock(folder, &key, progress)?;
     if !path.exists() {
         let json = train(files, corpus, vocab)?.to_string(false).map_err(failed("writing the tokenizer"))?;
-        write_whole(&path, |to| to.write_all(json.as_bytes()).map_err(kept("writing", &path)))?;
+        write_whole(&path, |to| to.write_all(json.as_bytes()).map_err(cache_error("writing", &path)))?;
     }
-    let json = fs::read(&path).map_err(kept("reading", &path))?;
+    let json = fs::read(&path).map_err(cache_error("reading", &path))?;
     match parse(&json) {
         Ok(_) => Ok(json),
         Err(error) => Err(DataError::Tokenizer(format!("{}: {error}; remove it", path.display()))),
     }
 }
 
-/// Name of the file in the cache that [`of`] uses or makes.
-pub(super) fn name(files: &[Arc<DataFile>], corpus: &Corpus<'_>, vocab: u32) -> Result<String, DataError> {
+/// Name of the file in the cache that [`train_tokenizer`] uses or makes.
+pub(super) fn name(files: &[Arc<DataFile>], corpus: &CorpusReader<'_>, vocab: u32) -> Result<String, DataError> {
     Ok(file_name(&key(&method(corpus, vocab), files)?))
 }
 
@@ -56,7 +56,7 @@ fn file_name(key: &str) -> String {
     format!("{}{key}.json", cache::PREFIX)
 }
 
-fn method(corpus: &Corpus<'_>, vocab: u32) -> String {
+fn method(corpus: &CorpusReader<'_>, vocab: u32) -> String {
     if corpus.documents.is_files() {
         format!("{METHOD} {vocab}")
     } else {
@@ -74,7 +74,7 @@ pub(super) fn parse(json: &[u8]) -> Result<tokenizers::Tokenizer, DataError> {
 /// Of JSON lines and rows, which are documents, the tokenizer has an end-of-text token.
 fn train(
     files: &[Arc<DataFile>],
-    corpus: &Corpus<'_>,
+    corpus: &CorpusReader<'_>,
     vocab: u32,
 ) -> Result<tokenizers::Tokenizer, DataError> {
     let mut texts = Vec::new();

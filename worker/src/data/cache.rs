@@ -6,8 +6,8 @@
 
 use super::DataError;
 use super::files::{self, DataFile};
-use crate::comm::Progress;
-use dtrain_protocol::inputs::fingerprint;
+use crate::comm::WorkCounter;
+use dtrain_protocol::input_manifest::fingerprint;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ pub(super) const PREFIX: &str = "bpe-";
 const TURN: Duration = Duration::from_millis(20);
 
 /// The files of a cache, but for locks, which whoever waits for one has open, and for what a process is writing.
-pub(super) fn all(cache: &Path) -> Vec<PathBuf> {
+pub(super) fn list_cached(cache: &Path) -> Vec<PathBuf> {
     let is_ours = |path: &PathBuf| {
         let ending = path.extension().and_then(|ending| ending.to_str()).unwrap_or_default();
         let writer = ending.strip_prefix("new-").and_then(|id| id.parse::<u32>().ok());
@@ -44,11 +44,11 @@ fn key_in(path: &Path) -> Option<&str> {
 pub(super) fn discard(path: &Path) -> Result<bool, DataError> {
     let (Some(key), Some(cache)) = (key_in(path), path.parent()) else { return Ok(false) };
     let lock = cache.join(format!("{PREFIX}{key}.lock"));
-    let file = crate::files::lock_file(&lock).map_err(kept("making", &lock))?;
+    let file = crate::files::lock_file(&lock).map_err(cache_error("making", &lock))?;
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => fs::remove_file(path).map(|()| true).map_err(kept("removing", path)),
+        Ok(()) => fs::remove_file(path).map(|()| true).map_err(cache_error("removing", path)),
         Err(Errno::WOULDBLOCK) => Ok(false),
-        Err(error) => Err(kept("locking", &lock)(error.into())),
+        Err(error) => Err(cache_error("locking", &lock)(error.into())),
     }
 }
 
@@ -68,13 +68,13 @@ pub(super) fn key(method: &str, files: &[Arc<DataFile>]) -> Result<String, DataE
 /// Held by the one that does the work; released when the file is closed.
 ///
 /// Who waits for it is no less at work than the one that holds it, and which of them is looked at is chance.
-pub(super) fn lock(cache: &Path, key: &str, progress: &Progress) -> Result<File, DataError> {
+pub(super) fn lock(cache: &Path, key: &str, progress: &WorkCounter) -> Result<File, DataError> {
     let path = cache.join(format!("{PREFIX}{key}.lock"));
-    hold(&path, progress).map_err(kept("locking", &path))
+    hold(&path, progress).map_err(cache_error("locking", &path))
 }
 
 /// Waits for the lock in this file, which is made if it is not there.
-pub(super) fn hold(path: &Path, progress: &Progress) -> std::io::Result<File> {
+pub(super) fn hold(path: &Path, progress: &WorkCounter) -> std::io::Result<File> {
     let file = crate::files::lock_file(path)?;
     loop {
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
@@ -94,15 +94,15 @@ pub(super) fn write_whole(
     let temporary = path.with_extension(format!("new-{}", std::process::id()));
     let mut to = BufWriter::with_capacity(
         1 << 20,
-        crate::files::create(&temporary).map_err(kept("making", &temporary))?,
+        crate::files::create(&temporary).map_err(cache_error("making", &temporary))?,
     );
     fill(&mut to)?;
-    let file = to.into_inner().map_err(|error| kept("writing", &temporary)(error.into_error()))?;
-    file.sync_all().map_err(kept("syncing", &temporary))?;
-    fs::rename(&temporary, path).map_err(kept("renaming", &temporary))
+    let file = to.into_inner().map_err(|error| cache_error("writing", &temporary)(error.into_error()))?;
+    file.sync_all().map_err(cache_error("syncing", &temporary))?;
+    fs::rename(&temporary, path).map_err(cache_error("renaming", &temporary))
 }
 
-pub(super) fn kept(action: &str, path: &Path) -> impl Fn(std::io::Error) -> DataError + use<> {
+pub(super) fn cache_error(action: &str, path: &Path) -> impl Fn(std::io::Error) -> DataError + use<> {
     let what = format!("{action} {}", path.display());
     move |error| DataError::Tokenizer(format!("{what}: {error}"))
 }

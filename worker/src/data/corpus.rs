@@ -5,8 +5,8 @@
 
 use super::DataError;
 use super::files::DataFile;
-use super::json::Records;
-use super::parquet_text::Rows;
+use super::json::JsonRecords;
+use super::parquet_text::ParquetDocuments;
 use dtrain_recipes::Documents;
 use std::io::{BufReader, Read};
 use std::sync::Arc;
@@ -16,14 +16,14 @@ const PIECE_BYTES: usize = 256 << 10;
 
 /// How a corpus is read.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Corpus<'a> {
+pub(super) struct CorpusReader<'a> {
     /// Where a document begins and ends.
     pub(super) documents: &'a Documents,
 }
 
 /// A stretch of a document.
 #[derive(Debug)]
-pub(super) struct Piece {
+pub(super) struct DocumentPiece {
     /// UTF-8, unless a text file is not.
     pub(super) bytes: Vec<u8>,
     /// Whether the document ends behind it.
@@ -33,7 +33,7 @@ pub(super) struct Piece {
     begin: u64,
 }
 
-impl Piece {
+impl DocumentPiece {
     /// The piece as text; an `Err` names the byte that is not UTF-8.
     pub(super) fn text(self) -> Result<String, DataError> {
         String::from_utf8(self.bytes).map_err(|error| {
@@ -45,7 +45,7 @@ impl Piece {
 }
 
 /// A document that is in memory, piece by piece.
-pub(super) struct Document<B> {
+pub(super) struct InMemoryDocument<B> {
     text: B,
     file: Arc<DataFile>,
     /// Bytes that were given.
@@ -53,17 +53,17 @@ pub(super) struct Document<B> {
     is_done: bool,
 }
 
-impl<B: AsRef<[u8]>> Document<B> {
+impl<B: AsRef<[u8]>> InMemoryDocument<B> {
     /// One of `file`, whose `text` is UTF-8.
     pub(super) fn new(text: B, file: &Arc<DataFile>) -> Self {
         Self { text, file: Arc::clone(file), at: 0, is_done: false }
     }
 }
 
-impl<B: AsRef<[u8]>> Iterator for Document<B> {
-    type Item = Piece;
+impl<B: AsRef<[u8]>> Iterator for InMemoryDocument<B> {
+    type Item = DocumentPiece;
 
-    fn next(&mut self) -> Option<Piece> {
+    fn next(&mut self) -> Option<DocumentPiece> {
         if self.is_done {
             return None;
         }
@@ -72,32 +72,32 @@ impl<B: AsRef<[u8]>> Iterator for Document<B> {
         let length = if self.is_done { rest.len() } else { cut(&rest[..PIECE_BYTES]) };
         self.at += length;
         let bytes = rest[..length].to_vec();
-        Some(Piece { bytes, is_last: self.is_done, file: Arc::clone(&self.file), begin })
+        Some(DocumentPiece { bytes, is_last: self.is_done, file: Arc::clone(&self.file), begin })
     }
 }
 
 /// Pieces of a file; nothing follows an error.
-type Pieces<'a> = Box<dyn Iterator<Item = Result<Piece, DataError>> + 'a>;
+type DocumentPieces<'a> = Box<dyn Iterator<Item = Result<DocumentPiece, DataError>> + 'a>;
 
-impl<'a> Corpus<'a> {
+impl<'a> CorpusReader<'a> {
     /// All pieces of `files`, in order; nothing follows an error.
-    pub(super) fn pieces(self, files: &'a [Arc<DataFile>]) -> impl Iterator<Item = Result<Piece, DataError>> {
+    pub(super) fn pieces(self, files: &'a [Arc<DataFile>]) -> impl Iterator<Item = Result<DocumentPiece, DataError>> {
         files.iter().flat_map(move |file| self.pieces_of(file))
     }
 
-    fn pieces_of(self, file: &'a Arc<DataFile>) -> Pieces<'a> {
+    fn pieces_of(self, file: &'a Arc<DataFile>) -> DocumentPieces<'a> {
         self.opened(file).unwrap_or_else(|error| Box::new(std::iter::once(Err(error))))
     }
 
-    fn opened(self, file: &'a Arc<DataFile>) -> Result<Pieces<'a>, DataError> {
+    fn opened(self, file: &'a Arc<DataFile>) -> Result<DocumentPieces<'a>, DataError> {
         let reader = || file.reader().map(|reader| BufReader::with_capacity(1 << 20, reader));
         Ok(match self.documents {
             Documents::Files => {
                 let (file, reader) = (Arc::clone(file), reader()?);
                 Box::new(TextFile { file, reader, rest: Vec::new(), at: 0, is_done: false })
             }
-            Documents::JsonLines(field) => Box::new(Records::new(Arc::clone(file), reader()?, field)),
-            Documents::Parquet(column) => Box::new(Rows::open(file, column)?),
+            Documents::JsonLines(field) => Box::new(JsonRecords::new(Arc::clone(file), reader()?, field)),
+            Documents::Parquet(column) => Box::new(ParquetDocuments::open(file, column)?),
         })
     }
 }
@@ -114,7 +114,7 @@ struct TextFile<R> {
 }
 
 impl<R: Read> Iterator for TextFile<R> {
-    type Item = Result<Piece, DataError>;
+    type Item = Result<DocumentPiece, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.is_done {
@@ -132,7 +132,7 @@ impl<R: Read> Iterator for TextFile<R> {
         let bytes = std::mem::replace(&mut self.rest, rest);
         let begin = self.at;
         self.at += bytes.len() as u64;
-        Some(Ok(Piece { bytes, is_last: self.is_done, file: Arc::clone(&self.file), begin }))
+        Some(Ok(DocumentPiece { bytes, is_last: self.is_done, file: Arc::clone(&self.file), begin }))
     }
 }
 

@@ -1,12 +1,12 @@
 //! What is in the data of a recipe, without making tokens of it.
 
-use super::apart::apart;
-use super::corpus::Corpus;
-use super::files::{self, DataFile, Found};
+use super::decontaminate::without_validation_files;
+use super::corpus::CorpusReader;
+use super::files::{self, DataFile, ResolvedFile};
 use super::parquet_file::ParquetFile;
-use super::table::{self, Format, TableFacts};
-use super::{Batch, DataError, DataSet, Source};
-use dtrain_recipes::{Data, DataFormat, Valid};
+use super::table::{self, TabularFormat, TableFacts};
+use super::{Batch, DataError, DataSet, SampleSource};
+use dtrain_recipes::{Data, DataFormat, ValidationSource};
 use std::collections::HashSet;
 use std::io::Read;
 use std::path::Path;
@@ -46,20 +46,20 @@ pub struct CorpusFacts {
 /// name has been downloaded.
 pub fn files(data: &Data, root: &Path) -> Result<Vec<FileFacts>, DataError> {
     // Not opened together: images may be many.
-    let facts = |found: &Found| found.open().map(|file| FileFacts { name: file.name, bytes: file.bytes });
-    let data = apart(data, root)?;
-    let mut found = files::found(&data.train, root)?;
-    if let Valid::Files(patterns) = &data.valid {
-        found.extend(files::found(patterns, root)?);
+    let facts = |found: &ResolvedFile| found.open().map(|file| FileFacts { name: file.name, bytes: file.bytes });
+    let data = without_validation_files(data, root)?;
+    let mut found = files::resolve_patterns(&data.train, root)?;
+    if let ValidationSource::Files(patterns) = &data.valid {
+        found.extend(files::resolve_patterns(patterns, root)?);
     }
     found.iter().map(facts).collect()
 }
 
 /// The files to train on, and those to validate on where they are others.
-fn opened(data: &Data, root: &Path) -> Result<[Vec<Arc<DataFile>>; 2], DataError> {
+fn open_files(data: &Data, root: &Path) -> Result<[Vec<Arc<DataFile>>; 2], DataError> {
     let valid = match &data.valid {
-        Valid::Fraction(_) => Vec::new(),
-        Valid::Files(patterns) => files::find(patterns, root)?,
+        ValidationSource::Fraction(_) => Vec::new(),
+        ValidationSource::Files(patterns) => files::find(patterns, root)?,
     };
     Ok([files::find(&data.train, root)?, valid])
 }
@@ -83,10 +83,10 @@ pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusF
     let DataFormat::Text { documents, .. } = &data.format else { return Ok(None) };
     let (mut facts, mut seen) = (CorpusFacts::default(), HashSet::new());
     let (mut hasher, mut sample) = (blake3::Hasher::new(), Vec::new());
-    let [train, valid] = opened(&*apart(data, root)?, root)?;
+    let [train, valid] = open_files(&*without_validation_files(data, root)?, root)?;
     facts.shared = (!valid.is_empty()).then_some(0);
     let mut of_train = HashSet::new();
-    let corpus = Corpus { documents };
+    let corpus = CorpusReader { documents };
     let train = corpus.pieces(&train).map(|piece| (piece, true));
     for (piece, is_train) in train.chain(corpus.pieces(&valid).map(|piece| (piece, false))) {
         let piece = piece?;
@@ -123,8 +123,8 @@ pub fn corpus(data: &Data, root: &Path, samples: usize) -> Result<Option<CorpusF
 pub fn table_facts(data: &Data, root: &Path) -> Result<Option<TableFacts>, DataError> {
     let facts = |format, columns| table::facts(&data.train, (format, columns), root).map(Some);
     match &data.format {
-        DataFormat::Csv(columns) => facts(Format::Csv, columns),
-        DataFormat::Parquet(columns) => facts(Format::Parquet, columns),
+        DataFormat::Csv(columns) => facts(TabularFormat::Csv, columns),
+        DataFormat::Parquet(columns) => facts(TabularFormat::Parquet, columns),
         DataFormat::Text { .. }
         | DataFormat::Tokens { .. }
         | DataFormat::Idx { .. }
@@ -133,7 +133,7 @@ pub fn table_facts(data: &Data, root: &Path) -> Result<Option<TableFacts>, DataE
 }
 
 /// All samples of a source, some at a time.
-pub(super) fn batches(source: &dyn Source) -> impl Iterator<Item = Result<Batch, DataError>> + '_ {
+pub(super) fn batches(source: &dyn SampleSource) -> impl Iterator<Item = Result<Batch, DataError>> + '_ {
     (0..source.len()).step_by(ROWS as usize).map(|begin| {
         let indices: Vec<u64> = (begin..source.len().min(begin + ROWS)).collect();
         source.read(&indices)

@@ -4,11 +4,11 @@
 //! nothing; a lock lets one process of a host do the work while the others wait for it. What a process that is gone
 //! left of a file is used again only where a checksum will tell whether both parts are of one file.
 
-use super::http::{Client, Trouble};
-use super::prepared::{Watch, Work};
+use super::http::{HttpClient, HttpError};
+use super::tokenize::{PreparationObserver, PreparationStep};
 use super::{DataError, cache};
 use aws_lc_rs::digest;
-use dtrain_recipes::{Bytes, Data, DataFormat, Tokenizer, Url, Valid};
+use dtrain_recipes::{Bytes, Data, DataFormat, Tokenizer, Url, ValidationSource};
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ const NAME_CHARACTERS: usize = 100;
 
 /// How far a download has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fetched<'a> {
+pub struct DownloadProgress<'a> {
     /// What is downloaded, without its checksum.
     pub url: &'a str,
     /// Bytes that are here.
@@ -49,13 +49,13 @@ pub struct Fetched<'a> {
 /// The file that was downloaded to this host for a name of data; `None` where it was not, and for a name that is no URL.
 pub fn downloaded(name: &str) -> Option<PathBuf> {
     let url = Url::parse(name).ok()?;
-    place(&url).ok().filter(|path| path.is_file())
+    cached_path(&url).ok().filter(|path| path.is_file())
 }
 
 /// What the data of a recipe is read from: files, patterns and URLs.
 pub(super) fn names(data: &Data) -> Vec<&str> {
     let mut names: Vec<&String> = data.train.iter().collect();
-    if let Valid::Files(files) = &data.valid {
+    if let ValidationSource::Files(files) = &data.valid {
         names.extend(files);
     }
     match &data.format {
@@ -72,17 +72,17 @@ pub(super) fn names(data: &Data) -> Vec<&str> {
 }
 
 /// Downloads those of `names` that are URLs and were not downloaded before.
-pub(super) fn all<'n>(names: impl IntoIterator<Item = &'n str>, watch: &Watch<'_>) -> Result<(), DataError> {
-    for name in names.into_iter().filter(|name| Url::is_one(name)) {
+pub(super) fn download_all<'n>(names: impl IntoIterator<Item = &'n str>, watch: &PreparationObserver<'_>) -> Result<(), DataError> {
+    for name in names.into_iter().filter(|name| Url::is_url(name)) {
         let url = parsed(name)?;
-        one(&url, &place(&url)?, watch)?;
+        one(&url, &cached_path(&url)?, watch)?;
     }
     Ok(())
 }
 
 /// The downloaded file of a URL; an `Err` where it was not downloaded.
 pub(super) fn path(url: &Url) -> Result<PathBuf, DataError> {
-    let path = place(url)?;
+    let path = cached_path(url)?;
     let is_file = std::fs::symlink_metadata(&path).is_ok_and(|found| found.is_file());
     if is_file { Ok(path) } else { Err(failed(url, "it was not downloaded to this host yet")) }
 }
@@ -92,7 +92,7 @@ pub(super) fn parsed(name: &str) -> Result<Url, DataError> {
 }
 
 /// Where a file lies once it was downloaded.
-fn place(url: &Url) -> Result<PathBuf, DataError> {
+fn cached_path(url: &Url) -> Result<PathBuf, DataError> {
     let folder = folder().ok_or_else(|| {
         failed(url, "there is no folder to keep it in: set HOME or XDG_CACHE_HOME to an absolute path")
     })?;
@@ -114,7 +114,7 @@ fn cached_name(url: &Url) -> String {
 }
 
 /// Downloads a file to `path`, unless it is there.
-fn one(url: &Url, path: &Path, watch: &Watch<'_>) -> Result<(), DataError> {
+fn one(url: &Url, path: &Path, watch: &PreparationObserver<'_>) -> Result<(), DataError> {
     let folder = path.parent().expect("a file of the cache lies in its folder");
     crate::files::make_folder(folder).map_err(|error| failed(url, &on_disk("using", folder, &error)))?;
     if path.is_file() {
@@ -154,24 +154,24 @@ fn on_disk(action: &str, path: &Path, error: &std::io::Error) -> String {
 
 /// Bytes of a disk that has no room.
 #[derive(Debug, PartialEq, Eq)]
-struct Shortage {
+struct InsufficientSpace {
     free: u64,
     /// Of those, what stays free.
     kept: u64,
 }
 
 /// Whether a disk with `free` bytes, of which `kept` stay free, has no room for `more`; `None` where it has.
-fn shortage(more: u64, free: u64, kept: u64) -> Option<Shortage> {
-    (free < kept.saturating_add(more)).then_some(Shortage { free, kept })
+fn shortage(more: u64, free: u64, kept: u64) -> Option<InsufficientSpace> {
+    (free < kept.saturating_add(more)).then_some(InsufficientSpace { free, kept })
 }
 
 /// A file on its way. An `Err` of its functions goes on after "downloading URL: ".
 struct Download<'a> {
     url: &'a Url,
-    client: Client,
+    client: HttpClient,
     part: &'a Path,
     file: File,
-    watch: &'a Watch<'a>,
+    watch: &'a PreparationObserver<'a>,
     /// Bytes that are here.
     bytes: u64,
     of: Option<u64>,
@@ -182,10 +182,10 @@ struct Download<'a> {
 }
 
 impl<'a> Download<'a> {
-    fn begin(url: &'a Url, part: &'a Path, watch: &'a Watch<'a>) -> Result<Self, String> {
-        let client = Client::new(url).map_err(|trouble| match trouble {
-            Trouble::Passing(detail) | Trouble::Final(detail) => detail,
-            Trouble::NoRest => "the server sends no part of it".to_owned(),
+    fn begin(url: &'a Url, part: &'a Path, watch: &'a PreparationObserver<'a>) -> Result<Self, String> {
+        let client = HttpClient::new(url).map_err(|trouble| match trouble {
+            HttpError::Passing(detail) | HttpError::Final(detail) => detail,
+            HttpError::NoRest => "the server sends no part of it".to_owned(),
         })?;
         let opened =
             crate::files::open_as(File::options().read(true).write(true).create(true).truncate(false), part);
@@ -225,14 +225,14 @@ impl<'a> Download<'a> {
     fn bring(&mut self) -> Result<(), String> {
         let (mut most, mut failures) = (0, 0);
         loop {
-            let detail = match self.take() {
+            let detail = match self.receive() {
                 Ok(()) => return Ok(()),
-                Err(Trouble::Final(detail)) => return Err(detail),
-                Err(Trouble::NoRest) => {
+                Err(HttpError::Final(detail)) => return Err(detail),
+                Err(HttpError::NoRest) => {
                     self.start_over();
                     continue;
                 }
-                Err(Trouble::Passing(detail)) => detail,
+                Err(HttpError::Passing(detail)) => detail,
             };
             failures = if self.bytes > most { 1 } else { failures + 1 };
             most = most.max(self.bytes);
@@ -247,28 +247,28 @@ impl<'a> Download<'a> {
     }
 
     /// Takes one answer of the server, which is the whole file or the rest of it.
-    fn take(&mut self) -> Result<(), Trouble> {
+    fn receive(&mut self) -> Result<(), HttpError> {
         let can_join = self.version.is_some() || self.url.sha256().is_some();
         let begin = if can_join { self.bytes } else { 0 };
         let mut answer = self.client.ask(self.url, begin, self.version.as_deref())?;
         self.is_joined = answer.begin > 0;
         (self.bytes, self.of, self.version) = (answer.begin, answer.of, answer.version.take());
         let part = self.part;
-        let unwritten = |error: std::io::Error| Trouble::Final(on_disk("writing", part, &error));
+        let unwritten = |error: std::io::Error| HttpError::Final(on_disk("writing", part, &error));
         self.file.set_len(self.bytes).map_err(unwritten)?;
         self.expect_room(self.of.map_or(0, |of| of.saturating_sub(self.bytes)))?;
         let mut looked_at = self.bytes;
         self.file.seek(SeekFrom::Start(self.bytes)).map_err(unwritten)?;
         let mut piece = vec![0; PIECE_BYTES];
         loop {
-            self.tell();
+            self.report_progress();
             let count = match answer.body.read(&mut piece) {
                 Ok(0) => break,
                 Ok(count) => count,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
                 Err(error) => {
-                    let detail = format!("the connection broke after {}: {error}", self.words());
-                    return Err(Trouble::Passing(detail));
+                    let detail = format!("the connection broke after {}: {error}", self.describe());
+                    return Err(HttpError::Passing(detail));
                 }
             };
             self.file.write_all(&piece[..count]).map_err(unwritten)?;
@@ -280,25 +280,25 @@ impl<'a> Download<'a> {
         }
         match self.of {
             Some(of) if of != self.bytes => {
-                Err(Trouble::Passing(format!("the connection ended after {}", self.words())))
+                Err(HttpError::Passing(format!("the connection ended after {}", self.describe())))
             }
             Some(_) | None => Ok(()),
         }
     }
 
     /// Refuses to go on where the disk has no room for `more` bytes beside what is kept free. Then nothing of the file stays there.
-    fn expect_room(&self, more: u64) -> Result<(), Trouble> {
+    fn expect_room(&self, more: u64) -> Result<(), HttpError> {
         let folder = self.part.parent().unwrap_or(self.part);
         let Ok(disk) = rustix::fs::statvfs(folder) else { return Ok(()) };
         let bytes = |blocks: u64| blocks.saturating_mul(disk.f_frsize);
         let most = if self.of.is_some() { KEPT_FREE } else { KEPT_FREE_OF_UNKNOWN };
         let found = shortage(more, bytes(disk.f_bavail), most.min(bytes(disk.f_blocks) / 20));
-        let Some(Shortage { free, kept }) = found else { return Ok(()) };
+        let Some(InsufficientSpace { free, kept }) = found else { return Ok(()) };
         drop(fs::remove_file(self.part));
-        Err(Trouble::Final(format!(
+        Err(HttpError::Final(format!(
             "{} are here, and {} has no room for the rest: {} are free, of which {} stay free; free some space, let \
              XDG_CACHE_HOME name a folder that has more, or download the file yourself and name it",
-            self.words(),
+            self.describe(),
             folder.display(),
             Bytes(free),
             Bytes(kept)
@@ -309,13 +309,13 @@ impl<'a> Download<'a> {
         (self.bytes, self.version, self.is_joined) = (0, None, false);
     }
 
-    fn tell(&self) {
+    fn report_progress(&self) {
         self.watch.progress.advance();
         let Self { bytes, of, .. } = *self;
-        (self.watch.tell)(Work::Fetching(Fetched { url: self.url.address(), bytes, of }));
+        (self.watch.tell)(PreparationStep::Fetching(DownloadProgress { url: self.url.address(), bytes, of }));
     }
 
-    fn words(&self) -> String {
+    fn describe(&self) -> String {
         match self.of {
             Some(of) => format!("{} of {of} bytes", self.bytes),
             None => format!("{} bytes", self.bytes),
@@ -348,7 +348,7 @@ mod tests {
     fn a_part_of_every_disk_stays_free() {
         assert_eq!(shortage(0, 5, 5), None);
         assert_eq!(shortage(2, 7, 5), None);
-        assert_eq!(shortage(3, 7, 5), Some(Shortage { free: 7, kept: 5 }));
+        assert_eq!(shortage(3, 7, 5), Some(InsufficientSpace { free: 7, kept: 5 }));
         assert!(shortage(u64::MAX, 1 << 39, 5).is_some(), "a length that cannot be");
     }
 }

@@ -1,6 +1,6 @@
 //! Finds data files, reads at any offset, and hashes them.
 
-use super::contents::{self, Packing};
+use super::file_type::{self, FileCompression};
 use super::{DataError, download};
 use dtrain_protocol::InputFile;
 use dtrain_recipes::{Url, url};
@@ -25,7 +25,7 @@ const UNPACKED_BYTES: u64 = 512 << 20;
 
 /// Where the bytes of a file are.
 #[derive(Debug)]
-enum Contents {
+enum ByteSource {
     Disk(File),
     /// Decompressed.
     Memory(Vec<u8>),
@@ -34,7 +34,7 @@ enum Contents {
 /// An open file.
 #[derive(Debug)]
 pub(super) struct DataFile {
-    contents: Contents,
+    contents: ByteSource,
     /// Path below the root where it lies there, otherwise the full path; the URL that it was downloaded from.
     pub(super) name: String,
     /// Length; at least 1.
@@ -45,7 +45,7 @@ pub(super) struct DataFile {
 
 /// A file that is there.
 #[derive(Debug)]
-pub(super) struct Found {
+pub(super) struct ResolvedFile {
     pub(super) path: PathBuf,
     /// As [`DataFile::name`].
     pub(super) name: String,
@@ -53,7 +53,7 @@ pub(super) struct Found {
     url: Option<String>,
 }
 
-impl Found {
+impl ResolvedFile {
     fn at(path: PathBuf, root: &Path) -> Self {
         let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().into_owned();
         Self { path, name, url: None }
@@ -77,14 +77,14 @@ impl Found {
 /// The files that `patterns` name, in the order of the patterns, those of one pattern sorted, none twice. What URLs name
 /// has been downloaded.
 pub(super) fn find(patterns: &[String], root: &Path) -> Result<Vec<Arc<DataFile>>, DataError> {
-    found(patterns, root)?.iter().map(|found| found.open().map(Arc::new)).collect()
+    resolve_patterns(patterns, root)?.iter().map(|found| found.open().map(Arc::new)).collect()
 }
 
 /// The same, none of them open.
-pub(super) fn found(patterns: &[String], root: &Path) -> Result<Vec<Found>, DataError> {
+pub(super) fn resolve_patterns(patterns: &[String], root: &Path) -> Result<Vec<ResolvedFile>, DataError> {
     let (mut all, mut seen) = (Vec::new(), HashSet::new());
     for pattern in patterns {
-        if Url::is_one(pattern) {
+        if Url::is_url(pattern) {
             let found = downloaded(pattern)?;
             if seen.insert(found.path.clone()) {
                 all.push(found);
@@ -96,25 +96,25 @@ pub(super) fn found(patterns: &[String], root: &Path) -> Result<Vec<Found>, Data
             return Err(DataError::NoFile { pattern: pattern.clone(), root: root.to_owned() });
         }
         let new = paths.into_iter().filter(|path| seen.insert(path.clone()));
-        all.extend(new.map(|path| Found::at(path, root)));
+        all.extend(new.map(|path| ResolvedFile::at(path, root)));
     }
     Ok(all)
 }
 
 /// Their paths.
 pub(super) fn paths(patterns: &[String], root: &Path) -> Result<Vec<PathBuf>, DataError> {
-    Ok(found(patterns, root)?.into_iter().map(|found| found.path).collect())
+    Ok(resolve_patterns(patterns, root)?.into_iter().map(|found| found.path).collect())
 }
 
 /// The one file with this name: a path, or a URL that has been downloaded.
 pub(super) fn only(name: &str, root: &Path) -> Result<DataFile, DataError> {
-    if Url::is_one(name) { downloaded(name)?.open() } else { DataFile::open(&root.join(name), root) }
+    if Url::is_url(name) { downloaded(name)?.open() } else { DataFile::open(&root.join(name), root) }
 }
 
-fn downloaded(name: &str) -> Result<Found, DataError> {
+fn downloaded(name: &str) -> Result<ResolvedFile, DataError> {
     let url = download::parsed(name)?;
     let path = download::path(&url)?;
-    Ok(Found { path, name: url.address().to_owned(), url: Some(name.to_owned()) })
+    Ok(ResolvedFile { path, name: url.address().to_owned(), url: Some(name.to_owned()) })
 }
 
 /// The regular files on this host that a pattern names; none where it is no pattern.
@@ -164,7 +164,7 @@ pub fn kind_of_file(about: &Metadata) -> &'static str {
 
 impl DataFile {
     pub(super) fn open(path: &Path, root: &Path) -> Result<Self, DataError> {
-        Found::at(path.to_owned(), root).open()
+        ResolvedFile::at(path.to_owned(), root).open()
     }
 
     fn open_as(path: &Path, name: String) -> Result<Self, DataError> {
@@ -188,15 +188,15 @@ impl DataFile {
             ));
         }
         let modified = i128::from(about.mtime()) * 1_000_000_000 + i128::from(about.mtime_nsec());
-        Ok(Self { contents: Contents::Disk(file), name, bytes: about.len(), modified })
+        Ok(Self { contents: ByteSource::Disk(file), name, bytes: about.len(), modified })
     }
 
     /// Fills `into` from byte `offset` on.
     pub(super) fn read_at(&self, offset: u64, into: &mut [u8]) -> Result<(), DataError> {
         let io = |source| DataError::Io { file: format!("{} at byte {offset}", self.name), source };
         match &self.contents {
-            Contents::Disk(file) => file.read_exact_at(into, offset).map_err(io),
-            Contents::Memory(bytes) => {
+            ByteSource::Disk(file) => file.read_exact_at(into, offset).map_err(io),
+            ByteSource::Memory(bytes) => {
                 let begin = usize::try_from(offset).ok();
                 let part = begin.and_then(|begin| bytes.get(begin..)?.get(..into.len()));
                 let part = part.ok_or_else(|| io(std::io::ErrorKind::UnexpectedEof.into()))?;
@@ -217,18 +217,18 @@ impl DataFile {
 
 impl DataFile {
     /// How it is compressed: as its name says, otherwise as its first bytes do. What cannot be read is told by whoever reads it.
-    pub(super) fn packing(&self) -> Packing {
-        let by_content = || self.read_up_to(0, 4).map_or(Packing::Plain, |head| Packing::by_content(&head));
+    pub(super) fn packing(&self) -> FileCompression {
+        let by_content = || self.read_up_to(0, 4).map_or(FileCompression::Plain, |head| FileCompression::by_content(&head));
         self.packing_by_name().unwrap_or_else(by_content)
     }
 
     /// What its name says of that; `None` where it says nothing.
-    pub(super) fn packing_by_name(&self) -> Option<Packing> {
-        Packing::by_name(url::ending(&self.name))
+    pub(super) fn packing_by_name(&self) -> Option<FileCompression> {
+        FileCompression::by_name(url::file_extension(&self.name))
     }
 
     pub(super) fn is_compressed(&self) -> bool {
-        self.packing() != Packing::Plain
+        self.packing() != FileCompression::Plain
     }
 
     /// Reads text from its beginning: decompressed, and without a byte order mark. An `Err` where the file is known to be no
@@ -236,7 +236,7 @@ impl DataFile {
     pub(super) fn reader(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
         let mut contents = self.contents()?;
         let mut head = Vec::new();
-        let begin = contents.by_ref().take(contents::HEAD_BYTES).read_to_end(&mut head);
+        let begin = contents.by_ref().take(file_type::HEAD_BYTES).read_to_end(&mut head);
         begin.map_err(|error| self.unreadable(error))?;
         head.drain(..self.text_begin_in(&head)?);
         Ok(Box::new(Cursor::new(head).chain(contents)))
@@ -244,19 +244,19 @@ impl DataFile {
 
     /// The offset of the first byte of text in a file that is not compressed. An `Err` as for [`Self::reader`].
     pub(super) fn text_begin(&self) -> Result<u64, DataError> {
-        self.text_begin_in(&self.read_up_to(0, contents::HEAD_BYTES)?).map(|begin| begin as u64)
+        self.text_begin_in(&self.read_up_to(0, file_type::HEAD_BYTES)?).map(|begin| begin as u64)
     }
 
     fn text_begin_in(&self, head: &[u8]) -> Result<usize, DataError> {
-        contents::text_begin(head).map_err(|detail| DataError::content(&self.name, "byte 0", detail))
+        file_type::text_begin(head).map_err(|detail| DataError::content(&self.name, "byte 0", detail))
     }
 
     /// The first bytes, decompressed and without a byte order mark.
     pub(super) fn head(&self) -> Result<Vec<u8>, DataError> {
         let mut head = Vec::new();
-        let read = self.contents()?.take(contents::HEAD_BYTES).read_to_end(&mut head);
+        let read = self.contents()?.take(file_type::HEAD_BYTES).read_to_end(&mut head);
         read.map_err(|error| self.unreadable(error))?;
-        if head.starts_with(contents::MARK) {
+        if head.starts_with(file_type::MARK) {
             head.drain(..contents::MARK.len());
         }
         Ok(head)
@@ -264,13 +264,13 @@ impl DataFile {
 
     /// Reads the contents from their beginning, decompressed.
     fn contents(&self) -> Result<Box<dyn Read + Send + '_>, DataError> {
-        let stored = Stored { file: self, at: 0 };
+        let stored = SequentialReader { file: self, at: 0 };
         Ok(match self.packing() {
-            Packing::Plain => Box::new(stored),
-            Packing::Gzip => {
+            FileCompression::Plain => Box::new(stored),
+            FileCompression::Gzip => {
                 Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(1 << 17, stored)))
             }
-            Packing::Zstd => Box::new(zstd::Decoder::new(stored).map_err(|error| self.unreadable(error))?),
+            FileCompression::Zstd => Box::new(zstd::Decoder::new(stored).map_err(|error| self.unreadable(error))?),
         })
     }
 
@@ -302,22 +302,22 @@ impl DataFile {
             );
             return Err(DataError::content(&self.name, "the whole", detail));
         }
-        let contents = Contents::Memory(bytes);
+        let contents = ByteSource::Memory(bytes);
         Ok(Arc::new(Self { contents, name: self.name.clone(), bytes: length, modified: self.modified }))
     }
 }
 
 /// Reads a file as it is stored, from its beginning.
-struct Stored<'a> {
+struct SequentialReader<'a> {
     file: &'a DataFile,
     at: u64,
 }
 
-impl Read for Stored<'_> {
+impl Read for SequentialReader<'_> {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let count = match &self.file.contents {
-            Contents::Disk(file) => file.read_at(into, self.at)?,
-            Contents::Memory(bytes) => {
+            ByteSource::Disk(file) => file.read_at(into, self.at)?,
+            ByteSource::Memory(bytes) => {
                 let begin = usize::try_from(self.at).map_or(bytes.len(), |at| at.min(bytes.len()));
                 (&bytes[begin..]).read(into)?
             }

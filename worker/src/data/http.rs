@@ -1,6 +1,6 @@
 //! One request to a server, for a file or the rest of one.
 //!
-//! Decides nothing: what is done about a [`Trouble`] is decided in [`super::download`].
+//! Decides nothing: what is done about a [`HttpError`] is decided in [`super::download`].
 
 use dtrain_recipes::Url;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const SILENCE: Duration = Duration::from_secs(60);
 
 /// Why a file was not sent, or not all of it. The words go on after "downloading URL: ".
 #[derive(Debug)]
-pub(super) enum Trouble {
+pub(super) enum HttpError {
     /// Another attempt may go better.
     Passing(String),
     /// Another attempt would end in the same way.
@@ -26,7 +26,7 @@ pub(super) enum Trouble {
 }
 
 /// What a server sends.
-pub(super) struct Answer {
+pub(super) struct HttpResponse {
     /// Offset of the first byte: 0, or what was asked for.
     pub(super) begin: u64,
     /// Length of the whole file, where the server says it.
@@ -37,15 +37,15 @@ pub(super) struct Answer {
 }
 
 /// Who asks.
-pub(super) struct Client(Agent);
+pub(super) struct HttpClient(Agent);
 
-impl Client {
+impl HttpClient {
     /// One for `url`. A proxy is taken from the environment (`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY`, `NO_PROXY`).
-    pub(super) fn new(url: &Url) -> Result<Self, Trouble> {
+    pub(super) fn new(url: &Url) -> Result<Self, HttpError> {
         let is_secure = url.address().get(..8).is_some_and(|begin| begin.eq_ignore_ascii_case("https://"));
         let found = rustls_native_certs::load_native_certs().certs;
         if is_secure && found.is_empty() {
-            return Err(Trouble::Final(
+            return Err(HttpError::Final(
                 "this host has no certificates of authorities, which https needs; install the package \
                  ca-certificates, or let SSL_CERT_FILE name a file of them"
                     .into(),
@@ -70,7 +70,7 @@ impl Client {
     }
 
     /// Asks for the bytes of `url` from `begin` on, of the same `version` where that is known.
-    pub(super) fn ask(&self, url: &Url, begin: u64, version: Option<&str>) -> Result<Answer, Trouble> {
+    pub(super) fn ask(&self, url: &Url, begin: u64, version: Option<&str>) -> Result<HttpResponse, HttpError> {
         let mut request = self.0.get(url.address());
         if begin > 0 {
             request = request.header("Range", format!("bytes={begin}-"));
@@ -78,19 +78,19 @@ impl Client {
                 request = request.header("If-Range", version);
             }
         }
-        let response = request.call().map_err(|error| unanswered(&error))?;
+        let response = request.call().map_err(|error| transport_error(&error))?;
         let headers = response.headers();
         let (version, length) = (version_in(headers), number(headers, "content-length"));
         let (begin, of) = match response.status() {
             StatusCode::OK => (0, length),
             StatusCode::PARTIAL_CONTENT if begin > 0 => match range(headers) {
                 Some((first, of)) if first == begin => (begin, of),
-                Some(_) | None => return Err(Trouble::NoRest),
+                Some(_) | None => return Err(HttpError::NoRest),
             },
-            StatusCode::RANGE_NOT_SATISFIABLE if begin > 0 => return Err(Trouble::NoRest),
-            status => return Err(refused(status)),
+            StatusCode::RANGE_NOT_SATISFIABLE if begin > 0 => return Err(HttpError::NoRest),
+            status => return Err(status_error(status)),
         };
-        Ok(Answer { begin, of, version, body: response.into_body().into_reader() })
+        Ok(HttpResponse { begin, of, version, body: response.into_body().into_reader() })
     }
 }
 
@@ -115,40 +115,40 @@ fn version_in(headers: &HeaderMap) -> Option<String> {
     tag.or_else(|| text(headers, "last-modified")).map(str::to_owned)
 }
 
-fn unanswered(error: &ureq::Error) -> Trouble {
+fn transport_error(error: &ureq::Error) -> HttpError {
     use ureq::Error as E;
     match error {
-        E::Rustls(error) => distrusted(error),
+        E::Rustls(error) => tls_error(error),
         E::Io(error) => match error.get_ref().and_then(|inner| inner.downcast_ref()) {
-            Some(inner) => distrusted(inner),
-            None => Trouble::Passing(format!("the server did not answer: {error}")),
+            Some(inner) => tls_error(inner),
+            None => HttpError::Passing(format!("the server did not answer: {error}")),
         },
-        E::HostNotFound => Trouble::Passing("the host of the URL is not known".into()),
+        E::HostNotFound => HttpError::Passing("the host of the URL is not known".into()),
         E::Timeout(_) | E::ConnectionFailed | E::Protocol(_) => {
-            Trouble::Passing(format!("the server did not answer: {error}"))
+            HttpError::Passing(format!("the server did not answer: {error}"))
         }
-        error => Trouble::Final(error.to_string()),
+        error => HttpError::Final(error.to_string()),
     }
 }
 
-fn distrusted(error: &rustls::Error) -> Trouble {
+fn tls_error(error: &rustls::Error) -> HttpError {
     match error {
-        rustls::Error::InvalidCertificate(_) => Trouble::Final(format!(
+        rustls::Error::InvalidCertificate(_) => HttpError::Final(format!(
             "the server is not trusted: {error}; SSL_CERT_FILE may name a file with the certificate of its authority"
         )),
-        error => Trouble::Passing(format!("the server did not answer: {error}")),
+        error => HttpError::Passing(format!("the server did not answer: {error}")),
     }
 }
 
-fn refused(status: StatusCode) -> Trouble {
+fn status_error(status: StatusCode) -> HttpError {
     let words = format!("expected the file, the server answered {status}");
     match status.as_u16() {
-        404 | 410 => Trouble::Final(format!("{words}; correct the URL")),
-        401 | 403 | 407 => Trouble::Final(format!(
+        404 | 410 => HttpError::Final(format!("{words}; correct the URL")),
+        401 | 403 | 407 => HttpError::Final(format!(
             "{words}: dtrain downloads what needs no password only; download the file yourself, and name it"
         )),
-        408 | 425 | 429 | 500 | 502..=504 => Trouble::Passing(words),
-        _ => Trouble::Final(format!("{words}; check the URL")),
+        408 | 425 | 429 | 500 | 502..=504 => HttpError::Passing(words),
+        _ => HttpError::Final(format!("{words}; check the URL")),
     }
 }
 
@@ -183,8 +183,8 @@ mod tests {
     #[test]
     fn what_another_attempt_may_mend_is_told_from_the_rest() {
         for (status, is_passing) in [(404, false), (403, false), (503, true), (429, true), (400, false)] {
-            let trouble = refused(StatusCode::from_u16(status).expect("a status"));
-            assert_eq!(matches!(trouble, Trouble::Passing(_)), is_passing, "{status}");
+            let trouble = status_error(StatusCode::from_u16(status).expect("a status"));
+            assert_eq!(matches!(trouble, HttpError::Passing(_)), is_passing, "{status}");
         }
     }
 }

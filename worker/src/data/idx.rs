@@ -3,20 +3,20 @@
 //! `[0, 0, type, dimensions][u32 length of each dimension, big-endian][data]`, type 8 being unsigned bytes.
 
 use super::files::{self, DataFile};
-use super::{Batch, DataError, DataSet, Source, row_shape, split::Split};
-use dtrain_recipes::{Data, Model, Valid};
+use super::{Batch, DataError, DataSet, SampleSource, row_shape, split::TrainValidationSplit};
+use dtrain_recipes::{Data, Model, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
 /// Images with their labels, of several files.
-pub(super) struct Images {
-    parts: Vec<Part>,
+pub(super) struct IdxImages {
+    parts: Vec<IdxFile>,
     /// Images up to the end of each part.
     ends: Vec<u64>,
     width: usize,
 }
 
-struct Part {
+struct IdxFile {
     images: Arc<DataFile>,
     /// Offset of the first image.
     begin: u64,
@@ -32,14 +32,14 @@ pub(super) fn open(
     model: &Model,
 ) -> Result<DataSet, DataError> {
     let mut all = Vec::new();
-    let train = Images::open(&data.train, labels, root, model, &mut all)?;
+    let train = IdxImages::open(&data.train, labels, root, model, &mut all)?;
     let (valid, fraction) = match &data.valid {
-        Valid::Fraction(fraction) => (None, Some(*fraction)),
-        Valid::Files(patterns) => (Some(Images::open(patterns, valid_labels, root, model, &mut all)?), None),
+        ValidationSource::Fraction(fraction) => (None, Some(*fraction)),
+        ValidationSource::Files(patterns) => (Some(IdxImages::open(patterns, valid_labels, root, model, &mut all)?), None),
     };
-    let split = Split::of(train.len(), fraction, data.fraction, data.mix)?;
+    let split = TrainValidationSplit::of(train.len(), fraction, data.fraction, data.mix)?;
     let warnings =
-        split.one_sided(&train.classes(), valid.as_ref().map(Images::classes).as_deref(), |class| {
+        split.one_sided(&train.classes(), valid.as_ref().map(IdxImages::classes).as_deref(), |class| {
             class.to_string()
         });
     let (train, valid) = split.cut(Arc::new(train), valid);
@@ -47,7 +47,7 @@ pub(super) fn open(
     Ok(DataSet { train, valid, files, tokenizer: None, preprocessing: None, warnings })
 }
 
-impl Images {
+impl IdxImages {
     fn classes(&self) -> Vec<u32> {
         self.parts.iter().flat_map(|part| part.labels.iter().copied().map(u32::from)).collect()
     }
@@ -69,7 +69,7 @@ impl Images {
         let (width, classes) = row_shape(model).expect("open() hands over models of rows only");
         let mut parts = Vec::new();
         for (images, labels) in images.iter().zip(&labels) {
-            parts.push(Part::open(&images.unpacked()?, &*labels.unpacked()?, model, width, classes)?);
+            parts.push(IdxFile::open(&images.unpacked()?, &*labels.unpacked()?, model, width, classes)?);
         }
         all.extend(images);
         all.extend(labels);
@@ -81,7 +81,7 @@ impl Images {
     }
 }
 
-impl Part {
+impl IdxFile {
     fn open(
         images: &Arc<DataFile>,
         labels: &DataFile,
@@ -89,8 +89,8 @@ impl Part {
         width: usize,
         classes: u32,
     ) -> Result<Self, DataError> {
-        let image_head = Head::read(images, &[3, 4])?;
-        let label_head = Head::read(labels, &[1])?;
+        let image_head = IdxHeader::read(images, &[3, 4])?;
+        let label_head = IdxHeader::read(labels, &[1])?;
         check_size(images, &image_head.lengths[1..], model, width)?;
         if image_head.lengths[0] != label_head.lengths[0] {
             let (have, found) = (image_head.lengths[0], label_head.lengths[0]);
@@ -138,14 +138,14 @@ pub(super) fn check_size(
 }
 
 /// The head of an IDX file.
-pub(super) struct Head {
+pub(super) struct IdxHeader {
     /// Length of each dimension; all at least 1.
     pub(super) lengths: Vec<u64>,
     /// Bytes of the head.
     pub(super) bytes: u64,
 }
 
-impl Head {
+impl IdxHeader {
     pub(super) fn read(file: &DataFile, dimensions: &[u8]) -> Result<Self, DataError> {
         let head = file.read_up_to(0, 20)?;
         let bad = |place: &str, detail: String| Err(DataError::content(&file.name, place, detail));
@@ -176,7 +176,7 @@ impl Head {
     }
 }
 
-impl Source for Images {
+impl SampleSource for IdxImages {
     fn len(&self) -> u64 {
         self.ends.last().copied().unwrap_or(0)
     }

@@ -5,9 +5,9 @@
 //! say in their EXIF data. Decoded images are kept in memory where all
 //! of them take little; otherwise each is decoded when it is read.
 
-use super::{Batch, DataError, DataSet, Source, files, jpeg, row_shape, split::Split};
+use super::{Batch, DataError, DataSet, SampleSource, files, jpeg, row_shape, split::TrainValidationSplit};
 use dtrain_protocol::{InputFile, Preprocessing};
-use dtrain_recipes::{Data, Model, Valid};
+use dtrain_recipes::{Data, Model, ValidationSource};
 use image::imageops::FilterType;
 use image::{DynamicImage, ImageDecoder, ImageError, ImageReader, Limits};
 use rayon::prelude::*;
@@ -24,7 +24,7 @@ const HASHED_BYTES: u64 = 256 << 20;
 
 /// Size of an image and how one becomes it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
+pub(super) struct ImageShape {
     /// Channels, rows and columns; `None` where any image of `width` numbers will do.
     size: Option<[u32; 3]>,
     /// Numbers of an image.
@@ -33,14 +33,14 @@ pub(super) struct Shape {
 }
 
 /// Images with their classes.
-pub(super) struct Images {
-    samples: Vec<Sample>,
-    shape: Shape,
+pub(super) struct ImageFolder {
+    samples: Vec<LabelledImage>,
+    shape: ImageShape,
     /// `[samples, width]`; empty where images are decoded when they are read.
     pixels: Vec<u8>,
 }
 
-pub(super) struct Sample {
+pub(super) struct LabelledImage {
     path: PathBuf,
     /// Path below the root where it lies there.
     name: String,
@@ -50,7 +50,7 @@ pub(super) struct Sample {
 /// Opens folders of images.
 pub(super) fn open(data: &Data, resize: bool, root: &Path, model: &Model) -> Result<DataSet, DataError> {
     let (_, classes) = row_shape(model).expect("open() hands over models of rows only");
-    let shape = Shape::of(model, resize)?;
+    let shape = ImageShape::of(model, resize)?;
     let train = files::paths(&data.train, root)?;
     let names: BTreeSet<String> = train.iter().map(|path| class_of(path)).collect();
     if names.len() > classes as usize {
@@ -62,16 +62,16 @@ pub(super) fn open(data: &Data, resize: bool, root: &Path, model: &Model) -> Res
     }
     let names: Vec<String> = names.into_iter().collect();
     let mut all = Vec::new();
-    let train = Images::open(train, root, &names, shape, &mut all)?;
+    let train = ImageFolder::open(train, root, &names, shape, &mut all)?;
     let (valid, fraction) = match &data.valid {
-        Valid::Fraction(fraction) => (None, Some(*fraction)),
-        Valid::Files(patterns) => {
-            (Some(Images::open(files::paths(patterns, root)?, root, &names, shape, &mut all)?), None)
+        ValidationSource::Fraction(fraction) => (None, Some(*fraction)),
+        ValidationSource::Files(patterns) => {
+            (Some(ImageFolder::open(files::paths(patterns, root)?, root, &names, shape, &mut all)?), None)
         }
     };
-    let split = Split::of(train.len(), fraction, data.fraction, data.mix)?;
+    let split = TrainValidationSplit::of(train.len(), fraction, data.fraction, data.mix)?;
     let preprocessing = Preprocessing { columns: Vec::new(), classes: Some(names) };
-    let classes = (train.classes(), valid.as_ref().map(Images::classes));
+    let classes = (train.classes(), valid.as_ref().map(ImageFolder::classes));
     let warnings = split.one_sided(&classes.0, classes.1.as_deref(), |class| preprocessing.class(class));
     let (train, valid) = split.cut(Arc::new(train), valid);
     Ok(DataSet { train, valid, files: all, tokenizer: None, preprocessing: Some(preprocessing), warnings })
@@ -82,7 +82,7 @@ fn class_of(path: &Path) -> String {
     path.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned()
 }
 
-impl Shape {
+impl ImageShape {
     /// What `model` reads.
     pub(super) fn of(model: &Model, resize: bool) -> Result<Self, DataError> {
         let (width, _) = row_shape(model).expect("only models of rows read images");
@@ -98,7 +98,7 @@ impl Shape {
     }
 }
 
-impl Images {
+impl ImageFolder {
     fn classes(&self) -> Vec<u32> {
         self.samples.iter().map(|sample| sample.class).collect()
     }
@@ -107,7 +107,7 @@ impl Images {
         paths: Vec<PathBuf>,
         root: &Path,
         classes: &[String],
-        shape: Shape,
+        shape: ImageShape,
         all: &mut Vec<InputFile>,
     ) -> Result<Self, DataError> {
         let mut samples = Vec::with_capacity(paths.len());
@@ -121,7 +121,7 @@ impl Images {
                 );
                 return Err(DataError::content(&name, "its folder", detail));
             };
-            samples.push(Sample {
+            samples.push(LabelledImage {
                 path,
                 name,
                 class: u32::try_from(class).expect("at most the model's classes"),
@@ -140,7 +140,7 @@ impl Images {
 }
 
 /// Number, bytes and hash of the images under the name of the first: a line for each would be long.
-fn recorded(samples: &[Sample]) -> Result<InputFile, DataError> {
+fn recorded(samples: &[LabelledImage]) -> Result<InputFile, DataError> {
     let mut lengths = Vec::with_capacity(samples.len());
     for sample in samples {
         lengths.push(std::fs::metadata(&sample.path).map_err(|source| sample.unreadable(source))?.len());
@@ -158,7 +158,7 @@ fn recorded(samples: &[Sample]) -> Result<InputFile, DataError> {
     Ok(InputFile { name, bytes, blake3: hasher.finalize().to_hex().to_string() })
 }
 
-impl Sample {
+impl LabelledImage {
     /// An image whose class is not known.
     pub(super) fn unlabelled(path: PathBuf, name: String) -> Self {
         Self { path, name, class: 0 }
@@ -174,7 +174,7 @@ impl Sample {
     }
 
     /// The pixels, `[channel, row, column]`.
-    pub(super) fn decode(&self, shape: Shape) -> Result<Vec<u8>, DataError> {
+    pub(super) fn decode(&self, shape: ImageShape) -> Result<Vec<u8>, DataError> {
         let bytes = std::fs::read(&self.path).map_err(|source| self.unreadable(source))?;
         let bad = |detail: String| DataError::content(&self.name, "the whole", detail);
         let image =
@@ -230,7 +230,7 @@ fn upright(bytes: &[u8]) -> Result<DynamicImage, ImageError> {
     Ok(image)
 }
 
-impl Source for Images {
+impl SampleSource for ImageFolder {
     fn len(&self) -> u64 {
         self.samples.len() as u64
     }

@@ -2,9 +2,9 @@
 //! lines. `NaN` and `Infinity` are taken for numbers.
 
 use super::DataError;
-use super::corpus::{Document, Piece};
+use super::corpus::{InMemoryDocument, DocumentPiece};
 use super::files::DataFile;
-use super::json_record::{Wrong, text_in};
+use super::json_record::{RecordError, text_in};
 use std::fmt;
 use std::io::{BufRead, Read};
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use std::sync::Arc;
 const MOST_BYTES: usize = 64 << 20;
 
 /// The documents of a file; nothing follows an error.
-pub(super) struct Records<'a, R> {
+pub(super) struct JsonRecords<'a, R> {
     file: Arc<DataFile>,
     reader: R,
     field: &'a str,
-    layout: Option<Layout>,
+    layout: Option<RecordFraming>,
     /// Where the next byte is.
-    place: Place,
-    document: Option<Document<String>>,
+    place: TextPosition,
+    document: Option<InMemoryDocument<String>>,
     is_done: bool,
 }
 
 /// Where records are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layout {
+enum RecordFraming {
     Lines,
     List,
 }
 
 /// Both counted from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Place {
+struct TextPosition {
     line: u64,
     column: u64,
 }
 
-impl Place {
+impl TextPosition {
     fn pass(&mut self, byte: u8) {
         if byte == b'\n' {
             *self = Self { line: self.line + 1, column: 1 };
@@ -58,27 +58,27 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TextPosition {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "line {}, column {}", self.line, self.column)
     }
 }
 
 /// A record as it was written.
-struct Record {
+struct RawRecord {
     bytes: Vec<u8>,
-    begin: Place,
+    begin: TextPosition,
 }
 
-impl<'a, R: BufRead> Records<'a, R> {
+impl<'a, R: BufRead> JsonRecords<'a, R> {
     /// The texts in `field` of the records that `reader` reads from `file`.
     pub(super) fn new(file: Arc<DataFile>, reader: R, field: &'a str) -> Self {
-        let place = Place { line: 1, column: 1 };
+        let place = TextPosition { line: 1, column: 1 };
         Self { file, reader, field, layout: None, place, document: None, is_done: false }
     }
 
     /// The next document; `None` at the end.
-    fn advance(&mut self) -> Result<Option<Document<String>>, DataError> {
+    fn advance(&mut self) -> Result<Option<InMemoryDocument<String>>, DataError> {
         let layout = match self.layout {
             Some(layout) => layout,
             None => match self.begin()? {
@@ -87,44 +87,44 @@ impl<'a, R: BufRead> Records<'a, R> {
             },
         };
         let record = match layout {
-            Layout::Lines => self.line()?,
-            Layout::List => self.element()?,
+            RecordFraming::Lines => self.line()?,
+            RecordFraming::List => self.element()?,
         };
-        let Some(Record { mut bytes, begin }) = record else { return Ok(None) };
+        let Some(RawRecord { mut bytes, begin }) = record else { return Ok(None) };
         match text_in(&mut bytes, self.field) {
-            Ok(text) => Ok(Some(Document::new(text, &self.file))),
-            Err(Wrong::Syntax(error)) => {
+            Ok(text) => Ok(Some(InMemoryDocument::new(text, &self.file))),
+            Err(RecordError::Syntax(error)) => {
                 let text = error.to_string();
                 let what = text.rsplit_once(" at line ").map_or(&*text, |(what, _)| what);
-                let hint = if error.is_eof() && layout == Layout::Lines {
+                let hint = if error.is_eof() && layout == RecordFraming::Lines {
                     "; an object that takes several lines must stand in a list `[…]`"
                 } else {
                     ""
                 };
                 let detail = format!("expected a JSON object, found other text ({what}){hint}");
-                Err(self.wrong(begin.within(error.line(), error.column()), detail))
+                Err(self.error_at(begin.within(error.line(), error.column()), detail))
             }
-            Err(Wrong::Content(detail)) => Err(self.wrong(begin, detail)),
+            Err(RecordError::Content(detail)) => Err(self.error_at(begin, detail)),
         }
     }
 
     /// Passes blanks, and `[` where the records are in a list; `None` where there is nothing else.
-    fn begin(&mut self) -> Result<Option<Layout>, DataError> {
+    fn begin(&mut self) -> Result<Option<RecordFraming>, DataError> {
         loop {
             match self.peek()? {
                 None => return Ok(None),
                 Some(b'[') => {
                     self.pass(b'[');
-                    return Ok(Some(Layout::List));
+                    return Ok(Some(RecordFraming::List));
                 }
                 Some(byte) if byte.is_ascii_whitespace() => self.pass(byte),
-                Some(_) => return Ok(Some(Layout::Lines)),
+                Some(_) => return Ok(Some(RecordFraming::Lines)),
             }
         }
     }
 
     /// The next line that is not blank.
-    fn line(&mut self) -> Result<Option<Record>, DataError> {
+    fn line(&mut self) -> Result<Option<RawRecord>, DataError> {
         loop {
             let (mut bytes, begin) = (Vec::new(), self.place);
             let most = MOST_BYTES as u64 + 1;
@@ -136,16 +136,16 @@ impl<'a, R: BufRead> Records<'a, R> {
             if bytes.is_empty() {
                 return Ok(None);
             }
-            self.place = Place { line: begin.line + 1, column: 1 };
+            self.place = TextPosition { line: begin.line + 1, column: 1 };
             bytes.truncate(bytes.trim_ascii_end().len());
             if !bytes.is_empty() {
-                return Ok(Some(Record { bytes, begin }));
+                return Ok(Some(RawRecord { bytes, begin }));
             }
         }
     }
 
     /// The next element of the list.
-    fn element(&mut self) -> Result<Option<Record>, DataError> {
+    fn element(&mut self) -> Result<Option<RawRecord>, DataError> {
         let begin = loop {
             match self.peek()? {
                 None => return Err(self.unended()),
@@ -165,7 +165,7 @@ impl<'a, R: BufRead> Records<'a, R> {
                     is_text = byte != b'"' || is_escaped;
                     is_escaped = byte == b'\\' && !is_escaped;
                 }
-                b',' | b']' if depth == 0 => return Ok(Some(Record { bytes, begin })),
+                b',' | b']' if depth == 0 => return Ok(Some(RawRecord { bytes, begin })),
                 b'"' => is_text = true,
                 b'{' | b'[' => depth += 1,
                 b'}' | b']' => depth = depth.saturating_sub(1),
@@ -184,7 +184,7 @@ impl<'a, R: BufRead> Records<'a, R> {
         while let Some(byte) = self.peek()? {
             if !byte.is_ascii_whitespace() {
                 let detail = "expected nothing behind the end of the list; a file has one list, or an object on each line";
-                return Err(self.wrong(self.place, detail.to_owned()));
+                return Err(self.error_at(self.place, detail.to_owned()));
             }
             self.pass(byte);
         }
@@ -207,24 +207,24 @@ impl<'a, R: BufRead> Records<'a, R> {
     }
 
     fn unended(&self) -> DataError {
-        self.wrong(self.place, "expected `]`, the end of the list; is the file whole?".to_owned())
+        self.error_at(self.place, "expected `]`, the end of the list; is the file whole?".to_owned())
     }
 
-    fn too_long(&self, begin: Place) -> DataError {
+    fn too_long(&self, begin: TextPosition) -> DataError {
         let detail = format!(
             "the record has more than {} MiB, the most that is read; split its text into several records, or into text files",
             MOST_BYTES >> 20
         );
-        self.wrong(begin, detail)
+        self.error_at(begin, detail)
     }
 
-    fn wrong(&self, place: Place, detail: String) -> DataError {
+    fn error_at(&self, place: TextPosition, detail: String) -> DataError {
         DataError::content(&self.file.name, place.to_string(), detail)
     }
 }
 
-impl<R: BufRead> Iterator for Records<'_, R> {
-    type Item = Result<Piece, DataError>;
+impl<R: BufRead> Iterator for JsonRecords<'_, R> {
+    type Item = Result<DocumentPiece, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while !self.is_done {

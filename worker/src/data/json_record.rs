@@ -8,43 +8,43 @@ const NAMED_FIELDS: usize = 12;
 
 /// Why a record has no text.
 #[derive(Debug)]
-pub(super) enum Wrong {
+pub(super) enum RecordError {
     Syntax(serde_json::Error),
     /// In words.
     Content(String),
 }
 
 /// The text in the field of a record. Numbers that only Python writes are replaced where there are any.
-pub(super) fn text_in(bytes: &mut [u8], field: &str) -> Result<String, Wrong> {
+pub(super) fn text_in(bytes: &mut [u8], field: &str) -> Result<String, RecordError> {
     let record = match read(bytes, field) {
         Err(_) if replace_numbers_of_python(bytes) => read(bytes, field),
         record => record,
     };
-    let (found, fields) = match record.map_err(Wrong::Syntax)? {
-        Value::Object { found, fields } => (found, fields),
+    let (found, fields) = match record.map_err(RecordError::Syntax)? {
+        PickedValue::Object { found, fields } => (found, fields),
         other => {
-            return Err(Wrong::Content(format!(
+            return Err(RecordError::Content(format!(
                 "expected a JSON object with the field `{field}`, found {}; `data.format = \"text\"` reads a file as it is",
                 other.kind()
             )));
         }
     };
     match found.map(|found| *found) {
-        Some(Value::Text(text)) => Ok(text),
-        Some(other) => Err(Wrong::Content(format!(
+        Some(PickedValue::Text(text)) => Ok(text),
+        Some(other) => Err(RecordError::Content(format!(
             "the field `{field}` is {}, expected a text; `data.field` names the field",
             other.kind()
         ))),
-        None => Err(Wrong::Content(format!(
+        None => Err(RecordError::Content(format!(
             "there is no field `{field}`; the fields are: {}; set `data.field`",
             fields.join(", ")
         ))),
     }
 }
 
-fn read(bytes: &[u8], field: &str) -> Result<Value, serde_json::Error> {
+fn read(bytes: &[u8], field: &str) -> Result<PickedValue, serde_json::Error> {
     let mut from = serde_json::Deserializer::from_slice(bytes);
-    let value = Pick { field: Some(field) }.deserialize(&mut from)?;
+    let value = FieldPicker { field: Some(field) }.deserialize(&mut from)?;
     from.end().map(|()| value)
 }
 
@@ -73,7 +73,7 @@ fn replace_numbers_of_python(bytes: &mut [u8]) -> bool {
 }
 
 /// A value, and no more of it than is asked for.
-enum Value {
+enum PickedValue {
     Text(String),
     Object {
         /// The value of the field that was asked for.
@@ -87,7 +87,7 @@ enum Value {
     Null,
 }
 
-impl Value {
+impl PickedValue {
     /// In words.
     fn kind(&self) -> &'static str {
         match self {
@@ -103,30 +103,30 @@ impl Value {
 
 /// Reads a value; of an object, `field`.
 #[derive(Clone, Copy)]
-struct Pick<'f> {
+struct FieldPicker<'f> {
     field: Option<&'f str>,
 }
 
-impl<'de> DeserializeSeed<'de> for Pick<'_> {
-    type Value = Value;
+impl<'de> DeserializeSeed<'de> for FieldPicker<'_> {
+    type Value = PickedValue;
 
-    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<Value, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, from: D) -> Result<PickedValue, D::Error> {
         from.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Pick<'_> {
-    type Value = Value;
+impl<'de> Visitor<'de> for FieldPicker<'_> {
+    type Value = PickedValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<PickedValue, A::Error> {
         let (mut found, mut fields) = (None, Vec::new());
         while let Some(name) = map.next_key::<String>()? {
             if self.field == Some(&*name) {
-                found = Some(Box::new(map.next_value_seed(Pick { field: None })?));
+                found = Some(Box::new(map.next_value_seed(FieldPicker { field: None })?));
                 continue;
             }
             map.next_value::<IgnoredAny>()?;
@@ -134,36 +134,36 @@ impl<'de> Visitor<'de> for Pick<'_> {
                 fields.push(name);
             }
         }
-        Ok(Value::Object { found, fields })
+        Ok(PickedValue::Object { found, fields })
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<PickedValue, A::Error> {
         while list.next_element::<IgnoredAny>()?.is_some() {}
-        Ok(Value::List)
+        Ok(PickedValue::List)
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::Text(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<PickedValue, E> {
+        Ok(PickedValue::Text(text.to_owned()))
     }
 
-    fn visit_i64<E>(self, _: i64) -> Result<Value, E> {
-        Ok(Value::Number)
+    fn visit_i64<E>(self, _: i64) -> Result<PickedValue, E> {
+        Ok(PickedValue::Number)
     }
 
-    fn visit_u64<E>(self, _: u64) -> Result<Value, E> {
-        Ok(Value::Number)
+    fn visit_u64<E>(self, _: u64) -> Result<PickedValue, E> {
+        Ok(PickedValue::Number)
     }
 
-    fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
-        Ok(Value::Number)
+    fn visit_f64<E>(self, _: f64) -> Result<PickedValue, E> {
+        Ok(PickedValue::Number)
     }
 
-    fn visit_bool<E>(self, _: bool) -> Result<Value, E> {
-        Ok(Value::Flag)
+    fn visit_bool<E>(self, _: bool) -> Result<PickedValue, E> {
+        Ok(PickedValue::Flag)
     }
 
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
+    fn visit_unit<E>(self) -> Result<PickedValue, E> {
+        Ok(PickedValue::Null)
     }
 }
 
@@ -176,9 +176,9 @@ mod tests {
         let text = |record: &str| text_in(&mut record.as_bytes().to_vec(), "text");
         let record = r#"{"a": NaN, "text": "NaN \" Infinity", "b": [-Infinity, Infinity], "c": 1.5}"#;
         assert_eq!(text(record).expect("it has a text"), "NaN \" Infinity");
-        let Err(Wrong::Content(detail)) = text(r#"{"text": NaN}"#) else { panic!("no text") };
+        let Err(RecordError::Content(detail)) = text(r#"{"text": NaN}"#) else { panic!("no text") };
         assert!(detail.contains("`text` is a number"), "{detail}");
-        let Err(Wrong::Syntax(error)) = text(r#"{"a": NaN, "text": nope}"#) else { panic!("no JSON") };
+        let Err(RecordError::Syntax(error)) = text(r#"{"a": NaN, "text": nope}"#) else { panic!("no JSON") };
         assert_eq!((error.line(), error.column()), (1, 21), "replacing moved nothing");
     }
 }

@@ -1,16 +1,16 @@
 //! Samples with known classes or next tokens that are not those of the recipe, to measure a trained model on.
 
-use super::images::{Images, Shape};
-use super::prepared::Watch;
-use super::table::{self, Format};
-use super::{DataError, Source, download, files, idx, open_apart, row_shape};
-use crate::comm::Progress;
+use super::images::{ImageFolder, ImageShape};
+use super::tokenize::PreparationObserver;
+use super::table::{self, TabularFormat};
+use super::{DataError, SampleSource, download, files, idx, open_apart, row_shape};
+use crate::comm::WorkCounter;
 use dtrain_protocol::Preprocessing;
-use dtrain_recipes::{Columns, Data, DataFormat, Model, Tokenizer, Valid};
+use dtrain_recipes::{Columns, Data, DataFormat, Model, Tokenizer, ValidationSource};
 use std::path::Path;
 
 /// What was fixed when a model was trained.
-pub struct Fixed<'a> {
+pub struct TrainedEncoding<'a> {
     /// How rows are read.
     pub preprocessing: &'a Preprocessing,
     /// The tokenizer of the checkpoint, as JSON.
@@ -29,36 +29,36 @@ pub fn labelled(
     root: &Path,
     model: &Model,
     cache: &Path,
-    fixed: &Fixed<'_>,
-) -> Result<Box<dyn Source>, DataError> {
-    let Fixed { preprocessing, tokenizer } = fixed;
+    fixed: &TrainedEncoding<'_>,
+) -> Result<Box<dyn SampleSource>, DataError> {
+    let TrainedEncoding { preprocessing, tokenizer } = fixed;
     if !matches!(data.format, DataFormat::Idx { .. }) && !labels.is_empty() {
         return Err(DataError::Unfit("only IDX files have label files".into()));
     }
-    let watch = Watch { progress: &Progress::default(), tell: &|_| () };
-    download::all(files.iter().chain(labels).map(String::as_str), &watch)?;
-    let of_table = |format: Format, columns: &Columns| {
+    let watch = PreparationObserver { progress: &WorkCounter::default(), tell: &|_| () };
+    download::download_all(files.iter().chain(labels).map(String::as_str), &watch)?;
+    let of_table = |format: TabularFormat, columns: &Columns| {
         let (_, classes) = row_shape(model).expect("data and model of a trained checkpoint fit");
         let table = table::labelled(files, (format, columns), (root, cache), preprocessing, classes)?;
-        Ok(Box::new(table) as Box<dyn Source>)
+        Ok(Box::new(table) as Box<dyn SampleSource>)
     };
     match &data.format {
-        DataFormat::Csv(columns) => of_table(Format::Csv, columns),
-        DataFormat::Parquet(columns) => of_table(Format::Parquet, columns),
+        DataFormat::Csv(columns) => of_table(TabularFormat::Csv, columns),
+        DataFormat::Parquet(columns) => of_table(TabularFormat::Parquet, columns),
         DataFormat::Images { resize } => {
             let names = preprocessing.classes.as_deref().unwrap_or_default();
-            let shape = Shape::of(model, *resize)?;
-            Ok(Box::new(Images::open(files::paths(files, root)?, root, names, shape, &mut Vec::new())?))
+            let shape = ImageShape::of(model, *resize)?;
+            Ok(Box::new(ImageFolder::open(files::paths(files, root)?, root, names, shape, &mut Vec::new())?))
         }
         DataFormat::Idx { .. } => {
-            Ok(Box::new(idx::Images::open(files, labels, root, model, &mut Vec::new())?))
+            Ok(Box::new(idx::IdxImages::open(files, labels, root, model, &mut Vec::new())?))
         }
         DataFormat::Text { .. } | DataFormat::Tokens { .. } => {
             // A tokenizer that was trained and is not in the checkpoint is trained again on what it was trained on.
             let is_trained = matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. });
             let train = if is_trained && tokenizer.is_none() { data.train.clone() } else { files.to_vec() };
-            let data = Data { train, valid: Valid::Files(files.to_vec()), fraction: 1.0, ..data.clone() };
-            download::all(download::names(&data), &watch)?;
+            let data = Data { train, valid: ValidationSource::Files(files.to_vec()), fraction: 1.0, ..data.clone() };
+            download::download_all(download::names(&data), &watch)?;
             open_apart(&data, root, model, cache, *tokenizer, &watch).map(|opened| opened.valid)
         }
     }

@@ -1,14 +1,14 @@
 //! Where samples come from.
 //!
 //! [`open`] turns the recipe's data section into two numbered lists of samples. Which sample is read when is not
-//! decided here: see [`dtrain_protocol::order`]. Files are read in place
+//! decided here: see [`dtrain_protocol::shuffle`]. Files are read in place
 //! at the offset of a sample, so a data set may be larger than memory, and must not change while it is read. Tables (CSV,
 //! Parquet) are kept in memory, and in a file without a name where they are large; class labels are kept in memory.
 
-mod apart;
+mod decontaminate;
 mod bpe;
 mod cache;
-mod contents;
+mod file_type;
 mod corpus;
 mod describe;
 mod download;
@@ -17,7 +17,7 @@ mod files;
 mod http;
 mod idx;
 mod images;
-mod inputs;
+mod unlabelled;
 mod jpeg;
 mod json;
 mod json_record;
@@ -28,7 +28,7 @@ mod parquet_file;
 mod parquet_pages;
 mod parquet_text;
 mod prefetch;
-mod prepared;
+mod tokenize;
 mod split;
 mod table;
 mod tokenizer;
@@ -38,31 +38,31 @@ mod tokens;
 mod tests;
 
 pub use describe::{CorpusFacts, FileFacts, corpus, files, table_facts, unpacked_bytes};
-pub use download::{Fetched, downloaded};
+pub use download::{DownloadProgress, downloaded};
 pub use error::DataError;
 pub use files::{kind_of_file, matching};
-pub use inputs::{Inputs as Unlabelled, Origin};
-pub use labelled::{Fixed, labelled};
+pub use unlabelled::{InputManifest as Unlabelled, SampleOrigin};
+pub use labelled::{TrainedEncoding, labelled};
 pub use notes::notes;
 pub use prefetch::Prefetch;
-pub use prepared::{Prepared, Work};
+pub use tokenize::{TokenizationProgress, PreparationStep};
 pub use table::{ColumnFacts, ColumnKind, TableFacts};
 pub use tokenizer::TextTokenizer;
 
-use crate::comm::Progress;
-use dtrain_protocol::{InputFile, Inputs, Preprocessing};
-use dtrain_recipes::{Data, DataFormat, Model, Reads};
-use prepared::Watch;
+use crate::comm::WorkCounter;
+use dtrain_protocol::{InputFile, InputManifest, Preprocessing};
+use dtrain_recipes::{Data, DataFormat, Model, InputSignature};
+use tokenize::PreparationObserver;
 use std::path::{Path, PathBuf};
-use table::Format;
-use tokenizer::Text;
+use table::TabularFormat;
+use tokenizer::CorpusSettings;
 
 /// Training and validation samples.
 pub struct DataSet {
     /// Samples to train on.
-    pub train: Box<dyn Source>,
+    pub train: Box<dyn SampleSource>,
     /// Samples that are never trained on.
-    pub valid: Box<dyn Source>,
+    pub valid: Box<dyn SampleSource>,
     /// The files, in the order in which they are read.
     pub files: Vec<InputFile>,
     /// How text becomes tokens and back, when the data is text.
@@ -74,7 +74,7 @@ pub struct DataSet {
 }
 
 /// A numbered list of samples, which any thread may read.
-pub trait Source: Send + Sync {
+pub trait SampleSource: Send + Sync {
     /// Number of samples; at least 1 in a [`DataSet`].
     fn len(&self) -> u64;
 
@@ -83,7 +83,7 @@ pub trait Source: Send + Sync {
         self.len() == 0
     }
 
-    /// The samples with these numbers, in this order. Panics when a number is not below [`Source::len`].
+    /// The samples with these numbers, in this order. Panics when a number is not below [`SampleSource::len`].
     fn read(&self, indices: &[u64]) -> Result<Batch, DataError>;
 }
 
@@ -125,9 +125,9 @@ impl Batch {
 
 impl DataSet {
     /// What a checkpoint records of it.
-    pub fn inputs(&self) -> Inputs {
+    pub fn inputs(&self) -> InputManifest {
         let (train_samples, valid_samples) = (self.train.len(), self.valid.len());
-        Inputs { train_samples, valid_samples, files: self.files.clone() }
+        InputManifest { train_samples, valid_samples, files: self.files.clone() }
     }
 
     /// Fails when the training data has fewer samples than one optimizer step takes.
@@ -142,14 +142,14 @@ impl DataSet {
 }
 
 /// Downloads what the data of a recipe names by URLs and this host does not have. `tell` is told how far it has come.
-pub fn fetch(data: &Data, tell: &dyn Fn(Work<'_>)) -> Result<(), DataError> {
-    download::all(download::names(data), &Watch { progress: &Progress::default(), tell })
+pub fn fetch(data: &Data, tell: &dyn Fn(PreparationStep<'_>)) -> Result<(), DataError> {
+    download::download_all(download::names(data), &PreparationObserver { progress: &WorkCounter::default(), tell })
 }
 
 /// Opens the data of a recipe for `model`. Relative paths start from `root`; what is computed once (a trained
 /// tokenizer and its tokens) is kept in `cache`, and several ranks may call this at once.
 pub fn open(data: &Data, root: &Path, model: &Model, cache: &Path) -> Result<DataSet, DataError> {
-    open_with(data, root, model, cache, None, &Progress::default(), &|_| ())
+    open_with(data, root, model, cache, None, &WorkCounter::default(), &|_| ())
 }
 
 /// As [`open`], with the tokenizer that a checkpoint has, as JSON: a trained one is not trained again.
@@ -164,12 +164,12 @@ pub fn open_with(
     model: &Model,
     cache: &Path,
     trained: Option<&[u8]>,
-    progress: &Progress,
-    tell: &dyn Fn(Work<'_>),
+    progress: &WorkCounter,
+    tell: &dyn Fn(PreparationStep<'_>),
 ) -> Result<DataSet, DataError> {
-    let watch = Watch { progress, tell };
-    download::all(download::names(data), &watch)?;
-    open_apart(&*apart::apart(data, root)?, root, model, cache, trained, &watch)
+    let watch = PreparationObserver { progress, tell };
+    download::download_all(download::names(data), &watch)?;
+    open_apart(&*decontaminate::without_validation_files(data, root)?, root, model, cache, trained, &watch)
 }
 
 /// Opens data whose files are on this host, each for what names it.
@@ -179,31 +179,31 @@ fn open_apart(
     model: &Model,
     cache: &Path,
     trained: Option<&[u8]>,
-    watch: &Watch<'_>,
+    watch: &PreparationObserver<'_>,
 ) -> Result<DataSet, DataError> {
     let Some(reads) = model.reads() else {
         return Err(DataError::Unfit("a foreign command reads its own data".into()));
     };
     match (&data.format, reads) {
-        (DataFormat::Text { tokenizer, documents, separator }, Reads::Tokens { context, vocab }) => {
-            let text = Text { tokenizer, documents, separator };
+        (DataFormat::Text { tokenizer, documents, separator }, InputSignature::Tokens { context, vocab }) => {
+            let text = CorpusSettings { tokenizer, documents, separator };
             let sequences = Sequences { context, vocab };
             text.open(data, root, sequences, cache, trained, watch)
         }
-        (DataFormat::Tokens { tokenizer }, Reads::Tokens { context, vocab }) => {
+        (DataFormat::Tokens { tokenizer }, InputSignature::Tokens { context, vocab }) => {
             tokens::open(data, tokenizer.as_deref(), root, Sequences { context, vocab })
         }
-        (DataFormat::Idx { labels, valid_labels }, Reads::Rows { .. }) => {
+        (DataFormat::Idx { labels, valid_labels }, InputSignature::Rows { .. }) => {
             idx::open(data, labels, valid_labels, root, model)
         }
-        (DataFormat::Csv(columns), Reads::Rows { .. }) => {
-            table::open(data, (Format::Csv, columns), root, model, cache)
+        (DataFormat::Csv(columns), InputSignature::Rows { .. }) => {
+            table::open(data, (TabularFormat::Csv, columns), root, model, cache)
         }
-        (DataFormat::Parquet(columns), Reads::Rows { .. }) => {
-            table::open(data, (Format::Parquet, columns), root, model, cache)
+        (DataFormat::Parquet(columns), InputSignature::Rows { .. }) => {
+            table::open(data, (TabularFormat::Parquet, columns), root, model, cache)
         }
-        (DataFormat::Images { resize }, Reads::Rows { .. }) => images::open(data, *resize, root, model),
-        (DataFormat::Text { .. } | DataFormat::Tokens { .. }, Reads::Rows { .. }) => Err(DataError::Unfit(
+        (DataFormat::Images { resize }, InputSignature::Rows { .. }) => images::open(data, *resize, root, model),
+        (DataFormat::Text { .. } | DataFormat::Tokens { .. }, InputSignature::Rows { .. }) => Err(DataError::Unfit(
             "an mlp or a cnn reads rows of numbers (`csv`, `parquet`, `idx` or `images`), not tokens; a decoder \
              reads tokens"
                 .into(),
@@ -213,7 +213,7 @@ fn open_apart(
             | DataFormat::Csv { .. }
             | DataFormat::Parquet { .. }
             | DataFormat::Images { .. },
-            Reads::Tokens { .. },
+            InputSignature::Tokens { .. },
         ) => Err(DataError::Unfit(
             "a decoder reads tokens (`text`, `jsonl`, `parquet` or `tokens`), not rows of numbers; an mlp or a cnn \
              reads rows"
@@ -227,7 +227,7 @@ fn open_apart(
 pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Result<Vec<String>, DataError> {
     match &data.format {
         DataFormat::Text { tokenizer, documents, separator } => {
-            Text { tokenizer, documents, separator }.cached(&*apart::apart(data, root)?, root, cache, trained)
+            CorpusSettings { tokenizer, documents, separator }.cached(&*decontaminate::without_validation_files(data, root)?, root, cache, trained)
         }
         DataFormat::Tokens { .. }
         | DataFormat::Idx { .. }
@@ -239,7 +239,7 @@ pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Re
 
 /// The files in `cache` that [`open`] has made, and what processes that are gone left unfinished.
 pub fn all_cached(cache: &Path) -> Vec<PathBuf> {
-    cache::all(cache)
+    cache::list_cached(cache)
 }
 
 /// Removes a file of [`all_cached`]; `Ok(false)` while somebody makes or opens it.
@@ -250,8 +250,8 @@ pub fn discard_cached(path: &Path) -> Result<bool, DataError> {
 /// Numbers of one sample and classes that `model` expects: `(width, classes)`.
 fn row_shape(model: &Model) -> Option<(usize, u32)> {
     match model.reads() {
-        Some(Reads::Rows { inputs, classes }) => Some((inputs as usize, classes)),
-        Some(Reads::Tokens { .. }) | None => None,
+        Some(InputSignature::Rows { inputs, classes }) => Some((inputs as usize, classes)),
+        Some(InputSignature::Tokens { .. }) | None => None,
     }
 }
 

@@ -1,10 +1,10 @@
 //! What a user should know about the files of a recipe: what they are read as where their names do not say it, and which
 //! are left out.
 
-use super::contents::{self, Packing};
+use super::file_type::{self, FileCompression};
 use super::files::{self, DataFile};
-use super::{DataError, apart};
-use dtrain_recipes::{Data, DataFormat, Documents, Tokenizer, Valid, url};
+use super::{DataError, decontaminate};
+use dtrain_recipes::{Data, DataFormat, Documents, Tokenizer, ValidationSource, url};
 use std::path::Path;
 
 /// Endings of names of text. Others say nothing, or something else.
@@ -20,27 +20,27 @@ const LISTED: usize = 3;
 /// A line for each thing to know about the files of a recipe, whose paths start from `root`; what URLs name has been
 /// downloaded.
 pub fn notes(data: &Data, root: &Path) -> Result<Vec<String>, DataError> {
-    let mut notes: Vec<String> = apart::note(data, root)?.into_iter().collect();
+    let mut notes: Vec<String> = decontaminate::overlap_note(data, root)?.into_iter().collect();
     let DataFormat::Text { tokenizer, documents, .. } = &data.format else { return Ok(notes) };
-    let mut found = files::found(&data.train, root)?;
-    if let Valid::Files(patterns) = &data.valid {
-        found.extend(files::found(patterns, root)?);
+    let mut found = files::resolve_patterns(&data.train, root)?;
+    if let ValidationSource::Files(patterns) = &data.valid {
+        found.extend(files::resolve_patterns(patterns, root)?);
     }
     let mut told: Vec<(String, Vec<String>)> = Vec::new();
     for found in found {
-        for what in of_file(&found.open()?, documents, tokenizer)? {
+        for what in file_notes(&found.open()?, documents, tokenizer)? {
             match told.iter_mut().find(|(other, _)| *other == what) {
                 Some((_, names)) => names.push(found.name.clone()),
                 None => told.push((what, vec![found.name.clone()])),
             }
         }
     }
-    notes.extend(told.iter().map(|(what, names)| note(what, names)));
+    notes.extend(told.iter().map(|(what, names)| format_note(what, names)));
     Ok(notes)
 }
 
 /// `what: a.txt, b.txt and 3 more`.
-pub(super) fn note(what: &str, names: &[impl AsRef<str>]) -> String {
+pub(super) fn format_note(what: &str, names: &[impl AsRef<str>]) -> String {
     let listed: Vec<&str> = names.iter().take(LISTED).map(AsRef::as_ref).collect();
     let more = names.len() - listed.len();
     let more = if more > 0 { format!(" and {more} more") } else { String::new() };
@@ -48,19 +48,19 @@ pub(super) fn note(what: &str, names: &[impl AsRef<str>]) -> String {
 }
 
 /// What is to be known of a file of text.
-fn of_file(file: &DataFile, documents: &Documents, tokenizer: &Tokenizer) -> Result<Vec<String>, DataError> {
+fn file_notes(file: &DataFile, documents: &Documents, tokenizer: &Tokenizer) -> Result<Vec<String>, DataError> {
     let mut notes = Vec::new();
     let packing = file.packing();
-    if packing != Packing::Plain && file.packing_by_name().is_none() {
+    if packing != FileCompression::Plain && file.packing_by_name().is_none() {
         notes.push(format!("read as compressed with {}, as the first bytes say", packing.name()));
     }
-    let name = url::ending(&file.name).to_ascii_lowercase();
+    let name = url::file_extension(&file.name).to_ascii_lowercase();
     let name = name.strip_suffix(".gz").or_else(|| name.strip_suffix(".zst")).unwrap_or(&name);
     let ending = Path::new(name).extension().and_then(|ending| ending.to_str()).unwrap_or_default();
     match documents {
         Documents::Files => {
             let head = file.head()?;
-            if contents::is_json(&head) {
+            if file_type::is_json(&head) {
                 let what = "read as text, with the braces and names of fields of its JSON; `data.format = \"jsonl\"` reads \
                             a text of each record";
                 notes.push(what.to_owned());
@@ -70,7 +70,7 @@ fn of_file(file: &DataFile, documents: &Documents, tokenizer: &Tokenizer) -> Res
                         .to_owned(),
                 );
             }
-            if *tokenizer == Tokenizer::Bytes && contents::not_utf8(&head).is_some() {
+            if *tokenizer == Tokenizer::Bytes && file_type::not_utf8(&head).is_some() {
                 let what = "not UTF-8, perhaps Latin-1 or no text; the bytes are read as they are";
                 notes.push(what.to_owned());
             }

@@ -1,7 +1,7 @@
 //! Samples that are validated on and also trained on.
 
 use super::describe::batches;
-use super::{Batch, DataError, DataSet, Source};
+use super::{Batch, DataError, DataSet, SampleSource};
 use std::collections::HashSet;
 
 impl DataSet {
@@ -19,7 +19,7 @@ impl DataSet {
 }
 
 /// Hashes each row of a source; `Ok(false)` where it has tokens.
-fn each(source: &dyn Source, mut seen: impl FnMut([u8; 16])) -> Result<bool, DataError> {
+fn each(source: &dyn SampleSource, mut seen: impl FnMut([u8; 16])) -> Result<bool, DataError> {
     for batch in batches(source) {
         let Batch::Rows { values, width, .. } = batch? else { return Ok(false) };
         for row in values.chunks_exact(width) {

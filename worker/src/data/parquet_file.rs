@@ -3,7 +3,7 @@
 //! Row groups and their rows are counted from 0, as other tools count them.
 
 use super::files::DataFile;
-use super::table::Place;
+use super::table::RowLocation;
 use super::{DataError, parquet_pages};
 use bytes::Bytes;
 use parquet::basic::{ConvertedType, LogicalType, TimeUnit, Type};
@@ -18,12 +18,12 @@ use std::sync::Arc;
 /// An open Parquet file.
 pub(super) struct ParquetFile {
     pub(super) file: Arc<DataFile>,
-    reader: SerializedFileReader<Stored>,
+    reader: SerializedFileReader<ParquetSource>,
 }
 
 /// A column of a row group.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Chunk {
+pub(super) struct GroupColumn {
     pub(super) group: usize,
     pub(super) column: usize,
 }
@@ -46,7 +46,7 @@ pub(super) enum CellType {
 impl ParquetFile {
     /// Reads the schema and where the row groups are.
     pub(super) fn open(file: &Arc<DataFile>) -> Result<Self, DataError> {
-        let reader = SerializedFileReader::new(Stored(Arc::clone(file))).map_err(|error| {
+        let reader = SerializedFileReader::new(ParquetSource(Arc::clone(file))).map_err(|error| {
             let detail = format!("expected a Parquet file ({error}); is the file whole?");
             DataError::content(&file.name, "the end", detail)
         })?;
@@ -74,7 +74,7 @@ impl ParquetFile {
             let names: Vec<String> = (0..self.columns()).take(12).map(|column| self.name(column)).collect();
             let detail =
                 format!("there is no column `{name}`; the columns are: {}; set `{key}`", names.join(", "));
-            DataError::content(&self.file.name, Place::Schema.to_string(), detail)
+            DataError::content(&self.file.name, RowLocation::Schema.to_string(), detail)
         })
     }
 
@@ -137,7 +137,7 @@ impl ParquetFile {
     }
 
     /// Bytes of a chunk when it is decompressed, as the file says.
-    pub(super) fn decompressed(&self, chunk: Chunk) -> u64 {
+    pub(super) fn decompressed(&self, chunk: GroupColumn) -> u64 {
         let group = self.reader.metadata().row_group(chunk.group);
         group.column(chunk.column).uncompressed_size().try_into().unwrap_or(0)
     }
@@ -147,7 +147,7 @@ impl ParquetFile {
         let of_group = |group: usize| {
             let values = self.rows(group).saturating_mul(size_of::<f64>() as u64);
             let chunks =
-                (0..self.columns()).map(|column| self.decompressed(Chunk { group, column }).max(values));
+                (0..self.columns()).map(|column| self.decompressed(GroupColumn { group, column }).max(values));
             chunks.fold(0, u64::saturating_add)
         };
         (0..self.groups()).map(of_group).fold(0, u64::saturating_add)
@@ -165,11 +165,11 @@ impl ParquetFile {
             _ => "a list".to_owned(),
         };
         let detail = format!("column `{}` is {found}, expected {wanted}", self.name(column));
-        DataError::content(&self.file.name, Place::Schema.to_string(), detail)
+        DataError::content(&self.file.name, RowLocation::Schema.to_string(), detail)
     }
 
     /// Fails where a chunk has a page that takes much memory: each is decompressed as a whole.
-    pub(super) fn expect_small_pages(&self, chunk: Chunk) -> Result<(), DataError> {
+    pub(super) fn expect_small_pages(&self, chunk: GroupColumn) -> Result<(), DataError> {
         let about = self.reader.metadata().row_group(chunk.group).column(chunk.column);
         if (0..=parquet_pages::MOST_BYTES.cast_signed()).contains(&about.uncompressed_size()) {
             return Ok(());
@@ -177,7 +177,7 @@ impl ParquetFile {
         let begin = about.dictionary_page_offset().unwrap_or(about.data_page_offset());
         let largest = match (u64::try_from(begin), u64::try_from(about.compressed_size())) {
             (Ok(at), Ok(bytes)) => {
-                parquet_pages::largest(StoredFrom { file: Arc::clone(&self.file), at }, bytes)
+                parquet_pages::largest(OffsetReader { file: Arc::clone(&self.file), at }, bytes)
             }
             _ => Err(std::io::ErrorKind::InvalidData.into()),
         };
@@ -195,7 +195,7 @@ impl ParquetFile {
     }
 
     /// What reads the values of a chunk.
-    pub(super) fn reader(&self, chunk: Chunk) -> Result<ColumnReader, DataError> {
+    pub(super) fn reader(&self, chunk: GroupColumn) -> Result<ColumnReader, DataError> {
         let group = self.reader.get_row_group(chunk.group);
         group
             .and_then(|group| group.get_column_reader(chunk.column))
@@ -205,7 +205,7 @@ impl ParquetFile {
     /// The next `count` values of a chunk, of which `row` is the first. An `Err` when one is null, or there are fewer.
     pub(super) fn values<T: DataType>(
         &self,
-        chunk: Chunk,
+        chunk: GroupColumn,
         reader: &mut ColumnReaderImpl<T>,
         row: u64,
         count: usize,
@@ -219,7 +219,7 @@ impl ParquetFile {
     /// The same, with `None` for each null.
     pub(super) fn cells<T: DataType>(
         &self,
-        chunk: Chunk,
+        chunk: GroupColumn,
         reader: &mut ColumnReaderImpl<T>,
         row: u64,
         count: usize,
@@ -242,12 +242,12 @@ impl ParquetFile {
     }
 
     /// Fails because of the value of a chunk in this row: `detail` follows the name of the column.
-    pub(super) fn wrong_value(&self, chunk: Chunk, row: u64, detail: &str) -> DataError {
+    pub(super) fn wrong_value(&self, chunk: GroupColumn, row: u64, detail: &str) -> DataError {
         let detail = format!("column `{}` {detail}", self.name(chunk.column));
-        DataError::content(&self.file.name, Place::Row { group: chunk.group, row }.to_string(), detail)
+        DataError::content(&self.file.name, RowLocation::Row { group: chunk.group, row }.to_string(), detail)
     }
 
-    fn unreadable(&self, chunk: Chunk, error: &ParquetError) -> DataError {
+    fn unreadable(&self, chunk: GroupColumn, error: &ParquetError) -> DataError {
         let detail = format!(
             "column `{}` cannot be read ({error}); is the file whole, and compressed with snappy, gzip, zstd or not at all?",
             self.name(chunk.column)
@@ -257,19 +257,19 @@ impl ParquetFile {
 }
 
 /// A file as it is stored.
-struct Stored(Arc<DataFile>);
+struct ParquetSource(Arc<DataFile>);
 
-impl Length for Stored {
+impl Length for ParquetSource {
     fn len(&self) -> u64 {
         self.0.bytes
     }
 }
 
-impl ChunkReader for Stored {
-    type T = BufReader<StoredFrom>;
+impl ChunkReader for ParquetSource {
+    type T = BufReader<OffsetReader>;
 
     fn get_read(&self, start: u64) -> Result<Self::T, ParquetError> {
-        Ok(BufReader::new(StoredFrom { file: Arc::clone(&self.0), at: start }))
+        Ok(BufReader::new(OffsetReader { file: Arc::clone(&self.0), at: start }))
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes, ParquetError> {
@@ -283,12 +283,12 @@ impl ChunkReader for Stored {
 }
 
 /// Reads a file as it is stored from `at` on.
-struct StoredFrom {
+struct OffsetReader {
     file: Arc<DataFile>,
     at: u64,
 }
 
-impl Read for StoredFrom {
+impl Read for OffsetReader {
     fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
         let bytes = self.file.read_up_to(self.at, into.len() as u64).map_err(std::io::Error::other)?;
         into[..bytes.len()].copy_from_slice(&bytes);

@@ -13,7 +13,7 @@ const MOST_DEPTH: u32 = 16;
 
 /// The size of the largest of the pages that `from` has, `bytes` long with their headers.
 pub(super) fn largest(from: impl Read, bytes: u64) -> Result<u64> {
-    let mut headers = Headers { from: BufReader::with_capacity(4 << 10, from), at: 0 };
+    let mut headers = PageHeaders { from: BufReader::with_capacity(4 << 10, from), at: 0 };
     let mut largest = 0;
     while headers.at < bytes {
         let page = headers.page()?;
@@ -25,12 +25,12 @@ pub(super) fn largest(from: impl Read, bytes: u64) -> Result<u64> {
 
 /// Sizes of a page in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Page {
+struct PageSizes {
     uncompressed: u64,
     compressed: u64,
 }
 
-struct Headers<R> {
+struct PageHeaders<R> {
     from: R,
     /// Bytes that were read.
     at: u64,
@@ -49,10 +49,10 @@ const LIST: u8 = 9;
 const SET: u8 = 10;
 const STRUCT: u8 = 12;
 
-impl<R: Read> Headers<R> {
+impl<R: Read> PageHeaders<R> {
     /// The next header.
-    fn page(&mut self) -> Result<Page> {
-        let (mut page, mut field) = (Page::default(), 0);
+    fn page(&mut self) -> Result<PageSizes> {
+        let (mut page, mut field) = (PageSizes::default(), 0);
         while let Some(kind) = self.field(&mut field)? {
             match (field, kind) {
                 (2, I32) => page.uncompressed = self.size()?,
@@ -95,7 +95,7 @@ impl<R: Read> Headers<R> {
                 Ok(())
             }
             // Maps are in no header of a page.
-            _ => Err(damaged()),
+            _ => Err(corrupt_page()),
         }
     }
 
@@ -116,7 +116,7 @@ impl<R: Read> Headers<R> {
     }
 
     fn size(&mut self) -> Result<u64> {
-        self.number()?.try_into().map_err(|_| damaged())
+        self.number()?.try_into().map_err(|_| corrupt_page())
     }
 
     /// A number with a sign, in zigzag.
@@ -135,7 +135,7 @@ impl<R: Read> Headers<R> {
                 return Ok(number);
             }
         }
-        Err(damaged())
+        Err(corrupt_page())
     }
 
     fn bytes<const N: usize>(&mut self) -> Result<[u8; N]> {
@@ -154,6 +154,6 @@ impl<R: Read> Headers<R> {
     }
 }
 
-fn damaged() -> Error {
+fn corrupt_page() -> Error {
     Error::new(ErrorKind::InvalidData, "the header of a page is damaged")
 }

@@ -3,27 +3,27 @@
 //! A page of the column is in memory at a time.
 
 use super::DataError;
-use super::corpus::{Document, Piece};
+use super::corpus::{InMemoryDocument, DocumentPiece};
 use super::files::DataFile;
-use super::parquet_file::{Chunk, ParquetFile};
+use super::parquet_file::{GroupColumn, ParquetFile};
 use parquet::column::reader::{ColumnReaderImpl, get_typed_column_reader};
 use parquet::data_type::{ByteArray, ByteArrayType};
 use std::sync::Arc;
 
 /// The documents of a file; nothing follows an error.
-pub(super) struct Rows {
+pub(super) struct ParquetDocuments {
     parquet: ParquetFile,
     column: usize,
     /// The row group that is read after this one.
     next_group: usize,
-    group: Option<Group>,
-    document: Option<Document<ByteArray>>,
+    group: Option<RowGroup>,
+    document: Option<InMemoryDocument<ByteArray>>,
     is_done: bool,
 }
 
 /// What is left of a row group.
-struct Group {
-    chunk: Chunk,
+struct RowGroup {
+    chunk: GroupColumn,
     reader: ColumnReaderImpl<ByteArrayType>,
     /// The next row.
     row: u64,
@@ -31,7 +31,7 @@ struct Group {
     rows: u64,
 }
 
-impl Rows {
+impl ParquetDocuments {
     /// Opens a file with this column of text.
     pub(super) fn open(file: &Arc<DataFile>, column: &str) -> Result<Self, DataError> {
         let parquet = ParquetFile::open(file)?;
@@ -51,29 +51,29 @@ impl Rows {
         if self.next_group == self.parquet.groups() {
             return Ok(false);
         }
-        let chunk = Chunk { group: self.next_group, column: self.column };
+        let chunk = GroupColumn { group: self.next_group, column: self.column };
         self.parquet.expect_small_pages(chunk)?;
         let reader = get_typed_column_reader(self.parquet.reader(chunk)?);
-        self.group = Some(Group { chunk, reader, row: 0, rows: self.parquet.rows(chunk.group) });
+        self.group = Some(RowGroup { chunk, reader, row: 0, rows: self.parquet.rows(chunk.group) });
         self.next_group += 1;
         Ok(true)
     }
 }
 
-impl Group {
-    fn read(&mut self, parquet: &ParquetFile) -> Result<Document<ByteArray>, DataError> {
+impl RowGroup {
+    fn read(&mut self, parquet: &ParquetFile) -> Result<InMemoryDocument<ByteArray>, DataError> {
         let row = self.row;
         let value = parquet.values(self.chunk, &mut self.reader, row, 1)?.pop().expect("one was read");
         if std::str::from_utf8(value.data()).is_err() {
             return Err(parquet.wrong_value(self.chunk, row, "is not UTF-8, expected text"));
         }
         self.row += 1;
-        Ok(Document::new(value, &parquet.file))
+        Ok(InMemoryDocument::new(value, &parquet.file))
     }
 }
 
-impl Iterator for Rows {
-    type Item = Result<Piece, DataError>;
+impl Iterator for ParquetDocuments {
+    type Item = Result<DocumentPiece, DataError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {

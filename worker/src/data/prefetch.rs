@@ -1,6 +1,6 @@
 //! Reads one batch ahead.
 
-use super::{Batch, DataError, Source};
+use super::{Batch, DataError, SampleSource};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread::JoinHandle;
@@ -16,7 +16,7 @@ pub struct Prefetch {
 
 impl Prefetch {
     /// Reads the batches of `indices`, in order. Stops after the first error.
-    pub fn new(source: Arc<dyn Source>, indices: impl Iterator<Item = Vec<u64>> + Send + 'static) -> Self {
+    pub fn new(source: Arc<dyn SampleSource>, indices: impl Iterator<Item = Vec<u64>> + Send + 'static) -> Self {
         let (to, batches) = sync_channel(1);
         let thread = std::thread::spawn(move || {
             for indices in indices {

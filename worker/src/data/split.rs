@@ -1,7 +1,7 @@
 //! Cuts a list of samples into training and validation.
 
-use super::{Batch, DataError, Source};
-use dtrain_protocol::order::{mix, sample_at};
+use super::{Batch, DataError, SampleSource};
+use dtrain_protocol::shuffle::{splitmix64, shuffled_sample};
 use std::sync::Arc;
 
 /// Makes another order of a seed than that of training.
@@ -39,8 +39,8 @@ fn fraction_of(samples: u64, fraction: f64, round: fn(f64) -> f64) -> u64 {
 }
 
 /// Which of some samples are trained on and which are validated on.
-pub(super) struct Split {
-    order: Order,
+pub(super) struct TrainValidationSplit {
+    order: SplitOrder,
     /// How many are trained on: the first in the order.
     trained: u64,
     /// The first in the order that is validated on.
@@ -49,7 +49,7 @@ pub(super) struct Split {
 
 /// What becomes of a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Side {
+pub(super) enum Subset {
     Train,
     Valid,
     Unused,
@@ -57,22 +57,22 @@ pub(super) enum Side {
 
 /// The order in which samples are cut.
 #[derive(Clone, Copy)]
-struct Order {
+struct SplitOrder {
     /// Mixes them; `None` leaves them as they stand.
     mix: Option<u64>,
     samples: u64,
 }
 
-impl Order {
+impl SplitOrder {
     fn sample(self, index: u64) -> u64 {
         match self.mix {
-            Some(seed) => sample_at(mix(seed, SPLIT), self.samples, index),
+            Some(seed) => shuffled_sample(splitmix64(seed, SPLIT), self.samples, index),
             None => index,
         }
     }
 }
 
-impl Split {
+impl TrainValidationSplit {
     /// Holds back `valid` of the samples, where there are no files for it, and uses `fraction` of the others.
     pub(super) fn of(
         samples: u64,
@@ -81,18 +81,18 @@ impl Split {
         mix: Option<u64>,
     ) -> Result<Self, DataError> {
         let valid = valid.map_or(Ok(samples), |valid| train_samples(samples, valid))?;
-        Ok(Self { order: Order { mix, samples }, trained: used(valid, fraction), valid })
+        Ok(Self { order: SplitOrder { mix, samples }, trained: used(valid, fraction), valid })
     }
 
     /// What becomes of each sample.
-    pub(super) fn sides(&self) -> Vec<Side> {
+    pub(super) fn sides(&self) -> Vec<Subset> {
         let mut sides =
-            vec![Side::Unused; usize::try_from(self.order.samples).expect("a byte for each lies in memory")];
+            vec![Subset::Unused; usize::try_from(self.order.samples).expect("a byte for each lies in memory")];
         for index in 0..self.order.samples {
             let side = if index < self.trained {
-                Side::Train
+                Subset::Train
             } else if index >= self.valid {
-                Side::Valid
+                Subset::Valid
             } else {
                 continue;
             };
@@ -114,9 +114,9 @@ impl Split {
         let [mut train, mut valid] = [vec![0; most], vec![0; most]];
         for (class, side) in classes.iter().zip(self.sides()) {
             match side {
-                Side::Train => train[*class as usize] += 1,
-                Side::Valid => valid[*class as usize] += 1,
-                Side::Unused => {}
+                Subset::Train => train[*class as usize] += 1,
+                Subset::Valid => valid[*class as usize] += 1,
+                Subset::Unused => {}
             }
         }
         for class in other.into_iter().flatten() {
@@ -126,34 +126,34 @@ impl Split {
     }
 
     /// The samples to train on and those to validate on, which are `other` where there are files for it.
-    pub(super) fn cut<S: Source + 'static>(
+    pub(super) fn cut<S: SampleSource + 'static>(
         &self,
         train: Arc<S>,
         other: Option<S>,
-    ) -> (Box<dyn Source>, Box<dyn Source>) {
-        let valid: Box<dyn Source> = match other {
+    ) -> (Box<dyn SampleSource>, Box<dyn SampleSource>) {
+        let valid: Box<dyn SampleSource> = match other {
             Some(other) => Box::new(other),
-            None => Box::new(Slice {
+            None => Box::new(SourceSubset {
                 of: Arc::clone(&train),
                 order: self.order,
                 begin: self.valid,
                 samples: self.order.samples - self.valid,
             }),
         };
-        (Box::new(Slice { of: train, order: self.order, begin: 0, samples: self.trained }), valid)
+        (Box::new(SourceSubset { of: train, order: self.order, begin: 0, samples: self.trained }), valid)
     }
 }
 
 /// Some samples of another source.
-struct Slice<S> {
+struct SourceSubset<S> {
     of: Arc<S>,
-    order: Order,
+    order: SplitOrder,
     /// The first in the order.
     begin: u64,
     samples: u64,
 }
 
-impl<S: Source> Source for Slice<S> {
+impl<S: SampleSource> SampleSource for SourceSubset<S> {
     fn len(&self) -> u64 {
         self.samples
     }
@@ -189,12 +189,12 @@ mod tests {
 
     #[test]
     fn mixed_samples_are_cut_without_loss() {
-        let sides = |mix| Split::of(1000, Some(0.2), 0.5, mix).expect("enough").sides();
+        let sides = |mix| TrainValidationSplit::of(1000, Some(0.2), 0.5, mix).expect("enough").sides();
         for mix in [None, Some(1), Some(2)] {
             let count = |side| sides(mix).iter().filter(|found| **found == side).count();
-            assert_eq!([Side::Train, Side::Valid, Side::Unused].map(count), [400, 200, 400]);
+            assert_eq!([Subset::Train, Subset::Valid, Subset::Unused].map(count), [400, 200, 400]);
         }
-        let last = |mix| sides(mix)[800..].iter().filter(|side| **side == Side::Valid).count();
+        let last = |mix| sides(mix)[800..].iter().filter(|side| **side == Subset::Valid).count();
         assert_eq!(last(None), 200);
         assert!((20..60).contains(&last(Some(1))), "about a fifth of them: {}", last(Some(1)));
         assert_ne!(sides(Some(1)), sides(Some(2)));

@@ -1,12 +1,12 @@
 //! Text to tokens and back.
 
 use super::cache::failed;
-use super::corpus::Corpus;
+use super::corpus::CorpusReader;
 use super::files::DataFile;
-use super::prepared::{Preparation, Watch};
-use super::tokens::{self, Segment, Tokens};
+use super::tokenize::{Tokenization, PreparationObserver};
+use super::tokens::{self, TokenSegment, TokenFiles};
 use super::{DataError, DataSet, Sequences, bpe, files};
-use dtrain_recipes::{Data, Documents, Separator, Tokenizer, Valid};
+use dtrain_recipes::{Data, Documents, Separator, Tokenizer, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -127,7 +127,7 @@ impl TextTokenizer {
     }
 
     /// The tokens behind each document of a corpus.
-    fn separator(&self, wanted: &Separator, text: &Text<'_>) -> Result<Vec<u32>, DataError> {
+    fn separator(&self, wanted: &Separator, text: &CorpusSettings<'_>) -> Result<Vec<u32>, DataError> {
         let end = || ENDS_OF_TEXT.iter().find_map(|name| self.token(name));
         match (wanted, text.documents, text.tokenizer) {
             (Separator::None, ..) => Ok(Vec::new()),
@@ -166,15 +166,15 @@ pub(super) fn named(name: &str, root: &Path) -> Result<(TextTokenizer, Arc<DataF
 }
 
 /// What a recipe says of a corpus of text.
-pub(super) struct Text<'a> {
+pub(super) struct CorpusSettings<'a> {
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) documents: &'a Documents,
     pub(super) separator: &'a Separator,
 }
 
-impl<'a> Text<'a> {
-    fn corpus(&self) -> Corpus<'a> {
-        Corpus { documents: self.documents }
+impl<'a> CorpusSettings<'a> {
+    fn corpus(&self) -> CorpusReader<'a> {
+        CorpusReader { documents: self.documents }
     }
 
     /// Whether tokens are read from the files themselves.
@@ -184,7 +184,7 @@ impl<'a> Text<'a> {
             && !files.any(|file| file.is_compressed())
     }
 
-    fn preparation<'t>(&self, tokenizer: &'t TextTokenizer) -> Result<Preparation<'t>, DataError>
+    fn preparation<'t>(&self, tokenizer: &'t TextTokenizer) -> Result<Tokenization<'t>, DataError>
     where
         'a: 't,
     {
@@ -197,7 +197,7 @@ impl<'a> Text<'a> {
             _ => 4,
         };
         let separator = tokenizer.separator(self.separator, self)?;
-        Ok(Preparation { tokenizer, corpus: self.corpus(), separator, width })
+        Ok(Tokenization { tokenizer, corpus: self.corpus(), separator, width })
     }
 
     /// Training files and, where there are any, validation files.
@@ -206,8 +206,8 @@ impl<'a> Text<'a> {
         root: &Path,
     ) -> Result<(Vec<Arc<DataFile>>, Option<Vec<Arc<DataFile>>>), DataError> {
         let valid = match &data.valid {
-            Valid::Fraction(_) => None,
-            Valid::Files(patterns) => Some(files::find(patterns, root)?),
+            ValidationSource::Fraction(_) => None,
+            ValidationSource::Files(patterns) => Some(files::find(patterns, root)?),
         };
         Ok((files::find(&data.train, root)?, valid))
     }
@@ -256,7 +256,7 @@ impl<'a> Text<'a> {
         model: Sequences,
         cache: &Path,
         trained: Option<&[u8]>,
-        watch: &Watch<'_>,
+        watch: &PreparationObserver<'_>,
     ) -> Result<DataSet, DataError> {
         let (train_files, valid_files) = Self::files(data, root)?;
         let mut more = Vec::new();
@@ -274,7 +274,7 @@ impl<'a> Text<'a> {
             }
             Tokenizer::Bpe(vocab) => match trained {
                 Some(json) => TextTokenizer::parse(json)?,
-                None => TextTokenizer::parse(&bpe::of(
+                None => TextTokenizer::parse(&bpe::train_tokenizer(
                     &train_files,
                     &self.corpus(),
                     *vocab,
@@ -290,8 +290,8 @@ impl<'a> Text<'a> {
         let preparation = self.preparation(&tokenizer)?;
         let open = |files: &[Arc<DataFile>]| {
             if is_in_place {
-                let bytes = files.iter().map(|file| Ok(Segment::text(Arc::clone(file), file.text_begin()?)));
-                Ok(Tokens::new(bytes.collect::<Result<_, DataError>>()?))
+                let bytes = files.iter().map(|file| Ok(TokenSegment::text(Arc::clone(file), file.text_begin()?)));
+                Ok(TokenFiles::new(bytes.collect::<Result<_, DataError>>()?))
             } else {
                 preparation.tokens(files, cache, watch)
             }

@@ -1,8 +1,8 @@
 //! Tokens in files: raw shards, llm.c shards, bytes of text, joined end to end and cut into windows.
 
 use super::files::{self, DataFile};
-use super::{Batch, DataError, DataSet, Sequences, Source, contents, split, tokenizer};
-use dtrain_recipes::{Data, Valid};
+use super::{Batch, DataError, DataSet, Sequences, SampleSource, file_type, split, tokenizer};
+use dtrain_recipes::{Data, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const LLM_C: [(u32, u32, u64); 2] = [(20_240_520, 1, 2), (20_240_801, 7, 4)];
 
 /// A run of tokens in one file.
 #[derive(Debug)]
-pub(super) struct Segment {
+pub(super) struct TokenSegment {
     file: Arc<DataFile>,
     /// Offset of the first token in bytes.
     begin: u64,
@@ -23,7 +23,7 @@ pub(super) struct Segment {
     width: u64,
 }
 
-impl Segment {
+impl TokenSegment {
     /// All bytes of `file`, `width` to a token.
     pub(super) fn raw(file: Arc<DataFile>, width: u64) -> Result<Self, DataError> {
         if !file.bytes.is_multiple_of(width) {
@@ -77,11 +77,11 @@ impl Segment {
 
 /// Fails where a file is known to be something else than raw numbers.
 fn expect_numbers(file: &DataFile) -> Result<(), DataError> {
-    let head = file.read_up_to(0, contents::HEAD_BYTES)?;
-    let detail = if contents::is_text(&head) {
+    let head = file.read_up_to(0, file_type::HEAD_BYTES)?;
+    let detail = if file_type::is_text(&head) {
         "this is text, expected token numbers; set `data.format = \"text\"`".to_owned()
     } else {
-        match contents::named(&head) {
+        match file_type::named(&head) {
             Some(named) => format!("expected token numbers; {named}"),
             None => return Ok(()),
         }
@@ -119,14 +119,14 @@ fn unknown_header(file: &DataFile, magic: u32, version: u32) -> DataError {
 
 /// The tokens of several files, end to end.
 #[derive(Debug)]
-pub(super) struct Tokens {
-    segments: Vec<Segment>,
+pub(super) struct TokenFiles {
+    segments: Vec<TokenSegment>,
     /// Tokens up to the end of each segment.
     ends: Vec<u64>,
 }
 
-impl Tokens {
-    pub(super) fn new(segments: Vec<Segment>) -> Self {
+impl TokenFiles {
+    pub(super) fn new(segments: Vec<TokenSegment>) -> Self {
         let ends = segments.iter().scan(0, |end, segment| {
             *end += segment.tokens;
             Some(*end)
@@ -173,8 +173,8 @@ impl Tokens {
 
 /// Samples of `context` tokens side by side, each with the tokens that follow.
 #[derive(Debug)]
-pub(super) struct Windows {
-    tokens: Arc<Tokens>,
+pub(super) struct ContextWindows {
+    tokens: Arc<TokenFiles>,
     /// First token of the first sample.
     begin: u64,
     samples: u64,
@@ -182,7 +182,7 @@ pub(super) struct Windows {
     vocab: u32,
 }
 
-impl Source for Windows {
+impl SampleSource for ContextWindows {
     fn len(&self) -> u64 {
         self.samples
     }
@@ -204,10 +204,10 @@ impl Source for Windows {
 }
 
 /// Windows over `tokens` from `begin` on: as many as are whole, with one more token as the last target.
-fn windows(tokens: &Arc<Tokens>, begin: u64, model: Sequences) -> Windows {
+fn windows(tokens: &Arc<TokenFiles>, begin: u64, model: Sequences) -> ContextWindows {
     let context = u64::from(model.context);
     let samples = (tokens.len() - begin).saturating_sub(1) / context;
-    Windows { tokens: Arc::clone(tokens), begin, samples, context, vocab: model.vocab }
+    ContextWindows { tokens: Arc::clone(tokens), begin, samples, context, vocab: model.vocab }
 }
 
 /// Opens token shards.
@@ -221,13 +221,13 @@ pub(super) fn open(
 ) -> Result<DataSet, DataError> {
     let shards = |patterns: &[String]| {
         let files = files::find(patterns, root)?;
-        let segments = files.iter().map(|file| Segment::shard(Arc::clone(file))).collect::<Result<_, _>>()?;
-        Ok::<_, DataError>((files, Tokens::new(segments)))
+        let segments = files.iter().map(|file| TokenSegment::shard(Arc::clone(file))).collect::<Result<_, _>>()?;
+        Ok::<_, DataError>((files, TokenFiles::new(segments)))
     };
     let (mut files, train) = shards(&data.train)?;
     let valid = match &data.valid {
-        Valid::Fraction(_) => None,
-        Valid::Files(patterns) => {
+        ValidationSource::Fraction(_) => None,
+        ValidationSource::Files(patterns) => {
             let (more, valid) = shards(patterns)?;
             files.extend(more);
             Some(valid)
@@ -250,10 +250,10 @@ pub(super) fn open(
 /// Cuts tokens into training and validation samples.
 pub(super) fn cut(
     data: &Data,
-    train: Tokens,
-    valid: Option<Tokens>,
+    train: TokenFiles,
+    valid: Option<TokenFiles>,
     model: Sequences,
-) -> Result<(Box<dyn Source>, Box<dyn Source>), DataError> {
+) -> Result<(Box<dyn SampleSource>, Box<dyn SampleSource>), DataError> {
     let train = Arc::new(train);
     let mut all = windows(&train, 0, model);
     at_least_one(&all, &train, "train")?;
@@ -264,18 +264,18 @@ pub(super) fn cut(
             at_least_one(&windows, &valid, "validate")?;
             windows
         }
-        (None, Valid::Fraction(fraction)) => {
+        (None, ValidationSource::Fraction(fraction)) => {
             all.samples = split::train_samples(all.samples, *fraction)?;
             // The last target of training is the first input of validation, so no token is predicted in both.
             windows(&train, all.samples * all.context, model)
         }
-        (None, Valid::Files(_)) => panic!("validation files were opened"),
+        (None, ValidationSource::Files(_)) => panic!("validation files were opened"),
     };
     all.samples = split::used(all.samples, data.fraction);
     Ok((Box::new(all), Box::new(valid)))
 }
 
-fn at_least_one(windows: &Windows, tokens: &Tokens, deed: &str) -> Result<(), DataError> {
+fn at_least_one(windows: &ContextWindows, tokens: &TokenFiles, deed: &str) -> Result<(), DataError> {
     if windows.samples > 0 {
         return Ok(());
     }

@@ -9,10 +9,10 @@ mod steps;
 mod training;
 
 use crate::device;
-use crate::entry::guarded;
+use crate::entry_points::guarded;
 use burn::tensor::{Device, FloatDType};
-use dtrain_protocol::device_check::{Fault, NcclCall, Part, StepsRequest, Tuning};
-use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceNews, DeviceRequest, Failure};
+use dtrain_protocol::device_check::{MeasurementError, NcclCall, DeviceTest, StepsRequest, KernelTuning};
+use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceResponse, DeviceRequest, Failure};
 use dtrain_recipes::Precision;
 use std::time::Instant;
 
@@ -27,15 +27,15 @@ const LOSS_SCALE: f32 = 4096.0;
 const LONGEST: f64 = 0.4;
 
 /// Tells of the device that `request` names. An `Err` means that it is not there.
-pub(crate) fn examine(request: &DeviceRequest, tell: &mut dyn FnMut(DeviceNews)) -> Result<(), Failure> {
+pub(crate) fn examine(request: &DeviceRequest, tell: &mut dyn FnMut(DeviceResponse)) -> Result<(), Failure> {
     let placement = &request.placement;
     let device = device::open(placement).map_err(|error| Failure::Other(error.to_string()))?;
     let card = device::card(&device);
     let found = DeviceFindings {
         device: placement.device,
         index: placement.index,
-        devices: u32::try_from(device::all(placement.device).len()).unwrap_or(0).max(1),
-        name: card.name.unwrap_or_else(|| device::words(placement)),
+        devices: u32::try_from(device::devices_of_kind(placement.device).len()).unwrap_or(0).max(1),
+        name: card.name.unwrap_or_else(|| device::describe(placement)),
         target: card.target,
         driver: card.pci_address.and_then(|address| device::nvidia("driver_version", &address)),
         memory_bytes: card.memory_bytes,
@@ -54,12 +54,12 @@ pub(crate) fn examine(request: &DeviceRequest, tell: &mut dyn FnMut(DeviceNews))
         nccl: Vec::new(),
         faults: Vec::new(),
     };
-    let mut check = Check { device, found, tell };
-    check.told();
-    for part in Part::USUAL.into_iter().chain([Part::Steps, Part::Nccl]) {
+    let mut check = DeviceUnderTest { device, found, tell };
+    check.report_progress();
+    for part in DeviceTest::USUAL.into_iter().chain([DeviceTest::Steps, DeviceTest::Nccl]) {
         if request.parts.contains(&part) {
             check.each(part, &request.steps);
-            check.told();
+            check.report_progress();
         }
     }
     Ok(())
@@ -81,48 +81,48 @@ fn dtype(precision: Precision) -> Option<FloatDType> {
 }
 
 /// A device while it is examined.
-struct Check<'a> {
+struct DeviceUnderTest<'a> {
     device: Device,
     found: DeviceFindings,
-    tell: &'a mut dyn FnMut(DeviceNews),
+    tell: &'a mut dyn FnMut(DeviceResponse),
 }
 
-impl Check<'_> {
+impl DeviceUnderTest<'_> {
     /// What `part` names, once for each precision or family.
-    fn each(&mut self, part: Part, steps: &StepsRequest) {
+    fn each(&mut self, part: DeviceTest, steps: &StepsRequest) {
         let (device, kind, memory) = (self.device.clone(), self.found.device, self.found.memory_bytes);
         let index = self.found.index;
         match part {
-            Part::Parity => self.parity(&device, kind),
-            Part::Training => self.training(&device, memory),
-            Part::Products => {
+            DeviceTest::Parity => self.parity(&device, kind),
+            DeviceTest::Training => self.training(&device, memory),
+            DeviceTest::Products => {
                 for precision in self.found.precisions.clone() {
                     let part = format!("matrix products in {}", precision.name());
                     let found = self.part(&part, || speed::products(precision, &device, memory));
                     self.found.products.extend(found.into_iter().flatten());
-                    self.told();
+                    self.report_progress();
                 }
             }
-            Part::Attention => {
+            DeviceTest::Attention => {
                 for precision in self.found.precisions.clone() {
                     let part = format!("attention in {}", precision.name());
                     let found = self.part(&part, || speed::attention(precision, &device, memory));
                     self.found.attention.extend(found.into_iter().flatten());
-                    self.told();
+                    self.report_progress();
                 }
             }
             // The host has nothing to copy to.
-            Part::Copies | Part::Links if kind == DeviceKind::Cpu => {}
-            Part::Copies => {
+            DeviceTest::Copies | DeviceTest::Links if kind == DeviceKind::Cpu => {}
+            DeviceTest::Copies => {
                 let found = self.part("copies between host and device", || speed::copies(&device));
                 self.found.copies.extend(found.into_iter().flatten());
             }
-            Part::Links => {
+            DeviceTest::Links => {
                 let found = self.part("copies between devices", || speed::links(kind, index, &device));
                 self.found.links.extend(found.into_iter().flatten());
             }
-            Part::Steps => self.steps(steps, &device, kind),
-            Part::Nccl => {
+            DeviceTest::Steps => self.steps(steps, &device, kind),
+            DeviceTest::Nccl => {
                 let found = self.part("NCCL with one rank", || nccl(kind, index, &device));
                 self.found.nccl.extend(found.into_iter().flatten());
             }
@@ -136,7 +136,7 @@ impl Check<'_> {
                 let part = format!("comparing {family} in {} with the host", precision.name());
                 let found = self.part(&part, || parity::compare(family, precision, kind, device));
                 self.found.parity.extend(found);
-                self.told();
+                self.report_progress();
             }
         }
     }
@@ -147,7 +147,7 @@ impl Check<'_> {
             let part = format!("training in {}", precision.name());
             let found = self.part(&part, || training::measure(size, precision, device));
             self.found.training.extend(found);
-            self.told();
+            self.report_progress();
         }
     }
 
@@ -158,27 +158,27 @@ impl Check<'_> {
         let precision = request.precision.unwrap_or(usual);
         let Self { found, tell, .. } = self;
         let part = format!("steps in {}", precision.name());
-        tell(DeviceNews::Doing(part.clone()));
+        tell(DeviceResponse::Doing(part.clone()));
         let index = found.index;
         let done = guarded(|| {
             let profiled = request.is_profiled.then_some((kind, index));
-            steps::take(request, precision, device, profiled, &mut |series| {
+            steps::run_steps(request, precision, device, profiled, &mut |series| {
                 found.steps = Some(series.clone());
-                tell(DeviceNews::Found(Box::new(found.clone())));
+                tell(DeviceResponse::Found(Box::new(found.clone())));
             })
         });
         if let Err(failure) = done {
-            found.faults.push(Fault { part, reason: failure.to_string() });
+            found.faults.push(MeasurementError { part, reason: failure.to_string() });
         }
     }
 
     /// One part of the work; `None` where it failed, which is noted.
     fn part<T>(&mut self, part: &str, work: impl FnOnce() -> Result<T, Failure>) -> Option<T> {
-        (self.tell)(DeviceNews::Doing(part.to_owned()));
+        (self.tell)(DeviceResponse::Doing(part.to_owned()));
         match guarded(work) {
             Ok(found) => Some(found),
             Err(failure) => {
-                let fault = Fault { part: part.to_owned(), reason: failure.to_string() };
+                let fault = MeasurementError { part: part.to_owned(), reason: failure.to_string() };
                 self.found.faults.push(fault);
                 None
             }
@@ -186,20 +186,20 @@ impl Check<'_> {
     }
 
     /// Tells what was found so far: nothing of it is lost when the next part takes the process down.
-    fn told(&mut self) {
+    fn report_progress(&mut self) {
         self.found.tuning = tuning(&self.device);
-        (self.tell)(DeviceNews::Found(Box::new(self.found.clone())));
+        (self.tell)(DeviceResponse::Found(Box::new(self.found.clone())));
     }
 }
 
 /// How kernels of matrix products are chosen.
 #[cfg(feature = "device")]
-fn tuning(device: &Device) -> Option<Tuning> {
-    if device::is_host(device) { None } else { crate::ops::device::product::report(device) }
+fn tuning(device: &Device) -> Option<KernelTuning> {
+    if device::is_host(device) { None } else { crate::ops::device::matmul::report(device) }
 }
 
 #[cfg(not(feature = "device"))]
-fn tuning(_: &Device) -> Option<Tuning> {
+fn tuning(_: &Device) -> Option<KernelTuning> {
     None
 }
 
@@ -228,7 +228,7 @@ fn nccl(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec<NcclCall>, 
         return Err(Failure::Other("NCCL is for CUDA devices".to_owned()));
     }
     #[cfg(feature = "cuda")]
-    return crate::comm::nccl::single::calls(index, device)
+    return crate::comm::nccl::self_check::calls(index, device)
         .map_err(|error| Failure::Other(error.to_string()));
     #[cfg(not(feature = "cuda"))]
     {
@@ -250,7 +250,7 @@ mod tests {
     }
 
     /// The news of an examination of the host.
-    fn news(parts: &[Part], steps: StepsRequest) -> Vec<DeviceNews> {
+    fn news(parts: &[DeviceTest], steps: StepsRequest) -> Vec<DeviceResponse> {
         let placement = dtrain_protocol::Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 };
         let mut news = Vec::new();
         let request = DeviceRequest { placement, parts: parts.to_vec(), steps };
@@ -265,13 +265,13 @@ mod tests {
 
     #[test]
     fn only_what_is_asked_for_is_done_and_a_step_is_told_when_it_is_taken() {
-        let news = news(&[Part::Steps], two_steps());
-        let doing: Vec<_> = news.iter().filter(|one| matches!(one, DeviceNews::Doing(_))).collect();
-        assert_eq!(doing, [&DeviceNews::Doing("steps in bf16".into())]);
+        let news = news(&[DeviceTest::Steps], two_steps());
+        let doing: Vec<_> = news.iter().filter(|one| matches!(one, DeviceResponse::Doing(_))).collect();
+        assert_eq!(doing, [&DeviceResponse::Doing("steps in bf16".into())]);
         let found: Vec<_> = news
             .iter()
             .filter_map(|one| match one {
-                DeviceNews::Found(found) => Some(found),
+                DeviceResponse::Found(found) => Some(found),
                 _ => None,
             })
             .collect();
@@ -284,8 +284,8 @@ mod tests {
 
     #[test]
     fn a_part_that_the_device_lacks_is_a_fault() {
-        let news = news(&[Part::Nccl, Part::Links], two_steps());
-        let Some(DeviceNews::Found(found)) = news.last() else { panic!("{news:?}") };
+        let news = news(&[DeviceTest::Nccl, DeviceTest::Links], two_steps());
+        let Some(DeviceResponse::Found(found)) = news.last() else { panic!("{news:?}") };
         assert_eq!(found.faults.len(), 1, "{found:?}");
         assert!(found.faults[0].reason.contains("NCCL is for CUDA devices") && !found.agrees());
     }
@@ -307,7 +307,7 @@ mod tests {
             cubecl: String::new(),
             tuning: None,
             precisions: Vec::new(),
-            parts: Part::USUAL.to_vec(),
+            parts: DeviceTest::USUAL.to_vec(),
             parity: Vec::new(),
             training: Vec::new(),
             products: Vec::new(),
@@ -319,11 +319,11 @@ mod tests {
             faults: Vec::new(),
         };
         let mut tell = |one| news.push(one);
-        let mut check = Check { device, found, tell: &mut tell };
+        let mut check = DeviceUnderTest { device, found, tell: &mut tell };
         assert_eq!(check.part::<()>("one", || panic!("no such kernel")), None);
         assert_eq!(check.part("two", || Ok(2)), Some(2));
         assert!(!check.found.agrees());
         assert!(check.found.faults[0].reason.contains("no such kernel"), "{:?}", check.found.faults);
-        assert_eq!(news, [DeviceNews::Doing("one".into()), DeviceNews::Doing("two".into())]);
+        assert_eq!(news, [DeviceResponse::Doing("one".into()), DeviceResponse::Doing("two".into())]);
     }
 }

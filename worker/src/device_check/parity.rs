@@ -1,12 +1,12 @@
 //! A small training on the device beside the same one on the host, which computes with plain operations in f32.
 
 use super::finite;
-use super::training::{Trainee, llama};
+use super::training::{SingleRankTraining, llama};
 use crate::ops::{Arithmetic, Implementation};
-use crate::parallel::Partners;
+use crate::parallel::ModelParallelGroups;
 use crate::probe::median;
-use crate::probe::samples::Synthetic;
-use crate::stage::{Holding, Parameter, Stage};
+use crate::probe::synthetic::SyntheticSamples;
+use crate::stage::{ModelShard, ModelParameter, Stage};
 use burn::tensor::Device;
 use dtrain_protocol::device_check::Parity;
 use dtrain_protocol::{Arrangement, DeviceKind, Failure, Rank};
@@ -72,8 +72,8 @@ pub(super) fn compare(
     let plain =
         Arithmetic { by: Implementation::Reference, precision: Precision::F32, forgets_scores: false };
     let blocks = 0..model.blocks();
-    let (arrangement, partners) = (Arrangement::SINGLE, Partners::none());
-    let holding = Holding {
+    let (arrangement, partners) = (Arrangement::SINGLE, ModelParallelGroups::none());
+    let holding = ModelShard {
         model: &model,
         chunks: std::slice::from_ref(&blocks),
         seed: 7,
@@ -82,9 +82,9 @@ pub(super) fn compare(
         partners,
     };
     let reference = Stage::with_arithmetic(&holding, plain, &Device::flex()).map_err(unbuilt)?;
-    let mut reference = Trainee::of(reference, Precision::F32);
-    let mut subject = Trainee::build(&model, precision, device)?;
-    let samples = Synthetic::of(&model, BATCH);
+    let mut reference = SingleRankTraining::of(reference, Precision::F32);
+    let mut subject = SingleRankTraining::build(&model, precision, device)?;
+    let samples = SyntheticSamples::of(&model, BATCH);
     let (mut losses, mut wanted) = (Vec::new(), Vec::new());
     let (mut seconds, mut gradients) = (Vec::new(), None);
     for _ in 0..STEPS {
@@ -122,11 +122,11 @@ fn parted(found: &[f64], wanted: &[f64]) -> f64 {
 }
 
 /// The parameter whose gradient differs most, and by how much of its norm.
-fn farthest(parameters: &[Parameter], found: &[f32], wanted: &[f32]) -> (String, f64) {
+fn farthest(parameters: &[ModelParameter], found: &[f32], wanted: &[f32]) -> (String, f64) {
     let norm = |values: &mut dyn Iterator<Item = f64>| values.map(|value| value * value).sum::<f64>().sqrt();
     let all = norm(&mut wanted.iter().map(|value| f64::from(*value)));
     let mut worst = (String::new(), -1.0);
-    for Parameter { name, range, .. } in parameters {
+    for ModelParameter { name, range, .. } in parameters {
         let (found, wanted) = (&found[range.clone()], &wanted[range.clone()]);
         let own = norm(&mut wanted.iter().map(|value| f64::from(*value)));
         let apart = norm(&mut found.iter().zip(wanted).map(|(f, w)| f64::from(*f) - f64::from(*w)));
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn a_wrong_gradient_is_found() {
         let model = Model::Decoder(decoder("gpt"));
-        let samples = Synthetic::of(&model, BATCH);
-        let mut rank = Trainee::build(&model, Precision::F32, &Device::flex()).unwrap();
+        let samples = SyntheticSamples::of(&model, BATCH);
+        let mut rank = SingleRankTraining::build(&model, Precision::F32, &Device::flex()).unwrap();
         rank.step(&samples).unwrap();
         let (parameters, right) = (rank.stage().parameters().to_vec(), rank.gradients());
         assert!(farthest(&parameters, &right, &right).1 < 1e-12);

@@ -2,7 +2,7 @@
 
 use super::{LONGEST, dtype, sync, timed};
 use crate::device;
-use crate::ops::{self, Arithmetic, Heads, Implementation};
+use crate::ops::{self, Arithmetic, AttentionHeads, Implementation};
 use crate::probe::median;
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::device_check::{AttentionSpeed, CopySpeed, LinkSpeed, ProductSpeed};
@@ -60,7 +60,7 @@ pub(super) fn products(
         }
         let dtype = dtype(precision).ok_or_else(|| Failure::Other("there is no such matrix".into()))?;
         let [lhs, rhs] = [1, 2].map(|seed| matrix(size, seed, device).cast(dtype));
-        let seconds = repeated(device, &mut || drop(ops::product(lhs.clone(), rhs.clone())))?;
+        let seconds = repeated(device, &mut || drop(ops::matmul(lhs.clone(), rhs.clone())))?;
         let gflops = 2.0 * side.powi(3) / seconds / 1e9;
         found.push(ProductSpeed { size, precision, seconds, gflops });
     }
@@ -76,7 +76,7 @@ pub(super) fn attention(
     let by = Implementation::of(device, precision);
     let arithmetic = Arithmetic { by, precision, forgets_scores: false };
     let (heads, width) = HEADS;
-    let shape = Heads { query: heads as usize, key: heads as usize, width: width as usize };
+    let shape = AttentionHeads { query: heads as usize, key: heads as usize, width: width as usize };
     let mut found: Vec<AttentionSpeed> = Vec::new();
     for length in LENGTHS {
         let squares = f64::from(heads) * f64::from(length).powi(2);
@@ -170,7 +170,7 @@ fn values(bytes: u64) -> TensorData {
 
 /// Values between -1 and 1 without a pattern that a device could profit from.
 fn pattern(count: usize, seed: u64, device: &Device) -> Tensor<1> {
-    let value = |at| (dtrain_protocol::order::mix(seed, at) % 2000) as f32 / 1000.0 - 1.0;
+    let value = |at| (dtrain_protocol::shuffle::splitmix64(seed, at) % 2000) as f32 / 1000.0 - 1.0;
     let values: Vec<f32> = (0..count as u64).map(value).collect();
     Tensor::from_data(TensorData::new(values, [count]), device)
 }

@@ -1,10 +1,10 @@
 //! Steps of a training of a known size, with the memory that is taken after each.
 
-use super::training::{Trainee, llama, sizes};
+use super::training::{SingleRankTraining, llama, sizes};
 use crate::probe::median;
-use crate::probe::samples::Synthetic;
+use crate::probe::synthetic::SyntheticSamples;
 use burn::tensor::Device;
-use dtrain_protocol::device_check::{StepSeries, StepTaken, StepsModel, StepsRequest};
+use dtrain_protocol::device_check::{StepSeries, MeasuredStep, StepsModel, StepsRequest};
 use dtrain_protocol::{DeviceKind, Failure};
 use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions, Precision};
 
@@ -28,7 +28,7 @@ fn decoder(model: StepsModel) -> (Decoder, u32) {
 }
 
 /// Takes the steps, with a word to `tell` after each. A profiler is shown the last one where `profiled` names the device.
-pub(super) fn take(
+pub(super) fn run_steps(
     request: &StepsRequest,
     precision: Precision,
     device: &Device,
@@ -38,8 +38,8 @@ pub(super) fn take(
     let (decoder, usual) = decoder(request.model);
     let batch = request.batch.unwrap_or(usual);
     let model = Model::Decoder(decoder.clone());
-    let mut rank = Trainee::build(&model, precision, device)?;
-    let samples = Synthetic::of(&model, batch);
+    let mut rank = SingleRankTraining::build(&model, precision, device)?;
+    let samples = SyntheticSamples::of(&model, batch);
     let mut series = StepSeries {
         model: request.model,
         parameters: decoder.parameters(),
@@ -54,7 +54,7 @@ pub(super) fn take(
         let profiled = profiled.filter(|_| step == request.count);
         let (loss, seconds) = shown(profiled, || rank.step(&samples))??;
         let memory = device.memory_pool_usage();
-        series.series.push(StepTaken {
+        series.series.push(MeasuredStep {
             loss: super::finite(loss),
             seconds,
             memory_used_bytes: memory.as_ref().map(|usage| usage.bytes_in_use),
@@ -105,7 +105,7 @@ mod tests {
         };
         let mut told = Vec::new();
         let mut tell = |series: &StepSeries| told.push(series.clone());
-        take(&request, Precision::F32, &Device::flex(), None, &mut tell).unwrap();
+        run_steps(&request, Precision::F32, &Device::flex(), None, &mut tell).unwrap();
         assert_eq!(told.iter().map(|series| series.series.len()).collect::<Vec<_>>(), [1, 2, 3, 4]);
         let last = told.last().unwrap();
         assert!(last.series[3].loss < last.series[0].loss, "{last:?}");

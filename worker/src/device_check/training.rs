@@ -1,10 +1,10 @@
 //! How fast a device trains, and how much of its memory that takes.
 
 use super::{LONGEST, LOSS_SCALE, sync, timed};
-use crate::optimizer::Optimizer;
+use crate::optimizer::StageOptimizer;
 use crate::probe::median;
-use crate::probe::samples::Synthetic;
-use crate::stage::{Flow, Stage};
+use crate::probe::synthetic::SyntheticSamples;
+use crate::stage::{ForwardOutput, Stage};
 use burn::tensor::Device;
 use dtrain_protocol::device_check::TrainingSpeed;
 use dtrain_protocol::{Failure, Pass};
@@ -93,8 +93,8 @@ pub(super) fn size(device: &Device, memory_bytes: u64) -> Result<usize, Failure>
         let (decoder, batch) = &sizes[chosen];
         let Some((next, sequences)) = sizes.get(chosen + 1) else { return Ok(chosen) };
         let model = Model::Decoder(decoder.clone());
-        let mut rank = Trainee::build(&model, Precision::F32, device)?;
-        let samples = Synthetic::of(&model, *batch);
+        let mut rank = SingleRankTraining::build(&model, Precision::F32, device)?;
+        let samples = SyntheticSamples::of(&model, *batch);
         rank.step(&samples)?;
         let expected = rank.step(&samples)?.1 * flops(next, *sequences) / flops(decoder, *batch);
         // A small one is mostly overhead: by what it takes, the next one may look slower than it is.
@@ -111,8 +111,8 @@ pub(super) fn measure(size: usize, precision: Precision, device: &Device) -> Res
     // What earlier work left to be used again would count as memory of this one.
     device.memory_cleanup();
     let model = Model::Decoder(decoder.clone());
-    let mut rank = Trainee::build(&model, precision, device)?;
-    let samples = Synthetic::of(&model, batch);
+    let mut rank = SingleRankTraining::build(&model, precision, device)?;
+    let samples = SyntheticSamples::of(&model, batch);
     let (_, first) = rank.step(&samples)?;
     let (began, mut seconds) = (Instant::now(), Vec::new());
     for step in 0..STEPS.1 {
@@ -138,14 +138,14 @@ pub(super) fn measure(size: usize, precision: Precision, device: &Device) -> Res
 }
 
 /// A training of one rank.
-pub(super) struct Trainee {
+pub(super) struct SingleRankTraining {
     stage: Stage,
-    optimizer: Optimizer,
+    optimizer: StageOptimizer,
     loss_scale: f32,
     steps: u64,
 }
 
-impl Trainee {
+impl SingleRankTraining {
     /// With weights that are the same on every device.
     pub(super) fn build(model: &Model, precision: Precision, device: &Device) -> Result<Self, Failure> {
         let stage = Stage::build(model, 0..model.blocks(), 7, precision, Recompute::None, device);
@@ -154,7 +154,7 @@ impl Trainee {
 
     pub(super) fn of(stage: Stage, precision: Precision) -> Self {
         let loss_scale = if precision == Precision::F16 { LOSS_SCALE } else { 1.0 };
-        let optimizer = Optimizer::new(&RULE, stage.parameters());
+        let optimizer = StageOptimizer::new(&RULE, stage.parameters());
         Self { stage, optimizer, loss_scale, steps: 0 }
     }
 
@@ -163,7 +163,7 @@ impl Trainee {
     }
 
     /// The loss before a step, and the seconds that the step took until the device had nothing left to do.
-    pub(super) fn step(&mut self, samples: &Synthetic) -> Result<(f64, f64), Failure> {
+    pub(super) fn step(&mut self, samples: &SyntheticSamples) -> Result<(f64, f64), Failure> {
         let mut loss = f64::NAN;
         let device = self.stage.device().clone();
         let seconds = timed(&device, || loss = self.pass(samples, &mut |_| ()))?;
@@ -171,7 +171,7 @@ impl Trainee {
     }
 
     /// A step, with a word to `at` at the ends of its parts. Returns the loss before it.
-    fn pass(&mut self, samples: &Synthetic, at: &mut dyn FnMut(&Device)) -> f64 {
+    fn pass(&mut self, samples: &SyntheticSamples, at: &mut dyn FnMut(&Device)) -> f64 {
         let Self { stage, optimizer, loss_scale, steps } = self;
         let device = stage.device().clone();
         stage.gradients().clear();
@@ -182,16 +182,16 @@ impl Trainee {
         optimizer.step(stage, RATE, loss_scale.recip(), *steps);
         at(&device);
         match flow {
-            Flow::Loss(figures) => {
+            ForwardOutput::Loss(figures) => {
                 let figures = figures.read();
                 figures.loss_sum / figures.count as f64
             }
-            Flow::Activation(_) => f64::NAN,
+            ForwardOutput::Activation(_) => f64::NAN,
         }
     }
 
     /// Most bytes that tensors take during a step; `None` where the device does not tell.
-    fn memory(&mut self, samples: &Synthetic) -> Result<Option<u64>, Failure> {
+    fn memory(&mut self, samples: &SyntheticSamples) -> Result<Option<u64>, Failure> {
         let mut most = None;
         self.pass(samples, &mut |device| {
             most = most.max(device.memory_pool_usage().map(|usage| usage.bytes_in_use));

@@ -2,8 +2,8 @@
 //! how a batch is cut into micro-batches.
 // Shapes in this file: b samples · c channels · h rows · w columns; between parts an image is `[b, c, h·w]`
 
-use super::{Initial, Layers, Network, Part, Spec, Weights, mlp};
-use crate::stage::Samples;
+use super::{Initializer, LayerContext, NeuralNetwork, ModelPart, ParameterSpec, Weights, mlp};
+use crate::stage::ModelInput;
 use burn::tensor::{Tensor, activation, module, ops::ConvOptions};
 use dtrain_recipes::Cnn;
 
@@ -11,7 +11,7 @@ use dtrain_recipes::Cnn;
 pub(crate) const EPSILON: f64 = 1e-5;
 
 /// Where a block stands and what it sees.
-pub(crate) struct Place {
+pub(crate) struct BlockShape {
     pub(crate) stage: usize,
     /// Its number in the stage.
     pub(crate) block: usize,
@@ -25,12 +25,12 @@ pub(crate) struct Place {
 }
 
 /// Only a block that changes the channels or the size needs a projection on its short cut.
-pub(crate) fn projects(place: &Place) -> bool {
+pub(crate) fn projects(place: &BlockShape) -> bool {
     place.stride > 1 || place.channels[0] != place.channels[1]
 }
 
 /// Where block `index` stands.
-pub(crate) fn place(cnn: &Cnn, index: u32) -> Place {
+pub(crate) fn block_shape(cnn: &Cnn, index: u32) -> BlockShape {
     let (stage, block) = ((index / cnn.blocks) as usize, (index % cnn.blocks) as usize);
     let enters = stage > 0 && block == 0;
     // Every stage after the first halves the image, rounding up as a padded 3×3 convolution does.
@@ -40,7 +40,7 @@ pub(crate) fn place(cnn: &Cnn, index: u32) -> Place {
         length as usize
     };
     let before = if enters { stage - 1 } else { stage };
-    Place {
+    BlockShape {
         stage,
         block,
         channels: [cnn.stages[before] as usize, cnn.stages[stage] as usize],
@@ -50,34 +50,34 @@ pub(crate) fn place(cnn: &Cnn, index: u32) -> Place {
     }
 }
 
-impl Network for Cnn {
+impl NeuralNetwork for Cnn {
     fn blocks(&self) -> u32 {
         u32::try_from(self.stages.len()).expect("a list in a recipe is short") * self.blocks
     }
 
-    fn parameters(&self, part: Part) -> Vec<Spec> {
+    fn parameters(&self, part: ModelPart) -> Vec<ParameterSpec> {
         match part {
-            Part::First => {
+            ModelPart::First => {
                 let mut specs =
                     vec![conv("stem.", "conv", self.channels as usize, self.stages[0] as usize, 3)];
                 specs.extend(norm_specs("stem.", "norm", self.stages[0] as usize));
                 specs
             }
-            Part::Block(index) => block_specs(&place(self, index)),
-            Part::Head => {
+            ModelPart::Block(index) => block_specs(&block_shape(self, index)),
+            ModelPart::Head => {
                 let last = *self.stages.last().expect("a checked cnn has a stage") as usize;
                 let classes = self.classes as usize;
                 let deviation = (1.0 / last as f64).sqrt();
                 vec![
-                    Spec::new("head.", "weight", &[last, classes], Initial::Normal(deviation)),
-                    Spec::new("head.", "bias", &[classes], Initial::Zeros),
+                    ParameterSpec::new("head.", "weight", &[last, classes], Initializer::Normal(deviation)),
+                    ParameterSpec::new("head.", "bias", &[classes], Initializer::Zeros),
                 ]
             }
         }
     }
 
     /// The first convolution. `[b, 1, channels·h·w]` → `[b, c, h·w]`
-    fn first(&self, layers: &Layers, weights: &Weights<'_>, samples: &Samples<'_>) -> Tensor<3> {
+    fn first(&self, layers: &LayerContext, weights: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3> {
         let x = layers.rows(samples);
         let [b, ..] = x.dims();
         let image = x.reshape([b, self.channels as usize, self.height as usize, self.width as usize]);
@@ -88,12 +88,12 @@ impl Network for Cnn {
     /// A residual block. `[b, in, h·w]` → `[b, out, h'·w']`
     fn block(
         &self,
-        _: &Layers,
+        _: &LayerContext,
         index: u32,
         weights: &Weights<'_>,
         x: Tensor<3>,
     ) -> (Tensor<3>, Option<Tensor<1>>) {
-        let place = place(self, index);
+        let place = block_shape(self, index);
         let [b, c, _] = x.dims();
         let image = x.reshape([b, c, place.height, place.width]);
         let y = convolve(image.clone(), weights.get("conv1.weight"), place.stride);
@@ -107,13 +107,13 @@ impl Network for Cnn {
     }
 
     /// Mean over the image, then a linear layer. `[b, c, h·w]` → `[b, classes]`
-    fn scores(&self, layers: &Layers, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
+    fn scores(&self, layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
         let [b, c, _] = x.dims();
         mlp::linear(layers, weights, x.mean_dim(2).reshape([b, 1, c])).flatten(0, 1)
     }
 }
 
-fn block_specs(place: &Place) -> Vec<Spec> {
+fn block_specs(place: &BlockShape) -> Vec<ParameterSpec> {
     let prefix = format!("stages.{}.{}.", place.stage, place.block);
     let [input, output] = place.channels;
     let mut specs = vec![conv(&prefix, "conv1", input, output, 3)];
@@ -127,16 +127,16 @@ fn block_specs(place: &Place) -> Vec<Spec> {
 }
 
 /// `[out, in, size, size]`; He et al. 2015.
-fn conv(prefix: &str, name: &str, input: usize, output: usize, size: usize) -> Spec {
+fn conv(prefix: &str, name: &str, input: usize, output: usize, size: usize) -> ParameterSpec {
     let deviation = (2.0 / (input * size * size) as f64).sqrt();
     let shape = [output, input, size, size];
-    Spec::new(prefix, &format!("{name}.weight"), &shape, Initial::Normal(deviation))
+    ParameterSpec::new(prefix, &format!("{name}.weight"), &shape, Initializer::Normal(deviation))
 }
 
-fn norm_specs(prefix: &str, name: &str, channels: usize) -> Vec<Spec> {
+fn norm_specs(prefix: &str, name: &str, channels: usize) -> Vec<ParameterSpec> {
     vec![
-        Spec::new(prefix, &format!("{name}.weight"), &[channels], Initial::Ones),
-        Spec::new(prefix, &format!("{name}.bias"), &[channels], Initial::Zeros),
+        ParameterSpec::new(prefix, &format!("{name}.weight"), &[channels], Initializer::Ones),
+        ParameterSpec::new(prefix, &format!("{name}.bias"), &[channels], Initializer::Zeros),
     ]
 }
 

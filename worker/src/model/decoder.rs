@@ -3,38 +3,38 @@
 //! Pre-norm blocks: `x + attention(norm(x))`, then `x + ffn(norm(x))`, or experts in place of `ffn`.
 // Shapes in this file: b samples · t tokens · w hidden · d width of one head
 
-use super::{Initial, Layers, Network, Part, Spec, Weights, experts};
-use crate::network::Angles;
-use crate::ops::{self, Measured, Share};
-use crate::stage::Samples;
+use super::{Initializer, LayerContext, NeuralNetwork, ModelPart, ParameterSpec, Weights, experts};
+use crate::network::RotaryAngles;
+use crate::ops::{self, DeferredLossFigures, VocabRange};
+use crate::stage::ModelInput;
 use burn::tensor::Tensor;
 use dtrain_recipes::{Activation, Decoder, Lora, Norm, Positions};
 
 /// Standard deviation of embeddings and linear layers at the start (GPT-2).
 const DEVIATION: f64 = 0.02;
 
-impl Network for Decoder {
+impl NeuralNetwork for Decoder {
     fn blocks(&self) -> u32 {
         self.layers
     }
 
-    fn parameters(&self, part: Part) -> Vec<Spec> {
+    fn parameters(&self, part: ModelPart) -> Vec<ParameterSpec> {
         let specs = match part {
-            Part::First => embedding_specs(self),
-            Part::Block(index) => block_specs(self, &format!("blocks.{index}.")),
-            Part::Head => head_specs(self),
+            ModelPart::First => embedding_specs(self),
+            ModelPart::Block(index) => block_specs(self, &format!("blocks.{index}.")),
+            ModelPart::Head => head_specs(self),
         };
         let Some(lora) = &self.lora else { return specs };
-        let mut specs: Vec<_> = specs.into_iter().map(Spec::frozen).collect();
-        if let Part::Block(index) = part {
+        let mut specs: Vec<_> = specs.into_iter().map(ParameterSpec::frozen).collect();
+        if let ModelPart::Block(index) = part {
             specs.extend(adapter_specs(self, lora, &format!("blocks.{index}.")));
         }
         specs
     }
 
     /// Looks tokens up. `[b, t, w]`
-    fn first(&self, layers: &Layers, weights: &Weights<'_>, samples: &Samples<'_>) -> Tensor<3> {
-        let Samples::Tokens { inputs, samples, length, .. } = samples else {
+    fn first(&self, layers: &LayerContext, weights: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3> {
+        let ModelInput::Tokens { inputs, samples, length, .. } = samples else {
             panic!("a decoder trains on tokens, not on rows");
         };
         let (table, share) = (weights.get("embedding.weight"), vocabulary(weights));
@@ -48,7 +48,7 @@ impl Network for Decoder {
     /// One block. `[b, t, w]` → `[b, t, w]`
     fn block(
         &self,
-        layers: &Layers,
+        layers: &LayerContext,
         _: u32,
         weights: &Weights<'_>,
         x: Tensor<3>,
@@ -62,7 +62,7 @@ impl Network for Decoder {
     }
 
     /// Scores of the next token, for the part of the vocabulary that this rank holds. `[b, t, w]` → `[b·t, vocab]`
-    fn scores(&self, layers: &Layers, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
+    fn scores(&self, layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
         let weight = match weights.find_factor("head.weight") {
             Some(head) => head,
             None => weights.factor("embedding.weight").transpose(),
@@ -73,37 +73,37 @@ impl Network for Decoder {
     /// Mean cross-entropy over the whole vocabulary.
     fn loss(
         &self,
-        layers: &Layers,
+        layers: &LayerContext,
         weights: &Weights<'_>,
         scores: Tensor<2>,
         targets: &[u32],
-    ) -> (Tensor<1>, Measured) {
+    ) -> (Tensor<1>, DeferredLossFigures) {
         layers.cross_entropy(scores, targets, vocabulary(weights))
     }
 }
 
-fn embedding_specs(decoder: &Decoder) -> Vec<Spec> {
+fn embedding_specs(decoder: &Decoder) -> Vec<ParameterSpec> {
     let [w, v, t] = [decoder.hidden, decoder.vocab, decoder.context].map(|n| n as usize);
-    let mut specs = vec![Spec::new("", "embedding.weight", &[v, w], Initial::Normal(DEVIATION))];
+    let mut specs = vec![ParameterSpec::new("", "embedding.weight", &[v, w], Initializer::Normal(DEVIATION))];
     match decoder.positions {
         Positions::Learned => {
-            specs.push(Spec::new("", "positions.weight", &[t, w], Initial::Normal(DEVIATION)));
+            specs.push(ParameterSpec::new("", "positions.weight", &[t, w], Initializer::Normal(DEVIATION)));
         }
         Positions::Rotary => {}
     }
     specs
 }
 
-fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<Spec> {
+fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<ParameterSpec> {
     let [w, f] = [decoder.hidden, decoder.ffn].map(|n| n as usize);
     let [q, kv] = [decoder.heads, decoder.kv_heads].map(|heads| (heads * decoder.head_width()) as usize);
     // Both outputs of a block add to the residual stream; its variance grows with 2 · layers of them.
     let residual = DEVIATION / (2.0 * f64::from(decoder.layers)).sqrt();
     let mut specs = norm_specs(decoder, prefix, "attention_norm");
-    let linear = |specs: &mut Vec<Spec>, name: &str, shape: [usize; 2], deviation, has_bias| {
-        specs.push(Spec::new(prefix, &format!("{name}.weight"), &shape, Initial::Normal(deviation)));
+    let linear = |specs: &mut Vec<ParameterSpec>, name: &str, shape: [usize; 2], deviation, has_bias| {
+        specs.push(ParameterSpec::new(prefix, &format!("{name}.weight"), &shape, Initializer::Normal(deviation)));
         if has_bias {
-            specs.push(Spec::new(prefix, &format!("{name}.bias"), &shape[1..], Initial::Zeros));
+            specs.push(ParameterSpec::new(prefix, &format!("{name}.bias"), &shape[1..], Initializer::Zeros));
         }
     };
     linear(&mut specs, "attention.q", [w, q], DEVIATION, decoder.qkv_bias());
@@ -130,57 +130,57 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<Spec> {
     clippy::cast_possible_truncation,
     reason = "sides of what lies in memory"
 )]
-fn adapter_specs(decoder: &Decoder, lora: &Lora, prefix: &str) -> Vec<Spec> {
+fn adapter_specs(decoder: &Decoder, lora: &Lora, prefix: &str) -> Vec<ParameterSpec> {
     let rank = lora.rank as usize;
     let pair = |(name, [input, output]): (&str, [u64; 2])| {
-        let normal = Initial::Normal((3.0 * input as f64).sqrt().recip());
-        let spec = |end: &str, shape, initial| Spec::new(prefix, &format!("{name}.{end}"), shape, initial);
+        let normal = Initializer::Normal((3.0 * input as f64).sqrt().recip());
+        let spec = |end: &str, shape, initial| ParameterSpec::new(prefix, &format!("{name}.{end}"), shape, initial);
         [
             spec("lora_a", &[input as usize, rank], normal),
-            spec("lora_b", &[rank, output as usize], Initial::Zeros),
+            spec("lora_b", &[rank, output as usize], Initializer::Zeros),
         ]
     };
     decoder.adapted().into_iter().flat_map(pair).collect()
 }
 
-fn head_specs(decoder: &Decoder) -> Vec<Spec> {
+fn head_specs(decoder: &Decoder) -> Vec<ParameterSpec> {
     let [w, v] = [decoder.hidden, decoder.vocab].map(|n| n as usize);
     let mut specs = norm_specs(decoder, "", "norm");
     specs.push(if decoder.tied {
-        Spec::new("", "embedding.weight", &[v, w], Initial::Normal(DEVIATION))
+        ParameterSpec::new("", "embedding.weight", &[v, w], Initializer::Normal(DEVIATION))
     } else {
-        Spec::new("", "head.weight", &[w, v], Initial::Normal(DEVIATION))
+        ParameterSpec::new("", "head.weight", &[w, v], Initializer::Normal(DEVIATION))
     });
     specs
 }
 
-fn norm_specs(decoder: &Decoder, prefix: &str, name: &str) -> Vec<Spec> {
+fn norm_specs(decoder: &Decoder, prefix: &str, name: &str) -> Vec<ParameterSpec> {
     let shape = [decoder.hidden as usize];
-    let mut specs = vec![Spec::new(prefix, &format!("{name}.weight"), &shape, Initial::Ones)];
+    let mut specs = vec![ParameterSpec::new(prefix, &format!("{name}.weight"), &shape, Initializer::Ones)];
     if decoder.norm == Norm::Layer {
-        specs.push(Spec::new(prefix, &format!("{name}.bias"), &shape, Initial::Zeros));
+        specs.push(ParameterSpec::new(prefix, &format!("{name}.bias"), &shape, Initializer::Zeros));
     }
     specs
 }
 
 /// Which part of the vocabulary this rank looks up, or scores.
-fn vocabulary(weights: &Weights<'_>) -> Share {
+fn vocabulary(weights: &Weights<'_>) -> VocabRange {
     let share = weights.share("head.weight", 1).or_else(|| weights.share("embedding.weight", 0));
     share.expect("a part that knows tokens has a weight for each")
 }
 
-fn attention(layers: &Layers, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+fn attention(layers: &LayerContext, decoder: &Decoder, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
     let width = decoder.head_width() as usize;
     // Whole heads are held: as many as the weights have columns for.
     let held = |name| weights.shape(name)[1] / width;
-    let heads = ops::Heads { query: held("attention.q.weight"), key: held("attention.k.weight"), width };
+    let heads = ops::AttentionHeads { query: held("attention.q.weight"), key: held("attention.k.weight"), width };
     let normed = norm(layers, decoder, weights, "attention_norm", x.clone());
     let scale = decoder.lora.map(|lora| lora.scale());
     let mut packed = layers.column(weights, &["attention.q", "attention.k", "attention.v"], normed, scale);
     match decoder.positions {
         Positions::Learned => {}
         Positions::Rotary => {
-            let angles = Angles { context: decoder.context as usize, base: decoder.rotary_base() };
+            let angles = RotaryAngles { context: decoder.context as usize, base: decoder.rotary_base() };
             packed = layers.rotary(packed, heads, angles);
         }
     }
@@ -189,7 +189,7 @@ fn attention(layers: &Layers, decoder: &Decoder, weights: &Weights<'_>, x: Tenso
 }
 
 fn feed_forward(
-    layers: &Layers,
+    layers: &LayerContext,
     decoder: &Decoder,
     weights: &Weights<'_>,
     normed: Tensor<3>,
@@ -206,7 +206,7 @@ fn feed_forward(
     layers.row(weights, "ffn.down", wide, residual, scale)
 }
 
-fn norm(layers: &Layers, decoder: &Decoder, weights: &Weights<'_>, name: &str, x: Tensor<3>) -> Tensor<3> {
+fn norm(layers: &LayerContext, decoder: &Decoder, weights: &Weights<'_>, name: &str, x: Tensor<3>) -> Tensor<3> {
     let weight = weights.get(&format!("{name}.weight"));
     #[expect(clippy::cast_possible_truncation, reason = "a small number, which needs no more digits")]
     let epsilon = decoder.norm_epsilon() as f32;

@@ -5,10 +5,10 @@
 //! what is trained.
 // Shapes in this file: b samples · t tokens of a sample · n = b·t · w hidden · e experts · k experts a token
 
-use super::{Initial, Layers, Spec, Weights};
+use super::{Initializer, LayerContext, ParameterSpec, Weights};
 use crate::ops::collective::copy_to;
-use crate::ops::{self, Arithmetic, Matrices};
-use crate::parallel::{Partners, Routes, tensor};
+use crate::ops::{self, Arithmetic, ExpertMatrices};
+use crate::parallel::{ModelParallelGroups, TokenRoutes, tensor};
 use burn::tensor::{Int, Tensor, TensorData};
 use dtrain_recipes::{Activation, Decoder, Experts, Precision};
 
@@ -20,9 +20,9 @@ pub(crate) fn specs(
     prefix: &str,
     deviation: f64,
     residual: f64,
-) -> Vec<Spec> {
+) -> Vec<ParameterSpec> {
     let [w, f, e] = [decoder.hidden, decoder.ffn, experts.count].map(|n| n as usize);
-    let spec = |name, shape: &[usize], deviation| Spec::new(prefix, name, shape, Initial::Normal(deviation));
+    let spec = |name, shape: &[usize], deviation| ParameterSpec::new(prefix, name, shape, Initializer::Normal(deviation));
     let mut specs = vec![spec("router.weight", &[w, e], deviation)];
     if decoder.activation == Activation::Swiglu {
         specs.push(spec("experts.gate.weight", &[e, w, f], deviation));
@@ -38,7 +38,7 @@ pub(crate) fn specs(
 /// flows back into the gates is a part of their gradient. In sequence mode it may stay one, as the gradients of all that
 /// these ranks hold whole are summed in the end; otherwise each needs all of it, for its own copy of the router.
 pub(crate) fn feed_forward(
-    layers: &Layers,
+    layers: &LayerContext,
     decoder: &Decoder,
     experts: &Experts,
     weights: &Weights<'_>,
@@ -50,14 +50,14 @@ pub(crate) fn feed_forward(
     let entered = tensor::enter(partners, normed.clone());
     let seen = if partners.sequence { entered.clone() } else { normed };
     let [b, t, _] = seen.dims();
-    let probabilities = probabilities(layers, weights, seen);
+    let probabilities = router_probabilities(layers, weights, seen);
     let values: Vec<f32> = probabilities.to_data().try_to_vec().expect("the router computes in f32");
-    let chosen = choose(&values, experts);
-    let gates = gates(&probabilities, &chosen, per_token).unsqueeze();
+    let chosen = top_k_experts(&values, experts);
+    let gates = gate_weights(&probabilities, &chosen, per_token).unsqueeze();
     let gates = if partners.sequence { gates } else { copy_to(gates, &partners.tensor) };
     let kept = within_capacity(&chosen, experts, t);
-    let routes = Routes::of(&kept, per_token, experts.count as usize, &partners.expert);
-    let matrices = Matrices {
+    let routes = TokenRoutes::of(&kept, per_token, experts.count as usize, &partners.expert);
+    let matrices = ExpertMatrices {
         gate: weights.find("experts.gate.weight"),
         up: weights.get("experts.up.weight"),
         down: weights.get("experts.down.weight"),
@@ -67,12 +67,12 @@ pub(crate) fn feed_forward(
     let rows = ops::feed(layers.arithmetic, rows, matrices, routes.groups());
     let partial = ops::combine(rows, gates, &routes, [b, t]);
     let y = tensor::leave(partners, partial, None, Some(residual));
-    (y, imbalance(&probabilities, &chosen, experts, partners, [b, t]))
+    (y, load_balance_loss(&probabilities, &chosen, experts, partners, [b, t]))
 }
 
 /// The probability of every expert for every token, in f32 whatever the products are: near ties must not be decided by
 /// rounding. `[n, e]`
-fn probabilities(layers: &Layers, weights: &Weights<'_>, seen: Tensor<3>) -> Tensor<2> {
+fn router_probabilities(layers: &LayerContext, weights: &Weights<'_>, seen: Tensor<3>) -> Tensor<2> {
     let arithmetic = Arithmetic { precision: Precision::F32, ..layers.arithmetic };
     let router = vec![weights.factor("router.weight")];
     let scores: Tensor<2> = ops::project(arithmetic, seen, router, Vec::new(), None).flatten(0, 1);
@@ -84,7 +84,7 @@ fn probabilities(layers: &Layers, weights: &Weights<'_>, seen: Tensor<3>) -> Ten
 }
 
 /// The experts of every token, most likely first; of equal ones the first. `[n, e]` → `[n · k]`
-fn choose(probabilities: &[f32], experts: &Experts) -> Vec<usize> {
+fn top_k_experts(probabilities: &[f32], experts: &Experts) -> Vec<usize> {
     let mut chosen = Vec::new();
     for row in probabilities.chunks(experts.count as usize) {
         let begin = chosen.len();
@@ -99,7 +99,7 @@ fn choose(probabilities: &[f32], experts: &Experts) -> Vec<usize> {
 }
 
 /// The weights of what each token chose: its probabilities, scaled to sum to one where it chose several. `[n, k]`
-fn gates(probabilities: &Tensor<2>, chosen: &[usize], per_token: usize) -> Tensor<2> {
+fn gate_weights(probabilities: &Tensor<2>, chosen: &[usize], per_token: usize) -> Tensor<2> {
     let places: Vec<_> =
         chosen.iter().map(|expert| i64::try_from(*expert).expect("experts are few")).collect();
     let shape = [chosen.len() / per_token, per_token];
@@ -128,11 +128,11 @@ fn within_capacity(chosen: &[usize], experts: &Experts, length: usize) -> Vec<Op
 ///
 /// Where ranks hold parts of a sequence, they sum what was chosen; each adds for its own tokens, so that the mean over
 /// these ranks is that of whole sequences. In sequence mode all ranks see all tokens, and each adds its share.
-fn imbalance(
+fn load_balance_loss(
     probabilities: &Tensor<2>,
     chosen: &[usize],
     experts: &Experts,
-    partners: &Partners,
+    partners: &ModelParallelGroups,
     [b, t]: [usize; 2],
 ) -> Option<Tensor<1>> {
     let (count, per_token) = (experts.count as usize, experts.per_token as usize);

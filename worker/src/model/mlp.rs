@@ -1,22 +1,22 @@
 //! Multi-layer perceptrons over the columns of a table.
 // Shapes in this file: b samples · w columns
 
-use super::{Initial, Layers, Network, Part, Spec, Weights};
+use super::{Initializer, LayerContext, NeuralNetwork, ModelPart, ParameterSpec, Weights};
 use crate::ops;
-use crate::stage::Samples;
+use crate::stage::ModelInput;
 use burn::tensor::Tensor;
 use dtrain_recipes::{Mlp, MlpActivation};
 
-impl Network for Mlp {
+impl NeuralNetwork for Mlp {
     fn blocks(&self) -> u32 {
         u32::try_from(self.hidden.len()).expect("a list in a recipe is short")
     }
 
-    fn parameters(&self, part: Part) -> Vec<Spec> {
+    fn parameters(&self, part: ModelPart) -> Vec<ParameterSpec> {
         let layer = match part {
-            Part::First => return Vec::new(),
-            Part::Block(index) => index as usize,
-            Part::Head => self.hidden.len(),
+            ModelPart::First => return Vec::new(),
+            ModelPart::Block(index) => index as usize,
+            ModelPart::Head => self.hidden.len(),
         };
         let widths = self.widths();
         let shape = [widths[layer] as usize, widths[layer + 1] as usize];
@@ -24,20 +24,20 @@ impl Network for Mlp {
         let deviation = (2.0 / shape[0] as f64).sqrt();
         let prefix = format!("layers.{layer}.");
         vec![
-            Spec::new(&prefix, "weight", &shape, Initial::Normal(deviation)),
-            Spec::new(&prefix, "bias", &shape[1..], Initial::Zeros),
+            ParameterSpec::new(&prefix, "weight", &shape, Initializer::Normal(deviation)),
+            ParameterSpec::new(&prefix, "bias", &shape[1..], Initializer::Zeros),
         ]
     }
 
     /// The samples as they are. `[b, 1, w]`
-    fn first(&self, layers: &Layers, _: &Weights<'_>, samples: &Samples<'_>) -> Tensor<3> {
+    fn first(&self, layers: &LayerContext, _: &Weights<'_>, samples: &ModelInput<'_>) -> Tensor<3> {
         layers.rows(samples)
     }
 
     /// A hidden layer. `[b, 1, in]` → `[b, 1, out]`
     fn block(
         &self,
-        layers: &Layers,
+        layers: &LayerContext,
         _: u32,
         weights: &Weights<'_>,
         x: Tensor<3>,
@@ -51,11 +51,11 @@ impl Network for Mlp {
     }
 
     /// Scores of the classes. `[b, 1, in]` → `[b, classes]`
-    fn scores(&self, layers: &Layers, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
+    fn scores(&self, layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<2> {
         linear(layers, weights, x).flatten(0, 1)
     }
 }
 
-pub(super) fn linear(layers: &Layers, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
+pub(super) fn linear(layers: &LayerContext, weights: &Weights<'_>, x: Tensor<3>) -> Tensor<3> {
     ops::project(layers.arithmetic, x, vec![weights.factor("weight")], vec![weights.get("bias")], None)
 }

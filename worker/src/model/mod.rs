@@ -3,7 +3,7 @@
 pub(crate) mod cnn;
 mod decoder;
 mod experts;
-pub(crate) mod initial;
+pub(crate) mod initializer;
 mod mlp;
 
-use crate::network::{Initial, Layers, Network, Part, Spec, Weights};
+use crate::network::{Initializer, LayerContext, NeuralNetwork, ModelPart, ParameterSpec, Weights};

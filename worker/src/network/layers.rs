@@ -1,10 +1,10 @@
 //! How the parts of a network compute: the arithmetic, and the layers that know which ranks share their work.
 
 use super::Weights;
-use super::key_values::KeyValues;
-use crate::ops::{self, Arithmetic, Factor, Heads, Measured, Rotary, Share};
-use crate::parallel::{Partners, context, tensor};
-use crate::stage::Samples;
+use super::kv_cache::KvCache;
+use crate::ops::{self, Arithmetic, LinearWeight, AttentionHeads, DeferredLossFigures, Rotary, VocabRange};
+use crate::parallel::{ModelParallelGroups, context, tensor};
+use crate::stage::ModelInput;
 use burn::tensor::{Device, Tensor, TensorData};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -12,38 +12,38 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 ///
 /// A layer that is *entered* or *left* by activations of all ranks does so here: so a network reads as if one rank
 /// computed all of it.
-pub struct Layers {
+pub struct LayerContext {
     pub(crate) arithmetic: Arithmetic,
     /// The ranks that compute the same passes.
-    pub(crate) partners: Partners,
+    pub(crate) partners: ModelParallelGroups,
     device: Device,
     rotary: OnceLock<Rotary>,
     /// While a text is generated token by token.
-    key_values: Mutex<Option<KeyValues>>,
+    key_values: Mutex<Option<KvCache>>,
 }
 
 /// Where rotary positions turn heads to.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Angles {
+pub(crate) struct RotaryAngles {
     /// Tokens of a whole sequence.
     pub(crate) context: usize,
     /// Base of the angles.
     pub(crate) base: u64,
 }
 
-impl Layers {
-    pub(crate) fn new(arithmetic: Arithmetic, partners: Partners, device: Device) -> Self {
+impl LayerContext {
+    pub(crate) fn new(arithmetic: Arithmetic, partners: ModelParallelGroups, device: Device) -> Self {
         Self { arithmetic, partners, device, rotary: OnceLock::new(), key_values: Mutex::default() }
     }
 
     /// Keys and values of the tokens before, while a text is generated token by token.
-    pub(crate) fn key_values(&self) -> MutexGuard<'_, Option<KeyValues>> {
+    pub(crate) fn key_values(&self) -> MutexGuard<'_, Option<KvCache>> {
         self.key_values.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The first position of a pass that generates text.
     fn next_position(&self) -> Option<usize> {
-        self.key_values().as_ref().map(KeyValues::tokens)
+        self.key_values().as_ref().map(KvCache::tokens)
     }
 
     /// The device on which activations lie.
@@ -52,8 +52,8 @@ impl Layers {
     }
 
     /// Rows as they are; panics when samples are tokens. `[samples, 1, width]`
-    pub(crate) fn rows(&self, samples: &Samples<'_>) -> Tensor<3> {
-        let Samples::Rows { values, samples, width, .. } = samples else {
+    pub(crate) fn rows(&self, samples: &ModelInput<'_>) -> Tensor<3> {
+        let ModelInput::Rows { values, samples, width, .. } = samples else {
             panic!("this model trains on rows, not on tokens");
         };
         Tensor::from_data(TensorData::new(values.to_vec(), [*samples, 1, *width]), &self.device)
@@ -63,7 +63,7 @@ impl Layers {
     pub(crate) fn look_up(
         &self,
         table: Tensor<2>,
-        share: Share,
+        share: VocabRange,
         tokens: &[u32],
         sizes: [usize; 2],
     ) -> Tensor<3> {
@@ -86,8 +86,8 @@ impl Layers {
     }
 
     /// Turns queries and keys by their positions. `[b, t, (query + 2·key)·width]`
-    pub(crate) fn rotary(&self, packed: Tensor<3>, heads: Heads, angles: Angles) -> Tensor<3> {
-        let Angles { context, base } = angles;
+    pub(crate) fn rotary(&self, packed: Tensor<3>, heads: AttentionHeads, angles: RotaryAngles) -> Tensor<3> {
+        let RotaryAngles { context, base } = angles;
         if let Some(begin) = self.next_position() {
             let positions = begin..begin + packed.dims()[1];
             return ops::rotary(self.arithmetic, packed, heads, &Rotary::new(positions, heads.width, base));
@@ -97,7 +97,7 @@ impl Layers {
     }
 
     /// Causal attention over whole sequences. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
-    pub(crate) fn attention(&self, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+    pub(crate) fn attention(&self, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         if let Some(key_values) = &mut *self.key_values() {
             return key_values.attention(self.arithmetic, packed, heads);
         }
@@ -135,7 +135,7 @@ impl Layers {
     }
 
     /// Scores by a matrix that may be cut by classes. `[b, t, w]` → `[b·t, classes held]`
-    pub(crate) fn classify(&self, weight: Factor, x: Tensor<3>) -> Tensor<2> {
+    pub(crate) fn classify(&self, weight: LinearWeight, x: Tensor<3>) -> Tensor<2> {
         let x = tensor::enter(&self.partners, x);
         ops::rows(self.arithmetic, ops::project(self.arithmetic, x, vec![weight], Vec::new(), None))
     }
@@ -145,8 +145,8 @@ impl Layers {
         &self,
         scores: Tensor<2>,
         targets: &[u32],
-        share: Share,
-    ) -> (Tensor<1>, Measured) {
+        share: VocabRange,
+    ) -> (Tensor<1>, DeferredLossFigures) {
         tensor::cross_entropy(self, scores, targets, share)
     }
 }

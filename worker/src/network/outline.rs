@@ -1,16 +1,16 @@
 //! What the planner must know of a network, found out by building it and running its parts once.
 
-use super::registry::{built, refused, shapes};
-use super::{Layers, Network, Part, Spec, Unbuilt, Weights};
+use super::registry::{built, build_refused, shapes};
+use super::{LayerContext, NeuralNetwork, ModelPart, ParameterSpec, ModelBuildError, Weights};
 use crate::data::Batch;
-use crate::model::initial;
+use crate::model::initializer;
 use crate::ops::{Arithmetic, Implementation};
-use crate::parallel::Partners;
-use crate::stage::{Parameter, Samples};
+use crate::parallel::ModelParallelGroups;
+use crate::stage::{ModelParameter, ModelInput};
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::Region;
-use dtrain_protocol::order::mix;
-use dtrain_recipes::{Outline, Own, PartOutline, Precision, Reads};
+use dtrain_protocol::shuffle::splitmix64;
+use dtrain_recipes::{Outline, CustomModel, PartOutline, Precision, InputSignature};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How far an activation may differ that is computed again, or without the other samples, as a share of the largest.
@@ -18,12 +18,12 @@ const TOLERANCE: f32 = 1e-3;
 
 /// Builds the network of `own` and runs its parts forward, twice and with one sample more: so that each layout, and each
 /// forward that is computed again, gives the same. An `Err` says what is wrong with the network or with the recipe.
-pub fn outline(own: &Own) -> Result<Outline, Unbuilt> {
-    let network = built(&Own { outline: Outline::default(), ..own.clone() }, 0)?;
+pub fn outline(own: &CustomModel) -> Result<Outline, ModelBuildError> {
+    let network = built(&CustomModel { outline: Outline::default(), ..own.clone() }, 0)?;
     if network.blocks() == 0 {
-        return Err(refused(
+        return Err(build_refused(
             own,
-            "it has no block; `Burn::whole` makes one of a module that has no parts".into(),
+            "it has no block; `BurnNetwork::whole` makes one of a module that has no parts".into(),
         ));
     }
     let run = AssertUnwindSafe(|| trial(&*network, own.reads));
@@ -32,35 +32,35 @@ pub fn outline(own: &Own) -> Result<Outline, Unbuilt> {
         text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").to_owned()
     });
     found
-        .map_err(|panic| refused(own, format!("its forward panicked: {panic}")))?
-        .map_err(|reason| refused(own, reason))
+        .map_err(|panic| build_refused(own, format!("its forward panicked: {panic}")))?
+        .map_err(|reason| build_refused(own, reason))
 }
 
 /// The outline, or what is wrong.
-fn trial(network: &dyn Network, reads: Reads) -> Result<Outline, String> {
+fn trial(network: &dyn NeuralNetwork, reads: InputSignature) -> Result<Outline, String> {
     let arithmetic =
         Arithmetic { by: Implementation::Host, precision: Precision::F32, forgets_scores: false };
-    let layers = Layers::new(arithmetic, Partners::none(), Device::flex());
+    let layers = LayerContext::new(arithmetic, ModelParallelGroups::none(), Device::flex());
     let parts: Vec<_> =
-        [Part::First].into_iter().chain((0..network.blocks()).map(Part::Block)).chain([Part::Head]).collect();
-    let weights: Vec<_> = parts.iter().map(|part| Values::of(&network.parameters(*part))).collect();
+        [ModelPart::First].into_iter().chain((0..network.blocks()).map(ModelPart::Block)).chain([ModelPart::Head]).collect();
+    let weights: Vec<_> = parts.iter().map(|part| InitialValues::of(&network.parameters(*part))).collect();
     let run = |samples| forward(network, &layers, &weights, &made_up(reads, samples));
     let (alone, both, again) = (run(1), run(2), run(2));
     let mut outlines = Vec::new();
     for (index, part) in parts.into_iter().enumerate() {
         let (shape, values) = &both[index];
         let output = match part {
-            Part::First | Part::Block(_) => activation(shape),
-            Part::Head => scores(shape, reads),
+            ModelPart::First | ModelPart::Block(_) => activation(shape),
+            ModelPart::Head => scores(shape, reads),
         };
-        let output = output.map_err(|wrong| format!("{} {wrong}", words(part)))?;
+        let output = output.map_err(|wrong| format!("{} {wrong}", describe_part(part)))?;
         if !alike(values, &again[index].1) {
             let why = "random operations, such as dropout, are not supported";
-            return Err(format!("{} gives other values when it is computed again: {why}", words(part)));
+            return Err(format!("{} gives other values when it is computed again: {why}", describe_part(part)));
         }
         if !alike(&values[..values.len() / 2], &alone[index].1) {
             let why = "a part may not mix samples, as batch normalisation does";
-            return Err(format!("{} gives a sample other values beside another one: {why}", words(part)));
+            return Err(format!("{} gives a sample other values beside another one: {why}", describe_part(part)));
         }
         outlines.push(PartOutline { parameters: shapes(part, network), output });
     }
@@ -77,10 +77,10 @@ fn activation(shape: &[usize]) -> Result<[u64; 2], String> {
 }
 
 /// The same of scores, which must be those of what is predicted.
-fn scores(shape: &[usize], reads: Reads) -> Result<[u64; 2], String> {
+fn scores(shape: &[usize], reads: InputSignature) -> Result<[u64; 2], String> {
     let (rows, classes, what) = match reads {
-        Reads::Tokens { context, vocab } => (context, vocab, "samples · context, vocab"),
-        Reads::Rows { classes, .. } => (1, classes, "samples, classes"),
+        InputSignature::Tokens { context, vocab } => (context, vocab, "samples · context, vocab"),
+        InputSignature::Rows { classes, .. } => (1, classes, "samples, classes"),
     };
     let wanted = [2 * rows as usize, classes as usize];
     if shape == wanted {
@@ -91,9 +91,9 @@ fn scores(shape: &[usize], reads: Reads) -> Result<[u64; 2], String> {
 
 /// Shape and values of what each part gives for `batch`, as in a step of training.
 fn forward(
-    network: &dyn Network,
-    layers: &Layers,
-    weights: &[Values],
+    network: &dyn NeuralNetwork,
+    layers: &LayerContext,
+    weights: &[InitialValues],
     batch: &Batch,
 ) -> Vec<(Vec<usize>, Vec<f32>)> {
     let (last, before) = weights.split_last().expect("a network has a head");
@@ -103,7 +103,7 @@ fn forward(
         let weights = weights.view();
         let y = match x {
             Some(x) => network.block(layers, place - 1, &weights, x.autodiff()).0,
-            None => network.first(layers, &weights, &Samples::of(batch)),
+            None => network.first(layers, &weights, &ModelInput::of(batch)),
         };
         let y = y.inner();
         found.push((y.dims().to_vec(), flat(y.clone())));
@@ -125,28 +125,28 @@ fn alike(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && apart <= TOLERANCE * largest
 }
 
-fn words(part: Part) -> String {
+fn describe_part(part: ModelPart) -> String {
     match part {
-        Part::First => "the first part".to_owned(),
-        Part::Block(index) => format!("block {index}"),
-        Part::Head => "the head".to_owned(),
+        ModelPart::First => "the first part".to_owned(),
+        ModelPart::Block(index) => format!("block {index}"),
+        ModelPart::Head => "the head".to_owned(),
     }
 }
 
 /// The initial values of the parameters of a part, none of which is cut.
-struct Values(Vec<(Spec, Parameter, Tensor<1>)>);
+struct InitialValues(Vec<(ParameterSpec, ModelParameter, Tensor<1>)>);
 
-impl Values {
-    fn of(specs: &[Spec]) -> Self {
-        let one = |spec: &Spec| {
+impl InitialValues {
+    fn of(specs: &[ParameterSpec]) -> Self {
+        let one = |spec: &ParameterSpec| {
             let sides: Vec<_> = spec.shape.iter().map(|side| *side as u64).collect();
             let region = Region::whole(&sides);
-            let values = initial::values(&spec.initial, 0, &spec.name, &region);
-            let parameter = Parameter {
+            let values = initializer::values(&spec.initial, 0, &spec.name, &region);
+            let parameter = ModelParameter {
                 name: spec.name.clone(),
                 shape: spec.shape.clone(),
                 region,
-                decays: false,
+                has_weight_decay: false,
                 unit: 0,
                 range: 0..values.len(),
             };
@@ -167,16 +167,16 @@ impl Values {
 }
 
 /// Samples with values that look random.
-fn made_up(reads: Reads, samples: usize) -> Batch {
-    let word = |place: usize, below: u32| mix(3, place as u64) % u64::from(below);
+fn made_up(reads: InputSignature, samples: usize) -> Batch {
+    let word = |place: usize, below: u32| splitmix64(3, place as u64) % u64::from(below);
     match reads {
-        Reads::Tokens { context, vocab } => {
+        InputSignature::Tokens { context, vocab } => {
             let length = context as usize;
             #[expect(clippy::cast_possible_truncation, reason = "below the vocabulary, a u32")]
             let inputs = (0..samples * length).map(|place| word(place, vocab) as u32).collect();
             Batch::Tokens { inputs, targets: Vec::new(), samples, length }
         }
-        Reads::Rows { inputs, .. } => {
+        InputSignature::Rows { inputs, .. } => {
             let width = inputs as usize;
             let values = (0..samples * width).map(|place| word(place, 2000) as f32 / 1000.0 - 1.0).collect();
             Batch::Rows { values, classes: Vec::new(), samples, width }

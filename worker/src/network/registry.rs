@@ -1,26 +1,26 @@
 //! The networks that this program registered, by name.
 
-use super::{Network, Part, Settings};
+use super::{NeuralNetwork, ModelPart, ModelSettings};
 use burn::tensor::Device;
-use dtrain_recipes::{Own, PartOutline};
+use dtrain_recipes::{CustomModel, PartOutline};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 /// Makes a network of what a recipe says of it. An `Err` is told to the user.
-pub type Build =
-    dyn Fn(&Settings<'_>) -> Result<Box<dyn Network>, Box<dyn Error + Send + Sync>> + Send + Sync;
+pub type BuildFn =
+    dyn Fn(&ModelSettings<'_>) -> Result<Box<dyn NeuralNetwork>, Box<dyn Error + Send + Sync>> + Send + Sync;
 
-static NETWORKS: RwLock<BTreeMap<String, Arc<Build>>> = RwLock::new(BTreeMap::new());
+static NETWORKS: RwLock<BTreeMap<String, Arc<BuildFn>>> = RwLock::new(BTreeMap::new());
 
 /// Why a network cannot be built.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unbuilt {
+pub enum ModelBuildError {
     /// The model is a foreign command.
     #[error("a foreign command has no stage; it is started, not trained by this worker")]
     Foreign,
     /// The program did not register it.
-    #[error("this program has no network {wanted:?}; {}", known(.registered))]
+    #[error("this program has no network {wanted:?}; {}", registered_names(.registered))]
     Unknown {
         /// Its name.
         wanted: String,
@@ -37,7 +37,7 @@ pub enum Unbuilt {
     },
 }
 
-fn known(registered: &[String]) -> String {
+fn registered_names(registered: &[String]) -> String {
     match registered {
         [] => "it has none of its own: use the program that registers it".to_owned(),
         [one] => format!("it has {one:?}"),
@@ -49,7 +49,7 @@ fn known(registered: &[String]) -> String {
 }
 
 /// Makes a network known to this program, in place of another of that name.
-pub fn register(name: &str, build: Arc<Build>) {
+pub fn register(name: &str, build: Arc<BuildFn>) {
     NETWORKS.write().unwrap_or_else(PoisonError::into_inner).insert(name.to_owned(), build);
 }
 
@@ -59,28 +59,28 @@ pub fn registered() -> Vec<String> {
 }
 
 /// Builds the network of `own`; what it draws at random follows from `seed`, and is the same on every rank.
-pub(super) fn built(own: &Own, seed: u64) -> Result<Box<dyn Network>, Unbuilt> {
+pub(super) fn built(own: &CustomModel, seed: u64) -> Result<Box<dyn NeuralNetwork>, ModelBuildError> {
     let build = NETWORKS.read().unwrap_or_else(PoisonError::into_inner).get(&own.network).cloned();
     let build =
-        build.ok_or_else(|| Unbuilt::Unknown { wanted: own.network.clone(), registered: registered() })?;
+        build.ok_or_else(|| ModelBuildError::Unknown { wanted: own.network.clone(), registered: registered() })?;
     // The backend has one random generator for all threads.
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     Device::flex().seed(seed);
-    let settings = Settings::of(own);
-    let network = build(&settings).map_err(|error| refused(own, error.to_string()))?;
+    let settings = ModelSettings::of(own);
+    let network = build(&settings).map_err(|error| build_refused(own, error.to_string()))?;
     drop(turn);
-    settings.all_read().map_err(|reason| refused(own, reason))?;
-    planned(own, &*network).map_err(|reason| refused(own, reason))?;
+    settings.all_read().map_err(|reason| build_refused(own, reason))?;
+    planned(own, &*network).map_err(|reason| build_refused(own, reason))?;
     Ok(network)
 }
 
-pub(super) fn refused(own: &Own, reason: String) -> Unbuilt {
-    Unbuilt::Refused { network: own.network.clone(), reason }
+pub(super) fn build_refused(own: &CustomModel, reason: String) -> ModelBuildError {
+    ModelBuildError::Refused { network: own.network.clone(), reason }
 }
 
 /// Whether it is the network that the plan counted with, where there is a plan.
-fn planned(own: &Own, network: &dyn Network) -> Result<(), String> {
+fn planned(own: &CustomModel, network: &dyn NeuralNetwork) -> Result<(), String> {
     let planned = &own.outline;
     if planned.blocks.is_empty() {
         return Ok(());
@@ -89,15 +89,15 @@ fn planned(own: &Own, network: &dyn Network) -> Result<(), String> {
     if u32::try_from(wanted) != Ok(found) {
         return Err(format!("it was planned with {wanted} blocks, and this program makes {found}"));
     }
-    let blocks = (0..found).map(Part::Block);
-    let parts = std::iter::once(Part::First).chain(blocks).chain(std::iter::once(Part::Head));
+    let blocks = (0..found).map(ModelPart::Block);
+    let parts = std::iter::once(ModelPart::First).chain(blocks).chain(std::iter::once(ModelPart::Head));
     for (part, outline) in parts.zip(planned.parts()) {
         same(part, outline, network)?;
     }
     Ok(())
 }
 
-fn same(part: Part, planned: &PartOutline, network: &dyn Network) -> Result<(), String> {
+fn same(part: ModelPart, planned: &PartOutline, network: &dyn NeuralNetwork) -> Result<(), String> {
     let found = shapes(part, network);
     if found == planned.parameters {
         return Ok(());
@@ -111,7 +111,7 @@ fn same(part: Part, planned: &PartOutline, network: &dyn Network) -> Result<(), 
 }
 
 /// Shape of each parameter of a part.
-pub(super) fn shapes(part: Part, network: &dyn Network) -> Vec<Vec<u64>> {
+pub(super) fn shapes(part: ModelPart, network: &dyn NeuralNetwork) -> Vec<Vec<u64>> {
     let specs = network.parameters(part).into_iter();
     specs.map(|spec| spec.shape.iter().map(|side| *side as u64).collect()).collect()
 }

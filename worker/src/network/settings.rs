@@ -1,18 +1,18 @@
 //! What a recipe says of a network, as the function that builds it reads it.
 
 use burn::tensor::Device;
-use dtrain_recipes::{Own, ParamValue, Reads};
+use dtrain_recipes::{CustomModel, ParamValue, InputSignature};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
 /// The keys of `[model]` and `[model.with]`.
-pub struct Settings<'a> {
-    own: &'a Own,
+pub struct ModelSettings<'a> {
+    own: &'a CustomModel,
     read: RefCell<BTreeSet<String>>,
 }
 
 /// A type that a setting can have.
-pub trait Setting: Sized {
+pub trait SettingValue: Sized {
     /// What a person writes.
     const WANTED: &'static str;
 
@@ -20,22 +20,22 @@ pub trait Setting: Sized {
     fn of(value: &ParamValue) -> Option<Self>;
 }
 
-impl<'a> Settings<'a> {
-    pub(super) fn of(own: &'a Own) -> Self {
+impl<'a> ModelSettings<'a> {
+    pub(super) fn of(own: &'a CustomModel) -> Self {
         Self { own, read: RefCell::default() }
     }
 
     /// The setting `model.with.KEY`; an `Err` says that it is missing or of another type.
-    pub fn get<T: Setting>(&self, key: &str) -> Result<T, String> {
+    pub fn get<T: SettingValue>(&self, key: &str) -> Result<T, String> {
         self.find(key)?.ok_or_else(|| format!("missing `model.with.{key}`: {}", T::WANTED))
     }
 
     /// The setting `model.with.KEY`, or `default` where the recipe does not say it.
-    pub fn get_or<T: Setting>(&self, key: &str, default: T) -> Result<T, String> {
+    pub fn get_or<T: SettingValue>(&self, key: &str, default: T) -> Result<T, String> {
         Ok(self.find(key)?.unwrap_or(default))
     }
 
-    fn find<T: Setting>(&self, key: &str) -> Result<Option<T>, String> {
+    fn find<T: SettingValue>(&self, key: &str) -> Result<Option<T>, String> {
         self.read.borrow_mut().insert(key.to_owned());
         let Some(value) = self.own.with.get(key) else { return Ok(None) };
         let found = T::of(value);
@@ -43,15 +43,15 @@ impl<'a> Settings<'a> {
     }
 
     /// What the network is to read.
-    pub fn reads(&self) -> Reads {
+    pub fn reads(&self) -> InputSignature {
         self.own.reads
     }
 
     /// Tokens of a sequence and size of the vocabulary; an `Err` where the recipe says rows.
     pub fn tokens(&self) -> Result<[usize; 2], String> {
         match self.own.reads {
-            Reads::Tokens { context, vocab } => Ok([context as usize, vocab as usize]),
-            Reads::Rows { .. } => {
+            InputSignature::Tokens { context, vocab } => Ok([context as usize, vocab as usize]),
+            InputSignature::Rows { .. } => {
                 Err("it reads tokens: set `model.context` in place of `model.inputs` and `model.classes`"
                     .into())
             }
@@ -61,8 +61,8 @@ impl<'a> Settings<'a> {
     /// Numbers of a row and number of classes; an `Err` where the recipe says tokens.
     pub fn rows(&self) -> Result<[usize; 2], String> {
         match self.own.reads {
-            Reads::Rows { inputs, classes } => Ok([inputs as usize, classes as usize]),
-            Reads::Tokens { .. } => {
+            InputSignature::Rows { inputs, classes } => Ok([inputs as usize, classes as usize]),
+            InputSignature::Tokens { .. } => {
                 Err("it reads rows: set `model.inputs` and `model.classes` in place of `model.context`"
                     .into())
             }
@@ -86,7 +86,7 @@ impl<'a> Settings<'a> {
     }
 }
 
-impl Setting for usize {
+impl SettingValue for usize {
     const WANTED: &'static str = "a whole number from 0";
 
     fn of(value: &ParamValue) -> Option<Self> {
@@ -94,7 +94,7 @@ impl Setting for usize {
     }
 }
 
-impl Setting for i64 {
+impl SettingValue for i64 {
     const WANTED: &'static str = "a whole number";
 
     fn of(value: &ParamValue) -> Option<Self> {
@@ -102,7 +102,7 @@ impl Setting for i64 {
     }
 }
 
-impl Setting for f64 {
+impl SettingValue for f64 {
     const WANTED: &'static str = "a number";
 
     fn of(value: &ParamValue) -> Option<Self> {
@@ -110,7 +110,7 @@ impl Setting for f64 {
     }
 }
 
-impl Setting for bool {
+impl SettingValue for bool {
     const WANTED: &'static str = "true or false";
 
     fn of(value: &ParamValue) -> Option<Self> {
@@ -118,7 +118,7 @@ impl Setting for bool {
     }
 }
 
-impl Setting for String {
+impl SettingValue for String {
     const WANTED: &'static str = "a text";
 
     fn of(value: &ParamValue) -> Option<Self> {

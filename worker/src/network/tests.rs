@@ -4,7 +4,7 @@ use super::*;
 use burn::module::Module;
 use burn::nn;
 use burn::tensor::{Tensor, activation};
-use dtrain_recipes::{Outline, Own, ParamValue, Reads};
+use dtrain_recipes::{Outline, CustomModel, ParamValue, InputSignature};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
@@ -37,7 +37,7 @@ impl Mix {
 }
 
 /// A network of parts over tokens; `with` has a probability of dropping values, and whether samples are mixed.
-fn parts(settings: &Settings<'_>) -> Result<Box<dyn Network>, Box<dyn Error + Send + Sync>> {
+fn parts(settings: &ModelSettings<'_>) -> Result<Box<dyn NeuralNetwork>, Box<dyn Error + Send + Sync>> {
     let device = &settings.device();
     let [context, vocab] = settings.tokens()?;
     let dropped: f64 = settings.get_or("dropped", 0.0)?;
@@ -60,7 +60,7 @@ fn parts(settings: &Settings<'_>) -> Result<Box<dyn Network>, Box<dyn Error + Se
     };
     let blocks = (0..2).map(mix);
     let head = nn::LinearConfig::new(12, scores).init(device);
-    let network = Burn::first(stem, |stem: &Stem, input| {
+    let network = BurnNetwork::first(stem, |stem: &Stem, input| {
         stem.fading.clone().matmul(stem.table.forward(input.tokens()))
     })
     .blocks(blocks, move |mix: &Mix, x| {
@@ -72,38 +72,38 @@ fn parts(settings: &Settings<'_>) -> Result<Box<dyn Network>, Box<dyn Error + Se
 }
 
 /// One module over rows.
-fn whole(settings: &Settings<'_>) -> Result<Box<dyn Network>, Box<dyn Error + Send + Sync>> {
+fn whole(settings: &ModelSettings<'_>) -> Result<Box<dyn NeuralNetwork>, Box<dyn Error + Send + Sync>> {
     let [inputs, classes] = settings.rows()?;
     let device = &settings.device();
     let table = Table {
         hidden: nn::LinearConfig::new(inputs, 8).init(device),
         scores: nn::LinearConfig::new(8, classes).init(device),
     };
-    let network = Burn::whole(settings.reads(), table, |table: &Table, input| {
+    let network = BurnNetwork::whole(settings.reads(), table, |table: &Table, input| {
         table.scores.forward(activation::tanh(table.hidden.forward(input.rows())))
     });
     Ok(Box::new(network))
 }
 
-fn own(network: &str, reads: Reads, with: &[(&str, ParamValue)]) -> Own {
+fn own(network: &str, reads: InputSignature, with: &[(&str, ParamValue)]) -> CustomModel {
     register("parts", Arc::new(parts));
     register("whole", Arc::new(whole));
     let with = with.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    Own { network: network.to_owned(), with, reads, outline: Outline::default() }
+    CustomModel { network: network.to_owned(), with, reads, outline: Outline::default() }
 }
 
-const TOKENS: Reads = Reads::Tokens { context: 9, vocab: 17 };
-const ROWS: Reads = Reads::Rows { inputs: 5, classes: 3 };
+const TOKENS: InputSignature = InputSignature::Tokens { context: 9, vocab: 17 };
+const ROWS: InputSignature = InputSignature::Rows { inputs: 5, classes: 3 };
 
 /// Networks that can be trained: one in parts over tokens, and a whole one over rows.
 pub(crate) fn models() -> [Model; 2] {
     [own("parts", TOKENS, &[]), own("whole", ROWS, &[])].map(|own| {
         let outline = outline(&own).expect("it can be trained");
-        Model::Own(Own { outline, ..own })
+        Model::Own(CustomModel { outline, ..own })
     })
 }
 
-fn refusal(own: &Own) -> String {
+fn refusal(own: &CustomModel) -> String {
     outline(own).expect_err("it cannot be trained").to_string()
 }
 
@@ -122,9 +122,9 @@ fn an_outline_has_the_shapes_of_all_parts() {
 fn initial_values_follow_from_the_seed_alone() {
     let [model, _] = models();
     let drawn = |seed| {
-        let network = of(&model, seed).expect("it was described");
+        let network = build(&model, seed).expect("it was described");
         let all =
-            [Part::First, Part::Block(0), Part::Block(1), Part::Head].map(|part| network.parameters(part));
+            [ModelPart::First, ModelPart::Block(0), ModelPart::Block(1), ModelPart::Head].map(|part| network.parameters(part));
         all.concat()
             .into_iter()
             .map(|spec| (spec.name, spec.initial))
@@ -179,9 +179,9 @@ fn what_a_recipe_says_wrongly_is_told() {
 fn a_program_that_makes_another_network_than_was_planned_is_refused() {
     let [Model::Own(mut planned), _] = models() else { unreachable!("both are such models") };
     planned.outline.blocks[1].parameters[2] = vec![12, 21];
-    let said = of(&Model::Own(planned.clone()), 1).err().expect("it differs").to_string();
+    let said = build(&Model::Own(planned.clone()), 1).err().expect("it differs").to_string();
     assert!(said.contains("`own.blocks.1` was planned with") && said.contains("plan again"), "{said}");
     planned.outline.blocks.pop();
-    let said = of(&Model::Own(planned), 1).err().expect("it differs").to_string();
+    let said = build(&Model::Own(planned), 1).err().expect("it differs").to_string();
     assert!(said.contains("planned with 1 blocks, and this program makes 2"), "{said}");
 }

@@ -1,18 +1,18 @@
 //! The weights of a part, as its forward reads them.
 
-use crate::ops::{Factor, Later, Share};
-use crate::stage::Parameter;
+use crate::ops::{LinearWeight, DeferredWeightGrads, VocabRange};
+use crate::stage::ModelParameter;
 use burn::tensor::Tensor;
 use dtrain_protocol::Region;
 
 /// The weights of one part, found by their short names.
 pub struct Weights<'a> {
     /// Short name, parameter and flat values; those that are frozen are the last.
-    pub(crate) entries: Vec<(&'a str, &'a Parameter, Tensor<1>)>,
+    pub(crate) entries: Vec<(&'a str, &'a ModelParameter, Tensor<1>)>,
     /// Number of parameters that are trained.
     pub(crate) trained: usize,
     /// Where gradients of matrices may be left, by place among the entries.
-    pub(crate) later: Option<Later>,
+    pub(crate) later: Option<DeferredWeightGrads>,
 }
 
 impl Weights<'_> {
@@ -36,14 +36,14 @@ impl Weights<'_> {
     }
 
     /// The parameter called `short` as a linear layer multiplies by it; `None` when the part has none of that name.
-    pub(crate) fn find_factor(&self, short: &str) -> Option<Factor> {
+    pub(crate) fn find_factor(&self, short: &str) -> Option<LinearWeight> {
         let place = self.entries.iter().position(|(name, ..)| *name == short)?;
         let later = self.later.clone().filter(|_| place < self.trained);
-        Some(Factor::new(self.get(short), place, later))
+        Some(LinearWeight::new(self.get(short), place, later))
     }
 
     /// As [`Weights::find_factor`], of a parameter which the part must have.
-    pub(crate) fn factor(&self, short: &str) -> Factor {
+    pub(crate) fn factor(&self, short: &str) -> LinearWeight {
         self.find_factor(short).unwrap_or_else(|| panic!("the part declares no parameter `{short}`"))
     }
 
@@ -56,10 +56,10 @@ impl Weights<'_> {
     /// Where what this rank holds of the parameter called `short` lies along `dimension`; `None` when the part has none
     /// of that name.
     #[expect(clippy::cast_possible_truncation, reason = "sides of what lies in memory")]
-    pub(crate) fn share(&self, short: &str, dimension: usize) -> Option<Share> {
+    pub(crate) fn share(&self, short: &str, dimension: usize) -> Option<VocabRange> {
         self.entries.iter().find(|(name, ..)| *name == short).map(|(_, parameter, _)| {
             let Region { shape, sides } = &parameter.region;
-            Share { begin: sides[dimension].start as usize, of: shape[dimension] as usize }
+            VocabRange { begin: sides[dimension].start as usize, of: shape[dimension] as usize }
         })
     }
 }

@@ -2,27 +2,27 @@
 //! they may see, and computed again in the backward pass.
 // Shapes in this file: b samples · t tokens · d width of one head
 
-use super::kernels::{self, Into, Matrix, MatrixMut, Threads};
-use super::tape::{dense, input, record, shape, slice, vector};
-use super::{Heads, Rotary, chunks};
+use super::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
+use super::custom_autograd::{dense, input, record, shape, slice, vector};
+use super::{AttentionHeads, Rotary, chunks};
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
 /// Query rows of one block.
 const ROWS: usize = 64;
 
-pub(crate) fn attention(packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     record(vec![input(packed)], |values| {
         let [packed] = <[_; 1]>::try_from(values).expect("attention has one input");
         let packed = dense(packed);
         let [b, t, _] = shape(&packed);
         let width = heads.query * heads.width;
         let (mut out, mut log_sums) = (vec![0.0; b * t * width], vec![0.0; b * heads.query * t]);
-        attend(&View::causal(slice(&packed), [b, t], heads), &mut out, &mut log_sums, Into::Overwrite);
+        attend(&QueryKeyView::causal(slice(&packed), [b, t], heads), &mut out, &mut log_sums, Accumulate::Overwrite);
         let out = vector(out, [b, t, width]);
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
             let d = dense(d);
-            let upstream = Upstream { d: slice(&d), log_sums: &log_sums, dots: None };
+            let upstream = OutputGradient { d: slice(&d), log_sums: &log_sums, dots: None };
             let d_packed = backward(slice(&packed), &upstream, [b, t], heads);
             vec![Some(vector(d_packed, shape::<3>(&packed)))]
         };
@@ -31,16 +31,16 @@ pub(crate) fn attention(packed: Tensor<3>, heads: Heads) -> Tensor<3> {
 }
 
 /// Turns the query and key heads in place, when nobody else holds the tensor.
-pub(crate) fn rotary(packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
+pub(crate) fn rotary(packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -> Tensor<3> {
     let table = table.clone();
     record(vec![input(packed)], |values| {
         let [packed] = <[_; 1]>::try_from(values).expect("rotary has one input");
-        let turned = turn(packed, heads, &table, 1.0);
-        (turned, Box::new(move |d, _| vec![Some(turn(d, heads, &table, -1.0))]))
+        let turned = rotate_heads(packed, heads, &table, 1.0);
+        (turned, Box::new(move |d, _| vec![Some(rotate_heads(d, heads, &table, -1.0))]))
     })
 }
 
-fn turn(packed: FlexTensor, heads: Heads, table: &Rotary, sign: f32) -> FlexTensor {
+fn rotate_heads(packed: FlexTensor, heads: AttentionHeads, table: &Rotary, sign: f32) -> FlexTensor {
     let mut packed = dense(packed);
     let [_, t, width] = shape(&packed);
     let (turned, half) = ((heads.query + heads.key) * heads.width, heads.width / 2);
@@ -56,20 +56,20 @@ fn turn(packed: FlexTensor, heads: Heads, table: &Rotary, sign: f32) -> FlexTens
 }
 
 /// Queries of some samples, and the keys and values that they see.
-pub(super) struct View<'a> {
+pub(super) struct QueryKeyView<'a> {
     /// `[rows, query·d]` of each sample.
     queries: Vec<Matrix<'a>>,
     /// Keys beside values, `[seen, 2·key·d]` of each sample.
     keys: Vec<Matrix<'a>>,
-    heads: Heads,
+    heads: AttentionHeads,
     /// Whether row `r` of the queries sees the first `r + 1` keys; otherwise it sees all.
     causal: bool,
 }
 
-impl<'a> View<'a> {
+impl<'a> QueryKeyView<'a> {
     /// What `packed`, `[b, t, (query + 2·key)·d]`, sees of itself.
-    pub(super) fn causal(packed: &'a [f32], [b, t]: [usize; 2], heads: Heads) -> Self {
-        let Heads { query, key, width } = heads;
+    pub(super) fn causal(packed: &'a [f32], [b, t]: [usize; 2], heads: AttentionHeads) -> Self {
+        let AttentionHeads { query, key, width } = heads;
         let keys = samples(packed, b).map(|sample| {
             let sample = Matrix::dense(sample, [t, (query + 2 * key) * width]);
             sample.part([0, query * width], [t, 2 * key * width])
@@ -83,7 +83,7 @@ impl<'a> View<'a> {
         [b, t]: [usize; 2],
         rows: usize,
         keys: &'a [f32],
-        heads: Heads,
+        heads: AttentionHeads,
     ) -> Self {
         let width = 2 * heads.key * heads.width;
         let keys =
@@ -97,11 +97,11 @@ impl<'a> View<'a> {
     }
 
     /// Key heads of all samples in order, each with the query heads it serves.
-    fn groups(&self) -> impl Iterator<Item = Group<'a>> {
-        let Heads { key: heads, width, .. } = self.heads;
+    fn groups(&self) -> impl Iterator<Item = HeadGroup<'a>> {
+        let AttentionHeads { key: heads, width, .. } = self.heads;
         let (served, causal) = (self.heads.query / heads, self.causal);
         self.queries.iter().zip(&self.keys).flat_map(move |(queries, keys)| {
-            (0..heads).map(move |key| Group {
+            (0..heads).map(move |key| HeadGroup {
                 queries: queries.part([0, key * served * width], [queries.rows(), served * width]),
                 keys: keys.part([0, key * width], [keys.rows(), width]),
                 values: keys.part([0, (heads + key) * width], [keys.rows(), width]),
@@ -118,8 +118,8 @@ fn samples(values: &[f32], b: usize) -> impl Iterator<Item = &[f32]> {
 }
 
 /// The last `rows` query rows of each sample of `packed`.
-fn queries(packed: &[f32], [b, t]: [usize; 2], rows: usize, heads: Heads) -> Vec<Matrix<'_>> {
-    let Heads { query, key, width } = heads;
+fn queries(packed: &[f32], [b, t]: [usize; 2], rows: usize, heads: AttentionHeads) -> Vec<Matrix<'_>> {
+    let AttentionHeads { query, key, width } = heads;
     let rows = |sample| {
         let sample = Matrix::dense(sample, [t, (query + 2 * key) * width]);
         sample.part([t - rows, 0], [rows, query * width])
@@ -129,7 +129,7 @@ fn queries(packed: &[f32], [b, t]: [usize; 2], rows: usize, heads: Heads) -> Vec
 
 /// One key head of one sample, with the query heads it serves.
 #[derive(Clone, Copy)]
-struct Group<'a> {
+struct HeadGroup<'a> {
     /// `[rows, served·d]`
     queries: Matrix<'a>,
     /// `[seen, d]`
@@ -140,7 +140,7 @@ struct Group<'a> {
     causal: bool,
 }
 
-impl<'a> Group<'a> {
+impl<'a> HeadGroup<'a> {
     fn query(self, head: usize, from: usize, rows: usize) -> Matrix<'a> {
         self.queries.part([from, head * self.width], [rows, self.width])
     }
@@ -150,29 +150,29 @@ impl<'a> Group<'a> {
     }
 
     /// The query rows, a block at a time.
-    fn blocks(self) -> impl Iterator<Item = Block> {
+    fn blocks(self) -> impl Iterator<Item = QueryBlock> {
         let (rows, keys) = (self.queries.rows(), self.keys.rows());
         (0..rows).step_by(ROWS).map(move |from| {
             let rows = ROWS.min(rows - from);
             match self.causal {
-                true => Block { from, rows, seen: from + rows, first: from },
-                false => Block { from, rows, seen: keys, first: keys },
+                true => QueryBlock { from, rows, seen: from + rows, first: from },
+                false => QueryBlock { from, rows, seen: keys, first: keys },
             }
         })
     }
 
     /// Scores of a block of query rows against the keys it sees, into `scores`.
-    fn scores(self, head: usize, block: Block, scores: &mut [f32]) {
-        let Block { from, rows, seen, .. } = block;
+    fn scores(self, head: usize, block: QueryBlock, scores: &mut [f32]) {
+        let QueryBlock { from, rows, seen, .. } = block;
         let out = MatrixMut::dense(scores, [rows, seen]);
         let (query, keys) = (self.query(head, from, rows), self.keys.part([0, 0], [seen, self.width]));
-        kernels::product(out, Into::Overwrite, self.scale(), query, keys.transposed(), Threads::One);
+        kernels::matmul(out, Accumulate::Overwrite, self.scale(), query, keys.transposed(), ThreadUse::One);
     }
 }
 
 /// A block of query rows.
 #[derive(Clone, Copy)]
-struct Block {
+struct QueryBlock {
     /// Its first row.
     from: usize,
     rows: usize,
@@ -185,9 +185,9 @@ struct Block {
 /// Mixes the values that the queries of `view` see: `out` is `[b, t, query·d]`, of which the last rows of each sample
 /// are the view's, and `log_sums` has the logarithm of the sum of exponentials of each row of scores, `[b, query, t]`.
 ///
-/// With [`Into::Add`] both go on from what is there: values mixed before count by their share of the exponentials.
-pub(super) fn attend(view: &View<'_>, out: &mut [f32], log_sums: &mut [f32], into: Into) {
-    let (b, rows, Heads { query, key, width }) = (view.queries.len(), view.rows(), view.heads);
+/// With [`Accumulate::Add`] both go on from what is there: values mixed before count by their share of the exponentials.
+pub(super) fn attend(view: &QueryKeyView<'_>, out: &mut [f32], log_sums: &mut [f32], into: Accumulate) {
+    let (b, rows, AttentionHeads { query, key, width }) = (view.queries.len(), view.rows(), view.heads);
     let t = out.len() / (b * query * width);
     let outs = out.chunks_mut(t * query * width).flat_map(|sample| {
         let own = &mut sample[(t - rows) * query * width..];
@@ -197,19 +197,19 @@ pub(super) fn attend(view: &View<'_>, out: &mut [f32], log_sums: &mut [f32], int
     chunks::each(tasks, |((group, out), log_sums)| attend_group(group, out, log_sums, t, into));
 }
 
-fn attend_group(group: Group<'_>, mut out: MatrixMut<'_>, log_sums: &mut [f32], t: usize, into: Into) {
+fn attend_group(group: HeadGroup<'_>, mut out: MatrixMut<'_>, log_sums: &mut [f32], t: usize, into: Accumulate) {
     let (rows, width) = (group.queries.rows(), group.width);
     let mut scores = vec![0.0; ROWS.min(rows) * group.keys.rows()];
     for (head, log_sums) in log_sums.chunks_mut(t).enumerate() {
         let log_sums = &mut log_sums[t - rows..];
         for block in group.blocks() {
-            let Block { from, rows, seen, first } = block;
+            let QueryBlock { from, rows, seen, first } = block;
             let (scores, log_sums) = (&mut scores[..rows * seen], &mut log_sums[from..from + rows]);
             group.scores(head, block, scores);
             let mut mixed = out.part([from, head * width], [rows, width]);
             match into {
-                Into::Overwrite => kernels::causal_softmax(scores, seen, first, log_sums),
-                Into::Add => {
+                Accumulate::Overwrite => kernels::causal_softmax(scores, seen, first, log_sums),
+                Accumulate::Add => {
                     let mut factors = [0.0; ROWS];
                     kernels::softmax_on(scores, seen, log_sums, &mut factors);
                     mixed.scale_rows(&factors[..rows]);
@@ -217,13 +217,13 @@ fn attend_group(group: Group<'_>, mut out: MatrixMut<'_>, log_sums: &mut [f32], 
             }
             let scores = Matrix::dense(scores, [rows, seen]);
             let values = group.values.part([0, 0], [seen, width]);
-            kernels::product(mixed, into, 1.0, scores, values, Threads::One);
+            kernels::matmul(mixed, into, 1.0, scores, values, ThreadUse::One);
         }
     }
 }
 
 /// What the backward pass knows of the result.
-pub(super) struct Upstream<'a> {
+pub(super) struct OutputGradient<'a> {
     /// Its gradient. `[b, t, query·d]`
     d: &'a [f32],
     /// `[b, query, t]`, see [`attend`].
@@ -233,16 +233,16 @@ pub(super) struct Upstream<'a> {
     dots: Option<Vec<f32>>,
 }
 
-impl<'a> Upstream<'a> {
+impl<'a> OutputGradient<'a> {
     /// For views that are parts of what was seen. `mixed` is the result, whose gradient is `d`.
     pub(super) fn of_parts(
         d: &'a [f32],
         mixed: &[f32],
         log_sums: &'a [f32],
         [b, t]: [usize; 2],
-        heads: Heads,
+        heads: AttentionHeads,
     ) -> Self {
-        let Heads { query, width, .. } = heads;
+        let AttentionHeads { query, width, .. } = heads;
         let mut dots = vec![0.0; b * query * t];
         let results = samples(d, b).zip(samples(mixed, b));
         chunks::each(dots.chunks_mut(query * t).zip(results), |(dots, (d, mixed))| {
@@ -253,7 +253,7 @@ impl<'a> Upstream<'a> {
 }
 
 /// Where gradients go, for each key head of each sample in order.
-pub(super) struct Gradients<'a> {
+pub(super) struct HeadGradients<'a> {
     /// `[rows, served·d]` of the query heads that it serves.
     pub(super) queries: Vec<MatrixMut<'a>>,
     /// `[seen, d]`
@@ -263,26 +263,26 @@ pub(super) struct Gradients<'a> {
 }
 
 /// Gradient of the packed input. `[b, t, (query + 2·key)·d]`
-fn backward(packed: &[f32], upstream: &Upstream<'_>, [b, t]: [usize; 2], heads: Heads) -> Vec<f32> {
-    let Heads { query, key, width } = heads;
+fn backward(packed: &[f32], upstream: &OutputGradient<'_>, [b, t]: [usize; 2], heads: AttentionHeads) -> Vec<f32> {
+    let AttentionHeads { query, key, width } = heads;
     let mut d_packed = vec![0.0; packed.len()];
     let mut widths = vec![query / key * width; key];
     widths.resize(3 * key, width);
-    let mut out = Gradients { queries: Vec::new(), keys: Vec::new(), values: Vec::new() };
+    let mut out = HeadGradients { queries: Vec::new(), keys: Vec::new(), values: Vec::new() };
     for sample in d_packed.chunks_mut(packed.len() / b) {
         let mut columns = MatrixMut::columns(sample, t, &widths).into_iter();
         out.queries.extend(columns.by_ref().take(key));
         out.keys.extend(columns.by_ref().take(key));
         out.values.extend(columns);
     }
-    attend_back(&View::causal(packed, [b, t], heads), upstream, out, Into::Overwrite);
+    attend_back(&QueryKeyView::causal(packed, [b, t], heads), upstream, out, Accumulate::Overwrite);
     d_packed
 }
 
 /// Gradients of [`attend`]: those of the queries replace what is in `out` or are added to it, as `into` says; those of
 /// keys and values are added.
-pub(super) fn attend_back(view: &View<'_>, upstream: &Upstream<'_>, out: Gradients<'_>, into: Into) {
-    let (b, rows, Heads { query, key, width }) = (view.queries.len(), view.rows(), view.heads);
+pub(super) fn attend_back(view: &QueryKeyView<'_>, upstream: &OutputGradient<'_>, out: HeadGradients<'_>, into: Accumulate) {
+    let (b, rows, AttentionHeads { query, key, width }) = (view.queries.len(), view.rows(), view.heads);
     let (t, served) = (upstream.log_sums.len() / (b * query), query / key);
     let ds = samples(upstream.d, b).flat_map(|sample| {
         let sample = Matrix::dense(sample, [t, query * width]);
@@ -300,12 +300,12 @@ pub(super) fn attend_back(view: &View<'_>, upstream: &Upstream<'_>, out: Gradien
 }
 
 fn back_group(
-    group: Group<'_>,
+    group: HeadGroup<'_>,
     d: Matrix<'_>,
     log_sums: &[f32],
     dots: Option<&[f32]>,
     t: usize,
-    into: Into,
+    into: Accumulate,
     [mut d_queries, mut d_keys, mut d_values]: [MatrixMut<'_>; 3],
 ) {
     let (skipped, width) = (t - group.queries.rows(), group.width);
@@ -314,24 +314,24 @@ fn back_group(
     for (head, log_sums) in log_sums.chunks(t).enumerate() {
         let dots = dots.map(|dots| &dots[head * t..][..t]);
         for block in group.blocks() {
-            let Block { from, rows, seen, first } = block;
+            let QueryBlock { from, rows, seen, first } = block;
             let (scores, d_scores) = (&mut scores[..rows * seen], &mut d_scores[..rows * seen]);
             let own = skipped + from..skipped + from + rows;
             let (part, all) = ([from, head * width], [seen, width]);
             let (query, d) = (group.query(head, from, rows), d.part(part, [rows, width]));
             let product = |out: MatrixMut<'_>, into, left: Matrix<'_>, right: Matrix<'_>| {
-                kernels::product(out, into, 1.0, left, right, Threads::One);
+                kernels::matmul(out, into, 1.0, left, right, ThreadUse::One);
             };
             group.scores(head, block, scores);
             let values = group.values.part([0, 0], all).transposed();
-            product(MatrixMut::dense(d_scores, [rows, seen]), Into::Overwrite, d, values);
+            product(MatrixMut::dense(d_scores, [rows, seen]), Accumulate::Overwrite, d, values);
             let (log_sums, dots) = (&log_sums[own.clone()], dots.map(|dots| &dots[own]));
             kernels::softmax_back(scores, d_scores, seen, first, log_sums, dots, group.scale());
             let scores = Matrix::dense(scores, [rows, seen]).transposed();
             let d_scores = Matrix::dense(d_scores, [rows, seen]);
-            product(d_values.part([0, 0], all), Into::Add, scores, d);
+            product(d_values.part([0, 0], all), Accumulate::Add, scores, d);
             product(d_queries.part(part, [rows, width]), into, d_scores, group.keys.part([0, 0], all));
-            product(d_keys.part([0, 0], all), Into::Add, d_scores.transposed(), query);
+            product(d_keys.part([0, 0], all), Accumulate::Add, d_scores.transposed(), query);
         }
     }
 }

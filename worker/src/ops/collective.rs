@@ -4,7 +4,7 @@
 // Shapes in this file: b samples · t tokens of a whole sequence · n ranks · w width
 
 use super::linear::sum_rows;
-use super::tape::{dense, input, record, shape, slice, vector};
+use super::custom_autograd::{dense, input, record, shape, slice, vector};
 use super::{chunks, kernels};
 use crate::parallel::Peers;
 use burn::backend::flex::FlexTensor;
@@ -41,7 +41,7 @@ pub(crate) fn sum_from(
     if !crate::device::is_host(&partial.device()) {
         return super::device::collective::sum_from(partial, bias, residual, peers);
     }
-    leave(partial, bias, residual, peers, Way { forward: sum, backward: |d, _| d })
+    leave(partial, bias, residual, peers, CollectiveOp { forward: sum, backward: |d, _| d })
 }
 
 /// The whole sequences of which each of `peers` holds a part. `[b, t / n, w]` → `[b, t, w]`; backward sums the gradient
@@ -76,11 +76,11 @@ pub(crate) fn scatter_sequence(
     if !crate::device::is_host(&partial.device()) {
         return super::device::collective::scatter_sequence(partial, bias, residual, peers);
     }
-    leave(partial, bias, residual, peers, Way { forward: scatter, backward: gather })
+    leave(partial, bias, residual, peers, CollectiveOp { forward: scatter, backward: gather })
 }
 
 /// How values of all ranks become those of this rank, and how gradients go back.
-struct Way {
+struct CollectiveOp {
     forward: fn(FlexTensor, &Peers) -> FlexTensor,
     backward: fn(FlexTensor, &Peers) -> FlexTensor,
 }
@@ -90,7 +90,7 @@ fn leave(
     bias: Option<Tensor<1>>,
     residual: Option<Tensor<3>>,
     peers: &Peers,
-    way: Way,
+    way: CollectiveOp,
 ) -> Tensor<3> {
     let (has_bias, has_residual, peers) = (bias.is_some(), residual.is_some(), peers.clone());
     let mut inputs = vec![input(partial)];

@@ -7,9 +7,9 @@
 
 pub(super) mod fused;
 
-use super::tape::{dense, input, record, shape, slice, vector};
-use super::{Arithmetic, gelu, gelu_tanh, kernels, plain, swiglu};
-use crate::parallel::Routes;
+use super::custom_autograd::{dense, input, record, shape, slice, vector};
+use super::{Arithmetic, gelu, gelu_tanh, kernels, reference, swiglu};
+use crate::parallel::TokenRoutes;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use dtrain_recipes::Activation;
@@ -18,7 +18,7 @@ use std::ops::Range;
 
 /// The matrices of this rank's experts.
 #[derive(Clone)]
-pub(crate) struct Matrices {
+pub(crate) struct ExpertMatrices {
     /// `[experts, w, f]`, where the activation is gated.
     pub(crate) gate: Option<Tensor<3>>,
     /// `[experts, w, f]`
@@ -30,7 +30,7 @@ pub(crate) struct Matrices {
 }
 
 /// Sends each token to its experts. `[b, t, w]` → the rows that arrive here, by expert.
-pub(crate) fn dispatch(x: Tensor<3>, routes: &Routes) -> Tensor<3> {
+pub(crate) fn dispatch(x: Tensor<3>, routes: &TokenRoutes) -> Tensor<3> {
     let routes = routes.clone();
     record(vec![input(x)], |values| {
         let [x] = <[_; 1]>::try_from(values).expect("sending has one input").map(dense);
@@ -50,7 +50,7 @@ pub(crate) fn dispatch(x: Tensor<3>, routes: &Routes) -> Tensor<3> {
 }
 
 /// Brings rows back and sums those of each token, weighted by `gates: [1, n, k]`. → `[b, t, w]`
-pub(crate) fn combine(rows: Tensor<3>, gates: Tensor<3>, routes: &Routes, [b, t]: [usize; 2]) -> Tensor<3> {
+pub(crate) fn combine(rows: Tensor<3>, gates: Tensor<3>, routes: &TokenRoutes, [b, t]: [usize; 2]) -> Tensor<3> {
     let routes = routes.clone();
     record(vec![input(rows), input(gates)], |values| {
         let [rows, gates] = <[_; 2]>::try_from(values).expect("two inputs are combined").map(dense);
@@ -84,7 +84,7 @@ pub(crate) fn combine(rows: Tensor<3>, gates: Tensor<3>, routes: &Routes, [b, t]
 pub(crate) fn feed(
     arithmetic: Arithmetic,
     rows: Tensor<3>,
-    matrices: Matrices,
+    matrices: ExpertMatrices,
     groups: Vec<Range<usize>>,
 ) -> Tensor<3> {
     arithmetic.by.ops().feed(arithmetic, rows, matrices, groups)
@@ -94,29 +94,29 @@ pub(crate) fn feed(
 pub(super) fn feed_one_by_one(
     arithmetic: Arithmetic,
     rows: Tensor<3>,
-    matrices: Matrices,
+    matrices: ExpertMatrices,
     groups: Vec<Range<usize>>,
 ) -> Tensor<3> {
-    let Matrices { gate, up, down, activation } = matrices;
+    let ExpertMatrices { gate, up, down, activation } = matrices;
     let one = |all: &Tensor<3>, expert| all.clone().narrow(0, expert, 1).squeeze_dim::<2>(0);
     let groups = groups.into_iter().enumerate().filter(|(_, group)| !group.is_empty());
     let results = groups.map(|(expert, group)| {
         let x = rows.clone().narrow(1, group.start, group.len());
         let wide = gate.iter().chain([&up]).map(|matrix| one(matrix, expert)).collect();
-        let wide = plain::project(arithmetic.precision, x, wide, Vec::new(), None);
+        let wide = reference::project(arithmetic.precision, x, wide, Vec::new(), None);
         let inner = match activation {
             Activation::Swiglu => swiglu(arithmetic, wide),
             Activation::Gelu => gelu(arithmetic, wide),
             Activation::GeluTanh => gelu_tanh(arithmetic, wide),
         };
-        plain::project(arithmetic.precision, inner, vec![one(&down, expert)], Vec::new(), None)
+        reference::project(arithmetic.precision, inner, vec![one(&down, expert)], Vec::new(), None)
     });
     let results: Vec<_> = results.collect();
     if results.is_empty() { rows } else { Tensor::cat(results, 1) }
 }
 
 /// The row of its token for each row that leaves.
-fn rows_of(tokens: &[f32], width: usize, routes: &Routes) -> Vec<f32> {
+fn rows_of(tokens: &[f32], width: usize, routes: &TokenRoutes) -> Vec<f32> {
     routes.leaving().flat_map(|(token, _)| &tokens[token * width..][..width]).copied().collect()
 }
 

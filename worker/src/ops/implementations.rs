@@ -1,9 +1,9 @@
 //! Who computes an operation: the host with gradients of its own, a device with kernels of its own, or tensor operations put together.
 
-use super::experts::{self, Matrices};
-use super::late::Side;
-use super::{Arithmetic, Heads, Measured, Rotary, Share};
-use super::{attention, linear, loss, norm, plain, pointwise, unary};
+use super::experts::{self, ExpertMatrices};
+use super::deferred_weight_grad::WeightLayout;
+use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange};
+use super::{attention, linear, loss, norm, reference, pointwise, unary};
 use crate::device;
 use crate::parallel::Peers;
 use burn::tensor::{Device, Tensor};
@@ -37,10 +37,10 @@ impl Implementation {
 
     pub(super) fn ops(self) -> &'static dyn Ops {
         match self {
-            Self::Host => &Host,
+            Self::Host => &HostOps,
             #[cfg(feature = "device")]
-            Self::Device => &super::device::Device,
-            Self::Reference => &Reference,
+            Self::Device => &super::device::AcceleratorOps,
+            Self::Reference => &ReferenceOps,
         }
     }
 }
@@ -55,7 +55,7 @@ pub(super) trait Ops: Sync {
         biases: Vec<Tensor<1>>,
         residual: Option<Tensor<3>>,
     ) -> Tensor<3> {
-        plain::project(precision, x, weights, biases, residual)
+        reference::project(precision, x, weights, biases, residual)
     }
 
     /// The gradients of the weights of a projection from its input and the gradient of its output, flat, as the weights lie.
@@ -64,30 +64,30 @@ pub(super) trait Ops: Sync {
         precision: Precision,
         x: Tensor<3>,
         d: Tensor<3>,
-        sides: &[Side],
+        sides: &[WeightLayout],
     ) -> Vec<Tensor<1>> {
-        plain::weight_gradients(precision, x, d, sides)
+        reference::weight_gradients(precision, x, d, sides)
     }
 
-    fn rotary(&self, packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
-        plain::rotary(packed, heads, table)
+    fn rotary(&self, packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -> Tensor<3> {
+        reference::rotary(packed, heads, table)
     }
 
-    fn attention(&self, arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+    fn attention(&self, arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         let precision = arithmetic.precision;
         if arithmetic.forgets_scores {
-            unary::again(packed, move |packed| plain::attention(precision, packed, heads))
+            unary::recompute_in_backward(packed, move |packed| reference::attention(precision, packed, heads))
         } else {
-            plain::attention(precision, packed, heads)
+            reference::attention(precision, packed, heads)
         }
     }
 
     fn layer_norm(&self, x: Tensor<3>, weight: Tensor<1>, bias: Tensor<1>, epsilon: f32) -> Tensor<3> {
-        plain::layer_norm(x, weight, bias, epsilon)
+        reference::layer_norm(x, weight, bias, epsilon)
     }
 
     fn rms_norm(&self, x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<3> {
-        plain::rms_norm(x, weight, epsilon)
+        reference::rms_norm(x, weight, epsilon)
     }
 
     fn gelu(&self, x: Tensor<3>) -> Tensor<3> {
@@ -95,33 +95,33 @@ pub(super) trait Ops: Sync {
     }
 
     fn gelu_tanh(&self, x: Tensor<3>) -> Tensor<3> {
-        plain::gelu_tanh(x)
+        reference::gelu_tanh(x)
     }
 
     fn swiglu(&self, packed: Tensor<3>) -> Tensor<3> {
-        plain::swiglu(packed)
+        reference::swiglu(packed)
     }
 
-    fn embed(&self, table: Tensor<2>, share: Share, tokens: &[u32], shape: [usize; 2]) -> Tensor<3> {
-        plain::embed(table, share, tokens, shape)
+    fn embed(&self, table: Tensor<2>, share: VocabRange, tokens: &[u32], shape: [usize; 2]) -> Tensor<3> {
+        reference::embed(table, share, tokens, shape)
     }
 
     fn add_positions(&self, x: Tensor<3>, table: Tensor<2>, places: &[usize]) -> Tensor<3> {
-        plain::add_positions(x, table, places)
+        reference::add_positions(x, table, places)
     }
 
-    fn cross_entropy(&self, logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, Measured) {
-        plain::cross_entropy(logits, targets)
+    fn cross_entropy(&self, logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
+        reference::cross_entropy(logits, targets)
     }
 
     fn cross_entropy_of_part(
         &self,
         logits: Tensor<2>,
         targets: &[u32],
-        share: Share,
+        share: VocabRange,
         peers: &Peers,
-    ) -> (Tensor<1>, Measured) {
-        plain::cross_entropy_of_part(logits, targets, share, peers)
+    ) -> (Tensor<1>, DeferredLossFigures) {
+        reference::cross_entropy_of_part(logits, targets, share, peers)
     }
 
     fn rows(&self, x: Tensor<3>) -> Tensor<2> {
@@ -129,7 +129,7 @@ pub(super) trait Ops: Sync {
     }
 
     fn inject(&self, output: Tensor<3>, upstream: Tensor<3>) -> Tensor<1> {
-        plain::inject(output, upstream)
+        reference::inject(output, upstream)
     }
 
     /// Each group of rows through the matrices of its expert.
@@ -137,20 +137,20 @@ pub(super) trait Ops: Sync {
         &self,
         arithmetic: Arithmetic,
         rows: Tensor<3>,
-        matrices: Matrices,
+        matrices: ExpertMatrices,
         groups: Vec<Range<usize>>,
     ) -> Tensor<3> {
         experts::feed_one_by_one(arithmetic, rows, matrices, groups)
     }
 }
 
-struct Reference;
+struct ReferenceOps;
 
-impl Ops for Reference {}
+impl Ops for ReferenceOps {}
 
-struct Host;
+struct HostOps;
 
-impl Ops for Host {
+impl Ops for HostOps {
     fn project(
         &self,
         _: Precision,
@@ -162,16 +162,16 @@ impl Ops for Host {
         linear::project(x, weights, biases, residual)
     }
 
-    fn weight_gradients(&self, _: Precision, x: Tensor<3>, d: Tensor<3>, sides: &[Side]) -> Vec<Tensor<1>> {
+    fn weight_gradients(&self, _: Precision, x: Tensor<3>, d: Tensor<3>, sides: &[WeightLayout]) -> Vec<Tensor<1>> {
         linear::weight_gradients(x, d, sides)
     }
 
-    fn rotary(&self, packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
+    fn rotary(&self, packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -> Tensor<3> {
         attention::rotary(packed, heads, table)
     }
 
     /// It never keeps its scores.
-    fn attention(&self, _: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+    fn attention(&self, _: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         attention::attention(packed, heads)
     }
 
@@ -195,7 +195,7 @@ impl Ops for Host {
         pointwise::swiglu(packed)
     }
 
-    fn embed(&self, table: Tensor<2>, share: Share, tokens: &[u32], shape: [usize; 2]) -> Tensor<3> {
+    fn embed(&self, table: Tensor<2>, share: VocabRange, tokens: &[u32], shape: [usize; 2]) -> Tensor<3> {
         pointwise::embed(table, share, tokens, shape)
     }
 
@@ -203,7 +203,7 @@ impl Ops for Host {
         pointwise::add_positions(x, table, places)
     }
 
-    fn cross_entropy(&self, logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, Measured) {
+    fn cross_entropy(&self, logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
         loss::cross_entropy(logits, targets)
     }
 
@@ -211,9 +211,9 @@ impl Ops for Host {
         &self,
         logits: Tensor<2>,
         targets: &[u32],
-        share: Share,
+        share: VocabRange,
         peers: &Peers,
-    ) -> (Tensor<1>, Measured) {
+    ) -> (Tensor<1>, DeferredLossFigures) {
         loss::cross_entropy_of_part(logits, targets, share, peers)
     }
 
@@ -225,7 +225,7 @@ impl Ops for Host {
         &self,
         _: Arithmetic,
         rows: Tensor<3>,
-        matrices: Matrices,
+        matrices: ExpertMatrices,
         groups: Vec<Range<usize>>,
     ) -> Tensor<3> {
         experts::fused::feed(rows, matrices, groups)

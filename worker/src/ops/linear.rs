@@ -1,9 +1,9 @@
 //! Linear layers of one input side by side, plus a residual, as matrix products into strided parts.
 
 use super::chunks;
-use super::kernels::{self, Into, Matrix, MatrixMut, Threads};
-use super::late::Side;
-use super::tape::{dense, input, record, shape, slice, vector};
+use super::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
+use super::deferred_weight_grad::WeightLayout;
+use super::custom_autograd::{dense, input, record, shape, slice, vector};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
@@ -53,20 +53,20 @@ fn forward(
     let widths: Vec<_> = weights.iter().map(|weight| shape::<2>(weight)[1]).collect();
     let out = widths.iter().sum();
     if let ([weight], [], None) = (weights, biases, &residual) {
-        return vector(kernels::product_of(left, matrix(weight)), [b, t, out]);
+        return vector(kernels::matmul_to_vec(left, matrix(weight)), [b, t, out]);
     }
     let bias: Vec<f32> = biases.iter().flat_map(slice).copied().collect();
     // The residual and the biases are there before the products are added to them.
     let (mut y, into) = match residual {
-        Some(residual) => (slice(&residual).to_vec(), Into::Add),
-        None => (vec![0.0; b * t * out], if biases.is_empty() { Into::Overwrite } else { Into::Add }),
+        Some(residual) => (slice(&residual).to_vec(), Accumulate::Add),
+        None => (vec![0.0; b * t * out], if biases.is_empty() { Accumulate::Overwrite } else { Accumulate::Add }),
     };
     if !bias.is_empty() {
         let rows = chunks::rows(out) * out;
         chunks::each(y.chunks_mut(rows), |y| kernels::add_to_rows(y, &bias));
     }
     for (part, weight) in MatrixMut::columns(&mut y, b * t, &widths).into_iter().zip(weights) {
-        kernels::product(part, into, 1.0, left, matrix(weight), Threads::Pool);
+        kernels::matmul(part, into, 1.0, left, matrix(weight), ThreadUse::Pool);
     }
     vector(y, [b, t, out])
 }
@@ -82,7 +82,7 @@ fn backward(
     let [.., out] = shape::<3>(d);
     let left = Matrix::dense(slice(x), [b * t, width]);
     let all = Matrix::dense(slice(d), [b * t, out]);
-    let (mut d_x, mut into, mut before) = (Vec::new(), Into::Overwrite, 0);
+    let (mut d_x, mut into, mut before) = (Vec::new(), Accumulate::Overwrite, 0);
     let mut found = vec![None];
     for (weight, wanted_weight) in weights.iter().zip(&wanted[1..]) {
         let columns = shape::<2>(weight)[1];
@@ -90,12 +90,12 @@ fn backward(
         before += columns;
         found.push(wanted_weight.then(|| weight_gradient(weight, left, part)));
         if wanted[0] && weights.len() == 1 {
-            d_x = kernels::product_of(part, matrix(weight).transposed());
+            d_x = kernels::matmul_to_vec(part, matrix(weight).transposed());
         } else if wanted[0] {
             d_x.resize(b * t * width, 0.0);
             let sum = MatrixMut::dense(&mut d_x, [b * t, width]);
-            kernels::product(sum, into, 1.0, part, matrix(weight).transposed(), Threads::Pool);
-            into = Into::Add;
+            kernels::matmul(sum, into, 1.0, part, matrix(weight).transposed(), ThreadUse::Pool);
+            into = Accumulate::Add;
         }
     }
     found[0] = wanted[0].then(|| vector(d_x, [b, t, width]));
@@ -103,7 +103,7 @@ fn backward(
 }
 
 /// The gradients of weights from the input and the gradient of the output, flat, as the weights lie.
-pub(super) fn weight_gradients(x: Tensor<3>, d: Tensor<3>, sides: &[Side]) -> Vec<Tensor<1>> {
+pub(super) fn weight_gradients(x: Tensor<3>, d: Tensor<3>, sides: &[WeightLayout]) -> Vec<Tensor<1>> {
     const HOST: &str = "fused operations read tensors on the host";
     let [x, d] = [x, d].map(|tensor| dense(tensor.try_into_primitive::<Flex>().expect(HOST)));
     let ([b, t, width], [.., out]) = (shape(&x), shape::<3>(&d));
@@ -135,9 +135,9 @@ fn weight_gradient(weight: &FlexTensor, x: Matrix<'_>, d: Matrix<'_>) -> FlexTen
 /// The values of `xᵀ · d`, or of `dᵀ · x`.
 fn weight_values(is_transposed: bool, x: Matrix<'_>, d: Matrix<'_>) -> Vec<f32> {
     if is_transposed {
-        kernels::product_of(d.transposed(), x)
+        kernels::matmul_to_vec(d.transposed(), x)
     } else {
-        kernels::product_of(x.transposed(), d)
+        kernels::matmul_to_vec(x.transposed(), d)
     }
 }
 

@@ -1,12 +1,12 @@
 //! Softmax and cross-entropy in one pass, which leaves the gradient behind.
 
-use super::tape::{Gradient, dense, input, record, shape, slice, vector};
-use super::{LossFigures, Measured, Share, chunks, kernels};
+use super::custom_autograd::{BackwardFn, dense, input, record, shape, slice, vector};
+use super::{LossFigures, DeferredLossFigures, VocabRange, chunks, kernels};
 use crate::parallel::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 
-pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, Measured) {
+pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
     let mut figures = LossFigures::default();
     let loss = record(vec![input(logits)], |values| {
         let [logits] = <[_; 1]>::try_from(values).expect("the loss has one input");
@@ -40,9 +40,9 @@ pub(crate) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, M
 pub(crate) fn cross_entropy_of_part(
     logits: Tensor<2>,
     targets: &[u32],
-    share: Share,
+    share: VocabRange,
     peers: &Peers,
-) -> (Tensor<1>, Measured) {
+) -> (Tensor<1>, DeferredLossFigures) {
     let mut figures = LossFigures::default();
     let loss = record(vec![input(logits)], |values| {
         let [logits] = <[_; 1]>::try_from(values).expect("the loss has one input");
@@ -99,7 +99,7 @@ pub(super) fn largest_of_all(own: &[f32], peers: &Peers) -> Vec<f32> {
 }
 
 /// The mean loss, and its gradient from what lies where the scores were.
-fn finish(figures: &LossFigures, mut differences: FlexTensor) -> (FlexTensor, Gradient) {
+fn finish(figures: &LossFigures, mut differences: FlexTensor) -> (FlexTensor, BackwardFn) {
     let count = figures.count;
     let mean = (figures.loss_sum / count as f64) as f32;
     let gradient = move |d: FlexTensor, _: [bool; 8]| {

@@ -7,17 +7,17 @@ pub(crate) mod collective;
 #[cfg(feature = "device")]
 pub(crate) mod device;
 mod experts;
-mod figures;
+mod loss_figures;
 mod implementations;
 pub(crate) mod kernels;
-mod late;
+mod deferred_weight_grad;
 mod linear;
 mod loss;
 mod norm;
-pub(crate) mod plain;
+pub(crate) mod reference;
 mod pointwise;
-pub(crate) mod ring;
-mod tape;
+pub(crate) mod ring_attention;
+mod custom_autograd;
 mod unary;
 
 use crate::parallel::Peers;
@@ -25,10 +25,10 @@ use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_recipes::Precision;
 use std::sync::{Arc, OnceLock};
 
-pub(crate) use experts::{Matrices, combine, dispatch, feed};
-pub use figures::{LossFigures, Measured};
+pub(crate) use experts::{ExpertMatrices, combine, dispatch, feed};
+pub use loss_figures::{LossFigures, DeferredLossFigures};
 pub(crate) use implementations::Implementation;
-pub(crate) use late::{Factor, Later};
+pub(crate) use deferred_weight_grad::{LinearWeight, DeferredWeightGrads};
 
 /// How operations compute; decided once for each stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) struct Arithmetic {
 
 /// How the columns of a packed `[.., (query + 2·key)·width]` tensor divide into heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Heads {
+pub(crate) struct AttentionHeads {
     /// Query heads.
     pub(crate) query: usize,
     /// Key heads, and as many value heads; divides `query`.
@@ -54,14 +54,14 @@ pub(crate) struct Heads {
 
 /// Where the rows (or the classes) that this rank holds lie among all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Share {
+pub(crate) struct VocabRange {
     /// The first.
     pub(crate) begin: usize,
     /// How many there are over all ranks.
     pub(crate) of: usize,
 }
 
-impl Share {
+impl VocabRange {
     /// The place of `id` in this rank's part, which is `held` long; `None` when another rank holds it. Panics when
     /// nobody does.
     pub(crate) fn own(self, id: u32, held: usize) -> Option<usize> {
@@ -106,10 +106,10 @@ impl Rotary {
 }
 
 /// `lhs · rhs`, as linear layers compute it on the device of the factors.
-pub(crate) fn product<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
+pub(crate) fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
     #[cfg(feature = "device")]
     if !crate::device::is_host(&lhs.device()) {
-        return device::product::product(lhs, rhs);
+        return device::matmul::matmul(lhs, rhs);
     }
     lhs.matmul(rhs)
 }
@@ -120,20 +120,20 @@ pub(crate) fn product<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<
 pub(crate) fn project(
     arithmetic: Arithmetic,
     x: Tensor<3>,
-    weights: Vec<impl Into<Factor>>,
+    weights: Vec<impl Into<LinearWeight>>,
     biases: Vec<Tensor<1>>,
     residual: Option<Tensor<3>>,
 ) -> Tensor<3> {
-    late::project(arithmetic, x, weights.into_iter().map(Into::into).collect(), biases, residual)
+    deferred_weight_grad::project(arithmetic, x, weights.into_iter().map(Into::into).collect(), biases, residual)
 }
 
 /// Turns the query and key heads of a packed tensor by their positions (halves rotated, as Llama does).
-pub(crate) fn rotary(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
+pub(crate) fn rotary(arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -> Tensor<3> {
     arithmetic.by.ops().rotary(packed, heads, table)
 }
 
 /// Causal attention. `[b, t, (query + 2·key)·width]` → `[b, t, query·width]`
-pub(crate) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+pub(crate) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     arithmetic.by.ops().attention(arithmetic, packed, heads)
 }
 
@@ -182,7 +182,7 @@ pub(crate) fn swiglu(arithmetic: Arithmetic, packed: Tensor<3>) -> Tensor<3> {
 pub(crate) fn embed(
     arithmetic: Arithmetic,
     table: Tensor<2>,
-    share: Share,
+    share: VocabRange,
     tokens: &[u32],
     [samples, length]: [usize; 2],
 ) -> Tensor<3> {
@@ -204,7 +204,7 @@ pub(crate) fn cross_entropy(
     arithmetic: Arithmetic,
     logits: Tensor<2>,
     targets: &[u32],
-) -> (Tensor<1>, Measured) {
+) -> (Tensor<1>, DeferredLossFigures) {
     arithmetic.by.ops().cross_entropy(logits, targets)
 }
 
@@ -214,9 +214,9 @@ pub(crate) fn cross_entropy_of_part(
     arithmetic: Arithmetic,
     logits: Tensor<2>,
     targets: &[u32],
-    share: Share,
+    share: VocabRange,
     peers: &Peers,
-) -> (Tensor<1>, Measured) {
+) -> (Tensor<1>, DeferredLossFigures) {
     arithmetic.by.ops().cross_entropy_of_part(logits, targets, share, peers)
 }
 

@@ -1,6 +1,6 @@
 //! Normalisation over the last dimension.
 
-use super::tape::{dense, input, record, shape, slice, vector};
+use super::custom_autograd::{dense, input, record, shape, slice, vector};
 use super::{chunks, kernels};
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;

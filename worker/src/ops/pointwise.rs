@@ -1,7 +1,7 @@
 //! GELU, SwiGLU, embeddings and the injected gradient.
 
-use super::tape::{dense, input, record, shape, slice, vector};
-use super::{Share, chunks, kernels};
+use super::custom_autograd::{dense, input, record, shape, slice, vector};
+use super::{VocabRange, chunks, kernels};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
@@ -54,7 +54,7 @@ pub(crate) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
 
 pub(crate) fn embed(
     table: Tensor<2>,
-    share: Share,
+    share: VocabRange,
     tokens: &[u32],
     [samples, length]: [usize; 2],
 ) -> Tensor<3> {

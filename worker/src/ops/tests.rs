@@ -3,7 +3,7 @@
 
 use super::*;
 use burn::tensor::{Device, TensorData};
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{DeviceKind, Placement};
 
 const REFERENCE: Arithmetic =
@@ -14,7 +14,7 @@ const DEVICE: Arithmetic = Arithmetic { by: Implementation::Device, ..REFERENCE 
 
 /// Values in [-2, 2), a function of `seed`.
 fn values(seed: u64, len: usize) -> Vec<f32> {
-    (0..len).map(|i| (mix(seed, i as u64) % 4000) as f32 / 1000.0 - 2.0).collect()
+    (0..len).map(|i| (splitmix64(seed, i as u64) % 4000) as f32 / 1000.0 - 2.0).collect()
 }
 
 /// A leaf with gradient on the host.
@@ -126,7 +126,7 @@ fn attention_sees_no_later_token_and_shares_its_keys() {
     for (query, key, width, t) in
         [(3, 3, 4, 5), (4, 2, 2, 9), (6, 1, 3, 7), (2, 1, 8, 150), (1, 1, 6, 64), (2, 2, 4, 1)]
     {
-        let heads = Heads { query, key, width };
+        let heads = AttentionHeads { query, key, width };
         check(&[(1, &[2, t, (query + 2 * key) * width])], |a, l| attention(a, l[0].clone(), heads));
     }
 }
@@ -135,7 +135,7 @@ fn attention_sees_no_later_token_and_shares_its_keys() {
 fn attention_computed_again_has_the_same_gradient() {
     let again = Arithmetic { forgets_scores: true, ..REFERENCE };
     for (query, key, width, t) in [(3, 3, 4, 5), (4, 2, 2, 9)] {
-        let (heads, leaves) = (Heads { query, key, width }, [2, t, (query + 2 * key) * width]);
+        let (heads, leaves) = (AttentionHeads { query, key, width }, [2, t, (query + 2 * key) * width]);
         let trace = |a| trace(&[(1, &leaves)], &Device::flex(), |l| attention(a, l[0].clone(), heads));
         let (found, wanted) = (trace(again), trace(REFERENCE));
         // Without autodiff the softmax is another, with other bits.
@@ -159,7 +159,7 @@ fn a_device_forgets_scores_and_computes_in_half_precision() {
             None,
         )
     };
-    let heads = Heads { query: 4, key: 2, width: 6 };
+    let heads = AttentionHeads { query: 4, key: 2, width: 6 };
     let mix = |a, l: &[Tensor<3>]| attention(a, l[0].clone(), heads);
     let packed: [(u64, &[usize]); 1] = [(1, &[2, 37, 48])];
     let half = Arithmetic { precision: Precision::F16, ..DEVICE };
@@ -170,9 +170,9 @@ fn a_device_forgets_scores_and_computes_in_half_precision() {
         &trace(&leaves, &gpu, |l| linear(half, l)),
         1e-2,
     );
-    let wanted = trace(&packed, &host, |l| mix(REFERENCE, l));
-    compare(&wanted, &trace(&packed, &gpu, |l| mix(half, l)), 1e-2);
-    compare(&wanted, &trace(&packed, &gpu, |l| mix(again, l)), 1e-5);
+    let wanted = trace(&packed, &host, |l| splitmix64(REFERENCE, l));
+    compare(&wanted, &trace(&packed, &gpu, |l| splitmix64(half, l)), 1e-2);
+    compare(&wanted, &trace(&packed, &gpu, |l| splitmix64(again, l)), 1e-5);
 }
 
 /// Gradients of weights in one piece, and left for later: `(gradient of the input, gradients of weights)`.
@@ -181,9 +181,9 @@ fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
     let shapes: [(u64, [usize; 2]); 3] = [(2, [7, 3]), (3, [7, 4]), (4, [6, 7])];
     for arithmetic in [REFERENCE, HOST, Arithmetic { precision: Precision::Bf16, ..REFERENCE }] {
         let x = leaf(1, [2, 5, 7]);
-        let run = |later: Option<&Later>| {
+        let run = |later: Option<&DeferredWeightGrads>| {
             let leaves = shapes.map(|(seed, shape)| leaf::<2>(seed, shape));
-            let factor = |place: usize| Factor::new(leaves[place].clone(), place, later.cloned());
+            let factor = |place: usize| LinearWeight::new(leaves[place].clone(), place, later.cloned());
             // The last lies transposed, as a tied embedding does.
             let factors = vec![factor(0), factor(1), factor(2).transpose()];
             let y = project(arithmetic, x.clone(), factors, vec![], Some(leaf(9, [2, 5, 13])));
@@ -194,7 +194,7 @@ fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
             (input, now)
         };
         let (wanted_input, wanted) = run(None);
-        let later = Later::default();
+        let later = DeferredWeightGrads::default();
         let (input, now) = run(Some(&later));
         assert_eq!(input, wanted_input);
         assert!(now.iter().all(Option::is_none), "they are left");
@@ -206,7 +206,7 @@ fn gradients_of_weights_that_are_left_are_the_same_to_the_last_bit() {
 
 #[test]
 fn rotary_turns_pairs_by_position() {
-    let heads = Heads { query: 4, key: 2, width: 6 };
+    let heads = AttentionHeads { query: 4, key: 2, width: 6 };
     // A table of its own for each device: a stage has one.
     let table = || Rotary::new(0..12, 6, 10_000);
     // The product keeps the input alive, so that turning in place would be seen.
@@ -245,14 +245,14 @@ fn activations_are_the_exact_ones() {
 #[test]
 fn embedding_adds_up_the_gradients_of_repeated_tokens() {
     let tokens = [3, 0, 3, 3, 4, 1, 1, 0];
-    let whole = Share { begin: 0, of: 5 };
+    let whole = VocabRange { begin: 0, of: 5 };
     check(&[(1, &[5, 7])], |a, l| embed(a, matrix(&l[0]), whole, &tokens, [2, 4]));
     // Rows 2 to 4 of 7: some tokens are looked up elsewhere.
-    let part = Share { begin: 2, of: 7 };
+    let part = VocabRange { begin: 2, of: 7 };
     check(&[(1, &[3, 7])], |a, l| embed(a, matrix(&l[0]), part, &tokens, [4, 2]));
     // More than the units of one cube.
     let tokens: Vec<_> = (0..90).map(|i| i * i % 37).collect();
-    let share = Share { begin: 0, of: 37 };
+    let share = VocabRange { begin: 0, of: 37 };
     check(&[(1, &[37, 33])], |a, l| embed(a, matrix(&l[0]), share, &tokens, [3, 30]));
 }
 
@@ -318,7 +318,7 @@ fn an_injected_gradient_arrives_as_it_is() {
 
 #[test]
 fn results_do_not_depend_on_threads() {
-    let heads = Heads { query: 4, key: 2, width: 16 };
+    let heads = AttentionHeads { query: 4, key: 2, width: 16 };
     let once = |threads: usize| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {

@@ -1,13 +1,13 @@
 //! The rules as tensor operations, for devices other than the host.
 
-use crate::ops::kernels::Numbers;
+use crate::ops::kernels::UpdateCoefficients;
 use burn::tensor::Tensor;
 use dtrain_recipes::OptimizerKind;
 
 /// One step of one parameter: its new value and moments.
 pub(super) fn step(
     kind: OptimizerKind,
-    n: Numbers,
+    n: UpdateCoefficients,
     value: Tensor<1>,
     gradient: Tensor<1>,
     first: Tensor<1>,
@@ -47,12 +47,12 @@ pub(super) fn step(
 }
 
 /// Moments with the gradient added.
-fn averages(n: Numbers, gradient: Tensor<1>, first: Tensor<1>, second: Tensor<1>) -> (Tensor<1>, Tensor<1>) {
+fn averages(n: UpdateCoefficients, gradient: Tensor<1>, first: Tensor<1>, second: Tensor<1>) -> (Tensor<1>, Tensor<1>) {
     let square = gradient.clone() * gradient.clone();
     (first * n.beta1 + gradient * (1.0 - n.beta1), second * n.beta2 + square * (1.0 - n.beta2))
 }
 
 /// Adam's step of unit rate.
-fn direction(n: Numbers, first: &Tensor<1>, second: &Tensor<1>) -> Tensor<1> {
+fn direction(n: UpdateCoefficients, first: &Tensor<1>, second: &Tensor<1>) -> Tensor<1> {
     first.clone() * n.correction1 / ((second.clone() * n.correction2).sqrt() + n.epsilon)
 }

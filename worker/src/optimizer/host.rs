@@ -1,13 +1,13 @@
 //! The rules as one pass over slices, in chunks.
 
 use crate::ops::chunks::{self, VALUES};
-use crate::ops::kernels::{self, Numbers};
+use crate::ops::kernels::{self, UpdateCoefficients};
 use dtrain_recipes::OptimizerKind;
 
 /// One step of one parameter. All slices have the same length; `second` is empty when the rule has none.
 pub(super) fn step(
     kind: OptimizerKind,
-    n: Numbers,
+    n: UpdateCoefficients,
     values: &mut [f32],
     gradient: &[f32],
     first: &mut [f32],
@@ -25,7 +25,7 @@ pub(super) fn step(
 }
 
 /// AdamW's direction, rescaled to the length of the parameter (You et al. 2020).
-fn lamb(n: Numbers, values: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32]) {
+fn lamb(n: UpdateCoefficients, values: &mut [f32], gradient: &[f32], first: &mut [f32], second: &mut [f32]) {
     let direction = lamb_direction(n, values, gradient, first, second);
     let factor = lamb_factor(n.rate, square(values), square(&direction));
     add_scaled(values, &direction, factor);
@@ -33,7 +33,7 @@ fn lamb(n: Numbers, values: &mut [f32], gradient: &[f32], first: &mut [f32], sec
 
 /// AdamW's direction with the weight decay; moves the moments.
 pub(super) fn lamb_direction(
-    n: Numbers,
+    n: UpdateCoefficients,
     values: &[f32],
     gradient: &[f32],
     first: &mut [f32],

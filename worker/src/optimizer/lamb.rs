@@ -1,28 +1,28 @@
 //! LAMB of tensors that several ranks hold parts of: its ratio is a property of the whole tensor.
 //!
-//! The step is done in two halves. [`Optimizer::directions`] moves the moments and tells how long values and
-//! directions of the own parts are; somebody sums the squares over the ranks; [`Optimizer::follow`] moves the values.
+//! The step is done in two halves. [`StageOptimizer::directions`] moves the moments and tells how long values and
+//! directions of the own parts are; somebody sums the squares over the ranks; [`StageOptimizer::follow`] moves the values.
 
-use super::{Move, Optimizer, host};
+use super::{WeightUpdate, StageOptimizer, host};
 use crate::stage::Stage;
 use dtrain_recipes::OptimizerKind;
 
 /// Where the owned part of every parameter goes, before the ratio of lengths.
-pub(crate) struct Directions {
+pub(crate) struct UpdateDirections {
     parts: Vec<Vec<f32>>,
     /// Squared lengths of each part's values and of its direction.
     pub(crate) squares: Vec<[f64; 2]>,
 }
 
-impl Optimizer {
-    /// Whether it steps by [`Optimizer::directions`] where tensors are cut.
+impl StageOptimizer {
+    /// Whether it steps by [`StageOptimizer::directions`] where tensors are cut.
     pub(crate) fn needs_lengths(&self) -> bool {
         self.rule.kind == OptimizerKind::Lamb
     }
 
     /// Moves the moments by the gradients of `stage`, which must lie in host memory.
-    pub(crate) fn directions(&mut self, stage: &mut Stage, step: Move) -> Directions {
-        let mut found = Directions { parts: Vec::new(), squares: Vec::new() };
+    pub(crate) fn directions(&mut self, stage: &mut Stage, step: WeightUpdate) -> UpdateDirections {
+        let mut found = UpdateDirections { parts: Vec::new(), squares: Vec::new() };
         for index in 0..self.parameters.len() {
             let numbers = self.numbers(&self.parameters[index], step);
             let (first, second) = self.moments[index].host(self.owned[index].len(), self.rule.kind);
@@ -38,7 +38,7 @@ impl Optimizer {
     }
 
     /// Moves the owned values of parameter `index`; the squares are by now those of whole tensors.
-    pub(crate) fn follow(&mut self, index: usize, stage: &mut Stage, directions: &Directions, rate: f64) {
+    pub(crate) fn apply_direction(&mut self, index: usize, stage: &mut Stage, directions: &UpdateDirections, rate: f64) {
         let [own, other] = directions.squares[index];
         let factor = host::lamb_factor(rate as f32, own, other);
         stage.update(index, |values, _| host::add_scaled(values, &directions.parts[index], factor));

@@ -1,9 +1,9 @@
 //! Both ways to apply a rule against the formulas in f64.
 
 use super::*;
-use crate::ops::kernels::Numbers;
-use crate::parallel::Partners;
-use crate::stage::Holding;
+use crate::ops::kernels::UpdateCoefficients;
+use crate::parallel::ModelParallelGroups;
+use crate::stage::ModelShard;
 use burn::tensor::Device;
 use dtrain_protocol::{Arrangement, Layout, Rank, Region};
 use dtrain_recipes::{Mlp, MlpActivation, Model, Precision, Recompute, ZeroStage};
@@ -16,7 +16,7 @@ fn rule(kind: OptimizerKind) -> Rule {
 }
 
 fn gradient(t: u64, i: usize) -> f32 {
-    ((dtrain_protocol::order::mix(t, i as u64) % 2001) as f32 - 1000.0) / 500.0
+    ((dtrain_protocol::shuffle::splitmix64(t, i as u64) % 2001) as f32 - 1000.0) / 500.0
 }
 
 fn first_value(i: usize) -> f32 {
@@ -31,10 +31,10 @@ fn rate(t: u64) -> f64 {
 }
 
 /// Twenty steps by the book.
-fn reference(rule: &Rule, decays: bool) -> Vec<f64> {
+fn reference(rule: &Rule, has_weight_decay: bool) -> Vec<f64> {
     let mut p: Vec<f64> = (0..LEN).map(|i| f64::from(first_value(i))).collect();
     let (mut m, mut v) = (vec![0.0; LEN], vec![0.0; LEN]);
-    let decay = if decays { rule.weight_decay } else { 0.0 };
+    let decay = if has_weight_decay { rule.weight_decay } else { 0.0 };
     for t in 1..=20 {
         let (b1, b2, lr) = (rule.beta1, rule.beta2, rate(t));
         let mut direction = vec![0.0; LEN];
@@ -66,11 +66,11 @@ fn reference(rule: &Rule, decays: bool) -> Vec<f64> {
     p
 }
 
-fn numbers(rule: &Rule, decays: bool, t: u64) -> Numbers {
+fn numbers(rule: &Rule, has_weight_decay: bool, t: u64) -> UpdateCoefficients {
     let region = Region::whole(&[LEN as u64]);
-    let parameter = Parameter { name: "p".into(), shape: vec![LEN], region, decays, unit: 0, range: 0..LEN };
-    Optimizer::new(rule, std::slice::from_ref(&parameter))
-        .numbers(&parameter, Move { rate: rate(t), scale: SCALE, t })
+    let parameter = ModelParameter { name: "p".into(), shape: vec![LEN], region, has_weight_decay, unit: 0, range: 0..LEN };
+    StageOptimizer::new(rule, std::slice::from_ref(&parameter))
+        .numbers(&parameter, WeightUpdate { rate: rate(t), scale: SCALE, t })
 }
 
 fn check(found: &[f32], wanted: &[f64], kind: OptimizerKind) {
@@ -82,14 +82,14 @@ fn check(found: &[f32], wanted: &[f64], kind: OptimizerKind) {
 #[test]
 fn both_ways_follow_the_formulas_over_twenty_steps() {
     let devices: Vec<_> = std::iter::once(Device::flex()).chain(crate::ops::tests::gpu()).collect();
-    for (kind, decays) in KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
+    for (kind, has_weight_decay) in KINDS.into_iter().flat_map(|kind| [(kind, true), (kind, false)]) {
         let rule = rule(kind);
-        let wanted = reference(&rule, decays);
+        let wanted = reference(&rule, has_weight_decay);
         let mut p: Vec<f32> = (0..LEN).map(first_value).collect();
         let (mut m, mut v) = (vec![0.0; LEN], if has_second(kind) { vec![0.0; LEN] } else { vec![] });
         let gradient = |t| (0..LEN).map(|i| gradient(t, i)).collect::<Vec<f32>>();
         for t in 1..=20 {
-            host::step(kind, numbers(&rule, decays, t), &mut p, &gradient(t), &mut m, &mut v);
+            host::step(kind, numbers(&rule, has_weight_decay, t), &mut p, &gradient(t), &mut m, &mut v);
         }
         check(&p, &wanted, kind);
         for at in &devices {
@@ -99,7 +99,7 @@ fn both_ways_follow_the_formulas_over_twenty_steps() {
             let begun = far.clone();
             for t in 1..=20 {
                 far =
-                    device::step(kind, numbers(&rule, decays, t), far.0, tensor(&gradient(t)), far.1, far.2);
+                    device::step(kind, numbers(&rule, has_weight_decay, t), far.0, tensor(&gradient(t)), far.1, far.2);
             }
             check(&far.0.into_data().try_to_vec::<f32>().unwrap(), &wanted, kind);
             let kept: Vec<f32> = begun.0.into_data().try_to_vec().unwrap();
@@ -143,10 +143,10 @@ fn values(stage: &Stage) -> Vec<f32> {
 fn shards_together_are_the_whole() {
     for kind in [OptimizerKind::Adamw, OptimizerKind::Sgd, OptimizerKind::Lion] {
         let mut one = stage();
-        let mut whole = Optimizer::new(&rule(kind), one.parameters());
+        let mut whole = StageOptimizer::new(&rule(kind), one.parameters());
         let mut shards = [0, 1].map(|rank| {
             let stage = shard(rank);
-            let optimizer = Optimizer::sharded(&rule(kind), stage.parameters(), stage.shards());
+            let optimizer = StageOptimizer::sharded(&rule(kind), stage.parameters(), stage.shards());
             (stage, optimizer)
         });
         for t in 1..=3 {
@@ -159,7 +159,7 @@ fn shards_together_are_the_whole() {
         }
         assert_ne!(values(&one), values(&stage()));
         for index in 0..one.parameters().len() {
-            let own = |(stage, optimizer): &(Stage, Optimizer)| {
+            let own = |(stage, optimizer): &(Stage, StageOptimizer)| {
                 stage.values(index)[optimizer.owned(index)].to_vec()
             };
             assert_eq!(one.values(index), shards.iter().map(own).collect::<Vec<_>>().concat());
@@ -176,9 +176,9 @@ fn shards_together_are_the_whole() {
 fn shard(rank: u32) -> Stage {
     let layout = Layout::replicas(std::num::NonZeroU32::new(2).unwrap());
     let arrangement = Arrangement { layout, zero: ZeroStage::Zero1, shard: 2, ..Arrangement::SINGLE };
-    let (rank, partners, blocks) = (Rank(rank), Partners::none(), 0..2);
+    let (rank, partners, blocks) = (Rank(rank), ModelParallelGroups::none(), 0..2);
     let chunks = std::slice::from_ref(&blocks);
-    let holding = Holding { model: &model(), chunks, seed: 3, arrangement, rank, partners };
+    let holding = ModelShard { model: &model(), chunks, seed: 3, arrangement, rank, partners };
     Stage::of(&holding, &Device::flex()).unwrap()
 }
 
@@ -186,14 +186,14 @@ fn shard(rank: u32) -> Stage {
 fn lamb_of_parts_steps_as_lamb_of_the_whole() {
     let rule = rule(OptimizerKind::Lamb);
     let mut one = stage();
-    let mut whole = Optimizer::new(&rule, one.parameters());
+    let mut whole = StageOptimizer::new(&rule, one.parameters());
     let mut stages = [shard(0), shard(1)];
     let mut optimizers =
-        [0, 1].map(|k| Optimizer::sharded(&rule, stages[k].parameters(), stages[k].shards()));
+        [0, 1].map(|k| StageOptimizer::sharded(&rule, stages[k].parameters(), stages[k].shards()));
     for t in 1..=3 {
         fill(&mut one, t);
         whole.step(&mut one, 0.01, 0.7, t);
-        let step = Move { rate: 0.01, scale: 0.7, t };
+        let step = WeightUpdate { rate: 0.01, scale: 0.7, t };
         let mut both = [0, 1].map(|k| {
             fill(&mut stages[k], t);
             optimizers[k].directions(&mut stages[k], step)
@@ -202,7 +202,7 @@ fn lamb_of_parts_steps_as_lamb_of_the_whole() {
             let [a, b] = [0, 1].map(|k| both[k].squares[index]);
             for k in [0, 1] {
                 both[k].squares[index] = [a[0] + b[0], a[1] + b[1]];
-                optimizers[k].follow(index, &mut stages[k], &both[k], step.rate);
+                optimizers[k].apply_direction(index, &mut stages[k], &both[k], step.rate);
             }
         }
         for index in 0..one.parameters().len() {
@@ -220,16 +220,16 @@ fn lamb_of_parts_steps_as_lamb_of_the_whole() {
 fn moments_put_back_go_on_as_if_nothing_had_happened() {
     for kind in KINDS {
         let mut straight = stage();
-        let mut optimizer = Optimizer::new(&rule(kind), straight.parameters());
+        let mut optimizer = StageOptimizer::new(&rule(kind), straight.parameters());
         let mut resumed = stage();
-        let mut before = Optimizer::new(&rule(kind), resumed.parameters());
+        let mut before = StageOptimizer::new(&rule(kind), resumed.parameters());
         for t in 1..=2 {
             fill(&mut straight, t);
             optimizer.step(&mut straight, 0.01, 1.0, t);
             fill(&mut resumed, t);
             before.step(&mut resumed, 0.01, 1.0, t);
         }
-        let mut after = Optimizer::new(&rule(kind), resumed.parameters());
+        let mut after = StageOptimizer::new(&rule(kind), resumed.parameters());
         for index in 0..resumed.parameters().len() {
             let (first, second) = before.moments(index);
             assert_eq!(second.is_some(), has_second(kind));

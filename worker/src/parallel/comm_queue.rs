@@ -3,8 +3,8 @@
 //! The thread runs them in the order in which they were started. That order is the same on all ranks, because all of them
 //! follow the same actions.
 
-use super::sync::{self, Half};
-use crate::comm::{CommError, Communicator, Group, Queued};
+use super::sync::{self, HalfFormat};
+use crate::comm::{CommError, Communicator, ProcessGroup, QueuedTensor};
 use burn::tensor::Tensor;
 use dtrain_protocol::Failure;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,7 +18,7 @@ enum Collective {
     /// Replace by the sum over all ranks.
     AllReduce,
     /// The same, each value in 16 bits.
-    HalfAllReduce(Half),
+    HalfAllReduce(HalfFormat),
     /// Replace this rank's part by its sum over all ranks.
     ReduceScatter,
     /// Fill the parts of the other ranks.
@@ -28,15 +28,15 @@ enum Collective {
 }
 
 /// What the thread is to do.
-enum Work {
+enum QueueJob {
     Host(Collective, Vec<f32>),
     /// An all-reduce of values on a device, unless they were not found there.
-    Device(Result<Queued, CommError>),
+    Device(Result<QueuedTensor, CommError>),
 }
 
 /// What a collective gave.
 #[derive(Debug)]
-enum Buffer {
+enum CollectiveOutput {
     Host(Vec<f32>),
     /// Of an all-reduce.
     Device(Tensor<1>),
@@ -49,16 +49,16 @@ pub struct CommQueue {
     ranks: u32,
     /// Bytes sent, up to the last collective that is done.
     sent: Arc<AtomicU64>,
-    collectives: Sender<Work>,
+    collectives: Sender<QueueJob>,
     /// Behind a lock, so that those who share a queue may be on several threads.
-    done: Mutex<Receiver<Result<Buffer, CommError>>>,
+    done: Mutex<Receiver<Result<CollectiveOutput, CommError>>>,
     /// Nanoseconds spent in [`CommQueue::wait`].
     waited: AtomicU64,
 }
 
 impl CommQueue {
     /// Hands `group` to a thread of its own. The thread ends when the queue is dropped.
-    pub fn start(group: Box<dyn Group>) -> Self {
+    pub fn start(group: Box<dyn ProcessGroup>) -> Self {
         Self::over(Communicator::staged(group))
     }
 
@@ -88,7 +88,7 @@ impl CommQueue {
     }
 
     /// Bytes this rank sent with it, not counting what is on its way.
-    pub fn sent(&self) -> u64 {
+    pub fn bytes_sent(&self) -> u64 {
         self.sent.load(Ordering::Acquire)
     }
 
@@ -100,20 +100,20 @@ impl CommQueue {
     /// As [`CommQueue::start_all_reduce`], of values on a device, whose kernels this thread queued; [`CommQueue::wait_for_tensor`]
     /// gives the sum. What this thread queues later is not waited for.
     pub fn start_all_reduce_of_tensor(&self, values: Tensor<1>) {
-        drop(self.collectives.send(Work::Device(Queued::of(values))));
+        drop(self.collectives.send(QueueJob::Device(QueuedTensor::of(values))));
     }
 
     /// As [`CommQueue::start_all_reduce`], with every value rounded to 16 bits on its way.
-    pub fn start_half_all_reduce(&self, values: Vec<f32>, half: Half) {
+    pub fn start_half_all_reduce(&self, values: Vec<f32>, half: HalfFormat) {
         self.send(Collective::HalfAllReduce(half), values);
     }
 
-    /// Begins to sum `values` over the ranks into this rank's [`crate::comm::part`]; the rest is left as it is.
+    /// Begins to sum `values` over the ranks into this rank's [`crate::comm::rank_range`]; the rest is left as it is.
     pub fn start_reduce_scatter(&self, values: Vec<f32>) {
         self.send(Collective::ReduceScatter, values);
     }
 
-    /// Begins to gather `values`, of which this rank fills its own [`crate::comm::part`].
+    /// Begins to gather `values`, of which this rank fills its own [`crate::comm::rank_range`].
     pub fn start_all_gather(&self, values: Vec<f32>) {
         self.send(Collective::AllGather, values);
     }
@@ -121,20 +121,20 @@ impl CommQueue {
     /// Waits for the oldest buffer that is still on its way.
     pub fn wait(&self) -> Result<Vec<f32>, Failure> {
         match self.receive()? {
-            Buffer::Host(values) => Ok(values),
-            Buffer::Device(_) => panic!("the oldest buffer lies on a device, not in host memory"),
+            CollectiveOutput::Host(values) => Ok(values),
+            CollectiveOutput::Device(_) => panic!("the oldest buffer lies on a device, not in host memory"),
         }
     }
 
     /// As [`CommQueue::wait`], for values of a device.
     pub fn wait_for_tensor(&self) -> Result<Tensor<1>, Failure> {
         match self.receive()? {
-            Buffer::Device(values) => Ok(values),
-            Buffer::Host(_) => panic!("the oldest buffer lies in host memory, not on a device"),
+            CollectiveOutput::Device(values) => Ok(values),
+            CollectiveOutput::Host(_) => panic!("the oldest buffer lies in host memory, not on a device"),
         }
     }
 
-    fn receive(&self) -> Result<Buffer, Failure> {
+    fn receive(&self) -> Result<CollectiveOutput, Failure> {
         let began = Instant::now();
         let done = self.done.lock().expect("no thread panics while it waits").recv();
         let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -159,35 +159,35 @@ impl CommQueue {
 
     // When the thread has ended, `wait` tells why.
     fn send(&self, collective: Collective, values: Vec<f32>) {
-        drop(self.collectives.send(Work::Host(collective, values)));
+        drop(self.collectives.send(QueueJob::Host(collective, values)));
     }
 }
 
 /// Runs collectives until nobody sends any more, or one fails.
 fn serve(
     mut group: Communicator,
-    inbox: &Receiver<Work>,
-    outbox: &Sender<Result<Buffer, CommError>>,
+    inbox: &Receiver<QueueJob>,
+    outbox: &Sender<Result<CollectiveOutput, CommError>>,
     sent: &AtomicU64,
 ) {
     while let Ok(work) = inbox.recv() {
         let done = match work {
-            Work::Device(values) => {
-                values.and_then(|values| group.all_reduce_queued(values)).map(Buffer::Device)
+            QueueJob::Device(values) => {
+                values.and_then(|values| group.all_reduce_queued(values)).map(CollectiveOutput::Device)
             }
-            Work::Host(collective, mut values) => {
-                run(collective, group.host(), &mut values).map(|()| Buffer::Host(values))
+            QueueJob::Host(collective, mut values) => {
+                run(collective, group.host(), &mut values).map(|()| CollectiveOutput::Host(values))
             }
         };
         let failed = done.is_err();
-        sent.store(group.sent(), Ordering::Release);
+        sent.store(group.bytes_sent(), Ordering::Release);
         if outbox.send(done).is_err() || failed {
             return;
         }
     }
 }
 
-fn run(collective: Collective, group: &mut dyn Group, values: &mut [f32]) -> Result<(), CommError> {
+fn run(collective: Collective, group: &mut dyn ProcessGroup, values: &mut [f32]) -> Result<(), CommError> {
     match collective {
         Collective::AllReduce => group.all_reduce(values),
         Collective::HalfAllReduce(half) => sync::sum(group, values, half),

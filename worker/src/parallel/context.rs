@@ -5,7 +5,7 @@
 
 use super::Peers;
 use crate::data::Batch;
-use crate::ops::{self, Arithmetic, Heads};
+use crate::ops::{self, Arithmetic, AttentionHeads};
 use burn::tensor::Tensor;
 use std::ops::Range;
 
@@ -44,12 +44,12 @@ pub(crate) fn cut(batch: Batch, context: &Peers) -> Batch {
 pub(crate) fn attention(
     arithmetic: Arithmetic,
     packed: Tensor<3>,
-    heads: Heads,
+    heads: AttentionHeads,
     context: &Peers,
 ) -> Tensor<3> {
     if context.size() == 1 {
         ops::attention(arithmetic, packed, heads)
     } else {
-        ops::ring::attention(packed, heads, context)
+        ops::ring_attention::attention(packed, heads, context)
     }
 }

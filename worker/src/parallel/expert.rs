@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 /// Where the tokens of one pass go. Shared by the operations that send them.
 #[derive(Clone, Debug)]
-pub(crate) struct Routes(Arc<Table>);
+pub(crate) struct TokenRoutes(Arc<RoutingTable>);
 
 #[derive(Debug)]
-struct Table {
+struct RoutingTable {
     peers: Peers,
     /// Experts that a token was given.
     per_token: usize,
@@ -29,7 +29,7 @@ struct Table {
     arriving: Vec<Vec<usize>>,
 }
 
-impl Routes {
+impl TokenRoutes {
     /// From the expert of each choice, `per_token` for each token of this rank; `None` for what goes nowhere.
     ///
     /// Ranks tell each other how many rows come: all of them call this. Panics unless `experts` divide among them.
@@ -47,7 +47,7 @@ impl Routes {
         let own = experts / ranks;
         let leaving = counts.chunks(own).map(|counts| whole(counts).iter().sum()).collect();
         let arriving = told.chunks(own).map(whole).collect();
-        Self(Arc::new(Table { peers: peers.clone(), per_token, choices, leaving, arriving }))
+        Self(Arc::new(RoutingTable { peers: peers.clone(), per_token, choices, leaving, arriving }))
     }
 
     /// Token and choice of each row that leaves, in order.

@@ -1,9 +1,9 @@
 //! All groups that one rank belongs to, one for each way in which it works with others.
 
-use super::partners::FirstFailure;
-use super::{CommQueue, Gatherer, Partners, Peers};
-use crate::comm::{CommError, Communicator, DeviceLinks, Group, loopback};
-use dtrain_protocol::split::is_cut;
+use super::model_parallel_groups::FirstFailure;
+use super::{CommQueue, AllGatherQueue, ModelParallelGroups, Peers};
+use crate::comm::{CommError, Communicator, DeviceLinks, ProcessGroup, loopback};
+use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Failure, Layout, Rank};
 use dtrain_recipes::ZeroStage;
 
@@ -17,22 +17,22 @@ pub struct Mesh {
     replicas: Option<CommQueue>,
     /// `None` where experts are not spread, or no other rank holds the same.
     experts: Option<CommQueue>,
-    sharding: Option<Sharding>,
+    sharding: Option<ShardGroups>,
     /// Of experts that are spread.
-    expert_sharding: Option<Sharding>,
-    partners: Partners,
+    expert_sharding: Option<ShardGroups>,
+    partners: ModelParallelGroups,
     pipeline: Peers,
     failure: FirstFailure,
 }
 
 /// The ranks among which state is sharded, and those that hold the same shard.
 #[derive(Debug)]
-pub struct Sharding {
+pub struct ShardGroups {
     inside: CommQueue,
     across: Option<CommQueue>,
 }
 
-impl Sharding {
+impl ShardGroups {
     /// The queue to the ranks that hold the other shards.
     pub fn inside(&self) -> &CommQueue {
         &self.inside
@@ -52,20 +52,20 @@ impl Sharding {
 impl Mesh {
     /// Divides `group`, which has all ranks of the attempt, as `arrangement` tells. Called by all of them. Values of devices
     /// travel through host memory.
-    pub fn of(group: Box<dyn Group>, arrangement: &Arrangement, rank: Rank) -> Result<Self, CommError> {
+    pub fn of(group: Box<dyn ProcessGroup>, arrangement: &Arrangement, rank: Rank) -> Result<Self, CommError> {
         Self::with_links(group, arrangement, rank, &DeviceLinks::default())
     }
 
     /// As [`Mesh::of`]; values of devices travel by `links`.
     pub fn with_links(
-        mut group: Box<dyn Group>,
+        mut group: Box<dyn ProcessGroup>,
         arrangement: &Arrangement,
         rank: Rank,
         links: &DeviceLinks,
     ) -> Result<Self, CommError> {
         let layout = arrangement.layout;
         let failure = FirstFailure::default();
-        let mut split = |channel: Channel| -> Result<Box<dyn Group>, CommError> {
+        let mut split = |channel: Channel| -> Result<Box<dyn ProcessGroup>, CommError> {
             let members = match channel {
                 Channel::Shard | Channel::Weights => arrangement.shard_group(rank, Channel::Replicas),
                 Channel::AcrossShards => arrangement.across_shards(rank, Channel::Replicas),
@@ -82,14 +82,14 @@ impl Mesh {
                 | Channel::ExpertReplicas => layout.group(rank, channel.axes()),
             };
             let members: Vec<u32> = members.into_iter().map(|rank| rank.0).collect();
-            if members.len() == 1 { Ok(Box::new(loopback::Alone)) } else { group.split(channel, &members) }
+            if members.len() == 1 { Ok(Box::new(loopback::SingleRank)) } else { group.split(channel, &members) }
         };
         let is_spread = layout.expert.get() > 1;
-        let mut gatherer = |channel, is_wanted: bool| -> Result<Option<Gatherer>, CommError> {
+        let mut gatherer = |channel, is_wanted: bool| -> Result<Option<AllGatherQueue>, CommError> {
             if !is_wanted || arrangement.zero != ZeroStage::Zero3 {
                 return Ok(None);
             }
-            Ok(Some(Gatherer::of(split(channel)?, failure.clone())))
+            Ok(Some(AllGatherQueue::of(split(channel)?, failure.clone())))
         };
         let weights = gatherer(Channel::Weights, true)?;
         let expert_weights = gatherer(Channel::ExpertWeights, is_spread)?;
@@ -97,7 +97,7 @@ impl Mesh {
             let group = links.communicator(split(channel)?)?;
             Ok::<_, CommError>(Peers::of(group, failure.clone()))
         };
-        let partners = Partners {
+        let partners = ModelParallelGroups {
             tensor: peers(Channel::Tensor)?,
             context: peers(Channel::Context)?,
             expert: peers(Channel::Expert)?,
@@ -116,14 +116,14 @@ impl Mesh {
         let replicas = if are_all { None } else { Some(of_gradients(split(Channel::Replicas)?)?) };
         let is_apart = is_spread && arrangement.replicas() > layout.expert.get();
         let experts = if is_apart { Some(of_gradients(split(Channel::ExpertReplicas)?)?) } else { None };
-        let mut sharding = |inside, across, is_wanted: bool| -> Result<Option<Sharding>, CommError> {
+        let mut sharding = |inside, across, is_wanted: bool| -> Result<Option<ShardGroups>, CommError> {
             if !is_wanted || arrangement.zero == ZeroStage::Zero0 {
                 return Ok(None);
             }
             let inside = CommQueue::start(split(inside)?);
             let is_one_group = arrangement.shard == arrangement.replicas();
             let across = if is_one_group { None } else { Some(CommQueue::start(split(across)?)) };
-            Ok(Some(Sharding { inside, across }))
+            Ok(Some(ShardGroups { inside, across }))
         };
         let expert_sharding = sharding(Channel::ExpertShard, Channel::AcrossExpertShards, is_spread)?;
         let sharding = sharding(Channel::Shard, Channel::AcrossShards, true)?;
@@ -160,13 +160,13 @@ impl Mesh {
 
     /// The ranks among which the state of parameters of one [`Arrangement::replication`] is sharded; panics where
     /// nothing is.
-    pub fn sharding(&self, replication: Channel) -> &Sharding {
+    pub fn sharding(&self, replication: Channel) -> &ShardGroups {
         let own = self.expert_sharding.as_ref().filter(|_| replication == Channel::ExpertReplicas);
         own.or(self.sharding.as_ref()).expect("only replicas that shard their state ask with whom")
     }
 
     /// All of [`Mesh::sharding`], each with whether it is that of parameters of a replication.
-    pub fn shardings(&self) -> impl Iterator<Item = (&Sharding, impl Fn(Channel) -> bool)> {
+    pub fn shardings(&self) -> impl Iterator<Item = (&ShardGroups, impl Fn(Channel) -> bool)> {
         let is_apart = self.expert_sharding.is_some();
         let common = self.sharding.iter().map(|sharding| (sharding, false));
         let all = common.chain(self.expert_sharding.iter().map(|sharding| (sharding, true)));
@@ -189,7 +189,7 @@ impl Mesh {
     }
 
     /// The ranks that take part in this rank's passes.
-    pub fn partners(&self) -> &Partners {
+    pub fn partners(&self) -> &ModelParallelGroups {
         &self.partners
     }
 
@@ -205,8 +205,8 @@ impl Mesh {
 
     /// Whether this rank is the first among those that own the same part of the parameter called `name`: it counts
     /// for all of them.
-    pub fn speaks_for(&self, name: &str) -> bool {
-        let is_first = |axis: &Axis| self.coord.along(*axis) == 0 || is_cut(name, *axis);
+    pub fn counts_in_norm(&self, name: &str) -> bool {
+        let is_first = |axis: &Axis| self.coord.along(*axis) == 0 || is_sharded(name, *axis);
         let is_first_replica = match &self.sharding {
             Some(_) => self.sharding(Arrangement::replication(name)).copy().0 == 0,
             None => Channel::Replicas.axes().iter().all(is_first),
@@ -215,7 +215,7 @@ impl Mesh {
     }
 
     /// Whether this rank tells the loss of its samples: of tensor-parallel ranks, which all know it, the first.
-    pub fn tells_loss(&self) -> bool {
+    pub fn reports_loss(&self) -> bool {
         self.coord.along(Axis::Tensor) == 0
     }
 
@@ -225,11 +225,11 @@ impl Mesh {
     }
 
     /// Bytes this rank sent to any other, not counting what is on its way.
-    pub fn sent(&self) -> u64 {
-        let Partners { tensor, context, expert, weights, expert_weights, .. } = &self.partners;
-        let peers = [tensor, context, expert, &self.pipeline].map(Peers::sent);
-        let queues = [&self.world].into_iter().chain(self.queues()).map(CommQueue::sent);
-        let gatherers = weights.iter().chain(expert_weights).map(Gatherer::sent);
+    pub fn bytes_sent(&self) -> u64 {
+        let ModelParallelGroups { tensor, context, expert, weights, expert_weights, .. } = &self.partners;
+        let peers = [tensor, context, expert, &self.pipeline].map(Peers::bytes_sent);
+        let queues = [&self.world].into_iter().chain(self.queues()).map(CommQueue::bytes_sent);
+        let gatherers = weights.iter().chain(expert_weights).map(AllGatherQueue::bytes_sent);
         peers.into_iter().chain(queues).chain(gatherers).sum()
     }
 

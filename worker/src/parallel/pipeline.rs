@@ -3,7 +3,7 @@
 use super::Peers;
 use crate::comm::{Incoming, Outgoing};
 use burn::tensor::{Device, Tensor};
-use dtrain_protocol::{Pass, Toward};
+use dtrain_protocol::{Pass, Neighbor};
 use std::collections::BTreeMap;
 
 /// Messages of one rank, from when they are made until they are read.
@@ -12,9 +12,9 @@ pub(crate) struct PipelineMessages {
     peers: Peers,
     device: Device,
     /// Made here, not yet sent.
-    outbox: BTreeMap<(Toward, Pass), Tensor<3>>,
+    outbox: BTreeMap<(Neighbor, Pass), Tensor<3>>,
     /// Received, not yet read.
-    inbox: BTreeMap<(Toward, Pass), Tensor<3>>,
+    inbox: BTreeMap<(Neighbor, Pass), Tensor<3>>,
 }
 
 impl PipelineMessages {
@@ -24,22 +24,22 @@ impl PipelineMessages {
     }
 
     /// Keeps the result of `pass` until it is sent.
-    pub(crate) fn give(&mut self, to: Toward, pass: Pass, result: Tensor<3>) {
+    pub(crate) fn give(&mut self, to: Neighbor, pass: Pass, result: Tensor<3>) {
         self.outbox.insert((to, pass), result);
     }
 
     /// What was received for `pass`, if anything was.
-    pub(crate) fn take(&mut self, from: Toward, pass: Pass) -> Option<Tensor<3>> {
+    pub(crate) fn take(&mut self, from: Neighbor, pass: Pass) -> Option<Tensor<3>> {
         self.inbox.remove(&(from, pass))
     }
 
     /// Sends the result of one pass and receives, in the same call, what another reads. `shape` is that of the tensor
     /// received. Panics when there is no result to send.
-    pub(crate) fn exchange(&mut self, with: Toward, send: Option<Pass>, recv: Option<(Pass, [usize; 3])>) {
+    pub(crate) fn exchange(&mut self, with: Neighbor, send: Option<Pass>, recv: Option<(Pass, [usize; 3])>) {
         let (rank, size) = (self.peers.rank(), self.peers.size());
         let other = match with {
-            Toward::Next => (rank + 1) % size,
-            Toward::Previous => (rank + size - 1) % size,
+            Neighbor::Next => (rank + 1) % size,
+            Neighbor::Previous => (rank + size - 1) % size,
         };
         let sent = send.map(|pass| {
             let result = self.outbox.remove(&(with, pass));

@@ -6,8 +6,8 @@
 //! step.
 
 use super::Mesh;
-use super::mesh::Sharding;
-use super::shard::Shards;
+use super::mesh::ShardGroups;
+use super::zero::ZeroShards;
 use crate::gradients::Gradients;
 use dtrain_protocol::Failure;
 use std::collections::VecDeque;
@@ -19,7 +19,7 @@ const AHEAD: usize = 4;
 /// The packs of one step on their way.
 #[derive(Debug)]
 pub struct ReduceScatter {
-    shards: Arc<Shards>,
+    shards: Arc<ZeroShards>,
     /// Whether a pack leaves after every micro-batch.
     always: bool,
     /// Packs that left and are not back, and whether the sum will be complete.
@@ -31,13 +31,13 @@ pub struct ReduceScatter {
 
 impl ReduceScatter {
     /// Every pack leaves once a step.
-    pub(super) fn once(shards: &Arc<Shards>) -> Self {
+    pub(super) fn once(shards: &Arc<ZeroShards>) -> Self {
         let shards = Arc::clone(shards);
         Self { shards, always: false, travelling: VecDeque::new(), across: VecDeque::new(), failure: None }
     }
 
     /// Every pack leaves after every micro-batch.
-    pub(super) fn always(shards: &Arc<Shards>) -> Self {
+    pub(super) fn always(shards: &Arc<ZeroShards>) -> Self {
         Self { always: true, ..Self::once(shards) }
     }
 
@@ -51,7 +51,7 @@ impl ReduceScatter {
             while self.travelling.len() >= most {
                 self.receive(gradients, mesh);
             }
-            self.sharding(pack, mesh).inside().start_reduce_scatter(gradients.leave(pack));
+            self.sharding(pack, mesh).inside().start_reduce_scatter(gradients.take_bucket(pack));
             self.travelling.push_back((pack, is_final));
         }
     }
@@ -87,7 +87,7 @@ impl ReduceScatter {
     }
 
     /// Among whom a pack is sharded.
-    fn sharding<'m>(&self, pack: usize, mesh: &'m Mesh) -> &'m Sharding {
+    fn sharding<'m>(&self, pack: usize, mesh: &'m Mesh) -> &'m ShardGroups {
         mesh.sharding(self.shards.packs()[pack].replication())
     }
 }
@@ -95,8 +95,8 @@ impl ReduceScatter {
 #[cfg(test)]
 mod tests {
     use crate::comm::loopback;
-    use crate::parallel::{Mesh, Reduction};
-    use crate::stage::{Holding, Samples, Stage};
+    use crate::parallel::{Mesh, GradientReduction};
+    use crate::stage::{ModelShard, ModelInput, Stage};
     use burn::tensor::Device;
     use dtrain_protocol::{Arrangement, Layout, Pass, Rank};
     use dtrain_recipes::{Mlp, MlpActivation, Model, Recompute, ZeroStage};
@@ -106,7 +106,7 @@ mod tests {
     const RANKS: u32 = 4;
 
     /// Values that gradients and weights had room for at most, and those of the whole model and of its largest pack.
-    struct Rooms {
+    struct BufferSizes {
         gradients: usize,
         weights: usize,
         whole: usize,
@@ -114,7 +114,7 @@ mod tests {
     }
 
     /// A step of two micro-batches on one of the ranks.
-    fn rooms(zero: ZeroStage, group: loopback::Thread, rank: u32) -> Rooms {
+    fn rooms(zero: ZeroStage, group: loopback::ThreadRank, rank: u32) -> BufferSizes {
         let model = Mlp { inputs: 32, hidden: vec![64; 12], classes: 8, activation: MlpActivation::Relu };
         let model = Model::Mlp(model);
         let layout = Layout::replicas(NonZeroU32::new(RANKS).expect("not zero"));
@@ -124,11 +124,11 @@ mod tests {
         let (rank, partners) = (Rank(rank), mesh.partners().clone());
         let blocks = 0..12;
         let chunks = std::slice::from_ref(&blocks);
-        let holding = Holding { model: &model, chunks, seed: 3, arrangement, rank, partners };
+        let holding = ModelShard { model: &model, chunks, seed: 3, arrangement, rank, partners };
         let mut stage = Stage::of(&holding, &Device::flex()).expect("the model has these blocks");
-        let mut reduction = Reduction::of(&stage, &arrangement);
+        let mut reduction = GradientReduction::of(&stage, &arrangement);
         let values: Vec<_> = (0..64).map(|i| i as f32 / 64.0).collect();
-        let samples = Samples::Rows { values: &values, classes: &[1, 2], samples: 2, width: 32 };
+        let samples = ModelInput::Rows { values: &values, classes: &[1, 2], samples: 2, width: 32 };
         stage.gradients().clear();
         let (mut gradients, mut weights) = (0, 0);
         for pass in (0..2).map(|micro| Pass { micro, chunk: 0 }) {
@@ -144,7 +144,7 @@ mod tests {
         let whole = stage.parameters().last().map_or(0, |last| last.range.end);
         let largest =
             stage.shards().packs().iter().map(|pack| pack.length()).max().expect("it has parameters");
-        Rooms { gradients, weights, whole, largest }
+        BufferSizes { gradients, weights, whole, largest }
     }
 
     #[test]
@@ -155,7 +155,7 @@ mod tests {
             let threads: Vec<_> =
                 ranks.map(|(group, rank)| std::thread::spawn(move || rooms(zero, group, rank))).collect();
             for thread in threads {
-                let Rooms { gradients, weights, whole, largest } = thread.join().expect("no panic");
+                let BufferSizes { gradients, weights, whole, largest } = thread.join().expect("no panic");
                 // Padding is less than one value for each parameter.
                 let shard = whole / RANKS as usize + 26;
                 assert!(largest < whole / 8, "the model has many units");

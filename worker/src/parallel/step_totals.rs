@@ -6,7 +6,7 @@
 use super::CommQueue;
 use crate::ops::LossFigures;
 use dtrain_protocol::Failure;
-use dtrain_protocol::wire::ROW_VALUES;
+use dtrain_protocol::communication_volume::ROW_VALUES;
 
 /// `f32` slots of one row: loss (2), hits (2), count (2), square (2), elapsed (2), ordered.
 const SLOTS: usize = ROW_VALUES as usize;

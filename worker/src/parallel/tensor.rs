@@ -3,25 +3,25 @@
 //! A part of a model is *entered* by layers whose weights are cut by columns, so that every rank computes columns of
 //! its own, and *left* by one whose weights are cut by rows, so that the ranks have partial sums. Outside, every rank
 //! has all of an activation, or in sequence mode its part of the sequence. The table of cuts is in
-//! `protocol/src/split.rs`; nothing here knows a layer.
+//! `protocol/src/sharding.rs`; nothing here knows a layer.
 
-use super::Partners;
-use crate::network::{Layers, Weights};
+use super::ModelParallelGroups;
+use crate::network::{LayerContext, Weights};
 use crate::ops::collective::{copy_to, gather_sequence, scatter_sequence, sum_from};
-use crate::ops::{self, Measured, Share};
+use crate::ops::{self, DeferredLossFigures, VocabRange};
 use crate::stage::Stage;
 use burn::tensor::Tensor;
 use dtrain_protocol::Axis;
-use dtrain_protocol::split::is_cut;
+use dtrain_protocol::sharding::is_sharded;
 
 /// What layers cut by columns read. `[b, t, w]`, or `[b, t / n, w]` in sequence mode, → `[b, t, w]`
-pub(crate) fn enter(partners: &Partners, x: Tensor<3>) -> Tensor<3> {
+pub(crate) fn enter(partners: &ModelParallelGroups, x: Tensor<3>) -> Tensor<3> {
     if partners.sequence { gather_sequence(x, &partners.tensor) } else { copy_to(x, &partners.tensor) }
 }
 
 /// The sum of what each rank has of a result, with what is added to it once. The dual of [`enter`].
 pub(crate) fn leave(
-    partners: &Partners,
+    partners: &ModelParallelGroups,
     partial: Tensor<3>,
     bias: Option<Tensor<1>>,
     residual: Option<Tensor<3>>,
@@ -35,7 +35,7 @@ pub(crate) fn leave(
 
 /// Layers of one input side by side, each cut by columns, plus `added`. `[b, t, w]` → `[b, t, sum of the columns held]`
 pub(crate) fn column(
-    layers: &Layers,
+    layers: &LayerContext,
     weights: &Weights<'_>,
     names: &[&str],
     x: Tensor<3>,
@@ -48,7 +48,7 @@ pub(crate) fn column(
 
 /// A layer cut by rows, plus the residual. `[b, t, rows held]` → `[b, t, w]`
 pub(crate) fn row(
-    layers: &Layers,
+    layers: &LayerContext,
     weights: &Weights<'_>,
     name: &str,
     x: Tensor<3>,
@@ -67,7 +67,7 @@ pub(crate) fn row(
 /// What the adapters of layers cut by columns add: `scale · x·A·B` of each, side by side; `None` where the layers have
 /// none. Every rank has all of `A` and columns of `B`. `[b, t, w]` → `[b, t, sum of the columns held]`
 pub(crate) fn column_adapters(
-    layers: &Layers,
+    layers: &LayerContext,
     weights: &Weights<'_>,
     names: &[&str],
     x: Tensor<3>,
@@ -90,7 +90,7 @@ pub(crate) fn column_adapters(
 /// `residual` plus what the adapter of a layer cut by rows adds: `scale · x·A·B`. Every rank has rows of `A` and all of
 /// `B`. `x` is `[b, t, rows held]`, `residual` `[b, t, w]`.
 pub(crate) fn row_adapter(
-    layers: &Layers,
+    layers: &LayerContext,
     weights: &Weights<'_>,
     name: &str,
     x: Tensor<3>,
@@ -110,11 +110,11 @@ pub(crate) fn row_adapter(
 
 /// Mean cross-entropy of `logits: [n, classes held]`, of which this rank has its share of the classes.
 pub(crate) fn cross_entropy(
-    layers: &Layers,
+    layers: &LayerContext,
     logits: Tensor<2>,
     targets: &[u32],
-    share: Share,
-) -> (Tensor<1>, Measured) {
+    share: VocabRange,
+) -> (Tensor<1>, DeferredLossFigures) {
     let peers = &layers.partners.tensor;
     if peers.size() == 1 {
         return ops::cross_entropy(layers.arithmetic, logits, targets);
@@ -123,8 +123,8 @@ pub(crate) fn cross_entropy(
 }
 
 /// The part of `places`, one for each token of a sequence, whose tokens this rank has outside of the cut layers.
-pub(crate) fn part_of<'a, T>(partners: &Partners, places: &'a [T]) -> &'a [T] {
-    let Partners { tensor, sequence, .. } = partners;
+pub(crate) fn part_of<'a, T>(partners: &ModelParallelGroups, places: &'a [T]) -> &'a [T] {
+    let ModelParallelGroups { tensor, sequence, .. } = partners;
     if !sequence {
         return places;
     }
@@ -135,12 +135,12 @@ pub(crate) fn part_of<'a, T>(partners: &Partners, places: &'a [T]) -> &'a [T] {
 /// In sequence mode, sums the gradients of the parameters that all ranks hold whole: each used them for its part of the
 /// sequence only. All in one message, once a step, when the replicas have summed theirs; of shards those that this rank
 /// owns, which are the same on all of these ranks.
-pub(crate) fn sum_parts(stage: &mut Stage, partners: &Partners) {
+pub(crate) fn sum_parts(stage: &mut Stage, partners: &ModelParallelGroups) {
     if !partners.sequence || partners.tensor.size() == 1 {
         return;
     }
     let parameters = stage.parameters().iter().enumerate();
-    let whole = parameters.filter(|(_, parameter)| !is_cut(&parameter.name, Axis::Tensor));
+    let whole = parameters.filter(|(_, parameter)| !is_sharded(&parameter.name, Axis::Tensor));
     let whole: Vec<_> = whole.map(|(index, _)| index).collect();
     let gradients = stage.gradients();
     if gradients.are_tensors() {

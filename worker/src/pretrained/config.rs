@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// An architecture of transformers that dtrain trains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Family {
+pub enum ModelFamily {
     /// Learned positions, layer norms, GELU, biases.
     Gpt2,
     /// Rotary positions, RMS norms, SwiGLU.
@@ -22,14 +22,14 @@ pub enum Family {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Pretrained {
     /// The architecture.
-    pub family: Family,
+    pub family: ModelFamily,
     /// The model; its context is the longest.
     pub model: Decoder,
     /// What differs from how it was trained, without changing what the weights compute.
     pub notes: Vec<String>,
 }
 
-impl Family {
+impl ModelFamily {
     const ALL: [Self; 4] = [Self::Gpt2, Self::Llama, Self::Mistral, Self::Qwen2];
 
     /// As `model_type` spells it.
@@ -93,14 +93,14 @@ pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Pretrained, PretrainedEr
     let map: Map<String, Value> =
         serde_json::from_slice(text).map_err(|error| content(format!("expected a JSON object: {error}")))?;
     let named = map.get("model_type").and_then(Value::as_str).unwrap_or("none");
-    let family = Family::ALL.into_iter().find(|family| family.model_type() == named);
+    let family = ModelFamily::ALL.into_iter().find(|family| family.model_type() == named);
     let Some(family) = family else {
-        let known = Family::ALL.map(Family::model_type).join(", ");
+        let known = ModelFamily::ALL.map(ModelFamily::model_type).join(", ");
         return Err(content(format!("`model_type` is {named}; dtrain reads {known}")));
     };
-    let mut config = Config { map, reasons: Vec::new(), notes: Vec::new() };
-    let model = if family == Family::Gpt2 { config.gpt2() } else { config.llama(family) };
-    let Config { reasons, notes, .. } = config;
+    let mut config = ConfigReader { map, reasons: Vec::new(), notes: Vec::new() };
+    let model = if family == ModelFamily::Gpt2 { config.gpt2() } else { config.llama(family) };
+    let ConfigReader { reasons, notes, .. } = config;
     match model {
         Some(model) if reasons.is_empty() => Ok(Pretrained { family, model, notes }),
         _ => Err(PretrainedError::Untrained { path: path.to_owned(), reasons }),
@@ -108,13 +108,13 @@ pub(super) fn parse(path: &Path, text: &[u8]) -> Result<Pretrained, PretrainedEr
 }
 
 /// The values of a `config.json`, and what is wrong with them.
-struct Config {
+struct ConfigReader {
     map: Map<String, Value>,
     reasons: Vec<String>,
     notes: Vec<String>,
 }
 
-impl Config {
+impl ConfigReader {
     /// A value that is there and is not null.
     fn value(&self, key: &str) -> Option<&Value> {
         self.map.get(key).filter(|value| !value.is_null())
@@ -217,7 +217,7 @@ impl Config {
         })
     }
 
-    fn llama(&mut self, family: Family) -> Option<Decoder> {
+    fn llama(&mut self, family: ModelFamily) -> Option<Decoder> {
         self.window();
         self.quantization();
         self.dropout(&[("attention_dropout", 0.0)]);
@@ -266,9 +266,9 @@ impl Config {
     }
 
     /// Whether all linear layers have biases, and whether queries, keys and values have.
-    fn biases(&mut self, family: Family) -> (bool, bool) {
-        if family != Family::Llama {
-            return (false, family == Family::Qwen2);
+    fn biases(&mut self, family: ModelFamily) -> (bool, bool) {
+        if family != ModelFamily::Llama {
+            return (false, family == ModelFamily::Qwen2);
         }
         let (attention, mlp) = (self.flag("attention_bias", false), self.flag("mlp_bias", false));
         if attention != mlp {
@@ -322,7 +322,7 @@ impl Config {
 }
 
 /// The `config.json` of a model whose weights are in f32.
-pub(super) fn written(family: Family, model: &Decoder) -> Value {
+pub(super) fn to_config_json(family: ModelFamily, model: &Decoder) -> Value {
     let mut config = json!({
         "architectures": [family.architecture()],
         "model_type": family.model_type(),
@@ -333,7 +333,7 @@ pub(super) fn written(family: Family, model: &Decoder) -> Value {
         "eos_token_id": null,
     });
     let more = match family {
-        Family::Gpt2 => json!({
+        ModelFamily::Gpt2 => json!({
             "n_layer": model.layers,
             "n_embd": model.hidden,
             "n_head": model.heads,
@@ -345,7 +345,7 @@ pub(super) fn written(family: Family, model: &Decoder) -> Value {
             "embd_pdrop": 0.0,
             "attn_pdrop": 0.0,
         }),
-        Family::Llama | Family::Mistral | Family::Qwen2 => json!({
+        ModelFamily::Llama | ModelFamily::Mistral | ModelFamily::Qwen2 => json!({
             "num_hidden_layers": model.layers,
             "hidden_size": model.hidden,
             "num_attention_heads": model.heads,
@@ -361,7 +361,7 @@ pub(super) fn written(family: Family, model: &Decoder) -> Value {
     };
     let map = config.as_object_mut().expect("an object");
     map.extend(more.as_object().expect("an object").clone());
-    if family == Family::Llama {
+    if family == ModelFamily::Llama {
         map.extend([
             ("attention_bias".to_owned(), model.bias.into()),
             ("mlp_bias".to_owned(), model.bias.into()),

@@ -1,12 +1,12 @@
 //! Writes the weights of a checkpoint for other programs.
 
 use super::folder::parameters;
-use super::mapping::{Form, HEAD, prefix, theirs};
-use super::{Family, PretrainedError, config, io_error, onnx, peft};
-use crate::checkpoint::Reader;
-use crate::network::Spec;
-use dtrain_protocol::inputs::TOKENIZER;
-use dtrain_protocol::split::Region;
+use super::tensor_names::{ValueOrder, HEAD, prefix, theirs};
+use super::{ModelFamily, PretrainedError, config, io_error, onnx, peft};
+use crate::checkpoint::TensorReader;
+use crate::network::ParameterSpec;
+use dtrain_protocol::input_manifest::TOKENIZER;
+use dtrain_protocol::sharding::Region;
 use dtrain_protocol::{Slice, TensorKind};
 use dtrain_recipes::{Lora, Model};
 use serde_json::{Map, Value, json};
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// What other programs read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum WeightFormat {
     /// A folder of Hugging Face transformers; for decoders.
     HuggingFace,
     /// One ONNX file; for mlp and cnn.
@@ -28,47 +28,47 @@ pub enum Format {
 }
 
 /// A tensor of a file, made from one or more parameters.
-pub(super) struct Out {
+pub(super) struct ExportedTensor {
     pub(super) name: String,
     pub(super) shape: Vec<usize>,
     /// Parameters with their forms.
-    pub(super) from: Vec<(Spec, Form)>,
+    pub(super) from: Vec<(ParameterSpec, ValueOrder)>,
 }
 
 /// Writes the weights of a checkpoint of `model` into the folder `out`, which is made; gives the names of the files.
 ///
 /// `Err` when transformers, or ONNX, have no such model, the checkpoint is damaged, or a file cannot be written.
 pub fn export(
-    reader: &Reader,
+    reader: &TensorReader,
     model: &Model,
-    format: Format,
+    format: WeightFormat,
     out: &Path,
 ) -> Result<Vec<PathBuf>, PretrainedError> {
     let (tensors, config) = match (format, model) {
-        (Format::HuggingFace, Model::Decoder(decoder)) => {
-            let (family, base) = (Family::of(decoder)?, decoder.base());
+        (WeightFormat::HuggingFace, Model::Decoder(decoder)) => {
+            let (family, base) = (ModelFamily::of(decoder)?, decoder.base());
             let specs = parameters(&base).into_iter().flatten();
-            (of_family(family, specs), Some(config::written(family, &base)))
+            (family_tensors(family, specs), Some(config::to_config_json(family, &base)))
         }
-        (Format::Peft, Model::Decoder(decoder)) => return peft::write_adapters(reader, decoder, out),
-        (Format::Peft, _) => return Err(PretrainedError::NoAdapters),
-        (Format::HuggingFace, _) => return Err(PretrainedError::NoFamily("it is no decoder".into())),
-        (Format::Onnx, _) => {
+        (WeightFormat::Peft, Model::Decoder(decoder)) => return peft::write_adapters(reader, decoder, out),
+        (WeightFormat::Peft, _) => return Err(PretrainedError::NoAdapters),
+        (WeightFormat::HuggingFace, _) => return Err(PretrainedError::NoFamily("it is no decoder".into())),
+        (WeightFormat::Onnx, _) => {
             let file = onnx::file(reader, model)?;
             fs::create_dir_all(out).map_err(io_error("making", out))?;
             let path = out.join("model.onnx");
             fs::write(&path, file).map_err(io_error("writing", &path))?;
             return Ok(vec!["model.onnx".into()]);
         }
-        (Format::Safetensors, _) => (all(reader), None),
+        (WeightFormat::Safetensors, _) => (all_tensors(reader), None),
     };
     fs::create_dir_all(out).map_err(io_error("making", out))?;
     let mut files = vec![PathBuf::from("model.safetensors")];
     let lora = match model {
-        Model::Decoder(decoder) if format == Format::HuggingFace => decoder.lora,
+        Model::Decoder(decoder) if format == WeightFormat::HuggingFace => decoder.lora,
         _ => None,
     };
-    let values = |spec: &Spec| merged(reader, spec, lora);
+    let values = |spec: &ParameterSpec| merge_lora(reader, spec, lora);
     write(&tensors, &out.join(&files[0]), values)?;
     let mut keep = |name: &str, content: &[u8]| {
         let path = out.join(name);
@@ -86,8 +86,8 @@ pub fn export(
 }
 
 /// The tensors of transformers; neighbours that lie side by side there are one.
-fn of_family(family: Family, specs: impl Iterator<Item = Spec>) -> Vec<Out> {
-    let mut all: Vec<Out> = Vec::new();
+fn family_tensors(family: ModelFamily, specs: impl Iterator<Item = ParameterSpec>) -> Vec<ExportedTensor> {
+    let mut all: Vec<ExportedTensor> = Vec::new();
     for spec in specs {
         let place = theirs(family, &spec.name).expect("a family has every parameter of its models");
         let is_head = place.name == HEAD;
@@ -96,7 +96,7 @@ fn of_family(family: Family, specs: impl Iterator<Item = Spec>) -> Vec<Out> {
             Some(out) => out.from.push((spec, place.form)),
             None => {
                 let shape = place.form.shape(&spec.shape);
-                all.push(Out { name, shape, from: vec![(spec, place.form)] });
+                all.push(ExportedTensor { name, shape, from: vec![(spec, place.form)] });
             }
         }
     }
@@ -104,28 +104,28 @@ fn of_family(family: Family, specs: impl Iterator<Item = Spec>) -> Vec<Out> {
 }
 
 /// Every weight of the checkpoint under its own name.
-fn all(reader: &Reader) -> Vec<Out> {
-    use crate::network::Initial;
+fn all_tensors(reader: &TensorReader) -> Vec<ExportedTensor> {
+    use crate::network::Initializer;
     let weights = reader.manifest().tensors.iter().filter(|tensor| tensor.kind == TensorKind::Parameter);
     let out = |tensor: &dtrain_protocol::Tensor| {
         let side = |side: &u64| usize::try_from(*side).expect("addresses have 64 bits");
         let shape: Vec<usize> = tensor.shape.iter().map(side).collect();
-        let spec = Spec::new("", &tensor.name, &shape, Initial::Zeros);
-        Out { name: tensor.name.clone(), shape, from: vec![(spec, Form::Same)] }
+        let spec = ParameterSpec::new("", &tensor.name, &shape, Initializer::Zeros);
+        ExportedTensor { name: tensor.name.clone(), shape, from: vec![(spec, ValueOrder::Same)] }
     };
     weights.map(out).collect()
 }
 
 /// The values of a parameter, with the adapter at it added, where it has one: `W + alpha / rank · A·B`.
-fn merged(reader: &Reader, spec: &Spec, lora: Option<Lora>) -> Result<Vec<f32>, PretrainedError> {
-    let mut values = whole(reader, &spec.name, &spec.shape)?;
+fn merge_lora(reader: &TensorReader, spec: &ParameterSpec, lora: Option<Lora>) -> Result<Vec<f32>, PretrainedError> {
+    let mut values = read_whole(reader, &spec.name, &spec.shape)?;
     let Some((lora, layer)) = lora.zip(spec.name.strip_suffix(".weight")) else { return Ok(values) };
     let [a, b] = ["lora_a", "lora_b"].map(|end| format!("{layer}.{end}"));
     if reader.tensor(&a, TensorKind::Parameter).is_none() {
         return Ok(values);
     }
     let ([input, output], rank) = ([spec.shape[0], spec.shape[1]], lora.rank as usize);
-    let (a, b) = (whole(reader, &a, &[input, rank])?, whole(reader, &b, &[rank, output])?);
+    let (a, b) = (read_whole(reader, &a, &[input, rank])?, read_whole(reader, &b, &[rank, output])?);
     #[expect(clippy::cast_possible_truncation, reason = "weights are f32")]
     for (row, a) in values.chunks_exact_mut(output).zip(a.chunks_exact(rank)) {
         for (a, b) in a.iter().zip(b.chunks_exact(output)) {
@@ -137,7 +137,7 @@ fn merged(reader: &Reader, spec: &Spec, lora: Option<Lora>) -> Result<Vec<f32>, 
 }
 
 /// All values of a parameter.
-pub(super) fn whole(reader: &Reader, name: &str, shape: &[usize]) -> Result<Vec<f32>, PretrainedError> {
+pub(super) fn read_whole(reader: &TensorReader, name: &str, shape: &[usize]) -> Result<Vec<f32>, PretrainedError> {
     let sides: Vec<u64> = shape.iter().map(|side| *side as u64).collect();
     let region = Region::whole(&sides);
     let wanted = Slice::of(region.clone(), 0..region.elements());
@@ -148,9 +148,9 @@ pub(super) fn whole(reader: &Reader, name: &str, shape: &[usize]) -> Result<Vec<
 
 /// Writes a file of tensors, whose parameters have these `values`.
 pub(super) fn write(
-    tensors: &[Out],
+    tensors: &[ExportedTensor],
     path: &Path,
-    values_of: impl Fn(&Spec) -> Result<Vec<f32>, PretrainedError>,
+    values_of: impl Fn(&ParameterSpec) -> Result<Vec<f32>, PretrainedError>,
 ) -> Result<(), PretrainedError> {
     let mut header = Map::new();
     header.insert("__metadata__".into(), json!({ "format": "pt" }));

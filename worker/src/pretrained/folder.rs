@@ -1,12 +1,12 @@
 //! A folder of transformers: `config.json`, and tensors in one file or in several with an index.
 
-use super::mapping::{HEAD, Theirs, prefix, theirs};
-use super::{Family, Pretrained, PretrainedError, config, io_error};
+use super::tensor_names::{HEAD, HuggingFaceTensor, prefix, theirs};
+use super::{ModelFamily, Pretrained, PretrainedError, config, io_error};
 use crate::checkpoint::{NamedPiece, save, save_file};
-use crate::network::{Network, Part, Spec};
-use dtrain_protocol::checkpoint::head;
-use dtrain_protocol::inputs::TOKENIZER;
-use dtrain_protocol::split::Region;
+use crate::network::{NeuralNetwork, ModelPart, ParameterSpec};
+use dtrain_protocol::checkpoint::header;
+use dtrain_protocol::input_manifest::TOKENIZER;
+use dtrain_protocol::sharding::Region;
 use dtrain_protocol::{Rank, SavedFile, Slice, TensorKind};
 use dtrain_recipes::Decoder;
 use serde::Deserialize;
@@ -22,17 +22,17 @@ const INDEX: &str = "model.safetensors.index.json";
 
 /// A pretrained model in a folder.
 #[derive(Debug)]
-pub struct Folder {
+pub struct ModelFolder {
     path: PathBuf,
     pretrained: Pretrained,
     /// The files of tensors, in the order of their names.
     files: Vec<(PathBuf, File)>,
-    tensors: BTreeMap<String, Stored>,
+    tensors: BTreeMap<String, TensorLocation>,
 }
 
 /// A tensor in a file.
 #[derive(Debug)]
-struct Stored {
+struct TensorLocation {
     file: usize,
     dtype: String,
     shape: Vec<usize>,
@@ -42,20 +42,20 @@ struct Stored {
 
 /// An entry of the header of a file of tensors.
 #[derive(Deserialize)]
-struct Entry {
+struct TensorHeader {
     dtype: String,
     shape: Vec<usize>,
     data_offsets: (u64, u64),
 }
 
 #[derive(Deserialize)]
-struct Index {
+struct WeightIndex {
     weight_map: BTreeMap<String, String>,
 }
 
-impl Folder {
+impl ModelFolder {
     /// Whether `path` is a folder with a `config.json`.
-    pub fn is_one(path: &Path) -> bool {
+    pub fn exists_at(path: &Path) -> bool {
         path.join(CONFIG).is_file()
     }
 
@@ -67,7 +67,7 @@ impl Folder {
         let text = fs::read(&config).map_err(io_error("reading", &config))?;
         let pretrained = config::parse(&config, &text)?;
         let (mut files, mut tensors) = (Vec::new(), BTreeMap::new());
-        for name in files_of(path)? {
+        for name in weight_files(path)? {
             let file = path.join(name);
             let opened = File::open(&file).map_err(io_error("opening", &file))?;
             read_header(&file, &opened, files.len(), &mut tensors)?;
@@ -146,7 +146,7 @@ impl Folder {
     /// Writes the parameters of `model` into the folder `partial` as files of a checkpoint, one for each part of the model,
     /// and the tokenizer if there is one.
     ///
-    /// `Err` as [`Folder::check`] says, and when a file cannot be read or written.
+    /// `Err` as [`ModelFolder::check`] says, and when a file cannot be read or written.
     pub fn write(&self, model: &Decoder, partial: &Path) -> Result<Vec<SavedFile>, PretrainedError> {
         self.check(model)?;
         let mut saved = Vec::new();
@@ -154,7 +154,7 @@ impl Folder {
             saved.push(save_file(partial, TOKENIZER, &json)?);
         }
         for (index, specs) in (0..).zip(parameters(model)) {
-            let read = |spec: &Spec| {
+            let read = |spec: &ParameterSpec| {
                 let shape: Vec<u64> = spec.shape.iter().map(|side| *side as u64).collect();
                 let region = Region::whole(&shape);
                 let all = 0..region.elements();
@@ -185,7 +185,7 @@ impl Folder {
     /// The values of a parameter that was checked.
     ///
     /// `Err` where the file cannot be read, and for a value that is not finite: every loss would be not a number.
-    pub(super) fn values(&self, spec: &Spec) -> Result<Vec<f32>, PretrainedError> {
+    pub(super) fn values(&self, spec: &ParameterSpec) -> Result<Vec<f32>, PretrainedError> {
         let theirs = self.place(&spec.name);
         let (name, stored) = self.find(&theirs.name).expect("it was checked");
         let (path, file) = &self.files[stored.file];
@@ -205,12 +205,12 @@ impl Folder {
         Ok(theirs.form.take(&spec.shape, values))
     }
 
-    fn place(&self, ours: &str) -> Theirs {
+    fn place(&self, ours: &str) -> HuggingFaceTensor {
         theirs(self.pretrained.family, ours).expect("a family has every parameter of its models")
     }
 
     /// The tensor called `name`, with the prefix of the family or without.
-    fn find(&self, name: &str) -> Option<(&str, &Stored)> {
+    fn find(&self, name: &str) -> Option<(&str, &TensorLocation)> {
         let long = format!("{}{name}", prefix(self.pretrained.family));
         self.tensors
             .get_key_value(&long)
@@ -220,9 +220,9 @@ impl Folder {
 }
 
 /// The parameters of each part, each once.
-pub(super) fn parameters(model: &impl Network) -> Vec<Vec<Spec>> {
+pub(super) fn parameters(model: &impl NeuralNetwork) -> Vec<Vec<ParameterSpec>> {
     let mut seen = BTreeSet::new();
-    let parts = std::iter::once(Part::First).chain((0..model.blocks()).map(Part::Block)).chain([Part::Head]);
+    let parts = std::iter::once(ModelPart::First).chain((0..model.blocks()).map(ModelPart::Block)).chain([ModelPart::Head]);
     parts
         .map(|part| {
             let mut specs = model.parameters(part);
@@ -233,7 +233,7 @@ pub(super) fn parameters(model: &impl Network) -> Vec<Vec<Spec>> {
 }
 
 /// The files of tensors in a folder.
-fn files_of(folder: &Path) -> Result<Vec<String>, PretrainedError> {
+fn weight_files(folder: &Path) -> Result<Vec<String>, PretrainedError> {
     let path = folder.join(INDEX);
     if !path.is_file() {
         if folder.join(WEIGHTS).is_file() {
@@ -246,7 +246,7 @@ fn files_of(folder: &Path) -> Result<Vec<String>, PretrainedError> {
     }
     let content = |detail| PretrainedError::Content { path: path.clone(), detail };
     let text = fs::read(&path).map_err(io_error("reading", &path))?;
-    let index: Index = serde_json::from_slice(&text).map_err(|error| content(error.to_string()))?;
+    let index: WeightIndex = serde_json::from_slice(&text).map_err(|error| content(error.to_string()))?;
     let names: BTreeSet<String> = index.weight_map.into_values().collect();
     match names.iter().find(|name| name.contains('/') || name.starts_with('.')) {
         Some(name) => Err(content(format!("{name:?} is not the name of a file in this folder"))),
@@ -259,20 +259,20 @@ fn read_header(
     path: &Path,
     mut file: &File,
     index: usize,
-    tensors: &mut BTreeMap<String, Stored>,
+    tensors: &mut BTreeMap<String, TensorLocation>,
 ) -> Result<(), PretrainedError> {
     let content = |detail: String| PretrainedError::Content { path: path.to_owned(), detail };
     let io = io_error("reading", path);
     let bytes = file.metadata().map_err(&io)?.len();
     let mut first = [0; 8];
     file.read_exact(&mut first).map_err(&io)?;
-    let length = head::length(&first, bytes).map_err(content)?;
+    let length = header::length(&first, bytes).map_err(content)?;
     let mut json = vec![0; usize::try_from(length).expect("addresses have 64 bits")];
     file.read_exact(&mut json).map_err(&io)?;
     let entries: BTreeMap<String, serde_json::Value> =
         serde_json::from_slice(&json).map_err(|error| content(format!("the header is not JSON: {error}")))?;
     for (name, entry) in entries.into_iter().filter(|(name, _)| name != "__metadata__") {
-        let entry: Entry =
+        let entry: TensorHeader =
             serde_json::from_value(entry).map_err(|error| content(format!("{name}: {error}")))?;
         let (begin, end) = (entry.data_offsets.0, entry.data_offsets.1);
         let elements = entry.shape.iter().try_fold(1usize, |all, side| all.checked_mul(*side));
@@ -286,7 +286,7 @@ fn read_header(
             )));
         }
         let stored =
-            Stored { file: index, dtype: entry.dtype, shape: entry.shape, begin: 8 + length + begin };
+            TensorLocation { file: index, dtype: entry.dtype, shape: entry.shape, begin: 8 + length + begin };
         tensors.insert(name, stored);
     }
     Ok(())
@@ -315,8 +315,8 @@ impl Pretrained {
     /// The model with a shorter or longer context, where its positions allow that.
     pub fn with_context(&self, context: u32) -> Decoder {
         match self.family {
-            Family::Gpt2 => self.model.clone(),
-            Family::Llama | Family::Mistral | Family::Qwen2 => Decoder { context, ..self.model.clone() },
+            ModelFamily::Gpt2 => self.model.clone(),
+            ModelFamily::Llama | ModelFamily::Mistral | ModelFamily::Qwen2 => Decoder { context, ..self.model.clone() },
         }
     }
 }

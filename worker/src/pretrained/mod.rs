@@ -7,16 +7,16 @@
 mod config;
 mod export;
 mod folder;
-mod mapping;
+mod tensor_names;
 mod onnx;
 mod peft;
 
 #[cfg(test)]
 mod tests;
 
-pub use config::{Family, Pretrained};
-pub use export::{Format, export};
-pub use folder::Folder;
+pub use config::{ModelFamily, Pretrained};
+pub use export::{WeightFormat, export};
+pub use folder::ModelFolder;
 
 use crate::checkpoint::CheckpointError;
 use std::path::{Path, PathBuf};

@@ -1,11 +1,11 @@
 //! Adapters in the layout of Hugging Face peft.
 
-use super::export::{Out, whole, write};
+use super::export::{ExportedTensor, read_whole, write};
 use super::folder::parameters;
-use super::mapping::{Form, prefix, theirs};
-use super::{Family, PretrainedError, io_error};
-use crate::checkpoint::Reader;
-use crate::network::Spec;
+use super::tensor_names::{ValueOrder, prefix, theirs};
+use super::{ModelFamily, PretrainedError, io_error};
+use crate::checkpoint::TensorReader;
+use crate::network::ParameterSpec;
 use dtrain_recipes::Decoder;
 use serde_json::json;
 use std::collections::BTreeSet;
@@ -19,13 +19,13 @@ const PREFIX: &str = "base_model.model.";
 ///
 /// `Err` when the model has no adapters or peft cannot have them, the checkpoint is damaged, or a file cannot be written.
 pub(super) fn write_adapters(
-    reader: &Reader,
+    reader: &TensorReader,
     decoder: &Decoder,
     out: &Path,
 ) -> Result<Vec<PathBuf>, PretrainedError> {
     let lora = decoder.lora.ok_or(PretrainedError::NoAdapters)?;
-    let family = Family::of(decoder)?;
-    if family == Family::Gpt2 {
+    let family = ModelFamily::of(decoder)?;
+    if family == ModelFamily::Gpt2 {
         // There queries, keys and values are one layer, which has one adapter.
         return Err(PretrainedError::PackedAdapters);
     }
@@ -38,10 +38,10 @@ pub(super) fn write_adapters(
         modules.insert(layer.rsplit('.').next().unwrap_or(layer).to_owned());
         let end = if end == "lora_a" { "lora_A" } else { "lora_B" };
         let name = format!("{PREFIX}{}{layer}.{end}.weight", prefix(family));
-        tensors.push(Out {
+        tensors.push(ExportedTensor {
             name,
-            shape: Form::Transposed.shape(&spec.shape),
-            from: vec![(spec, Form::Transposed)],
+            shape: ValueOrder::Transposed.shape(&spec.shape),
+            from: vec![(spec, ValueOrder::Transposed)],
         });
     }
     let config = json!({
@@ -58,7 +58,7 @@ pub(super) fn write_adapters(
     });
     fs::create_dir_all(out).map_err(io_error("making", out))?;
     let files = ["adapter_model.safetensors", "adapter_config.json"].map(PathBuf::from);
-    write(&tensors, &out.join(&files[0]), |spec: &Spec| whole(reader, &spec.name, &spec.shape))?;
+    write(&tensors, &out.join(&files[0]), |spec: &ParameterSpec| read_whole(reader, &spec.name, &spec.shape))?;
     let path = out.join(&files[1]);
     fs::write(&path, format!("{config:#}\n")).map_err(io_error("writing", &path))?;
     Ok(files.to_vec())

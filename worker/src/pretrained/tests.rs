@@ -1,7 +1,7 @@
-use super::config::{parse, written};
+use super::config::{parse, to_config_json};
 use super::*;
-use crate::checkpoint::Reader;
-use crate::network::Part;
+use crate::checkpoint::TensorReader;
+use crate::network::ModelPart;
 use dtrain_protocol::checkpoint::{FORMAT, merge};
 use dtrain_protocol::{AttemptId, Layout, Manifest, SavedFile, Slice, StepId, TensorKind, TrialId};
 use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions};
@@ -52,7 +52,7 @@ fn qwen2() -> Decoder {
 }
 
 /// Commits what a folder was written as.
-fn committed(at: &std::path::Path, saved: Vec<SavedFile>) -> Reader {
+fn committed(at: &std::path::Path, saved: Vec<SavedFile>) -> TensorReader {
     let (tensors, files) = merge(saved).expect("every element once");
     let manifest = Manifest {
         format: FORMAT,
@@ -69,11 +69,11 @@ fn committed(at: &std::path::Path, saved: Vec<SavedFile>) -> Reader {
     let text = serde_json::to_string(&manifest).expect("json");
     fs::write(at.join("manifest.json"), &text).expect("written");
     fs::write(at.join("COMMIT"), blake3::hash(text.as_bytes()).to_hex().as_str()).expect("written");
-    Reader::open(at).expect("it was committed")
+    TensorReader::open(at).expect("it was committed")
 }
 
 /// A checkpoint with every parameter of `model`, each value another.
-fn checkpoint(model: &Decoder, at: &std::path::Path) -> Reader {
+fn checkpoint(model: &Decoder, at: &std::path::Path) -> TensorReader {
     let mut next = 0.0;
     let specs: Vec<_> = super::folder::parameters(model).into_iter().flatten().collect();
     let values = |length: usize, next: &mut f32| {
@@ -88,7 +88,7 @@ fn checkpoint(model: &Decoder, at: &std::path::Path) -> Reader {
         .iter()
         .map(|spec| {
             let shape: Vec<u64> = spec.shape.iter().map(|side| *side as u64).collect();
-            let region = dtrain_protocol::split::Region::whole(&shape);
+            let region = dtrain_protocol::sharding::Region::whole(&shape);
             let all = 0..region.elements();
             (Slice::of(region, all), values(spec.shape.iter().product(), &mut next))
         })
@@ -107,8 +107,8 @@ fn checkpoint(model: &Decoder, at: &std::path::Path) -> Reader {
     committed(at, vec![saved])
 }
 
-fn values(reader: &Reader, name: &str, shape: &[u64]) -> Vec<f32> {
-    let region = dtrain_protocol::split::Region::whole(shape);
+fn values(reader: &TensorReader, name: &str, shape: &[u64]) -> Vec<f32> {
+    let region = dtrain_protocol::sharding::Region::whole(shape);
     let mut values = vec![0.0; usize::try_from(region.elements()).expect("small")];
     let all = 0..region.elements();
     reader.read(name, TensorKind::Parameter, &Slice::of(region, all), &mut values).expect("it is there");
@@ -121,8 +121,8 @@ fn what_goes_out_comes_in_again() {
         let root = tempfile::tempdir().expect("a folder");
         let [saved, folder, again] = ["saved", "folder", "again"].map(|name| root.path().join(name));
         let before = checkpoint(&model, &saved);
-        export(&before, &Model::Decoder(model.clone()), Format::HuggingFace, &folder).expect("exported");
-        let opened = Folder::open(&folder).expect("it was written");
+        export(&before, &Model::Decoder(model.clone()), WeightFormat::HuggingFace, &folder).expect("exported");
+        let opened = ModelFolder::open(&folder).expect("it was written");
         assert_eq!(opened.pretrained().model, model);
         let after = committed(&again, opened.write(&model, &again).expect("written"));
         assert_eq!(before.manifest().tensors.len(), after.manifest().tensors.len());
@@ -138,7 +138,7 @@ fn tensors_lie_as_transformers_have_them() {
     let root = tempfile::tempdir().expect("a folder");
     let reader = checkpoint(&gpt2(), &root.path().join("saved"));
     let folder = root.path().join("folder");
-    export(&reader, &Model::Decoder(gpt2()), Format::HuggingFace, &folder).expect("exported");
+    export(&reader, &Model::Decoder(gpt2()), WeightFormat::HuggingFace, &folder).expect("exported");
     let bytes = fs::read(folder.join("model.safetensors")).expect("it was written");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("valid");
     let packed = file.tensor("transformer.h.1.attn.c_attn.weight").expect("it is there");
@@ -153,7 +153,7 @@ fn every_weight_goes_out_under_its_own_name() {
     let root = tempfile::tempdir().expect("a folder");
     let reader = checkpoint(&llama(), &root.path().join("saved"));
     let folder = root.path().join("folder");
-    let files = export(&reader, &Model::Decoder(llama()), Format::Safetensors, &folder).expect("exported");
+    let files = export(&reader, &Model::Decoder(llama()), WeightFormat::Safetensors, &folder).expect("exported");
     assert_eq!(files, [std::path::PathBuf::from("model.safetensors")]);
     let bytes = fs::read(folder.join("model.safetensors")).expect("it was written");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("valid");
@@ -166,8 +166,8 @@ fn tensors_of_another_shape_are_refused_by_name() {
     let root = tempfile::tempdir().expect("a folder");
     let folder = root.path().join("folder");
     let reader = checkpoint(&llama(), &root.path().join("saved"));
-    export(&reader, &Model::Decoder(llama()), Format::HuggingFace, &folder).expect("exported");
-    let opened = Folder::open(&folder).expect("it was written");
+    export(&reader, &Model::Decoder(llama()), WeightFormat::HuggingFace, &folder).expect("exported");
+    let opened = ModelFolder::open(&folder).expect("it was written");
     let error = opened.check(&Decoder { ffn: 13, layers: 1, ..llama() }).expect_err("it is another model");
     let reasons = error.reasons();
     assert!(
@@ -180,8 +180,8 @@ fn tensors_of_another_shape_are_refused_by_name() {
     );
 }
 
-fn refused(family: Family, model: &Decoder, change: &[(&str, Value)]) -> Vec<String> {
-    let mut config = written(family, model);
+fn refused(family: ModelFamily, model: &Decoder, change: &[(&str, Value)]) -> Vec<String> {
+    let mut config = to_config_json(family, model);
     for (key, value) in change {
         config[*key] = value.clone();
     }
@@ -195,7 +195,7 @@ fn refused(family: Family, model: &Decoder, change: &[(&str, Value)]) -> Vec<Str
 fn what_dtrain_does_not_train_is_listed() {
     let scaled = json!({ "rope_type": "llama3", "factor": 8.0 });
     let all = refused(
-        Family::Llama,
+        ModelFamily::Llama,
         &llama(),
         &[
             ("rope_scaling", scaled),
@@ -207,7 +207,7 @@ fn what_dtrain_does_not_train_is_listed() {
     );
     assert_eq!(all.len(), 5, "{all:?}");
     let all = refused(
-        Family::Gpt2,
+        ModelFamily::Gpt2,
         &gpt2(),
         &[("activation_function", json!("relu")), ("scale_attn_by_inverse_layer_idx", json!(true))],
     );
@@ -225,14 +225,14 @@ fn configurations_of_published_models_are_read() {
     });
     let found =
         parse(std::path::Path::new("config.json"), text.to_string().as_bytes()).expect("Qwen2.5-0.5B");
-    assert_eq!((found.family, found.model.parameters()), (Family::Qwen2, 494_032_768));
+    assert_eq!((found.family, found.model.parameters()), (ModelFamily::Qwen2, 494_032_768));
     let text = json!({ "model_type": "gpt2", "attn_pdrop": 0.1, "n_ctx": 1024, "vocab_size": 50_257 });
     let found = parse(std::path::Path::new("config.json"), text.to_string().as_bytes()).expect("GPT-2");
-    assert_eq!((found.family, found.model.parameters()), (Family::Gpt2, 124_439_808));
+    assert_eq!((found.family, found.model.parameters()), (ModelFamily::Gpt2, 124_439_808));
     assert_eq!(found.notes.len(), 3, "{:?}", found.notes);
     let parts = super::folder::parameters(&found.model);
     assert_eq!(parts.len(), 14);
-    assert!(parts[13].iter().all(|spec| spec.name != "embedding.weight"), "it is tied: {:?}", Part::Head);
+    assert!(parts[13].iter().all(|spec| spec.name != "embedding.weight"), "it is tied: {:?}", ModelPart::Head);
 }
 
 /// Models of `tests/data/interop.py`.
@@ -246,7 +246,7 @@ fn fixture(name: &str) -> std::path::PathBuf {
 fn scores_are_those_of_transformers() {
     for name in FIXTURES {
         let root = tempfile::tempdir().expect("a folder");
-        let folder = Folder::open(&fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let folder = ModelFolder::open(&fixture(name)).unwrap_or_else(|error| panic!("{name}: {error}"));
         let model = folder.pretrained().model.clone();
         let reader = committed(root.path(), folder.write(&model, root.path()).expect("written"));
         let (blocks, model) = (0..model.layers, Model::Decoder(model));
@@ -272,11 +272,11 @@ fn models_of_transformers_go_out_with_the_same_tensors() {
     for name in FIXTURES {
         let root = tempfile::tempdir().expect("a folder");
         let [saved, again] = ["saved", "again"].map(|name| root.path().join(name));
-        let folder = Folder::open(&fixture(name)).expect("it is there");
+        let folder = ModelFolder::open(&fixture(name)).expect("it is there");
         let model = folder.pretrained().model.clone();
         let reader = committed(&saved, folder.write(&model, &saved).expect("written"));
-        export(&reader, &Model::Decoder(model.clone()), Format::HuggingFace, &again).expect("exported");
-        let back = Folder::open(&again).expect("it was written");
+        export(&reader, &Model::Decoder(model.clone()), WeightFormat::HuggingFace, &again).expect("exported");
+        let back = ModelFolder::open(&again).expect("it was written");
         assert_eq!(folder.names(), back.names(), "{name}");
         assert_eq!(back.pretrained().model, model, "{name}");
         for spec in super::folder::parameters(&model).into_iter().flatten() {
@@ -292,13 +292,13 @@ fn a_weight_that_is_not_finite_is_refused_with_its_tensor_and_file() {
         let root = tempfile::tempdir().expect("a folder");
         let [saved, folder, again] = ["saved", "folder", "again"].map(|name| root.path().join(name));
         let before = checkpoint(&llama(), &saved);
-        export(&before, &Model::Decoder(llama()), Format::HuggingFace, &folder).expect("exported");
+        export(&before, &Model::Decoder(llama()), WeightFormat::HuggingFace, &folder).expect("exported");
         let file = folder.join("model.safetensors");
         let mut bytes = fs::read(&file).expect("it was written");
         let end = bytes.len();
         bytes[end - 4..].copy_from_slice(&odd.to_le_bytes());
         fs::write(&file, bytes).expect("written");
-        let opened = Folder::open(&folder).expect("its header is whole");
+        let opened = ModelFolder::open(&folder).expect("its header is whole");
         fs::create_dir_all(&again).expect("a folder");
         let error = opened.write(&llama(), &again).expect_err("a weight is not finite").to_string();
         assert!(error.contains("model.safetensors") && error.contains("not finite"), "{error}");

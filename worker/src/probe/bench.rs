@@ -1,8 +1,8 @@
 //! A replica whose passes are timed part by part.
 
-use super::samples::Synthetic;
+use super::synthetic::SyntheticSamples;
 use super::{REPEATS, WARM_UP};
-use crate::interpret::Replica;
+use crate::train_step::Replica;
 use crate::parallel::{StepTotals, step_totals};
 use dtrain_protocol::{Failure, Pass};
 use std::time::Instant;
@@ -11,7 +11,7 @@ use std::time::Instant;
 const PASS: Pass = Pass { micro: 0, chunk: 0 };
 
 /// What is measured, and with whom.
-pub(super) struct Bench<'a> {
+pub(super) struct PassBench<'a> {
     pub(super) replica: Replica<'a>,
     pub(super) blocks: u32,
     pub(super) steps: u64,
@@ -19,20 +19,20 @@ pub(super) struct Bench<'a> {
 
 /// Seconds of one pass: a step of a single micro-batch.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Timed {
+pub(super) struct PassTimes {
     pub(super) forward: f64,
     /// Blocks, and everything around them.
     pub(super) backward: [f64; 2],
     pub(super) optimizer: f64,
 }
 
-impl Timed {
+impl PassTimes {
     pub(super) fn total(&self) -> f64 {
         self.forward + self.backward[0] + self.backward[1] + self.optimizer
     }
 }
 
-impl Bench<'_> {
+impl PassBench<'_> {
     /// The mean of `value` over the ranks: the same number for all.
     pub(super) fn agree(&self, value: f64) -> Result<f64, Failure> {
         step_totals::send(
@@ -51,9 +51,9 @@ impl Bench<'_> {
     }
 
     /// A step of one micro-batch, without the other ranks. Each part ends when the device has done it.
-    pub(super) fn pass(&mut self, samples: &Synthetic) -> Timed {
+    pub(super) fn pass(&mut self, samples: &SyntheticSamples) -> PassTimes {
         let Replica { stage, optimizer, clock, .. } = &mut self.replica;
-        let mut pass = Timed::default();
+        let mut pass = PassTimes::default();
         clock.wait();
         let mut began = Instant::now();
         let mut lap = move || {

@@ -5,25 +5,25 @@
 //! agree on it. Samples are made up; reading real ones is not measured here.
 
 mod bench;
-pub(crate) mod samples;
-mod whole;
+pub(crate) mod synthetic;
+mod full_step;
 
-use crate::comm::{self, CommError, DeviceLinks, Seat, Waits};
+use crate::comm::{self, CommError, DeviceLinks, RankId, WaitPolicy};
 use crate::device;
-use crate::interpret::Replica;
+use crate::train_step::Replica;
 use crate::loss_scale::LossScale;
 use crate::memory;
-use crate::optimizer::Optimizer;
+use crate::optimizer::StageOptimizer;
 use crate::parallel::pipeline::PipelineMessages;
-use crate::parallel::{CommQueue, Mesh, NoiseGauge, Reduction};
+use crate::parallel::{CommQueue, Mesh, NoiseGauge, GradientReduction};
 use crate::stage::Stage;
-use crate::watch::{DeviceClock, Slowdown};
-use bench::{Bench, Timed};
+use crate::step_timer::{DeviceClock, Slowdown};
+use bench::{PassBench, PassTimes};
 use dtrain_protocol::{
     Arrangement, AttemptId, Failure, ProbeRequest, ProfilePoint, RankRates, RunUntil, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Recompute};
-use samples::Synthetic;
+use synthetic::SyntheticSamples;
 use std::time::Instant;
 
 /// Visits to each micro-batch: between them the others are measured, so that a slow moment of the machine does not fall on
@@ -46,7 +46,7 @@ const TOGETHER: f64 = 0.5;
 /// fast and slow by turns of a second.
 const WHOLE: f64 = 0.4;
 
-/// Speeds of this rank while all ranks of the request work. `announce` is for [`dtrain_protocol::Link::Tls`] only, as
+/// Speeds of this rank while all ranks of the request work. `announce` is for [`dtrain_protocol::RankTransport::Tls`] only, as
 /// in [`comm::join`].
 ///
 /// Always measures the first micro-batch; larger ones only as far as `budget_seconds` lasts, on which what a device needs to
@@ -57,8 +57,8 @@ pub fn rates(
 ) -> Result<RankRates, Failure> {
     let began = Instant::now();
     let device = device::open(&request.placement).map_err(|error| Failure::Other(error.to_string()))?;
-    let seat = Seat {
-        trial: TrialId::of_probes(),
+    let seat = RankId {
+        trial: TrialId::for_probes(),
         attempt: AttemptId(0),
         rank: request.rank,
         ranks: request.layout.world(),
@@ -66,7 +66,7 @@ pub fn rates(
     let ProbeRequest { layout, precision, .. } = *request;
     let arrangement =
         Arrangement { layout, precision, device: request.placement.device, ..Arrangement::SINGLE };
-    let waits = Waits::new(WaitLimits::for_steps_of(None));
+    let waits = WaitPolicy::new(WaitLimits::for_steps_of(None));
     let mesh = comm::join(&request.link, &seat, &waits, announce).and_then(|mut group| {
         let links = DeviceLinks::agree(group.as_mut(), &request.placement, &waits)?;
         Mesh::with_links(group, &arrangement, request.rank, &links)
@@ -77,9 +77,9 @@ pub fn rates(
     let model = &model;
     let stage = Stage::build(model, 0..model.blocks(), 0, precision, Recompute::None, &device)
         .map_err(|error| Failure::Other(error.to_string()))?;
-    let optimizer = Optimizer::new(&RULE, stage.parameters());
-    let reduction = Reduction::of(&stage, &arrangement);
-    let training = whole::training();
+    let optimizer = StageOptimizer::new(&RULE, stage.parameters());
+    let reduction = GradientReduction::of(&stage, &arrangement);
+    let training = full_step::training();
     let messages = PipelineMessages::new(mesh.pipeline().clone(), stage.device());
     let slowdown = Slowdown::default();
     let noise = NoiseGauge::of(&training, &arrangement, &mesh);
@@ -100,7 +100,7 @@ pub fn rates(
         clock: DeviceClock::of(&device),
         copying: None,
     };
-    let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
+    let mut bench = PassBench { replica, blocks: model.blocks(), steps: 0 };
 
     let request = &ProbeRequest { model: model.clone(), ..request.clone() };
     let left = |share: f64| request.budget_seconds * share - began.elapsed().as_secs_f64();
@@ -128,7 +128,7 @@ pub fn rates(
         }
     }
     let seconds = request.budget_seconds * WHOLE;
-    let whole_step = if is_whole { whole::measure(&mut bench, model, fastest, seconds)? } else { None };
+    let whole_step = if is_whole { full_step::measure(&mut bench, model, fastest, seconds)? } else { None };
     let parameters: usize =
         bench.replica.stage.parameters().iter().map(|parameter| parameter.range.len()).sum();
     Ok(RankRates {
@@ -136,10 +136,10 @@ pub fn rates(
         device: request.placement.device,
         threads: request.placement.threads,
         profile,
-        optimizer_seconds_per_parameter: median(&of(&subjects, |s| s.median(|pass| pass.optimizer)))
+        optimizer_seconds_per_parameter: median(&values_of(&subjects, |s| s.median(|pass| pass.optimizer)))
             / parameters.max(1) as f64,
         all_reduce: all_reduce(bench.replica.mesh.world())?,
-        spread: median(&of(&subjects, Subject::spread)),
+        spread: median(&values_of(&subjects, MeasuredMicroBatch::spread)),
         baseline_bytes,
         whole_step,
         precision,
@@ -160,14 +160,14 @@ fn measured(model: &Model) -> (Model, bool) {
     }
 }
 
-fn of(subjects: &[Subject], part: impl Fn(&Subject) -> f64) -> Vec<f64> {
+fn values_of(subjects: &[MeasuredMicroBatch], part: impl Fn(&MeasuredMicroBatch) -> f64) -> Vec<f64> {
     subjects.iter().map(part).collect()
 }
 
 /// A micro-batch that is measured.
-struct Subject {
+struct MeasuredMicroBatch {
     micro_batch: u32,
-    samples: Synthetic,
+    samples: SyntheticSamples,
     /// Seconds of a pass, about, and of the update in it: the same numbers on all ranks.
     seconds: f64,
     update: f64,
@@ -175,19 +175,19 @@ struct Subject {
     /// on all ranks.
     preparing: f64,
     /// Passes of the fastest visit.
-    passes: Vec<Timed>,
+    passes: Vec<PassTimes>,
     /// Seconds of the passes of all visits.
     all: Vec<f64>,
 }
 
-impl Subject {
+impl MeasuredMicroBatch {
     /// Measures `repeats` passes side by side with the other ranks, after some that warm up; keeps those of the fastest visit.
-    fn visit(&mut self, bench: &mut Bench<'_>, warm_up: usize, repeats: usize) -> Result<(), Failure> {
+    fn visit(&mut self, bench: &mut PassBench<'_>, warm_up: usize, repeats: usize) -> Result<(), Failure> {
         bench.replica.mesh.world().barrier()?;
         let passes = (0..warm_up + repeats).map(|_| bench.pass(&self.samples));
         let passes: Vec<_> = passes.skip(warm_up).collect();
-        let total = |passes: &[Timed]| median(&passes.iter().map(Timed::total).collect::<Vec<_>>());
-        self.all.extend(passes.iter().map(Timed::total));
+        let total = |passes: &[PassTimes]| median(&passes.iter().map(PassTimes::total).collect::<Vec<_>>());
+        self.all.extend(passes.iter().map(PassTimes::total));
         // All ranks take the same visit, as they wait for each other.
         let [new, old] = [bench.agree(total(&passes))?, bench.agree(total(&self.passes))?];
         if self.passes.is_empty() || new < old {
@@ -196,13 +196,13 @@ impl Subject {
         Ok(())
     }
 
-    fn median(&self, part: impl Fn(&Timed) -> f64) -> f64 {
+    fn median(&self, part: impl Fn(&PassTimes) -> f64) -> f64 {
         median(&self.passes.iter().map(part).collect::<Vec<_>>())
     }
 
     /// Seconds of a pass.
     fn total(&self) -> f64 {
-        self.median(Timed::total)
+        self.median(PassTimes::total)
     }
 
     fn spread(&self) -> f64 {
@@ -229,11 +229,11 @@ impl Subject {
 
 /// The micro-batches of a request for whose visits there is time, the first always among them.
 fn affordable(
-    bench: &mut Bench<'_>,
+    bench: &mut PassBench<'_>,
     request: &ProbeRequest,
     left: &dyn Fn() -> f64,
-) -> Result<Vec<Subject>, Failure> {
-    let mut subjects: Vec<Subject> = Vec::new();
+) -> Result<Vec<MeasuredMicroBatch>, Failure> {
+    let mut subjects: Vec<MeasuredMicroBatch> = Vec::new();
     for micro_batch in &request.micro_batches {
         // What the visits of those before will take, and this one with its first pass at the rate of the last, whose
         // update of the weights takes as long whatever the samples are.
@@ -249,7 +249,7 @@ fn affordable(
         if bench.agree(least - (left() + first))? > 0.0 && !subjects.is_empty() {
             break;
         }
-        let samples = Synthetic::of(&request.model, *micro_batch);
+        let samples = SyntheticSamples::of(&request.model, *micro_batch);
         // The very first pass also makes what later ones find made; on a device the first of every shape does.
         let is_asynchronous = bench.replica.clock.is_asynchronous();
         let first = (is_asynchronous || subjects.is_empty()).then(|| bench.pass(&samples));
@@ -257,7 +257,7 @@ fn affordable(
         let more = first.filter(|_| is_asynchronous).map_or(0.0, |first| first.total() - pass.total());
         let (seconds, update) = (bench.agree(pass.total())?, bench.agree(pass.optimizer)?);
         let preparing = bench.agree(more.max(0.0))?;
-        subjects.push(Subject {
+        subjects.push(MeasuredMicroBatch {
             micro_batch: *micro_batch,
             samples,
             seconds,

@@ -1,8 +1,8 @@
 use super::*;
 use crate::comm::loopback;
-use crate::interpret;
+use crate::train_step;
 use burn::tensor::Device;
-use dtrain_protocol::{DeviceKind, Layout, Link, Placement, Rank};
+use dtrain_protocol::{DeviceKind, Layout, RankTransport, Placement, Rank};
 use dtrain_recipes::{Activation, Decoder, Mlp, MlpActivation, Model, Norm, Positions, Precision};
 use std::cell::Cell;
 use std::num::NonZeroU32;
@@ -16,7 +16,7 @@ fn request(model: Model, micro_batches: Vec<u32>, budget_seconds: f64) -> ProbeR
         placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
         layout: Layout { tensor: one, context: one, expert: one, data: one, pipeline: one },
         rank: Rank(0),
-        link: Link::Alone,
+        link: RankTransport::Alone,
         micro_batches,
         precision: Precision::F32,
         budget_seconds,
@@ -70,20 +70,20 @@ fn each_part_of_a_pass_ends_when_the_device_has_done_it() {
     const NEEDED: f64 = 0.005;
     let model =
         Model::Mlp(Mlp { inputs: 4, hidden: vec![5, 6, 7], classes: 3, activation: MlpActivation::Relu });
-    let (training, until, arrangement) = (whole::training(), RunUntil::default(), Arrangement::SINGLE);
+    let (training, until, arrangement) = (full_step::training(), RunUntil::default(), Arrangement::SINGLE);
     let device = Device::flex();
     let stage = Stage::build(&model, 0..model.blocks(), 7, Precision::F32, Recompute::None, &device).unwrap();
     let units = stage.units();
-    let mesh = Mesh::of(Box::new(loopback::Alone), &arrangement, Rank(0)).unwrap();
-    let mut replica = interpret::tests::replica(stage, mesh, &arrangement, (&training, &until), None);
+    let mesh = Mesh::of(Box::new(loopback::SingleRank), &arrangement, Rank(0)).unwrap();
+    let mut replica = train_step::tests::replica(stage, mesh, &arrangement, (&training, &until), None);
     let waits = Rc::new(Cell::new(0));
     let counter = Rc::clone(&waits);
     replica.clock = DeviceClock::with(Some(Box::new(move || {
         counter.set(counter.get() + 1);
         std::thread::sleep(Duration::from_secs_f64(NEEDED));
     })));
-    let mut bench = Bench { replica, blocks: model.blocks(), steps: 0 };
-    let pass = bench.pass(&Synthetic::of(&model, 2));
+    let mut bench = PassBench { replica, blocks: model.blocks(), steps: 0 };
+    let pass = bench.pass(&SyntheticSamples::of(&model, 2));
     // Before the pass, and after clearing, forward, backward as a whole and the optimizer; and after each unit.
     assert_eq!(waits.get(), 5 + units);
     assert!(pass.forward >= NEEDED && pass.optimizer >= 2.0 * NEEDED, "{pass:?}");
@@ -114,14 +114,14 @@ fn the_forward_of_a_device_takes_as_long_as_the_device_computes() {
 #[test]
 fn two_ranks_measure_side_by_side_and_their_collectives() {
     let file = rustix::fs::memfd_create("probe", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-    let bytes = dtrain_protocol::mapping::bytes(2);
+    let bytes = dtrain_protocol::shared_memory_layout::mapping_bytes(2);
     rustix::fs::ftruncate(&file, bytes).unwrap();
     let rank = |rank| {
         let descriptor = std::os::fd::IntoRawFd::into_raw_fd(file.try_clone().unwrap());
         let mut request = request(decoder(), vec![1, 2], 5.0);
         request.layout.data = NonZeroU32::new(2).unwrap();
         request.rank = Rank(rank);
-        request.link = Link::SharedMemory { descriptor, bytes };
+        request.link = RankTransport::SharedMemory { descriptor, bytes };
         std::thread::spawn(move || rates(&request, |_| unreachable!("nothing listens")).unwrap())
     };
     for thread in [rank(0), rank(1)] {

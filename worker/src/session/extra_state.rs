@@ -4,34 +4,34 @@
 //! Whatever belongs to one replica goes on with it. With another number of replicas each begins as the first did, and
 //! owes nothing.
 
-use super::load::read;
-use super::save::Taken;
-use crate::checkpoint::{CheckpointError, Reader};
-use crate::interpret::Replica;
+use super::load_checkpoint::read;
+use super::save_checkpoint::TensorSnapshot;
+use crate::checkpoint::{CheckpointError, TensorReader};
+use crate::train_step::Replica;
 use crate::parallel::sync::put;
 use crate::snapshot::Snapshot;
-use crate::stage::{Parameter, Stage};
-use dtrain_protocol::{OwnState, Region, Slice, TensorKind};
+use crate::stage::{ModelParameter, Stage};
+use dtrain_protocol::{ReplicaState, Region, Slice, TensorKind};
 
 /// What a loss scale is called, as it is of no parameter.
 const LOSS_SCALE: &str = "all";
 
 /// What this replica writes of it. It changes at other times than weights do, so all of it is copied at once.
-pub(super) fn taken(replica: &Replica<'_>) -> Vec<Taken> {
+pub(super) fn taken(replica: &Replica<'_>) -> Vec<TensorSnapshot> {
     let Replica { stage, optimizer, reduction, outer, loss_scale, mesh, .. } = replica;
     let index = mesh.replicas().rank();
     let own = |state| TensorKind::Own { replica: index, state };
     let mut taken = Vec::new();
     let mut copy = |name: &str, kind, region: &Region, values| {
         let (slice, values) = (Slice::all(region.clone()), Snapshot::Copy(values));
-        taken.push(Taken { name: name.into(), kind, slice, values });
+        taken.push(TensorSnapshot { name: name.into(), kind, slice, values });
     };
-    for (parameter, Parameter { name, region, range, .. }) in stage.parameters().iter().enumerate() {
+    for (parameter, ModelParameter { name, region, range, .. }) in stage.parameters().iter().enumerate() {
         if let Some(outer) = outer {
-            if outer.is_apart() {
+            if outer.has_diverged() {
                 let mut values = vec![0.0; range.len()];
                 stage.copy_values(range.clone(), &mut values);
-                copy(name, own(OwnState::Weights), region, values);
+                copy(name, own(ReplicaState::Weights), region, values);
             }
             let (first, second) = optimizer.moments(parameter);
             for (kind, moment) in moments(index).into_iter().zip([first, second]) {
@@ -41,7 +41,7 @@ pub(super) fn taken(replica: &Replica<'_>) -> Vec<Taken> {
             }
         }
         if let Some(residual) = reduction.residual() {
-            copy(name, own(OwnState::Residual), region, residual[range.clone()].to_vec());
+            copy(name, own(ReplicaState::Residual), region, residual[range.clone()].to_vec());
         }
     }
     if let Some(low_rank) = reduction.low_rank().filter(|_| index == 0) {
@@ -63,12 +63,12 @@ fn moments(index: u32) -> [TensorKind; 2] {
     let own = |state| TensorKind::Own { replica: index, state };
     match index {
         0 => [TensorKind::FirstMoment, TensorKind::SecondMoment],
-        _ => [own(OwnState::FirstMoment), own(OwnState::SecondMoment)],
+        _ => [own(ReplicaState::FirstMoment), own(ReplicaState::SecondMoment)],
     }
 }
 
 /// Takes up what the checkpoint has of it, when weights and moments are loaded; says what begins afresh.
-pub(super) fn load(reader: &Reader, replica: &mut Replica<'_>) -> Result<Option<String>, CheckpointError> {
+pub(super) fn load(reader: &TensorReader, replica: &mut Replica<'_>) -> Result<Option<String>, CheckpointError> {
     let Replica { stage, optimizer, reduction, outer, loss_scale, mesh, .. } = replica;
     if let Some(scale) =
         loss_scale.as_mut().filter(|_| reader.tensor(LOSS_SCALE, TensorKind::LossScale).is_some())
@@ -86,9 +86,9 @@ pub(super) fn load(reader: &Reader, replica: &mut Replica<'_>) -> Result<Option<
         outer.begin(stage);
         begins |= !read_all(reader, stage, TensorKind::OuterMomentum, outer.velocity_mut())?;
         let mut values = outer.anchor().to_vec();
-        if found == replicas && read_all(reader, stage, own(OwnState::Weights), &mut values)? {
+        if found == replicas && read_all(reader, stage, own(ReplicaState::Weights), &mut values)? {
             put(stage, &values);
-            outer.moved();
+            outer.mark_diverged();
         }
         if found == replicas && has(reader, stage, moments(index)[0]) {
             for (parameter, held) in stage.parameters().iter().enumerate() {
@@ -103,7 +103,7 @@ pub(super) fn load(reader: &Reader, replica: &mut Replica<'_>) -> Result<Option<
         }
     }
     if let Some(residual) = reduction.residual_mut() {
-        begins |= found != replicas || !read_all(reader, stage, own(OwnState::Residual), residual)?;
+        begins |= found != replicas || !read_all(reader, stage, own(ReplicaState::Residual), residual)?;
     }
     let factors = reduction.low_rank_mut().into_iter().flat_map(|low_rank| low_rank.factors_mut());
     for (parameter, shape, values) in factors {
@@ -124,13 +124,13 @@ pub(super) fn load(reader: &Reader, replica: &mut Replica<'_>) -> Result<Option<
 }
 
 /// Whether the checkpoint has a tensor of this kind for the parameters of `stage`.
-fn has(reader: &Reader, stage: &Stage, kind: TensorKind) -> bool {
+fn has(reader: &TensorReader, stage: &Stage, kind: TensorKind) -> bool {
     stage.parameters().iter().all(|parameter| reader.tensor(&parameter.name, kind).is_some())
 }
 
 /// Reads a value for each value of all parameters, in flat order; leaves `values` and says so when there are none.
 fn read_all(
-    reader: &Reader,
+    reader: &TensorReader,
     stage: &Stage,
     kind: TensorKind,
     values: &mut [f32],

@@ -3,67 +3,67 @@
 //! Decides nothing: what is done in a step, when to save, validate and stop is in the assignment; flags that come
 //! up on the way (an order, the clock) are agreed on by all ranks before any of them acts.
 
-mod clock;
+mod time_limit;
 mod extra_state;
-mod load;
-mod orders;
+mod load_checkpoint;
+mod agent_orders;
 mod replica_check;
-mod save;
-mod staleness;
-mod stream;
+mod save_checkpoint;
+mod pending_updates;
+mod micro_batch_loader;
 mod validate;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use load::weights;
-pub use orders::Orders;
-pub(crate) use save::Copying;
-pub(crate) use stream::Stream;
+pub(crate) use load_checkpoint::weights;
+pub use agent_orders::AgentOrders;
+pub(crate) use save_checkpoint::CopyCompletion;
+pub(crate) use micro_batch_loader::MicroBatchLoader;
 #[cfg(test)]
 pub(crate) use tests::world::assignment as assignment_of_tests;
 
-use crate::checkpoint::Reader;
-use crate::comm::{self, DeviceLinks, Group, Progress, Seat, Waits};
-use crate::data::{self, DataSet, Source};
+use crate::checkpoint::TensorReader;
+use crate::comm::{self, DeviceLinks, ProcessGroup, WorkCounter, RankId, WaitPolicy};
+use crate::data::{self, DataSet, SampleSource};
 use crate::device;
-use crate::interpret::{self, Replica, StepOutcome};
+use crate::train_step::{self, Replica, StepOutcome};
 use crate::loss_scale::LossScale;
 use crate::memory;
-use crate::optimizer::Optimizer;
+use crate::optimizer::StageOptimizer;
 use crate::parallel::pipeline::PipelineMessages;
-use crate::parallel::sync::Outer;
-use crate::parallel::{Mesh, NoiseGauge, Reduction, StepTotals};
-use crate::stage::{Holding, Stage};
-use crate::watch::{DeviceClock, Slowdown};
-use clock::Clock;
+use crate::parallel::sync::OuterOptimizer;
+use crate::parallel::{Mesh, NoiseGauge, GradientReduction, StepTotals};
+use crate::stage::{ModelShard, Stage};
+use crate::step_timer::{DeviceClock, Slowdown};
+use time_limit::RunClock;
 use dtrain_protocol::{
-    Assignment, Event, Failure, HeldBytes, StepFigures, StepId, StopReason, Target, cannot_run,
+    Assignment, Event, Failure, ResidentBytes, StepFigures, StepId, StopReason, MetricTarget, cannot_run,
 };
 use dtrain_recipes::{Metric, ZeroStage};
-use save::{OnFailure, Saver};
-use staleness::Staleness;
+use save_checkpoint::{OnFailure, CheckpointSaver};
+use pending_updates::PendingUpdates;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use validate::{Validated, Watching, Which, validate};
+use validate::{ValidationOutcome, ValidationHooks, ValidationId, validate};
 
 /// Takes the events of a rank, from any of its threads.
-pub type Tell = Arc<dyn Fn(Event) + Send + Sync>;
+pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
 
 /// Does what `assignment` says; the last event told is `Finished`. An `Err` is told by the caller.
-pub fn attempt(assignment: &Assignment, orders: &mut Orders, tell: &Tell) -> Result<(), Failure> {
+pub fn attempt(assignment: &Assignment, orders: &mut AgentOrders, tell: &EventSink) -> Result<(), Failure> {
     check_ability(assignment)?;
-    let waits = Waits::new(assignment.waits);
-    let join = |orders: &mut Orders| join(assignment, &waits, orders, tell);
+    let waits = WaitPolicy::new(assignment.waits);
+    let join = |orders: &mut AgentOrders| join(assignment, &waits, orders, tell);
     attempt_with(assignment, join, &waits.progress, Slowdown::default(), orders, tell)
 }
 
 /// As [`attempt`], among ranks that are joined already: `group` has all of them.
 pub fn attempt_among(
     assignment: &Assignment,
-    group: Box<dyn Group>,
-    orders: &mut Orders,
-    tell: &Tell,
+    group: Box<dyn ProcessGroup>,
+    orders: &mut AgentOrders,
+    tell: &EventSink,
 ) -> Result<(), Failure> {
     attempt_slowed(assignment, group, Slowdown::default(), orders, tell)
 }
@@ -71,10 +71,10 @@ pub fn attempt_among(
 /// As [`attempt_among`], with passes that take at least as long as `slowdown` says.
 pub fn attempt_slowed(
     assignment: &Assignment,
-    group: Box<dyn Group>,
+    group: Box<dyn ProcessGroup>,
     slowdown: Slowdown,
-    orders: &mut Orders,
-    tell: &Tell,
+    orders: &mut AgentOrders,
+    tell: &EventSink,
 ) -> Result<(), Failure> {
     check_ability(assignment)?;
     attempt_anyway(assignment, group, slowdown, orders, tell)
@@ -83,27 +83,27 @@ pub fn attempt_slowed(
 /// As [`attempt_slowed`], also what no planner would ask for.
 fn attempt_anyway(
     assignment: &Assignment,
-    group: Box<dyn Group>,
+    group: Box<dyn ProcessGroup>,
     slowdown: Slowdown,
-    orders: &mut Orders,
-    tell: &Tell,
+    orders: &mut AgentOrders,
+    tell: &EventSink,
 ) -> Result<(), Failure> {
     let mesh = Mesh::of(group, &assignment.arrangement, assignment.rank).map_err(|error| error.failure());
-    attempt_with(assignment, |_| mesh, &Progress::default(), slowdown, orders, tell)
+    attempt_with(assignment, |_| mesh, &WorkCounter::default(), slowdown, orders, tell)
 }
 
 /// As [`attempt`], with the ranks joined by `join`, to which `progress` is shown.
 fn attempt_with(
     assignment: &Assignment,
-    join: impl FnOnce(&mut Orders) -> Result<Mesh, Failure>,
-    progress: &Progress,
+    join: impl FnOnce(&mut AgentOrders) -> Result<Mesh, Failure>,
+    progress: &WorkCounter,
     slowdown: Slowdown,
-    orders: &mut Orders,
-    tell: &Tell,
+    orders: &mut AgentOrders,
+    tell: &EventSink,
 ) -> Result<(), Failure> {
     let device = device::open(&assignment.placement).map_err(|error| Failure::Other(error.to_string()))?;
     let mesh = join(orders)?;
-    let saved = assignment.resume.as_ref().map(load::open).transpose()?;
+    let saved = assignment.resume.as_ref().map(load_checkpoint::open).transpose()?;
     #[cfg(test)]
     if let Some(saved) = &saved {
         saved.expect(saved.manifest().reads(assignment));
@@ -112,15 +112,15 @@ fn attempt_with(
     let Assignment { model, chunks, training, until, arrangement, rank, .. } = assignment;
     let partners = mesh.partners().clone();
     let holding =
-        Holding { model, chunks, seed: training.seed, arrangement: *arrangement, rank: *rank, partners };
+        ModelShard { model, chunks, seed: training.seed, arrangement: *arrangement, rank: *rank, partners };
     let stage = Stage::of(&holding, &device).map_err(|error| Failure::Other(error.to_string()))?;
     let optimizer = match arrangement.zero {
-        ZeroStage::Zero0 => Optimizer::new(&training.optimizer, stage.parameters()),
+        ZeroStage::Zero0 => StageOptimizer::new(&training.optimizer, stage.parameters()),
         ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3 => {
-            Optimizer::sharded(&training.optimizer, stage.parameters(), stage.shards())
+            StageOptimizer::sharded(&training.optimizer, stage.parameters(), stage.shards())
         }
     };
-    let (reduction, outer) = (Reduction::of(&stage, arrangement), Outer::of(&stage, arrangement));
+    let (reduction, outer) = (GradientReduction::of(&stage, arrangement), OuterOptimizer::of(&stage, arrangement));
     let messages = PipelineMessages::new(mesh.pipeline().clone(), stage.device());
     let (loss_scale, noise) =
         (LossScale::of(arrangement.precision), NoiseGauge::of(training, arrangement, &mesh));
@@ -141,16 +141,16 @@ fn attempt_with(
         copying: None,
     };
     let notice = match &saved {
-        Some(saved) => load::load(saved, assignment, &data, &mut replica)?,
+        Some(saved) => load_checkpoint::load(saved, assignment, &data, &mut replica)?,
         None => None,
     };
     // Ranks that are all loaded leave this together: nobody's first step waits for a slow start of another.
     replica.mesh.world().barrier()?;
-    let begin = beginning(assignment);
-    tell(ready(assignment, &replica, &data, begin, notice));
-    let inputs = save::inputs(&data);
-    let mut stream = Stream::new(assignment, Arc::from(data.train), begin);
-    let mut saver = Saver::new(assignment, inputs);
+    let begin = first_step(assignment);
+    tell(ready_event(assignment, &replica, &data, begin, notice));
+    let inputs = save_checkpoint::inputs(&data);
+    let mut stream = MicroBatchLoader::new(assignment, Arc::from(data.train), begin);
+    let mut saver = CheckpointSaver::new(assignment, inputs);
     train(assignment, &mut replica, &mut stream, data.valid.as_ref(), &mut saver, orders, tell)
 }
 
@@ -161,10 +161,10 @@ fn check_ability(assignment: &Assignment) -> Result<(), Failure> {
     }
 }
 
-fn join(assignment: &Assignment, waits: &Waits, orders: &mut Orders, tell: &Tell) -> Result<Mesh, Failure> {
+fn join(assignment: &Assignment, waits: &WaitPolicy, orders: &mut AgentOrders, tell: &EventSink) -> Result<Mesh, Failure> {
     let Assignment { trial, attempt, rank, arrangement, link, placement, .. } = assignment;
     let seat =
-        Seat { trial: trial.clone(), attempt: *attempt, rank: *rank, ranks: arrangement.layout.world() };
+        RankId { trial: trial.clone(), attempt: *attempt, rank: *rank, ranks: arrangement.layout.world() };
     let announce = |address: &str| {
         tell(Event::Listening(address.to_owned()));
         orders.peers()
@@ -179,13 +179,13 @@ fn join(assignment: &Assignment, waits: &Waits, orders: &mut Orders, tell: &Tell
 /// Opens the data, with the tokenizer that `saved` has.
 fn open_data(
     assignment: &Assignment,
-    saved: Option<&Reader>,
-    progress: &Progress,
+    saved: Option<&TensorReader>,
+    progress: &WorkCounter,
 ) -> Result<DataSet, Failure> {
     let Assignment { data, data_root, model, training, checkpoints, .. } = assignment;
     let data = data.as_ref().ok_or_else(|| Failure::Data("the assignment names none".into()))?;
     let tokenizer = match saved {
-        Some(saved) => load::tokenizer(saved)?,
+        Some(saved) => load_checkpoint::tokenizer(saved)?,
         None => None,
     };
     let opened =
@@ -206,7 +206,7 @@ pub(crate) fn cache(checkpoints: &Path) -> PathBuf {
     folder.join("cache")
 }
 
-fn ready(
+fn ready_event(
     assignment: &Assignment,
     replica: &Replica<'_>,
     data: &DataSet,
@@ -216,7 +216,7 @@ fn ready(
     Event::Ready {
         step,
         parameters: replica.stage.parameters().iter().map(|parameter| parameter.range.len() as u64).sum(),
-        device: device::words(&assignment.placement),
+        device: device::describe(&assignment.placement),
         train_samples: data.train.len(),
         valid_samples: data.valid.len(),
         data_fingerprint: data.inputs().fingerprint(),
@@ -232,11 +232,11 @@ fn ready(
 fn train(
     assignment: &Assignment,
     replica: &mut Replica<'_>,
-    stream: &mut Stream,
-    valid: &dyn Source,
-    saver: &mut Saver,
-    orders: &mut Orders,
-    tell: &Tell,
+    stream: &mut MicroBatchLoader,
+    valid: &dyn SampleSource,
+    saver: &mut CheckpointSaver,
+    orders: &mut AgentOrders,
+    tell: &EventSink,
 ) -> Result<(), Failure> {
     let ended = steps(assignment, replica, stream, valid, saver, orders, tell);
     if !matches!(ended, Err(Failure::PeerLost { .. } | Failure::Stuck { .. })) {
@@ -252,37 +252,37 @@ fn train(
 fn steps(
     assignment: &Assignment,
     replica: &mut Replica<'_>,
-    stream: &mut Stream,
-    valid: &dyn Source,
-    saver: &mut Saver,
-    orders: &mut Orders,
-    tell: &Tell,
+    stream: &mut MicroBatchLoader,
+    valid: &dyn SampleSource,
+    saver: &mut CheckpointSaver,
+    orders: &mut AgentOrders,
+    tell: &EventSink,
 ) -> Result<(StepId, StopReason), Failure> {
     let until = &assignment.until;
     let is_complete = |step: StepId| until.steps.is_some_and(|last| step >= last);
-    let mut clock = Clock::of(assignment);
-    let mut step = beginning(assignment);
+    let mut clock = RunClock::of(assignment);
+    let mut step = first_step(assignment);
     let mut compared = step;
-    let mut ahead = Staleness::of(assignment, replica.mesh.replicas().ranks());
+    let mut ahead = PendingUpdates::of(assignment, replica.mesh.replicas().ranks());
     let mut reason = is_complete(step).then_some(StopReason::Complete);
     if reason.is_some() {
         // The attempt before was stopped in its last validation.
-        let which = Which { step, samples: assignment.validate_samples, is_last: true };
-        reason = reason_after(replica, valid, which, Watching { orders, clock: &mut clock, tell }, reason)?;
+        let which = ValidationId { step, samples: assignment.validate_samples, is_last: true };
+        reason = reason_after(replica, valid, which, ValidationHooks { orders, clock: &mut clock, tell }, reason)?;
     }
-    let mut sent = replica.mesh.sent();
+    let mut sent = replica.mesh.bytes_sent();
     while reason.is_none() || !ahead.is_level() {
         // Rank 0's clock counts for all: for the end, and for the learning rate on the way there.
         let passed = clock.share(step).filter(|_| assignment.rank.0 == 0);
         let flags =
             StepTotals { ordered: orders.stop(), elapsed: passed.unwrap_or(0.0), ..StepTotals::default() };
         let fresh = ahead.advance(assignment, step, reason.is_some());
-        let outcome = interpret::step(replica, &assignment.step, stream, (step, fresh), flags)?;
-        let sent_bytes = replica.mesh.sent() - sent;
+        let outcome = train_step::run_step(replica, &assignment.step, stream, (step, fresh), flags)?;
+        let sent_bytes = replica.mesh.bytes_sent() - sent;
         sent += sent_bytes;
         step = StepId(step.0 + 1);
-        let memory_bytes = memory::of(replica.stage.device());
-        let held = held(replica);
+        let memory_bytes = memory::used_bytes(replica.stage.device());
+        let held = held_bytes(replica);
         let figures = StepFigures { sent_bytes, memory_bytes, held, ..figures(assignment, step, &outcome) };
         tell(Event::Step(figures));
         reason = if is_complete(step) {
@@ -297,11 +297,11 @@ fn steps(
         }
         let is_last = reason.is_some_and(|reason| reason != StopReason::Ordered);
         if is_last {
-            meet(replica)?;
+            outer_step(replica)?;
         }
         if is_last || is_due(step, assignment.validate_every) {
-            let which = Which { step, samples: assignment.validate_samples, is_last };
-            let watching = Watching { orders, clock: &mut clock, tell };
+            let which = ValidationId { step, samples: assignment.validate_samples, is_last };
+            let watching = ValidationHooks { orders, clock: &mut clock, tell };
             reason = reason_after(replica, valid, which, watching, reason)?;
         }
         let is_saved = reason.is_some() || is_due(step, assignment.save_every);
@@ -310,7 +310,7 @@ fn steps(
             replica_check::check(replica, assignment, step)?;
         }
         // What is sent for something else than steps is not counted.
-        sent = replica.mesh.sent();
+        sent = replica.mesh.bytes_sent();
         if is_saved {
             let on_failure = if reason.is_some() { OnFailure::Retry } else { OnFailure::Continue };
             saver.save(replica, step, on_failure, tell);
@@ -322,33 +322,33 @@ fn steps(
 /// Validates: why training ends after that, which would end for `reason` otherwise.
 fn reason_after(
     replica: &mut Replica<'_>,
-    valid: &dyn Source,
-    which: Which,
-    mut watching: Watching<'_>,
+    valid: &dyn SampleSource,
+    which: ValidationId,
+    mut watching: ValidationHooks<'_>,
     reason: Option<StopReason>,
 ) -> Result<Option<StopReason>, Failure> {
     let target = replica.until.target.clone();
     Ok(match validate(replica, valid, which, &mut watching)? {
-        Validated::Figures(totals) => {
-            let is_reached = target.is_some_and(|target| reaches(&target, &totals));
+        ValidationOutcome::Figures(totals) => {
+            let is_reached = target.is_some_and(|target| reaches_target(&target, &totals));
             reason.or(is_reached.then_some(StopReason::Target))
         }
-        Validated::Nothing => reason,
-        Validated::Stopped => Some(StopReason::Ordered),
+        ValidationOutcome::Nothing => reason,
+        ValidationOutcome::Stopped => Some(StopReason::Ordered),
     })
 }
 
 /// What is trained to its end is what the replicas have in common, so they meet once more.
-fn meet(replica: &mut Replica<'_>) -> Result<(), Failure> {
+fn outer_step(replica: &mut Replica<'_>) -> Result<(), Failure> {
     let Replica { stage, reduction, outer, mesh, .. } = replica;
-    match outer.as_mut().filter(|outer| outer.is_apart()) {
-        Some(outer) => outer.meet(stage, reduction, mesh),
+    match outer.as_mut().filter(|outer| outer.has_diverged()) {
+        Some(outer) => outer.outer_step(stage, reduction, mesh),
         None => Ok(()),
     }
 }
 
 /// Steps that were completed before this attempt.
-fn beginning(assignment: &Assignment) -> StepId {
+fn first_step(assignment: &Assignment) -> StepId {
     assignment.resume.as_ref().map_or(StepId(0), |point| point.step)
 }
 
@@ -358,19 +358,19 @@ fn is_due(step: StepId, every: u64) -> bool {
 }
 
 /// Whether a validation meets the target.
-fn reaches(target: &Target, totals: &StepTotals) -> bool {
+fn reaches_target(target: &MetricTarget, totals: &StepTotals) -> bool {
     target.is_reached(Metric::ValidLoss.name(), totals.loss())
         || target.is_reached(Metric::ValidAccuracy.name(), totals.accuracy())
 }
 
 /// What is held until the next step.
-fn held(replica: &mut Replica<'_>) -> HeldBytes {
-    HeldBytes {
+fn held_bytes(replica: &mut Replica<'_>) -> ResidentBytes {
+    ResidentBytes {
         weights: replica.stage.value_bytes(),
         gradients: replica.stage.gradients().bytes(),
         optimizer: replica.optimizer.bytes()
             + replica.reduction.bytes()
-            + replica.outer.as_ref().map_or(0, Outer::bytes),
+            + replica.outer.as_ref().map_or(0, OuterOptimizer::bytes),
     }
 }
 
@@ -386,6 +386,6 @@ fn figures(assignment: &Assignment, step: StepId, outcome: &StepOutcome) -> Step
         times: outcome.times,
         memory_bytes: 0,
         sent_bytes: 0,
-        held: HeldBytes::default(),
+        held: ResidentBytes::default(),
     }
 }

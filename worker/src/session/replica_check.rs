@@ -1,6 +1,6 @@
 //! Whether replicas still hold the same weights: a bit that flips in the memory of one is a failure that nobody sees.
 
-use crate::interpret::Replica;
+use crate::train_step::Replica;
 use crate::stage::Stage;
 use dtrain_protocol::{Assignment, Channel, Failure, Rank, StepId};
 use dtrain_recipes::ZeroStage;
@@ -30,7 +30,7 @@ pub(super) fn check(replica: &Replica<'_>, assignment: &Assignment, step: StepId
     let members = arrangement.layout.group(*rank, Channel::Replicas.axes());
     match differing(&rows) {
         None => Ok(()),
-        Some(odd) => Err(Failure::Other(words(&odd, &members, step))),
+        Some(odd) => Err(Failure::Other(describe_mismatch(&odd, &members, step))),
     }
 }
 
@@ -54,7 +54,7 @@ fn differing(rows: &[&[f32]]) -> Option<Vec<usize>> {
     (!odd.is_empty()).then_some(odd)
 }
 
-fn words(odd: &[usize], members: &[Rank], step: StepId) -> String {
+fn describe_mismatch(odd: &[usize], members: &[Rank], step: StepId) -> String {
     let names: Vec<String> = odd.iter().map(|index| members[*index].to_string()).collect();
     let (names, rest) = (names.join(", "), members.len() - odd.len());
     let who = match (odd.len(), rest) {

@@ -3,15 +3,15 @@
 //! A validation may be long. So the ranks agree a few times a second, between micro-batches, whether it goes on: an order to stop
 //! ends it, and so does a time limit. What they agree on is the same on all, as at the end of a step.
 
-use super::clock::Clock;
-use super::{Orders, Tell};
-use crate::data::{Batch, Source};
-use crate::interpret::Replica;
-use crate::ops::Measured;
+use super::time_limit::RunClock;
+use super::{AgentOrders, EventSink};
+use crate::data::{Batch, SampleSource};
+use crate::train_step::Replica;
+use crate::ops::DeferredLossFigures;
 use crate::parallel::sync::put;
 use crate::parallel::{StepTotals, context, step_totals};
-use crate::stage::{Flow, Samples};
-use dtrain_protocol::{Event, Failure, Pass, StepId, Toward};
+use crate::stage::{ForwardOutput, ModelInput};
+use dtrain_protocol::{Event, Failure, Pass, StepId, Neighbor};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -19,15 +19,15 @@ use std::time::Instant;
 const AGREE_SECONDS: f64 = 0.25;
 
 /// What may end a validation, and who hears how far it is.
-pub(super) struct Watching<'a> {
-    pub(super) orders: &'a mut Orders,
-    pub(super) clock: &'a mut Clock,
-    pub(super) tell: &'a Tell,
+pub(super) struct ValidationHooks<'a> {
+    pub(super) orders: &'a mut AgentOrders,
+    pub(super) clock: &'a mut RunClock,
+    pub(super) tell: &'a EventSink,
 }
 
 /// Which validation it is.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Which {
+pub(super) struct ValidationId {
     /// Steps completed.
     pub(super) step: StepId,
     /// The most samples that it uses.
@@ -38,7 +38,7 @@ pub(super) struct Which {
 
 /// What came of a validation; the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Validated {
+pub(super) enum ValidationOutcome {
     /// Figures of all samples; at the end of a run of as many as there was time for.
     Figures(StepTotals),
     /// There are no samples, or there was no time for all of them.
@@ -51,10 +51,10 @@ pub(super) enum Validated {
 /// apart show the weights of their last meeting.
 pub(super) fn validate(
     replica: &mut Replica<'_>,
-    valid: &dyn Source,
-    which: Which,
-    watching: &mut Watching<'_>,
-) -> Result<Validated, Failure> {
+    valid: &dyn SampleSource,
+    which: ValidationId,
+    watching: &mut ValidationHooks<'_>,
+) -> Result<ValidationOutcome, Failure> {
     let began = Instant::now();
     let own = replica.outer.as_ref().and_then(|outer| outer.show(&mut replica.stage));
     let validated = figures(replica, valid, which, watching, began);
@@ -63,8 +63,8 @@ pub(super) fn validate(
     }
     let seconds = began.elapsed().as_secs_f64();
     let validated = validated?;
-    watching.clock.validated(seconds, matches!(validated, Validated::Figures(_)));
-    if let Validated::Figures(totals) = &validated {
+    watching.clock.validated(seconds, matches!(validated, ValidationOutcome::Figures(_)));
+    if let ValidationOutcome::Figures(totals) = &validated {
         let (loss, accuracy) = (totals.loss(), Some(totals.accuracy()));
         (watching.tell)(Event::Validated { step: which.step, loss, accuracy, seconds: Some(seconds) });
     }
@@ -74,33 +74,33 @@ pub(super) fn validate(
 /// The figures with the weights as they are.
 fn figures(
     replica: &mut Replica<'_>,
-    valid: &dyn Source,
-    which: Which,
-    watching: &mut Watching<'_>,
+    valid: &dyn SampleSource,
+    which: ValidationId,
+    watching: &mut ValidationHooks<'_>,
     began: Instant,
-) -> Result<Validated, Failure> {
+) -> Result<ValidationOutcome, Failure> {
     let samples = which.samples.min(valid.len());
     if samples == 0 {
-        return Ok(Validated::Nothing);
+        return Ok(ValidationOutcome::Nothing);
     }
     let micro_batch = u64::from(replica.training.micro_batch);
     let (reader, readers) = replica.mesh.reader();
-    let mine = part(samples, reader, readers);
-    let mut measured = Measured::default();
-    let mut agreement = Agreement { began, told: 0.0, next: 0 };
+    let mine = replica_range(samples, reader, readers);
+    let mut measured = DeferredLossFigures::default();
+    let mut agreement = ContinueVote { began, told: 0.0, next: 0 };
     // Replicas that hold parts of one model go through it together: all do as many passes as the largest part takes.
     for pass in 0..samples.div_ceil(readers.into()).div_ceil(micro_batch) {
         if pass == agreement.next {
             let done = (pass * micro_batch * u64::from(readers)).min(samples);
             match agreement.reach(replica, which, (done, samples), watching)? {
-                Agreed::GoOn => {}
-                Agreed::Stop => return Ok(Validated::Stopped),
-                Agreed::TimeIsOver if which.is_last && pass > 0 => {
+                RankDecision::GoOn => {}
+                RankDecision::Stop => return Ok(ValidationOutcome::Stopped),
+                RankDecision::TimeIsOver if which.is_last && pass > 0 => {
                     tell_cut(replica, (done, samples), watching.tell);
                     break;
                 }
-                Agreed::TimeIsOver if which.is_last => {}
-                Agreed::TimeIsOver => return Ok(Validated::Nothing),
+                RankDecision::TimeIsOver if which.is_last => {}
+                RankDecision::TimeIsOver => return Ok(ValidationOutcome::Nothing),
             }
         }
         let begin = mine.start + pass * micro_batch;
@@ -110,8 +110,8 @@ fn figures(
         let batch = valid.read(&numbers).map_err(|error| Failure::Data(error.to_string()))?;
         let batch = context::cut(batch, &replica.mesh.partners().context);
         let pass_began = Instant::now();
-        if let Flow::Loss(figures) = through(replica, &batch)
-            && replica.mesh.tells_loss()
+        if let ForwardOutput::Loss(figures) = through(replica, &batch)
+            && replica.mesh.reports_loss()
             && !is_over
         {
             measured.add(figures);
@@ -123,13 +123,13 @@ fn figures(
     step_totals::send(&totals, replica.mesh.world());
     let totals = step_totals::collect(replica.mesh.world())?;
     if totals.loss().is_finite() {
-        return Ok(Validated::Figures(totals));
+        return Ok(ValidationOutcome::Figures(totals));
     }
     Err(Failure::NotFinite { step: which.step, figure: "the validation loss".into() })
 }
 
 /// Says that the figures are not those of all samples.
-fn tell_cut(replica: &Replica<'_>, (done, samples): (u64, u64), tell: &Tell) {
+fn tell_cut(replica: &Replica<'_>, (done, samples): (u64, u64), tell: &EventSink) {
     if replica.mesh.world().rank() == 0 {
         tell(Event::Notice(format!(
             "the time limit ended the last validation after {done} of {samples} samples: its figures are of these alone"
@@ -138,14 +138,14 @@ fn tell_cut(replica: &Replica<'_>, (done, samples): (u64, u64), tell: &Tell) {
 }
 
 /// What the ranks agreed on.
-enum Agreed {
+enum RankDecision {
     GoOn,
     Stop,
     TimeIsOver,
 }
 
 /// When the ranks agree whether a validation goes on.
-struct Agreement {
+struct ContinueVote {
     began: Instant,
     /// When rank 0 last told how far it is, in seconds from the beginning.
     told: f64,
@@ -153,15 +153,15 @@ struct Agreement {
     next: u64,
 }
 
-impl Agreement {
+impl ContinueVote {
     /// Rank 0 decides how long until the next one, and whether the time is over; any rank may have the order to stop.
     fn reach(
         &mut self,
         replica: &mut Replica<'_>,
-        which: Which,
+        which: ValidationId,
         (done, of): (u64, u64),
-        watching: &mut Watching<'_>,
-    ) -> Result<Agreed, Failure> {
+        watching: &mut ValidationHooks<'_>,
+    ) -> Result<RankDecision, Failure> {
         // A device has only begun what it was asked.
         replica.clock.wait();
         let world = replica.mesh.world();
@@ -183,11 +183,11 @@ impl Agreement {
         }
         self.next += passes(self.next, all.elapsed);
         Ok(if all.ordered {
-            Agreed::Stop
+            RankDecision::Stop
         } else if all.count > 0 {
-            Agreed::TimeIsOver
+            RankDecision::TimeIsOver
         } else {
-            Agreed::GoOn
+            RankDecision::GoOn
         })
     }
 }
@@ -204,19 +204,19 @@ fn passes(done: u64, seconds: f64) -> u64 {
 }
 
 /// Takes `batch` through the chunks of this rank, each when its turn comes, as all stages of the pipeline do.
-fn through(replica: &mut Replica<'_>, batch: &Batch) -> Flow {
+fn through(replica: &mut Replica<'_>, batch: &Batch) -> ForwardOutput {
     let Replica { stage, messages, .. } = replica;
     let mut last = None;
     for chunk in 0..stage.chunks() {
         let pass = Pass { micro: 0, chunk };
         if !stage.is_first(chunk) {
-            let shape = stage.message_shape(chunk, Toward::Previous, batch.samples());
-            messages.exchange(Toward::Previous, None, Some((pass, shape)));
+            let shape = stage.message_shape(chunk, Neighbor::Previous, batch.samples());
+            messages.exchange(Neighbor::Previous, None, Some((pass, shape)));
         }
-        let flow = stage.infer(chunk, messages.take(Toward::Previous, pass), &Samples::of(batch));
-        if let Flow::Activation(activation) = &flow {
-            messages.give(Toward::Next, pass, activation.clone());
-            messages.exchange(Toward::Next, Some(pass), None);
+        let flow = stage.infer(chunk, messages.take(Neighbor::Previous, pass), &ModelInput::of(batch));
+        if let ForwardOutput::Activation(activation) = &flow {
+            messages.give(Neighbor::Next, pass, activation.clone());
+            messages.exchange(Neighbor::Next, Some(pass), None);
         }
         last = Some(flow);
     }
@@ -224,7 +224,7 @@ fn through(replica: &mut Replica<'_>, batch: &Batch) -> Flow {
 }
 
 /// The part of `0..samples` that replica `replica` of `replicas` takes.
-fn part(samples: u64, replica: u32, replicas: u32) -> Range<u64> {
+fn replica_range(samples: u64, replica: u32, replicas: u32) -> Range<u64> {
     let (replica, replicas) = (u64::from(replica), u64::from(replicas));
     samples * replica / replicas..samples * (replica + 1) / replicas
 }
@@ -254,7 +254,7 @@ mod tests {
         for samples in 0..40 {
             for replicas in 1..7 {
                 let all: Vec<_> =
-                    (0..replicas).flat_map(|replica| part(samples, replica, replicas)).collect();
+                    (0..replicas).flat_map(|replica| replica_range(samples, replica, replicas)).collect();
                 assert_eq!(all, (0..samples).collect::<Vec<_>>());
             }
         }

@@ -15,27 +15,27 @@ mod values;
 use crate::data::Batch;
 use crate::device;
 use crate::gradients::Gradients;
-use crate::model::initial;
-use crate::network::{self, Layers, Network, Part, Spec, Unbuilt};
-use crate::ops::{Arithmetic, Implementation, Later};
-use crate::parallel::{Partners, Shards};
+use crate::model::initializer;
+use crate::network::{self, LayerContext, NeuralNetwork, ModelPart, ParameterSpec, ModelBuildError};
+use crate::ops::{Arithmetic, Implementation, DeferredWeightGrads};
+use crate::parallel::{ModelParallelGroups, ZeroShards};
 use burn::tensor::{Device, Tensor};
-use dtrain_protocol::{Arrangement, Pass, Rank, Toward};
+use dtrain_protocol::{Arrangement, Pass, Rank, Neighbor};
 use dtrain_recipes::{Model, PipelineSchedule, Precision, Recompute, ZeroStage};
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-pub use crate::ops::{LossFigures, Measured};
-pub use parameters::Parameter;
-use parameters::{Assembled, Numbered, Unit, assemble};
-use pass::Kept;
+pub use crate::ops::{LossFigures, DeferredLossFigures};
+pub use parameters::ModelParameter;
+use parameters::{ChunkParameters, FlatParameters, ParameterGroup, assemble};
+use pass::SavedForBackward;
 use sharded::ShardedWeights;
 use values::tensor;
 
 /// What a forward pass reads.
 #[derive(Clone, Copy, Debug)]
-pub enum Samples<'a> {
+pub enum ModelInput<'a> {
     /// Sequences of tokens with, for each token, the one that follows; `samples · length` each.
     Tokens {
         /// Tokens.
@@ -60,12 +60,12 @@ pub enum Samples<'a> {
     },
 }
 
-impl Samples<'static> {
+impl ModelInput<'static> {
     /// What a chunk in the middle of the model reads besides its activation.
     pub const NOTHING: Self = Self::Tokens { inputs: &[], targets: &[], samples: 0, length: 0 };
 }
 
-impl<'a> Samples<'a> {
+impl<'a> ModelInput<'a> {
     /// Those of `batch`.
     pub(crate) fn of(batch: &'a Batch) -> Self {
         match batch {
@@ -101,11 +101,11 @@ impl<'a> Samples<'a> {
 
 /// What a stage gives for a micro-batch.
 #[derive(Clone, Debug)]
-pub enum Flow {
+pub enum ForwardOutput {
     /// What the next stage reads.
     Activation(Tensor<3>),
     /// Figures of the last stage.
-    Loss(Measured),
+    Loss(DeferredLossFigures),
 }
 
 /// Why a stage cannot be built.
@@ -113,7 +113,7 @@ pub enum Flow {
 pub enum StageError {
     /// This program cannot build the network.
     #[error(transparent)]
-    Unbuilt(#[from] Unbuilt),
+    Unbuilt(#[from] ModelBuildError),
     /// The blocks are not blocks of the model.
     #[error("blocks {start}..{end} were assigned, but the model has {found}")]
     Blocks {
@@ -128,7 +128,7 @@ pub enum StageError {
 
 /// What of a model a rank holds, and how it computes with it.
 #[derive(Clone, Debug)]
-pub struct Holding<'a> {
+pub struct ModelShard<'a> {
     /// The model.
     pub model: &'a Model,
     /// The runs of blocks, in the order of the model.
@@ -140,37 +140,37 @@ pub struct Holding<'a> {
     /// This rank.
     pub rank: Rank,
     /// The ranks that take part in its passes.
-    pub partners: Partners,
+    pub partners: ModelParallelGroups,
 }
 
 /// The part of a model that one rank holds.
 pub struct Stage {
-    network: Box<dyn Network>,
+    network: Box<dyn NeuralNetwork>,
     model: Model,
-    layers: Layers,
+    layers: LayerContext,
     device: Device,
     recompute: Recompute,
     recompute_every: u32,
-    units: Vec<Unit>,
+    units: Vec<ParameterGroup>,
     /// The blocks of each chunk.
     blocks: Vec<Range<u32>>,
     /// The units of each chunk.
     chunks: Vec<Range<usize>>,
-    parameters: Vec<Parameter>,
+    parameters: Vec<ModelParameter>,
     /// Parameters that training leaves as they begin, whole on every replica.
-    frozen: Vec<Parameter>,
-    shards: Arc<Shards>,
+    frozen: Vec<ModelParameter>,
+    shards: Arc<ZeroShards>,
     /// Whole parameters; of sharded weights only those that are gathered now, and the others have no elements.
     values: Vec<Tensor<1>>,
     frozen_values: Vec<Tensor<1>>,
     /// The owned values, where weights are sharded.
     sharded: Option<ShardedWeights>,
     gradients: Gradients,
-    kept: BTreeMap<Pass, Vec<Kept>>,
+    kept: BTreeMap<Pass, Vec<SavedForBackward>>,
     /// Whether gradients of weights are left for [`Stage::backward_weights`].
     splits: bool,
     /// What was left of each pass, part by part, last to first.
-    left: BTreeMap<Pass, Vec<(usize, Later)>>,
+    left: BTreeMap<Pass, Vec<(usize, DeferredWeightGrads)>>,
     host: bool,
 }
 
@@ -188,12 +188,12 @@ impl Stage {
         device: &Device,
     ) -> Result<Self, StageError> {
         let arrangement = Arrangement { precision, recompute, ..Arrangement::SINGLE };
-        let partners = Partners::none();
-        Self::of(&Holding { model, chunks: &[blocks], seed, arrangement, rank: Rank(0), partners }, device)
+        let partners = ModelParallelGroups::none();
+        Self::of(&ModelShard { model, chunks: &[blocks], seed, arrangement, rank: Rank(0), partners }, device)
     }
 
     /// Builds what `holding` says, cut as its arrangement tells, with the same first weights as the uncut model.
-    pub fn of(holding: &Holding<'_>, device: &Device) -> Result<Self, StageError> {
+    pub fn of(holding: &ModelShard<'_>, device: &Device) -> Result<Self, StageError> {
         let precision = holding.arrangement.precision;
         let by = Implementation::of(device, precision);
         let forgets_scores = holding.arrangement.recompute == Recompute::Selective;
@@ -201,12 +201,12 @@ impl Stage {
     }
 
     pub(crate) fn with_arithmetic(
-        holding: &Holding<'_>,
+        holding: &ModelShard<'_>,
         arithmetic: Arithmetic,
         device: &Device,
     ) -> Result<Self, StageError> {
-        let Holding { model, chunks, seed, arrangement, rank, partners } = holding;
-        let mut network = network::of(model, *seed)?;
+        let ModelShard { model, chunks, seed, arrangement, rank, partners } = holding;
+        let mut network = network::build(model, *seed)?;
         for Range { start, end } in chunks.iter().cloned() {
             if start > end || end > network.blocks() {
                 return Err(StageError::Blocks { start, end, found: network.blocks() });
@@ -215,15 +215,15 @@ impl Stage {
         let device = device.clone().inner();
         let parts = chunks.iter().map(|blocks| parts(&*network, blocks.clone())).collect();
         network.drop_initial_values();
-        let Assembled { units, chunks, trained, frozen } =
+        let ChunkParameters { units, chunks, trained, frozen } =
             assemble(parts, &arrangement.layout, arrangement.layout.coord(*rank));
-        let Numbered { parameters, initials } = trained;
-        let shards = Arc::new(Shards::of(arrangement, *rank, &parameters));
+        let FlatParameters { parameters, initials } = trained;
+        let shards = Arc::new(ZeroShards::of(arrangement, *rank, &parameters));
         let is_sharded = arrangement.zero == ZeroStage::Zero3;
         let sharded = is_sharded.then(|| ShardedWeights::new(&shards, partners, &units));
         let host = device::is_host(&device);
         let gradients = Gradients::new(&parameters, Arc::clone(&shards), arrangement.zero, &device);
-        let layers = Layers::new(arithmetic, partners.clone(), device.clone());
+        let layers = LayerContext::new(arithmetic, partners.clone(), device.clone());
         let mut stage = Self {
             network,
             model: (*model).clone(),
@@ -247,28 +247,28 @@ impl Stage {
             host,
         };
         for (index, initial) in initials.into_iter().enumerate() {
-            let Parameter { name, region, .. } = &stage.parameters[index];
-            stage.set_values(index, initial::values(&initial, *seed, name, region));
+            let ModelParameter { name, region, .. } = &stage.parameters[index];
+            stage.set_values(index, initializer::values(&initial, *seed, name, region));
         }
         for (index, initial) in frozen.initials.into_iter().enumerate() {
-            let Parameter { name, region, .. } = &stage.frozen[index];
-            stage.set_frozen(index, initial::values(&initial, *seed, name, region));
+            let ModelParameter { name, region, .. } = &stage.frozen[index];
+            stage.set_frozen(index, initializer::values(&initial, *seed, name, region));
         }
         Ok(stage)
     }
 
     /// The parameters that are trained, in flat order.
-    pub fn parameters(&self) -> &[Parameter] {
+    pub fn parameters(&self) -> &[ModelParameter] {
         &self.parameters
     }
 
     /// The parameters that are frozen, in flat order.
-    pub fn frozen_parameters(&self) -> &[Parameter] {
+    pub fn frozen_parameters(&self) -> &[ModelParameter] {
         &self.frozen
     }
 
     /// Which parts of them this rank owns.
-    pub fn shards(&self) -> &Arc<Shards> {
+    pub fn shards(&self) -> &Arc<ZeroShards> {
         &self.shards
     }
 
@@ -277,7 +277,7 @@ impl Stage {
         &self.model
     }
 
-    /// Number of parts; [`Parameter::unit`] counts them from 0.
+    /// Number of parts; [`ModelParameter::unit`] counts them from 0.
     pub fn units(&self) -> usize {
         self.units.len()
     }
@@ -297,7 +297,7 @@ impl Stage {
     pub fn tied_across_stages(&self) -> Option<usize> {
         let Model::Decoder(decoder) = &self.model else { return None };
         let has = |part| self.units.iter().any(|unit| unit.part == part);
-        if !decoder.tied || has(Part::First) == has(Part::Head) {
+        if !decoder.tied || has(ModelPart::First) == has(ModelPart::Head) {
             return None;
         }
         self.parameters.iter().position(|parameter| parameter.name == "embedding.weight")
@@ -326,13 +326,13 @@ impl Stage {
 
     /// Shape of the activation that chunk `chunk` reads from the chunk before, or of the gradient it reads from the
     /// chunk after, for `samples` samples.
-    pub fn message_shape(&self, chunk: u32, from: Toward, samples: usize) -> [usize; 3] {
+    pub fn message_shape(&self, chunk: u32, from: Neighbor, samples: usize) -> [usize; 3] {
         let blocks = &self.blocks[chunk as usize];
         let boundary = match from {
-            Toward::Previous => blocks.start,
-            Toward::Next => blocks.end,
+            Neighbor::Previous => blocks.start,
+            Neighbor::Next => blocks.end,
         };
-        let Partners { tensor, context, sequence, .. } = &self.layers.partners;
+        let ModelParallelGroups { tensor, context, sequence, .. } = &self.layers.partners;
         let parts = context.size() as usize * if *sequence { tensor.size() as usize } else { 1 };
         #[expect(clippy::cast_possible_truncation, reason = "sides of what lies in memory")]
         let [rows, width] = self.model.activation_at(boundary).map(|side| side as usize);
@@ -351,10 +351,10 @@ impl Stage {
 }
 
 /// The parts of `blocks` with their parameters, first to last.
-fn parts(network: &dyn Network, blocks: Range<u32>) -> Vec<(Part, Vec<Spec>)> {
-    let first = (blocks.start == 0).then_some(Part::First);
-    let last = (blocks.end == network.blocks()).then_some(Part::Head);
-    let parts = first.into_iter().chain(blocks.map(Part::Block)).chain(last);
+fn parts(network: &dyn NeuralNetwork, blocks: Range<u32>) -> Vec<(ModelPart, Vec<ParameterSpec>)> {
+    let first = (blocks.start == 0).then_some(ModelPart::First);
+    let last = (blocks.end == network.blocks()).then_some(ModelPart::Head);
+    let parts = first.into_iter().chain(blocks.map(ModelPart::Block)).chain(last);
     parts.map(|part| (part, network.parameters(part))).collect()
 }
 

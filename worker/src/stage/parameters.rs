@@ -1,12 +1,12 @@
 //! Which parameters a stage has, and which part uses which.
 
-use crate::network::{Initial, Part, Spec};
-use dtrain_protocol::{Coord, Layout, Region, split};
+use crate::network::{Initializer, ModelPart, ParameterSpec};
+use dtrain_protocol::{Coord, Layout, Region, sharding};
 use std::ops::Range;
 
 /// A parameter of a stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parameter {
+pub struct ModelParameter {
     /// Global name, such as `blocks.3.ffn.up.weight`.
     pub name: String,
     /// Dimensions of what this rank holds of it, row-major.
@@ -14,7 +14,7 @@ pub struct Parameter {
     /// Where that lies in the whole parameter.
     pub region: Region,
     /// Whether weight decay applies: matrices, but not norms and biases.
-    pub decays: bool,
+    pub has_weight_decay: bool,
     /// The part of this stage it belongs to; of a tied embedding the first.
     pub unit: usize,
     /// Its place in the flat order of all trained parameters of this stage, or of all frozen ones.
@@ -22,8 +22,8 @@ pub struct Parameter {
 }
 
 /// A part with the parameters it uses.
-pub(super) struct Unit {
-    pub(super) part: Part,
+pub(super) struct ParameterGroup {
+    pub(super) part: ModelPart,
     /// Place among the blocks of its chunk; 0 for what is no block.
     pub(super) place: u32,
     /// Short name and index of each trained parameter.
@@ -36,27 +36,27 @@ pub(super) struct Unit {
 
 /// The parts of all chunks with their parameters numbered.
 #[derive(Default)]
-pub(super) struct Assembled {
-    pub(super) units: Vec<Unit>,
+pub(super) struct ChunkParameters {
+    pub(super) units: Vec<ParameterGroup>,
     pub(super) chunks: Vec<Range<usize>>,
-    pub(super) trained: Numbered,
-    pub(super) frozen: Numbered,
+    pub(super) trained: FlatParameters,
+    pub(super) frozen: FlatParameters,
 }
 
 /// Parameters in flat order, with how each begins.
 #[derive(Default)]
-pub(super) struct Numbered {
-    pub(super) parameters: Vec<Parameter>,
-    pub(super) initials: Vec<Initial>,
+pub(super) struct FlatParameters {
+    pub(super) parameters: Vec<ModelParameter>,
+    pub(super) initials: Vec<Initializer>,
 }
 
 /// Numbers the parameters of all parts of all chunks, cut for the rank at `coord`; a name that was seen before (a
 /// tied embedding) is the same parameter.
-pub(super) fn assemble(chunks: Vec<Vec<(Part, Vec<Spec>)>>, layout: &Layout, coord: Coord) -> Assembled {
-    let mut all = Assembled::default();
+pub(super) fn assemble(chunks: Vec<Vec<(ModelPart, Vec<ParameterSpec>)>>, layout: &Layout, coord: Coord) -> ChunkParameters {
+    let mut all = ChunkParameters::default();
     for parts in chunks {
         let begin = all.units.len();
-        let is_fed = !matches!(parts.first(), Some((Part::First, _)));
+        let is_fed = !matches!(parts.first(), Some((ModelPart::First, _)));
         let mut place = 0;
         for (part, specs) in parts {
             let input_tracked = is_fed || !all.trained.parameters.is_empty();
@@ -70,28 +70,28 @@ pub(super) fn assemble(chunks: Vec<Vec<(Part, Vec<Spec>)>>, layout: &Layout, coo
                 let index = numbered.number(spec, all.units.len(), (layout, coord));
                 of_unit.push((spec.short().to_owned(), index));
             }
-            all.units.push(Unit { part, place, uses, frozen, input_tracked });
-            place += u32::from(matches!(part, Part::Block(_)));
+            all.units.push(ParameterGroup { part, place, uses, frozen, input_tracked });
+            place += u32::from(matches!(part, ModelPart::Block(_)));
         }
         all.chunks.push(begin..all.units.len());
     }
     all
 }
 
-impl Numbered {
+impl FlatParameters {
     /// The number of a parameter of a unit.
-    fn number(&mut self, spec: &Spec, unit: usize, (layout, coord): (&Layout, Coord)) -> usize {
+    fn number(&mut self, spec: &ParameterSpec, unit: usize, (layout, coord): (&Layout, Coord)) -> usize {
         if let Some(known) = self.parameters.iter().position(|parameter| parameter.name == spec.name) {
             return known;
         }
         let shape: Vec<_> = spec.shape.iter().map(|side| *side as u64).collect();
-        let region = split::region(&spec.name, &shape, layout, coord);
+        let region = sharding::region(&spec.name, &shape, layout, coord);
         #[expect(clippy::cast_possible_truncation, reason = "sides of what lies in memory")]
         let shape: Vec<_> = region.local_shape().into_iter().map(|side| side as usize).collect();
         let start = self.parameters.last().map_or(0, |parameter| parameter.range.end);
-        self.parameters.push(Parameter {
+        self.parameters.push(ModelParameter {
             name: spec.name.clone(),
-            decays: spec.shape.len() > 1,
+            has_weight_decay: spec.shape.len() > 1,
             unit,
             range: start..start + shape.iter().product::<usize>(),
             shape,

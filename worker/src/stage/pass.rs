@@ -1,74 +1,74 @@
 //! Passes through the chunks of a stage: forward, backward, and forward without keeping anything.
 
-use super::parameters::Unit;
-use super::{Flow, Samples, Stage};
+use super::parameters::ParameterGroup;
+use super::{ForwardOutput, ModelInput, Stage};
 use crate::data::Batch;
 use crate::gradients::Gradients;
-use crate::network::{KeyValues, Part, Weights};
-use crate::ops::{self, Later, LossFigures, Measured};
+use crate::network::{KvCache, ModelPart, Weights};
+use crate::ops::{self, DeferredWeightGrads, LossFigures, DeferredLossFigures};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
 use dtrain_recipes::Recompute;
 
 /// What a part gives.
-pub(super) enum Output {
+pub(super) enum PartOutput {
     /// The next activation, and what adds to the mean loss beside the cross-entropy: a tensor of one element.
     Activation(Tensor<3>, Option<Tensor<1>>),
     /// The mean loss as a tensor of one element, and figures for people.
-    Loss(Tensor<1>, Measured),
+    Loss(Tensor<1>, DeferredLossFigures),
 }
 
 /// What backward needs of one part for one micro-batch.
-pub(super) enum Kept {
+pub(super) enum SavedForBackward {
     /// The graph.
-    Graph(Box<Graph>),
+    Graph(Box<AutodiffGraph>),
     /// Only the input; the graph is made again.
     Input(Tensor<3>),
     /// Only the samples; the graph is made again.
     Samples(Batch),
 }
 
-pub(super) struct Graph {
+pub(super) struct AutodiffGraph {
     leaves: Vec<Tensor<1>>,
     input: Option<Tensor<3>>,
-    output: Output,
+    output: PartOutput,
     /// Where its backward leaves gradients of weights.
-    later: Later,
+    later: DeferredWeightGrads,
 }
 
 impl Stage {
     /// Forward of a pass: `input` is the activation of the chunk before, `None` on the first.
     ///
     /// Keeps what [`Stage::backward`] needs. The last chunk of the model gives the loss.
-    pub fn forward(&mut self, pass: Pass, input: Option<Tensor<3>>, samples: &Samples<'_>) -> Flow {
+    pub fn forward(&mut self, pass: Pass, input: Option<Tensor<3>>, samples: &ModelInput<'_>) -> ForwardOutput {
         let units = self.chunks[pass.chunk as usize].clone();
         let mut kept = Vec::with_capacity(units.len());
         let mut flow = input;
-        let mut figures = Measured::default();
+        let mut figures = DeferredLossFigures::default();
         for index in units.clone() {
             self.unshard(index, (index + 1 < units.end).then_some(index + 1));
             let unit = &self.units[index];
-            if self.forgets(unit) {
+            if self.recomputes(unit) {
                 let input = flow.take();
                 let weights = self.weights(unit, None);
-                let Output::Activation(output, _) = self.compute(unit, &weights, input.clone(), samples)
+                let PartOutput::Activation(output, _) = self.compute(unit, &weights, input.clone(), samples)
                 else {
                     unreachable!("only the head gives a loss, and it is kept");
                 };
-                kept.push(input.map_or_else(|| Kept::Samples(samples.inputs()), Kept::Input));
+                kept.push(input.map_or_else(|| SavedForBackward::Samples(samples.inputs()), SavedForBackward::Input));
                 flow = Some(output);
             } else {
                 let graph = self.record(unit, flow.take(), samples);
                 match &graph.output {
-                    Output::Activation(output, _) => flow = Some(output.clone().inner()),
-                    Output::Loss(_, found) => figures = found.clone(),
+                    PartOutput::Activation(output, _) => flow = Some(output.clone().inner()),
+                    PartOutput::Loss(_, found) => figures = found.clone(),
                 }
-                kept.push(Kept::Graph(Box::new(graph)));
+                kept.push(SavedForBackward::Graph(Box::new(graph)));
             }
             self.reshard(index);
         }
         self.kept.insert(pass, kept);
-        flow.map_or(Flow::Loss(figures), Flow::Activation)
+        flow.map_or(ForwardOutput::Loss(figures), ForwardOutput::Activation)
     }
 
     /// Backward of a pass, whose forward must have run; adds to [`Stage::gradients`].
@@ -85,9 +85,9 @@ impl Stage {
         done: &mut dyn FnMut(usize, &mut Gradients),
     ) -> Option<Tensor<3>> {
         let mut upstream = upstream;
-        for (index, kept) in self.take(pass) {
-            let later = self.back(index, kept, &mut upstream, weight);
-            self.add_left(index, &later);
+        for (index, kept) in self.take_saved(pass) {
+            let later = self.backward_part(index, kept, &mut upstream, weight);
+            self.run_deferred_weight_grads(index, &later);
             done(index, &mut self.gradients);
         }
         upstream
@@ -102,8 +102,8 @@ impl Stage {
         weight: f32,
     ) -> Option<Tensor<3>> {
         let (mut upstream, mut left) = (upstream, Vec::new());
-        for (index, kept) in self.take(pass) {
-            left.push((index, self.back(index, kept, &mut upstream, weight)));
+        for (index, kept) in self.take_saved(pass) {
+            left.push((index, self.backward_part(index, kept, &mut upstream, weight)));
         }
         self.left.insert(pass, left);
         upstream
@@ -116,13 +116,13 @@ impl Stage {
         let left = self.left.remove(&pass);
         let left = left.unwrap_or_else(|| panic!("gradients of weights of {pass:?} without its backward"));
         for (index, later) in left {
-            self.add_left(index, &later);
+            self.run_deferred_weight_grads(index, &later);
             done(index, &mut self.gradients);
         }
     }
 
     /// What was kept of a pass, with the units it belongs to, last to first.
-    fn take(&mut self, pass: Pass) -> impl Iterator<Item = (usize, Kept)> + use<> {
+    fn take_saved(&mut self, pass: Pass) -> impl Iterator<Item = (usize, SavedForBackward)> + use<> {
         let kept = self.kept.remove(&pass);
         let kept = kept.unwrap_or_else(|| panic!("backward of {pass:?} without its forward"));
         let first = self.chunks[pass.chunk as usize].start;
@@ -130,24 +130,24 @@ impl Stage {
     }
 
     /// Backward of one unit: adds gradients but those it leaves, and replaces `upstream` by the gradient of the input.
-    fn back(&mut self, index: usize, kept: Kept, upstream: &mut Option<Tensor<3>>, weight: f32) -> Later {
+    fn backward_part(&mut self, index: usize, kept: SavedForBackward, upstream: &mut Option<Tensor<3>>, weight: f32) -> DeferredWeightGrads {
         let is_first = self.chunks.iter().any(|units| units.start == index);
         let next = (!is_first).then(|| index - 1);
         match kept {
             // It holds its weights.
-            Kept::Graph(_) => self.prefetch(next),
-            Kept::Input(_) | Kept::Samples(_) => self.unshard(index, next),
+            SavedForBackward::Graph(_) => self.prefetch(next),
+            SavedForBackward::Input(_) | SavedForBackward::Samples(_) => self.unshard(index, next),
         }
         let unit = &self.units[index];
         let graph = match kept {
-            Kept::Graph(graph) => *graph,
-            Kept::Input(input) => self.record(unit, Some(input), &Samples::NOTHING),
-            Kept::Samples(batch) => self.record(unit, None, &Samples::of(&batch)),
+            SavedForBackward::Graph(graph) => *graph,
+            SavedForBackward::Input(input) => self.record(unit, Some(input), &ModelInput::NOTHING),
+            SavedForBackward::Samples(batch) => self.record(unit, None, &ModelInput::of(&batch)),
         };
-        let Graph { leaves, input, output, later } = graph;
+        let AutodiffGraph { leaves, input, output, later } = graph;
         let scalar = match output {
-            Output::Loss(loss, _) => Some(loss * weight),
-            Output::Activation(output, penalty) => {
+            PartOutput::Loss(loss, _) => Some(loss * weight),
+            PartOutput::Activation(output, penalty) => {
                 let scalar = upstream.take().map(|d| ops::inject(self.layers.arithmetic, output, d));
                 match (scalar, penalty) {
                     (Some(scalar), Some(penalty)) => Some(scalar + penalty * weight),
@@ -171,14 +171,14 @@ impl Stage {
     }
 
     /// Computes and adds the gradients that the backward of a unit left.
-    fn add_left(&mut self, index: usize, later: &Later) {
+    fn run_deferred_weight_grads(&mut self, index: usize, later: &DeferredWeightGrads) {
         for (place, gradient) in later.compute() {
             self.gradients.add(self.units[index].uses[place].1, gradient);
         }
     }
 
     /// Forward through chunk `chunk` without keeping anything: for validation.
-    pub fn infer(&mut self, chunk: u32, input: Option<Tensor<3>>, samples: &Samples<'_>) -> Flow {
+    pub fn infer(&mut self, chunk: u32, input: Option<Tensor<3>>, samples: &ModelInput<'_>) -> ForwardOutput {
         let units = self.chunks[chunk as usize].clone();
         let mut flow = input;
         for index in units.clone() {
@@ -187,38 +187,38 @@ impl Stage {
             let output = self.compute(unit, &self.weights(unit, None), flow.take(), samples);
             self.reshard(index);
             match output {
-                Output::Activation(output, _) => flow = Some(output),
-                Output::Loss(_, figures) => return Flow::Loss(figures),
+                PartOutput::Activation(output, _) => flow = Some(output),
+                PartOutput::Loss(_, figures) => return ForwardOutput::Loss(figures),
             }
         }
-        Flow::Activation(flow.expect("a stage has a part"))
+        ForwardOutput::Activation(flow.expect("a stage has a part"))
     }
 
     /// Loss of `samples` on a stage that holds the whole model.
-    pub fn evaluate(&mut self, samples: &Samples<'_>) -> LossFigures {
+    pub fn evaluate(&mut self, samples: &ModelInput<'_>) -> LossFigures {
         match self.infer(0, None, samples) {
-            Flow::Loss(figures) => figures.read(),
-            Flow::Activation(_) => panic!("a stage without the head has no loss; use `infer`"),
+            ForwardOutput::Loss(figures) => figures.read(),
+            ForwardOutput::Activation(_) => panic!("a stage without the head has no loss; use `infer`"),
         }
     }
 
     /// Scores of the token after `tokens`, by a stage that holds a whole decoder. At most `context` tokens.
     pub fn logits_last(&self, tokens: &[u32]) -> Vec<f32> {
-        let samples = Samples::Tokens { inputs: tokens, targets: &[], samples: 1, length: tokens.len() };
+        let samples = ModelInput::Tokens { inputs: tokens, targets: &[], samples: 1, length: tokens.len() };
         self.score(&samples, |x| x.narrow(1, tokens.len() - 1, 1))
     }
 
     /// Begins to keep keys and values of tokens for [`Stage::logits_next`]; of those of an earlier text nothing is left.
-    pub fn begin_text(&mut self) {
-        *self.layers.key_values() = Some(KeyValues::default());
+    pub fn begin_generation(&mut self) {
+        *self.layers.key_values() = Some(KvCache::default());
     }
 
     /// No longer keeps keys and values.
-    pub fn end_text(&mut self) {
+    pub fn end_generation(&mut self) {
         *self.layers.key_values() = None;
     }
 
-    /// As [`Stage::logits_last`], of `tokens` that follow those of the calls since [`Stage::begin_text`]: any number in
+    /// As [`Stage::logits_last`], of `tokens` that follow those of the calls since [`Stage::begin_generation`]: any number in
     /// the first call, then one. At most `context` tokens in all.
     pub fn logits_next(&mut self, tokens: &[u32]) -> Vec<f32> {
         let logits = self.logits_last(tokens);
@@ -230,16 +230,16 @@ impl Stage {
 
     /// Scores of every prediction for `samples`, by a stage that holds the whole model; targets are not read.
     /// `[predictions, classes]`
-    pub fn scores(&self, samples: &Samples<'_>) -> Vec<f32> {
+    pub fn scores(&self, samples: &ModelInput<'_>) -> Vec<f32> {
         self.score(samples, |x| x)
     }
 
     /// Scores of what `choose` takes of the last activation.
-    fn score(&self, samples: &Samples<'_>, choose: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Vec<f32> {
+    fn score(&self, samples: &ModelInput<'_>, choose: impl FnOnce(Tensor<3>) -> Tensor<3>) -> Vec<f32> {
         let (head, before) = self.units.split_last().expect("a stage has a part");
         let mut flow = None;
         for unit in before {
-            if let Output::Activation(output, _) =
+            if let PartOutput::Activation(output, _) =
                 self.compute(unit, &self.weights(unit, None), flow.take(), samples)
             {
                 flow = Some(output);
@@ -253,21 +253,21 @@ impl Stage {
     /// Whether the graph of `unit` is dropped and made again. What `Recompute::Selective` drops, attention drops
     /// itself. A graph holds its weights, so where these are sharded only that of the head stays, whose backward comes
     /// next.
-    fn forgets(&self, unit: &Unit) -> bool {
+    fn recomputes(&self, unit: &ParameterGroup) -> bool {
         let blocks = match self.recompute {
             Recompute::None | Recompute::Selective => false,
             Recompute::Full => true,
         };
         let is_turn = |index: u32| index.is_multiple_of(self.recompute_every);
         match unit.part {
-            Part::First => self.sharded.is_some(),
-            Part::Block(_) => blocks && is_turn(unit.place),
-            Part::Head => false,
+            ModelPart::First => self.sharded.is_some(),
+            ModelPart::Block(_) => blocks && is_turn(unit.place),
+            ModelPart::Head => false,
         }
     }
 
     /// Runs `unit` with autodiff.
-    fn record(&self, unit: &Unit, input: Option<Tensor<3>>, samples: &Samples<'_>) -> Graph {
+    fn record(&self, unit: &ParameterGroup, input: Option<Tensor<3>>, samples: &ModelInput<'_>) -> AutodiffGraph {
         let leaves: Vec<_> = unit
             .uses
             .iter()
@@ -277,15 +277,15 @@ impl Stage {
             let input = input.autodiff();
             if unit.input_tracked { input.require_grad() } else { input }
         });
-        let later = Later::default();
+        let later = DeferredWeightGrads::default();
         let weights =
             Weights { later: self.splits.then(|| later.clone()), ..self.weights(unit, Some(&leaves)) };
         let output = self.compute(unit, &weights, input.clone(), samples);
-        Graph { leaves, input, output, later }
+        AutodiffGraph { leaves, input, output, later }
     }
 
     /// The weights of `unit`: `leaves`, or else the values without autodiff.
-    pub(super) fn weights<'a>(&'a self, unit: &'a Unit, leaves: Option<&[Tensor<1>]>) -> Weights<'a> {
+    pub(super) fn weights<'a>(&'a self, unit: &'a ParameterGroup, leaves: Option<&[Tensor<1>]>) -> Weights<'a> {
         let trained = unit.uses.iter().enumerate().map(|(place, (short, index))| {
             let flat = leaves.map_or_else(|| self.values[*index].clone(), |leaves| leaves[place].clone());
             (short.as_str(), &self.parameters[*index], flat)
@@ -300,23 +300,23 @@ impl Stage {
 
     pub(super) fn compute(
         &self,
-        unit: &Unit,
+        unit: &ParameterGroup,
         weights: &Weights<'_>,
         x: Option<Tensor<3>>,
-        samples: &Samples<'_>,
-    ) -> Output {
+        samples: &ModelInput<'_>,
+    ) -> PartOutput {
         let Self { network, layers, .. } = self;
         let activation = || x.expect("this part reads the activation of the part before it");
         match unit.part {
-            Part::First => Output::Activation(network.first(layers, weights, samples), None),
-            Part::Block(index) => {
+            ModelPart::First => PartOutput::Activation(network.first(layers, weights, samples), None),
+            ModelPart::Block(index) => {
                 let (output, penalty) = network.block(layers, index, weights, activation());
-                Output::Activation(output, penalty)
+                PartOutput::Activation(output, penalty)
             }
-            Part::Head => {
+            ModelPart::Head => {
                 let scores = network.scores(layers, weights, activation());
                 let (loss, figures) = network.loss(layers, weights, scores, samples.targets());
-                Output::Loss(loss, figures)
+                PartOutput::Loss(loss, figures)
             }
         }
     }

@@ -4,9 +4,9 @@
 //! [`Stage::reshard`] frees them. A tied embedding is gathered for every unit that uses it.
 
 use super::Stage;
-use super::parameters::Unit;
+use super::parameters::ParameterGroup;
 use super::values::tensor;
-use crate::parallel::{Gatherer, Partners, Shards};
+use crate::parallel::{AllGatherQueue, ModelParallelGroups, ZeroShards};
 use crate::snapshot::Snapshot;
 use dtrain_protocol::Channel;
 use std::collections::VecDeque;
@@ -15,11 +15,11 @@ use std::sync::Arc;
 
 /// This rank's blocks of all packs, and what is gathered now.
 pub(super) struct ShardedWeights {
-    shards: Arc<Shards>,
-    gatherer: Gatherer,
+    shards: Arc<ZeroShards>,
+    gatherer: AllGatherQueue,
     /// Of experts that are spread.
-    expert_gatherer: Option<Gatherer>,
-    /// The owned parts of all parameters, as [`Shards::kept`] tells.
+    expert_gatherer: Option<AllGatherQueue>,
+    /// The owned parts of all parameters, as [`ZeroShards::kept`] tells.
     own: Arc<Vec<f32>>,
     /// Packs that each unit uses.
     needs: Vec<Vec<usize>>,
@@ -38,9 +38,9 @@ impl ShardedWeights {
     }
 
     /// Room for the blocks of all packs, all zeros.
-    pub(super) fn new(shards: &Arc<Shards>, partners: &Partners, units: &[Unit]) -> Self {
+    pub(super) fn new(shards: &Arc<ZeroShards>, partners: &ModelParallelGroups, units: &[ParameterGroup]) -> Self {
         let gatherer = partners.weights.clone();
-        let needs = |unit: &Unit| {
+        let needs = |unit: &ParameterGroup| {
             let mut packs: Vec<_> = unit.uses.iter().map(|(_, index)| shards.pack_of(*index)).collect();
             packs.sort_unstable();
             packs.dedup();
@@ -103,7 +103,7 @@ impl ShardedWeights {
     }
 
     /// Who gathers a pack.
-    fn gatherer(&self, pack: usize) -> &Gatherer {
+    fn gatherer(&self, pack: usize) -> &AllGatherQueue {
         let is_of_experts = self.shards.packs()[pack].replication() == Channel::ExpertReplicas;
         self.expert_gatherer.as_ref().filter(|_| is_of_experts).unwrap_or(&self.gatherer)
     }

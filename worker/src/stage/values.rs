@@ -1,7 +1,7 @@
 //! Reading and changing the values of a stage.
 
 use super::sharded::ShardedWeights;
-use super::{Parameter, Stage};
+use super::{ModelParameter, Stage};
 use crate::snapshot::Snapshot;
 use burn::backend::Flex;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -34,7 +34,7 @@ impl Stage {
 
     /// Replaces the values of frozen parameter `index`; panics when their number is not the parameter's.
     pub fn set_frozen(&mut self, index: usize, values: Vec<f32>) {
-        let Parameter { name, range, .. } = &self.frozen[index];
+        let ModelParameter { name, range, .. } = &self.frozen[index];
         assert_eq!(values.len(), range.len(), "values of `{name}`");
         self.frozen_values[index] = tensor(values, &self.device);
     }

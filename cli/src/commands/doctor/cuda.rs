@@ -2,8 +2,8 @@
 //! GPUs. Looks at files; only NCCL is loaded, which tells its version.
 
 use super::Finding;
-use super::place::Place;
-use dtrain_runner::cuda::{Header, Headers, Release, Toolkit, driver_release, nvrtc_names};
+use super::place::HostEnvironment;
+use dtrain_runner::cuda::{RequiredHeader, HeaderFolders, Release, Toolkit, driver_release, nvrtc_names};
 use std::path::PathBuf;
 
 const DRIVER: &str = "CUDA driver";
@@ -13,7 +13,7 @@ const WHOLE_DRIVER: &str = "install the whole NVIDIA driver (on Debian: libcuda1
                             in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility";
 
 /// Every check of a host with an NVIDIA GPU.
-pub(super) fn checks(place: &Place) -> Vec<Finding> {
+pub(super) fn checks(place: &HostEnvironment) -> Vec<Finding> {
     let found = Toolkit::with_driver(place, driver_release());
     let mut checks = driver(place, found.driver.as_ref());
     checks.extend([nvrtc(&found), headers(&found, place)]);
@@ -22,17 +22,17 @@ pub(super) fn checks(place: &Place) -> Vec<Finding> {
 }
 
 /// Whether the driver's library can be loaded.
-pub(super) fn has_driver(place: &Place) -> bool {
+pub(super) fn has_driver(place: &HostEnvironment) -> bool {
     cuda_library(place).is_some()
 }
 
-fn cuda_library(place: &Place) -> Option<PathBuf> {
+fn cuda_library(place: &HostEnvironment) -> Option<PathBuf> {
     place.library(&["libcuda.so", "libcuda.so.1"])
 }
 
 /// The library that computes, and NVML with the program `nvidia-smi`, which tell the memory of a GPU. A container may have one
 /// without the other.
-fn driver(place: &Place, release: Option<&Release>) -> Vec<Finding> {
+fn driver(place: &HostEnvironment, release: Option<&Release>) -> Vec<Finding> {
     let (cuda, nvml) = (cuda_library(place), place.library(&["libnvidia-ml.so.1"]));
     let mut checks = vec![match (&cuda, &nvml) {
         (Some(path), _) => {
@@ -91,7 +91,7 @@ fn nvrtc(found: &Toolkit) -> Finding {
 }
 
 /// The headers that workers use.
-fn headers(found: &Toolkit, place: &Place) -> Finding {
+fn headers(found: &Toolkit, place: &HostEnvironment) -> Finding {
     let name = "CUDA headers";
     let release =
         found.nvrtc.taken.as_ref().and_then(|nvrtc| nvrtc.release.as_ref()).or(found.driver.as_ref());
@@ -104,11 +104,11 @@ fn headers(found: &Toolkit, place: &Place) -> Finding {
         let fix = format!("{}, or install the CUDA toolkit", install(&PARTS[1..], release));
         return Finding::bad(name, looked, fix);
     };
-    judged(name, taken, release).with_part(&taken.part, &found.headers.passed_over)
+    headers_finding(name, taken, release).with_part(&taken.part, &found.headers.passed_over)
 }
 
-fn judged(name: &'static str, taken: &Headers, nvrtc: Option<&Release>) -> Finding {
-    let Headers { part, missing, cccl, .. } = taken;
+fn headers_finding(name: &'static str, taken: &HeaderFolders, nvrtc: Option<&Release>) -> Finding {
+    let HeaderFolders { part, missing, cccl, .. } = taken;
     let release = part.release.as_ref().or(nvrtc);
     if !missing.is_empty() {
         let list = missing.iter().map(|header| header.name).collect::<Vec<_>>().join(", ");
@@ -149,7 +149,7 @@ const PARTS: [(&str, &str); 4] = [
 ];
 
 /// The packages of PyPI that have headers, each once.
-fn packages(missing: &[&Header]) -> Vec<(&'static str, &'static str)> {
+fn packages(missing: &[&RequiredHeader]) -> Vec<(&'static str, &'static str)> {
     let is_there =
         |part: &(&str, &str)| missing.iter().any(|header| (header.python, header.python_12) == *part);
     PARTS.into_iter().filter(is_there).collect()
@@ -203,7 +203,7 @@ fn nccl(_: &Toolkit) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::CheckStatus;
     use super::super::place::fake;
     use super::*;
 
@@ -211,7 +211,7 @@ mod tests {
     const NVML: &str = "/usr/lib64/libnvidia-ml.so.1";
 
     /// Verdict, what was found and how it is put right, of every check of the driver.
-    fn of_driver(files: &[&str]) -> Vec<(Verdict, String, String)> {
+    fn of_driver(files: &[&str]) -> Vec<(CheckStatus, String, String)> {
         let (_folder, mut place) = fake::machine(files);
         fake::set(&mut place, "PATH", "/usr/bin");
         let checks = driver(&place, None).into_iter();
@@ -221,30 +221,30 @@ mod tests {
     #[test]
     fn of_a_driver_the_half_that_is_missing_is_named() {
         let whole = of_driver(&[CUDA, NVML, "/usr/bin/nvidia-smi"]);
-        assert!(whole.len() == 2 && whole.iter().all(|check| check.0 == Verdict::Good), "{whole:?}");
+        assert!(whole.len() == 2 && whole.iter().all(|check| check.0 == CheckStatus::Good), "{whole:?}");
         let nothing = of_driver(&[]);
         assert_eq!(nothing.len(), 1, "said once: {nothing:?}");
         assert!(nothing[0].2.contains("install the NVIDIA driver"), "{nothing:?}");
         let blind = of_driver(&[CUDA, "/usr/bin/nvidia-smi"]);
-        assert_eq!((blind[0].0, blind[1].0), (Verdict::Good, Verdict::Bad), "{blind:?}");
+        assert_eq!((blind[0].0, blind[1].0), (CheckStatus::Good, CheckStatus::Bad), "{blind:?}");
         assert!(blind[1].1.contains("libnvidia-ml.so.1 is missing"), "{blind:?}");
         let idle = of_driver(&[NVML, "/usr/bin/nvidia-smi"]);
-        assert_eq!((idle[0].0, idle[1].0), (Verdict::Bad, Verdict::Good), "{idle:?}");
+        assert_eq!((idle[0].0, idle[1].0), (CheckStatus::Bad, CheckStatus::Good), "{idle:?}");
         assert!(idle[0].1.contains("libcuda.so.1 is missing") && idle[0].2.contains("compute,utility"));
         let mute = of_driver(&[CUDA, NVML]);
-        assert!(mute[1].0 == Verdict::Bad && mute[1].1.contains("nvidia-smi is not in PATH"), "{mute:?}");
+        assert!(mute[1].0 == CheckStatus::Bad && mute[1].1.contains("nvidia-smi is not in PATH"), "{mute:?}");
     }
 
     const TOOLKIT: [&str; 4] = ["cuda_fp16.h", "mma.h", "crt/mma.h", "cuda/barrier"];
 
     /// The checks of NVRTC and of the headers on a machine, whose driver is of this release.
-    fn said(place: &Place, driver: u32) -> [Finding; 2] {
+    fn said(place: &HostEnvironment, driver: u32) -> [Finding; 2] {
         let found = Toolkit::with_driver(place, Some(Release::of_number(driver)));
         [nvrtc(&found), headers(&found, place)]
     }
 
     /// Packages of a Python with these files.
-    fn packages_with(files: &[&str]) -> (tempfile::TempDir, Place) {
+    fn packages_with(files: &[&str]) -> (tempfile::TempDir, HostEnvironment) {
         let site = "/env/lib/python3.12/site-packages";
         let files: Vec<String> = files.iter().map(|file| format!("{site}/{file}")).collect();
         let files: Vec<&str> = files.iter().map(String::as_str).collect();
@@ -260,7 +260,7 @@ mod tests {
             .iter()
             .for_each(|header| fake::write(&place, &format!("/usr/local/cuda/include/{header}"), ""));
         let [nvrtc, headers] = said(&place, 12040);
-        assert_eq!((nvrtc.verdict, headers.verdict), (Verdict::Good, Verdict::Good), "{nvrtc:?} {headers:?}");
+        assert_eq!((nvrtc.verdict, headers.verdict), (CheckStatus::Good, CheckStatus::Good), "{nvrtc:?} {headers:?}");
         let cuda = place.at("/usr/local/cuda");
         let words = format!("{0}/lib64/libnvrtc.so.12.4.127, 12.4, of toolkit {0}", cuda.display());
         assert_eq!(nvrtc.found, words);
@@ -271,7 +271,7 @@ mod tests {
     fn where_nothing_is_found_the_packages_of_the_drivers_release_are_named() {
         let (_folder, mut place) = fake::machine(&[]);
         let [nvrtc, headers] = said(&place, 13000);
-        assert_eq!((nvrtc.verdict, headers.verdict), (Verdict::Bad, Verdict::Bad));
+        assert_eq!((nvrtc.verdict, headers.verdict), (CheckStatus::Bad, CheckStatus::Bad));
         let fix = nvrtc.fix.expect("it fails");
         assert!(
             fix.contains("'nvidia-cuda-nvrtc==13.0.*'") && fix.contains("'nvidia-cuda-cccl==13.*'"),
@@ -295,14 +295,14 @@ mod tests {
             packages_with(&["nvidia/cu13/lib/libnvrtc.so.13", "nvidia/cu13/lib/libnvrtc-builtins.so.13.5"]);
         let [only, _] = said(&place, 13000);
         assert!(
-            only.verdict == Verdict::Bad && only.found.contains("newer than the driver's CUDA 13.0"),
+            only.verdict == CheckStatus::Bad && only.found.contains("newer than the driver's CUDA 13.0"),
             "{only:?}"
         );
         assert!(only.fix.is_some_and(|fix| fix.contains("'nvidia-cuda-nvrtc==13.0.*'")));
 
         fake::write(&place, "/usr/local/cuda/lib64/libnvrtc.so.12.4.127", "");
         let [older, _] = said(&place, 13000);
-        assert_eq!(older.verdict, Verdict::Good);
+        assert_eq!(older.verdict, CheckStatus::Good);
         let [newer] = older.passed_over.as_slice() else { panic!("one is passed over: {older:?}") };
         assert_eq!(newer.reason, "newer than the driver's CUDA 13.0");
         let json = serde_json::to_value(&older).expect("a check is JSON");
@@ -325,8 +325,8 @@ mod tests {
             "nvidia/cu13/include/mma.h",
         ]);
         let [nvrtc, headers] = said(&place, 13000);
-        assert!(nvrtc.verdict == Verdict::Good && nvrtc.found.contains("PyTorch's wheels in"), "{nvrtc:?}");
-        assert!(headers.verdict == Verdict::Bad && headers.found.ends_with("lacks crt/mma.h"), "{headers:?}");
+        assert!(nvrtc.verdict == CheckStatus::Good && nvrtc.found.contains("PyTorch's wheels in"), "{nvrtc:?}");
+        assert!(headers.verdict == CheckStatus::Bad && headers.found.ends_with("lacks crt/mma.h"), "{headers:?}");
         assert_eq!(headers.fix.as_deref(), Some("`pip install 'nvidia-cuda-crt==13.0.*'`"));
     }
 
@@ -338,11 +338,11 @@ mod tests {
             .for_each(|header| fake::write(&place, &format!("/usr/local/cuda/include/{header}"), ""));
         let [_, headers] = said(&place, 12040);
         assert!(
-            headers.verdict == Verdict::Poor && headers.found.contains("lacks cuda/barrier"),
+            headers.verdict == CheckStatus::Poor && headers.found.contains("lacks cuda/barrier"),
             "{headers:?}"
         );
         assert!(headers.fix.is_some_and(|fix| fix.contains("'nvidia-cuda-cccl-cu12==12.4.*'")));
         fake::write(&place, "/usr/local/cuda/include/cccl/cuda/barrier", "");
-        assert_eq!(said(&place, 12040)[1].verdict, Verdict::Good);
+        assert_eq!(said(&place, 12040)[1].verdict, CheckStatus::Good);
     }
 }

@@ -1,6 +1,6 @@
 //! Which GPUs there are, and whether this build can use them.
 
-use super::place::Place;
+use super::place::HostEnvironment;
 use super::{Finding, cuda};
 use dtrain_protocol::{DeviceKind, Gpu};
 use std::fmt;
@@ -10,12 +10,12 @@ use std::path::{Path, PathBuf};
 
 /// Every check of GPUs: one where there is none.
 pub(super) fn checks() -> Vec<Finding> {
-    let (place, usable) = (Place::here(), dtrain_worker::device::gpus());
-    let seen = Seen::at(&place);
-    let mut checks = vec![gpu(&place, &seen, &usable, Backends::HERE)];
+    let (place, usable) = (HostEnvironment::current(), dtrain_worker::device::gpus());
+    let seen = KernelGpus::at(&place);
+    let mut checks = vec![gpu(&place, &seen, &usable, BuiltBackends::HERE)];
     checks.extend(memory(&usable));
     let by_cuda = usable.iter().any(|gpu| gpu.device == DeviceKind::Cuda);
-    if Backends::HERE.cuda && (seen.nvidia || by_cuda) {
+    if BuiltBackends::HERE.cuda && (seen.nvidia || by_cuda) {
         checks.extend(cuda::checks(&place));
     }
     checks
@@ -23,13 +23,13 @@ pub(super) fn checks() -> Vec<Finding> {
 
 /// A GPU of NVIDIA in this machine that this build has no backend for; `None` where there is no such GPU. Others may be part of
 /// the processor, and not faster.
-pub(crate) fn unused_gpu() -> Option<Maker> {
-    Seen::at(&Place::here()).unused(Backends::HERE).filter(|maker| *maker == Maker::Nvidia)
+pub(crate) fn unused_gpu() -> Option<GpuVendor> {
+    KernelGpus::at(&HostEnvironment::current()).unused(BuiltBackends::HERE).filter(|maker| *maker == GpuVendor::Nvidia)
 }
 
 /// Who made a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Maker {
+pub(crate) enum GpuVendor {
     Nvidia,
     Amd,
     Intel,
@@ -37,7 +37,7 @@ pub(crate) enum Maker {
     Unknown,
 }
 
-impl Maker {
+impl GpuVendor {
     /// How to build a program that uses its GPUs.
     pub(crate) fn build(self) -> &'static str {
         match self {
@@ -47,7 +47,7 @@ impl Maker {
     }
 }
 
-impl fmt::Display for Maker {
+impl fmt::Display for GpuVendor {
     /// Such as `an AMD GPU`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -61,31 +61,31 @@ impl fmt::Display for Maker {
 
 /// The backends for GPUs that a build has.
 #[derive(Clone, Copy, Debug)]
-struct Backends {
+struct BuiltBackends {
     cuda: bool,
     wgpu: bool,
 }
 
-impl Backends {
+impl BuiltBackends {
     const HERE: Self = Self { cuda: cfg!(feature = "cuda"), wgpu: cfg!(feature = "wgpu") };
 }
 
 /// The GPUs that the kernel shows, whether or not there is a driver for programs.
 #[derive(Debug)]
-struct Seen {
+struct KernelGpus {
     nvidia: bool,
     /// Those of other makers, with their device files.
-    others: Vec<(Maker, PathBuf)>,
+    others: Vec<(GpuVendor, PathBuf)>,
 }
 
-impl Seen {
-    fn at(place: &Place) -> Self {
+impl KernelGpus {
+    fn at(place: &HostEnvironment) -> Self {
         let is_numbered = |name: &String| name["nvidia".len()..].parse::<u32>().is_ok();
         // A container may have any one of them.
-        let has_node = Place::names(&place.at("/dev"), "nvidia").iter().any(is_numbered);
+        let has_node = HostEnvironment::names(&place.at("/dev"), "nvidia").iter().any(is_numbered);
         let in_windows = place.at("/dev/dxg").exists() && place.at("/usr/lib/wsl/lib/libcuda.so").exists();
         let mut seen = Self { nvidia: has_node || in_windows, others: Vec::new() };
-        for name in Place::names(&place.at("/dev/dri"), "renderD") {
+        for name in HostEnvironment::names(&place.at("/dev/dri"), "renderD") {
             let vendor = place.at(format!("/sys/class/drm/{name}/device/vendor"));
             let maker = match fs::read_to_string(vendor).unwrap_or_default().trim() {
                 "0x10de" => {
@@ -94,9 +94,9 @@ impl Seen {
                 }
                 // Those of virtual machines (virtio, VMware) draw, and do not compute.
                 "0x1af4" | "0x15ad" => continue,
-                "0x1002" => Maker::Amd,
-                "0x8086" => Maker::Intel,
-                _ => Maker::Unknown,
+                "0x1002" => GpuVendor::Amd,
+                "0x8086" => GpuVendor::Intel,
+                _ => GpuVendor::Unknown,
             };
             seen.others.push((maker, place.at("/dev/dri").join(name)));
         }
@@ -104,18 +104,18 @@ impl Seen {
     }
 
     /// A GPU that no backend of the build reaches. Where one is reached, others beside it are not used anyway.
-    fn unused(&self, built: Backends) -> Option<Maker> {
+    fn unused(&self, built: BuiltBackends) -> Option<GpuVendor> {
         let other = self.others.first().map(|(maker, _)| *maker);
         match (self.nvidia, built) {
-            (_, Backends { wgpu: true, .. }) | (true, Backends { cuda: true, .. }) => None,
-            (true, _) => Some(Maker::Nvidia),
+            (_, BuiltBackends { wgpu: true, .. }) | (true, BuiltBackends { cuda: true, .. }) => None,
+            (true, _) => Some(GpuVendor::Nvidia),
             (false, _) => other,
         }
     }
 }
 
 /// What there is: `usable` by this build, or only `seen`.
-fn gpu(place: &Place, seen: &Seen, usable: &[Gpu], built: Backends) -> Finding {
+fn gpu(place: &HostEnvironment, seen: &KernelGpus, usable: &[Gpu], built: BuiltBackends) -> Finding {
     let name = "gpu";
     if let Some(first) = usable.first() {
         let names = names(usable);
@@ -123,7 +123,7 @@ fn gpu(place: &Place, seen: &Seen, usable: &[Gpu], built: Backends) -> Finding {
             DeviceKind::Wgpu if seen.nvidia && !built.cuda => Finding::poor(
                 name,
                 format!("{names}, by wgpu, which has no bf16"),
-                format!("for CUDA, `{}`", Maker::Nvidia.build()),
+                format!("for CUDA, `{}`", GpuVendor::Nvidia.build()),
             ),
             DeviceKind::Wgpu => Finding::good(name, format!("{names}, by wgpu")),
             DeviceKind::Cuda | DeviceKind::Cpu => Finding::good(name, format!("{names}, by CUDA")),
@@ -139,16 +139,16 @@ fn gpu(place: &Place, seen: &Seen, usable: &[Gpu], built: Backends) -> Finding {
     match (seen.nvidia, seen.others.first()) {
         (true, _) if !built.cuda => Finding::poor(
             name,
-            format!("{}, and no Vulkan driver that shows it", Maker::Nvidia),
-            format!("use CUDA: `{}`", Maker::Nvidia.build()),
+            format!("{}, and no Vulkan driver that shows it", GpuVendor::Nvidia),
+            format!("use CUDA: `{}`", GpuVendor::Nvidia.build()),
         ),
         (true, _) if cuda::has_driver(place) => Finding::poor(
             name,
-            format!("{}, which the CUDA driver does not show", Maker::Nvidia),
+            format!("{}, which the CUDA driver does not show", GpuVendor::Nvidia),
             "see whether `nvidia-smi` lists it, and whether CUDA_VISIBLE_DEVICES leaves it out",
         ),
         (true, _) => {
-            let found = format!("{}, which cannot be used yet", Maker::Nvidia);
+            let found = format!("{}, which cannot be used yet", GpuVendor::Nvidia);
             Finding::poor(name, found, "put right what the checks of CUDA below say")
         }
         (false, Some((maker, node))) => without_vulkan(place, *maker, node),
@@ -168,7 +168,7 @@ fn names(gpus: &[Gpu]) -> String {
 }
 
 /// Why the GPU at `node` is none for wgpu.
-fn without_vulkan(place: &Place, maker: Maker, node: &Path) -> Finding {
+fn without_vulkan(place: &HostEnvironment, maker: GpuVendor, node: &Path) -> Finding {
     let (name, at) = ("gpu", node.display());
     if !has_vulkan_driver(place) {
         let found = format!("{maker} ({at}), and no Vulkan driver for it");
@@ -184,10 +184,10 @@ fn without_vulkan(place: &Place, maker: Maker, node: &Path) -> Finding {
 }
 
 /// Whether a Vulkan driver is installed that is not a software device, or the environment names one.
-fn has_vulkan_driver(place: &Place) -> bool {
+fn has_vulkan_driver(place: &HostEnvironment) -> bool {
     let is_named = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].iter().any(|name| place.variable(name).is_some());
     let folders = ["/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
-    let mut installed = folders.iter().flat_map(|folder| Place::names(&place.at(folder), ""));
+    let mut installed = folders.iter().flat_map(|folder| HostEnvironment::names(&place.at(folder), ""));
     is_named || installed.any(|name| name.ends_with(".json") && !name.starts_with("lvp_icd"))
 }
 
@@ -200,21 +200,21 @@ fn memory(usable: &[Gpu]) -> Option<Finding> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::CheckStatus;
     use super::super::place::fake;
     use super::*;
 
-    const NONE: Backends = Backends { cuda: false, wgpu: false };
-    const CUDA: Backends = Backends { cuda: true, wgpu: false };
-    const WGPU: Backends = Backends { cuda: false, wgpu: true };
-    const BOTH: Backends = Backends { cuda: true, wgpu: true };
+    const NONE: BuiltBackends = BuiltBackends { cuda: false, wgpu: false };
+    const CUDA: BuiltBackends = BuiltBackends { cuda: true, wgpu: false };
+    const WGPU: BuiltBackends = BuiltBackends { cuda: false, wgpu: true };
+    const BOTH: BuiltBackends = BuiltBackends { cuda: true, wgpu: true };
     const RENDER: &str = "/dev/dri/renderD128";
 
     /// What is said of a machine with these files, where the first GPU is of the vendor, and none is usable.
-    fn said(files: &[&str], vendor: &str, built: Backends) -> (Verdict, String) {
+    fn said(files: &[&str], vendor: &str, built: BuiltBackends) -> (CheckStatus, String) {
         let (_folder, place) = fake::machine(files);
         fake::write(&place, "/sys/class/drm/renderD128/device/vendor", vendor);
-        let finding = gpu(&place, &Seen::at(&place), &[], built);
+        let finding = gpu(&place, &KernelGpus::at(&place), &[], built);
         (finding.verdict, format!("{}; {}", finding.found, finding.fix.unwrap_or_default()))
     }
 
@@ -222,9 +222,9 @@ mod tests {
     fn a_machine_without_a_gpu_is_fine() {
         let without: [&[&str]; 3] = [&[], &["/dev/nvidiactl", "/dev/nvidia-uvm"], &["/dev/dxg"]];
         for files in without {
-            assert_eq!(said(files, "", BOTH), (Verdict::Good, "none; training uses the CPU; ".into()));
+            assert_eq!(said(files, "", BOTH), (CheckStatus::Good, "none; training uses the CPU; ".into()));
         }
-        assert_eq!(said(&[RENDER], "0x1af4\n", NONE).0, Verdict::Good, "of a virtual machine");
+        assert_eq!(said(&[RENDER], "0x1af4\n", NONE).0, CheckStatus::Good, "of a virtual machine");
     }
 
     #[test]
@@ -240,21 +240,21 @@ mod tests {
             let (verdict, words) = said(&[file], vendor, built);
             let build = format!("`cargo build --release --features {feature}`");
             assert!(words.starts_with(maker) && words.ends_with(&build), "{file} {vendor}: {words}");
-            assert_eq!(verdict, Verdict::Poor);
+            assert_eq!(verdict, CheckStatus::Poor);
         }
     }
 
     #[test]
     fn a_run_mentions_a_gpu_only_where_no_backend_reaches_it() {
-        let seen = |nvidia, other: Option<Maker>| Seen {
+        let seen = |nvidia, other: Option<GpuVendor>| KernelGpus {
             nvidia,
             others: other.into_iter().map(|maker| (maker, PathBuf::new())).collect(),
         };
-        assert_eq!(seen(true, Some(Maker::Intel)).unused(NONE), Some(Maker::Nvidia));
-        assert_eq!(seen(true, Some(Maker::Intel)).unused(CUDA), None);
+        assert_eq!(seen(true, Some(GpuVendor::Intel)).unused(NONE), Some(GpuVendor::Nvidia));
+        assert_eq!(seen(true, Some(GpuVendor::Intel)).unused(CUDA), None);
         assert_eq!(seen(true, None).unused(WGPU), None, "wgpu reaches it, too");
-        assert_eq!(seen(false, Some(Maker::Amd)).unused(CUDA), Some(Maker::Amd));
-        assert_eq!(seen(false, Some(Maker::Amd)).unused(BOTH), None);
+        assert_eq!(seen(false, Some(GpuVendor::Amd)).unused(CUDA), Some(GpuVendor::Amd));
+        assert_eq!(seen(false, Some(GpuVendor::Amd)).unused(BOTH), None);
         assert_eq!(seen(false, None).unused(NONE), None);
     }
 
@@ -262,7 +262,7 @@ mod tests {
     fn a_gpu_that_wgpu_does_not_find_lacks_its_vulkan_driver_or_is_hidden() {
         let software = "/usr/share/vulkan/icd.d/lvp_icd.x86_64.json";
         let (verdict, words) = said(&[RENDER, software], "0x1002\n", WGPU);
-        assert!(verdict == Verdict::Poor && words.ends_with("mesa-vulkan-drivers"), "{words}");
+        assert!(verdict == CheckStatus::Poor && words.ends_with("mesa-vulkan-drivers"), "{words}");
         let driver = "/usr/share/vulkan/icd.d/radeon_icd.x86_64.json";
         let (_, words) = said(&[RENDER, driver], "0x1002\n", BOTH);
         assert!(words.contains("no Vulkan driver shows") && words.contains("vulkaninfo"), "{words}");
@@ -280,16 +280,16 @@ mod tests {
     fn usable_gpus_are_named_with_their_backend_and_an_unknown_memory_is_bad() {
         let of = |device, name: &str, memory_bytes| Gpu { device, name: name.into(), memory_bytes };
         let (_folder, place) = fake::machine(&["/dev/nvidia0"]);
-        let seen = Seen::at(&place);
+        let seen = KernelGpus::at(&place);
         let h100 = of(DeviceKind::Cuda, "NVIDIA H100", 1);
         let two = [h100.clone(), h100];
         let found = gpu(&place, &seen, &two, BOTH);
-        assert_eq!((found.verdict, found.found.as_str()), (Verdict::Good, "2 × NVIDIA H100, by CUDA"));
+        assert_eq!((found.verdict, found.found.as_str()), (CheckStatus::Good, "2 × NVIDIA H100, by CUDA"));
         assert!(memory(&two).is_none());
         let arc = [of(DeviceKind::Wgpu, "Intel Arc", 0)];
-        assert_eq!(gpu(&place, &seen, &arc, BOTH).verdict, Verdict::Good);
+        assert_eq!(gpu(&place, &seen, &arc, BOTH).verdict, CheckStatus::Good);
         let through_vulkan = gpu(&place, &seen, &arc, WGPU);
-        assert!(through_vulkan.verdict == Verdict::Poor && through_vulkan.found.ends_with("no bf16"));
-        assert_eq!(memory(&arc).map(|check| check.verdict), Some(Verdict::Bad));
+        assert!(through_vulkan.verdict == CheckStatus::Poor && through_vulkan.found.ends_with("no bf16"));
+        assert_eq!(memory(&arc).map(|check| check.verdict), Some(CheckStatus::Bad));
     }
 }

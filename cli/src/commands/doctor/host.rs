@@ -1,9 +1,9 @@
 //! What `doctor` asks of hosts over SSH, all of them at the same time.
 
-use super::{Finding, Verdict};
+use super::{Finding, CheckStatus};
 use dtrain_recipes::Bytes;
-use dtrain_runner::transport::known_hosts::Distrust;
-use dtrain_runner::transport::{Bastions, FACTS, Ssh, Target, Transport, TransportError, User};
+use dtrain_runner::transport::known_hosts::HostKeyError;
+use dtrain_runner::transport::{Bastions, FACTS, Ssh, SshTarget, Transport, TransportError, User};
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -17,7 +17,7 @@ pub(super) struct HostReport {
 
 /// Checks every host, each in a thread of its own; the reports come in the order of the hosts.
 pub(super) fn examine(hosts: &[String]) -> Vec<HostReport> {
-    let (user, bastions) = (crate::hosts::user(), Bastions::default());
+    let (user, bastions) = (crate::hosts::ssh_user(), Bastions::default());
     std::thread::scope(|scope| {
         let running: Vec<_> =
             hosts.iter().map(|host| scope.spawn(|| checks(host, &user, &bastions))).collect();
@@ -31,7 +31,7 @@ fn crashed() -> Finding {
 }
 
 fn checks(host: &str, user: &User, bastions: &Bastions) -> Vec<Finding> {
-    let facts = Target::parse(host, user)
+    let facts = SshTarget::parse(host, user)
         .and_then(|target| Ssh::through(&target, bastions))
         .and_then(|mut ssh| ssh.run(FACTS));
     match facts {
@@ -50,14 +50,14 @@ fn now() -> i64 {
 }
 
 fn unreachable(error: &TransportError) -> Finding {
-    Finding::bad("ssh", crate::hosts::in_words(error), fix(error))
+    Finding::bad("ssh", crate::hosts::error_chain(error), fix(error))
 }
 
 fn fix(error: &TransportError) -> &'static str {
     match error {
         TransportError::Name(..) => "write it as [user@]host[:port]",
         TransportError::Connect { .. } => "check the name, the port, and that sshd runs there",
-        TransportError::HostKey { problem: Distrust::Unknown, .. } => {
+        TransportError::HostKey { problem: HostKeyError::Unknown, .. } => {
             "compare the fingerprint with the host's own, then accept it once with `ssh`"
         }
         TransportError::HostKey { .. } => "ask the host's administrator before you trust the new key",
@@ -128,8 +128,8 @@ fn room(name: &'static str, found: Option<Bytes>, least: u64, fix: &str) -> Find
 }
 
 /// How many checks of all reports failed.
-pub(super) fn failed(reports: &[HostReport]) -> usize {
-    reports.iter().flat_map(|report| &report.checks).filter(|check| check.verdict == Verdict::Bad).count()
+pub(super) fn count_failed(reports: &[HostReport]) -> usize {
+    reports.iter().flat_map(|report| &report.checks).filter(|check| check.verdict == CheckStatus::Bad).count()
 }
 
 #[cfg(test)]
@@ -139,28 +139,28 @@ mod tests {
     const SOUND: &str = "system=Linux 6.1\nmachine=x86_64\ncores=8\nmemory_kib=16000000\nhome_free_kib=9000000\n\
                          clock=1000\ngpus=0\ncuda_headers=\n";
 
-    fn verdict(facts: &str, name: &str) -> Verdict {
+    fn verdict(facts: &str, name: &str) -> CheckStatus {
         findings(facts, 1010).into_iter().find(|check| check.name == name).expect("it is checked").verdict
     }
 
     #[test]
     fn each_fault_of_a_host_is_found() {
-        assert!(findings(SOUND, 1010).iter().all(|check| check.verdict == Verdict::Good));
+        assert!(findings(SOUND, 1010).iter().all(|check| check.verdict == CheckStatus::Good));
         for (good, bad, name) in [
             ("Linux 6.1", "Darwin 24", "system"),
             ("memory_kib=16000000", "memory_kib=1000", "memory"),
             ("home_free_kib=9000000", "home_free_kib=10", "free disk"),
             ("clock=1000", "clock=2000", "clock"),
         ] {
-            assert_eq!(verdict(&SOUND.replace(good, bad), name), Verdict::Bad, "{bad}");
+            assert_eq!(verdict(&SOUND.replace(good, bad), name), CheckStatus::Bad, "{bad}");
         }
-        assert_eq!(verdict("", "cores"), Verdict::Poor);
-        assert_eq!(verdict(&SOUND.replace("gpus=0", "gpus=2"), "gpu"), Verdict::Poor);
+        assert_eq!(verdict("", "cores"), CheckStatus::Poor);
+        assert_eq!(verdict(&SOUND.replace("gpus=0", "gpus=2"), "gpu"), CheckStatus::Poor);
     }
 
     #[test]
     fn a_dangerous_name_is_refused_before_anything_is_dialled() {
         let reports = examine(&["-oProxyCommand=x".into(), "a;b".into()]);
-        assert_eq!(failed(&reports), 2);
+        assert_eq!(count_failed(&reports), 2);
     }
 }

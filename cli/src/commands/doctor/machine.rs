@@ -3,7 +3,7 @@
 use super::{Finding, gpu};
 use dtrain_recipes::Bytes;
 use dtrain_recipes::sharing::git_command;
-use dtrain_runner::ledger::{Ground, History};
+use dtrain_runner::ledger::{FileSystemKind, History};
 use dtrain_runner::{Home, files};
 use rustix::fs::{MemfdFlags, memfd_create, statvfs};
 use std::fs;
@@ -62,12 +62,12 @@ fn state_folder(path: &Path) -> Finding {
 
 fn file_system(path: &Path) -> Finding {
     let name = "file system";
-    match Ground::of(path) {
-        Ok(Ground::Local) => Finding::good(name, "local"),
-        Ok(Ground::Shared(kind)) => {
+    match FileSystemKind::of(path) {
+        Ok(FileSystemKind::Local) => Finding::good(name, "local"),
+        Ok(FileSystemKind::Shared(kind)) => {
             Finding::good(name, format!("{kind}; the history uses a journal mode that is safe there"))
         }
-        Ok(Ground::Unsafe(kind)) => Finding::bad(
+        Ok(FileSystemKind::Unsafe(kind)) => Finding::bad(
             name,
             format!("{} is on {kind}, where the history could be corrupted", path.display()),
             "name a folder on a local disk with --state FOLDER; checkpoints are kept there, too",
@@ -207,7 +207,7 @@ fn clock_of(now: SystemTime, built: Option<SystemTime>, latest: Option<(String, 
 
 #[cfg(test)]
 mod tests {
-    use super::super::Verdict;
+    use super::super::CheckStatus;
     use super::*;
     use std::os::unix::fs::PermissionsExt;
 
@@ -219,13 +219,13 @@ mod tests {
                 clock_of(at(now), Some(at(20_000)), latest.map(|days| ("a-1".to_owned(), at(days))));
             (finding.verdict, finding.found)
         };
-        assert_eq!(verdict(20_010, None).0, Verdict::Good);
-        assert_eq!(verdict(20_010, Some(20_009)).0, Verdict::Good);
-        assert_eq!(verdict(19_990, None).0, Verdict::Bad);
+        assert_eq!(verdict(20_010, None).0, CheckStatus::Good);
+        assert_eq!(verdict(20_010, Some(20_009)).0, CheckStatus::Good);
+        assert_eq!(verdict(19_990, None).0, CheckStatus::Bad);
         let (poor, found) = verdict(20_010, Some(20_013));
-        assert_eq!(poor, Verdict::Poor);
+        assert_eq!(poor, CheckStatus::Poor);
         assert!(found.contains("3 days earlier than the newest trial, a-1"), "{found}");
-        assert_eq!(verdict(20_000 + 5000, None).0, Verdict::Poor, "fourteen years on");
+        assert_eq!(verdict(20_000 + 5000, None).0, CheckStatus::Poor, "fourteen years on");
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         let file = folder.path().join("file");
         fs::write(&file, "").expect("it can be written");
         let finding = state_folder(&file.join("state"));
-        assert_eq!(finding.verdict, Verdict::Bad);
+        assert_eq!(finding.verdict, CheckStatus::Bad);
         assert!(finding.fix.is_some_and(|fix| fix.contains("--state")));
     }
 
@@ -249,6 +249,6 @@ mod tests {
     fn a_state_folder_that_others_can_write_is_bad() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).expect("it is ours");
-        assert_eq!(state_folder(folder.path()).verdict, Verdict::Bad);
+        assert_eq!(state_folder(folder.path()).verdict, CheckStatus::Bad);
     }
 }

@@ -12,16 +12,16 @@ pub(crate) use gpu::unused_gpu;
 
 use crate::args::DoctorArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::output::Output;
 use crate::render::number::counted;
-use dtrain_runner::cuda::{Part, PassedOver};
+use dtrain_runner::cuda::{ToolkitComponent, RejectedComponent};
 use serde::Serialize;
 
 /// How a check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Verdict {
+enum CheckStatus {
     Good,
     /// Works, but may disappoint.
     Poor,
@@ -33,7 +33,7 @@ enum Verdict {
 #[derive(Debug, Serialize)]
 struct Finding {
     name: &'static str,
-    verdict: Verdict,
+    verdict: CheckStatus,
     /// What was found.
     found: String,
     /// What to do about it.
@@ -41,37 +41,37 @@ struct Finding {
     fix: Option<String>,
     /// The part of CUDA that is taken.
     #[serde(skip_serializing_if = "Option::is_none")]
-    taken: Option<Part>,
+    taken: Option<ToolkitComponent>,
     /// Others that were found.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    passed_over: Vec<PassedOver>,
+    passed_over: Vec<RejectedComponent>,
 }
 
 impl Finding {
-    fn new(name: &'static str, verdict: Verdict, found: impl Into<String>, fix: Option<String>) -> Self {
+    fn new(name: &'static str, verdict: CheckStatus, found: impl Into<String>, fix: Option<String>) -> Self {
         Self { name, verdict, found: found.into(), fix, taken: None, passed_over: Vec::new() }
     }
 
     fn good(name: &'static str, found: impl Into<String>) -> Self {
-        Self::new(name, Verdict::Good, found, None)
+        Self::new(name, CheckStatus::Good, found, None)
     }
 
     fn poor(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self::new(name, Verdict::Poor, found, Some(fix.into()))
+        Self::new(name, CheckStatus::Poor, found, Some(fix.into()))
     }
 
     fn bad(name: &'static str, found: impl Into<String>, fix: impl Into<String>) -> Self {
-        Self::new(name, Verdict::Bad, found, Some(fix.into()))
+        Self::new(name, CheckStatus::Bad, found, Some(fix.into()))
     }
 
     /// The same with the part of CUDA that is taken, and the others that were found.
-    fn with_part(self, taken: &Part, passed_over: &[PassedOver]) -> Self {
+    fn with_part(self, taken: &ToolkitComponent, passed_over: &[RejectedComponent]) -> Self {
         Self { taken: Some(taken.clone()), passed_over: passed_over.to_vec(), ..self }
     }
 }
 
 #[derive(Serialize)]
-struct Report {
+struct MachineReport {
     fit: bool,
     checks: Vec<Finding>,
 }
@@ -83,7 +83,7 @@ struct HostsReport {
 }
 
 /// Checks this machine, or a device of it, or, where hosts are named, those over SSH.
-pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &DoctorArgs) -> CommandResult {
     match args.device {
         Some(choice) => device::run(context, choice, args),
         None if args.hosts.is_empty() => this_machine(context),
@@ -91,9 +91,9 @@ pub(crate) fn run(context: &Context, args: &DoctorArgs) -> Outcome {
     }
 }
 
-fn over_ssh(context: &Context, hosts: &[String]) -> Outcome {
+fn over_ssh(context: &Context, hosts: &[String]) -> CommandResult {
     let reports = host::examine(hosts);
-    let failed = host::failed(&reports);
+    let failed = host::count_failed(&reports);
     if context.out.json {
         context.out.json("doctor", &HostsReport { fit: failed == 0, hosts: reports })?;
     } else {
@@ -106,20 +106,20 @@ fn over_ssh(context: &Context, hosts: &[String]) -> Outcome {
     }
     if failed > 0 {
         let failed = counted(failed as u64, "check");
-        return Err(Failure::new(
-            Exit::Preflight,
+        return Err(CommandError::new(
+            ExitReason::Preflight,
             format!("not every host is ready to train: {failed} failed"),
         ));
     }
     context.out.say("every host is ready to train");
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
-fn this_machine(context: &Context) -> Outcome {
+fn this_machine(context: &Context) -> CommandResult {
     let checks = machine::checks(&context.home);
-    let failed = checks.iter().filter(|check| check.verdict == Verdict::Bad).count();
+    let failed = checks.iter().filter(|check| check.verdict == CheckStatus::Bad).count();
     if context.out.json {
-        context.out.json("doctor", &Report { fit: failed == 0, checks })?;
+        context.out.json("doctor", &MachineReport { fit: failed == 0, checks })?;
     } else {
         for check in &checks {
             context.out.data(&line(context.out, check))?;
@@ -127,22 +127,22 @@ fn this_machine(context: &Context) -> Outcome {
     }
     if failed > 0 {
         let failed = counted(failed as u64, "check");
-        return Err(Failure::new(
-            Exit::Preflight,
+        return Err(CommandError::new(
+            ExitReason::Preflight,
             format!("this machine is not ready to train: {failed} failed"),
         ));
     }
     context.out.say("this machine is ready to train");
     context.out.next("dtrain init");
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 fn line(out: Output, check: &Finding) -> String {
     let paint = out.paint_data;
     let mark = match check.verdict {
-        Verdict::Good => paint.green("ok  "),
-        Verdict::Poor => paint.yellow("weak"),
-        Verdict::Bad => paint.red("FAIL"),
+        CheckStatus::Good => paint.green("ok  "),
+        CheckStatus::Poor => paint.yellow("weak"),
+        CheckStatus::Bad => paint.red("FAIL"),
     };
     let fix = check.fix.as_ref().map_or(String::new(), |fix| format!("\n                        fix: {fix}"));
     let others = check

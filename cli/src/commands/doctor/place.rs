@@ -1,6 +1,6 @@
 //! Where checks look; tests replace it by machines in temporary folders.
 
-pub(super) use dtrain_runner::cuda::Place;
+pub(super) use dtrain_runner::cuda::HostEnvironment;
 
 /// A machine in a temporary folder.
 #[cfg(test)]
@@ -11,22 +11,22 @@ pub(super) mod fake {
     use tempfile::TempDir;
 
     /// A machine with these empty files and an empty environment. The folder lives as long as the first value.
-    pub(in super::super) fn machine(files: &[&str]) -> (TempDir, Place) {
+    pub(in super::super) fn machine(files: &[&str]) -> (TempDir, HostEnvironment) {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let place = Place { root: folder.path().into(), environment: BTreeMap::new() };
+        let place = HostEnvironment { root: folder.path().into(), environment: BTreeMap::new() };
         files.iter().for_each(|file| write(&place, file, ""));
         (folder, place)
     }
 
     /// Writes a file of the machine.
-    pub(in super::super) fn write(place: &Place, file: &str, text: &str) {
+    pub(in super::super) fn write(place: &HostEnvironment, file: &str, text: &str) {
         let file = place.at(file);
         fs::create_dir_all(file.parent().expect("it is in a folder")).expect("it can be made");
         fs::write(file, text).expect("it can be written");
     }
 
     /// Sets a variable of the machine to one of its folders.
-    pub(in super::super) fn set(place: &mut Place, variable: &str, folder: &str) {
+    pub(in super::super) fn set(place: &mut HostEnvironment, variable: &str, folder: &str) {
         let folder = place.at(folder);
         place.environment.insert(variable.into(), folder.into());
     }

@@ -1,18 +1,18 @@
 //! `dtrain export`.
 
-mod live;
+mod metrics_collector;
 mod serve;
 
 use crate::args::{AttemptChoice, ExportArgs, ExportFormat};
 use crate::context::Context;
-use crate::drive::catch_up;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::output::word;
+use crate::run_trial::record_finished_trials;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::output::shell_quoted;
 use crate::render::number::counted;
-use crate::trials::{self, ledger};
+use crate::trials::{self, history_failure};
 use dtrain_recipes::name::file_name;
-use dtrain_runner::export::{self, Advance, Attempts, ExportError, Format, Request, Written};
-use dtrain_runner::ledger::{Filter, History, Page, Sort, TrialRow};
+use dtrain_runner::export::{self, WriteProgress, AttemptSelection, ExportError, OutputFormat, TrialSelection, WrittenFiles};
+use dtrain_runner::ledger::{Filter, History, Pagination, Sort, TrialRow};
 use glob::Pattern;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::collections::BTreeSet;
@@ -20,52 +20,52 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Writes trials for another tool.
-pub(crate) fn run(context: &Context, args: &ExportArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &ExportArgs) -> CommandResult {
     let Some(format) = format(args.to) else { return serve::run(context, args) };
     if args.listen.is_some() {
-        return Err(Failure::new(Exit::Usage, "`--listen` is for `--to prometheus`"));
+        return Err(CommandError::new(ExitReason::Usage, "`--listen` is for `--to prometheus`"));
     }
-    catch_up(context);
+    record_finished_trials(context);
     let history = trials::read_history(context)?;
-    let trials = wanted(context, &history, args)?;
+    let trials = selected_trials(context, &history, args)?;
     let keys = keys(&history, &trials, &args.keys)?;
     let attempts = args.attempt.map_or(format.attempts(), |which| match which {
-        AttemptChoice::All => Attempts::All,
-        AttemptChoice::Last => Attempts::Last,
+        AttemptChoice::All => AttemptSelection::All,
+        AttemptChoice::Last => AttemptSelection::Last,
     });
     let to = args.out.clone().unwrap_or_else(|| default_place(format, args, &trials));
-    let request = Request { history: &history, trials, keys, attempts, force: args.force };
+    let request = TrialSelection { history: &history, trials, keys, attempts, force: args.force };
     if to == Path::new("-") {
         return print(context, &request, format);
     }
     let bar = bar(context);
     let written = export::export(&request, format, &to, &mut |advance| show(&bar, advance));
     bar.finish_and_clear();
-    let written = written.map_err(|error| failed(&error))?;
+    let written = written.map_err(|error| export_failed(&error))?;
     if context.out.json {
         context.out.json("export", &written)?;
     } else {
-        context.out.say(&said(&written));
+        context.out.say(&summary_line(&written));
     }
-    context.out.next(&next(format, &to));
-    Ok(Exit::Done)
+    context.out.next(&next_command(format, &to));
+    Ok(ExitReason::Done)
 }
 
 /// What the runner writes; `None` for Prometheus, which reads.
-fn format(to: ExportFormat) -> Option<Format> {
+fn format(to: ExportFormat) -> Option<OutputFormat> {
     match to {
-        ExportFormat::Tensorboard => Some(Format::TensorBoard),
-        ExportFormat::Mlflow => Some(Format::MlFlow),
-        ExportFormat::Wandb => Some(Format::Wandb),
-        ExportFormat::Csv => Some(Format::Csv),
-        ExportFormat::Jsonl => Some(Format::JsonLines),
-        ExportFormat::Parquet => Some(Format::Parquet),
+        ExportFormat::Tensorboard => Some(OutputFormat::TensorBoard),
+        ExportFormat::Mlflow => Some(OutputFormat::MlFlow),
+        ExportFormat::Wandb => Some(OutputFormat::Wandb),
+        ExportFormat::Csv => Some(OutputFormat::Csv),
+        ExportFormat::Jsonl => Some(OutputFormat::JsonLines),
+        ExportFormat::Parquet => Some(OutputFormat::Parquet),
         ExportFormat::Prometheus => None,
     }
 }
 
 /// The trials that are named; those of a study or of conditions from the oldest on.
-fn wanted(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<TrialRow>, Failure> {
+fn selected_trials(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<TrialRow>, CommandError> {
     if args.study.is_none() && args.condition.is_none() {
         let last = [String::from("last")];
         let names = if args.trials.is_empty() { &last[..] } else { &args.trials };
@@ -81,24 +81,24 @@ fn wanted(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec
     let mut found = filtered(context, history, args)?;
     found.reverse();
     if found.is_empty() {
-        return Err(Failure::new(Exit::Usage, "no trial matches").hint("`dtrain history` lists all trials"));
+        return Err(CommandError::new(ExitReason::Usage, "no trial matches").hint("`dtrain history` lists all trials"));
     }
     Ok(found)
 }
 
 /// The trials that `--study` and `--where` leave, the newest first.
-fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<TrialRow>, Failure> {
-    let names = history.names().map_err(|error| ledger(&error))?;
+fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<TrialRow>, CommandError> {
+    let names = history.names().map_err(|error| history_failure(&error))?;
     let mut filter = match &args.condition {
-        Some(text) => Filter::parse(text, &names).map_err(|error| Failure::of(Exit::Usage, &error))?,
+        Some(text) => Filter::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?,
         None => Filter::default(),
     };
     if args.study.is_some() {
         filter.study.clone_from(&args.study);
     }
     let is_alive = |id: &_| trials::is_alive(context, id);
-    let rows = history.trials(&filter, &Sort::Newest, Page::default(), &is_alive);
-    rows.map_err(|error| ledger(&error))
+    let rows = history.trials(&filter, &Sort::Newest, Pagination::default(), &is_alive);
+    rows.map_err(|error| history_failure(&error))
 }
 
 /// The keys that patterns name; `None` for all. `Err` for a pattern that names none.
@@ -106,20 +106,20 @@ pub(super) fn keys(
     history: &History,
     trials: &[TrialRow],
     patterns: &[String],
-) -> Result<Option<BTreeSet<String>>, Failure> {
+) -> Result<Option<BTreeSet<String>>, CommandError> {
     if patterns.is_empty() {
         return Ok(None);
     }
-    let all = export::keys(history, trials).map_err(|error| ledger(&error))?;
+    let all = export::keys(history, trials).map_err(|error| history_failure(&error))?;
     let mut wanted = BTreeSet::new();
     for text in patterns {
         let pattern = Pattern::new(text).map_err(|error| {
-            Failure::new(Exit::Usage, format!("`{text}` is not a pattern of keys")).cause(error.to_string())
+            CommandError::new(ExitReason::Usage, format!("`{text}` is not a pattern of keys")).cause(error.to_string())
         })?;
         let mut found = all.iter().filter(|key| pattern.matches(key)).cloned().peekable();
         if found.peek().is_none() {
             let has = all.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            return Err(Failure::new(Exit::Usage, format!("no series has the key `{text}`")).hint(
+            return Err(CommandError::new(ExitReason::Usage, format!("no series has the key `{text}`")).hint(
                 if has.is_empty() { "nothing was measured".to_owned() } else { format!("there are {has}") },
             ));
         }
@@ -129,33 +129,33 @@ pub(super) fn keys(
 }
 
 /// Where a format is written when nobody says.
-fn default_place(format: Format, args: &ExportArgs, trials: &[TrialRow]) -> PathBuf {
+fn default_place(format: OutputFormat, args: &ExportArgs, trials: &[TrialRow]) -> PathBuf {
     let name = match (&args.study, trials) {
         (Some(study), _) => file_name(study),
         (None, [only]) => file_name(&only.label),
         (None, _) => "trials".to_owned(),
     };
     match format {
-        Format::TensorBoard => "runs".into(),
-        Format::MlFlow => "mlflow.db".into(),
-        Format::Wandb => "wandb".into(),
-        Format::Csv => format!("{name}.csv").into(),
-        Format::JsonLines => format!("{name}.jsonl").into(),
-        Format::Parquet => format!("{name}.parquet").into(),
+        OutputFormat::TensorBoard => "runs".into(),
+        OutputFormat::MlFlow => "mlflow.db".into(),
+        OutputFormat::Wandb => "wandb".into(),
+        OutputFormat::Csv => format!("{name}.csv").into(),
+        OutputFormat::JsonLines => format!("{name}.jsonl").into(),
+        OutputFormat::Parquet => format!("{name}.parquet").into(),
     }
 }
 
 /// Prints lines.
-fn print(context: &Context, request: &Request<'_>, format: Format) -> Outcome {
-    if !matches!(format, Format::Csv | Format::JsonLines) {
-        return Err(Failure::new(
-            Exit::Usage,
+fn print(context: &Context, request: &TrialSelection<'_>, format: OutputFormat) -> CommandResult {
+    if !matches!(format, OutputFormat::Csv | OutputFormat::JsonLines) {
+        return Err(CommandError::new(
+            ExitReason::Usage,
             "only csv, jsonl and prometheus can be printed with `--out -`",
         ));
     }
     if context.out.json {
-        return Err(Failure::new(
-            Exit::Usage,
+        return Err(CommandError::new(
+            ExitReason::Usage,
             "`--out -` prints the export itself, and `--json` prints about it",
         ));
     }
@@ -167,24 +167,24 @@ fn print(context: &Context, request: &Request<'_>, format: Format) -> Outcome {
         Err(ExportError::Write { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {
             // What is left in the buffer would fail once more.
             drop(stdout.into_parts());
-            Err(Failure::closed_pipe())
+            Err(CommandError::closed_pipe())
         }
-        printed => printed.map(|()| Exit::Done).map_err(|error| failed(&error)),
+        printed => printed.map(|()| ExitReason::Done).map_err(|error| export_failed(&error)),
     }
 }
 
-fn failed(error: &ExportError) -> Failure {
+fn export_failed(error: &ExportError) -> CommandError {
     match error {
-        ExportError::Ledger(error) => ledger(error),
-        ExportError::Exists(_) => Failure::of(Exit::Usage, error)
+        ExportError::Ledger(error) => history_failure(error),
+        ExportError::Exists(_) => CommandError::of(ExitReason::Usage, error)
             .hint("`--force` replaces it; `--out PATH` writes to another place"),
         ExportError::Foreign { .. } => {
-            Failure::of(Exit::Usage, error).hint("move it away, or write to another place with `--out PATH`")
+            CommandError::of(ExitReason::Usage, error).hint("move it away, or write to another place with `--out PATH`")
         }
         ExportError::NoStore { .. } => {
-            Failure::of(Exit::Usage, error).hint("`--out PATH` writes to another place")
+            CommandError::of(ExitReason::Usage, error).hint("`--out PATH` writes to another place")
         }
-        ExportError::Write { .. } | ExportError::Database { .. } => Failure::of(Exit::Infrastructure, error),
+        ExportError::Write { .. } | ExportError::Database { .. } => CommandError::of(ExitReason::Infrastructure, error),
     }
 }
 
@@ -197,13 +197,13 @@ fn bar(context: &Context) -> ProgressBar {
         .with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
 
-fn show(bar: &ProgressBar, advance: Advance) {
+fn show(bar: &ProgressBar, advance: WriteProgress) {
     bar.set_length(advance.of);
     bar.set_position(advance.series);
     bar.set_message(counted(advance.points, "point"));
 }
 
-fn said(written: &Written) -> String {
+fn summary_line(written: &WrittenFiles) -> String {
     let total = |of: fn(&export::WrittenRun) -> u64| written.runs.iter().map(of).sum::<u64>();
     let trials: BTreeSet<_> = written.runs.iter().map(|run| &run.trial).collect();
     format!(
@@ -216,13 +216,13 @@ fn said(written: &Written) -> String {
 }
 
 /// The command that reads what was written.
-fn next(format: Format, to: &Path) -> String {
-    let path = word(to.display());
+fn next_command(format: OutputFormat, to: &Path) -> String {
+    let path = shell_quoted(to.display());
     match format {
-        Format::TensorBoard => format!("tensorboard --logdir {path}"),
-        Format::MlFlow => format!("mlflow ui --backend-store-uri sqlite:///{path}"),
-        Format::Wandb => format!("wandb sync {path}/offline-run-*"),
-        Format::Csv | Format::JsonLines => format!("head {path}"),
-        Format::Parquet => format!("python3 -c \"import pandas; print(pandas.read_parquet('{path}'))\""),
+        OutputFormat::TensorBoard => format!("tensorboard --logdir {path}"),
+        OutputFormat::MlFlow => format!("mlflow ui --backend-store-uri sqlite:///{path}"),
+        OutputFormat::Wandb => format!("wandb sync {path}/offline-run-*"),
+        OutputFormat::Csv | OutputFormat::JsonLines => format!("head {path}"),
+        OutputFormat::Parquet => format!("python3 -c \"import pandas; print(pandas.read_parquet('{path}'))\""),
     }
 }

@@ -1,11 +1,11 @@
 //! A page for Prometheus: printed or written once, or served over HTTP until Ctrl-C.
 
-use super::failed;
-use super::live::Live;
+use super::export_failed;
+use super::metrics_collector::MetricsCollector;
 use crate::args::ExportArgs;
 use crate::context::Context;
-use crate::drive::catch_up;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::run_trial::record_finished_trials;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::signals;
 use crate::trials;
 use dtrain_runner::export::{self, prometheus::CONTENT_TYPE};
@@ -34,39 +34,39 @@ const PAUSE: Duration = Duration::from_millis(50);
 
 /// Where it is served.
 #[derive(Serialize)]
-struct Served {
+struct ListenAddress {
     listen: String,
 }
 
 /// Serves the page, or with `--out` writes it once.
-pub(super) fn run(context: &Context, args: &ExportArgs) -> Outcome {
+pub(super) fn run(context: &Context, args: &ExportArgs) -> CommandResult {
     if !args.keys.is_empty() || args.attempt.is_some() || args.force {
         let message = "`--keys`, `--attempt` and `--force` have no meaning for prometheus: a page has the newest values";
-        return Err(Failure::new(Exit::Usage, message));
+        return Err(CommandError::new(ExitReason::Usage, message));
     }
-    catch_up(context);
+    record_finished_trials(context);
     drop(trials::read_history(context)?);
-    let mut live = Live::new(context, args);
+    let mut live = MetricsCollector::new(context, args);
     // What is wrong with names and conditions is said before anybody asks.
     let first = live.page()?;
     match args.out.as_deref() {
-        Some(path) if path == Path::new("-") => context.out.bytes(first.as_bytes()).map(|()| Exit::Done),
+        Some(path) if path == Path::new("-") => context.out.bytes(first.as_bytes()).map(|()| ExitReason::Done),
         Some(path) => {
-            export::replace(path, first.as_bytes()).map(|()| Exit::Done).map_err(|error| failed(&error))
+            export::replace(path, first.as_bytes()).map(|()| ExitReason::Done).map_err(|error| export_failed(&error))
         }
         None => serve(context, args.listen.unwrap_or(ADDRESS), live),
     }
 }
 
-fn serve(context: &Context, address: SocketAddr, live: Live<'_>) -> Outcome {
+fn serve(context: &Context, address: SocketAddr, live: MetricsCollector<'_>) -> CommandResult {
     let failed = |error: io::Error| {
-        Failure::new(Exit::Infrastructure, format!("cannot listen on {address}"))
+        CommandError::new(ExitReason::Infrastructure, format!("cannot listen on {address}"))
             .cause(error.to_string())
             .hint("`--listen ADDRESS:PORT` takes another address")
     };
-    let listener = TcpListener::bind(address).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
-    let address = listener.local_addr().map_err(failed)?;
+    let listener = TcpListener::bind(address).map_err(export_failed)?;
+    listener.set_nonblocking(true).map_err(export_failed)?;
+    let address = listener.local_addr().map_err(export_failed)?;
     let interrupts = signals::listen()?;
     if !address.ip().is_loopback() {
         context.out.say(&format!(
@@ -75,10 +75,10 @@ fn serve(context: &Context, address: SocketAddr, live: Live<'_>) -> Outcome {
         ));
     }
     if context.out.json {
-        context.out.json("served", &Served { listen: address.to_string() })?;
+        context.out.json("served", &ListenAddress { listen: address.to_string() })?;
     }
     context.out.say(&format!("serving http://{address}/metrics; Ctrl-C ends it"));
-    let pages = Mutex::new(Pages { live, kept: None });
+    let pages = Mutex::new(CachedPage { live, kept: None });
     let busy = AtomicUsize::new(0);
     thread::scope(|scope| {
         while interrupts.count() == 0 {
@@ -99,17 +99,17 @@ fn serve(context: &Context, address: SocketAddr, live: Live<'_>) -> Outcome {
             }
         }
     });
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// The page, made anew where the last one is old.
-struct Pages<'a> {
-    live: Live<'a>,
+struct CachedPage<'a> {
+    live: MetricsCollector<'a>,
     kept: Option<(Instant, String)>,
 }
 
-impl Pages<'_> {
-    fn get(&mut self) -> Result<String, Failure> {
+impl CachedPage<'_> {
+    fn get(&mut self) -> Result<String, CommandError> {
         if let Some((_, page)) = self.kept.as_ref().filter(|(made, _)| made.elapsed() < FRESH) {
             return Ok(page.clone());
         }
@@ -120,18 +120,18 @@ impl Pages<'_> {
 }
 
 /// Reads one request and answers it.
-fn answer(mut stream: TcpStream, pages: &Mutex<Pages<'_>>, is_local: bool) -> io::Result<()> {
+fn answer(mut stream: TcpStream, pages: &Mutex<CachedPage<'_>>, is_local: bool) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_write_timeout(Some(PATIENCE))?;
     let (status, kind, body) = match head(&mut stream)? {
-        Some(head) => match Asked::of(&head, is_local) {
-            Asked::Metrics => match pages.lock().map(|mut pages| pages.get()) {
+        Some(head) => match ScrapeRequest::of(&head, is_local) {
+            ScrapeRequest::Metrics => match pages.lock().map(|mut pages| pages.get()) {
                 Ok(Ok(page)) => ("200 OK", CONTENT_TYPE, page),
                 Ok(Err(failure)) => ("500 Internal Server Error", TEXT, format!("{}\n", failure.message())),
                 Err(_) => ("500 Internal Server Error", TEXT, String::new()),
             },
-            Asked::Root => ("200 OK", TEXT, "dtrain: /metrics has the metrics\n".to_owned()),
-            Asked::Refused(status) => (status, TEXT, format!("{status}\n")),
+            ScrapeRequest::Root => ("200 OK", TEXT, "dtrain: /metrics has the metrics\n".to_owned()),
+            ScrapeRequest::Refused(status) => (status, TEXT, format!("{status}\n")),
         },
         None => ("431 Request Header Fields Too Large", TEXT, String::new()),
     };
@@ -167,13 +167,13 @@ fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
 
 /// What a request asks for.
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
+enum ScrapeRequest {
     Metrics,
     Root,
     Refused(&'static str),
 }
 
-impl Asked {
+impl ScrapeRequest {
     fn of(head: &str, is_local: bool) -> Self {
         let mut lines = head.split("\r\n");
         let mut words = lines.next().unwrap_or_default().split(' ');
@@ -214,18 +214,18 @@ mod tests {
 
     #[test]
     fn only_the_page_is_answered_and_only_to_who_asks_for_this_machine() {
-        let asked = |head: &str| Asked::of(&head.replace('\n', "\r\n"), true);
-        assert_eq!(asked("GET /metrics HTTP/1.1\nHost: localhost:9400\n\n"), Asked::Metrics);
-        assert_eq!(asked("GET /metrics?x=1 HTTP/1.1\nhost: 127.0.0.1\n\n"), Asked::Metrics);
-        assert_eq!(asked("GET / HTTP/1.0\nHost: [::1]:9400\n\n"), Asked::Root);
+        let asked = |head: &str| ScrapeRequest::of(&head.replace('\n', "\r\n"), true);
+        assert_eq!(asked("GET /metrics HTTP/1.1\nHost: localhost:9400\n\n"), ScrapeRequest::Metrics);
+        assert_eq!(asked("GET /metrics?x=1 HTTP/1.1\nhost: 127.0.0.1\n\n"), ScrapeRequest::Metrics);
+        assert_eq!(asked("GET / HTTP/1.0\nHost: [::1]:9400\n\n"), ScrapeRequest::Root);
         assert_eq!(
             asked("GET /metrics HTTP/1.1\nHost: evil.example:9400\n\n"),
-            Asked::Refused("403 Forbidden")
+            ScrapeRequest::Refused("403 Forbidden")
         );
-        assert_eq!(asked("POST /metrics HTTP/1.1\n\n"), Asked::Refused("405 Method Not Allowed"));
-        assert_eq!(asked("GET /etc/passwd HTTP/1.1\n\n"), Asked::Refused("404 Not Found"));
-        assert_eq!(asked("\u{16}\u{3}\u{1}"), Asked::Refused("400 Bad Request"));
+        assert_eq!(asked("POST /metrics HTTP/1.1\n\n"), ScrapeRequest::Refused("405 Method Not Allowed"));
+        assert_eq!(asked("GET /etc/passwd HTTP/1.1\n\n"), ScrapeRequest::Refused("404 Not Found"));
+        assert_eq!(asked("\u{16}\u{3}\u{1}"), ScrapeRequest::Refused("400 Bad Request"));
         let anywhere = "GET /metrics HTTP/1.1\r\nHost: gpu-01:9400\r\n\r\n";
-        assert_eq!(Asked::of(anywhere, false), Asked::Metrics);
+        assert_eq!(ScrapeRequest::of(anywhere, false), ScrapeRequest::Metrics);
     }
 }

@@ -6,19 +6,19 @@ mod tokens;
 use crate::args::GcArgs;
 use crate::confirm::confirm;
 use crate::context::Context;
-use crate::drive::catch_up;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::trials::{self, ledger};
+use crate::run_trial::record_finished_trials;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::trials::{self, history_failure};
 use dtrain_recipes::Bytes;
 use dtrain_runner::ledger::History;
-use dtrain_runner::store::{self, Kind, Leftover, RemoveError};
+use dtrain_runner::store::{self, Kind, Garbage, RemoveError};
 use dtrain_runner::transport::ProgramDigest;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
 /// What is not removed although it may not be needed.
 #[derive(Serialize)]
-struct Kept {
+struct RetainedFile {
     what: String,
     reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -26,64 +26,64 @@ struct Kept {
 }
 
 /// What nothing needs, and what stays.
-struct Found {
-    leftovers: Vec<Leftover>,
-    kept: Vec<Kept>,
+struct CleanupPlan {
+    leftovers: Vec<Garbage>,
+    kept: Vec<RetainedFile>,
 }
 
 /// Removes what nothing needs any more.
-pub(crate) fn run(context: &Context, args: &GcArgs) -> Outcome {
-    catch_up(context);
+pub(crate) fn run(context: &Context, args: &GcArgs) -> CommandResult {
+    record_finished_trials(context);
     let history = trials::read_history(context)?;
-    let mut found = find(context, &history, args)?;
-    let unknown: Vec<&Leftover> =
+    let mut found = plan_cleanup(context, &history, args)?;
+    let unknown: Vec<&Garbage> =
         found.leftovers.iter().filter(|one| one.kind == Kind::UnknownTrial).collect();
     if !unknown.is_empty() && !args.orphans {
-        let bytes = store::freed(unknown.iter().map(|one| &one.path));
+        let bytes = store::freed_bytes(unknown.iter().map(|one| &one.path));
         let (what, reason) =
             (report::counted_kind(Kind::UnknownTrial, unknown.len()), "they may be the only copy");
-        found.kept.push(Kept {
+        found.kept.push(RetainedFile {
             what,
             reason: format!("{reason}; --orphans removes them"),
             bytes: Some(bytes),
         });
         found.leftovers.retain(|one| one.kind != Kind::UnknownTrial);
     } else if !unknown.is_empty() && !args.dry_run {
-        let size = Bytes(store::freed(unknown.iter().map(|one| &one.path)));
+        let size = Bytes(store::freed_bytes(unknown.iter().map(|one| &one.path)));
         let what = report::counted_kind(Kind::UnknownTrial, unknown.len());
         if !confirm(context, &format!("remove {what} ({size})"), args.yes)? {
             context.out.say("nothing was removed");
-            return Ok(Exit::Done);
+            return Ok(ExitReason::Done);
         }
     }
     if !args.dry_run {
         remove(&mut found)?;
     }
-    report::tell(context, &found, args.dry_run)?;
+    report::print_report(context, &found, args.dry_run)?;
     if args.dry_run && !found.leftovers.is_empty() {
         context.out.next(if args.orphans { "dtrain gc --orphans" } else { "dtrain gc" });
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
-fn find(context: &Context, history: &History, args: &GcArgs) -> Result<Found, Failure> {
+fn plan_cleanup(context: &Context, history: &History, args: &GcArgs) -> Result<CleanupPlan, CommandError> {
     let is_alive = |id: &_| trials::is_alive(context, id);
-    let mut leftovers = store::of_trials(&context.home, history, &is_alive, args.keep_last)
-        .map_err(|error| ledger(&error))?;
+    let mut leftovers = store::garbage_of_trials(&context.home, history, &is_alive, args.keep_last)
+        .map_err(|error| history_failure(&error))?;
     let mut kept = Vec::new();
     let sent = sent_programs();
     let has_copies = [&sent, &context.home.path().join("bin")].into_iter().any(|folder| folder.is_dir());
     if has_copies {
-        let (programs, reason) = store::programs(&context.home, &sent, &own_digest()?);
+        let (programs, reason) = store::unused_programs(&context.home, &sent, &own_digest()?);
         leftovers.extend(programs);
         let what = || "copies of dtrain for Slurm jobs".to_owned();
-        kept.extend(reason.map(|reason| Kept { what: what(), reason, bytes: None }));
+        kept.extend(reason.map(|reason| RetainedFile { what: what(), reason, bytes: None }));
     }
     match tokens::leftovers(context, history)? {
         Ok(tokens) => leftovers.extend(tokens),
-        Err(reason) => kept.push(Kept { what: "tokens".to_owned(), reason, bytes: None }),
+        Err(reason) => kept.push(RetainedFile { what: "tokens".to_owned(), reason, bytes: None }),
     }
-    Ok(Found { leftovers, kept })
+    Ok(CleanupPlan { leftovers, kept })
 }
 
 /// Where controllers on other machines put their programs on this one.
@@ -92,35 +92,35 @@ fn sent_programs() -> PathBuf {
     Path::new(&home).join(".cache/dtrain/bin")
 }
 
-fn own_digest() -> Result<String, Failure> {
+fn own_digest() -> Result<String, CommandError> {
     let program = crate::hosts::program()?;
     let digest = ProgramDigest::of(&program).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("cannot read {}", program.display()))
+        CommandError::new(ExitReason::Infrastructure, format!("cannot read {}", program.display()))
             .cause(error.to_string())
     })?;
     Ok(digest.to_string())
 }
 
 /// Removes what was found; what is used again meanwhile stays.
-fn remove(found: &mut Found) -> Result<(), Failure> {
+fn remove(found: &mut CleanupPlan) -> Result<(), CommandError> {
     let mut gone = Vec::new();
     for leftover in found.leftovers.drain(..) {
         let is_gone = match leftover.kind {
             Kind::Tokens => dtrain_worker::data::discard_cached(&leftover.path)
-                .map_err(|error| Failure::of(Exit::Infrastructure, &error))?,
-            _ => store::clear(&leftover).map_err(|error| refused(&error))?,
+                .map_err(|error| CommandError::of(ExitReason::Infrastructure, &error))?,
+            _ => store::remove_garbage(&leftover).map_err(|error| removal_failed(&error))?,
         };
         if is_gone {
             gone.push(leftover);
         } else {
             let what = leftover.path.display().to_string();
-            found.kept.push(Kept { what, reason: "it is in use now".to_owned(), bytes: None });
+            found.kept.push(RetainedFile { what, reason: "it is in use now".to_owned(), bytes: None });
         }
     }
     found.leftovers = gone;
     Ok(())
 }
 
-fn refused(error: &RemoveError) -> Failure {
-    Failure::of(Exit::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
+fn removal_failed(error: &RemoveError) -> CommandError {
+    CommandError::of(ExitReason::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
 }

@@ -1,12 +1,12 @@
 //! Says what was removed, or would be, by kind.
 
-use super::{Found, Kept};
+use super::{CleanupPlan, RetainedFile};
 use crate::context::Context;
-use crate::failure::Failure;
+use crate::command_error::CommandError;
 use crate::render::number::counted;
-use crate::render::table::{Column, Text, Tone, table};
+use crate::render::table::{TableColumn, StyledText, TextRole, table};
 use dtrain_recipes::Bytes;
-use dtrain_runner::store::{Kind, Leftover};
+use dtrain_runner::store::{Kind, Garbage};
 use serde::Serialize;
 use std::borrow::Cow;
 
@@ -21,19 +21,19 @@ const KINDS: [Kind; 6] = [
 
 /// What is gone of a kind, or would be.
 #[derive(Serialize)]
-struct Sum {
+struct KindTotal {
     kind: Kind,
     number: usize,
     bytes: u64,
 }
 
 #[derive(Serialize)]
-struct Report<'a> {
+struct CleanupReport<'a> {
     dry_run: bool,
     bytes: u64,
-    kinds: &'a [Sum],
-    files: &'a [Leftover],
-    kept: &'a [Kept],
+    kinds: &'a [KindTotal],
+    files: &'a [Garbage],
+    kept: &'a [RetainedFile],
 }
 
 /// One of a kind, in words.
@@ -60,19 +60,19 @@ pub(super) fn counted_kind(kind: Kind, number: usize) -> String {
 }
 
 /// Says it as a table, or as JSON.
-pub(super) fn tell(context: &Context, found: &Found, is_dry: bool) -> Result<(), Failure> {
+pub(super) fn print_report(context: &Context, found: &CleanupPlan, is_dry: bool) -> Result<(), CommandError> {
     let of = |kind: Kind| found.leftovers.iter().filter(move |one| one.kind == kind);
-    let sums: Vec<Sum> = KINDS
+    let sums: Vec<KindTotal> = KINDS
         .into_iter()
-        .map(|kind| Sum { kind, number: of(kind).count(), bytes: of(kind).map(|one| one.bytes).sum() })
+        .map(|kind| KindTotal { kind, number: of(kind).count(), bytes: of(kind).map(|one| one.bytes).sum() })
         .filter(|sum| sum.number > 0)
         .collect();
     let bytes = sums.iter().map(|sum| sum.bytes).sum();
     if context.out.json {
         let (files, kept) = (&found.leftovers[..], &found.kept[..]);
-        return context.out.json("gc", &Report { dry_run: is_dry, bytes, kinds: &sums, files, kept });
+        return context.out.json("gc", &CleanupReport { dry_run: is_dry, bytes, kinds: &sums, files, kept });
     }
-    for Kept { what, reason, bytes } in &found.kept {
+    for RetainedFile { what, reason, bytes } in &found.kept {
         let size = bytes.map_or(String::new(), |bytes| format!(" ({})", Bytes(bytes)));
         context.out.say(&format!("kept: {what}{size}: {reason}"));
     }
@@ -80,13 +80,13 @@ pub(super) fn tell(context: &Context, found: &Found, is_dry: bool) -> Result<(),
         context.out.say("everything is needed");
         return Ok(());
     }
-    let column = |title, is_right| Column { title: Cow::Borrowed(title), is_right, rank: 9, least: None };
+    let column = |title, is_right| TableColumn { title: Cow::Borrowed(title), is_right, rank: 9, least: None };
     let columns = [column("WHAT", false), column(if is_dry { "WOULD FREE" } else { "FREED" }, true)];
-    let mut rows: Vec<Vec<Text>> = sums
+    let mut rows: Vec<Vec<StyledText>> = sums
         .iter()
         .map(|sum| vec![counted_kind(sum.kind, sum.number).into(), Bytes(sum.bytes).to_string().into()])
         .collect();
-    rows.push(vec!["total".into(), Text::new(Bytes(bytes).to_string(), Tone::Bold)]);
+    rows.push(vec!["total".into(), StyledText::new(Bytes(bytes).to_string(), TextRole::Bold)]);
     context.out.data(&table(&columns, &rows, context.out.style()))
 }
 

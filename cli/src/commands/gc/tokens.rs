@@ -1,26 +1,26 @@
 //! Tokens that are kept in the state folder, and those of them that some trial would read.
 
 use crate::commands::model::recipe;
-use crate::commands::resume::plan;
+use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
-use crate::failure::Failure;
-use crate::trials::ledger;
-use dtrain_protocol::inputs::TOKENIZER;
+use crate::command_error::CommandError;
+use crate::trials::history_failure;
+use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_recipes::{Data, DataFormat, Tokenizer};
-use dtrain_runner::ledger::{Filter, History, Page, Sort, Trial};
-use dtrain_runner::store::{Kind, Leftover};
+use dtrain_runner::ledger::{Filter, History, Pagination, Sort, TrialDetails};
+use dtrain_runner::store::{Kind, Garbage};
 use dtrain_worker::data::{all_cached, cached};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 /// Data, the folder that its paths start from, and tokenizers.
-type Reading = (Data, PathBuf, Vec<Vec<u8>>);
+type TokenizedInput = (Data, PathBuf, Vec<Vec<u8>>);
 
 /// Tokens and tokenizers that no trial of the history would read. `Err` in words when that cannot be told: then all stay.
 pub(super) fn leftovers(
     context: &Context,
     history: &History,
-) -> Result<Result<Vec<Leftover>, String>, Failure> {
+) -> Result<Result<Vec<Garbage>, String>, CommandError> {
     let cache = context.home.path().join("cache");
     let all = all_cached(&cache);
     if all.is_empty() {
@@ -28,10 +28,10 @@ pub(super) fn leftovers(
     }
     let (mut needed, mut seen) = (BTreeSet::new(), Vec::new());
     let rows = history
-        .trials(&Filter::default(), &Sort::Newest, Page::default(), &|_| false)
-        .map_err(|error| ledger(&error))?;
+        .trials(&Filter::default(), &Sort::Newest, Pagination::default(), &|_| false)
+        .map_err(|error| history_failure(&error))?;
     for row in rows {
-        let trial = history.trial(&row.id, &|_| false).map_err(|error| ledger(&error))?;
+        let trial = history.trial(&row.id, &|_| false).map_err(|error| history_failure(&error))?;
         let reading = match reading(&trial) {
             Ok(reading) => reading.filter(|reading| !seen.contains(reading)),
             Err(failure) => return Ok(Err(failure.in_one_line())),
@@ -48,12 +48,12 @@ pub(super) fn leftovers(
         path.file_name().and_then(|name| name.to_str()).is_some_and(|name| needed.contains(name))
     };
     let others = all.into_iter().filter(|path| !is_needed(path));
-    Ok(Ok(others.map(|path| Leftover::new(Kind::Tokens, path, None)).collect()))
+    Ok(Ok(others.map(|path| Garbage::new(Kind::Tokens, path, None)).collect()))
 }
 
 /// What a trial reads, from where, and the tokenizer of its newest checkpoint; `None` for one that reads no text. `Err` where
 /// its recipe or its plan cannot be read.
-fn reading(trial: &Trial) -> Result<Option<Reading>, Failure> {
+fn reading(trial: &TrialDetails) -> Result<Option<TokenizedInput>, CommandError> {
     let Some(data) = recipe(trial)?.data.filter(|data| matches!(&data.format, DataFormat::Text { .. }))
     else {
         return Ok(None);
@@ -62,5 +62,5 @@ fn reading(trial: &Trial) -> Result<Option<Reading>, Failure> {
     let is_trained = matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. });
     let newest = trial.checkpoints.iter().rev().filter(|_| is_trained);
     let trained = newest.map(|saved| saved.folder.join(TOKENIZER)).find_map(|path| std::fs::read(path).ok());
-    Ok(Some((data, plan(trial)?.data_root, trained.into_iter().collect())))
+    Ok(Some((data, plan_of_trial(trial)?.data_root, trained.into_iter().collect())))
 }

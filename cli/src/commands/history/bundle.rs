@@ -2,16 +2,16 @@
 
 use crate::args::{HistoryExportArgs, HistoryImportArgs};
 use crate::context::Context;
-use crate::drive::catch_up;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::output::word;
+use crate::run_trial::record_finished_trials;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::output::shell_quoted;
 use crate::render::number::counted;
-use crate::trials::{self, ledger};
+use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
-use dtrain_protocol::bundle::{BundleError, Head};
+use dtrain_protocol::bundle::{BundleError, ArchiveHeader};
 use dtrain_recipes::Bytes;
 use dtrain_runner::audit::this_host;
-use dtrain_runner::ledger::{ExportError, Filter, History, ImportError, Merged, Page, Sort};
+use dtrain_runner::ledger::{WriteBundleError, Filter, History, ImportError, MergeReport, Pagination, Sort};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -23,7 +23,7 @@ const ENDING: &str = "dtrain";
 
 /// What was exported.
 #[derive(Serialize)]
-struct Exported {
+struct ExportedBundle {
     file: PathBuf,
     trials: u64,
     bytes: u64,
@@ -31,30 +31,30 @@ struct Exported {
 
 /// What was imported.
 #[derive(Serialize)]
-struct Imported {
+struct ImportedBundle {
     file: PathBuf,
     /// The host that exported it.
     host: String,
     #[serde(flatten)]
-    merged: Merged,
+    merged: MergeReport,
 }
 
 #[derive(Serialize)]
-struct Report {
-    bundles: Vec<Imported>,
+struct ImportReport {
+    bundles: Vec<ImportedBundle>,
 }
 
 /// Writes trials into a bundle.
-pub(super) fn export(context: &Context, args: &HistoryExportArgs) -> Outcome {
-    catch_up(context);
+pub(super) fn export(context: &Context, args: &HistoryExportArgs) -> CommandResult {
+    record_finished_trials(context);
     let history = trials::read_history(context)?;
-    let trials = chosen(context, &history, args)?;
+    let trials = selected_trials(context, &history, args)?;
     let host = Some(this_host()).filter(|host| !host.is_empty()).unwrap_or_else(|| "unknown".to_owned());
-    let machine = history.machine().map_err(|error| ledger(&error))?;
+    let machine = history.machine().map_err(|error| history_failure(&error))?;
     let is_folder = args.to.is_dir() || args.to.as_os_str().as_encoded_bytes().ends_with(b"/");
     let file = if is_folder { args.to.join(file_name(&host, &machine)) } else { args.to.clone() };
     let failed = |error: &io::Error| {
-        Failure::new(Exit::Infrastructure, format!("cannot write {}", file.display()))
+        CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", file.display()))
             .cause(error.to_string())
     };
     if is_folder {
@@ -62,36 +62,36 @@ pub(super) fn export(context: &Context, args: &HistoryExportArgs) -> Outcome {
     }
     let bar = bar(context, "exporting", trials.len() as u64);
     let bytes = write(&history, &trials, &host, &file, &bar).map_err(|error| match &error {
-        ExportError::Ledger(error) => ledger(error),
-        ExportError::Io(error) => failed(error),
+        WriteBundleError::Ledger(error) => history_failure(error),
+        WriteBundleError::Io(error) => failed(error),
     })?;
     bar.finish_and_clear();
-    let exported = Exported { file, trials: trials.len() as u64, bytes };
+    let exported = ExportedBundle { file, trials: trials.len() as u64, bytes };
     if context.out.json {
         context.out.json("export", &exported)?;
     } else {
         let (number, file) = (counted(exported.trials, "trial"), exported.file.display());
         context.out.say(&format!("wrote {number} to {file}: {}", Bytes(bytes)));
     }
-    context.out.next(&format!("dtrain history import {}, on another machine", word(exported.file.display())));
-    Ok(Exit::Done)
+    context.out.next(&format!("dtrain history import {}, on another machine", shell_quoted(exported.file.display())));
+    Ok(ExitReason::Done)
 }
 
 /// The trials that the user wants.
-fn chosen(context: &Context, history: &History, args: &HistoryExportArgs) -> Result<Vec<TrialId>, Failure> {
+fn selected_trials(context: &Context, history: &History, args: &HistoryExportArgs) -> Result<Vec<TrialId>, CommandError> {
     if !args.trials.is_empty() {
         return args.trials.iter().map(|name| trials::find(history, name)).collect();
     }
-    let names = history.names().map_err(|error| ledger(&error))?;
+    let names = history.names().map_err(|error| history_failure(&error))?;
     let filter = match &args.condition {
-        Some(text) => Filter::parse(text, &names).map_err(|error| Failure::of(Exit::Usage, &error))?,
+        Some(text) => Filter::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?,
         None => Filter::default(),
     };
     let is_alive = |id: &TrialId| trials::is_alive(context, id);
-    let rows = history.trials(&filter, &Sort::Newest, Page::default(), &is_alive);
-    let rows = rows.map_err(|error| ledger(&error))?;
+    let rows = history.trials(&filter, &Sort::Newest, Pagination::default(), &is_alive);
+    let rows = rows.map_err(|error| history_failure(&error))?;
     if rows.is_empty() {
-        return Err(Failure::new(Exit::Usage, "no trial matches, so there is nothing to export"));
+        return Err(CommandError::new(ExitReason::Usage, "no trial matches, so there is nothing to export"));
     }
     Ok(rows.into_iter().map(|row| row.id).collect())
 }
@@ -111,11 +111,11 @@ fn write(
     host: &str,
     file: &Path,
     bar: &ProgressBar,
-) -> Result<u64, ExportError> {
+) -> Result<u64, WriteBundleError> {
     let mut partial = file.as_os_str().to_owned();
     partial.push(format!(".partial-{}", std::process::id()));
     let partial = PathBuf::from(partial);
-    let whole = || -> Result<u64, ExportError> {
+    let whole = || -> Result<u64, WriteBundleError> {
         let to = BufWriter::new(File::create(&partial)?);
         let to = history.write_bundle(trials, host, to, &mut |_| bar.inc(1))?;
         let to = to.into_inner().map_err(io::IntoInnerError::into_error)?;
@@ -128,7 +128,7 @@ fn write(
 }
 
 /// Merges bundles into the history.
-pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> Outcome {
+pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> CommandResult {
     let mut files = Vec::new();
     for path in &args.bundles {
         files.extend(bundles(path)?);
@@ -139,12 +139,12 @@ pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> Outcome {
     let bar = bar(context, "importing", heads.iter().fold(0, |sum, head| sum.saturating_add(head.trials)));
     let opened = files.iter().map(|file| File::open(file).map(BufReader::new));
     let merged = history.merge_bundles(opened, &mut |_| bar.inc(1)).map_err(|error| match &error {
-        ImportError::Ledger(error) => ledger(error),
-        ImportError::Bundle { number, source } => refused(&files[*number], source),
+        ImportError::Ledger(error) => history_failure(error),
+        ImportError::Bundle { number, source } => bundle_failed(&files[*number], source),
     })?;
     let bundles = files.into_iter().zip(heads).zip(merged);
-    let report = Report {
-        bundles: bundles.map(|((file, head), merged)| Imported { file, host: head.host, merged }).collect(),
+    let report = ImportReport {
+        bundles: bundles.map(|((file, head), merged)| ImportedBundle { file, host: head.host, merged }).collect(),
     };
     bar.finish_and_clear();
     if context.out.json {
@@ -153,11 +153,11 @@ pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> Outcome {
         report.bundles.iter().for_each(|one| context.out.say(&line(one)));
     }
     context.out.next("dtrain history");
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// One line about a bundle.
-fn line(Imported { file, host, merged }: &Imported) -> String {
+fn line(ImportedBundle { file, host, merged }: &ImportedBundle) -> String {
     let mut words = vec![format!("{} new", merged.new)];
     let more = [(merged.brought_forward, "brought forward"), (merged.unchanged, "unchanged")];
     words.extend(more.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
@@ -168,12 +168,12 @@ fn line(Imported { file, host, merged }: &Imported) -> String {
 }
 
 /// The bundles that a path names: itself, or those in the folder that it is.
-fn bundles(path: &Path) -> Result<Vec<PathBuf>, Failure> {
+fn bundles(path: &Path) -> Result<Vec<PathBuf>, CommandError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
     let failed = |error: io::Error| {
-        Failure::new(Exit::Usage, format!("cannot read {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display())).cause(error.to_string())
     };
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(failed)? {
@@ -184,25 +184,25 @@ fn bundles(path: &Path) -> Result<Vec<PathBuf>, Failure> {
     }
     if found.is_empty() {
         let what = format!("there is no bundle in {}: no file ends in .{ENDING}", path.display());
-        return Err(Failure::new(Exit::Usage, what)
-            .hint(format!("`dtrain history export --to {}` puts one there", word(path.display()))));
+        return Err(CommandError::new(ExitReason::Usage, what)
+            .hint(format!("`dtrain history export --to {}` puts one there", shell_quoted(path.display()))));
     }
     found.sort();
     Ok(found)
 }
 
-fn open(file: &Path) -> Result<BufReader<File>, Failure> {
+fn open(file: &Path) -> Result<BufReader<File>, CommandError> {
     File::open(file).map(BufReader::new).map_err(|error| {
-        Failure::new(Exit::Usage, format!("cannot read {}", file.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot read {}", file.display())).cause(error.to_string())
     })
 }
 
-fn check(file: &Path) -> Result<Head, Failure> {
-    History::check_bundle(open(file)?).map_err(|error| refused(file, &error))
+fn check(file: &Path) -> Result<ArchiveHeader, CommandError> {
+    History::check_bundle(open(file)?).map_err(|error| bundle_failed(file, &error))
 }
 
-fn refused(file: &Path, error: &BundleError) -> Failure {
-    let failure = Failure::new(Exit::Usage, format!("cannot import {}", file.display()));
+fn bundle_failed(file: &Path, error: &BundleError) -> CommandError {
+    let failure = CommandError::new(ExitReason::Usage, format!("cannot import {}", file.display()));
     let cause = match error {
         BundleError::Io(error) => error.to_string(),
         other => other.to_string(),

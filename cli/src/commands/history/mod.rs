@@ -2,16 +2,16 @@
 
 mod bundle;
 
-use super::resume::plan;
+use super::resume::plan_of_trial;
 use crate::args::{HistoryArgs, HistoryCommand, ShowArgs};
 use crate::context::Context;
-use crate::drive::catch_up;
-use crate::failure::{Exit, Failure, Outcome};
+use crate::run_trial::record_finished_trials;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::render::{history as list, show as one};
-use crate::trials::{self, ledger};
+use crate::trials::{self, history_failure};
 use dtrain_protocol::{Rank, TrialId};
 use dtrain_runner::compare::buckets;
-use dtrain_runner::ledger::{Filter, History, Page, Sample, Sort, Trial, is_own_series};
+use dtrain_runner::ledger::{Filter, History, Pagination, MetricSample, Sort, TrialDetails, is_own_series};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -23,7 +23,7 @@ const LIST_CURVE: usize = 12;
 const PAGE_CURVE: usize = 48;
 
 /// Lists trials, or exports or imports them.
-pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &HistoryArgs) -> CommandResult {
     match &args.command {
         Some(HistoryCommand::Export(args)) => bundle::export(context, args),
         Some(HistoryCommand::Import(args)) => bundle::import(context, args),
@@ -31,23 +31,23 @@ pub(crate) fn run(context: &Context, args: &HistoryArgs) -> Outcome {
     }
 }
 
-fn list_trials(context: &Context, args: &HistoryArgs) -> Outcome {
-    catch_up(context);
+fn list_trials(context: &Context, args: &HistoryArgs) -> CommandResult {
+    record_finished_trials(context);
     let history = trials::read_history(context)?;
-    let names = history.names().map_err(|error| ledger(&error))?;
+    let names = history.names().map_err(|error| history_failure(&error))?;
     let filter = match &args.condition {
-        Some(text) => Filter::parse(text, &names).map_err(|error| Failure::of(Exit::Usage, &error))?,
+        Some(text) => Filter::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?,
         None => Filter::default(),
     };
     let sort = match &args.by {
-        Some(text) => Sort::parse(text, &names).map_err(|error| Failure::of(Exit::Usage, &error))?,
+        Some(text) => Sort::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?,
         None => Sort::Newest,
     };
     let limit = u64::from(args.limit.max(1));
-    let page = Page { skip: u64::from(args.page.max(1) - 1) * limit, limit: limit + 1 };
+    let page = Pagination { skip: u64::from(args.page.max(1) - 1) * limit, limit: limit + 1 };
     let mut rows = history
         .trials(&filter, &sort, page, &|id| trials::is_alive(context, id))
-        .map_err(|error| ledger(&error))?;
+        .map_err(|error| history_failure(&error))?;
     let has_more = rows.len() as u64 > limit;
     rows.truncate(usize::try_from(limit).unwrap_or(usize::MAX));
     if context.out.json {
@@ -63,7 +63,7 @@ fn list_trials(context: &Context, args: &HistoryArgs) -> Outcome {
                 none if none.is_empty() => curve(&history, &row.id, &row.objective, LIST_CURVE),
                 loss => Ok(loss),
             })
-            .collect::<Result<_, Failure>>()?;
+            .collect::<Result<_, CommandError>>()?;
         context.out.data(&list::history(&rows, &curves, context.out.style()))?;
     }
     match rows.first() {
@@ -71,12 +71,12 @@ fn list_trials(context: &Context, args: &HistoryArgs) -> Outcome {
         Some(first) => context.out.next(&format!("dtrain show {}", first.label)),
         None => {}
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// A series in `count` characters.
-fn curve(history: &History, trial: &TrialId, key: &str, count: usize) -> Result<Vec<Option<f64>>, Failure> {
-    let samples = history.curve(trial, key).map_err(|error| ledger(&error))?;
+fn curve(history: &History, trial: &TrialId, key: &str, count: usize) -> Result<Vec<Option<f64>>, CommandError> {
+    let samples = history.curve(trial, key).map_err(|error| history_failure(&error))?;
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return Ok(Vec::new()) };
     Ok(buckets(&samples, (first.step, last.step), count))
 }
@@ -85,65 +85,65 @@ fn curve(history: &History, trial: &TrialId, key: &str, count: usize) -> Result<
 const CURVES_MOST: usize = 8;
 
 #[derive(Serialize)]
-struct Shown {
-    trial: Trial,
+struct TrialDocument {
+    trial: TrialDetails,
     #[serde(skip_serializing_if = "Option::is_none")]
-    series: Option<Vec<Series>>,
+    series: Option<Vec<PrintedSeries>>,
 }
 
 /// A series with its points.
 #[derive(Serialize)]
-struct Series {
+struct PrintedSeries {
     key: String,
     rank: Rank,
-    points: Vec<ShownPoint>,
+    points: Vec<SeriesPoint>,
 }
 
 /// A point. Where attempts overlap, the last of them counts.
 #[derive(Serialize)]
-struct ShownPoint {
+struct SeriesPoint {
     step: u64,
     at_ms: u64,
-    #[serde(with = "dtrain_protocol::number")]
+    #[serde(with = "dtrain_protocol::non_finite")]
     value: f64,
 }
 
 /// The series that `--series` names; `None` without it.
-fn series(history: &History, trial: &Trial, asked: &[String]) -> Result<Option<Vec<Series>>, Failure> {
+fn series(history: &History, trial: &TrialDetails, asked: &[String]) -> Result<Option<Vec<PrintedSeries>>, CommandError> {
     if asked.is_empty() {
         return Ok(None);
     }
     let patterns: Vec<String> =
         asked.iter().map(|key| if key == "all" { "*".to_owned() } else { key.clone() }).collect();
     let keys = super::export::keys(history, std::slice::from_ref(&trial.row), &patterns)?;
-    let names = history.series_names(&trial.row.id).map_err(|error| ledger(&error))?;
+    let names = history.series_names(&trial.row.id).map_err(|error| history_failure(&error))?;
     let wanted = names.into_iter().filter(|(key, _)| keys.as_ref().is_none_or(|keys| keys.contains(key)));
     let read = |(key, rank): (String, Rank)| {
-        let samples = history.series(&trial.row.id, &key, rank).map_err(|error| ledger(&error))?;
+        let samples = history.series(&trial.row.id, &key, rank).map_err(|error| history_failure(&error))?;
         let point =
-            |sample: &Sample| ShownPoint { step: sample.step, at_ms: sample.at_ms, value: sample.value };
-        Ok(Series { key, rank, points: samples.iter().map(point).collect() })
+            |sample: &MetricSample| SeriesPoint { step: sample.step, at_ms: sample.at_ms, value: sample.value };
+        Ok(PrintedSeries { key, rank, points: samples.iter().map(point).collect() })
     };
     wanted.map(read).collect::<Result<_, _>>().map(Some)
 }
 
 /// Shows everything about one trial.
-pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
-    catch_up(context);
+pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> CommandResult {
+    record_finished_trials(context);
     let history = trials::read_history(context)?;
     let mut trial = trials::trial(context, &history, name)?;
     forget_removed(context, &mut trial);
-    let typical = history.typical_steps(&trial.row.id).map_err(|error| ledger(&error))?;
-    let measured = |key| history.measured(&trial.row.id, key).map_err(|error| ledger(&error));
+    let typical = history.typical_steps(&trial.row.id).map_err(|error| history_failure(&error))?;
+    let measured = |key| history.measured(&trial.row.id, key).map_err(|error| history_failure(&error));
     let (step, speed) = (measured("step_seconds")?, measured("tokens_per_second")?);
     trial.row.step_seconds = step.map(|step| step.typical).or(trial.row.step_seconds);
     trial.row.tokens_per_second = speed.map(|speed| speed.typical).or(trial.row.tokens_per_second);
     let (label, status) = (trial.row.label.clone(), trial.row.status);
     let is_imported = trial.row.imported_from.is_some();
-    let unreadable = plan(&trial).err();
+    let unreadable = plan_of_trial(&trial).err();
     if context.out.json {
         let series = series(&history, &trial, &args.series)?;
-        context.out.json("trial", &Shown { trial, series })?;
+        context.out.json("trial", &TrialDocument { trial, series })?;
     } else {
         let named = trial.figures.iter().map(|summary| summary.key.as_str());
         let named = named.filter(|key| !is_own_series(key));
@@ -155,27 +155,27 @@ pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> Outcome {
             .into_iter()
             .take(CURVES_MOST)
             .map(|key| Ok((key.to_owned(), curve(&history, &trial.row.id, key, PAGE_CURVE)?)))
-            .collect::<Result<Vec<_>, Failure>>()?;
+            .collect::<Result<Vec<_>, CommandError>>()?;
         context.out.data(&one::show(&trial, &typical, &curves, args.all, context.out.style()))?;
     }
     if let Some(failure) = &unreadable {
         context.out.say(&failure.warning(context.out.paint));
     }
-    use dtrain_runner::ledger::Status as S;
+    use dtrain_runner::ledger::TrialStatus as S;
     context.out.next(&match status {
         _ if is_imported || unreadable.is_some() => "dtrain history".to_owned(),
         S::Running => format!("dtrain attach {label}"),
         S::Lost | S::Stopped | S::Failed | S::Created => format!("dtrain resume {label}"),
         S::Completed | S::Pruned | S::OutOfMemory | S::Diverged => "dtrain history".to_owned(),
     });
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// Leaves out the checkpoints of a trial on this machine that newer ones took the place of. Of those on other hosts nobody knows
 /// without asking.
-fn forget_removed(context: &Context, trial: &mut Trial) {
+fn forget_removed(context: &Context, trial: &mut TrialDetails) {
     let folder = context.home.trial(&trial.row.id);
-    let are_here = !folder.elsewhere().exists() || folder.job().exists();
+    let are_here = !folder.remote_hosts_file().exists() || folder.job().exists();
     if trial.row.imported_from.is_some() || !are_here {
         return;
     }

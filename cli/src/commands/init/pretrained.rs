@@ -3,17 +3,17 @@
 use super::{default_name, write};
 use crate::args::InitArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::output::word;
-use crate::pretrained::{Weights, failure};
-use dtrain_protocol::inputs::TOKENIZER;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::output::shell_quoted;
+use crate::pretrained::{WeightsFolder, failure};
+use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_recipes::{Family, Positions};
-use dtrain_worker::pretrained::Folder;
+use dtrain_worker::pretrained::ModelFolder;
 use std::path::Path;
 
 /// Writes a recipe for the model in a folder of transformers.
-pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) -> Outcome {
-    let weights = Weights::open(from)?;
+pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) -> CommandResult {
+    let weights = WeightsFolder::open(from)?;
     let name = args.name.clone().unwrap_or_else(|| default_name(path));
     let folder = weights.folder();
     let json = folder.tokenizer().map_err(|error| failure(&error))?;
@@ -31,20 +31,20 @@ pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) 
     for note in &folder.pretrained().notes {
         context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
     }
-    context.out.next(&format!("dtrain run {}", word(path.display())));
-    Ok(Exit::Done)
+    context.out.next(&format!("dtrain run {}", shell_quoted(path.display())));
+    Ok(ExitReason::Done)
 }
 
 /// Vocabulary of a model of bytes.
 const BYTES: u32 = 256;
 
 /// Refuses data that is no shards of token numbers: without its tokenizer, text means nothing to a model.
-fn refuse_text(folder: &Folder, data: Option<&str>) -> Result<(), Failure> {
+fn refuse_text(folder: &ModelFolder, data: Option<&str>) -> Result<(), CommandError> {
     let Some(data) = data.filter(|data| !data.ends_with(".bin")) else { return Ok(()) };
     let path = folder.path().display();
     let message =
         format!("{path} has no {TOKENIZER}, and {data:?} is text: nothing says which tokens it has");
-    Err(Failure::new(Exit::Usage, message).hint(format!(
+    Err(CommandError::new(ExitReason::Usage, message).hint(format!(
         "write one with transformers: `AutoTokenizer.from_pretrained({0:?}).save_pretrained({0:?})`; or name shards of token \
          numbers (.bin)",
         path.to_string()
@@ -55,7 +55,7 @@ fn refuse_text(folder: &Folder, data: Option<&str>) -> Result<(), Failure> {
 const CONTEXT: u32 = 1024;
 
 /// A recipe that trains the model of a folder, whose tokenizer is in the file `tokenizer`.
-fn text(folder: &Folder, tokenizer: Option<&Path>, name: &str, args: &InitArgs) -> String {
+fn text(folder: &ModelFolder, tokenizer: Option<&Path>, name: &str, args: &InitArgs) -> String {
     let data = args.data.as_deref();
     let pretrained = folder.pretrained();
     let longest = pretrained.model.context;

@@ -4,12 +4,12 @@ mod study;
 
 use crate::args::ReportArgs;
 use crate::context::Context;
-use crate::drive::catch_up;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::output::word;
+use crate::run_trial::record_finished_trials;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::output::shell_quoted;
 use crate::plan_file::save;
-use crate::render::html::{Compared, Curve, Shown, of_comparison, of_study, of_trial};
-use crate::trials::{self, ledger};
+use crate::render::html::{ComparedTrials, MetricCurve, ChartedTrial, comparison_page, study_page, trial_page};
+use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::name::file_name;
 use dtrain_runner::compare::compare;
@@ -47,39 +47,39 @@ const LAST: [&str; 7] = [
 
 /// What `--json` says.
 #[derive(Serialize)]
-struct Made {
+struct WrittenPage {
     file: PathBuf,
     bytes: usize,
 }
 
 /// Writes the page.
-pub(crate) fn run(context: &Context, args: &ReportArgs) -> Outcome {
-    catch_up(context);
+pub(crate) fn run(context: &Context, args: &ReportArgs) -> CommandResult {
+    record_finished_trials(context);
     let history = trials::read_history(context)?;
     let (name, page, next) = match (&args.study, args.trials.as_slice()) {
         (Some(name), _) => {
-            let page = of_study(&study::studied(context, &history, name)?);
-            (name.clone(), page, format!("dtrain history --where {}", word(format!("study={name}"))))
+            let page = study_page(&study::read_study(context, &history, name)?);
+            (name.clone(), page, format!("dtrain history --where {}", shell_quoted(format!("study={name}"))))
         }
-        (None, trials) => of_trials(context, &history, trials)?,
+        (None, trials) => trials_page(context, &history, trials)?,
     };
     let file = args.out.clone().unwrap_or_else(|| PathBuf::from(format!("{}.html", file_name(&name))));
     save(&file, &page)?;
     if context.out.json {
-        context.out.json("report", &Made { file, bytes: page.len() })?;
+        context.out.json("report", &WrittenPage { file, bytes: page.len() })?;
     } else {
         context.out.data(&file.display().to_string())?;
     }
     context.out.next(&next);
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 /// Name, page and next command of one trial or more.
-fn of_trials(
+fn trials_page(
     context: &Context,
     history: &History,
     names: &[String],
-) -> Result<(String, String, String), Failure> {
+) -> Result<(String, String, String), CommandError> {
     let last = ["last".to_owned()];
     let names = if names.is_empty() { &last } else { names };
     let mut ids: Vec<TrialId> = Vec::new();
@@ -89,24 +89,24 @@ fn of_trials(
             ids.push(id);
         }
     }
-    let shown: Vec<Shown> = ids.iter().map(|id| shown(context, history, id)).collect::<Result<_, _>>()?;
+    let shown: Vec<ChartedTrial> = ids.iter().map(|id| charted_trial(context, history, id)).collect::<Result<_, _>>()?;
     if let [one] = shown.as_slice() {
         let label = one.trial.row.label.clone();
-        return Ok((label.clone(), of_trial(one), format!("dtrain show {label}")));
+        return Ok((label.clone(), trial_page(one), format!("dtrain show {label}")));
     }
     let comparison =
-        compare(history, &ids, &[], &|id| trials::is_alive(context, id)).map_err(|error| ledger(&error))?;
+        compare(history, &ids, &[], &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;
     let labels: Vec<String> = shown.iter().map(|shown| shown.trial.row.label.clone()).collect();
     let name = match labels.as_slice() {
         [a, b] => format!("{a}-and-{b}"),
         _ => format!("{}-and-{}-more", labels[0], labels.len() - 1),
     };
     let next = format!("dtrain compare {} {}", labels[0], labels[1]);
-    Ok((name, of_comparison(&Compared { comparison, trials: shown }), next))
+    Ok((name, comparison_page(&ComparedTrials { comparison, trials: shown }), next))
 }
 
 /// The trial that the user typed; who typed the name of a study is told so.
-fn find(history: &History, name: &str) -> Result<TrialId, Failure> {
+fn find(history: &History, name: &str) -> Result<TrialId, CommandError> {
     trials::find(history, name).map_err(|failure| match history.study(name) {
         Ok(Some(_)) => failure.hint(format!("`dtrain report --study {name}` tells of the study")),
         Ok(None) | Err(_) => failure,
@@ -114,9 +114,9 @@ fn find(history: &History, name: &str) -> Result<TrialId, Failure> {
 }
 
 /// A trial with its curves: the objective first, then losses and metrics by name, then the rest.
-fn shown(context: &Context, history: &History, id: &TrialId) -> Result<Shown, Failure> {
-    let trial = history.trial(id, &|id| trials::is_alive(context, id)).map_err(|error| ledger(&error))?;
-    let names = history.series_names(id).map_err(|error| ledger(&error))?;
+fn charted_trial(context: &Context, history: &History, id: &TrialId) -> Result<ChartedTrial, CommandError> {
+    let trial = history.trial(id, &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;
+    let names = history.series_names(id).map_err(|error| history_failure(&error))?;
     let mut keys: Vec<String> =
         names.into_iter().map(|(key, _)| key).filter(|key| !DETAILS.contains(&key.as_str())).collect();
     keys.dedup();
@@ -128,11 +128,11 @@ fn shown(context: &Context, history: &History, id: &TrialId) -> Result<Shown, Fa
     let curves = keys
         .into_iter()
         .map(|key| {
-            let attempts = history.curve_by_attempt(id, &key).map_err(|error| ledger(&error))?;
+            let attempts = history.curve_by_attempt(id, &key).map_err(|error| history_failure(&error))?;
             let attempts = attempts.into_iter().map(|(attempt, samples)| (attempt.0, samples)).collect();
-            Ok(Curve { key, attempts })
+            Ok(MetricCurve { key, attempts })
         })
-        .collect::<Result<_, Failure>>()?;
-    let typical = history.typical_steps(id).map_err(|error| ledger(&error))?;
-    Ok(Shown { trial, typical, curves, now_ms: context.out.style().now_ms })
+        .collect::<Result<_, CommandError>>()?;
+    let typical = history.typical_steps(id).map_err(|error| history_failure(&error))?;
+    Ok(ChartedTrial { trial, typical, curves, now_ms: context.out.style().now_ms })
 }

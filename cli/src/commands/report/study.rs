@@ -1,49 +1,49 @@
 //! A study, read for its page.
 
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::render::html::{Believed, Studied, Tried};
-use crate::render::show::why;
-use crate::trials::{self, ledger};
-use dtrain_planner::tune::{Hyperband, Outcome, Pruner, Standing, Status as InStudy, Study, importance};
+use crate::command_error::{ExitReason, CommandError};
+use crate::render::html::{PosteriorEstimate, StudyPage, PlottedTrial};
+use crate::render::show::verdict_text;
+use crate::trials::{self, history_failure};
+use dtrain_planner::tune::{Hyperband, TrialOutcome, Pruner, StudyState, TrialPhase, Study, importance};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Goal;
-use dtrain_runner::ledger::{Filter, History, Page, Sample, Sort, Status, TrialRow};
+use dtrain_runner::ledger::{Filter, History, Pagination, MetricSample, Sort, TrialStatus, TrialRow};
 use dtrain_runner::{Fact, Ledger};
 use serde_json::Value;
 use std::collections::HashMap;
 
 /// The study of this name with its trials.
-pub(super) fn studied(context: &Context, history: &History, name: &str) -> Result<Studied, Failure> {
-    let Some(json) = history.study(name).map_err(|error| ledger(&error))? else {
-        return Err(Failure::new(Exit::Usage, format!("no study named `{name}`"))
+pub(super) fn read_study(context: &Context, history: &History, name: &str) -> Result<StudyPage, CommandError> {
+    let Some(json) = history.study(name).map_err(|error| history_failure(&error))? else {
+        return Err(CommandError::new(ExitReason::Usage, format!("no study named `{name}`"))
             .hint("`dtrain history` lists trials; the name of their study is in `dtrain show TRIAL`"));
     };
     let filter = Filter { study: Some(name.to_owned()), ..Filter::default() };
-    let page = Page { skip: 0, limit: u64::MAX };
+    let page = Pagination { skip: 0, limit: u64::MAX };
     let rows = history
         .trials(&filter, &Sort::Newest, page, &|id| trials::is_alive(context, id))
-        .map_err(|error| ledger(&error))?;
+        .map_err(|error| history_failure(&error))?;
     let rows: HashMap<TrialId, TrialRow> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
     let metric = metric(&json, &rows);
     let goal = rows.values().next().map_or_else(|| goal(&json), |row| row.goal);
     let mut found = Vec::new();
-    for tried in history.tried(name).map_err(|error| ledger(&error))? {
+    for tried in history.study_trials(name).map_err(|error| history_failure(&error))? {
         let values = tried.json["values"].as_array().cloned().unwrap_or_default();
         let source = tried.json["source"].clone();
-        let mut one = Tried {
+        let mut one = PlottedTrial {
             number: tried.number,
             values,
             source,
             reason: tried.refused.unwrap_or_default(),
-            ..Tried::default()
+            ..PlottedTrial::default()
         };
         if let Some((id, row)) = tried.trial.as_ref().and_then(|id| Some((id, rows.get(id)?))) {
-            measured(history, id, row, &metric, &mut one)?;
+            plotted_trial(history, id, row, &metric, &mut one)?;
         }
         found.push(one);
     }
-    let mut studied = Studied {
+    let mut studied = StudyPage {
         name: name.to_owned(),
         json,
         metric,
@@ -53,33 +53,33 @@ pub(super) fn studied(context: &Context, history: &History, name: &str) -> Resul
         rungs: Vec::new(),
         believed: None,
     };
-    learned(history, goal, &mut studied)?;
+    read_insights(history, goal, &mut studied)?;
     Ok(studied)
 }
 
 /// What the study itself says of its trials. A study of another version is shown without it.
-fn learned(history: &History, goal: Goal, studied: &mut Studied) -> Result<(), Failure> {
-    let events = history.study_events(&studied.name).map_err(|error| ledger(&error))?;
+fn read_insights(history: &History, goal: Goal, studied: &mut StudyPage) -> Result<(), CommandError> {
+    let events = history.study_events(&studied.name).map_err(|error| history_failure(&error))?;
     let log = events.into_iter().map(serde_json::from_value).collect::<Result<Vec<_>, _>>();
     let study: Result<Study, _> = serde_json::from_value(studied.json["study"].clone());
     let (Ok(log), Ok(study)) = (log, study) else { return Ok(()) };
-    let standing = Standing::of(&study, &log);
+    let study_state = StudyState::of(&study, &log);
     let names = study.space.dimensions().iter().map(|dimension| dimension.name.clone());
-    let shares = importance(&study.space, &standing).unwrap_or_default();
+    let shares = importance(&study.space, &study_state).unwrap_or_default();
     studied.importance = names.zip(shares).collect();
     for tried in &mut studied.tried {
-        let seen = usize::try_from(tried.number).ok().and_then(|place| standing.trials().get(place));
+        let seen = usize::try_from(tried.number).ok().and_then(|place| study_state.trials().get(place));
         match seen.map(|seen| &seen.status) {
-            Some(InStudy::Paused) => tried.is_paused = true,
-            Some(InStudy::Ended(Outcome::Pruned { .. })) => {}
+            Some(TrialPhase::Paused) => tried.is_paused = true,
+            Some(TrialPhase::Ended(TrialOutcome::Pruned { .. })) => {}
             Some(_) | None => continue,
         }
         "others of its study did better".clone_into(&mut tried.reason);
     }
     studied.rungs = rungs(&study.pruner);
-    studied.believed = study.recommend_from(&standing).map(|best| {
+    studied.believed = study.recommend_from(&study_state).map(|best| {
         let [mean, low, high] = [best.mean, best.low, best.high].map(|cost| goal.cost(cost));
-        Believed { number: best.trial, mean, low: low.min(high), high: low.max(high) }
+        PosteriorEstimate { number: best.trial, mean, low: low.min(high), high: low.max(high) }
     });
     Ok(())
 }
@@ -95,25 +95,25 @@ fn rungs(pruner: &Pruner) -> Vec<u64> {
 }
 
 /// What was measured of a trial.
-fn measured(
+fn plotted_trial(
     history: &History,
     id: &TrialId,
     row: &TrialRow,
     metric: &str,
-    one: &mut Tried,
-) -> Result<(), Failure> {
-    let series = |key: &str| history.curve(id, key).map_err(|error| ledger(&error));
+    one: &mut PlottedTrial,
+) -> Result<(), CommandError> {
+    let series = |key: &str| history.curve(id, key).map_err(|error| history_failure(&error));
     one.label = Some(row.label.clone());
     one.status = Some(row.status);
     one.metric = series(metric)?;
-    one.result = one.metric.last().map(|sample: &Sample| sample.value);
+    one.result = one.metric.last().map(|sample: &MetricSample| sample.value);
     if metric != "loss" {
         one.loss = series("loss")?;
     }
-    if !matches!(row.status, Status::Completed | Status::Created | Status::Running) {
-        let facts = history.facts(id).map_err(|error| ledger(&error))?;
+    if !matches!(row.status, TrialStatus::Completed | TrialStatus::Created | TrialStatus::Running) {
+        let facts = history.facts(id).map_err(|error| history_failure(&error))?;
         let verdict = facts.iter().rev().find_map(|fact| match fact {
-            Fact::TrialEnded { verdict } => Some(why(verdict)),
+            Fact::TrialEnded { verdict } => Some(verdict_text(verdict)),
             _ => None,
         });
         one.reason = verdict.unwrap_or_else(|| "it has not ended".to_owned());

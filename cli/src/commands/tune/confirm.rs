@@ -2,22 +2,22 @@
 //!
 //! The confirming trials are a study of their own, `STUDY-confirm`, so that they are recorded, shown and resumed as any other.
 
-use super::kept::Kept;
-use super::{Call, Ran, search};
+use super::study_config::StudyConfig;
+use super::{Invocation, SearchResult, search};
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::load::Loaded;
+use crate::command_error::{ExitReason, CommandError};
+use crate::load_recipe::LoadedRecipe;
 use crate::render::number::counted;
-use crate::trials::ledger;
-use dtrain_planner::tune::{Comparison, Outcome, Recommended, Search, Standing, Status, Study, Value};
+use crate::trials::history_failure;
+use dtrain_planner::tune::{PairedTest, TrialOutcome, Recommendation, StudySolver, StudyState, TrialPhase, Study, TrialValue};
 use dtrain_recipes::Recipe;
 use dtrain_runner::ledger::History;
 use serde::Serialize;
 
 /// What became of confirming.
-pub(super) enum Confirming {
+pub(super) enum Confirmation {
     /// Both settings were trained.
-    Done(Confirmed),
+    Done(PairedComparison),
     /// There is nothing to compare, and why.
     Nothing(&'static str),
     /// The user stopped it.
@@ -26,31 +26,31 @@ pub(super) enum Confirming {
 
 /// Two settings, compared.
 #[derive(Clone, Debug, Serialize)]
-pub(super) struct Confirmed {
+pub(super) struct PairedComparison {
     /// The study of the confirming trials.
     pub(super) study: String,
     /// The trial that the study recommends, and the one that it is compared with.
-    pub(super) found: Recommended,
-    pub(super) other: Recommended,
+    pub(super) found: Recommendation,
+    pub(super) other: Recommendation,
     /// What the other one is.
-    pub(super) against: Against,
+    pub(super) against: Baseline,
     /// `found` is the first, `other` the second.
-    pub(super) comparison: Comparison,
+    pub(super) comparison: PairedTest,
 }
 
 /// What the recommended setting is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub(super) enum Against {
+pub(super) enum Baseline {
     /// What `dtrain run` takes.
     Untuned,
     /// The second best.
     Second,
 }
 
-impl Confirmed {
+impl PairedComparison {
     /// The setting that is to be used.
-    pub(super) fn chosen(&self) -> &Recommended {
+    pub(super) fn chosen(&self) -> &Recommendation {
         if self.comparison.prefers_first() { &self.found } else { &self.other }
     }
 }
@@ -59,17 +59,17 @@ impl Confirmed {
 pub(super) fn confirm(
     context: &Context,
     history: &mut History,
-    loaded: &Loaded,
-    call: &Call,
-    (kept, name): (&Kept, &str),
-    found: &Search,
-) -> Result<Confirming, Failure> {
+    loaded: &LoadedRecipe,
+    call: &Invocation,
+    (kept, name): (&StudyConfig, &str),
+    found: &StudySolver,
+) -> Result<Confirmation, CommandError> {
     let recipe = &loaded.checked.recipe;
     let Some((best, other, against)) = candidates(found) else {
-        return Ok(Confirming::Nothing("only one setting has a result"));
+        return Ok(Confirmation::Nothing("only one setting has a result"));
     };
     let (kept, confirming) = study(history, recipe, kept, name, (&best, &other))?;
-    let words = |one: &Recommended| -> String {
+    let words = |one: &Recommendation| -> String {
         let named = kept.study.space.dimensions().iter().zip(&one.values);
         let words =
             named.map(|(dimension, value)| format!("{} {value}", super::report::short(&dimension.name)));
@@ -80,21 +80,21 @@ pub(super) fn confirm(
         counted(u64::from(recipe.tune.confirm), "seed"),
         words(&best),
         words(&other),
-        against.words()
+        against.as_str()
     ));
-    let Some(Ran { search, .. }) = search(context, history, loaded, (&kept, &confirming), call)? else {
-        return Ok(Confirming::Interrupted);
+    let Some(SearchResult { search, .. }) = search(context, history, loaded, (&kept, &confirming), call)? else {
+        return Ok(Confirmation::Interrupted);
     };
-    let pairs = pairs(search.study(), search.standing());
+    let pairs = pairs(search.study(), search.study_state());
     if pairs.is_empty() {
-        return Ok(Confirming::Nothing("no pair of trials was completed"));
+        return Ok(Confirmation::Nothing("no pair of trials was completed"));
     }
-    let comparison = Comparison::of(&pairs);
-    Ok(Confirming::Done(Confirmed { study: confirming, found: best, other, against, comparison }))
+    let comparison = PairedTest::of(&pairs);
+    Ok(Confirmation::Done(PairedComparison { study: confirming, found: best, other, against, comparison }))
 }
 
-impl Against {
-    pub(super) fn words(self) -> &'static str {
+impl Baseline {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Untuned => "untuned",
             Self::Second => "second best",
@@ -103,14 +103,14 @@ impl Against {
 }
 
 /// What a study recommends, and its first trial; where that is the same, the second best.
-fn candidates(search: &Search) -> Option<(Recommended, Recommended, Against)> {
-    let mut ranked = search.study().ranked(search.standing()).into_iter();
+fn candidates(search: &StudySolver) -> Option<(Recommendation, Recommendation, Baseline)> {
+    let mut ranked = search.study().ranked(search.study_state()).into_iter();
     let best = ranked.next()?;
-    let rest: Vec<Recommended> = ranked.collect();
+    let rest: Vec<Recommendation> = ranked.collect();
     let untuned = search.study().first.first().filter(|values| **values != best.values);
     match untuned.and_then(|values| rest.iter().find(|one| one.values == *values)) {
-        Some(other) => Some((best, other.clone(), Against::Untuned)),
-        None => rest.into_iter().next().map(|other| (best, other, Against::Second)),
+        Some(other) => Some((best, other.clone(), Baseline::Untuned)),
+        None => rest.into_iter().next().map(|other| (best, other, Baseline::Second)),
     }
 }
 
@@ -119,30 +119,30 @@ fn candidates(search: &Search) -> Option<(Recommended, Recommended, Against)> {
 fn study(
     history: &mut History,
     recipe: &Recipe,
-    kept: &Kept,
+    kept: &StudyConfig,
     name: &str,
-    settings: (&Recommended, &Recommended),
-) -> Result<(Kept, String), Failure> {
+    settings: (&Recommendation, &Recommendation),
+) -> Result<(StudyConfig, String), CommandError> {
     let Some((searched, seed)) = kept.searched.with_seed(&kept.settled) else {
-        return Err(Failure::new(Exit::Usage, "tune.confirm needs a seed that can be varied")
+        return Err(CommandError::new(ExitReason::Usage, "tune.confirm needs a seed that can be varied")
             .hint("add a fixed param, such as `seed = 1` below `[params]`, and pass it to the program as `{params.seed}`, or pass it `{train.seed}`"));
     };
-    let with = |one: &Recommended, seed: i64| [one.values.as_slice(), &[Value::Whole(seed)]].concat();
+    let with = |one: &Recommendation, seed: i64| [one.values.as_slice(), &[TrialValue::Whole(seed)]].concat();
     let seeds = seed..seed + i64::from(recipe.tune.confirm);
     let first = seeds.flat_map(|seed| [with(settings.0, seed), with(settings.1, seed)]).collect();
     let study = Study { first, ..Study::new(searched.space().clone(), recipe.train.seed) };
-    let own = Kept::new(recipe, kept.settled.clone(), study, searched, kept.steps);
+    let own = StudyConfig::new(recipe, kept.settled.clone(), study, searched, kept.steps);
     let own = own.of_length(kept).with_trials(2 * u64::from(recipe.tune.confirm));
     let names =
         std::iter::once(format!("{name}-confirm")).chain((2..).map(|n| format!("{name}-confirm-{n}")));
     for name in names {
-        match history.study(&name).map_err(|error| ledger(&error))? {
+        match history.study(&name).map_err(|error| history_failure(&error))? {
             None => {
-                history.create_study(&name, &own.json()).map_err(|error| ledger(&error))?;
+                history.create_study(&name, &own.json()).map_err(|error| history_failure(&error))?;
                 return Ok((own, name));
             }
             Some(json) => {
-                let begun = Kept::read(json, &name, recipe, kept.steps)?;
+                let begun = StudyConfig::read(json, &name, recipe, kept.steps)?;
                 // The same settings, perhaps with fewer or more seeds.
                 if begun.study.first.get(..2) == own.study.first.get(..2) {
                     return Ok((own, name));
@@ -154,13 +154,13 @@ fn study(
 }
 
 /// The outcomes of both settings, seed by seed.
-fn pairs(study: &Study, standing: &Standing) -> Vec<(Outcome, Outcome)> {
-    let of = |values: &Vec<Value>| {
+fn pairs(study: &Study, study_state: &StudyState) -> Vec<(TrialOutcome, TrialOutcome)> {
+    let of = |values: &Vec<TrialValue>| {
         // A trial whose machines failed is tried again under another number.
-        let newest = standing.trials().iter().rev().find(|seen| seen.values == *values)?;
+        let newest = study_state.trials().iter().rev().find(|seen| seen.values == *values)?;
         match &newest.status {
-            Status::Ended(outcome) => Some(outcome.clone()),
-            Status::Running | Status::Paused => None,
+            TrialPhase::Ended(outcome) => Some(outcome.clone()),
+            TrialPhase::Running | TrialPhase::Paused => None,
         }
     };
     study.first.chunks_exact(2).filter_map(|pair| Some((of(&pair[0])?, of(&pair[1])?))).collect()
@@ -169,33 +169,33 @@ fn pairs(study: &Study, standing: &Standing) -> Vec<(Outcome, Outcome)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_planner::tune::{Dimension, Ended, Scale, Space, StudyEvent};
+    use dtrain_planner::tune::{Dimension, TrialResult, Scale, SearchSpace, StudyEvent};
 
-    fn search(first: f64, costs: &[(f64, f64)]) -> Search {
-        let space = Space::new(vec![Dimension::new("x", Scale::Uniform { low: 0.0, high: 1.0 })]);
-        let study = Study { first: vec![vec![Value::Real(first)]], ..Study::new(space, 1) };
-        let ended: Vec<Ended> = costs
+    fn search(first: f64, costs: &[(f64, f64)]) -> StudySolver {
+        let space = SearchSpace::new(vec![Dimension::new("x", Scale::Uniform { low: 0.0, high: 1.0 })]);
+        let study = Study { first: vec![vec![TrialValue::Real(first)]], ..Study::new(space, 1) };
+        let ended: Vec<TrialResult> = costs
             .iter()
-            .map(|(x, cost)| Ended { values: vec![Value::Real(*x)], outcome: Outcome::done(*cost) })
+            .map(|(x, cost)| TrialResult { values: vec![TrialValue::Real(*x)], outcome: TrialOutcome::done(*cost) })
             .collect();
-        Search::new(study, StudyEvent::of(&ended))
+        StudySolver::new(study, StudyEvent::of(&ended))
     }
 
     #[test]
     fn the_best_is_compared_with_the_untuned_or_with_the_second_best() {
         let (best, other, against) =
             candidates(&search(0.5, &[(0.5, 2.0), (0.2, 1.0), (0.8, 3.0)])).expect("three");
-        assert_eq!((best.trial, other.trial, against), (1, 0, Against::Untuned));
+        assert_eq!((best.trial, other.trial, against), (1, 0, Baseline::Untuned));
         let (best, other, against) =
             candidates(&search(0.5, &[(0.5, 1.0), (0.2, 3.0), (0.8, 2.0)])).expect("three");
-        assert_eq!((best.trial, other.trial, against), (0, 2, Against::Second));
+        assert_eq!((best.trial, other.trial, against), (0, 2, Baseline::Second));
         assert!(candidates(&search(0.5, &[(0.5, 1.0)])).is_none(), "nothing to compare with");
     }
 
     #[test]
     fn trials_are_paired_by_their_seeds() {
-        let value = |x: f64, seed| vec![Value::Real(x), Value::Whole(seed)];
-        let space = Space::new(vec![
+        let value = |x: f64, seed| vec![TrialValue::Real(x), TrialValue::Whole(seed)];
+        let space = SearchSpace::new(vec![
             Dimension::new("x", Scale::Uniform { low: 0.0, high: 1.0 }),
             Dimension::new("train.seed", Scale::Integers { low: 2, high: 900 }),
         ]);
@@ -203,8 +203,8 @@ mod tests {
         let study = Study { first, ..Study::new(space, 1) };
         // In the order in which they ended; the last one never did.
         let ended = [(0.5, 2, 4.0), (0.2, 2, 1.0), (0.2, 3, 2.0)]
-            .map(|(x, seed, cost)| Ended { values: value(x, seed), outcome: Outcome::done(cost) });
-        let standing = Standing::of(&study, &StudyEvent::of(&ended));
-        assert_eq!(pairs(&study, &standing), [(Outcome::done(1.0), Outcome::done(4.0))]);
+            .map(|(x, seed, cost)| TrialResult { values: value(x, seed), outcome: TrialOutcome::done(cost) });
+        let study_state = StudyState::of(&study, &StudyEvent::of(&ended));
+        assert_eq!(pairs(&study, &study_state), [(TrialOutcome::done(1.0), TrialOutcome::done(4.0))]);
     }
 }

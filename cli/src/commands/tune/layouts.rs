@@ -2,16 +2,16 @@
 
 use crate::commands::run;
 use crate::context::Context;
-use crate::drive::{How, Task, follow};
-use crate::failure::Failure;
-use crate::load::Loaded;
+use crate::run_trial::{RunMode, TrialRun, run_with_progress};
+use crate::command_error::CommandError;
+use crate::load_recipe::LoadedRecipe;
 use crate::rates;
 use crate::render::number::{counted, seconds};
-use crate::trials::{self, ledger};
-use dtrain_planner::tune::{settled, shortened};
-use dtrain_planner::{Plan, Ranked};
+use crate::trials::{self, history_failure};
+use dtrain_planner::tune::{limited_to_steps, pinned_to_candidate};
+use dtrain_planner::{Plan, RankedCandidate};
 use dtrain_runner::Verdict;
-use dtrain_runner::driver::Outcome as Ending;
+use dtrain_runner::driver::DriveOutcome;
 use dtrain_runner::ledger::History;
 
 /// Steps of a measurement.
@@ -22,14 +22,14 @@ const WARM: usize = 5;
 
 /// The fastest of the first `count` choices of a plan, as measured; the plan's own where none is to be measured, or none ran
 /// to its end. `None` when the user stopped it.
-pub(super) fn fastest(
+pub(super) fn fastest_layout(
     context: &Context,
     history: &mut History,
-    loaded: &Loaded,
+    loaded: &LoadedRecipe,
     plan: &Plan,
     count: usize,
     name: &str,
-) -> Result<Option<Ranked>, Failure> {
+) -> Result<Option<RankedCandidate>, CommandError> {
     let choices = &plan.choices[..count.min(plan.choices.len())];
     if choices.len() < 2 {
         return Ok(Some(plan.best().clone()));
@@ -38,13 +38,13 @@ pub(super) fn fastest(
     for (number, choice) in choices.iter().enumerate() {
         context.out.say(&format!("layout {} of {}: {}", number + 1, choices.len(), choice.candidate));
         match step_seconds(context, history, loaded, choice, name)? {
-            Measured::Step(time) => {
+            StepMeasurement::Step(time) => {
                 let (low, high) = (seconds(time.low), seconds(time.high));
                 context.out.say(&format!("{} a step, half of them {low} to {high}", seconds(time.median)));
                 measured.push((time, choice));
             }
-            Measured::Nothing => {}
-            Measured::Stopped => return Ok(None),
+            StepMeasurement::Nothing => {}
+            StepMeasurement::Stopped => return Ok(None),
         }
     }
     measured.sort_by(|a, b| a.0.median.total_cmp(&b.0.median));
@@ -79,7 +79,7 @@ impl StepTime {
     }
 }
 
-enum Measured {
+enum StepMeasurement {
     /// How long its steps took.
     Step(StepTime),
     /// It did not run to its end.
@@ -91,33 +91,33 @@ enum Measured {
 fn step_seconds(
     context: &Context,
     history: &mut History,
-    loaded: &Loaded,
-    choice: &Ranked,
+    loaded: &LoadedRecipe,
+    choice: &RankedCandidate,
     name: &str,
-) -> Result<Measured, Failure> {
-    let recipe = shortened(&settled(&loaded.checked.recipe, &choice.candidate), STEPS);
-    let plan = rates::plan_of(context, history, loaded, &recipe)?;
-    let mut new = run::new_trial(&plan, run::sources(loaded), &loaded.folder, crate::audit::recipe(loaded));
+) -> Result<StepMeasurement, CommandError> {
+    let recipe = limited_to_steps(&pinned_to_candidate(&loaded.checked.recipe, &choice.candidate), STEPS);
+    let plan = rates::plan_derived_recipe(context, history, loaded, &recipe)?;
+    let mut new = run::new_trial(&plan, run::value_sources(loaded), &loaded.folder, crate::audit::recipe_owner(loaded));
     new.study = Some(name.to_owned());
-    let created = trials::waiting(context, || history.create_trial(&new)).map_err(|error| ledger(&error))?;
-    run::keep_plan(context, &created.id, &plan)?;
-    let task = Task {
+    let created = trials::wait_for_history(context, || history.create_trial(&new)).map_err(|error| history_failure(&error))?;
+    run::write_plan_file(context, &created.id, &plan)?;
+    let task = TrialRun {
         trial: &created.id,
         label: &created.label,
         plan: &plan,
-        how: How::Start,
+        how: RunMode::Start,
         detach: false,
         sample: 0,
     };
-    let Ending::Ended { verdict, .. } = follow(context, history, &task)? else {
-        return Ok(Measured::Stopped);
+    let DriveOutcome::Ended { verdict, .. } = run_with_progress(context, history, &task)? else {
+        return Ok(StepMeasurement::Stopped);
     };
-    let steps = history.curve(&created.id, "step_seconds").map_err(|error| ledger(&error))?;
+    let steps = history.curve(&created.id, "step_seconds").map_err(|error| history_failure(&error))?;
     let steps: Vec<f64> = steps.into_iter().map(|sample| sample.value).collect();
     Ok(match verdict {
-        Verdict::Stopped => Measured::Stopped,
-        Verdict::Completed(_) => StepTime::of(&steps).map_or(Measured::Nothing, Measured::Step),
-        Verdict::Pruned | Verdict::OutOfMemory | Verdict::Diverged | Verdict::Failed(_) => Measured::Nothing,
+        Verdict::Stopped => StepMeasurement::Stopped,
+        Verdict::Completed(_) => StepTime::of(&steps).map_or(StepMeasurement::Nothing, StepMeasurement::Step),
+        Verdict::Pruned | Verdict::OutOfMemory | Verdict::Diverged | Verdict::Failed(_) => StepMeasurement::Nothing,
     })
 }
 

@@ -5,44 +5,44 @@
 //! is in the history: the command that began it goes on with it after any stop.
 
 mod confirm;
-mod kept;
-mod known;
+mod study_config;
+mod tracked_trial;
 mod layouts;
-mod learned;
-mod range;
+mod insights;
+mod lr_range_test;
 mod recipe;
 mod report;
 mod runner;
-mod show;
+mod display;
 mod slots;
 mod trial;
 
 use crate::args::TuneArgs;
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::load::{Loaded, load};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::load_recipe::{LoadedRecipe, load};
 use crate::names::refuse_unusable;
-use crate::output::word;
-use crate::plan_file::{MadeFrom, Stored};
+use crate::output::shell_quoted;
+use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::render::number::counted;
-use crate::trials::ledger;
-use crate::{job, rates, signals, trials};
-use confirm::{Confirmed, Confirming};
+use crate::trials::history_failure;
+use crate::{slurm_job, rates, signals, trials};
+use confirm::{PairedComparison, Confirmation};
 use dtrain_planner::tune::{
-    Asha, Finish, Hyperband, Median, Pruner, Sampler, Search, Searched, Space, Study, StudyEvent, Threshold,
-    Value, settled,
+    Asha, FinishReason, Hyperband, Median, Pruner, Sampler, StudySolver, RecipeSearchSpace, SearchSpace, Study, StudyEvent, Threshold,
+    TrialValue, pinned_to_candidate,
 };
 use dtrain_recipes::{Goal, Model, PrunerKind, Recipe, SamplerKind};
 use dtrain_runner::files;
 use dtrain_runner::ledger::History;
-use kept::Kept;
-use known::{Ground, quiet};
-use learned::Learned;
-use report::Told;
+use study_config::StudyConfig;
+use tracked_trial::{RunnerContext, quiet_context};
+use insights::StudyInsights;
+use report::StudyReport;
 use runner::Runner;
-pub(crate) use show::why;
-use slots::Slots;
-pub(crate) use slots::of_a_slot;
+pub(crate) use display::proposal_reason;
+use slots::SlotPool;
+pub(crate) use slots::recipe_of_one_slot;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -59,63 +59,63 @@ const GRID_LEVELS: u32 = 5;
 const MEDIAN_TRIALS: usize = 4;
 
 /// Searches what the recipe leaves open, and saves the plan of what was found.
-pub(crate) fn run(context: &Context, args: &TuneArgs) -> Outcome {
+pub(crate) fn run(context: &Context, args: &TuneArgs) -> CommandResult {
     let begun = Instant::now();
     if let Some(name) = &args.study {
         refuse_unusable(name, "a study")?;
     }
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &flags(args))?;
-    if let Some(exit) = job::sent(context, &loaded.checked.recipe, false)? {
+    if let Some(exit) = slurm_job::submit_if_needed(context, &loaded.checked.recipe, false)? {
         return Ok(exit);
     }
     let recipe = &loaded.checked.recipe;
-    let slots = Slots::of(recipe)?;
+    let slots = SlotPool::of(recipe)?;
     recipe::check(args, &loaded)?;
-    range::check(args, recipe)?;
+    lr_range_test::check(args, recipe)?;
     let mut history = trials::open_history(context)?;
     let name = match &args.study {
         Some(name) => name.clone(),
-        None => history.free_study_name(&recipe.name).map_err(|error| ledger(&error))?,
+        None => history.free_study_name(&recipe.name).map_err(|error| history_failure(&error))?,
     };
     let limit = recipe.tune.time.map(|time| Duration::from_secs_f64(time.0));
-    let call = Call { again: again(args, &name), deadline: limit.map(|limit| begun + limit) };
-    let stored = history.study(&name).map_err(|error| ledger(&error))?;
+    let call = Invocation { again: resume_command(args, &name), deadline: limit.map(|limit| begun + limit) };
+    let stored = history.study(&name).map_err(|error| history_failure(&error))?;
     let is_continued = stored.is_some();
     let kept = match stored {
-        Some(json) => Kept::read(json, &name, recipe, args.steps)?,
-        None => match begin(context, &mut history, &loaded, (args, &call), &slots, &name)? {
+        Some(json) => StudyConfig::read(json, &name, recipe, args.steps)?,
+        None => match start_study(context, &mut history, &loaded, (args, &call), &slots, &name)? {
             Some(kept) => kept,
-            None => return Ok(signals::stopped()),
+            None => return Ok(signals::stop_exit()),
         },
     };
     let kept = kept.with_trials(recipe.tune.trials);
     let named = context.out.paint.bold(&name);
     let so_far = if is_continued {
-        let done = kept.done(&kept::log(&history, &name)?);
+        let done = kept.done(&study_config::log(&history, &name)?);
         format!(", continuing: {done} of {} done", counted(recipe.tune.trials, "trial"))
     } else {
         String::new()
     };
     context.out.say(&format!("study {named}{so_far}; if interrupted, `{}` resumes it", call.again));
     let Some(ran) = search(context, &mut history, &loaded, (&kept, &name), &call)? else {
-        return Ok(signals::stopped());
+        return Ok(signals::stop_exit());
     };
     let confirmed = match recipe.tune.confirm {
         0 => None,
         _ => match confirm::confirm(context, &mut history, &loaded, &call, (&kept, &name), &ran.search)? {
-            Confirming::Done(confirmed) => Some(confirmed),
-            Confirming::Nothing(why) => {
+            Confirmation::Done(confirmed) => Some(confirmed),
+            Confirmation::Nothing(why) => {
                 context.out.say(&format!("not confirmed: {why}"));
                 None
             }
-            Confirming::Interrupted => return Ok(signals::stopped()),
+            Confirmation::Interrupted => return Ok(signals::stop_exit()),
         },
     };
     finish(context, &mut history, &loaded, args, &kept, (&ran, confirmed.as_ref()), &name)
 }
 
 /// This call of the command.
-struct Call {
+struct Invocation {
     /// The command that resumes the study.
     again: String,
     /// No trial begins from then on.
@@ -123,8 +123,8 @@ struct Call {
 }
 
 /// A search that ran to its end.
-struct Ran {
-    search: Search,
+struct SearchResult {
+    search: StudySolver,
     /// The recipe of all trials, on hosts that answered.
     settled: Recipe,
 }
@@ -133,18 +133,18 @@ struct Ran {
 fn search(
     context: &Context,
     history: &mut History,
-    loaded: &Loaded,
-    (kept, name): (&Kept, &str),
-    call: &Call,
-) -> Result<Option<Ran>, Failure> {
+    loaded: &LoadedRecipe,
+    (kept, name): (&StudyConfig, &str),
+    call: &Invocation,
+) -> Result<Option<SearchResult>, CommandError> {
     let recipe = &loaded.checked.recipe;
-    let slots = Slots::of(recipe)?;
-    let log = kept::log(history, name)?;
-    let search = Search::new(kept.study.clone(), log.clone());
+    let slots = SlotPool::of(recipe)?;
+    let log = study_config::log(history, name)?;
+    let search = StudySolver::new(kept.study.clone(), log.clone());
     let interrupts = signals::listen()?;
-    let ground = Ground {
+    let ground = RunnerContext {
         context,
-        quiet: &quiet(context),
+        quiet: &quiet_context(context),
         loaded,
         kept,
         name,
@@ -160,21 +160,21 @@ fn search(
     if let Some(failure) = failure {
         return Err(failure);
     }
-    if search.finish() == Some(Finish::Stopped) && interrupts.count() > 0 {
-        job::requeue_if_its_time_is_over(recipe)?;
+    if search.finish_reason() == Some(FinishReason::Stopped) && interrupts.count() > 0 {
+        slurm_job::requeue_if_its_time_is_over(recipe)?;
         context.out.say(&format!("{name} is interrupted"));
         context.out.next(&call.again);
         return Ok(None);
     }
-    Ok(Some(Ran { search, settled }))
+    Ok(Some(SearchResult { search, settled }))
 }
 
 /// The command that goes on with a study: as it was typed, with its name.
-fn again(args: &TuneArgs, name: &str) -> String {
+fn resume_command(args: &TuneArgs, name: &str) -> String {
     let typed = std::env::args_os().skip(1);
-    let mut words: Vec<String> = typed.map(|one| word(one.to_string_lossy())).collect();
+    let mut words: Vec<String> = typed.map(|one| shell_quoted(one.to_string_lossy())).collect();
     if args.study.is_none() {
-        words.extend(["--study".to_owned(), word(name)]);
+        words.extend(["--study".to_owned(), shell_quoted(name)]);
     }
     format!("dtrain {}", words.join(" "))
 }
@@ -193,38 +193,38 @@ fn flags(args: &TuneArgs) -> Vec<(&'static str, String)> {
 }
 
 /// Begins a study; `None` when the user stopped it.
-fn begin(
+fn start_study(
     context: &Context,
     history: &mut History,
-    loaded: &Loaded,
-    (args, call): (&TuneArgs, &Call),
-    slots: &Slots,
+    loaded: &LoadedRecipe,
+    (args, call): (&TuneArgs, &Invocation),
+    slots: &SlotPool,
     name: &str,
-) -> Result<Option<Kept>, Failure> {
+) -> Result<Option<StudyConfig>, CommandError> {
     let recipe = &loaded.checked.recipe;
     let is_command = matches!(recipe.model, Model::Command(_));
     let (searched, base, (steps, batch), first) = if is_command {
-        let searched = Searched::of(recipe, None);
-        let first = searched.as_given(recipe);
+        let searched = RecipeSearchSpace::of(recipe, None);
+        let first = searched.given_values(recipe);
         (searched, recipe.clone(), (args.steps, None), first)
     } else {
-        let plan = rates::plan_of(context, history, loaded, &slots.on_hosts(0, recipe))?;
-        let searched = Searched::of(recipe, Some(&plan.learning_rate));
+        let plan = rates::plan_derived_recipe(context, history, loaded, &slots.on_hosts(0, recipe))?;
+        let searched = RecipeSearchSpace::of(recipe, Some(&plan.learning_rate));
         refuse_nothing(recipe, searched.space())?;
         let whole = plan.best().pace.steps.unwrap_or(0);
         let steps = args.steps.unwrap_or((whole / SHORTER).max(STEPS_LEAST));
-        let Some(choice) = layouts::fastest(context, history, loaded, &plan, args.layouts, name)? else {
+        let Some(choice) = layouts::fastest_layout(context, history, loaded, &plan, args.layouts, name)? else {
             return Ok(None);
         };
-        let settled = settled(recipe, &choice.candidate);
+        let settled = pinned_to_candidate(recipe, &choice.candidate);
         let searched = match args.range_test {
             false => searched,
-            true => match range::test(context, history, loaded, call, (&plan, &settled), name)? {
-                Some(found) => Searched::of(recipe, Some(&found)),
+            true => match lr_range_test::lr_range_test(context, history, loaded, call, (&plan, &settled), name)? {
+                Some(found) => RecipeSearchSpace::of(recipe, Some(&found)),
                 None => return Ok(None),
             },
         };
-        let first = searched.planned(&plan);
+        let first = searched.planned_values(&plan);
         // Trials of all batches are trained on as many samples as those of the planned one.
         let batch = searched.has_batches().then_some(plan.batch.value);
         (searched, settled, (Some(steps), batch), first)
@@ -234,25 +234,25 @@ fn begin(
     study.sampler = sampler(recipe, searched.space());
     study.pruner = pruner(recipe, steps.or(recipe.objective.stop.steps), batch.unwrap_or(1));
     study.first.extend(first);
-    let mut kept = Kept::new(recipe, base, study, searched, steps);
+    let mut kept = StudyConfig::new(recipe, base, study, searched, steps);
     kept.samples = steps.zip(batch).map(|(steps, batch)| steps * batch);
-    let learned = learned(history, &kept, args.from.as_deref())?;
+    let learned = transferred_trials(history, &kept, args.from.as_deref())?;
     kept.learned = learned.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
-    history.create_study(name, &kept.json()).map_err(|error| ledger(&error))?;
+    history.create_study(name, &kept.json()).map_err(|error| history_failure(&error))?;
     for (number, event) in (0..).zip(&learned) {
         let json = serde_json::to_value(event).expect("events have string keys only");
-        history.keep_study_event(name, number, &json).map_err(|error| ledger(&error))?;
+        history.record_study_event(name, number, &json).map_err(|error| history_failure(&error))?;
     }
     Ok(Some(kept))
 }
 
-fn refuse_nothing(recipe: &Recipe, space: &Space) -> Result<(), Failure> {
+fn refuse_nothing(recipe: &Recipe, space: &SearchSpace) -> Result<(), CommandError> {
     if !space.dimensions().is_empty() {
         return Ok(());
     }
     let is_command = matches!(recipe.model, Model::Command(_));
     let message = "nothing to search: the recipe pins every tunable key";
-    Err(Failure::new(Exit::Usage, message).hint(if is_command {
+    Err(CommandError::new(ExitReason::Usage, message).hint(if is_command {
         "give a param a range, such as `lr = { log = [1e-4, 1e-1] }` below `[params]`"
     } else {
         "remove train.learning_rate, or set `learning_rate = { log = [1e-4, 1e-2] }`; for batch \
@@ -260,7 +260,7 @@ fn refuse_nothing(recipe: &Recipe, space: &Space) -> Result<(), Failure> {
     }))
 }
 
-fn sampler(recipe: &Recipe, space: &Space) -> Sampler {
+fn sampler(recipe: &Recipe, space: &SearchSpace) -> Sampler {
     match recipe.tune.sampler {
         SamplerKind::Auto => Sampler::Auto,
         SamplerKind::Grid => Sampler::Grid { levels: GRID_LEVELS },
@@ -293,13 +293,13 @@ fn pruner(recipe: &Recipe, steps: Option<u64>, unit: u64) -> Pruner {
 }
 
 /// The trials of another study that have a place in this one, as its first events.
-fn learned(history: &History, kept: &Kept, from: Option<&str>) -> Result<Vec<StudyEvent>, Failure> {
+fn transferred_trials(history: &History, kept: &StudyConfig, from: Option<&str>) -> Result<Vec<StudyEvent>, CommandError> {
     let Some(from) = from else { return Ok(Vec::new()) };
-    let other = Kept::named(history, from)?;
+    let other = StudyConfig::named(history, from)?;
     if other.settled.objective.metric != kept.settled.objective.metric {
         let metric = &other.settled.objective.metric;
-        return Err(Failure::new(
-            Exit::Usage,
+        return Err(CommandError::new(
+            ExitReason::Usage,
             format!("the study {from} is about another metric, `{metric}`"),
         ));
     }
@@ -309,14 +309,14 @@ fn learned(history: &History, kept: &Kept, from: Option<&str>) -> Result<Vec<Stu
         .collect();
     let Some(places) = places else {
         let message = format!("the study {from} does not search all that this one does");
-        return Err(Failure::new(Exit::Usage, message));
+        return Err(CommandError::new(ExitReason::Usage, message));
     };
-    let search = Search::new(other.study.clone(), kept::log(history, from)?);
+    let search = StudySolver::new(other.study.clone(), study_config::log(history, from)?);
     let mut ended = search.ended();
     ended.retain_mut(|one| {
-        let values: Vec<Value> = places.iter().map(|place| one.values[*place].clone()).collect();
+        let values: Vec<TrialValue> = places.iter().map(|place| one.values[*place].clone()).collect();
         one.values = values;
-        kept.study.space.place(&one.values).is_some()
+        kept.study.space.coordinates(&one.values).is_some()
     });
     Ok(StudyEvent::of(&ended))
 }
@@ -325,38 +325,38 @@ fn learned(history: &History, kept: &Kept, from: Option<&str>) -> Result<Vec<Stu
 fn finish(
     context: &Context,
     history: &mut History,
-    loaded: &Loaded,
+    loaded: &LoadedRecipe,
     args: &TuneArgs,
-    kept: &Kept,
-    (ran, confirmed): (&Ran, Option<&Confirmed>),
+    kept: &StudyConfig,
+    (ran, confirmed): (&SearchResult, Option<&PairedComparison>),
     name: &str,
-) -> Outcome {
+) -> CommandResult {
     let search = &ran.search;
     let Some(best) = confirmed.map(|confirmed| confirmed.chosen().clone()).or_else(|| search.recommend())
     else {
-        return Err(Failure::new(Exit::WorkerFailed, format!("no trial of {name} completed"))
+        return Err(CommandError::new(ExitReason::WorkerFailed, format!("no trial of {name} completed"))
             .hint("`dtrain history` shows how they ended"));
     };
-    let found = kept.searched.pinned(&ran.settled, &best.values);
+    let found = kept.searched.recipe_with(&ran.settled, &best.values);
     let inputs = rates::inputs(context, loaded)?;
-    let plan = rates::plan_with(context, history, loaded, (&found, None), inputs.as_ref())?;
-    let path = saved(context, args, name)?;
-    let made_from = MadeFrom::of(loaded, &args.recipe.layers, &flags(args), inputs);
-    let stored = Stored::of(plan, Some(made_from));
+    let plan = rates::plan_with_inputs(context, history, loaded, (&found, None), inputs.as_ref())?;
+    let path = save_plan(context, args, name)?;
+    let made_from = PlanOrigin::of(loaded, &args.recipe.layers, &flags(args), inputs);
+    let stored = StoredPlan::of(plan, Some(made_from));
     stored.write(&path)?;
-    let learned = Learned::of(context, history, kept, (search, confirmed), &best, name)?;
-    let told = Told { kept, search, best: &best, confirmed, learned: &learned, stored: &stored, name };
+    let learned = StudyInsights::of(context, history, kept, (search, confirmed), &best, name)?;
+    let told = StudyReport { kept, search, best: &best, confirmed, learned: &learned, stored: &stored, name };
     if let Some(file) = &args.recipe_out {
         recipe::write(file, loaded, &told)?;
         context.out.say(&format!("wrote {}", file.display()));
     }
-    report::tell(context, &told)?;
-    context.out.next(&format!("dtrain run {}", word(path.display())));
-    Ok(Exit::Done)
+    report::print_study(context, &told)?;
+    context.out.next(&format!("dtrain run {}", shell_quoted(path.display())));
+    Ok(ExitReason::Done)
 }
 
 /// Where the winner's plan goes.
-fn saved(context: &Context, args: &TuneArgs, name: &str) -> Result<PathBuf, Failure> {
+fn save_plan(context: &Context, args: &TuneArgs, name: &str) -> Result<PathBuf, CommandError> {
     if let Some(path) = &args.out {
         return Ok(path.clone());
     }
@@ -364,7 +364,7 @@ fn saved(context: &Context, args: &TuneArgs, name: &str) -> Result<PathBuf, Fail
     let file = folder.join(format!("{name}.plan.json"));
     let is_own = files::make_folder(&folder).and_then(|()| files::check_own(&folder));
     is_own.and_then(|()| files::check_own(&file)).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("cannot use {}", folder.display()))
+        CommandError::new(ExitReason::Infrastructure, format!("cannot use {}", folder.display()))
             .cause(error.to_string())
     })?;
     Ok(file)

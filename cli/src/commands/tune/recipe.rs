@@ -2,19 +2,19 @@
 //!
 //! It has the values that hold anywhere. The layout that was fastest on these machines is in the plan.
 
-use super::report::Told;
+use super::report::StudyReport;
 use crate::args::TuneArgs;
-use crate::failure::{Exit, Failure};
-use crate::load::{Loaded, find};
+use crate::command_error::{ExitReason, CommandError};
+use crate::load_recipe::{LoadedRecipe, find};
 use crate::render::number::plain;
-use dtrain_recipes::{Layer, Model};
+use dtrain_recipes::{ConfigLayer, Model};
 use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
 
 /// Refuses a file that could not be used, before anything is trained.
-pub(super) fn check(args: &TuneArgs, loaded: &Loaded) -> Result<(), Failure> {
+pub(super) fn check(args: &TuneArgs, loaded: &LoadedRecipe) -> Result<(), CommandError> {
     let Some(file) = &args.recipe_out else { return Ok(()) };
-    let usage = |message: String, hint: String| Err(Failure::new(Exit::Usage, message).hint(hint));
+    let usage = |message: String, hint: String| Err(CommandError::new(ExitReason::Usage, message).hint(hint));
     let folder = folder_of(file)?;
     if !folder.is_dir() {
         return usage(
@@ -22,14 +22,14 @@ pub(super) fn check(args: &TuneArgs, loaded: &Loaded) -> Result<(), Failure> {
             format!("make it first: `mkdir -p {}`", folder.display()),
         );
     }
-    if own_file(loaded).is_some_and(|own| same(&own, file)) {
+    if own_file(loaded).is_some_and(|own| is_same_file(&own, file)) {
         return usage(
             format!("--recipe-out: {} is the recipe that is tuned", file.display()),
             "name another file: the new recipe extends this one".to_owned(),
         );
     }
     let is_command = matches!(loaded.checked.recipe.model, Model::Command(_));
-    if is_command && own_file(loaded).is_some() && !same(&folder, &loaded.folder) {
+    if is_command && own_file(loaded).is_some() && !is_same_file(&folder, &loaded.folder) {
         return usage(
             format!(
                 "--recipe-out: a command runs in the folder of its recipe, which is not {}",
@@ -42,15 +42,15 @@ pub(super) fn check(args: &TuneArgs, loaded: &Loaded) -> Result<(), Failure> {
 }
 
 /// Writes the recipe.
-pub(super) fn write(file: &Path, loaded: &Loaded, told: &Told<'_>) -> Result<(), Failure> {
+pub(super) fn write(file: &Path, loaded: &LoadedRecipe, told: &StudyReport<'_>) -> Result<(), CommandError> {
     let text = text(&extends(file, loaded)?, loaded, told);
     std::fs::write(file, text).map_err(|error| {
-        Failure::new(Exit::Infrastructure, format!("cannot write {}", file.display()))
+        CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", file.display()))
             .cause(error.to_string())
     })
 }
 
-fn text(extends: &str, loaded: &Loaded, told: &Told<'_>) -> String {
+fn text(extends: &str, loaded: &LoadedRecipe, told: &StudyReport<'_>) -> String {
     let objective = &told.kept.settled.objective;
     let after = told.kept.length();
     let mut text = format!(
@@ -65,7 +65,7 @@ fn text(extends: &str, loaded: &Loaded, told: &Told<'_>) -> String {
     let _ = writeln!(text, "extends = {}\n", serde_json::Value::from(extends));
     let found = told.kept.searched.settings(&told.best.values);
     // What was said over the recipe, for this study alone, is part of what was tuned; how it was tuned and where is not.
-    let is_said = |layer| matches!(layer, Layer::Environment | Layer::Assignment);
+    let is_said = |layer| matches!(layer, ConfigLayer::Environment | ConfigLayer::Assignment);
     let said = loaded.checked.resolved.iter().filter(|value| is_said(value.origin.layer()));
     let kept = said.filter(|value| !value.path.starts_with("tune.") && !value.path.starts_with("cluster."));
     // What was said below a key that was found, such as the default of a param, is replaced with it.
@@ -84,34 +84,34 @@ fn text(extends: &str, loaded: &Loaded, told: &Told<'_>) -> String {
 }
 
 /// What the new recipe calls the old one: a path from its own folder, or a name of a package or of the library.
-fn extends(file: &Path, loaded: &Loaded) -> Result<String, Failure> {
+fn extends(file: &Path, loaded: &LoadedRecipe) -> Result<String, CommandError> {
     let Some(own) = own_file(loaded) else { return Ok(loaded.name.clone()) };
     let (from, to) = (absolute(&folder_of(file)?)?, absolute(&own)?);
     Ok(relative(&from, &to).display().to_string())
 }
 
 /// The file of the recipe; `None` where it has a name only.
-fn own_file(loaded: &Loaded) -> Option<PathBuf> {
+fn own_file(loaded: &LoadedRecipe) -> Option<PathBuf> {
     let path = PathBuf::from(&loaded.name);
     let path = if path.is_dir() { path.join("recipe.toml") } else { path };
     (path.is_file() && find(&loaded.name).is_ok()).then_some(path)
 }
 
-fn folder_of(file: &Path) -> Result<PathBuf, Failure> {
+fn folder_of(file: &Path) -> Result<PathBuf, CommandError> {
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => Ok(folder.to_owned()),
         Some(_) => Ok(PathBuf::from(".")),
-        None => Err(Failure::new(Exit::Usage, format!("--recipe-out: {} is no file", file.display()))),
+        None => Err(CommandError::new(ExitReason::Usage, format!("--recipe-out: {} is no file", file.display()))),
     }
 }
 
-fn absolute(path: &Path) -> Result<PathBuf, Failure> {
+fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
     path.canonicalize().map_err(|error| {
-        Failure::new(Exit::Usage, format!("cannot find {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot find {}", path.display())).cause(error.to_string())
     })
 }
 
-fn same(one: &Path, other: &Path) -> bool {
+fn is_same_file(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 

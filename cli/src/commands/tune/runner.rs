@@ -1,15 +1,15 @@
 //! Runs the trials that a study proposes, as many side by side as there are slots.
 
-use super::kept::Kept;
-use super::known::{FAILURES_MOST, Ground, Known, Reason, Running, in_a_row, is_done, known, source_json};
-use super::show::Show;
-use super::slots::Slots;
-use super::trial::{Job, Message, Over, prune};
+use super::study_config::StudyConfig;
+use super::tracked_trial::{FAILURES_MOST, RunnerContext, TrackedTrial, EndRequest, RunningTrial, no_results, is_done, replay_events, source_json};
+use super::display::StudyDisplay;
+use super::slots::SlotPool;
+use super::trial::{TrialJob, TrialMessage, TrialEnd, record_pruned};
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::load::Loaded;
-use crate::trials::ledger;
-use dtrain_planner::tune::{Failure as Why, Judgement, Outcome, Proposal, StudyEvent, Trials};
+use crate::command_error::{ExitReason, CommandError};
+use crate::load_recipe::LoadedRecipe;
+use crate::trials::history_failure;
+use dtrain_planner::tune::{TrialFailure, PruneDecision, TrialOutcome, Proposal, StudyEvent, TrialRunner};
 use dtrain_recipes::Recipe;
 use dtrain_runner::Interrupts;
 use dtrain_runner::ledger::History;
@@ -34,18 +34,18 @@ pub(super) struct Runner<'scope, 'env> {
     context: &'env Context,
     /// For threads: it says nothing.
     quiet: &'env Context,
-    loaded: &'env Loaded,
-    kept: &'env Kept,
+    loaded: &'env LoadedRecipe,
+    kept: &'env StudyConfig,
     name: &'env str,
     history: &'env mut History,
-    slots: Slots,
-    known: BTreeMap<u64, Known>,
+    slots: SlotPool,
+    known: BTreeMap<u64, TrackedTrial>,
     /// Number of the next event.
     number: u64,
-    messages: (Sender<(u64, Message)>, Receiver<(u64, Message)>),
+    messages: (Sender<(u64, TrialMessage)>, Receiver<(u64, TrialMessage)>),
     /// Events that are due.
     due: VecDeque<StudyEvent>,
-    pub(super) show: Show<'env>,
+    pub(super) show: StudyDisplay<'env>,
     /// What the user wants.
     interrupts: Arc<Interrupts>,
     heeded: u32,
@@ -54,21 +54,21 @@ pub(super) struct Runner<'scope, 'env> {
     /// Trials in a row that were lost, and that crashed.
     failures: (u32, u32),
     /// Why the study cannot go on.
-    pub(super) failure: Option<Failure>,
+    pub(super) failure: Option<CommandError>,
 }
 
 impl<'scope, 'env> Runner<'scope, 'env> {
     /// A runner that goes on after the events in `log`.
     pub(super) fn new(
         scope: &'scope Scope<'scope, 'env>,
-        ground: Ground<'env>,
+        ground: RunnerContext<'env>,
         history: &'env mut History,
-        slots: Slots,
+        slots: SlotPool,
         log: &[StudyEvent],
     ) -> Self {
-        let Ground { context, quiet, loaded, kept, name, interrupts, deadline } = ground;
-        let known = known(log);
-        let show = Show::new(context.out, kept, log);
+        let RunnerContext { context, quiet, loaded, kept, name, interrupts, deadline } = ground;
+        let known = replay_events(log);
+        let show = StudyDisplay::new(context.out, kept, log);
         let number = u64::try_from(log.len()).unwrap_or(u64::MAX);
         Self {
             scope,
@@ -101,12 +101,12 @@ impl<'scope, 'env> Runner<'scope, 'env> {
 
     /// Begins the thread of a trial.
     fn start(&mut self, trial: u64) {
-        let slot = self.slots.take(trial);
+        let slot = self.slots.acquire(trial);
         let known = self.known.entry(trial).or_default();
         known.place.get_or_insert(slot);
         let recipe = self.kept.trial(&known.values);
         let interrupts = Arc::new(Interrupts::default());
-        let job = Job {
+        let job = TrialJob {
             context: self.quiet,
             loaded: self.loaded,
             kept: self.kept,
@@ -119,7 +119,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
             interrupts: Arc::clone(&interrupts),
             say: self.messages.0.clone(),
         };
-        known.running = Some(Running { interrupts, ending: None, away: None });
+        known.running = Some(RunningTrial { interrupts, ending: None, away: None });
         self.scope.spawn(move || job.run());
     }
 
@@ -129,14 +129,14 @@ impl<'scope, 'env> Runner<'scope, 'env> {
             return;
         }
         let json = serde_json::to_value(event).expect("events have string keys only");
-        match self.history.keep_study_event(self.name, self.number, &json) {
+        match self.history.record_study_event(self.name, self.number, &json) {
             Ok(()) => self.number += 1,
-            Err(error) => self.failure = Some(ledger(&error)),
+            Err(error) => self.failure = Some(history_failure(&error)),
         }
         self.show.event(event);
     }
 
-    fn ask_to_end(&mut self, trial: u64, reason: Reason) {
+    fn ask_to_end(&mut self, trial: u64, reason: EndRequest) {
         let Some(running) = self.known.get_mut(&trial).and_then(|known| known.running.as_mut()) else {
             return;
         };
@@ -148,26 +148,26 @@ impl<'scope, 'env> Runner<'scope, 'env> {
 
     /// Prunes a trial that does not run.
     fn pruned(&mut self, trial: u64) -> StudyEvent {
-        if let Err(failure) = prune(self.context, self.history, self.name, trial) {
+        if let Err(failure) = record_pruned(self.context, self.history, self.name, trial) {
             self.failure.get_or_insert(failure);
         }
         let value = self.known.get(&trial).and_then(|known| known.newest).map(|(_, value)| value);
         let outcome = match value.filter(|value| value.is_finite()) {
-            Some(value) => Outcome::Pruned { value },
-            None => Outcome::Failed { why: Why::Diverged },
+            Some(value) => TrialOutcome::Pruned { value },
+            None => TrialOutcome::Failed { why: TrialFailure::Diverged },
         };
         StudyEvent::Ended { trial, outcome }
     }
 
     /// What a message means for the study.
-    fn take(&mut self, trial: u64, message: Message) -> Option<StudyEvent> {
+    fn handle_message(&mut self, trial: u64, message: TrialMessage) -> Option<StudyEvent> {
         let cost = |value| self.kept.settled.objective.goal().cost(value);
         match message {
-            Message::Begun(label) => {
-                self.show.begun(trial, &label);
+            TrialMessage::Begun(label) => {
+                self.show.set_label(trial, &label);
                 None
             }
-            Message::Report(at, measured) => {
+            TrialMessage::Report(at, measured) => {
                 let known = self.known.get_mut(&trial)?;
                 if let Some(running) = &mut known.running {
                     running.away = None;
@@ -180,33 +180,33 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 known.newest = Some((at, value));
                 Some(StudyEvent::Reported { trial, at, value })
             }
-            Message::Trouble(reason) => {
+            TrialMessage::Trouble(reason) => {
                 let running = self.known.get_mut(&trial).and_then(|known| known.running.as_mut())?;
                 if running.away.is_none() {
                     running.away = Some(Instant::now());
-                    self.show.trouble(trial, &reason);
+                    self.show.print_host_failure(trial, &reason);
                 }
                 None
             }
-            Message::Failed(cause) => {
-                self.show.trouble(trial, &cause);
+            TrialMessage::Failed(cause) => {
+                self.show.print_host_failure(trial, &cause);
                 None
             }
-            Message::Over(over) => self.over(trial, over),
+            TrialMessage::Over(over) => self.over(trial, over),
         }
     }
 
     /// A thread has ended.
-    fn over(&mut self, trial: u64, over: Result<Over, Failure>) -> Option<StudyEvent> {
+    fn over(&mut self, trial: u64, over: Result<TrialEnd, CommandError>) -> Option<StudyEvent> {
         let running = self.known.get_mut(&trial).and_then(|known| known.running.take());
         let reason = running.as_ref().and_then(|running| running.ending).map(|(reason, _)| reason);
         let was_away = running.is_some_and(|running| running.away.is_some());
-        let lost = StudyEvent::Ended { trial, outcome: Outcome::Failed { why: Why::Lost } };
+        let lost = StudyEvent::Ended { trial, outcome: TrialOutcome::Failed { why: TrialFailure::Lost } };
         let event = match over {
-            Err(failure) if failure.exit() == Exit::Preflight || failure.exit() == Exit::Infrastructure => {
+            Err(failure) if matches!(failure.exit(), ExitReason::Preflight | ExitReason::Infrastructure) => {
                 // Its machines cannot be reached: others may.
                 if self.lose_host_of(trial) {
-                    self.show.trouble(trial, &failure.render(crate::output::Paint::plain()));
+                    self.show.print_host_failure(trial, &failure.render(crate::output::ColourMode::plain()));
                     Some(lost)
                 } else {
                     self.failure.get_or_insert(failure);
@@ -217,27 +217,27 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 self.failure.get_or_insert(failure);
                 None
             }
-            Ok(Over::Ended(Outcome::Failed { why: Why::Lost })) => {
+            Ok(TrialEnd::Ended(TrialOutcome::Failed { why: TrialFailure::Lost })) => {
                 self.lose_host_of(trial);
                 Some(lost)
             }
-            Ok(Over::Ended(outcome)) => Some(StudyEvent::Ended { trial, outcome }),
-            Ok(Over::Stopped) => match reason {
-                Some(Reason::Pause) => {
+            Ok(TrialEnd::Ended(outcome)) => Some(StudyEvent::Ended { trial, outcome }),
+            Ok(TrialEnd::Stopped) => match reason {
+                Some(EndRequest::Pause) => {
                     let at = self.known.get(&trial).and_then(|known| known.newest).map_or(0, |(at, _)| at);
                     Some(StudyEvent::Paused { trial, at })
                 }
-                Some(Reason::Prune) => Some(self.pruned(trial)),
-                Some(Reason::Machines) => {
+                Some(EndRequest::Prune) => Some(self.pruned(trial)),
+                Some(EndRequest::Machines) => {
                     self.lose_host_of(trial);
                     Some(lost)
                 }
                 // Somebody else stopped it: it says nothing about the values.
                 None if was_away || !self.is_ending() => Some(lost),
-                Some(Reason::Interrupt) | None => None,
+                Some(EndRequest::Interrupt) | None => None,
             },
         };
-        self.slots.free(trial, event.as_ref().is_some_and(is_done));
+        self.slots.release(trial, event.as_ref().is_some_and(is_done));
         self.count_failures(event.as_ref());
         event
     }
@@ -245,7 +245,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
     /// The host of a trial is lost. Whether others are left.
     fn lose_host_of(&mut self, trial: u64) -> bool {
         let place = self.known.get(&trial).and_then(|known| known.place);
-        let is_left = place.is_some_and(|place| self.slots.lose(place));
+        let is_left = place.is_some_and(|place| self.slots.mark_down(place));
         if is_left {
             // That is no failure of the study.
             self.failures.0 = 0;
@@ -254,8 +254,8 @@ impl<'scope, 'env> Runner<'scope, 'env> {
     }
 
     /// The recipe of all trials on hosts that answer, for a plan of what was found.
-    pub(super) fn settled(&self) -> Recipe {
-        self.slots.on_hosts(self.slots.up(), &self.kept.settled)
+    pub(super) fn pinned_to_candidate(&self) -> Recipe {
+        self.slots.on_hosts(self.slots.first_up(), &self.kept.settled)
     }
 
     /// Stops the study when one trial after the other fails.
@@ -265,36 +265,36 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let has_hosts = !self.loaded.checked.recipe.cluster.hosts.is_empty();
         let has_others = has_hosts && self.slots.usable() > 0;
         self.failures = match outcome {
-            Outcome::Failed { why: Why::Lost } if has_others => (0, crashed),
-            Outcome::Failed { why: Why::Lost } => (lost + 1, crashed),
-            Outcome::Failed { why: Why::Crashed | Why::Unmeasured } => (lost, crashed + 1),
-            Outcome::Failed { .. } => (0, crashed),
-            Outcome::Done { .. } | Outcome::Pruned { .. } => (0, 0),
+            TrialOutcome::Failed { why: TrialFailure::Lost } if has_others => (0, crashed),
+            TrialOutcome::Failed { why: TrialFailure::Lost } => (lost + 1, crashed),
+            TrialOutcome::Failed { why: TrialFailure::Crashed | TrialFailure::Unmeasured } => (lost, crashed + 1),
+            TrialOutcome::Failed { .. } => (0, crashed),
+            TrialOutcome::Done { .. } | TrialOutcome::Pruned { .. } => (0, 0),
         };
         let (lost, crashed) = self.failures;
         if lost.max(crashed) < FAILURES_MOST || self.failure.is_some() {
             return;
         }
-        let is_unmeasured = matches!(outcome, Outcome::Failed { why: Why::Unmeasured });
-        let failure = in_a_row(is_unmeasured.then_some(&self.kept.settled.objective.metric), lost > 0);
+        let is_unmeasured = matches!(outcome, TrialOutcome::Failed { why: TrialFailure::Unmeasured });
+        let failure = no_results(is_unmeasured.then_some(&self.kept.settled.objective.metric), lost > 0);
         let label = self.show.label(*trial);
         self.failure = Some(failure.cause(format!("`dtrain logs {label}` shows the logs of the last one")));
     }
 
     /// Heeds the user, and whoever waited long enough.
-    fn look(&mut self) {
+    fn check_deadlines(&mut self) {
         let wanted = self.interrupts.count();
         if wanted > self.heeded {
             self.heeded = wanted;
-            self.show.interrupted(wanted);
+            self.show.print_interrupted(wanted);
             for running in self.known.values_mut().filter_map(|known| known.running.as_mut()) {
                 running.interrupts.add();
-                running.ending.get_or_insert((Reason::Interrupt, Instant::now()));
+                running.ending.get_or_insert((EndRequest::Interrupt, Instant::now()));
             }
         }
         if self.failure.is_some() {
             let all: Vec<u64> = self.running();
-            all.into_iter().for_each(|trial| self.ask_to_end(trial, Reason::Interrupt));
+            all.into_iter().for_each(|trial| self.ask_to_end(trial, EndRequest::Interrupt));
         }
         let (mut away, mut at_work) = (Vec::new(), 0);
         for (trial, known) in &mut self.known {
@@ -315,7 +315,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         // It is tried again where a slot stands idle, not while all others are busy: its machines may come back.
         let spare = self.slots.usable() > at_work;
         for trial in away.into_iter().filter(|_| spare) {
-            self.ask_to_end(trial, Reason::Machines);
+            self.ask_to_end(trial, EndRequest::Machines);
         }
     }
 
@@ -325,7 +325,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
     }
 }
 
-impl Trials for Runner<'_, '_> {
+impl TrialRunner for Runner<'_, '_> {
     fn slots(&self) -> usize {
         if self.is_ending() { 0 } else { self.slots.usable().max(1) }
     }
@@ -343,24 +343,24 @@ impl Trials for Runner<'_, '_> {
         self.start(trial);
     }
 
-    fn take_up(&mut self, trial: u64) {
+    fn reattach(&mut self, trial: u64) {
         self.start(trial);
     }
 
-    fn stop(&mut self, trial: u64, how: Judgement) {
+    fn stop(&mut self, trial: u64, how: PruneDecision) {
         let is_running = self.known.get(&trial).is_some_and(|known| known.running.is_some());
         match how {
-            Judgement::Continue => {}
+            PruneDecision::Continue => {}
             _ if is_running => {
-                let reason = if how == Judgement::Pause { Reason::Pause } else { Reason::Prune };
+                let reason = if how == PruneDecision::Pause { EndRequest::Pause } else { EndRequest::Prune };
                 self.ask_to_end(trial, reason);
             }
             // The study was interrupted while it ended, or it is paused.
-            Judgement::Pause => {
+            PruneDecision::Pause => {
                 let at = self.known.get(&trial).and_then(|known| known.newest).map_or(0, |(at, _)| at);
                 self.due.push_back(StudyEvent::Paused { trial, at });
             }
-            Judgement::Stop => {
+            PruneDecision::Stop => {
                 let event = self.pruned(trial);
                 if !self.due.contains(&event) {
                     self.due.push_back(event);
@@ -375,14 +375,14 @@ impl Trials for Runner<'_, '_> {
                 self.keep(&event);
                 return Some(event);
             }
-            self.look();
+            self.check_deadlines();
             if self.running().is_empty() && self.is_ending() {
                 self.show.finish();
                 return None;
             }
             match self.messages.1.recv_timeout(GLANCE) {
                 Ok((trial, message)) => {
-                    if let Some(event) = self.take(trial, message) {
+                    if let Some(event) = self.handle_message(trial, message) {
                         self.keep(&event);
                         return Some(event);
                     }

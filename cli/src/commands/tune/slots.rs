@@ -1,9 +1,9 @@
 //! Slots: which hosts, cores and GPUs each of the trials that run side by side has.
 
-use crate::failure::{Exit, Failure};
+use crate::command_error::{ExitReason, CommandError};
 use crate::rates;
 use dtrain_planner::Plan;
-use dtrain_recipes::{Launcher, Model, Recipe};
+use dtrain_recipes::{LauncherKind, Model, Recipe};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ const LOSSES_MOST: u32 = 5;
 
 /// Where a trial may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Slot {
+pub(super) struct TrialSlot {
     /// Indices of its hosts in `cluster.hosts`; empty on this machine.
     hosts: Vec<usize>,
     /// Which of the slots that share its hosts it is, and how many these are.
@@ -30,17 +30,17 @@ pub(super) struct Slot {
 
 /// All slots of a study.
 #[derive(Debug)]
-pub(super) struct Slots(Vec<Slot>);
+pub(super) struct SlotPool(Vec<TrialSlot>);
 
-impl Slots {
+impl SlotPool {
     /// The slots of a recipe. With fewer slots than hosts each has several hosts, otherwise several share a host.
-    pub(super) fn of(recipe: &Recipe) -> Result<Self, Failure> {
+    pub(super) fn of(recipe: &Recipe) -> Result<Self, CommandError> {
         let count = usize::try_from(recipe.cluster.slots).unwrap_or(usize::MAX);
         let hosts = recipe.cluster.hosts.len();
         let refuse =
-            |message: String, hint: &str| Err(Failure::new(Exit::Usage, message).hint(hint.to_owned()));
+            |message: String, hint: &str| Err(CommandError::new(ExitReason::Usage, message).hint(hint.to_owned()));
         let is_command = matches!(recipe.model, Model::Command(_));
-        if count > 1 && recipe.cluster.launcher == Launcher::Slurm {
+        if count > 1 && recipe.cluster.launcher == LauncherKind::Slurm {
             let message = format!("cluster.slots = {count}: a Slurm job has one slot, all of its nodes");
             return refuse(
                 message,
@@ -57,17 +57,17 @@ impl Slots {
             return refuse(message, "set it to a multiple or to a divisor of the number of hosts");
         }
         let slot = |number: usize| match hosts {
-            0 => Slot { share: (number, count), ..Slot::default() },
+            0 => TrialSlot { share: (number, count), ..TrialSlot::default() },
             _ if count <= hosts => {
                 let each = hosts / count;
                 let own = (number * each..(number + 1) * each).collect();
-                Slot { hosts: own, ..Slot::default() }
+                TrialSlot { hosts: own, ..TrialSlot::default() }
             }
             // Neighbouring slots are on different hosts, so that few trials spread.
-            _ => Slot {
+            _ => TrialSlot {
                 hosts: vec![number % hosts],
                 share: (number / hosts, count / hosts),
-                ..Slot::default()
+                ..TrialSlot::default()
             },
         };
         Ok(Self((0..count).map(slot).collect()))
@@ -80,8 +80,8 @@ impl Slots {
 
     /// A slot without a trial whose hosts are not down; where all are down, any without a trial. A study that was
     /// interrupted with more slots than it has now goes on with more trials than slots: the first of them are shared.
-    pub(super) fn take(&mut self, trial: u64) -> usize {
-        let is_free = |slot: &Slot| slot.trial.is_none();
+    pub(super) fn acquire(&mut self, trial: u64) -> usize {
+        let is_free = |slot: &TrialSlot| slot.trial.is_none();
         let usable = self.0.iter().position(|slot| is_free(slot) && !slot.is_down());
         match usable.or_else(|| self.0.iter().position(is_free)) {
             Some(number) => {
@@ -93,12 +93,12 @@ impl Slots {
     }
 
     /// The number of a slot whose hosts are not down; of the first where all are.
-    pub(super) fn up(&self) -> usize {
+    pub(super) fn first_up(&self) -> usize {
         self.0.iter().position(|slot| !slot.is_down()).unwrap_or(0)
     }
 
     /// The trial of a slot is over. Where it is done, its hosts are well.
-    pub(super) fn free(&mut self, trial: u64, is_done: bool) {
+    pub(super) fn release(&mut self, trial: u64, is_done: bool) {
         let Some(number) = self.0.iter().position(|slot| slot.trial == Some(trial)) else { return };
         self.0[number].trial = None;
         if is_done {
@@ -111,7 +111,7 @@ impl Slots {
 
     /// A host of the slot with this number was lost: all slots on its hosts are left alone for a while. Whether any
     /// other slot is usable.
-    pub(super) fn lose(&mut self, number: usize) -> bool {
+    pub(super) fn mark_down(&mut self, number: usize) -> bool {
         let lost: BTreeSet<usize> = self.0[number].hosts.iter().copied().collect();
         for slot in &mut self.0 {
             // Several trials on a host are lost at the same time.
@@ -136,31 +136,31 @@ impl Slots {
     }
 
     /// The share of its host that the slot with this number has.
-    pub(super) fn share(&self, number: usize) -> Share {
+    pub(super) fn share(&self, number: usize) -> HostShare {
         let (index, of) = self.0[number].share;
-        Share { index, of, is_here: self.0[number].hosts.is_empty() }
+        HostShare { index, of, is_here: self.0[number].hosts.is_empty() }
     }
 }
 
 /// A recipe whose trials run side by side, on the hosts of one of them; any other recipe as it is.
-pub(crate) fn of_a_slot(recipe: &Recipe) -> Recipe {
+pub(crate) fn recipe_of_one_slot(recipe: &Recipe) -> Recipe {
     let is_shared = recipe.cluster.slots > 1;
-    let slots = is_shared.then(|| Slots::of(recipe).ok()).flatten();
+    let slots = is_shared.then(|| SlotPool::of(recipe).ok()).flatten();
     slots.map_or_else(|| recipe.clone(), |slots| slots.on_hosts(0, recipe))
 }
 
 /// One of several equal shares of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct HostShare {
     index: usize,
     of: usize,
     is_here: bool,
 }
 
-impl Share {
+impl HostShare {
     /// A recipe of a command with as many ranks as the share of this machine has GPUs, where it does not say how many.
     pub(super) fn ranked(self, recipe: Recipe) -> Recipe {
-        let gpus = if self.is_here && self.of > 1 { rates::host().gpus.len() } else { 0 };
+        let gpus = if self.is_here && self.of > 1 { rates::this_host_facts().gpus.len() } else { 0 };
         let is_command = matches!(recipe.model, Model::Command(_));
         let mut own = recipe;
         if gpus > 0 && is_command {
@@ -191,13 +191,13 @@ impl Share {
     }
 }
 
-impl Default for Slot {
+impl Default for TrialSlot {
     fn default() -> Self {
         Self { hosts: Vec::new(), share: (0, 1), trial: None, down: None, losses: 0 }
     }
 }
 
-impl Slot {
+impl TrialSlot {
     fn is_down(&self) -> bool {
         self.down.is_some_and(|until| Instant::now() < until)
     }
@@ -207,50 +207,50 @@ impl Slot {
 mod tests {
     use super::*;
 
-    fn slots(count: usize) -> Slots {
-        let slot = |number| Slot { hosts: vec![number % 2], share: (number / 2, 2), ..Slot::default() };
-        Slots((0..count).map(slot).collect())
+    fn slots(count: usize) -> SlotPool {
+        let slot = |number| TrialSlot { hosts: vec![number % 2], share: (number / 2, 2), ..TrialSlot::default() };
+        SlotPool((0..count).map(slot).collect())
     }
 
     #[test]
     fn a_lost_host_takes_its_slots_and_no_others() {
         let mut slots = slots(4);
-        assert_eq!([0, 1, 2].map(|trial| slots.take(trial)), [0, 1, 2]);
-        assert!(slots.lose(1), "the other host is left");
-        slots.free(1, false);
-        assert_eq!((slots.usable(), slots.up()), (2, 0));
-        slots.free(0, false);
-        assert_eq!(slots.take(3), 0, "1 and 3 are on the host that is lost");
-        assert!(!slots.lose(0), "none is left");
+        assert_eq!([0, 1, 2].map(|trial| slots.acquire(trial)), [0, 1, 2]);
+        assert!(slots.mark_down(1), "the other host is left");
+        slots.release(1, false);
+        assert_eq!((slots.usable(), slots.first_up()), (2, 0));
+        slots.release(0, false);
+        assert_eq!(slots.acquire(3), 0, "1 and 3 are on the host that is lost");
+        assert!(!slots.mark_down(0), "none is left");
     }
 
     #[test]
     fn a_host_that_stays_away_is_left_alone_for_longer_each_time() {
         let mut slots = slots(4);
-        let left = |slots: &Slots| slots.0[1].down.map(|until| until - Instant::now());
-        assert!(slots.lose(1) && slots.lose(3), "both of its slots are lost at the same time");
+        let left = |slots: &SlotPool| slots.0[1].down.map(|until| until - Instant::now());
+        assert!(slots.mark_down(1) && slots.mark_down(3), "both of its slots are lost at the same time");
         assert!(left(&slots).is_some_and(|left| left <= DOWN));
         slots.0.iter_mut().for_each(|slot| slot.down = None);
-        slots.lose(1);
+        slots.mark_down(1);
         assert!(left(&slots).is_some_and(|left| left > DOWN && left <= 2 * DOWN));
-        assert_eq!([5, 6, 7].map(|trial| slots.take(trial)), [0, 2, 1]);
-        slots.free(7, true);
+        assert_eq!([5, 6, 7].map(|trial| slots.acquire(trial)), [0, 2, 1]);
+        slots.release(7, true);
         assert_eq!((left(&slots), slots.0[1].losses, slots.usable()), (None, 0, 4));
     }
 
     #[test]
     fn more_trials_than_slots_share_them() {
         let mut slots = slots(2);
-        assert_eq!([0, 1, 2, 3].map(|trial| slots.take(trial)), [0, 1, 0, 1]);
-        slots.free(2, false);
-        slots.free(1, false);
-        assert_eq!(slots.take(4), 1);
+        assert_eq!([0, 1, 2, 3].map(|trial| slots.acquire(trial)), [0, 1, 0, 1]);
+        slots.release(2, false);
+        slots.release(1, false);
+        assert_eq!(slots.acquire(4), 1);
     }
 
     #[test]
     fn this_machine_has_no_other_host() {
-        let mut slots = Slots(vec![Slot::default()]);
-        assert!(!slots.lose(0));
+        let mut slots = SlotPool(vec![TrialSlot::default()]);
+        assert!(!slots.mark_down(0));
         assert_eq!(slots.usable(), 1);
     }
 }

@@ -1,180 +1,180 @@
 //! One trial of a study, driven in a thread of its own.
 
-use super::kept::{Kept, of_verdict};
-use super::slots::Share;
+use super::study_config::{StudyConfig, outcome_of_verdict};
+use super::slots::HostShare;
 use crate::commands::{resume, run};
 use crate::context::Context;
-use crate::drive::{How, Task, drive_quietly};
-use crate::failure::{Exit, Failure};
-use crate::load::Loaded;
-use crate::output::Paint;
-use crate::pretrained::{Weights, take_in_again};
-use crate::trials::{self, ledger};
-use crate::{audit, rates, unreported};
+use crate::run_trial::{RunMode, TrialRun, run_quietly};
+use crate::command_error::{ExitReason, CommandError};
+use crate::load_recipe::LoadedRecipe;
+use crate::output::ColourMode;
+use crate::pretrained::{WeightsFolder, take_in_again};
+use crate::trials::{self, history_failure};
+use crate::{audit, rates, unreported_metrics};
 use dtrain_planner::Plan;
-use dtrain_planner::tune::{Failure as Why, Outcome, Value};
-use dtrain_protocol::{Event, Rank, Stamped, TrialId};
+use dtrain_planner::tune::{TrialFailure, TrialOutcome, TrialValue};
+use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
 use dtrain_recipes::{Metric, Model, Recipe};
-use dtrain_runner::driver::Outcome as Ending;
-use dtrain_runner::ledger::{History, Source, Status as TrialStatus, Tried};
+use dtrain_runner::driver::DriveOutcome;
+use dtrain_runner::ledger::{History, ValueSource, TrialStatus, StudyTrialRow};
 use dtrain_runner::machine::Blame;
 use dtrain_runner::reporters::Reporters;
-use dtrain_runner::{Interrupts, Observer, Seen, Status, Verdict};
+use dtrain_runner::{Interrupts, Observer, TrialEvent, ControllerStatus, Verdict};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
 /// What a trial says.
-pub(super) enum Message {
+pub(super) enum TrialMessage {
     /// It is recorded under this label.
     Begun(String),
-    /// How far it is ([`Kept::progress`]), and the metric then, as it was measured.
+    /// How far it is ([`StudyConfig::progress`]), and the metric then, as it was measured.
     Report(u64, f64),
     /// A machine failed, and what of it.
     Trouble(String),
     /// It failed, and why.
     Failed(String),
     /// It is over.
-    Over(Result<Over, Failure>),
+    Over(Result<TrialEnd, CommandError>),
 }
 
 /// How a trial is over.
-pub(super) enum Over {
+pub(super) enum TrialEnd {
     /// It has an outcome.
-    Ended(Outcome),
+    Ended(TrialOutcome),
     /// It was stopped and can go on.
     Stopped,
 }
 
 /// What the thread of a trial is given.
-pub(super) struct Job<'a> {
+pub(super) struct TrialJob<'a> {
     pub(super) context: &'a Context,
-    pub(super) loaded: &'a Loaded,
-    pub(super) kept: &'a Kept,
+    pub(super) loaded: &'a LoadedRecipe,
+    pub(super) kept: &'a StudyConfig,
     /// Of the study.
     pub(super) name: &'a str,
     pub(super) number: u64,
-    pub(super) values: Vec<Value>,
+    pub(super) values: Vec<TrialValue>,
     /// Why it is tried, for the history.
     pub(super) source: serde_json::Value,
     /// The recipe of its slot, with its values.
     pub(super) recipe: Recipe,
     /// What of its host it may use.
-    pub(super) share: Share,
+    pub(super) share: HostShare,
     pub(super) interrupts: Arc<Interrupts>,
-    pub(super) say: Sender<(u64, Message)>,
+    pub(super) say: Sender<(u64, TrialMessage)>,
 }
 
 /// A trial of the history that can be driven.
-struct Recorded {
+struct RecordedTrial {
     id: TrialId,
     label: String,
     plan: Plan,
-    how: How,
+    how: RunMode,
 }
 
-impl Job<'_> {
+impl TrialJob<'_> {
     /// Drives the trial to its end, and says how it went.
     pub(super) fn run(self) {
         let over = self.drive();
-        self.tell(Message::Over(over));
+        self.send(TrialMessage::Over(over));
     }
 
-    fn tell(&self, message: Message) {
+    fn send(&self, message: TrialMessage) {
         // Whoever listened is gone when the study ends by a failure of its own.
         drop(self.say.send((self.number, message)));
     }
 
-    fn drive(&self) -> Result<Over, Failure> {
+    fn drive(&self) -> Result<TrialEnd, CommandError> {
         let mut history = trials::open_history(self.context)?;
-        let recorded = match self.recorded(&mut history)? {
+        let recorded = match self.find_recorded(&mut history)? {
             Some(recorded) => recorded,
             None => match self.create(&mut history)? {
                 Ok(created) => created,
-                Err(outcome) => return Ok(Over::Ended(outcome)),
+                Err(outcome) => return Ok(TrialEnd::Ended(outcome)),
             },
         };
-        self.tell(Message::Begun(recorded.label.clone()));
+        self.send(TrialMessage::Begun(recorded.label.clone()));
         let metric = &self.kept.settled.objective.metric;
         // What was measured while nobody listened.
-        let known = history.curve(&recorded.id, metric.name()).map_err(|error| ledger(&error))?;
-        let Recorded { id, label, plan, how } = &recorded;
+        let known = history.curve(&recorded.id, metric.name()).map_err(|error| history_failure(&error))?;
+        let RecordedTrial { id, label, plan, how } = &recorded;
         let batch = plan.batch.value;
         for sample in known {
-            self.tell(Message::Report(self.kept.progress(sample.step, batch), sample.value));
+            self.send(TrialMessage::Report(self.kept.progress(sample.step, batch), sample.value));
         }
-        let task = Task { trial: id, label, plan, how: *how, detach: false, sample: 0 };
+        let task = TrialRun { trial: id, label, plan, how: *how, detach: false, sample: 0 };
         let is_script = matches!(plan.recipe.model, Model::Command(_));
-        let mut listener = Listener { job: self, metric, batch, is_script, reporters: Reporters::default() };
+        let mut listener = TrialListener { job: self, metric, batch, is_script, reporters: Reporters::default() };
         let interrupts = Arc::clone(&self.interrupts);
-        let ending = drive_quietly(self.context, &mut history, &task, &mut listener, interrupts)?;
-        let Ending::Ended { verdict, .. } = ending else { return Ok(Over::Stopped) };
+        let ending = run_quietly(self.context, &mut history, &task, &mut listener, interrupts)?;
+        let DriveOutcome::Ended { verdict, .. } = ending else { return Ok(TrialEnd::Stopped) };
         if let Verdict::Failed(failure) = &verdict {
-            self.tell(Message::Failed(failure.to_string()));
+            self.send(TrialMessage::Failed(failure.to_string()));
         }
         let trial = history
             .trial(id, &|id: &TrialId| trials::is_alive(self.context, id))
-            .map_err(|error| ledger(&error))?;
-        let outcome = of_verdict(&verdict, &trial);
-        if matches!(outcome, Some(Outcome::Failed { why: Why::Unmeasured }))
-            && let Some(failure) = unreported::failure(self.context, &plan.recipe, &trial, true)
+            .map_err(|error| history_failure(&error))?;
+        let outcome = outcome_of_verdict(&verdict, &trial);
+        if matches!(outcome, Some(TrialOutcome::Failed { why: TrialFailure::Unmeasured }))
+            && let Some(failure) = unreported_metrics::unreported_failure(self.context, &plan.recipe, &trial, true)
         {
-            self.tell(Message::Failed(failure.words()));
+            self.send(TrialMessage::Failed(failure.with_causes()));
         }
-        Ok(outcome.map_or(Over::Stopped, Over::Ended))
+        Ok(outcome.map_or(TrialEnd::Stopped, TrialEnd::Ended))
     }
 
     /// The trial of this number, where it was recorded before.
-    fn recorded(&self, history: &mut History) -> Result<Option<Recorded>, Failure> {
-        let tried = history.tried(self.name).map_err(|error| ledger(&error))?;
+    fn find_recorded(&self, history: &mut History) -> Result<Option<RecordedTrial>, CommandError> {
+        let tried = history.study_trials(self.name).map_err(|error| history_failure(&error))?;
         let begun = tried.into_iter().find(|tried| tried.number == self.number).and_then(|tried| tried.trial);
         let Some(id) = begun else { return Ok(None) };
         let trial = history
             .trial(&id, &|id: &TrialId| trials::is_alive(self.context, id))
-            .map_err(|error| ledger(&error))?;
-        let how = if trial.row.status == TrialStatus::Created { How::Start } else { How::Resume };
-        let plan = resume::plan(&trial)?;
+            .map_err(|error| history_failure(&error))?;
+        let how = if trial.row.status == TrialStatus::Created { RunMode::Start } else { RunMode::Resume };
+        let plan = resume::plan_of_trial(&trial)?;
         if trial.checkpoints.is_empty() {
             take_in_again(self.context, history, &trial, &plan.recipe)?;
         }
-        Ok(Some(Recorded { id, label: trial.row.label.clone(), plan, how }))
+        Ok(Some(RecordedTrial { id, label: trial.row.label.clone(), plan, how }))
     }
 
     /// Plans and records a new trial; an outcome where it cannot be planned.
-    fn create(&self, history: &mut History) -> Result<Result<Recorded, Outcome>, Failure> {
+    fn create(&self, history: &mut History) -> Result<Result<RecordedTrial, TrialOutcome>, CommandError> {
         let tried = |trial: Option<TrialId>, refused: Option<String>| {
             let json = json!({ "values": self.values, "source": self.source });
-            Tried { number: self.number, json, trial, refused }
+            StudyTrialRow { number: self.number, json, trial, refused }
         };
-        let plan = match rates::plan_of(self.context, history, self.loaded, &self.recipe) {
+        let plan = match rates::plan_derived_recipe(self.context, history, self.loaded, &self.recipe) {
             Ok(plan) => plan,
-            Err(failure) if failure.exit() == Exit::NothingFits => {
-                let refused = tried(None, Some(failure.render(Paint::plain())));
-                history.keep_tried(self.name, &refused).map_err(|error| ledger(&error))?;
-                return Ok(Err(Outcome::Failed { why: Why::Rejected }));
+            Err(failure) if failure.exit() == ExitReason::NothingFits => {
+                let refused = tried(None, Some(failure.render(ColourMode::plain())));
+                history.record_study_trial(self.name, &refused).map_err(|error| history_failure(&error))?;
+                return Ok(Err(TrialOutcome::Failed { why: TrialFailure::Rejected }));
             }
             Err(failure) => return Err(failure),
         };
         let plan = self.share.limited(Plan { settings: self.settings(&plan), ..plan });
-        let recipe = audit::recipe(self.loaded);
-        let mut new = run::new_trial(&plan, run::sources(self.loaded), &self.loaded.folder, recipe);
+        let recipe = audit::recipe_owner(self.loaded);
+        let mut new = run::new_trial(&plan, run::value_sources(self.loaded), &self.loaded.folder, recipe);
         new.study = Some(self.name.to_owned());
-        new.sources.extend(self.kept.searched.recorded().map(|path| (path, Source::Search)));
-        let weights = Weights::of_recipe(&plan.recipe, &plan.data_root)?;
+        new.sources.extend(self.kept.searched.param_names().map(|path| (path, ValueSource::Search)));
+        let weights = WeightsFolder::of_recipe(&plan.recipe, &plan.data_root)?;
         if let Some(weights) = &weights {
             weights.note(&mut new.provenance)?;
         }
         let created =
-            trials::waiting(self.context, || history.create_trial(&new)).map_err(|error| ledger(&error))?;
+            trials::wait_for_history(self.context, || history.create_trial(&new)).map_err(|error| history_failure(&error))?;
         history
-            .keep_tried(self.name, &tried(Some(created.id.clone()), None))
-            .map_err(|error| ledger(&error))?;
-        run::keep_plan(self.context, &created.id, &plan)?;
+            .record_study_trial(self.name, &tried(Some(created.id.clone()), None))
+            .map_err(|error| history_failure(&error))?;
+        run::write_plan_file(self.context, &created.id, &plan)?;
         if let Some(weights) = &weights {
             weights.take_in(self.context, history, &created.id, &plan.recipe)?;
         }
-        Ok(Ok(Recorded { id: created.id, label: created.label, plan, how: How::Start }))
+        Ok(Ok(RecordedTrial { id: created.id, label: created.label, plan, how: RunMode::Start }))
     }
 
     /// The settings of the study's recipe, with the proposed values and the length of a trial.
@@ -196,8 +196,8 @@ impl Job<'_> {
 }
 
 /// Listens to one trial.
-struct Listener<'a, 'b> {
-    job: &'a Job<'b>,
+struct TrialListener<'a, 'b> {
+    job: &'a TrialJob<'b>,
     metric: &'a Metric,
     /// Samples of a step.
     batch: u64,
@@ -206,9 +206,9 @@ struct Listener<'a, 'b> {
     reporters: Reporters,
 }
 
-impl Listener<'_, '_> {
+impl TrialListener<'_, '_> {
     /// The metric of an event, and after how many steps.
-    fn measured(&mut self, said: &Stamped) -> Option<(u64, f64)> {
+    fn measured(&mut self, said: &StampedEvent) -> Option<(u64, f64)> {
         let step = match &said.event {
             Event::Step(figures) => figures.step,
             Event::Validated { step, .. } | Event::Metrics { step, .. } => *step,
@@ -219,42 +219,42 @@ impl Listener<'_, '_> {
     }
 }
 
-impl Observer for Listener<'_, '_> {
-    fn observe(&mut self, seen: &Seen) {
+impl Observer for TrialListener<'_, '_> {
+    fn observe(&mut self, seen: &TrialEvent) {
         match seen {
-            Seen::Event(said) if self.is_script || said.rank == Rank(0) => {
+            TrialEvent::Event(said) if self.is_script || said.rank == Rank(0) => {
                 if let Some((step, value)) = self.measured(said) {
                     let at = self.job.kept.progress(step, self.batch);
-                    self.job.tell(Message::Report(at, value));
+                    self.job.send(TrialMessage::Report(at, value));
                 }
             }
-            Seen::Status(Status::Away { reason, .. } | Status::HostLost { reason, .. }) => {
-                self.job.tell(Message::Trouble(reason.clone()));
+            TrialEvent::Status(ControllerStatus::Away { reason, .. } | ControllerStatus::HostLost { reason, .. }) => {
+                self.job.send(TrialMessage::Trouble(reason.clone()));
             }
-            Seen::Status(Status::Waiting { blame: Blame::Machines, failure, .. }) => {
-                self.job.tell(Message::Trouble(failure.to_string()));
+            TrialEvent::Status(ControllerStatus::Waiting { blame: Blame::Machines, failure, .. }) => {
+                self.job.send(TrialMessage::Trouble(failure.to_string()));
             }
-            Seen::Event(_) | Seen::Status(_) | Seen::Fact(_) => {}
+            TrialEvent::Event(_) | TrialEvent::Status(_) | TrialEvent::Fact(_) => {}
         }
     }
 }
 
 /// Ends a trial that was stopped as pruned.
-pub(super) fn prune(
+pub(super) fn record_pruned(
     context: &Context,
     history: &mut History,
     study: &str,
     number: u64,
-) -> Result<(), Failure> {
-    let tried = history.tried(study).map_err(|error| ledger(&error))?;
+) -> Result<(), CommandError> {
+    let tried = history.study_trials(study).map_err(|error| history_failure(&error))?;
     let Some(id) = tried.into_iter().find(|tried| tried.number == number).and_then(|tried| tried.trial)
     else {
         return Ok(());
     };
     let is_alive = |id: &TrialId| trials::is_alive(context, id);
-    let trial = history.trial(&id, &is_alive).map_err(|error| ledger(&error))?;
+    let trial = history.trial(&id, &is_alive).map_err(|error| history_failure(&error))?;
     if trial.verdict == Some(Verdict::Stopped) {
-        history.end_as_pruned(&id).map_err(|error| ledger(&error))?;
+        history.end_as_pruned(&id).map_err(|error| history_failure(&error))?;
     }
     Ok(())
 }

@@ -1,10 +1,10 @@
 //! The code of each trial.
 
-use crate::render::table::Style;
-use dtrain_runner::compare::{Code, Revision};
+use crate::render::table::PageStyle;
+use dtrain_runner::compare::{CodeVersions, Revision};
 
 /// Whether the code was the same, part by part.
-pub(super) fn same_code(code: &Code, is_shown: bool, style: Style) -> Vec<String> {
+pub(super) fn same_code(code: &CodeVersions, is_shown: bool, style: PageStyle) -> Vec<String> {
     let named = || ('A'..='Z').zip(&code.revisions);
     let short = |revision: &Revision| revision.commit.chars().take(7).collect::<String>();
     let changes = |revision: &Revision| {
@@ -40,7 +40,7 @@ pub(super) fn same_code(code: &Code, is_shown: bool, style: Style) -> Vec<String
 }
 
 /// What was not committed in each trial, as patches.
-pub(super) fn patches(code: &Code) -> String {
+pub(super) fn patches(code: &CodeVersions) -> String {
     let mut page = String::new();
     for (letter, revision) in ('A'..='Z').zip(&code.revisions) {
         if let Some(patch) = revision.as_ref().and_then(|revision| revision.patch.as_ref()) {

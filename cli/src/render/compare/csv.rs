@@ -1,10 +1,10 @@
 //! A comparison for other programs.
 
 use crate::render::table::csv;
-use dtrain_runner::compare::{Comparison, Value};
+use dtrain_runner::compare::{TrialComparison, ResultValue};
 
 /// Everything as CSV: `part,name,differs` and one column for each trial, numbers in full.
-pub(crate) fn compare_csv(comparison: &Comparison) -> String {
+pub(crate) fn compare_csv(comparison: &TrialComparison) -> String {
     let mut header = vec!["part".into(), "name".into(), "differs".into()];
     header.extend(comparison.trials.iter().map(|trial| trial.label.as_str().into()));
     let mut rows = vec![header];
@@ -18,7 +18,7 @@ pub(crate) fn compare_csv(comparison: &Comparison) -> String {
         }));
     }
     rows.extend(comparison.results.iter().map(|figure| {
-        let number = |value: &Option<Value>| value.map(|value| value.value.to_string()).unwrap_or_default();
+        let number = |value: &Option<ResultValue>| value.map(|value| value.value.to_string()).unwrap_or_default();
         let differs = figure.values.windows(2).any(|pair| number(&pair[0]) != number(&pair[1]));
         let mut row = vec!["result".into(), figure.name.as_str().into(), differs.to_string().into()];
         row.extend(figure.values.iter().map(|value| number(value).into()));

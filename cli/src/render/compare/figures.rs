@@ -1,24 +1,24 @@
 //! Results: their values, and what became of them.
 
-use super::Line;
+use super::ComparisonLine;
 use crate::render::number::{count, seconds};
-use crate::render::table::Tone;
+use crate::render::table::TextRole;
 use dtrain_recipes::Bytes;
-use dtrain_runner::compare::{Call, Change, Figure, Unit, Value};
+use dtrain_runner::compare::{ChangeAssessment, BaselineDelta, ResultPerTrial, ValueUnit, ResultValue};
 
-pub(super) fn result(figure: &Figure) -> Line {
+pub(super) fn result(figure: &ResultPerTrial) -> ComparisonLine {
     let values =
-        figure.values.iter().map(|value| value.map_or("-".to_owned(), |value| measured(value, figure.unit)));
+        figure.values.iter().map(|value| value.map_or("-".to_owned(), |value| measured_text(value, figure.unit)));
     let last = figure.changes.iter().skip(1).flatten().last();
     let remarks: Vec<_> =
         figure.changes.iter().skip(1).map(|change| change.as_ref().map_or("-".to_owned(), remark)).collect();
     let tone = match last.map(|change| change.call) {
-        Some(Call::Better) => Tone::Good,
-        Some(Call::Worse) => Tone::Bad,
-        Some(Call::Same | Call::Open) | None => Tone::Plain,
+        Some(ChangeAssessment::Better) => TextRole::Good,
+        Some(ChangeAssessment::Worse) => TextRole::Bad,
+        Some(ChangeAssessment::Same | ChangeAssessment::Open) | None => TextRole::Plain,
     };
     let is_empty = figure.changes.iter().all(Option::is_none);
-    Line {
+    ComparisonLine {
         name: figure.name.clone(),
         values: values.collect(),
         remark: if is_empty { String::new() } else { remarks.join(" | ") },
@@ -26,7 +26,7 @@ pub(super) fn result(figure: &Figure) -> Line {
     }
 }
 
-fn remark(change: &Change) -> String {
+fn remark(change: &BaselineDelta) -> String {
     let share = match change.relative {
         Some(share) if share.abs() >= 0.000_5 => format!("{:+.1}%", share * 100.0),
         Some(_) if change.difference == 0.0 => "same".to_owned(),
@@ -34,27 +34,27 @@ fn remark(change: &Change) -> String {
         None => format!("{:+}", change.difference),
     };
     match change.call {
-        Call::Better => format!("{share} better"),
-        Call::Worse => format!("{share} worse"),
-        Call::Same if change.difference != 0.0 => format!("{share} (noise)"),
-        Call::Same | Call::Open => share,
+        ChangeAssessment::Better => format!("{share} better"),
+        ChangeAssessment::Worse => format!("{share} worse"),
+        ChangeAssessment::Same if change.difference != 0.0 => format!("{share} (noise)"),
+        ChangeAssessment::Same | ChangeAssessment::Open => share,
     }
 }
 
 /// A value in its unit, with what it may be off by.
-pub(crate) fn measured(value: Value, unit: Unit) -> String {
+pub(crate) fn measured_text(value: ResultValue, unit: ValueUnit) -> String {
     let show = |number: f64| match unit {
-        Unit::Plain => digits(number),
-        Unit::Seconds => seconds(number),
+        ValueUnit::Plain => digits(number),
+        ValueUnit::Seconds => seconds(number),
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
             reason = "bytes are whole and positive"
         )]
-        Unit::Bytes => Bytes(number as u64).to_string(),
-        Unit::PerSecond => count(number),
-        Unit::Share => format!("{:.2}%", number * 100.0),
-        Unit::Steps => format!("{number:.0}"),
+        ValueUnit::Bytes => Bytes(number as u64).to_string(),
+        ValueUnit::PerSecond => count(number),
+        ValueUnit::Share => format!("{:.2}%", number * 100.0),
+        ValueUnit::Steps => format!("{number:.0}"),
     };
     match value.spread {
         Some(spread) if spread > 0.0 => give_or_take(&show(value.value), &show(spread)),

@@ -5,14 +5,14 @@ mod csv;
 mod figures;
 
 pub(crate) use csv::compare_csv;
-pub(super) use figures::measured;
+pub(super) use figures::measured_text;
 
 use super::history::status;
 use super::param;
 use super::sparkline::plot;
-use super::table::{Style, Tone, age, cut, painted, width};
+use super::table::{PageStyle, TextRole, age, truncate, painted, width};
 use code::{patches, same_code};
-use dtrain_runner::compare::{Cell, Comparison, Difference};
+use dtrain_runner::compare::{ComparedValue, TrialComparison, ValuePerTrial};
 use figures::{digits, result};
 
 /// Widest name of a line.
@@ -22,22 +22,22 @@ const NAME: usize = 28;
 const HEIGHT: usize = 8;
 
 /// One line: what it is, one text for each trial, and what to make of it.
-struct Line {
+struct ComparisonLine {
     name: String,
     values: Vec<String>,
     remark: String,
-    tone: Tone,
+    tone: TextRole,
 }
 
 /// The page. Only what differs, unless `all`; with `code` also what was not committed.
-pub(crate) fn compare(comparison: &Comparison, all: bool, code: bool, style: Style) -> String {
+pub(crate) fn compare(comparison: &TrialComparison, all: bool, code: bool, style: PageStyle) -> String {
     let params = part(&comparison.params, all);
     let environment = part(&comparison.environment, all);
     let results: Vec<_> = comparison.results.iter().map(result).collect();
     let (names, states) = heads(comparison, style);
-    let sides = Sides::fit(&[&params, &results, &environment], &names, style);
-    let mut page = sides.line("", &names, "change", Tone::Bold, style);
-    page += &sides.line("", &states, "", Tone::Plain, style);
+    let sides = ColumnWidths::fit(&[&params, &results, &environment], &names, style);
+    let mut page = sides.line("", &names, "change", TextRole::Bold, style);
+    page += &sides.line("", &states, "", TextRole::Plain, style);
     page += &sides.section("PARAMETERS", &counted(&comparison.params, all), &params, style);
     page += &sides.section("RESULTS", "", &results, style);
     let drawing = plot(&comparison.curves, comparison.curve_steps, HEIGHT, style);
@@ -53,14 +53,14 @@ pub(crate) fn compare(comparison: &Comparison, all: bool, code: bool, style: Sty
 }
 
 /// The columns of the page.
-struct Sides {
+struct ColumnWidths {
     name: usize,
     value: usize,
 }
 
-impl Sides {
+impl ColumnWidths {
     /// As wide as the texts need, as narrow as the page demands.
-    fn fit(parts: &[&Vec<Line>], heads: &[String], style: Style) -> Self {
+    fn fit(parts: &[&Vec<ComparisonLine>], heads: &[String], style: PageStyle) -> Self {
         let lines = || parts.iter().flat_map(|part| part.iter());
         let name = lines().map(|line| width(&line.name)).max().unwrap_or(0).min(NAME);
         let remark = lines().map(|line| width(&line.remark)).max().unwrap_or(0).max(6);
@@ -70,19 +70,19 @@ impl Sides {
         Self { name, value: natural.min((left / heads.len().max(1)).saturating_sub(2)).max(8) }
     }
 
-    fn line(&self, name: &str, values: &[String], remark: &str, tone: Tone, style: Style) -> String {
-        let name = cut(name, self.name, style);
+    fn line(&self, name: &str, values: &[String], remark: &str, tone: TextRole, style: PageStyle) -> String {
+        let name = truncate(name, self.name, style);
         let mut line = format!("  {name:<wide$}", wide = self.name);
         for value in values {
-            line += &format!("  {:<wide$}", cut(value, self.value, style), wide = self.value);
+            line += &format!("  {:<wide$}", truncate(value, self.value, style), wide = self.value);
         }
         line += "  ";
         line += &painted(remark, tone, style.paint);
         format!("{}\n", line.trim_end())
     }
 
-    fn section(&self, name: &str, about: &str, lines: &[Line], style: Style) -> String {
-        let mut page = format!("{}  {}\n", title(name, style), painted(about, Tone::Dim, style.paint));
+    fn section(&self, name: &str, about: &str, lines: &[ComparisonLine], style: PageStyle) -> String {
+        let mut page = format!("{}  {}\n", title(name, style), painted(about, TextRole::Dim, style.paint));
         page = format!("{}\n", page.trim_end());
         for line in lines {
             page += &self.line(&line.name, &line.values, &line.remark, line.tone, style);
@@ -92,22 +92,22 @@ impl Sides {
 }
 
 /// A title and what follows it; on lines of their own where they do not fit one.
-fn sentence(name: &str, parts: &[String], style: Style) -> String {
+fn sentence(name: &str, parts: &[String], style: PageStyle) -> String {
     let whole = parts.join("; ");
     if width(name) + 2 + width(&whole) <= style.width {
         return format!("{}  {whole}\n", title(name, style));
     }
     let lines: Vec<_> =
-        parts.iter().map(|part| format!("  {}\n", cut(part, style.width.saturating_sub(2), style))).collect();
+        parts.iter().map(|part| format!("  {}\n", truncate(part, style.width.saturating_sub(2), style))).collect();
     format!("{}\n{}", title(name, style), lines.concat())
 }
 
-fn title(name: &str, style: Style) -> String {
-    painted(name, Tone::Bold, style.paint)
+fn title(name: &str, style: PageStyle) -> String {
+    painted(name, TextRole::Bold, style.paint)
 }
 
 /// `A gpt-1` and `done, 2h` for each trial.
-fn heads(comparison: &Comparison, style: Style) -> (Vec<String>, Vec<String>) {
+fn heads(comparison: &TrialComparison, style: PageStyle) -> (Vec<String>, Vec<String>) {
     let told = ('A'..='Z').zip(&comparison.trials).map(|(letter, trial)| {
         let state = format!("{}, {}", status(trial.status).text, age(trial.created_ms, style.now_ms));
         (format!("{letter} {}", trial.label), state)
@@ -116,15 +116,15 @@ fn heads(comparison: &Comparison, style: Style) -> (Vec<String>, Vec<String>) {
 }
 
 /// The lines of what differs, or of everything.
-fn part(differences: &[Difference], all: bool) -> Vec<Line> {
+fn part(differences: &[ValuePerTrial], all: bool) -> Vec<ComparisonLine> {
     let shown = differences.iter().filter(|difference| all || difference.differs);
     shown.map(difference).collect()
 }
 
-fn difference(difference: &Difference) -> Line {
+fn difference(difference: &ValuePerTrial) -> ComparisonLine {
     let sources = difference.values.iter().flatten().map(|cell| cell.source);
     let is_one_source = sources.clone().is_sorted_by(|a, b| a == b);
-    let value = |cell: &Option<Cell>| match cell {
+    let value = |cell: &Option<ComparedValue>| match cell {
         None => "-".to_owned(),
         Some(cell) => match cell.source {
             Some(source) if !is_one_source => format!("{} ({})", text(difference, cell), source.word()),
@@ -132,22 +132,22 @@ fn difference(difference: &Difference) -> Line {
         },
     };
     let ratio = if difference.differs { difference.ratio() } else { None };
-    Line {
+    ComparisonLine {
         name: param::name(&difference.name).to_owned(),
         values: difference.values.iter().map(value).collect(),
         remark: ratio.map(|ratio| format!("×{}", digits(ratio))).unwrap_or_default(),
-        tone: Tone::Plain,
+        tone: TextRole::Plain,
     }
 }
 
 /// A value in the unit of its key.
-pub(crate) fn text(difference: &Difference, cell: &Cell) -> String {
+pub(crate) fn text(difference: &ValuePerTrial, cell: &ComparedValue) -> String {
     let told = cell.number.and_then(|number| param::number(&difference.name, number));
     told.unwrap_or_else(|| cell.text.clone())
 }
 
 /// `2 of 37 differ; --all shows the rest`.
-fn counted(differences: &[Difference], all: bool) -> String {
+fn counted(differences: &[ValuePerTrial], all: bool) -> String {
     let differing = differences.iter().filter(|difference| difference.differs).count();
     let verb = if differing == 1 { "differs" } else { "differ" };
     let rest = if all || differing == differences.len() { "" } else { "; --all shows the rest" };
@@ -159,37 +159,37 @@ pub(crate) mod tests {
     use super::*;
     use crate::render::table::tests::plain;
     use dtrain_protocol::TrialId;
-    use dtrain_runner::compare::{Better, Call, Cell, Change, Code, Figure, Head, Revision, Unit, Value};
-    use dtrain_runner::ledger::{Source, Status};
+    use dtrain_runner::compare::{BetterDirection, ChangeAssessment, ComparedValue, BaselineDelta, CodeVersions, ResultPerTrial, ComparedTrial, Revision, ValueUnit, ResultValue};
+    use dtrain_runner::ledger::{ValueSource, TrialStatus};
 
-    fn cell(text: &str, source: Source) -> Option<Cell> {
-        Some(Cell { text: text.into(), number: text.parse().ok(), source: Some(source) })
+    fn cell(text: &str, source: ValueSource) -> Option<ComparedValue> {
+        Some(ComparedValue { text: text.into(), number: text.parse().ok(), source: Some(source) })
     }
 
-    fn difference(name: &str, values: Vec<Option<Cell>>) -> Difference {
+    fn difference(name: &str, values: Vec<Option<ComparedValue>>) -> ValuePerTrial {
         let differs = values.windows(2).any(|pair| pair[0] != pair[1]);
-        Difference { name: name.into(), values, differs }
+        ValuePerTrial { name: name.into(), values, differs }
     }
 
-    fn figure(name: &str, unit: Unit, a: Value, b: Value, call: Call) -> Figure {
+    fn figure(name: &str, unit: ValueUnit, a: ResultValue, b: ResultValue, call: ChangeAssessment) -> ResultPerTrial {
         let difference = b.value - a.value;
-        let change = Change { difference, relative: Some(difference / a.value), call };
-        Figure {
+        let change = BaselineDelta { difference, relative: Some(difference / a.value), call };
+        ResultPerTrial {
             name: name.into(),
             unit,
             values: vec![Some(a), Some(b)],
-            better: Better::Less,
+            better: BetterDirection::Less,
             changes: vec![None, Some(change)],
         }
     }
 
-    fn value(value: f64, spread: f64) -> Value {
-        Value { value, spread: (spread > 0.0).then_some(spread) }
+    fn value(value: f64, spread: f64) -> ResultValue {
+        ResultValue { value, spread: (spread > 0.0).then_some(spread) }
     }
 
     /// Two trials that differ.
-    pub(crate) fn comparison() -> Comparison {
-        let head = |label: &str, status, age: u64| Head {
+    pub(crate) fn comparison() -> TrialComparison {
+        let head = |label: &str, status, age: u64| ComparedTrial {
             id: TrialId("01J9ZQ6W3M0000000000000000".into()),
             label: label.into(),
             status,
@@ -206,45 +206,45 @@ pub(crate) mod tests {
             })
         };
         let curve = |from: f64| (1..=40).map(|x| Some(from / f64::from(x).sqrt())).collect();
-        Comparison {
+        TrialComparison {
             version: 1,
-            trials: vec![head("gpt-12", Status::Completed, 7300), head("gpt-31", Status::Completed, 2460)],
+            trials: vec![head("gpt-12", TrialStatus::Completed, 7300), head("gpt-31", TrialStatus::Completed, 2460)],
             params: vec![
-                difference("train.batch", vec![cell("256", Source::Recipe), cell("512", Source::Recipe)]),
+                difference("train.batch", vec![cell("256", ValueSource::Recipe), cell("512", ValueSource::Recipe)]),
                 difference(
                     "train.learning_rate",
-                    vec![cell("6e-4", Source::Recipe), cell("8.5e-4", Source::Planner)],
+                    vec![cell("6e-4", ValueSource::Recipe), cell("8.5e-4", ValueSource::Planner)],
                 ),
-                difference("train.clip", vec![None, cell("1.0", Source::Recipe)]),
-                difference("train.seed", vec![cell("7", Source::Default), cell("7", Source::Default)]),
+                difference("train.clip", vec![None, cell("1.0", ValueSource::Recipe)]),
+                difference("train.seed", vec![cell("7", ValueSource::Default), cell("7", ValueSource::Default)]),
             ],
             results: vec![
-                figure("best valid.loss", Unit::Plain, value(3.118, 0.0), value(3.121, 0.0), Call::Open),
+                figure("best valid.loss", ValueUnit::Plain, value(3.118, 0.0), value(3.121, 0.0), ChangeAssessment::Open),
                 figure(
                     "tokens/s",
-                    Unit::PerSecond,
+                    ValueUnit::PerSecond,
                     value(39_140.0, 110.0),
                     value(39_510.0, 90.0),
-                    Call::Better,
+                    ChangeAssessment::Better,
                 ),
-                figure("step", Unit::Seconds, value(0.2, 0.01), value(0.203, 0.01), Call::Same),
-                figure("peak memory", Unit::Bytes, value(7e9, 0.0), value(7.2e9, 0.0), Call::Open),
-                Figure {
+                figure("step", ValueUnit::Seconds, value(0.2, 0.01), value(0.203, 0.01), ChangeAssessment::Same),
+                figure("peak memory", ValueUnit::Bytes, value(7e9, 0.0), value(7.2e9, 0.0), ChangeAssessment::Open),
+                ResultPerTrial {
                     name: "time to valid.loss 3.000".into(),
-                    unit: Unit::Seconds,
+                    unit: ValueUnit::Seconds,
                     values: vec![None, Some(value(1860.0, 0.0))],
-                    better: Better::Less,
+                    better: BetterDirection::Less,
                     changes: vec![None, None],
                 },
             ],
-            code: Code {
+            code: CodeVersions {
                 revisions: vec![revision(None), revision(Some("-a\n+b\n"))],
                 is_same_commit: true,
                 is_same: false,
             },
             environment: vec![difference(
                 "kernel",
-                vec![cell("6.18", Source::Default), cell("6.18", Source::Default)],
+                vec![cell("6.18", ValueSource::Default), cell("6.18", ValueSource::Default)],
             )],
             curves: vec![curve(4.2), curve(4.0)],
             curve_steps: (1, 900),

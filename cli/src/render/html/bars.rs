@@ -1,7 +1,7 @@
 //! Parts of a whole as bars: where the time of a step goes, and the memory of each stage.
 
-use super::svg::{Anchor, Area, Scale, Svg, escaped};
-use super::{MemoryOfStage, Part, TimeOfStep, WIDTH, bytes};
+use super::svg::{Anchor, Rectangle, AxisScale, Svg, escaped};
+use super::{StageMemoryBar, StackPart, StepTimeShares, WIDTH, bytes};
 use crate::render::number::seconds;
 use std::fmt::Write as _;
 
@@ -9,11 +9,11 @@ use std::fmt::Write as _;
 const LETTER: f64 = 7.5;
 
 /// One bar: the causes of a step side by side, and below it the interval of eight steps in ten.
-pub(super) fn time(step: &TimeOfStep) -> String {
+pub(super) fn time(step: &StepTimeShares) -> String {
     const LEFT: f64 = 16.0;
     let mut svg = Svg::new(WIDTH, 96.0, "time of a step by cause");
     let longest = step.high.max(step.seconds);
-    let scale = Scale::even((0.0, longest), (LEFT, WIDTH - LEFT));
+    let scale = AxisScale::even((0.0, longest), (LEFT, WIDTH - LEFT));
     parts(&mut svg, &step.causes, step.seconds, scale, (8.0, 40.0));
     let (low, middle, high) = (scale.at(step.low), scale.at(step.seconds), scale.at(step.high));
     let y = 60.0;
@@ -27,7 +27,7 @@ pub(super) fn time(step: &TimeOfStep) -> String {
 }
 
 /// One bar for each stage, on a common scale up to what a rank may use.
-pub(super) fn memory(stages: &[MemoryOfStage], available: f64) -> String {
+pub(super) fn memory(stages: &[StageMemoryBar], available: f64) -> String {
     let (mut svg, scale, height) =
         stacked(stages, available, "memory of a rank of each stage by category", bytes);
     let limit = scale.at(available);
@@ -40,18 +40,18 @@ pub(super) fn memory(stages: &[MemoryOfStage], available: f64) -> String {
 /// One bar for the plan, where there is one, and one for each rank, on a common scale; the legend is of the largest rank.
 /// `what` says what is shown.
 pub(super) fn ranks(
-    plan: Option<MemoryOfStage>,
-    ranks: Vec<MemoryOfStage>,
+    plan: Option<StageMemoryBar>,
+    ranks: Vec<StageMemoryBar>,
     what: &str,
     words: fn(f64) -> String,
 ) -> String {
     let legend = of_largest(&ranks);
-    let rows: Vec<MemoryOfStage> = plan.into_iter().chain(ranks).collect();
+    let rows: Vec<StageMemoryBar> = plan.into_iter().chain(ranks).collect();
     super::wide(&stacked(&rows, 0.0, what, words).0.finished()) + &legend
 }
 
 /// Bars with their names and sums, their scale up to `least` or more, and the height in which they stand.
-fn stacked(stages: &[MemoryOfStage], least: f64, what: &str, words: fn(f64) -> String) -> (Svg, Scale, f64) {
+fn stacked(stages: &[StageMemoryBar], least: f64, what: &str, words: fn(f64) -> String) -> (Svg, AxisScale, f64) {
     const LEFT: f64 = 110.0;
     const RIGHT: f64 = 96.0;
     let row = if stages.len() > 12 { 20.0 } else { 32.0 };
@@ -59,8 +59,8 @@ fn stacked(stages: &[MemoryOfStage], least: f64, what: &str, words: fn(f64) -> S
     let height = 18.0 + row * stages.len() as f64;
     let below = if least > 0.0 { 24.0 } else { 0.0 };
     let mut svg = Svg::new(WIDTH, height + below, what);
-    let fullest = stages.iter().map(MemoryOfStage::total).fold(least, f64::max);
-    let scale = Scale::even((0.0, fullest), (LEFT, WIDTH - RIGHT));
+    let fullest = stages.iter().map(StageMemoryBar::total).fold(least, f64::max);
+    let scale = AxisScale::even((0.0, fullest), (LEFT, WIDTH - RIGHT));
     let mut y = 12.0;
     for stage in stages {
         let middle = y + row / 2.0 - 1.0;
@@ -74,18 +74,18 @@ fn stacked(stages: &[MemoryOfStage], least: f64, what: &str, words: fn(f64) -> S
 }
 
 /// The legend of the largest bar.
-fn of_largest(stages: &[MemoryOfStage]) -> String {
+fn of_largest(stages: &[StageMemoryBar]) -> String {
     let all = stages.iter().max_by(|a, b| a.total().total_cmp(&b.total()));
     all.map_or_else(String::new, |stage| legend(&stage.parts, stage.total()))
 }
 
 /// Parts side by side, labelled where there is room.
-fn parts(svg: &mut Svg, parts: &[Part], whole: f64, scale: Scale, (y, height): (f64, f64)) {
+fn parts(svg: &mut Svg, parts: &[StackPart], whole: f64, scale: AxisScale, (y, height): (f64, f64)) {
     let mut before = 0.0;
     for part in parts.iter().filter(|part| part.value > 0.0) {
         let (x, end) = (scale.at(before), scale.at(before + part.value));
         let title = format!("{}: {}, {}", part.name, part.words, percent(part.value / whole));
-        svg.area(Area { x, y, width: end - x, height }, &format!("tone-{}", part.tone), Some(&title));
+        svg.area(Rectangle { x, y, width: end - x, height }, &format!("tone-{}", part.tone), Some(&title));
         #[expect(clippy::cast_precision_loss, reason = "a few letters")]
         let room = part.name.chars().count() as f64 * LETTER + 8.0;
         if end - x > room && height > 20.0 {
@@ -97,7 +97,7 @@ fn parts(svg: &mut Svg, parts: &[Part], whole: f64, scale: Scale, (y, height): (
 }
 
 /// A line with marks.
-pub(super) fn axis(svg: &mut Svg, scale: Scale, y: f64, words: fn(f64) -> String) {
+pub(super) fn axis(svg: &mut Svg, scale: AxisScale, y: f64, words: fn(f64) -> String) {
     for mark in scale.marks(8) {
         let x = scale.at(mark);
         svg.line((x, y - 6.0), (x, y - 2.0), "axis");
@@ -107,7 +107,7 @@ pub(super) fn axis(svg: &mut Svg, scale: Scale, y: f64, words: fn(f64) -> String
 }
 
 /// What each colour stands for, with its share.
-fn legend(parts: &[Part], whole: f64) -> String {
+fn legend(parts: &[StackPart], whole: f64) -> String {
     let mut text = "<ul class=\"legend\">\n".to_owned();
     for part in parts.iter().filter(|part| part.value > 0.0) {
         _ = writeln!(

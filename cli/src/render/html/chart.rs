@@ -1,7 +1,7 @@
 //! Lines over steps, tokens or time.
 
-use super::parallel::MANY;
-use super::svg::{Anchor, Scale, Svg, escaped};
+use super::parallel_coordinates::MANY;
+use super::svg::{Anchor, AxisScale, Svg, escaped};
 use super::unit::Unit;
 use crate::render::number::counted;
 use std::fmt::Write as _;
@@ -20,7 +20,7 @@ pub(super) const LOOKS: usize = 6;
 
 /// A line of a chart.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Line {
+pub(super) struct Trace {
     /// What it is.
     pub(super) name: String,
     /// A letter or two at its end; may be empty.
@@ -34,7 +34,7 @@ pub(super) struct Line {
 }
 
 /// The class of a line by its place in a list.
-pub(super) fn look(place: usize) -> String {
+pub(super) fn line_class(place: usize) -> String {
     format!("look-{}", place % LOOKS)
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Chart<'a> {
     /// What is told to the right.
     pub(super) across: (&'a str, Unit),
     pub(super) unit: Unit,
-    pub(super) lines: &'a [Line],
+    pub(super) lines: &'a [Trace],
     /// Values beyond these are drawn at the edge.
     pub(super) within: Option<(f64, f64)>,
     /// Places to the right that are marked.
@@ -73,18 +73,18 @@ impl Chart<'_> {
         let marked = if self.lines.iter().any(|line| !line.mark.is_empty()) { 30.0 } else { 14.0 };
         let frame = (70.0, width - marked, 12.0, height - 44.0);
         let places = (frame.3, frame.2);
-        let x = Scale::even(across, (frame.0, frame.1));
+        let x = AxisScale::even(across, (frame.0, frame.1));
         let y = if is_wide {
-            Scale::of_ratios((low, high), places)
+            AxisScale::of_ratios((low, high), places)
         } else {
-            Scale::even(room(low, high), places)
+            AxisScale::even(room(low, high), places)
         };
         let name = format!("{} over {}", self.title, self.across.0);
         let mut svg = Svg::new(width, height, &name);
-        svg.tell(&[
+        svg.set_attributes(&[
             ("class", format!("curve{}", if self.lines.len() > MANY { " many" } else { "" })),
-            ("data-x", told((frame.0, frame.1), across, false)),
-            ("data-y", told(places, if is_wide { (low, high) } else { room(low, high) }, is_wide)),
+            ("data-x", scale_attribute((frame.0, frame.1), across, false)),
+            ("data-y", scale_attribute(places, if is_wide { (low, high) } else { room(low, high) }, is_wide)),
             ("data-across", self.across.0.to_owned()),
             ("data-across-unit", self.across.1.suffix().to_owned()),
             ("data-unit", self.unit.suffix().to_owned()),
@@ -99,7 +99,7 @@ impl Chart<'_> {
         marks(&mut svg, self.lines, x, y, (low, high), frame);
         let lost = points().count() - finite().count();
         let scale = if is_wide { ", log scale" } else { "" };
-        let unit = self.unit.told();
+        let unit = self.unit.title_suffix();
         let lost =
             if lost > 0 { format!("; {} not finite", counted(lost as u64, "point")) } else { String::new() };
         caption(&format!("{}{unit}{scale}{lost}", self.title), &svg.finished())
@@ -112,15 +112,15 @@ impl Chart<'_> {
         caption(self.title, &format!("<p class=\"none\">none of {points} points is finite</p>\n"))
     }
 
-    fn axes(&self, svg: &mut Svg, x: Scale, y: Scale, (left, right, _, bottom): (f64, f64, f64, f64)) {
+    fn axes(&self, svg: &mut Svg, x: AxisScale, y: AxisScale, (left, right, _, bottom): (f64, f64, f64, f64)) {
         let unit = self.unit.round(y.largest());
         for mark in y.in_units_of(unit).few_marks(5).into_iter().map(|mark| mark * unit) {
             svg.line((left, y.at(mark)), (right, y.at(mark)), "grid");
-            svg.text((left - 8.0, y.at(mark)), Anchor::End, "small", &self.unit.words(mark));
+            svg.text((left - 8.0, y.at(mark)), Anchor::End, "small", &self.unit.format(mark));
         }
         for mark in x.marks(5) {
             svg.line((x.at(mark), bottom), (x.at(mark), bottom + 4.0), "axis");
-            svg.text((x.at(mark), bottom + 14.0), Anchor::Middle, "small", &self.across.1.words(mark));
+            svg.text((x.at(mark), bottom + 14.0), Anchor::Middle, "small", &self.across.1.format(mark));
         }
         svg.text((f64::midpoint(left, right), bottom + 34.0), Anchor::Middle, "small", self.across.0);
     }
@@ -131,7 +131,7 @@ fn caption(title: &str, body: &str) -> String {
 }
 
 /// What the script reads of a scale.
-fn told(places: (f64, f64), values: (f64, f64), ratios: bool) -> String {
+fn scale_attribute(places: (f64, f64), values: (f64, f64), ratios: bool) -> String {
     format!("{} {} {:e} {:e} {}", places.0, places.1, values.0, values.1, u8::from(ratios))
 }
 
@@ -168,7 +168,7 @@ pub(super) fn reduced(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
     ends.collect()
 }
 
-fn draw(svg: &mut Svg, line: &Line, x: Scale, y: Scale, (low, high): (f64, f64)) {
+fn draw(svg: &mut Svg, line: &Trace, x: AxisScale, y: AxisScale, (low, high): (f64, f64)) {
     let mut attributes = format!(" class=\"line {}\" data-name=\"{}\"", line.class, escaped(&line.name));
     if let Some(trial) = line.trial {
         _ = write!(attributes, " data-trial=\"{trial}\"");
@@ -186,13 +186,13 @@ fn draw(svg: &mut Svg, line: &Line, x: Scale, y: Scale, (low, high): (f64, f64))
 /// The letters of the lines at their ends, none over another.
 fn marks(
     svg: &mut Svg,
-    lines: &[Line],
-    x: Scale,
-    y: Scale,
+    lines: &[Trace],
+    x: AxisScale,
+    y: AxisScale,
     (low, high): (f64, f64),
     (_, _, top, bottom): (f64, f64, f64, f64),
 ) {
-    let end = |line: &Line| line.points.iter().rev().find(|(_, value)| value.is_finite()).copied();
+    let end = |line: &Trace| line.points.iter().rev().find(|(_, value)| value.is_finite()).copied();
     let mut ends: Vec<_> = lines
         .iter()
         .filter(|line| !line.mark.is_empty())
@@ -231,7 +231,7 @@ mod tests {
     }
 
     fn chart(values: &[f64]) -> String {
-        let line = Line { name: "a".into(), class: look(0), points: points(values), ..Line::default() };
+        let line = Trace { name: "a".into(), class: line_class(0), points: points(values), ..Trace::default() };
         Chart {
             title: "loss",
             across: ("steps", Unit::Count),

@@ -121,7 +121,7 @@ pub(super) fn folded(title: &str, body: &str) -> String {
 /// A moment in words: `2026-11-24 19:42 UTC`.
 pub(super) fn moment(at_ms: u64) -> String {
     let minutes = at_ms / 60_000;
-    format!("{} {:02}:{:02} UTC", dtrain_planner::day(at_ms), minutes / 60 % 24, minutes % 60)
+    format!("{} {:02}:{:02} UTC", dtrain_planner::format_day(at_ms), minutes / 60 % 24, minutes % 60)
 }
 
 #[cfg(test)]

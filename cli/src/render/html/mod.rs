@@ -1,22 +1,22 @@
 //! A plan as a page of HTML that needs nothing else: no script, no font, no picture from anywhere.
 //!
-//! What made the plan says what is told (`of_plan`, `of_outlook`); the page and its drawings know only [`Report`].
+//! What made the plan says what is told (`plan_page`, `what_if_page`); the page and its drawings know only [`PlanPage`].
 
 mod bars;
 mod chart;
 mod document;
-mod lanes;
-mod life;
-mod of_comparison;
-mod of_outlook;
-mod of_plan;
-mod of_study;
-mod of_trial;
-mod parallel;
+mod step_timeline;
+mod trial_timeline;
+mod comparison_page;
+mod what_if_page;
+mod plan_page;
+mod study_page;
+mod trial_page;
+mod parallel_coordinates;
 mod ranks;
 mod scatter;
-mod searched;
-mod slices;
+mod search_space;
+mod slice_plot;
 mod svg;
 mod unit;
 
@@ -27,14 +27,14 @@ mod tests;
 
 use crate::render::number::seconds;
 use document::{document, section};
-use dtrain_planner::choice::weighed::Weighed;
-use dtrain_planner::step::picture::Timeline;
+use dtrain_planner::choice::tradeoffs::Tradeoffs;
+use dtrain_planner::step::timeline::Timeline;
 use dtrain_recipes::Bytes;
-pub(crate) use of_comparison::{Compared, of_comparison};
-pub(crate) use of_outlook::of_outlook;
-pub(crate) use of_plan::of_plan;
-pub(crate) use of_study::{Believed, Studied, Tried, of_study};
-pub(crate) use of_trial::{Curve, Shown, of_trial};
+pub(crate) use comparison_page::{ComparedTrials, comparison_page};
+pub(crate) use what_if_page::what_if_page;
+pub(crate) use plan_page::plan_page;
+pub(crate) use study_page::{PosteriorEstimate, StudyPage, PlottedTrial, study_page};
+pub(crate) use trial_page::{MetricCurve, ChartedTrial, trial_page};
 use std::fmt::Write as _;
 use svg::escaped;
 
@@ -43,7 +43,7 @@ const WIDTH: f64 = 1040.0;
 
 /// What a page tells.
 #[derive(Clone, Debug)]
-pub(crate) struct Report {
+pub(crate) struct PlanPage {
     /// What is trained, and where.
     title: String,
     subtitle: String,
@@ -51,20 +51,20 @@ pub(crate) struct Report {
     choice: Vec<String>,
     /// Figures with their names.
     figures: Vec<(&'static str, String)>,
-    time: TimeOfStep,
-    memory: Vec<MemoryOfStage>,
+    time: StepTimeShares,
+    memory: Vec<StageMemoryBar>,
     /// Bytes that a rank may use.
     available: f64,
-    front: Option<Front>,
+    front: Option<ParetoChart>,
     timeline: Option<Timeline>,
-    losers: Vec<Loser>,
+    losers: Vec<AlternativeRow>,
     /// Where the figures come from.
     sources: Vec<String>,
 }
 
 /// A part of a whole.
 #[derive(Clone, Debug)]
-struct Part {
+struct StackPart {
     name: String,
     value: f64,
     /// The value with its unit.
@@ -75,21 +75,21 @@ struct Part {
 
 /// Where the seconds of a step go, and the interval of eight steps in ten.
 #[derive(Clone, Debug)]
-struct TimeOfStep {
+struct StepTimeShares {
     seconds: f64,
     low: f64,
     high: f64,
-    causes: Vec<Part>,
+    causes: Vec<StackPart>,
 }
 
 /// Where the bytes of a rank go.
 #[derive(Clone, Debug)]
-struct MemoryOfStage {
+struct StageMemoryBar {
     name: String,
-    parts: Vec<Part>,
+    parts: Vec<StackPart>,
 }
 
-impl MemoryOfStage {
+impl StageMemoryBar {
     fn total(&self) -> f64 {
         self.parts.iter().map(|part| part.value).sum()
     }
@@ -97,7 +97,7 @@ impl MemoryOfStage {
 
 /// What nothing betters in time, memory and money at once.
 #[derive(Clone, Debug)]
-struct Front {
+struct ParetoChart {
     /// What is paid for: a core, a GPU.
     device: String,
     choice: Dot,
@@ -120,7 +120,7 @@ struct Dot {
 
 /// The best way with a value that was not chosen.
 #[derive(Clone, Debug)]
-struct Loser {
+struct AlternativeRow {
     axis: String,
     value: String,
     loss: String,
@@ -128,10 +128,10 @@ struct Loser {
     causes: String,
 }
 
-impl Front {
+impl ParetoChart {
     /// The front of a choice; `words` says a way to train.
-    fn of<T>(weighed: &Weighed<T>, device: &str, words: impl Fn(&T) -> String) -> Self {
-        let dot = |point: &dtrain_planner::choice::weighed::Compromise<T>, number| Dot {
+    fn of<T>(weighed: &Tradeoffs<T>, device: &str, words: impl Fn(&T) -> String) -> Self {
+        let dot = |point: &dtrain_planner::choice::tradeoffs::Tradeoff<T>, number| Dot {
             number,
             words: words(&point.what),
             step_seconds: point.cost.step_seconds,
@@ -148,8 +148,8 @@ impl Front {
 }
 
 /// Causes of time as parts.
-fn causes(parts: &[(&str, f64)]) -> Vec<Part> {
-    let of = |(name, value): &(&str, f64)| Part {
+fn causes(parts: &[(&str, f64)]) -> Vec<StackPart> {
+    let of = |(name, value): &(&str, f64)| StackPart {
         name: (*name).to_owned(),
         value: *value,
         words: seconds(*value),
@@ -177,10 +177,10 @@ fn tone(cause: &str) -> &'static str {
 }
 
 /// Categories of memory as parts, each with the colour of its place.
-fn categories(parts: impl IntoIterator<Item = (&'static str, f64)>) -> Vec<Part> {
+fn categories(parts: impl IntoIterator<Item = (&'static str, f64)>) -> Vec<StackPart> {
     const TONES: [&str; 8] =
         ["forward", "gradients", "optimizer", "sent", "tensor", "weights", "experts", "overhead"];
-    let of = |((name, value), tone): ((&'static str, f64), &'static str)| Part {
+    let of = |((name, value), tone): ((&'static str, f64), &'static str)| StackPart {
         name: name.to_owned(),
         value,
         words: bytes(value),
@@ -201,7 +201,7 @@ fn whole(bytes: Bytes) -> f64 {
 }
 
 /// The report as a page.
-pub(crate) fn page(report: &Report) -> String {
+pub(crate) fn page(report: &PlanPage) -> String {
     let mut page = String::new();
     head(&mut page, report);
     section(
@@ -212,17 +212,17 @@ pub(crate) fn page(report: &Report) -> String {
     );
     if let Some(timeline) = &report.timeline {
         let told = "what each stage computes and when; idle time is waiting for other stages; shares are of all stages";
-        section(&mut page, "One step", told, &lanes::timeline(timeline));
+        section(&mut page, "One step", told, &step_timeline::step_timeline(timeline));
     }
     let told = "peak memory of one rank per stage; the numbers below are for the heaviest rank";
     section(&mut page, "Memory", told, &bars::memory(&report.memory, report.available));
     if let Some(front) = &report.front {
         let told = "the Pareto front: every configuration that no other beats in time, memory and money";
-        section(&mut page, "Trade-offs", told, &scatter::front(front));
+        section(&mut page, "Trade-offs", told, &scatter::pareto_chart(front));
     }
     if !report.losers.is_empty() {
         let told = "the best configuration for every other value, and what it would cost";
-        section(&mut page, "Why the others lose", told, &losers(&report.losers));
+        section(&mut page, "Why the others lose", told, &alternatives_table(&report.losers));
     }
     page += "<footer>\n";
     for source in &report.sources {
@@ -237,7 +237,7 @@ fn wide(drawing: &str) -> String {
     format!("<div class=\"wide\" tabindex=\"0\">\n{drawing}</div>\n")
 }
 
-fn head(page: &mut String, report: &Report) {
+fn head(page: &mut String, report: &PlanPage) {
     _ = writeln!(page, "<header>\n<h1>{}</h1>\n<p>{}</p>", escaped(&report.title), escaped(&report.subtitle));
     for (place, line) in report.choice.iter().enumerate() {
         let class = if place == 0 { "choice-words" } else { "choice-why" };
@@ -250,7 +250,7 @@ fn head(page: &mut String, report: &Report) {
     page.push_str("</dl>\n</header>\n");
 }
 
-fn losers(losers: &[Loser]) -> String {
+fn alternatives_table(losers: &[AlternativeRow]) -> String {
     let mut text = "<table>\n<thead><tr><th>axis</th><th>value</th><th>time</th><th>memory</th>".to_owned();
     text += "<th>what takes longer (+) or shorter (−)</th></tr></thead>\n<tbody>\n";
     let mut last = "";

@@ -1,29 +1,29 @@
 //! Where the time of a step and the memory of each rank went, below what the plan said.
 
-use super::{MemoryOfStage, Part, bars, bytes};
+use super::{StageMemoryBar, StackPart, bars, bytes};
 use crate::render::number::seconds;
-use crate::render::phases::{PHASES, Phase, predicted as planned};
-use dtrain_planner::{Breakdown, Memory};
+use crate::render::phases::{PHASES, PhaseColumn, predicted as planned};
+use dtrain_planner::{TimeBreakdown, MemoryBreakdown};
 use dtrain_protocol::Rank;
-use dtrain_runner::ledger::{Trial, TypicalStep};
+use dtrain_runner::ledger::{TrialDetails, TypicalStep};
 
 /// Most ranks that are drawn.
 const RANKS_MOST: usize = 32;
 
 /// The largest of a series of each rank that has one.
-fn by_rank(trial: &Trial, key: &str) -> Vec<(Rank, f64)> {
+fn by_rank(trial: &TrialDetails, key: &str) -> Vec<(Rank, f64)> {
     let of = trial.figures.iter().filter(|summary| summary.key == key);
     of.filter_map(|summary| Some((summary.rank, summary.max?))).collect()
 }
 
-fn part(name: &str, value: f64, words: String, tone: &'static str) -> Part {
-    Part { name: name.to_owned(), value, words, tone }
+fn part(name: &str, value: f64, words: String, tone: &'static str) -> StackPart {
+    StackPart { name: name.to_owned(), value, words, tone }
 }
 
 /// Bars of the plan and of the ranks, those that have most of all at the top where there are too many.
 fn bars_of(
-    plan: Option<Vec<Part>>,
-    mut ranks: Vec<MemoryOfStage>,
+    plan: Option<Vec<StackPart>>,
+    mut ranks: Vec<StageMemoryBar>,
     what: &str,
     words: fn(f64) -> String,
 ) -> String {
@@ -35,7 +35,7 @@ fn bars_of(
         ranks.sort_by(|a, b| b.total().total_cmp(&a.total()));
         ranks.truncate(RANKS_MOST);
     }
-    let plan = plan.map(|parts| MemoryOfStage { name: "plan".to_owned(), parts });
+    let plan = plan.map(|parts| StageMemoryBar { name: "plan".to_owned(), parts });
     let told = if all > RANKS_MOST {
         format!("<p class=\"none\">the {RANKS_MOST} largest of {all} ranks</p>\n")
     } else {
@@ -45,8 +45,8 @@ fn bars_of(
 }
 
 /// A bar of seconds for each rank.
-pub(super) fn phases(trial: &Trial, typical: &[TypicalStep]) -> String {
-    let plan: Option<Breakdown> = planned(trial, "breakdown");
+pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> String {
+    let plan: Option<TimeBreakdown> = planned(trial, "breakdown");
     let tones = ["forward", "backward", "sent", "idle", "optimizer", "overhead"];
     let all: Vec<_> = PHASES.iter().zip(tones).collect();
     let plan = plan.map(|plan| {
@@ -55,23 +55,23 @@ pub(super) fn phases(trial: &Trial, typical: &[TypicalStep]) -> String {
     });
     let ranks = typical.iter().map(|TypicalStep { rank, times }| {
         let phase =
-            |((name, of, _), tone): &(&Phase, &'static str)| part(name, of(times), seconds(of(times)), tone);
-        let mut parts: Vec<Part> = all.iter().map(phase).collect();
+            |((name, of, _), tone): &(&PhaseColumn, &'static str)| part(name, of(times), seconds(of(times)), tone);
+        let mut parts: Vec<StackPart> = all.iter().map(phase).collect();
         let rest = times.step - times.parts();
         if rest > 0.01 * times.step {
             parts.push(part("rest", rest, seconds(rest), "messages"));
         }
-        MemoryOfStage { name: format!("rank {}", rank.0), parts }
+        StageMemoryBar { name: format!("rank {}", rank.0), parts }
     });
     bars_of(plan, ranks.collect(), "time of a step of each rank by phase", seconds)
 }
 
 /// A bar of bytes for each rank.
-pub(super) fn memory(trial: &Trial) -> String {
-    let plan: Option<Memory> = planned(trial, "memory");
+pub(super) fn memory(trial: &TrialDetails) -> String {
+    let plan: Option<MemoryBreakdown> = planned(trial, "memory");
     let words = ["weights", "gradients", "optimizer", "activations, rest"];
     let tones = ["weights", "gradients", "optimizer", "forward"];
-    let parts = |values: [f64; 4]| -> Vec<Part> {
+    let parts = |values: [f64; 4]| -> Vec<StackPart> {
         let named = words.into_iter().zip(values).zip(tones);
         named.map(|((name, value), tone)| part(name, value, bytes(value), tone)).collect()
     };
@@ -87,7 +87,7 @@ pub(super) fn memory(trial: &Trial) -> String {
             |all: &Vec<(Rank, f64)>| all.iter().find(|(of, _)| *of == rank).map_or(0.0, |(_, most)| *most);
         let [weights, gradients, optimizer] = [of(&held[0]), of(&held[1]), of(&held[2])];
         let rest = (peak - weights - gradients - optimizer).max(0.0);
-        MemoryOfStage {
+        StageMemoryBar {
             name: format!("rank {}", rank.0),
             parts: parts([weights, gradients, optimizer, rest]),
         }

@@ -1,17 +1,17 @@
 //! Pages of trials, comparisons and studies, made from ledgers that were thought up.
 
-use super::of_trial::HOVER;
+use super::trial_page::HOVER;
 use super::tests::{Element, elements};
-use super::{Believed, Compared, Curve, Shown, Studied, Tried, of_comparison, of_study, of_trial};
+use super::{PosteriorEstimate, ComparedTrials, MetricCurve, ChartedTrial, StudyPage, PlottedTrial, comparison_page, study_page, trial_page};
 use crate::render::compare::tests::comparison;
 use crate::render::show::tests::{trial, typical};
-use dtrain_runner::ledger::{Note, Sample, Status};
+use dtrain_runner::ledger::{Note, MetricSample, TrialStatus};
 use serde_json::json;
 
 const HOSTILE: &str = "</script><script src=\"http://a.b/\">&'\u{1b}[31m<img src=x onerror=\"alert(1)\">";
 
-fn samples(steps: std::ops::Range<u64>, value: impl Fn(u64) -> f64) -> Vec<Sample> {
-    let of = |step: u64| Sample { step, at_ms: 1_700_000_000_000 + 1000 * step, value: value(step) };
+fn samples(steps: std::ops::Range<u64>, value: impl Fn(u64) -> f64) -> Vec<MetricSample> {
+    let of = |step: u64| MetricSample { step, at_ms: 1_700_000_000_000 + 1000 * step, value: value(step) };
     steps.map(of).collect()
 }
 
@@ -20,11 +20,11 @@ fn falling(step: u64) -> f64 {
     8.0 / (1.0 + step as f64).sqrt()
 }
 
-fn curve(key: &str, attempts: Vec<(u64, Vec<Sample>)>) -> Curve {
-    Curve { key: key.into(), attempts }
+fn curve(key: &str, attempts: Vec<(u64, Vec<MetricSample>)>) -> MetricCurve {
+    MetricCurve { key: key.into(), attempts }
 }
 
-fn shown() -> Shown {
+fn shown() -> ChartedTrial {
     let curves = vec![
         curve("valid.loss", vec![(2, samples(30..31, falling))]),
         curve("loss", vec![(1, samples(1..40, falling)), (2, samples(31..90, falling))]),
@@ -33,7 +33,7 @@ fn shown() -> Shown {
         curve("step_seconds", vec![(2, samples(31..90, |_| 0.512))]),
         curve("system.cpu_percent", vec![(1, samples(1..90, |_| 50.0))]),
     ];
-    Shown { trial: trial(), typical: typical(), curves, now_ms: 1_700_000_000_000 }
+    ChartedTrial { trial: trial(), typical: typical(), curves, now_ms: 1_700_000_000_000 }
 }
 
 /// The elements of a page that is well-formed and asks for nothing.
@@ -88,7 +88,7 @@ fn drawings_shrink_to_a_narrow_page() {
 
 #[test]
 fn a_page_of_a_trial_draws_every_attempt_and_every_rank() {
-    let page = of_trial(&shown());
+    let page = trial_page(&shown());
     let found = sound(&page);
     let names = of(&found, "path", "data-name");
     let count = |name: &str| names.iter().filter(|other| **other == name).count();
@@ -122,7 +122,7 @@ fn a_trial_of_which_nothing_is_known_has_a_page() {
     trial.plan = json!({});
     (trial.row.best, trial.row.loss, trial.row.step) = (None, None, 0);
     (trial.row.tokens_per_second, trial.row.step_seconds) = (None, None);
-    let found = sound(&of_trial(&shown));
+    let found = sound(&trial_page(&shown));
     assert!(of(&found, "svg", "class").is_empty());
 }
 
@@ -136,11 +136,11 @@ fn what_people_and_programs_wrote_is_shown_as_they_wrote_it() {
     shown.trial.params[0].path = HOSTILE.into();
     shown.curves.push(curve(HOSTILE, vec![(1, samples(1..9, falling))]));
     shown.curves.push(curve(HOSTILE, vec![(1, samples(1..9, |_| f64::NAN))]));
-    let page = of_trial(&shown);
+    let page = trial_page(&shown);
     sound(&page);
     assert!(page.contains("&lt;/script&gt;&lt;script src=&quot;http://a.b/&quot;&gt;&amp;"), "it is told");
-    let study = Studied { name: HOSTILE.into(), ..study(6) };
-    sound(&of_study(&study));
+    let study = StudyPage { name: HOSTILE.into(), ..study(6) };
+    sound(&study_page(&study));
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn a_page_of_a_comparison_shows_what_differs_and_marks_the_best() {
     let (mut a, mut b) = (shown(), shown());
     a.trial.row.label = "gpt-12".into();
     b.trial.row.label = "gpt-31".into();
-    let page = of_comparison(&Compared { comparison: comparison(), trials: vec![a, b] });
+    let page = comparison_page(&ComparedTrials { comparison: comparison(), trials: vec![a, b] });
     let found = sound(&page);
     assert!(page.contains("train.batch") && !page.contains("train.seed"), "only what differs");
     assert!(page.contains("<td>peak memory</td><td class=\"best\">★ 6.5 GiB</td><td>6.7 GiB</td>"));
@@ -168,10 +168,10 @@ fn trials_of_the_same_seeds_are_paired() {
         let mut shown = shown();
         shown.trial.row.label = label.into();
         shown.trial.row.best = Some(best);
-        let param = |path: &str, value| dtrain_runner::ledger::Param {
+        let param = |path: &str, value| dtrain_runner::ledger::TrialParameter {
             path: path.into(),
             value,
-            source: dtrain_runner::ledger::Source::Recipe,
+            source: dtrain_runner::ledger::ValueSource::Recipe,
         };
         shown.trial.params =
             vec![param("train.learning_rate", json!(rate)), param("train.seed", json!(seed))];
@@ -180,11 +180,11 @@ fn trials_of_the_same_seeds_are_paired() {
     let pairs = |second: [f64; 3]| {
         let first = (1..4).map(|seed| trial("a", 1e-3, seed, 2.0));
         let other = (1..4).zip(second).map(|(seed, best)| trial("b", 1e-2, seed, best));
-        let trials: Vec<Shown> = first.chain(other).collect();
+        let trials: Vec<ChartedTrial> = first.chain(other).collect();
         let mut comparison = comparison();
         let head = comparison.trials[0].clone();
         comparison.trials = trials.iter().map(|_| head.clone()).collect();
-        of_comparison(&Compared { comparison, trials })
+        comparison_page(&ComparedTrials { comparison, trials })
     };
     let clear = pairs([1.50, 1.51, 1.49]);
     sound(&clear);
@@ -194,7 +194,7 @@ fn trials_of_the_same_seeds_are_paired() {
 }
 
 /// A study of so many trials in all kinds.
-fn study(count: u64) -> Studied {
+fn study(count: u64) -> StudyPage {
     let space = json!([
         { "name": "train.learning_rate", "scale": { "log": { "low": 1e-4, "high": 1e-2 } } },
         { "name": "params.optimizer", "scale": { "names": ["sgd", "adam<b>"] } },
@@ -202,15 +202,15 @@ fn study(count: u64) -> Studied {
     ]);
     let tried = |number: u64| {
         let (status, reason) = match number % 6 {
-            4 => (Some(Status::Pruned), "ended early by the search"),
-            5 => (Some(Status::OutOfMemory), "a rank ran out of memory"),
-            _ => (Some(Status::Completed), ""),
+            4 => (Some(TrialStatus::Pruned), "ended early by the search"),
+            5 => (Some(TrialStatus::OutOfMemory), "a rank ran out of memory"),
+            _ => (Some(TrialStatus::Completed), ""),
         };
         #[expect(clippy::cast_precision_loss, reason = "small")]
         let value = 2.0 + ((number * 37 % 100) as f64 - 40.0).abs() / 50.0;
-        let steps = if status == Some(Status::Completed) { 1000 } else { 200 };
+        let steps = if status == Some(TrialStatus::Completed) { 1000 } else { 200 };
         let is_sgd = number.is_multiple_of(2);
-        Tried {
+        PlottedTrial {
             number,
             label: Some(format!("gpt-{}", number + 1)),
             values: vec![
@@ -222,7 +222,7 @@ fn study(count: u64) -> Studied {
             ],
             source: if number == 0 { json!("given") } else { json!({ "model": { "improvement": 0.01 } }) },
             status,
-            result: (status != Some(Status::OutOfMemory)).then_some(value),
+            result: (status != Some(TrialStatus::OutOfMemory)).then_some(value),
             is_paused: false,
             reason: reason.into(),
             metric: samples(1..steps + 1, |step| value + falling(step)),
@@ -231,7 +231,7 @@ fn study(count: u64) -> Studied {
     };
     let json = json!({ "study": { "space": space }, "steps": 1000 });
     let tried = (0..count).map(tried).collect();
-    Studied {
+    StudyPage {
         name: "gpt-tune-1".into(),
         json,
         metric: "valid.loss".into(),
@@ -239,14 +239,14 @@ fn study(count: u64) -> Studied {
         tried,
         importance: vec![("train.learning_rate".into(), 0.75), ("params.optimizer".into(), 0.25)],
         rungs: vec![111, 333],
-        believed: Some(Believed { number: 0, mean: 2.01, low: 2.0, high: 2.02 }),
+        believed: Some(PosteriorEstimate { number: 0, mean: 2.01, low: 2.0, high: 2.02 }),
     }
 }
 
 #[test]
 fn a_page_of_a_study_tells_of_every_trial() {
     let study = study(30);
-    let page = of_study(&study);
+    let page = study_page(&study);
     let found = sound(&page);
     let strands = of(&found, "path", "class").into_iter().filter(|class| class.starts_with("strand"));
     // The legends have one of each kind as well.
@@ -273,13 +273,13 @@ fn a_page_of_a_study_tells_of_every_trial() {
 #[test]
 fn a_trial_that_waits_at_a_rung_is_paused_and_not_merely_stopped() {
     let mut study = study(12);
-    (study.tried[3].status, study.tried[3].is_paused) = (Some(Status::Stopped), true);
-    let page = of_study(&study);
+    (study.tried[3].status, study.tried[3].is_paused) = (Some(TrialStatus::Stopped), true);
+    let page = study_page(&study);
     assert!(page.contains("12 trials: 7 completed, 3 pruned or paused, 2 failed"));
     assert!(page.contains("<td>gpt-4</td><td>paused</td>"));
     // The rung at 111 is drawn on both charts; one beyond their steps is not.
     study.rungs = vec![111, 5000];
-    let guides = of_study(&study).matches("class=\"guide\"").count();
+    let guides = study_page(&study).matches("class=\"guide\"").count();
     assert_eq!(guides, 2);
 }
 
@@ -287,25 +287,25 @@ fn a_trial_that_waits_at_a_rung_is_paused_and_not_merely_stopped() {
 fn studies_without_trials_or_results_have_a_page() {
     for mut study in [study(0), study(1), study(12)] {
         for tried in &mut study.tried {
-            (tried.status, tried.result) = (Some(Status::Diverged), Some(f64::NAN));
+            (tried.status, tried.result) = (Some(TrialStatus::Diverged), Some(f64::NAN));
             (tried.metric, tried.loss) = (samples(1..3, |_| f64::NAN), Vec::new());
         }
-        assert!(of_study(&study).contains("no trial has completed"));
-        sound(&of_study(&study));
+        assert!(study_page(&study).contains("no trial has completed"));
+        sound(&study_page(&study));
         study.json = json!(null);
-        sound(&of_study(&study));
+        sound(&study_page(&study));
     }
     let one = study(1);
-    assert!(of_study(&one).contains("1 trial: 1 completed"));
-    sound(&of_study(&one));
-    let more = Studied { is_less: false, metric: "valid.accuracy".into(), ..study(12) };
-    sound(&of_study(&more));
+    assert!(study_page(&one).contains("1 trial: 1 completed"));
+    sound(&study_page(&one));
+    let more = StudyPage { is_less: false, metric: "valid.accuracy".into(), ..study(12) };
+    sound(&study_page(&more));
 }
 
 #[test]
 fn a_page_of_200_trials_of_1000_points_is_at_most_3_mb() {
     let study = study(200);
-    let page = of_study(&study);
+    let page = study_page(&study);
     assert!(page.len() <= 3 << 20, "{} bytes", page.len());
     sound(&page);
 }

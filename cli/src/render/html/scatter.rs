@@ -1,10 +1,10 @@
 //! The front of time, memory and money as a cloud of dots.
 
 use super::bars::axis;
-use super::svg::{Anchor, Scale, Svg, escaped};
-use super::{Dot, Front, WIDTH, bytes};
+use super::svg::{Anchor, AxisScale, Svg, escaped};
+use super::{Dot, ParetoChart, WIDTH, bytes};
 use crate::render::number::seconds;
-use dtrain_planner::choice::weighed::amount;
+use dtrain_planner::choice::tradeoffs::amount;
 use std::fmt::Write as _;
 
 /// Ratio of the longest step to the shortest from which equal ratios are drawn alike.
@@ -17,20 +17,20 @@ const FRAME: (f64, f64, f64, f64) = (64.0, WIDTH - 24.0, 36.0, 300.0);
 const SHADES: usize = 6;
 
 /// Time to the right, memory upwards, a shade for the number of devices; what is named has its number.
-pub(super) fn front(front: &Front) -> String {
+pub(super) fn pareto_chart(front: &ParetoChart) -> String {
     let (left, right, top, bottom) = FRAME;
     let mut svg = Svg::new(WIDTH, 350.0, "time, memory and money of the Pareto front");
     let all = || front.dots.iter().chain([&front.choice]);
     let least = all().map(|dot| dot.step_seconds).fold(f64::INFINITY, f64::min);
     let most = all().map(|dot| dot.step_seconds).fold(0.0, f64::max);
     let across = if most > WIDE * least {
-        Scale::of_ratios((least / 1.1, most * 1.1), (left, right))
+        AxisScale::of_ratios((least / 1.1, most * 1.1), (left, right))
     } else {
         let margin = 0.05 * (most - least).max(0.1 * most);
-        Scale::even(((least - margin).max(0.0), most + margin), (left, right))
+        AxisScale::even(((least - margin).max(0.0), most + margin), (left, right))
     };
     let fullest = all().map(|dot| dot.memory_full).fold(0.0, f64::max);
-    let up = Scale::even((0.0, (5.0 * fullest).ceil() / 5.0), (bottom, top));
+    let up = AxisScale::even((0.0, (5.0 * fullest).ceil() / 5.0), (bottom, top));
     for share in up.marks(5) {
         let y = up.at(share);
         svg.line((left, y), (right, y), "grid");
@@ -45,10 +45,10 @@ pub(super) fn front(front: &Front) -> String {
     for dot in &front.dots {
         let place = (across.at(dot.step_seconds), up.at(dot.memory_full));
         let class = format!("dot shade-{}", shade(&shades, dot.devices));
-        svg.dot(place, if dot.number.is_some() { 7.0 } else { 4.0 }, &class, Some(&said(dot, front)));
+        svg.dot(place, if dot.number.is_some() { 7.0 } else { 4.0 }, &class, Some(&dot_title(dot, front)));
     }
     let place = (across.at(front.choice.step_seconds), up.at(front.choice.memory_full));
-    svg.dot(place, 11.0, "choice", Some(&said(&front.choice, front)));
+    svg.dot(place, 11.0, "choice", Some(&dot_title(&front.choice, front)));
     for dot in front.dots.iter().filter(|dot| dot.number.is_some()) {
         let (x, y) = (across.at(dot.step_seconds), up.at(dot.memory_full));
         let number = dot.number.map_or_else(String::new, |number| number.to_string());
@@ -64,16 +64,16 @@ fn shade(all: &[u32], devices: u32) -> usize {
 }
 
 /// All of a dot in words.
-fn said(dot: &Dot, front: &Front) -> String {
+fn dot_title(dot: &Dot, front: &ParetoChart) -> String {
     let device = &front.device;
     let (step, memory) = (seconds(dot.step_seconds), bytes(dot.memory_bytes));
     let full = 100.0 * dot.memory_full;
     let devices = dot.devices;
-    let paid = paid(dot, front);
+    let paid = cost_text(dot, front);
     format!("{}\n{step} a step, {memory} ({full:.0} %), {devices} × {device}, {paid}", dot.words)
 }
 
-fn paid(dot: &Dot, front: &Front) -> String {
+fn cost_text(dot: &Dot, front: &ParetoChart) -> String {
     let device = &front.device;
     let hours = match dot.device_hours {
         Some(hours) => format!("{} {device} hours", amount(hours)),
@@ -82,7 +82,7 @@ fn paid(dot: &Dot, front: &Front) -> String {
     dot.money.map_or(hours.clone(), |money| format!("{hours}, {}", amount(money)))
 }
 
-fn legend(shades: &[u32], front: &Front) -> String {
+fn legend(shades: &[u32], front: &ParetoChart) -> String {
     let mut text = "<ul class=\"legend\">\n".to_owned();
     for devices in shades {
         let shade = shade(shades, *devices);
@@ -96,7 +96,7 @@ fn legend(shades: &[u32], front: &Front) -> String {
 }
 
 /// The choice and what is named, side by side.
-fn table(front: &Front) -> String {
+fn table(front: &ParetoChart) -> String {
     let mut text = "<table>\n<thead><tr><th></th><th>step</th><th>memory</th><th>devices</th>".to_owned();
     text += "<th>paid for</th><th>configuration</th></tr></thead>\n<tbody>\n";
     let named = front.dots.iter().filter(|dot| dot.number.is_some());
@@ -107,7 +107,7 @@ fn table(front: &Front) -> String {
             seconds(dot.step_seconds),
             bytes(dot.memory_bytes),
             dot.devices.to_string(),
-            paid(dot, front),
+            cost_text(dot, front),
             dot.words.clone(),
         ];
         let cells: String = cells.iter().map(|cell| format!("<td>{}</td>", escaped(cell))).collect();

@@ -1,6 +1,6 @@
 //! Drawings as SVG, and text that may stand in HTML. Knows shapes and scales, and nothing of what they mean.
 
-use dtrain_recipes::text::printable;
+use dtrain_recipes::sanitize::printable;
 use std::fmt::Write as _;
 
 /// The text with what means something in HTML and XML made harmless.
@@ -30,7 +30,7 @@ pub(super) enum Anchor {
 
 /// A rectangle.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Area {
+pub(super) struct Rectangle {
     pub(super) x: f64,
     pub(super) y: f64,
     pub(super) width: f64,
@@ -54,7 +54,7 @@ impl Svg {
     }
 
     /// Further attributes of the element.
-    pub(super) fn tell(&mut self, attributes: &[(&str, String)]) {
+    pub(super) fn set_attributes(&mut self, attributes: &[(&str, String)]) {
         for (name, value) in attributes {
             _ = write!(self.attributes, " {name}=\"{}\"", escaped(value));
         }
@@ -73,15 +73,15 @@ impl Svg {
             match before {
                 None => {
                     shape.push('M');
-                    told(&mut shape, x, false);
-                    told(&mut shape, y, true);
+                    push_tenths(&mut shape, x, false);
+                    push_tenths(&mut shape, y, true);
                     shape.push('l');
                     // A line of no length has an end that is seen.
                     shape.push_str("0 0");
                 }
                 Some((from_x, from_y)) => {
-                    told(&mut shape, x - from_x, true);
-                    told(&mut shape, y - from_y, true);
+                    push_tenths(&mut shape, x - from_x, true);
+                    push_tenths(&mut shape, y - from_y, true);
                 }
             }
             before = Some((x, y));
@@ -96,8 +96,8 @@ impl Svg {
     }
 
     /// A rectangle, with what is said of it where it is pointed at.
-    pub(super) fn area(&mut self, area: Area, class: &str, title: Option<&str>) {
-        let Area { x, y, width, height } = area;
+    pub(super) fn area(&mut self, area: Rectangle, class: &str, title: Option<&str>) {
+        let Rectangle { x, y, width, height } = area;
         let place = format!(
             "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" class=\"{class}\"",
             number(x),
@@ -110,9 +110,9 @@ impl Svg {
     }
 
     /// Rectangles of one class as one shape.
-    pub(super) fn areas(&mut self, areas: impl Iterator<Item = Area>, class: &str) {
+    pub(super) fn areas(&mut self, areas: impl Iterator<Item = Rectangle>, class: &str) {
         let mut shape = String::new();
-        for Area { x, y, width, height } in areas {
+        for Rectangle { x, y, width, height } in areas {
             let [x, y, width, height] = [x, y, width, height].map(number);
             _ = write!(shape, "M{x} {y}h{width}v{height}h-{width}z");
         }
@@ -201,7 +201,7 @@ fn tenths(value: f64) -> i32 {
 }
 
 /// A number of tenths, as short as it can be told; after another one a space or a sign stands before it.
-fn told(shape: &mut String, tenths: i32, is_next: bool) {
+fn push_tenths(shape: &mut String, tenths: i32, is_next: bool) {
     if tenths < 0 {
         shape.push('-');
     } else if is_next {
@@ -225,13 +225,13 @@ fn number(value: f64) -> String {
 
 /// From values to coordinates.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scale {
+pub(super) struct AxisScale {
     values: (f64, f64),
     places: (f64, f64),
     is_logarithmic: bool,
 }
 
-impl Scale {
+impl AxisScale {
     /// Equal steps for equal differences, from `values` to `places`.
     pub(super) fn even(values: (f64, f64), places: (f64, f64)) -> Self {
         Self { values, places, is_logarithmic: false }
@@ -272,7 +272,7 @@ impl Scale {
     }
 }
 
-impl Scale {
+impl AxisScale {
     /// The largest value.
     pub(super) fn largest(&self) -> f64 {
         self.values.1
@@ -311,18 +311,18 @@ mod tests {
 
     #[test]
     fn marks_are_round_and_inside() {
-        let even = Scale::even((0.0, 1.55), (0.0, 100.0)).marks(5);
+        let even = AxisScale::even((0.0, 1.55), (0.0, 100.0)).marks(5);
         assert!(even.iter().zip([0.0, 0.5, 1.0, 1.5]).all(|(a, b)| (a - b).abs() < 1e-12), "{even:?}");
-        assert_eq!(Scale::of_ratios((0.3, 4.0), (0.0, 1.0)).marks(5), [0.5, 1.0, 2.0]);
-        assert_eq!(Scale::even((2.0, 2.0), (0.0, 1.0)).marks(5), [2.0]);
+        assert_eq!(AxisScale::of_ratios((0.3, 4.0), (0.0, 1.0)).marks(5), [0.5, 1.0, 2.0]);
+        assert_eq!(AxisScale::even((2.0, 2.0), (0.0, 1.0)).marks(5), [2.0]);
     }
 
     #[test]
     fn a_scale_takes_its_ends_to_its_ends() {
-        for scale in [Scale::even((1.0, 9.0), (10.0, 20.0)), Scale::of_ratios((1.0, 9.0), (10.0, 20.0))] {
+        for scale in [AxisScale::even((1.0, 9.0), (10.0, 20.0)), AxisScale::of_ratios((1.0, 9.0), (10.0, 20.0))] {
             assert!((scale.at(1.0) - 10.0).abs() < 1e-12 && (scale.at(9.0) - 20.0).abs() < 1e-12);
         }
-        assert!((Scale::of_ratios((1.0, 9.0), (10.0, 20.0)).at(3.0) - 15.0).abs() < 1e-12);
+        assert!((AxisScale::of_ratios((1.0, 9.0), (10.0, 20.0)).at(3.0) - 15.0).abs() < 1e-12);
     }
 
     #[test]

@@ -1,13 +1,13 @@
-use super::svg::Scale;
-use super::{lanes, of_outlook, of_plan, page};
+use super::svg::AxisScale;
+use super::{step_timeline, what_if_page, plan_page, page};
 use dtrain_planner::analytic::hardware::gpu;
-use dtrain_planner::analytic::search::Cluster;
+use dtrain_planner::analytic::search::HomogeneousCluster;
 use dtrain_planner::engine::MEGATRON;
-use dtrain_planner::outlook::{NEXT, OutlookRequest, outlook};
-use dtrain_planner::step::picture::{Doing, Span, Timeline};
-use dtrain_planner::{Picture, Plan, PlanRequest, picture, plan};
+use dtrain_planner::what_if::{DatasheetPlanRequest, NEXT, plan_from_datasheets};
+use dtrain_planner::step::timeline::{Activity, Span, Timeline};
+use dtrain_planner::{StepProfile, Plan, PlanRequest, plan, step_profile};
 use dtrain_protocol::HostFacts;
-use dtrain_recipes::{CheckContext, Document, Layer, Recipe, Source, check};
+use dtrain_recipes::{CheckContext, Document, ConfigLayer, Recipe, Source, check};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -70,13 +70,13 @@ fn recipe(name: &str, layout: &str) -> Recipe {
          context = 64\n[data]\ntrain = \"a.txt\"\n[objective]\nstop = {{ steps = 100 }}\n[train]\nbatch = 32\n\
          [cluster]\nprice = 0.04\n[layout]\n{layout}"
     );
-    let source = Source::file(Path::new("page.toml"), Layer::Recipe, &text);
+    let source = Source::file(Path::new("page.toml"), ConfigLayer::Recipe, &text);
     let document = Document::parse(&source).unwrap_or_else(|problems| panic!("{problems:?}"));
     let checked = check(&document, &CheckContext::of_file(Path::new("page.toml")));
     checked.unwrap_or_else(|problems| panic!("{problems:?}")).recipe
 }
 
-fn planned(layout: &str) -> (Plan, Picture) {
+fn planned(layout: &str) -> (Plan, StepProfile) {
     let recipe = recipe("page", layout);
     let host = HostFacts {
         name: "<host> & \"friends\"".into(),
@@ -101,13 +101,13 @@ fn planned(layout: &str) -> (Plan, Picture) {
         program: "0.1.0",
     };
     let plan = plan(&request).expect("it fits");
-    let picture = picture(&plan, &plan.best().candidate, None).expect("it ends");
+    let picture = step_profile(&plan, &plan.best().candidate, None).expect("it ends");
     (plan, picture)
 }
 
 /// The boxes of a timeline as they are drawn: of each lane the seconds of every class.
 fn boxes(found: &[Element], timeline: &Timeline) -> Vec<BTreeMap<String, f64>> {
-    let scale = Scale::even((0.0, timeline.step_seconds), lanes::LANES);
+    let scale = AxisScale::even((0.0, timeline.step_seconds), step_timeline::LANES);
     let unit = scale.at(timeline.step_seconds) - scale.at(0.0);
     let mut lanes: BTreeMap<u64, BTreeMap<String, f64>> = BTreeMap::new();
     for (_, attributes) in found.iter().filter(|(name, _)| name == "rect") {
@@ -126,12 +126,12 @@ fn the_boxes_of_a_timeline_last_as_long_as_the_simulation_says() {
     {
         let (plan, picture) = planned(layout);
         let timeline = &picture.timeline;
-        let drawn = format!("<!DOCTYPE html><div>{}</div>", lanes::timeline(timeline));
+        let drawn = format!("<!DOCTYPE html><div>{}</div>", step_timeline::step_timeline(timeline));
         let boxes = boxes(&elements(&drawn), timeline);
         assert_eq!(boxes.len(), plan.best().candidate.arrangement.layout.pipeline.get() as usize, "{layout}");
         for (lane, boxes) in timeline.lanes.iter().zip(&boxes) {
-            for doing in Doing::ALL {
-                let drawn = boxes.get(lanes::class(doing)).copied().unwrap_or(0.0);
+            for doing in Activity::ALL {
+                let drawn = boxes.get(step_timeline::class(doing)).copied().unwrap_or(0.0);
                 // A box is drawn to a thousandth of a unit.
                 let off = (drawn - lane.of(doing)).abs() / timeline.step_seconds;
                 assert!(off < 1e-3, "{layout}: {doing:?} {drawn} of {}", lane.of(doing));
@@ -144,7 +144,7 @@ fn the_boxes_of_a_timeline_last_as_long_as_the_simulation_says() {
 
 #[test]
 fn spans_too_many_to_be_told_one_by_one_last_as_long_all_together() {
-    let (_, Picture { mut timeline, .. }) = planned("pipeline = 4");
+    let (_, StepProfile { mut timeline, .. }) = planned("pipeline = 4");
     let once = timeline.step_seconds;
     for lane in &mut timeline.lanes {
         let spans = lane.spans.clone();
@@ -154,12 +154,12 @@ fn spans_too_many_to_be_told_one_by_one_last_as_long_all_together() {
         }
     }
     timeline.step_seconds = 40.0 * once;
-    let found = elements(&format!("<!DOCTYPE html><div>{}</div>", lanes::timeline(&timeline)));
+    let found = elements(&format!("<!DOCTYPE html><div>{}</div>", step_timeline::step_timeline(&timeline)));
     assert!(!found.iter().any(|(name, _)| name == "rect"));
-    let unit = (lanes::LANES.1 - lanes::LANES.0) / timeline.step_seconds;
-    for doing in Doing::ALL {
+    let unit = (step_timeline::LANES.1 - step_timeline::LANES.0) / timeline.step_seconds;
+    for doing in Activity::ALL {
         let of_kind = found.iter().filter(|(_, attributes)| {
-            attributes.contains_key("d") && attributes["class"] == lanes::class(doing)
+            attributes.contains_key("d") && attributes["class"] == step_timeline::class(doing)
         });
         let widths = of_kind.flat_map(|(_, attributes)| attributes["d"].split('M').skip(1));
         let width =
@@ -173,7 +173,7 @@ fn spans_too_many_to_be_told_one_by_one_last_as_long_all_together() {
 #[test]
 fn a_page_of_a_plan_is_well_formed_and_needs_nothing_else() {
     let (plan, picture) = planned("pipeline = 4");
-    let page = page(&of_plan(&plan, picture));
+    let page = page(&plan_page(&plan, picture));
     let found = elements(&page);
     let count = |name: &str| found.iter().filter(|(element, _)| element == name).count();
     assert_eq!((count("h1"), count("svg"), count("table")), (1, 4, 2));
@@ -193,9 +193,9 @@ fn a_page_of_an_outlook_is_well_formed_and_draws_every_stage() {
     let recipe = recipe("far", "pipeline = 4\ntensor = 2");
     let part = gpu("H100").expect("it is in the table");
     let request =
-        OutlookRequest { recipe: &recipe, cluster: Cluster::of(part, 2, 8), engine: &MEGATRON, next: NEXT };
-    let outlook = outlook(&request).expect("it fits");
-    let page = page(&of_outlook(&outlook));
+        DatasheetPlanRequest { recipe: &recipe, cluster: HomogeneousCluster::of(part, 2, 8), engine: &MEGATRON, next: NEXT };
+    let outlook = plan_from_datasheets(&request).expect("it fits");
+    let page = page(&what_if_page(&outlook));
     let found = elements(&page);
     assert_eq!(found.iter().filter(|(name, _)| name == "svg").count(), 4);
     assert!(page.contains(">stage 3</text>") && !page.contains(">stage 4</text>"));

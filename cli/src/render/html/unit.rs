@@ -37,7 +37,7 @@ impl Unit {
     }
 
     /// A value in words.
-    pub(super) fn words(self, value: f64) -> String {
+    pub(super) fn format(self, value: f64) -> String {
         match self {
             Self::Number => number(value),
             // What is no share stays as it is.
@@ -51,7 +51,7 @@ impl Unit {
     }
 
     /// What follows the title of a chart.
-    pub(super) fn told(self) -> String {
+    pub(super) fn title_suffix(self) -> String {
         match self {
             Self::Named(unit) => format!(" ({unit})"),
             _ => String::new(),
@@ -103,8 +103,8 @@ mod tests {
     fn numbers_are_short() {
         let told = [0.0, 2.5, 1e-4, 0.001_234_5, 123_456.0, 3.2e9, -0.25].map(number);
         assert_eq!(told, ["0", "2.5", "1e-4", "0.001234", "123456", "3.2e9", "-0.25"]);
-        assert_eq!(Unit::of("save.stall_seconds").words(0.25), "250.0 ms");
+        assert_eq!(Unit::of("save.stall_seconds").format(0.25), "250.0 ms");
         assert_eq!([500.0, 2048.0, 3e6].map(|most| Unit::Bytes.round(most)), [1.0, 1024.0, 1_048_576.0]);
-        assert_eq!(Unit::of("valid.accuracy").words(0.5), "50 %");
+        assert_eq!(Unit::of("valid.accuracy").format(0.5), "50 %");
     }
 }

@@ -2,16 +2,16 @@
 
 mod trial;
 
-use super::app::{Cursor, Page};
-use super::model::list::{List, Searched};
-use super::model::study::{Row, Study};
+use super::app::{Cursor, OpenPage};
+use super::model::list::{TrialList, StudySummary};
+use super::model::study::{TrialLine, StudyModel};
 use crate::context::Context;
-use crate::failure::{Exit, Failure};
-use crate::trials::{self, ledger};
+use crate::command_error::{ExitReason, CommandError};
+use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Goal;
 use dtrain_runner::compare::buckets;
-use dtrain_runner::ledger::{Filter, History, Page as Part, Sort, Status, glance};
+use dtrain_runner::ledger::{Filter, History, Pagination, Sort, TrialStatus, completion};
 use std::collections::HashMap;
 use std::fs;
 use std::path::PathBuf;
@@ -43,7 +43,7 @@ pub(super) struct Feed<'a> {
     read_at: Option<Instant>,
     files: Vec<Option<(u64, SystemTime)>>,
     /// The trial that is on top, if one is.
-    source: Option<Box<trial::Source>>,
+    source: Option<Box<trial::TrialFeed>>,
     /// The last step of each trial whose curve was read, and the curve.
     curves: HashMap<TrialId, (u64, Vec<Option<f64>>)>,
 }
@@ -55,30 +55,30 @@ impl<'a> Feed<'a> {
     }
 
     /// A page of all that runs.
-    pub(super) fn list(&mut self) -> Result<Page, Failure> {
+    pub(super) fn list(&mut self) -> Result<OpenPage, CommandError> {
         (self.source, self.read_at) = (None, Some(Instant::now()));
-        Ok(Page::List(self.read_list()?, Cursor::default()))
+        Ok(OpenPage::List(self.read_list()?, Cursor::default()))
     }
 
     /// A page of a study.
-    pub(super) fn study(&mut self, name: &str) -> Result<Page, Failure> {
+    pub(super) fn study(&mut self, name: &str) -> Result<OpenPage, CommandError> {
         (self.source, self.read_at) = (None, Some(Instant::now()));
-        Ok(Page::Study(Box::new(self.read_study(name)?), Cursor::default()))
+        Ok(OpenPage::Study(Box::new(self.read_study(name)?), Cursor::default()))
     }
 
     /// Reads for a page that was open before.
-    pub(super) fn again(&mut self, page: &Page) -> Result<Page, Failure> {
+    pub(super) fn reload(&mut self, page: &OpenPage) -> Result<OpenPage, CommandError> {
         Ok(match page {
-            Page::List(_, cursor) => match self.list()? {
-                Page::List(list, _) => Page::List(list, *cursor),
+            OpenPage::List(_, cursor) => match self.list()? {
+                OpenPage::List(list, _) => OpenPage::List(list, *cursor),
                 other => other,
             },
-            Page::Study(study, cursor) => match self.study(&study.name)? {
-                Page::Study(study, _) => Page::Study(study, *cursor),
+            OpenPage::Study(study, cursor) => match self.study(&study.name)? {
+                OpenPage::Study(study, _) => OpenPage::Study(study, *cursor),
                 other => other,
             },
-            Page::Trial(trial, look) => match self.trial(&trial.id)? {
-                Page::Trial(trial, _) => Page::Trial(trial, look.clone()),
+            OpenPage::Trial(trial, look) => match self.trial(&trial.id)? {
+                OpenPage::Trial(trial, _) => OpenPage::Trial(trial, look.clone()),
                 other => other,
             },
         })
@@ -90,26 +90,26 @@ impl<'a> Feed<'a> {
     }
 
     /// Reads what is new; tells whether anything on the page changed.
-    pub(super) fn news(&mut self, page: &mut Page) -> Result<bool, Failure> {
+    pub(super) fn poll(&mut self, page: &mut OpenPage) -> Result<bool, CommandError> {
         let is_due = self.is_due();
         match page {
-            Page::List(list, _) if is_due => {
+            OpenPage::List(list, _) if is_due => {
                 let read = self.read_list()?;
                 let has_changed = *list != read;
                 *list = read;
                 Ok(has_changed)
             }
-            Page::Study(study, _) if is_due => {
+            OpenPage::Study(study, _) if is_due => {
                 let read = self.read_study(&study.name)?;
                 let has_changed = **study != read;
                 **study = read;
                 Ok(has_changed)
             }
-            Page::List(..) | Page::Study(..) => Ok(false),
-            Page::Trial(trial, look) => {
-                let of_spool = self.spool_news(trial)?;
-                let of_history = is_due && self.history_news(trial)?;
-                let of_log = look.has_log && self.log_news(look)?;
+            OpenPage::List(..) | OpenPage::Study(..) => Ok(false),
+            OpenPage::Trial(trial, look) => {
+                let of_spool = self.poll_spool(trial)?;
+                let of_history = is_due && self.poll_history(trial)?;
+                let of_log = look.has_log && self.poll_log(look)?;
                 Ok(of_spool || of_history || of_log)
             }
         }
@@ -136,52 +136,52 @@ impl<'a> Feed<'a> {
         true
     }
 
-    fn read_list(&mut self) -> Result<List, Failure> {
+    fn read_list(&mut self) -> Result<TrialList, CommandError> {
         let context = self.context;
         let is_alive = |id: &TrialId| trials::is_alive(context, id);
-        let of = |status: Vec<Status>| {
+        let of = |status: Vec<TrialStatus>| {
             let filter = Filter { status, ..Filter::default() };
-            let part = Part { skip: 0, limit: NEWEST };
-            self.history.trials(&filter, &Sort::Newest, part, &is_alive).map_err(|error| ledger(&error))
+            let part = Pagination { skip: 0, limit: NEWEST };
+            self.history.trials(&filter, &Sort::Newest, part, &is_alive).map_err(|error| history_failure(&error))
         };
-        let running = of(vec![Status::Running])?;
+        let running = of(vec![TrialStatus::Running])?;
         let is_running = !running.is_empty();
         let rows = if is_running { running } else { of(Vec::new())? };
         let mut names: Vec<String> = rows.iter().filter_map(|row| row.study.clone()).collect();
         names.dedup();
         if !is_running {
-            names = glance::studies(&context.home.history(), "");
+            names = completion::studies(&context.home.history(), "");
             names.truncate(5);
         }
-        let mut trials: Vec<Row> = rows.into_iter().map(Row::of).collect();
+        let mut trials: Vec<TrialLine> = rows.into_iter().map(TrialLine::of).collect();
         trials.iter_mut().try_for_each(|row| self.curve(row, "loss", &mut 0))?;
         let mut studies = Vec::new();
         for name in names {
             let filter = Filter { study: Some(name.clone()), ..Filter::default() };
-            let rows = self.history.trials(&filter, &Sort::Newest, Part::default(), &is_alive);
-            let rows = rows.map_err(|error| ledger(&error))?;
-            let count = |of: &dyn Fn(Status) -> bool| rows.iter().filter(|row| of(row.status)).count();
-            let running = count(&|status| status == Status::Running);
-            let open = count(&|status| matches!(status, Status::Created | Status::Running | Status::Lost));
-            studies.push(Searched { name, tried: rows.len(), running, ended: rows.len() - open });
+            let rows = self.history.trials(&filter, &Sort::Newest, Pagination::default(), &is_alive);
+            let rows = rows.map_err(|error| history_failure(&error))?;
+            let count = |of: &dyn Fn(TrialStatus) -> bool| rows.iter().filter(|row| of(row.status)).count();
+            let running = count(&|status| status == TrialStatus::Running);
+            let open = count(&|status| matches!(status, TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost));
+            studies.push(StudySummary { name, tried: rows.len(), running, ended: rows.len() - open });
         }
-        Ok(List { trials, studies, is_running })
+        Ok(TrialList { trials, studies, is_running })
     }
 
-    fn read_study(&mut self, name: &str) -> Result<Study, Failure> {
-        let json = self.history.study(name).map_err(|error| ledger(&error))?;
-        let json = json.ok_or_else(|| Failure::new(Exit::Usage, format!("there is no study {name}")))?;
-        let mut study = Study::of(name, &json);
+    fn read_study(&mut self, name: &str) -> Result<StudyModel, CommandError> {
+        let json = self.history.study(name).map_err(|error| history_failure(&error))?;
+        let json = json.ok_or_else(|| CommandError::new(ExitReason::Usage, format!("there is no study {name}")))?;
+        let mut study = StudyModel::of(name, &json);
         let context = self.context;
         let is_alive = |id: &TrialId| trials::is_alive(context, id);
         let filter = Filter { study: Some(name.to_owned()), ..Filter::default() };
-        let rows = self.history.trials(&filter, &Sort::Newest, Part::default(), &is_alive);
+        let rows = self.history.trials(&filter, &Sort::Newest, Pagination::default(), &is_alive);
         let mut trials: HashMap<TrialId, _> =
-            rows.map_err(|error| ledger(&error))?.into_iter().map(|row| (row.id.clone(), row)).collect();
+            rows.map_err(|error| history_failure(&error))?.into_iter().map(|row| (row.id.clone(), row)).collect();
         let mut read = 0;
-        for tried in self.history.tried(name).map_err(|error| ledger(&error))? {
+        for tried in self.history.study_trials(name).map_err(|error| history_failure(&error))? {
             let trial = tried.trial.as_ref().and_then(|id| trials.remove(id));
-            let mut row = Row::tried(&tried, &study.searched, trial);
+            let mut row = TrialLine::tried(&tried, &study.searched, trial);
             let key = study.metric.clone();
             self.curve(&mut row, &key, &mut read)?;
             if row.curve.is_empty() {
@@ -193,12 +193,12 @@ impl<'a> Feed<'a> {
             }
             study.rows.push(row);
         }
-        study.happened(&self.history.study_events(name).map_err(|error| ledger(&error))?);
+        study.apply_events(&self.history.study_events(name).map_err(|error| history_failure(&error))?);
         Ok(study)
     }
 
     /// Reads the curve of a trial that went on since it was read.
-    fn curve(&mut self, row: &mut Row, key: &str, read: &mut usize) -> Result<(), Failure> {
+    fn curve(&mut self, row: &mut TrialLine, key: &str, read: &mut usize) -> Result<(), CommandError> {
         let Some(trial) = &row.trial else { return Ok(()) };
         let known = self.curves.get(&trial.id);
         if let Some((_, curve)) = known.filter(|(step, _)| *step == trial.step || *read >= CURVES) {
@@ -209,7 +209,7 @@ impl<'a> Feed<'a> {
             return Ok(());
         }
         *read += 1;
-        let samples = self.history.curve(&trial.id, key).map_err(|error| ledger(&error))?;
+        let samples = self.history.curve(&trial.id, key).map_err(|error| history_failure(&error))?;
         if let (Some(first), Some(last)) = (samples.first(), samples.last()) {
             row.curve = buckets(&samples, (first.step, last.step), CURVE);
             self.curves.insert(trial.id.clone(), (trial.step, row.curve.clone()));

@@ -1,20 +1,20 @@
 //! Reads a trial: the spools on this machine, the history, and logs.
 
 use super::Feed;
-use crate::commands::resume::plan;
-use crate::drive::expected;
-use crate::failure::{Exit, Failure};
-use crate::trials::{self, ledger};
-use crate::viewer::Recorded;
-use crate::watch::app::{Look, Page};
-use crate::watch::model::trial::Trial;
-use dtrain_planner::{Launch, Plan, lower};
+use crate::commands::resume::plan_of_trial;
+use crate::run_trial::planned_training;
+use crate::command_error::{ExitReason, CommandError};
+use crate::trials::{self, history_failure};
+use crate::viewer::RecordedProgress;
+use crate::watch::app::{TrialViewState, OpenPage};
+use crate::watch::model::trial::TrialModel;
+use dtrain_planner::{AttemptSpec, Plan, lower};
 use dtrain_protocol::{Assignment, AttemptId, TrialId};
 use dtrain_runner::agent::Log;
-use dtrain_runner::driver::{self, Viewer, Watch};
+use dtrain_runner::driver::{self, Viewer, AnomalyDetector};
 use dtrain_runner::launch::slurm;
-use dtrain_runner::ledger::{self as stored, Status, Summary};
-use dtrain_runner::{Ledger, Seen, files};
+use dtrain_runner::ledger::{self as stored, TrialStatus, Summary};
+use dtrain_runner::{Ledger, TrialEvent, files};
 use std::io::{Read, Seek, SeekFrom};
 use std::time::Instant;
 
@@ -22,123 +22,123 @@ use std::time::Instant;
 const TAIL: (u64, usize) = (64 * 1024, 400);
 
 /// What is read of a trial.
-pub(super) struct Source {
+pub(super) struct TrialFeed {
     id: TrialId,
     /// The spools on this machine; none where the agent is elsewhere.
-    spool: Option<Spool>,
-    recorded: Recorded,
+    spool: Option<SpoolFollower>,
+    recorded: RecordedProgress,
     summaries: Vec<Summary>,
     logs: Vec<Log>,
     /// Which log was read, and how long it was.
     log: Option<(usize, u64)>,
 }
 
-struct Spool {
+struct SpoolFollower {
     viewer: Viewer,
-    watch: Watch,
+    watch: AnomalyDetector,
     assignments: Vec<Assignment>,
 }
 
 impl Feed<'_> {
     /// A page of a trial.
-    pub(in crate::watch) fn trial(&mut self, id: &TrialId) -> Result<Page, Failure> {
+    pub(in crate::watch) fn trial(&mut self, id: &TrialId) -> Result<OpenPage, CommandError> {
         // Read first: what is written meanwhile is seen twice rather than never.
         let known = self.known(id)?;
         let home = &self.context.home;
         let newest = known.attempts.last().map_or(AttemptId(0), |attempt| attempt.number);
-        let offset = self.history.offset(id, newest).map_err(|error| ledger(&error))?;
-        let plan = plan(&known)?;
-        let mut trial = Trial::of(&known, expected(&plan), plan.host.hosts.get());
+        let offset = self.history.offset(id, newest).map_err(|error| history_failure(&error))?;
+        let plan = plan_of_trial(&known)?;
+        let mut trial = TrialModel::of(&known, planned_training(&plan), plan.host.hosts.get());
         let assignments = lower(&plan, plan.best(), &launch(id));
-        let watch = Watch::of(&assignments);
+        let watch = AnomalyDetector::of(&assignments);
         trial.places = places(&plan, &assignments, &watch);
-        for (name, rank) in self.history.series_names(id).map_err(|error| ledger(&error))? {
+        for (name, rank) in self.history.series_names(id).map_err(|error| history_failure(&error))? {
             // Sorted, so that the lowest rank comes first.
             if !trial.counts(&name, rank) {
                 continue;
             }
-            let samples = self.history.series(id, &name, rank).map_err(|error| ledger(&error))?;
+            let samples = self.history.series(id, &name, rank).map_err(|error| history_failure(&error))?;
             let curve = trial.curves.entry(name).or_default();
             samples.iter().for_each(|sample| curve.push(sample.step, sample.value));
         }
-        let mut recorded = Recorded::default();
+        let mut recorded = RecordedProgress::default();
         let figures = &mut trial.figures;
-        let mut take = |seen: &Seen| {
-            if let Seen::Event(stamped) = seen {
-                let _ = figures.take(stamped);
+        let mut take = |seen: &TrialEvent| {
+            if let TrialEvent::Event(stamped) = seen {
+                let _ = figures.apply(stamped);
             }
         };
-        recorded.show_news(&self.history, id, &mut take).map_err(|error| ledger(&error))?;
-        let is_here = !home.trial(id).elsewhere().exists() && home.trial(id).spool(newest).exists();
+        recorded.show_news(&self.history, id, &mut take).map_err(|error| history_failure(&error))?;
+        let is_here = !home.trial(id).remote_hosts_file().exists() && home.trial(id).spool(newest).exists();
         let viewer = Viewer::at(home, id, newest, offset);
-        let spool = is_here.then_some(Spool { viewer, watch, assignments });
+        let spool = is_here.then_some(SpoolFollower { viewer, watch, assignments });
         let (summaries, logs) = (known.figures, Vec::new());
-        let source = Source { id: id.clone(), spool, recorded, summaries, logs, log: None };
+        let source = TrialFeed { id: id.clone(), spool, recorded, summaries, logs, log: None };
         (self.source, self.read_at) = (Some(Box::new(source)), Some(Instant::now()));
-        Ok(Page::Trial(Box::new(trial), Look::default()))
+        Ok(OpenPage::Trial(Box::new(trial), TrialViewState::default()))
     }
 
-    fn known(&self, id: &TrialId) -> Result<stored::Trial, Failure> {
+    fn known(&self, id: &TrialId) -> Result<stored::TrialDetails, CommandError> {
         let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
-        self.history.trial(id, &is_alive).map_err(|error| ledger(&error))
+        self.history.trial(id, &is_alive).map_err(|error| history_failure(&error))
     }
 
-    pub(super) fn spool_news(&mut self, trial: &mut Trial) -> Result<bool, Failure> {
+    pub(super) fn poll_spool(&mut self, trial: &mut TrialModel) -> Result<bool, CommandError> {
         let Some(source) = &mut self.source else { return Ok(false) };
-        let Some(Spool { viewer, watch, assignments }) = &mut source.spool else { return Ok(false) };
+        let Some(SpoolFollower { viewer, watch, assignments }) = &mut source.spool else { return Ok(false) };
         let mut has_any = false;
-        let mut see = |seen: &Seen| {
+        let mut see = |seen: &TrialEvent| {
             has_any = true;
-            trial.see(seen);
+            trial.apply(seen);
             match seen {
-                Seen::Status(dtrain_runner::Status::Launching { .. }) => *watch = Watch::of(assignments),
-                Seen::Event(stamped) => {
-                    watch.note(stamped).into_iter().for_each(|status| trial.see(&Seen::Status(status)));
+                TrialEvent::Status(dtrain_runner::ControllerStatus::Launching { .. }) => *watch = AnomalyDetector::of(assignments),
+                TrialEvent::Event(stamped) => {
+                    watch.observe(stamped).into_iter().for_each(|status| trial.apply(&TrialEvent::Status(status)));
                 }
-                Seen::Status(_) | Seen::Fact(_) => {}
+                TrialEvent::Status(_) | TrialEvent::Fact(_) => {}
             }
         };
-        let read = viewer.show_news(&mut see);
+        let read = viewer.show_new_records(&mut see);
         read.map_err(|error| crate::viewer::unreadable(&trial.label, &error))?;
         Ok(has_any)
     }
 
-    pub(super) fn history_news(&mut self, trial: &mut Trial) -> Result<bool, Failure> {
+    pub(super) fn poll_history(&mut self, trial: &mut TrialModel) -> Result<bool, CommandError> {
         let known = self.known(&trial.id)?;
         let before = (trial.status, trial.verdict.clone(), trial.events.len());
-        trial.stands(&known);
+        trial.update_from_history(&known);
         let has_changed = before != (trial.status, trial.verdict.clone(), trial.events.len());
         let Some(source) = &mut self.source else { return Ok(has_changed) };
-        if source.spool.is_none() && known.row.status == Status::Running {
+        if source.spool.is_none() && known.row.status == TrialStatus::Running {
             // Its first attempt may have begun here since it was opened.
             let newest = known.attempts.last().map_or(AttemptId(0), |attempt| attempt.number);
             let folder = self.context.home.trial(&trial.id);
-            if !folder.elsewhere().exists() && folder.spool(newest).exists() {
-                let plan = plan(&known)?;
+            if !folder.remote_hosts_file().exists() && folder.spool(newest).exists() {
+                let plan = plan_of_trial(&known)?;
                 let assignments = lower(&plan, plan.best(), &launch(&trial.id));
                 let viewer = Viewer::at(&self.context.home, &trial.id, newest, 0);
-                source.spool = Some(Spool { viewer, watch: Watch::of(&assignments), assignments });
+                source.spool = Some(SpoolFollower { viewer, watch: AnomalyDetector::of(&assignments), assignments });
                 return Ok(true);
             }
         }
         if source.spool.is_some() || source.summaries == known.figures {
             return Ok(has_changed);
         }
-        trial.recorded(&known.figures);
+        trial.apply_summaries(&known.figures);
         let figures = &mut trial.figures;
-        let mut take = |seen: &Seen| {
-            if let Seen::Event(stamped) = seen {
-                let _ = figures.take(stamped);
+        let mut take = |seen: &TrialEvent| {
+            if let TrialEvent::Event(stamped) = seen {
+                let _ = figures.apply(stamped);
             }
         };
         let recorded = source.recorded.show_news(&self.history, &source.id, &mut take);
-        recorded.map_err(|error| ledger(&error))?;
+        recorded.map_err(|error| history_failure(&error))?;
         source.summaries = known.figures;
         Ok(true)
     }
 
     /// Reads the end of the log that is shown, where it changed.
-    pub(super) fn log_news(&mut self, look: &mut Look) -> Result<bool, Failure> {
+    pub(super) fn poll_log(&mut self, look: &mut TrialViewState) -> Result<bool, CommandError> {
         let Some(source) = &mut self.source else { return Ok(false) };
         let nodes = slurm::nodes(&self.context.home).into_iter().map(|(_, home)| home);
         let homes = std::iter::once(self.context.home.clone()).chain(nodes);
@@ -164,7 +164,7 @@ impl Feed<'_> {
         let Some(log) = source.logs.get(look.log) else { return Ok(has_more) };
         let unreadable = |error: std::io::Error| {
             let text = format!("cannot read {}", log.path.display());
-            Failure::new(Exit::Infrastructure, text).cause(error.to_string())
+            CommandError::new(ExitReason::Infrastructure, text).cause(error.to_string())
         };
         let mut file = files::open(&log.path).map_err(unreadable)?;
         let length = file.metadata().map_err(unreadable)?.len();
@@ -183,13 +183,13 @@ impl Feed<'_> {
     }
 }
 
-fn launch(trial: &TrialId) -> Launch {
+fn launch(trial: &TrialId) -> AttemptSpec {
     let (attempt, checkpoints) = (AttemptId(1), std::path::PathBuf::new());
-    Launch { trial: trial.clone(), attempt, checkpoints, resume: None, spent_seconds: 0.0 }
+    AttemptSpec { trial: trial.clone(), attempt, checkpoints, resume: None, spent_seconds: 0.0 }
 }
 
 /// For each rank the number of its kind of work, and its host.
-fn places(plan: &Plan, assignments: &[Assignment], watch: &Watch) -> Vec<(u32, String)> {
+fn places(plan: &Plan, assignments: &[Assignment], watch: &AnomalyDetector) -> Vec<(u32, String)> {
     let host = |assignment: &Assignment| {
         let host = plan.recipe.cluster.hosts.get(assignment.placement.host as usize);
         host.map_or_else(|| format!("host {}", assignment.placement.host), |host| host.address.clone())

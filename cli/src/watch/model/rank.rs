@@ -33,7 +33,7 @@ pub(crate) struct RankFigures {
 
 impl RankFigures {
     /// Counts a step whose figures were taken.
-    pub(super) fn stepped(&mut self) {
+    pub(super) fn finish_step(&mut self) {
         let compute = self.phases[0] + self.phases[1] + self.phases[2] + self.phases[5];
         self.steps += 1;
         #[expect(clippy::cast_precision_loss, reason = "at most some dozen")]
@@ -41,7 +41,7 @@ impl RankFigures {
         self.compute += (compute - self.compute) * share;
     }
 
-    pub(super) fn take(&mut self, key: &str, value: f64) {
+    pub(super) fn add_figure(&mut self, key: &str, value: f64) {
         let is_first = self.steps == 0;
         let average = |old: f64| if is_first { value } else { old + (value - old) * SHARE };
         match key {

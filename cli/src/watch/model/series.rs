@@ -5,7 +5,7 @@ const MOST: usize = 4096;
 
 /// A metric over the steps, with the newest value as it is and the others thinned out evenly.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Series {
+pub(crate) struct ThinnedSeries {
     points: Vec<(u64, f64)>,
     /// One of `1 << thinned` points is kept.
     thinned: u32,
@@ -14,7 +14,7 @@ pub(crate) struct Series {
     newest: Option<(u64, f64)>,
 }
 
-impl Series {
+impl ThinnedSeries {
     /// Adds a point. A step that was there before replaces it and what followed: training went on from a checkpoint before it.
     pub(crate) fn push(&mut self, step: u64, value: f64) {
         if self.newest.is_some_and(|(newest, _)| step <= newest) {
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_long_series_is_thinned_evenly_and_keeps_its_newest_point() {
-        let mut series = Series::default();
+        let mut series = ThinnedSeries::default();
         for step in 1..=1_000_000u64 {
             series.push(step, step as f64);
         }
@@ -105,7 +105,7 @@ mod tests {
 
     #[test]
     fn steps_that_are_trained_again_replace_the_old_ones() {
-        let mut series = Series::default();
+        let mut series = ThinnedSeries::default();
         for step in 1..=20 {
             series.push(step, 1.0);
         }

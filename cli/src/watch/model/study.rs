@@ -1,15 +1,15 @@
 //! What is known of a study: its trials, and which is best.
 
-use crate::commands::tune::why;
-use dtrain_planner::tune::{Source, StudyEvent};
+use crate::commands::tune::proposal_reason;
+use dtrain_planner::tune::{ProposalSource, StudyEvent};
 use dtrain_protocol::TrialId;
-use dtrain_runner::ledger::{Status, TrialRow, Tried};
+use dtrain_runner::ledger::{TrialStatus, TrialRow, StudyTrialRow};
 use serde::Deserialize;
 use serde_json::Value;
 
 /// A study.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Study {
+pub(crate) struct StudyModel {
     pub(crate) name: String,
     /// Metric that is optimised.
     pub(crate) metric: String,
@@ -21,12 +21,12 @@ pub(crate) struct Study {
     pub(crate) steps: Option<u64>,
     /// Trials that may run at the same time.
     pub(crate) slots: Option<u64>,
-    pub(crate) rows: Vec<Row>,
+    pub(crate) rows: Vec<TrialLine>,
 }
 
 /// A trial in one line.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct TrialLine {
     /// Number in its study, from 1.
     pub(crate) number: Option<u64>,
     /// What was tried, in the order of what is searched.
@@ -46,7 +46,7 @@ pub(crate) struct Row {
     pub(crate) curve: Vec<Option<f64>>,
 }
 
-impl Row {
+impl TrialLine {
     /// A trial by itself.
     pub(crate) fn of(trial: TrialRow) -> Self {
         Self {
@@ -63,7 +63,7 @@ impl Row {
     }
 
     /// A trial of a study; `trial` is none where it was refused, or deleted since.
-    pub(crate) fn tried(tried: &Tried, searched: &[String], trial: Option<TrialRow>) -> Self {
+    pub(crate) fn tried(tried: &StudyTrialRow, searched: &[String], trial: Option<TrialRow>) -> Self {
         let values = match &tried.json["values"] {
             Value::Array(values) => values.iter().map(word).collect(),
             Value::Object(values) => {
@@ -84,7 +84,7 @@ impl Row {
         }
     }
 
-    pub(crate) fn status(&self) -> Option<Status> {
+    pub(crate) fn status(&self) -> Option<TrialStatus> {
         self.trial.as_ref().map(|trial| trial.status)
     }
 
@@ -93,7 +93,7 @@ impl Row {
     }
 }
 
-impl Study {
+impl StudyModel {
     /// A study as the history has it. What another version wrote otherwise is left out.
     pub(crate) fn of(name: &str, json: &Value) -> Self {
         let recipe = if json["settled"].is_object() { &json["settled"] } else { &json["recipe"] };
@@ -114,7 +114,7 @@ impl Study {
     }
 
     /// Takes note of what happened in the study: which trials are paused.
-    pub(crate) fn happened(&mut self, events: &[Value]) {
+    pub(crate) fn apply_events(&mut self, events: &[Value]) {
         for event in events {
             // What another version wrote otherwise is left out.
             let (trial, is_paused) = match StudyEvent::deserialize(event) {
@@ -129,9 +129,9 @@ impl Study {
     }
 
     /// The row with the best value, of those that were trained to their end; of all, where none was.
-    pub(crate) fn best(&self) -> Option<(&Row, f64)> {
+    pub(crate) fn best(&self) -> Option<(&TrialLine, f64)> {
         let of = |ended: bool| {
-            let rows = self.rows.iter().filter(move |row| !ended || row.status() == Some(Status::Completed));
+            let rows = self.rows.iter().filter(move |row| !ended || row.status() == Some(TrialStatus::Completed));
             let found = rows.filter_map(|row| Some((row, row.best.filter(|best| best.is_finite())?)));
             found.reduce(|one, other| {
                 let is_better = if self.is_max { other.1 > one.1 } else { other.1 < one.1 };
@@ -143,7 +143,7 @@ impl Study {
 
     /// Trials that run.
     pub(crate) fn running(&self) -> usize {
-        self.rows.iter().filter(|row| row.status() == Some(Status::Running)).count()
+        self.rows.iter().filter(|row| row.status() == Some(TrialStatus::Running)).count()
     }
 }
 
@@ -162,7 +162,7 @@ fn word(value: &Value) -> String {
 
 /// Why values were proposed, in words; empty where another version said so.
 fn source(json: &Value) -> String {
-    serde_json::from_value(json.clone()).map_or(String::new(), |source: Source| why(&source))
+    serde_json::from_value(json.clone()).map_or(String::new(), |source: ProposalSource| proposal_reason(&source))
 }
 
 #[cfg(test)]
@@ -177,11 +177,11 @@ mod tests {
             "settled": { "objective": { "metric": "valid.accuracy" }, "cluster": { "slots": 4 } },
             "study": { "space": [{ "name": "train.learning_rate", "scale": {} }] },
         });
-        let study = Study::of("a-tune-1", &kept);
+        let study = StudyModel::of("a-tune-1", &kept);
         assert!(study.is_max);
         assert_eq!((study.slots, study.steps), (Some(4), Some(30)));
         assert_eq!(study.searched, ["train.learning_rate"]);
-        let unknown = Study::of("b", &json!({ "format": 9 }));
+        let unknown = StudyModel::of("b", &json!({ "format": 9 }));
         assert_eq!((unknown.metric.as_str(), unknown.searched.len()), ("valid.loss", 0));
     }
 

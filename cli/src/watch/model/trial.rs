@@ -1,15 +1,15 @@
 //! What is known of one trial: a fold over what was seen, and over what the history has.
 
 use super::rank::{RankFigures, STEPS};
-use super::series::Series;
-use crate::render::figures::{Expected, Figures};
+use super::series::ThinnedSeries;
+use crate::render::figures::{PlannedTraining, Figures};
 use crate::render::number::{loss, seconds};
-use crate::render::show::{ended, why};
-use crate::render::table::Tone;
-use dtrain_protocol::{Event, Failure, Rank, Stamped, TrialId};
-use dtrain_runner::ledger::{self, Status, Summary};
+use crate::render::show::{end_text, verdict_text};
+use crate::render::table::TextRole;
+use dtrain_protocol::{Event, Failure, Rank, StampedEvent, TrialId};
+use dtrain_runner::ledger::{self, TrialStatus, Summary};
 use dtrain_runner::reporters::Reporters;
-use dtrain_runner::{Fact, Point, Seen, Status as About};
+use dtrain_runner::{Fact, MetricPoint, TrialEvent, ControllerStatus};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Events that are kept.
@@ -20,17 +20,17 @@ const SLOW: f64 = 1.3;
 
 /// What is known of a trial.
 #[derive(Clone, Debug)]
-pub(crate) struct Trial {
+pub(crate) struct TrialModel {
     pub(crate) id: TrialId,
     pub(crate) label: String,
     pub(crate) study: Option<String>,
-    pub(crate) status: Status,
+    pub(crate) status: TrialStatus,
     /// How it ended, in words.
     pub(crate) verdict: Option<String>,
     pub(crate) layout: String,
     pub(crate) hosts: u32,
     /// What the plan promised.
-    pub(crate) expected: Expected,
+    pub(crate) expected: PlannedTraining,
     /// Tokens or samples per second that the plan promised.
     pub(crate) rate: Option<f64>,
     /// Bytes of the heaviest rank that the plan promised.
@@ -41,28 +41,28 @@ pub(crate) struct Trial {
     pub(crate) attempt: u64,
     pub(crate) figures: Figures,
     /// Metrics of the whole trial by name.
-    pub(crate) curves: BTreeMap<String, Series>,
+    pub(crate) curves: BTreeMap<String, ThinnedSeries>,
     pub(crate) ranks: BTreeMap<u32, RankFigures>,
     pub(in crate::watch) is_script: bool,
     /// Whose figures the curves of a script are.
     pub(in crate::watch) reporters: Reporters,
     /// For each rank a number that those share who do the same work, and the host it is on.
     pub(crate) places: Vec<(u32, String)>,
-    pub(crate) events: VecDeque<Line>,
+    pub(crate) events: VecDeque<LoggedMessage>,
     /// Time of the newest event of a rank, for facts that have none.
     pub(in crate::watch) heard_ms: u64,
 }
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Line {
+pub(crate) struct LoggedMessage {
     /// Milliseconds since the Unix epoch.
     pub(crate) at_ms: u64,
-    pub(crate) tone: Tone,
+    pub(crate) tone: TextRole,
     pub(crate) text: String,
 }
 
-impl Trial {
+impl TrialModel {
     /// A trial of which nothing is known.
     #[cfg(test)]
     pub(crate) fn new(label: &str, objective: &str) -> Self {
@@ -70,11 +70,11 @@ impl Trial {
             id: TrialId("01J".into()),
             label: label.into(),
             study: None,
-            status: Status::Created,
+            status: TrialStatus::Created,
             verdict: None,
             layout: "one rank".into(),
             hosts: 1,
-            expected: Expected {
+            expected: PlannedTraining {
                 steps: 0,
                 limit: None,
                 step_seconds: None,
@@ -98,7 +98,7 @@ impl Trial {
     }
 
     /// What the history has of a trial; `expected` is what its plan promised.
-    pub(crate) fn of(known: &ledger::Trial, expected: Expected, hosts: u32) -> Self {
+    pub(crate) fn of(known: &ledger::TrialDetails, expected: PlannedTraining, hosts: u32) -> Self {
         let row = &known.row;
         let mut trial = Self {
             id: row.id.clone(),
@@ -123,20 +123,20 @@ impl Trial {
             events: VecDeque::new(),
             heard_ms: row.created_ms,
         };
-        trial.stands(known);
+        trial.update_from_history(known);
         trial.summaries(&known.figures);
         trial
     }
 
     /// Takes over how the trial stands, and the facts that the history has with their times.
-    pub(crate) fn stands(&mut self, known: &ledger::Trial) {
+    pub(crate) fn update_from_history(&mut self, known: &ledger::TrialDetails) {
         self.status = known.row.status;
         self.started_ms = known.row.started_ms;
-        self.verdict = known.verdict.as_ref().map(why);
+        self.verdict = known.verdict.as_ref().map(verdict_text);
         for attempt in &known.attempts {
             self.attempt = self.attempt.max(attempt.number.0);
             let from = attempt.from.map_or(String::new(), |step| format!(" from step {step}"));
-            self.tell(attempt.started_ms, Tone::Plain, format!("attempt {} launched{from}", attempt.number));
+            self.push_message(attempt.started_ms, TextRole::Plain, format!("attempt {} launched{from}", attempt.number));
             if let (Some(how), Some(at_ms)) = (&attempt.ended, attempt.ended_ms) {
                 self.attempt_ended(at_ms, attempt.number.0, how);
             }
@@ -144,15 +144,15 @@ impl Trial {
         for saved in &known.checkpoints {
             self.figures.saved = self.figures.saved.max(Some(saved.step));
             match &saved.refused {
-                None => self.tell(saved.at_ms, Tone::Good, durable(saved.step.0)),
+                None => self.push_message(saved.at_ms, TextRole::Good, durable(saved.step.0)),
                 Some(reason) => {
                     let text = format!("the checkpoint at step {} cannot be used: {reason}", saved.step);
-                    self.tell(saved.at_ms, Tone::Bad, text);
+                    self.push_message(saved.at_ms, TextRole::Bad, text);
                 }
             }
         }
         if let (Some(verdict), Some(at_ms)) = (&self.verdict, known.row.ended_ms) {
-            self.tell(at_ms, Tone::Bold, format!("the trial is over: {verdict}"));
+            self.push_message(at_ms, TextRole::Bold, format!("the trial is over: {verdict}"));
         }
     }
 
@@ -163,65 +163,65 @@ impl Trial {
         };
         for summary in summaries {
             if let Some(value) = value(summary) {
-                self.ranks.entry(summary.rank.0).or_default().take(&summary.key, value);
+                self.ranks.entry(summary.rank.0).or_default().add_figure(&summary.key, value);
             }
         }
         for summary in summaries.iter().filter(|summary| summary.key == "step_seconds") {
             let rank = self.ranks.entry(summary.rank.0).or_default();
-            rank.stepped();
+            rank.finish_step();
             rank.steps = summary.points;
         }
         self.ranks.retain(|_, rank| rank.steps > 0);
     }
 
     /// Takes note of the newest points that the history has, where no rank is heard.
-    pub(crate) fn recorded(&mut self, summaries: &[Summary]) {
+    pub(crate) fn apply_summaries(&mut self, summaries: &[Summary]) {
         for summary in summaries {
             let Some(value) = summary.last else { continue };
             let rank = summary.rank;
-            let newest = self.curves.get(&summary.key).and_then(Series::newest);
+            let newest = self.curves.get(&summary.key).and_then(ThinnedSeries::newest);
             if !self.counts(&summary.key, rank) || newest.is_none_or(|(step, _)| summary.last_step > step) {
                 self.figure(&summary.key, rank, summary.last_step, value);
             }
         }
         for summary in summaries.iter().filter(|summary| summary.key == "step_seconds") {
             let rank = self.ranks.entry(summary.rank.0).or_default();
-            rank.stepped();
+            rank.finish_step();
             rank.steps = summary.points;
         }
     }
 
     /// Takes note of one thing seen.
-    pub(crate) fn see(&mut self, seen: &Seen) {
+    pub(crate) fn apply(&mut self, seen: &TrialEvent) {
         match seen {
-            Seen::Event(stamped) => self.event(stamped),
-            Seen::Fact(Fact::AttemptEnded { attempt, ended }) => {
+            TrialEvent::Event(stamped) => self.event(stamped),
+            TrialEvent::Fact(Fact::AttemptEnded { attempt, ended }) => {
                 self.attempt_ended(self.heard_ms, attempt.0, ended);
             }
-            Seen::Fact(Fact::CheckpointDurable { step, .. }) => {
+            TrialEvent::Fact(Fact::CheckpointDurable { step, .. }) => {
                 self.figures.saved = Some(*step);
-                self.tell(self.heard_ms, Tone::Good, durable(step.0));
+                self.push_message(self.heard_ms, TextRole::Good, durable(step.0));
             }
-            Seen::Fact(_) => {}
-            Seen::Status(status) => self.status(status),
+            TrialEvent::Fact(_) => {}
+            TrialEvent::Status(status) => self.status(status),
         }
     }
 
-    fn event(&mut self, stamped: &Stamped) {
+    fn event(&mut self, stamped: &StampedEvent) {
         self.heard_ms = stamped.at_ms;
-        let _ = self.figures.take(stamped);
-        for Point { rank, key, step, value, .. } in ledger::points_of(stamped, self.is_script) {
+        let _ = self.figures.apply(stamped);
+        for MetricPoint { rank, key, step, value, .. } in ledger::points_of(stamped, self.is_script) {
             self.figure(&key, rank, step, value);
         }
         match &stamped.event {
-            Event::Step(_) => self.ranks.entry(stamped.rank.0).or_default().stepped(),
+            Event::Step(_) => self.ranks.entry(stamped.rank.0).or_default().finish_step(),
             Event::Ready { step, device, .. } if stamped.rank == Rank(0) => {
-                self.tell(stamped.at_ms, Tone::Plain, format!("training from step {step} on {device}"));
+                self.push_message(stamped.at_ms, TextRole::Plain, format!("training from step {step} on {device}"));
             }
             Event::SaveFailed { step, reason, .. } => {
                 let text =
                     format!("rank {}: the checkpoint at step {step} was not saved: {reason}", stamped.rank);
-                self.tell(stamped.at_ms, Tone::Bad, text);
+                self.push_message(stamped.at_ms, TextRole::Bad, text);
             }
             Event::Failed(failure) => {
                 let failure = match failure {
@@ -230,10 +230,10 @@ impl Trial {
                     }
                     other => other.clone(),
                 };
-                self.tell(stamped.at_ms, Tone::Bad, format!("rank {}: {failure}", stamped.rank));
+                self.push_message(stamped.at_ms, TextRole::Bad, format!("rank {}: {failure}", stamped.rank));
             }
             Event::Notice(words) => {
-                self.tell(stamped.at_ms, Tone::Bad, format!("rank {}: {words}", stamped.rank));
+                self.push_message(stamped.at_ms, TextRole::Bad, format!("rank {}: {words}", stamped.rank));
             }
             Event::Ready { .. }
             | Event::Listening(_)
@@ -245,36 +245,36 @@ impl Trial {
         }
     }
 
-    fn status(&mut self, status: &About) {
+    fn status(&mut self, status: &ControllerStatus) {
         let at_ms = self.heard_ms;
         match status {
-            About::Launching { attempt, .. } => self.attempt = self.attempt.max(attempt.0),
-            About::CommitFailed { step, reason } => {
-                self.tell(at_ms, Tone::Bad, format!("the checkpoint at step {step} was not kept: {reason}"));
+            ControllerStatus::Launching { attempt, .. } => self.attempt = self.attempt.max(attempt.0),
+            ControllerStatus::CommitFailed { step, reason } => {
+                self.push_message(at_ms, TextRole::Bad, format!("the checkpoint at step {step} was not kept: {reason}"));
             }
-            About::LossLeapt { step, loss: now, usual } => {
+            ControllerStatus::LossLeapt { step, loss: now, usual } => {
                 let text = format!("loss spike at step {step}: from {} to {}", loss(*usual), loss(*now));
-                self.tell(at_ms, Tone::Notice, text);
+                self.push_message(at_ms, TextRole::Notice, text);
             }
-            About::Slow { rank, seconds: own, usual } => {
+            ControllerStatus::Slow { rank, seconds: own, usual } => {
                 let (own, usual) = (seconds(*own), seconds(*usual));
                 let text =
                     format!("rank {rank} is a straggler: {own} of compute per step, {usual} on its like");
-                self.tell(at_ms, Tone::Notice, text);
+                self.push_message(at_ms, TextRole::Notice, text);
             }
-            About::RecordSkipped { at, reason } => {
-                self.tell(at_ms, Tone::Bad, format!("the record at byte {at} cannot be read: {reason}"));
+            ControllerStatus::RecordSkipped { at, reason } => {
+                self.push_message(at_ms, TextRole::Bad, format!("the record at byte {at} cannot be read: {reason}"));
             }
-            About::SpoolDamaged { offset, reason, .. } => {
+            ControllerStatus::SpoolDamaged { offset, reason, .. } => {
                 let text = format!("the record of the ranks is damaged at byte {offset}: {reason}");
-                self.tell(at_ms, Tone::Bad, text);
+                self.push_message(at_ms, TextRole::Bad, text);
             }
             _ => {} // Only the controller knows of these; what comes of them is a fact.
         }
     }
 
     fn figure(&mut self, key: &str, rank: Rank, step: u64, value: f64) {
-        self.ranks.entry(rank.0).or_default().take(key, value);
+        self.ranks.entry(rank.0).or_default().add_figure(key, value);
         if self.counts(key, rank) {
             self.curves.entry(key.to_owned()).or_default().push(step, value);
         }
@@ -285,14 +285,14 @@ impl Trial {
         if self.is_script { self.reporters.counts(key, rank) } else { rank == Rank(0) }
     }
 
-    fn attempt_ended(&mut self, at_ms: u64, attempt: u64, how: &dtrain_runner::Ended) {
-        let is_good = matches!(how, dtrain_runner::Ended::Finished(_));
-        let tone = if is_good { Tone::Plain } else { Tone::Bad };
-        self.tell(at_ms, tone, format!("attempt {attempt} {}", ended(how)));
+    fn attempt_ended(&mut self, at_ms: u64, attempt: u64, how: &dtrain_runner::AttemptEnd) {
+        let is_good = matches!(how, dtrain_runner::AttemptEnd::Finished(_));
+        let tone = if is_good { TextRole::Plain } else { TextRole::Bad };
+        self.push_message(at_ms, tone, format!("attempt {attempt} {}", end_text(how)));
     }
 
     /// Adds an event, unless it is known.
-    fn tell(&mut self, at_ms: u64, tone: Tone, text: String) {
+    fn push_message(&mut self, at_ms: u64, tone: TextRole, text: String) {
         let first = self.events.front().filter(|_| self.events.len() >= EVENTS);
         if first.is_some_and(|first| at_ms < first.at_ms)
             || self.events.iter().any(|known| known.text == text)
@@ -300,7 +300,7 @@ impl Trial {
             return;
         }
         let after = self.events.iter().rposition(|known| known.at_ms <= at_ms).map_or(0, |at| at + 1);
-        self.events.insert(after, Line { at_ms, tone, text });
+        self.events.insert(after, LoggedMessage { at_ms, tone, text });
         if self.events.len() > EVENTS {
             self.events.pop_front();
         }

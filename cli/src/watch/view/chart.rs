@@ -1,27 +1,27 @@
 //! A metric over the steps: a line in braille, or stars where only ASCII can be shown.
 
-use super::ink::Canvas;
+use super::canvas::Canvas;
 use crate::render::number::{accuracy, count, loss, seconds};
 use crate::render::phases::bytes;
-use crate::render::table::Tone;
-use crate::watch::model::series::Series;
+use crate::render::table::TextRole;
+use crate::watch::model::series::ThinnedSeries;
 use ratatui::layout::Rect;
 
 /// Bits of the dots of a braille character, by line, left and right.
 const DOTS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
 /// Draws `series`, and marks the points of `over` on it.
-pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, name: &str, series: &Series, over: Option<&Series>) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, name: &str, series: &ThinnedSeries, over: Option<&ThinnedSeries>) {
     let Some(steps) = series.steps() else {
-        canvas.write(area, (1, 0), "no step yet", canvas.ink.tone(Tone::Dim));
+        canvas.write(area, (1, 0), "no step yet", canvas.ink.tone(TextRole::Dim));
         return;
     };
-    let points = series.points().chain(over.into_iter().flat_map(Series::points));
+    let points = series.points().chain(over.into_iter().flat_map(ThinnedSeries::points));
     let values = points.map(|(_, value)| value).filter(|value| value.is_finite());
     let Some((least, most)) = values.fold(None, |range: Option<(f64, f64)>, value| {
         Some(range.map_or((value, value), |(least, most)| (least.min(value), most.max(value))))
     }) else {
-        canvas.write(area, (1, 0), "no finite value yet", canvas.ink.tone(Tone::Dim));
+        canvas.write(area, (1, 0), "no finite value yet", canvas.ink.tone(TextRole::Dim));
         return;
     };
     let labels = [figure(name, most), figure(name, least)];
@@ -31,7 +31,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, name: &str, series: &Ser
         return;
     }
     let plot = Rect { x: area.x + margin, width: area.width - margin, height: area.height - 1, ..area };
-    let dim = canvas.ink.tone(Tone::Dim);
+    let dim = canvas.ink.tone(TextRole::Dim);
     for y in 0..plot.height {
         let edge = canvas.ink.mark('│', '|').to_string();
         canvas.write(area, (margin - 1, y), &edge, dim);

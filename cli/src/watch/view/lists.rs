@@ -1,43 +1,43 @@
 //! The pages that are lists: a study, and all that runs.
 
 use super::chart::figure;
-use super::ink::{Canvas, Ink};
+use super::canvas::{Canvas, TerminalStyle};
 use crate::render::history::status;
 use crate::render::number::{count, counted};
 use crate::render::sparkline::sparkline;
-use crate::render::table::{Column, Text, Tone, age, cut, laid_out};
+use crate::render::table::{TableColumn, StyledText, TextRole, age, truncate, layout_table};
 use crate::watch::app::Cursor;
-use crate::watch::model::list::{Entry, List};
-use crate::watch::model::study::{Row, Study};
-use dtrain_runner::ledger::Status;
+use crate::watch::model::list::{ListEntry, TrialList};
+use crate::watch::model::study::{TrialLine, StudyModel};
+use dtrain_runner::ledger::TrialStatus;
 use ratatui::layout::Rect;
 use std::borrow::Cow;
 
-fn column(title: impl Into<Cow<'static, str>>, is_right: bool, rank: u8, least: Option<usize>) -> Column {
-    Column { title: title.into(), is_right, rank, least }
+fn column(title: impl Into<Cow<'static, str>>, is_right: bool, rank: u8, least: Option<usize>) -> TableColumn {
+    TableColumn { title: title.into(), is_right, rank, least }
 }
 
 /// The page of a study.
-pub(super) fn study(canvas: &mut Canvas<'_>, area: Rect, study: &Study, cursor: Cursor) {
+pub(super) fn study(canvas: &mut Canvas<'_>, area: Rect, study: &StudyModel, cursor: Cursor) {
     let running = study.running();
     let slots = study.slots.map_or(String::new(), |slots| format!(" of {}", counted(slots, "slot")));
     let head = [
-        Text::new(format!("{}  ", study.name), Tone::Bold),
+        StyledText::new(format!("{}  ", study.name), TextRole::Bold),
         counted(study.rows.len() as u64, "trial").into(),
-        Text::new(format!("  {running} running{slots}"), if running > 0 { Tone::Notice } else { Tone::Dim }),
-        Text::new(study.steps.map_or(String::new(), |steps| format!("  {steps} steps each")), Tone::Dim),
+        StyledText::new(format!("  {running} running{slots}"), if running > 0 { TextRole::Notice } else { TextRole::Dim }),
+        StyledText::new(study.steps.map_or(String::new(), |steps| format!("  {steps} steps each")), TextRole::Dim),
     ];
     canvas.line(area, 0, &head);
     let best = study.best();
     let found = best.map_or_else(
-        || vec![Text::new(format!("best {}: none yet", study.metric), Tone::Dim)],
+        || vec![StyledText::new(format!("best {}: none yet", study.metric), TextRole::Dim)],
         |(row, value)| {
             let values = study.searched.iter().zip(&row.values);
             let values: Vec<String> =
                 values.map(|(name, value)| format!("{} {value}", last_word(name))).collect();
             vec![
                 format!("best {} ", study.metric).into(),
-                Text::new(figure(&study.metric, value), Tone::Good),
+                StyledText::new(figure(&study.metric, value), TextRole::Good),
                 format!("  {}  {}", name(row), values.join("  ")).into(),
             ]
         },
@@ -46,10 +46,10 @@ pub(super) fn study(canvas: &mut Canvas<'_>, area: Rect, study: &Study, cursor: 
     if let Some(row) = study.rows.iter().rev().find(|row| is_open(row)) {
         let why = if row.source.is_empty() { String::new() } else { format!(": {}", row.source) };
         let text = format!("newest proposal: {}{why}", name(row));
-        canvas.write(area, (0, 2), &text, canvas.ink.tone(Tone::Dim));
+        canvas.write(area, (0, 2), &text, canvas.ink.tone(TextRole::Dim));
     }
     let best = best.and_then(|(row, _)| row.number);
-    let lines: Vec<Vec<Text>> = study.rows.iter().map(|row| line(study, row, best, canvas.ink)).collect();
+    let lines: Vec<Vec<StyledText>> = study.rows.iter().map(|row| line(study, row, best, canvas.ink)).collect();
     let mut columns = vec![
         column("", false, 9, None),
         column("#", true, 9, None),
@@ -67,31 +67,31 @@ pub(super) fn study(canvas: &mut Canvas<'_>, area: Rect, study: &Study, cursor: 
     table(canvas, body, &columns, &lines, cursor);
 }
 
-fn line(study: &Study, row: &Row, best: Option<u64>, ink: Ink) -> Vec<Text> {
+fn line(study: &StudyModel, row: &TrialLine, best: Option<u64>, ink: TerminalStyle) -> Vec<StyledText> {
     let is_best = row.number.is_some() && row.number == best;
     let word = match (&row.refused, row.status()) {
-        (Some(_), _) => Text::new("refused", Tone::Bad),
-        (None, Some(_)) if row.is_paused => Text::new("paused", Tone::Dim),
+        (Some(_), _) => StyledText::new("refused", TextRole::Bad),
+        (None, Some(_)) if row.is_paused => StyledText::new("paused", TextRole::Dim),
         (None, Some(word)) => status(word),
-        (None, None) => Text::new("deleted", Tone::Dim),
+        (None, None) => StyledText::new("deleted", TextRole::Dim),
     };
     let value = |value: Option<f64>| value.map_or(String::new(), |value| figure(&study.metric, value));
     let step = row.trial.as_ref().map(|trial| trial.step).filter(|step| *step > 0);
     let mut line = vec![
-        Text::new(if is_best { "*" } else { "" }, Tone::Good),
+        StyledText::new(if is_best { "*" } else { "" }, TextRole::Good),
         row.number.map_or(String::new(), |number| number.to_string()).into(),
         row.trial.as_ref().map_or(String::new(), |trial| trial.label.clone()).into(),
         word,
     ];
     line.extend(
-        (0..study.searched.len()).map(|index| Text::from(row.values.get(index).cloned().unwrap_or_default())),
+        (0..study.searched.len()).map(|index| StyledText::from(row.values.get(index).cloned().unwrap_or_default())),
     );
     line.extend([
         step.map_or(String::new(), |step| step.to_string()).into(),
         value(row.newest).into(),
-        Text::new(value(row.best), if is_best { Tone::Good } else { Tone::Plain }),
+        StyledText::new(value(row.best), if is_best { TextRole::Good } else { TextRole::Plain }),
         sparkline(&row.curve, ink.page(0)).into(),
-        Text::new(cut(row.refused.as_ref().unwrap_or(&row.source), WHY, ink.page(0)), Tone::Dim),
+        StyledText::new(truncate(row.refused.as_ref().unwrap_or(&row.source), WHY, ink.page(0)), TextRole::Dim),
     ]);
     line
 }
@@ -103,13 +103,13 @@ const WHY: usize = 40;
 const ALL: usize = 500;
 
 /// Columns with their titles, and of the lines those that there is room for.
-fn table(canvas: &mut Canvas<'_>, area: Rect, columns: &[Column], lines: &[Vec<Text>], cursor: Cursor) {
+fn table(canvas: &mut Canvas<'_>, area: Rect, columns: &[TableColumn], lines: &[Vec<StyledText>], cursor: Cursor) {
     let height = usize::from(area.height.saturating_sub(1));
     let cursor = cursor.at.min(lines.len().saturating_sub(1));
     let first = (cursor + 1).saturating_sub(height);
     let shown = &lines[first..lines.len().min(first + height)];
     let (measured, skipped) = if lines.len() > ALL { (shown, 0) } else { (lines, first) };
-    let laid_out = laid_out(columns, measured, canvas.ink.page(area.width));
+    let laid_out = layout_table(columns, measured, canvas.ink.page(area.width));
     canvas.line(area, 0, &laid_out[0]);
     for (y, cells) in (1u16..).zip(laid_out.iter().skip(1 + skipped).take(height)) {
         canvas.line(area, y, cells);
@@ -120,14 +120,14 @@ fn table(canvas: &mut Canvas<'_>, area: Rect, columns: &[Column], lines: &[Vec<T
 }
 
 /// The page of all that runs.
-pub(super) fn list(canvas: &mut Canvas<'_>, area: Rect, list: &List, cursor: Cursor) {
-    let running = list.trials.iter().filter(|row| row.status() == Some(Status::Running)).count() as u64;
+pub(super) fn list(canvas: &mut Canvas<'_>, area: Rect, list: &TrialList, cursor: Cursor) {
+    let running = list.trials.iter().filter(|row| row.status() == Some(TrialStatus::Running)).count() as u64;
     let title = if list.is_running {
         format!("{} running", counted(running, "trial"))
     } else {
         "nothing is running; the newest".to_owned()
     };
-    canvas.write(area, (0, 0), &title, canvas.ink.tone(Tone::Bold));
+    canvas.write(area, (0, 0), &title, canvas.ink.tone(TextRole::Bold));
     let columns = [
         column("NAME", false, 9, Some(8)),
         column("STATUS", false, 9, None),
@@ -139,35 +139,35 @@ pub(super) fn list(canvas: &mut Canvas<'_>, area: Rect, list: &List, cursor: Cur
         column("PER S", true, 6, None),
         column("CURVE", false, 3, Some(5)),
     ];
-    let lines: Vec<Vec<Text>> = list
+    let lines: Vec<Vec<StyledText>> = list
         .entries()
         .map(|entry| match entry {
-            Entry::Study(study) => {
+            ListEntry::Study(study) => {
                 let (word, tone) =
-                    if study.running > 0 { ("running", Tone::Notice) } else { ("study", Tone::Dim) };
+                    if study.running > 0 { ("running", TextRole::Notice) } else { ("study", TextRole::Dim) };
                 let tried = format!("{} of {}", study.ended, counted(study.tried as u64, "trial"));
-                let mut line: Vec<Text> =
-                    vec![Text::new(&study.name, Tone::Bold), Text::new(word, tone), "".into(), tried.into()];
-                line.resize_with(columns.len(), Text::default);
+                let mut line: Vec<StyledText> =
+                    vec![StyledText::new(&study.name, TextRole::Bold), StyledText::new(word, tone), "".into(), tried.into()];
+                line.resize_with(columns.len(), StyledText::default);
                 line
             }
-            Entry::Trial(row) => trial(row, canvas.ink),
+            ListEntry::Trial(row) => trial(row, canvas.ink),
         })
         .collect();
     let body = Rect { y: area.y + 1, height: area.height.saturating_sub(1), ..area };
     table(canvas, body, &columns, &lines, cursor);
     if lines.is_empty() {
-        canvas.write(body, (0, 1), "no trial yet", canvas.ink.tone(Tone::Dim));
+        canvas.write(body, (0, 1), "no trial yet", canvas.ink.tone(TextRole::Dim));
     }
 }
 
-fn trial(row: &Row, ink: Ink) -> Vec<Text> {
-    let Some(trial) = &row.trial else { return vec![Text::default(); 9] };
+fn trial(row: &TrialLine, ink: TerminalStyle) -> Vec<StyledText> {
+    let Some(trial) = &row.trial else { return vec![StyledText::default(); 9] };
     let value = |key: &str, value: Option<f64>| value.map_or(String::new(), |value| figure(key, value));
     vec![
-        Text::new(&trial.label, Tone::Bold),
+        StyledText::new(&trial.label, TextRole::Bold),
         status(trial.status),
-        Text::new(age(trial.created_ms, ink.now_ms), Tone::Dim),
+        StyledText::new(age(trial.created_ms, ink.now_ms), TextRole::Dim),
         trial.layout.clone().into(),
         (if trial.step > 0 { trial.step.to_string() } else { String::new() }).into(),
         value("loss", trial.loss).into(),
@@ -182,11 +182,11 @@ fn trial(row: &Row, ink: Ink) -> Vec<Text> {
 }
 
 /// Whether a trial was proposed and has not ended.
-fn is_open(row: &Row) -> bool {
-    row.refused.is_none() && matches!(row.status(), Some(Status::Created | Status::Running | Status::Lost))
+fn is_open(row: &TrialLine) -> bool {
+    row.refused.is_none() && matches!(row.status(), Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost))
 }
 
-fn name(row: &Row) -> String {
+fn name(row: &TrialLine) -> String {
     row.number.map_or(String::new(), |number| format!("trial {number}"))
 }
 

@@ -1,17 +1,17 @@
 //! Draws the page on top into a buffer. It reads nothing but what it is given.
 
 mod chart;
-mod ink;
+mod canvas;
 mod lists;
 mod ranks;
 mod trial;
 
-pub(crate) use ink::Ink;
+pub(crate) use canvas::TerminalStyle;
 
-use super::app::{App, Page};
-use crate::render::table::Tone;
-use dtrain_recipes::text::printable;
-use ink::Canvas;
+use super::app::{App, OpenPage};
+use crate::render::table::TextRole;
+use dtrain_recipes::sanitize::printable;
+use canvas::Canvas;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use std::borrow::Cow;
@@ -34,7 +34,7 @@ const HELP: [(&str, &str); 10] = [
 ];
 
 /// Draws the page on top. What is somebody else's text in it steers no terminal and hides nothing.
-pub(crate) fn draw(app: &App, ink: Ink, buffer: &mut Buffer) {
+pub(crate) fn draw(app: &App, ink: TerminalStyle, buffer: &mut Buffer) {
     draw_page(app, ink, buffer);
     for cell in &mut buffer.content {
         let changed = match printable(cell.symbol()) {
@@ -47,22 +47,22 @@ pub(crate) fn draw(app: &App, ink: Ink, buffer: &mut Buffer) {
     }
 }
 
-fn draw_page(app: &App, ink: Ink, buffer: &mut Buffer) {
+fn draw_page(app: &App, ink: TerminalStyle, buffer: &mut Buffer) {
     let area = buffer.area;
     let mut canvas = Canvas { buffer, ink };
     if area.width < LEAST.0 || area.height < LEAST.1 {
         let (wide, high) = LEAST;
         let found = format!("this terminal is {}x{};", area.width, area.height);
-        canvas.write(area, (0, 0), &found, ink.tone(Tone::Plain));
-        canvas.write(area, (0, 1), &format!("dtrain watch needs {wide}x{high}"), ink.tone(Tone::Plain));
-        canvas.write(area, (0, 2), "q quits", ink.tone(Tone::Dim));
+        canvas.write(area, (0, 0), &found, ink.tone(TextRole::Plain));
+        canvas.write(area, (0, 1), &format!("dtrain watch needs {wide}x{high}"), ink.tone(TextRole::Plain));
+        canvas.write(area, (0, 2), "q quits", ink.tone(TextRole::Dim));
         return;
     }
     let page = Rect { height: area.height - 1, ..area };
     match app.page() {
-        Page::Trial(trial, look) => trial::draw(&mut canvas, page, trial, look),
-        Page::Study(study, cursor) => lists::study(&mut canvas, page, study, *cursor),
-        Page::List(list, cursor) => lists::list(&mut canvas, page, list, *cursor),
+        OpenPage::Trial(trial, look) => trial::draw(&mut canvas, page, trial, look),
+        OpenPage::Study(study, cursor) => lists::study(&mut canvas, page, study, *cursor),
+        OpenPage::List(list, cursor) => lists::list(&mut canvas, page, list, *cursor),
     }
     foot(&mut canvas, area, app);
     if app.has_help {
@@ -78,19 +78,19 @@ fn foot(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
             format!("stop {label} after this step and a checkpoint? y stops it, any other key does not");
         let short = format!("stop {label}? y stops it");
         let text = if text.chars().count() > usize::from(area.width) { short } else { text };
-        canvas.write(area, (0, last), &text, canvas.ink.tone(Tone::Notice));
+        canvas.write(area, (0, last), &text, canvas.ink.tone(TextRole::Notice));
         return;
     }
     if let Some(message) = &app.message {
-        canvas.write(area, (0, last), message, canvas.ink.tone(Tone::Notice));
+        canvas.write(area, (0, last), message, canvas.ink.tone(TextRole::Notice));
         return;
     }
     let back = if app.pages.len() > 1 { "Esc back  " } else { "" };
     let keys = match app.page() {
-        Page::Trial(..) => format!("q quit  {back}Tab pane  m metric  l log  s stop  Enter enlarge  ? help"),
-        Page::Study(..) | Page::List(..) => format!("q quit  {back}Enter open  s stop  ? help"),
+        OpenPage::Trial(..) => format!("q quit  {back}Tab pane  m metric  l log  s stop  Enter enlarge  ? help"),
+        OpenPage::Study(..) | OpenPage::List(..) => format!("q quit  {back}Enter open  s stop  ? help"),
     };
-    canvas.write(area, (0, last), &keys, canvas.ink.tone(Tone::Dim));
+    canvas.write(area, (0, last), &keys, canvas.ink.tone(TextRole::Dim));
 }
 
 fn help(canvas: &mut Canvas<'_>, page: Rect) {
@@ -101,13 +101,13 @@ fn help(canvas: &mut Canvas<'_>, page: Rect) {
         Rect { x: page.x + (page.width - width) / 2, y: page.y + (page.height - height) / 2, width, height };
     let blank = " ".repeat(usize::from(width));
     for y in 0..height {
-        canvas.write(area, (0, y), &blank, canvas.ink.tone(Tone::Plain));
+        canvas.write(area, (0, y), &blank, canvas.ink.tone(TextRole::Plain));
         canvas.buffer.set_style(Rect { y: area.y + y, height: 1, ..area }, ratatui::style::Style::reset());
     }
     let below = canvas.title(area, "KEYS (any key closes)", false);
     for (y, (keys, does)) in (0u16..).zip(HELP) {
-        canvas.write(below, (1, y), keys, canvas.ink.tone(Tone::Bold));
-        canvas.write(below, (14, y), does, canvas.ink.tone(Tone::Plain));
+        canvas.write(below, (1, y), keys, canvas.ink.tone(TextRole::Bold));
+        canvas.write(below, (14, y), does, canvas.ink.tone(TextRole::Plain));
     }
 }
 

@@ -1,19 +1,19 @@
 //! The ranks: where the time of their steps goes, their memory, and who is waited for.
 
-use super::ink::Canvas;
+use super::canvas::Canvas;
 use crate::render::number::seconds;
 use crate::render::phases::bytes;
-use crate::render::table::{Text, Tone, width};
+use crate::render::table::{StyledText, TextRole, width};
 use crate::watch::model::rank::RankFigures;
-use crate::watch::model::trial::Trial;
+use crate::watch::model::trial::TrialModel;
 use dtrain_recipes::Bytes;
 use ratatui::layout::Rect;
 
 /// A part of a bar: its letter, name and short name.
-type Part = (char, &'static str, &'static str);
+type BarPart = (char, &'static str, &'static str);
 
 /// The phases, in the order of `PHASES`.
-const PHASES: [Part; 6] = [
+const PHASES: [BarPart; 6] = [
     ('d', "data", "data"),
     ('f', "forward", "fwd"),
     ('b', "backward", "bwd"),
@@ -23,7 +23,7 @@ const PHASES: [Part; 6] = [
 ];
 
 /// What is held in memory.
-const HELD: [Part; 4] = [
+const HELD: [BarPart; 4] = [
     ('w', "weights", "weights"),
     ('g', "gradients", "grads"),
     ('m', "moments", "moments"),
@@ -34,9 +34,9 @@ const HELD: [Part; 4] = [
 const BAR: u16 = 10;
 
 /// A line for each rank from `first` on.
-pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, first: usize) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, first: usize) {
     if trial.ranks.is_empty() {
-        canvas.write(area, (1, 0), "no step yet", canvas.ink.tone(Tone::Dim));
+        canvas.write(area, (1, 0), "no step yet", canvas.ink.tone(TextRole::Dim));
         return;
     }
     let rows = usize::from(area.height.saturating_sub(1));
@@ -44,20 +44,20 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, first: us
     let slowness = trial.slowness();
     let longest = trial.ranks.values().filter_map(|rank| rank.step).fold(0.0, f64::max);
     let has_hosts = trial.hosts > 1;
-    let cells: Vec<[Text; 5]> = trial
+    let cells: Vec<[StyledText; 5]> = trial
         .ranks
         .iter()
         .skip(first)
         .take(rows)
         .map(|(rank, figures)| {
-            let slow = slowness.get(rank).filter(|slow| Trial::is_straggler(**slow));
+            let slow = slowness.get(rank).filter(|slow| TrialModel::is_straggler(**slow));
             let host = trial.host(*rank).filter(|_| has_hosts).unwrap_or_default();
             [
                 rank.to_string().into(),
                 host.chars().take(14).collect::<String>().into(),
                 figures.step.map(seconds).unwrap_or_default().into(),
                 (if figures.memory > 0.0 { bytes(figures.memory) } else { String::new() }).into(),
-                slow.map_or(Text::default(), |slow| Text::new(format!("straggler {slow:.1}x"), Tone::Bad)),
+                slow.map_or(StyledText::default(), |slow| StyledText::new(format!("straggler {slow:.1}x"), TextRole::Bad)),
             ]
         })
         .collect();
@@ -66,7 +66,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, first: us
         .map(|c| cells.iter().map(|row| width(&row[c].text)).chain([width(titles[c])]).max().unwrap_or(0))
         .map(|wide| u16::try_from(wide).unwrap_or(u16::MAX))
         .collect();
-    let dim = canvas.ink.tone(Tone::Dim);
+    let dim = canvas.ink.tone(TextRole::Dim);
     let gap = |wide: u16| if wide > 0 { wide + 2 } else { 0 };
     let bar_at = 1 + gap(widths[0]) + gap(widths[1]) + gap(widths[2]) + gap(widths[3]);
     let note = gap(widths[4]);
@@ -106,16 +106,16 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, first: us
 }
 
 /// The memory of the heaviest rank, beside what was planned.
-pub(super) fn memory(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial) {
+pub(super) fn memory(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel) {
     let heaviest = trial.ranks.iter().max_by(|one, other| one.1.memory.total_cmp(&other.1.memory));
     let Some((rank, figures)) = heaviest.filter(|(_, figures)| figures.memory > 0.0) else {
-        canvas.write(area, (1, 0), "not reported", canvas.ink.tone(Tone::Dim));
+        canvas.write(area, (1, 0), "not reported", canvas.ink.tone(TextRole::Dim));
         return;
     };
     let planned = trial.memory.map_or(String::new(), |planned| format!(", planned {}", Bytes(planned)));
     let text = format!("rank {rank}: {}{planned}", bytes(figures.memory));
-    canvas.write(area, (1, 0), &text, canvas.ink.tone(Tone::Plain));
-    let parts = held(figures);
+    canvas.write(area, (1, 0), &text, canvas.ink.tone(TextRole::Plain));
+    let parts = memory_parts(figures);
     #[expect(clippy::cast_precision_loss, reason = "a bar of some dozen characters")]
     let most = figures.memory.max(trial.memory.unwrap_or(0) as f64);
     let bar = Rect { x: area.x + 1, width: area.width.saturating_sub(2), ..area };
@@ -127,7 +127,7 @@ pub(super) fn memory(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial) {
     legend(canvas, area, (1, 2), &named);
 }
 
-fn held(figures: &RankFigures) -> [f64; 4] {
+fn memory_parts(figures: &RankFigures) -> [f64; 4] {
     let [weights, gradients, optimizer] = figures.held;
     [weights, gradients, optimizer, (figures.memory - weights - gradients - optimizer).max(0.0)]
 }
@@ -137,12 +137,12 @@ fn legend(canvas: &mut Canvas<'_>, area: Rect, (mut x, y): (u16, u16), parts: &[
     for (index, (letter, name)) in parts.iter().enumerate() {
         let mark = if canvas.ink.is_coloured { canvas.ink.mark('█', *letter) } else { *letter };
         x = canvas.write(area, (x, y), &mark.to_string(), canvas.ink.colour(index));
-        x = canvas.write(area, (x, y), &format!(" {name} "), canvas.ink.tone(Tone::Dim));
+        x = canvas.write(area, (x, y), &format!(" {name} "), canvas.ink.tone(TextRole::Dim));
     }
 }
 
 /// Parts of `whole` beside each other: colours, or letters where there are none.
-fn stacked(canvas: &mut Canvas<'_>, area: Rect, y: u16, names: &[Part], parts: &[f64], whole: f64) {
+fn stacked(canvas: &mut Canvas<'_>, area: Rect, y: u16, names: &[BarPart], parts: &[f64], whole: f64) {
     let (mut x, mut sum) = (0, 0.0);
     for (index, (part, (letter, ..))) in parts.iter().zip(names).enumerate() {
         sum += part;

@@ -1,41 +1,41 @@
 use super::*;
-use crate::render::figures::Expected;
+use crate::render::figures::PlannedTraining;
 use crate::render::history::tests::row;
-use crate::watch::app::{Ask, Cursor, Look, Pane};
-use crate::watch::model::list::{List, Searched};
-use crate::watch::model::study::{Row, Study};
-use crate::watch::model::trial::Trial;
+use crate::watch::app::{AppRequest, Cursor, TrialViewState, Pane};
+use crate::watch::model::list::{TrialList, StudySummary};
+use crate::watch::model::study::{TrialLine, StudyModel};
+use crate::watch::model::trial::TrialModel;
 use dtrain_protocol::{
-    AttemptId, Event, Failure, HeldBytes, PhaseTimes, Rank, Stamped, StepFigures, StepId, StopReason, TrialId,
+    AttemptId, Event, Failure, ResidentBytes, PhaseTimes, Rank, StampedEvent, StepFigures, StepId, StopReason, TrialId,
 };
-use dtrain_runner::ledger::{Status, Tried};
-use dtrain_runner::{Ended, Fact, Seen, Status as About};
+use dtrain_runner::ledger::{TrialStatus, StudyTrialRow};
+use dtrain_runner::{AttemptEnd, Fact, TrialEvent, ControllerStatus};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::{Color, Modifier};
 use serde_json::json;
 
 const START: u64 = 1_700_000_000_000;
 
-fn ink() -> Ink {
-    Ink { is_coloured: true, is_ascii: false, now_ms: START + 100_000 }
+fn ink() -> TerminalStyle {
+    TerminalStyle { is_coloured: true, is_ascii: false, now_ms: START + 100_000 }
 }
 
-fn said(rank: u32, step: u64, event: Event) -> Seen {
+fn said(rank: u32, step: u64, event: Event) -> TrialEvent {
     let at_ms = START + step * 370;
-    Seen::Event(Stamped { attempt: AttemptId(1), rank: Rank(rank), sequence: step, at_ms, event })
+    TrialEvent::Event(StampedEvent { attempt: AttemptId(1), rank: Rank(rank), sequence: step, at_ms, event })
 }
 
 /// A trial on two hosts at its hundredth step of three hundred; rank 2 computes half as long again as the others.
-fn trial() -> Trial {
-    let mut trial = Trial {
+fn trial() -> TrialModel {
+    let mut trial = TrialModel {
         id: TrialId("01J9ZQ6W3M0000000000000000".into()),
         label: "quickstart-1".into(),
         study: None,
-        status: Status::Running,
+        status: TrialStatus::Running,
         verdict: None,
         layout: "data 4".into(),
         hosts: 2,
-        expected: Expected {
+        expected: PlannedTraining {
             steps: 300,
             limit: None,
             step_seconds: Some(0.156),
@@ -73,13 +73,13 @@ fn trial() -> Trial {
                 times,
                 memory_bytes: 214 << 20,
                 sent_bytes: 1 << 20,
-                held: HeldBytes { weights: 40 << 20, gradients: 20 << 20, optimizer: 80 << 20 },
+                held: ResidentBytes { weights: 40 << 20, gradients: 20 << 20, optimizer: 80 << 20 },
             };
-            trial.see(&said(rank, step, Event::Step(figures)));
+            trial.apply(&said(rank, step, Event::Step(figures)));
         }
         if step % 25 == 0 {
             let loss = 2.1 + 3.0 / (1.0 + step as f64 / 12.0);
-            trial.see(&said(
+            trial.apply(&said(
                 0,
                 step,
                 Event::Validated { step: StepId(step), loss, accuracy: Some(0.36), seconds: None },
@@ -87,63 +87,63 @@ fn trial() -> Trial {
         }
     }
     let (attempt, step) = (AttemptId(1), StepId(100));
-    trial.see(&Seen::Fact(Fact::CheckpointDurable { attempt, step, folder: "f".into() }));
-    let slow = About::Slow { rank: Rank(2), seconds: 0.285, usual: 0.19 };
-    trial.see(&Seen::Status(slow));
-    trial.see(&Seen::Status(About::LossLeapt { step, loss: 9.0, usual: 2.3 }));
+    trial.apply(&TrialEvent::Fact(Fact::CheckpointDurable { attempt, step, folder: "f".into() }));
+    let slow = ControllerStatus::Slow { rank: Rank(2), seconds: 0.285, usual: 0.19 };
+    trial.apply(&TrialEvent::Status(slow));
+    trial.apply(&TrialEvent::Status(ControllerStatus::LossLeapt { step, loss: 9.0, usual: 2.3 }));
     let failure = Failure::Infrastructure { host: Some("b".into()), detail: "no route to host".into() };
-    trial.see(&Seen::Fact(Fact::AttemptEnded { attempt, ended: Ended::Lost(failure) }));
+    trial.apply(&TrialEvent::Fact(Fact::AttemptEnded { attempt, ended: AttemptEnd::Lost(failure) }));
     trial
 }
 
 /// A trial of which nothing is known.
-fn empty() -> Trial {
-    Trial::new("tiny-1", "valid.loss")
+fn empty() -> TrialModel {
+    TrialModel::new("tiny-1", "valid.loss")
 }
 
-fn study() -> Study {
+fn study() -> StudyModel {
     let kept = json!({
         "steps": 30,
         "settled": { "objective": { "metric": "valid.loss" }, "cluster": { "slots": 2 } },
         "study": { "space": [{ "name": "train.learning_rate" }, { "name": "train.batch" }] },
     });
-    let mut study = Study::of("gpt-tune-1", &kept);
+    let mut study = StudyModel::of("gpt-tune-1", &kept);
     let sources =
         [json!("given"), json!("sobol"), json!("sobol"), json!({ "model": { "improvement": 0.1729 } })];
-    let status = [Status::Completed, Status::Pruned, Status::OutOfMemory, Status::Running];
+    let status = [TrialStatus::Completed, TrialStatus::Pruned, TrialStatus::OutOfMemory, TrialStatus::Running];
     for (number, (source, status)) in (0u64..).zip(sources.into_iter().zip(status)) {
         let values = json!([0.0006 * (number + 1) as f64, 32]);
         let tried =
-            Tried { number, json: json!({ "values": values, "source": source }), trial: None, refused: None };
-        let best = Some(4.7 - number as f64 / 10.0).filter(|_| status != Status::OutOfMemory);
+            StudyTrialRow { number, json: json!({ "values": values, "source": source }), trial: None, refused: None };
+        let best = Some(4.7 - number as f64 / 10.0).filter(|_| status != TrialStatus::OutOfMemory);
         let known = dtrain_runner::ledger::TrialRow {
             best,
             step: 30,
             ..row(&format!("gpt-{}", number + 3), status, 60)
         };
-        let mut row = Row::tried(&tried, &study.searched, Some(known));
+        let mut row = TrialLine::tried(&tried, &study.searched, Some(known));
         row.curve = (1..=12).map(|x| Some(8.0 / f64::from(x))).collect();
         study.rows.push(row);
     }
     let refused = Some("error: no layout fits".to_owned());
     let tried =
-        Tried { number: 4, json: json!({ "values": [0.1, 64], "source": "random" }), trial: None, refused };
-    study.rows.push(Row::tried(&tried, &study.searched, None));
-    study.happened(&[json!({ "launched": { "trial": 1, "values": [], "source": "sobol" } })]);
+        StudyTrialRow { number: 4, json: json!({ "values": [0.1, 64], "source": "random" }), trial: None, refused };
+    study.rows.push(TrialLine::tried(&tried, &study.searched, None));
+    study.apply_events(&[json!({ "launched": { "trial": 1, "values": [], "source": "sobol" } })]);
     study
 }
 
-fn list() -> List {
-    let mut trials: Vec<Row> =
-        [row("gpt-small-12", Status::Running, 7300), row("mnist-cnn-3", Status::Running, 65)]
-            .map(Row::of)
+fn list() -> TrialList {
+    let mut trials: Vec<TrialLine> =
+        [row("gpt-small-12", TrialStatus::Running, 7300), row("mnist-cnn-3", TrialStatus::Running, 65)]
+            .map(TrialLine::of)
             .into();
     trials[0].curve = (1..=12).map(|x| Some(8.0 / f64::from(x))).collect();
-    let studies = vec![Searched { name: "gpt-tune-1".into(), tried: 5, running: 1, ended: 4 }];
-    List { trials, studies, is_running: true }
+    let studies = vec![StudySummary { name: "gpt-tune-1".into(), tried: 5, running: 1, ended: 4 }];
+    TrialList { trials, studies, is_running: true }
 }
 
-fn drawn(app: &App, (width, height): (u16, u16), ink: Ink) -> Buffer {
+fn drawn(app: &App, (width, height): (u16, u16), ink: TerminalStyle) -> Buffer {
     let mut terminal =
         ratatui::Terminal::new(ratatui::backend::TestBackend::new(width, height)).expect("a buffer");
     terminal.draw(|frame| draw(app, ink, frame.buffer_mut())).expect("drawn");
@@ -183,12 +183,12 @@ fn with_styles(buffer: &Buffer) -> String {
 }
 
 fn pages() -> [(&'static str, App); 4] {
-    let mut help = App::new(Page::Trial(Box::new(trial()), Look::default()));
+    let mut help = App::new(OpenPage::Trial(Box::new(trial()), TrialViewState::default()));
     help.has_help = true;
     [
-        ("trial", App::new(Page::Trial(Box::new(trial()), Look::default()))),
-        ("study", App::new(Page::Study(Box::new(study()), Cursor { at: 3 }))),
-        ("list", App::new(Page::List(list(), Cursor::default()))),
+        ("trial", App::new(OpenPage::Trial(Box::new(trial()), TrialViewState::default()))),
+        ("study", App::new(OpenPage::Study(Box::new(study()), Cursor { at: 3 }))),
+        ("list", App::new(OpenPage::List(list(), Cursor::default()))),
         ("help", help),
     ]
 }
@@ -198,12 +198,12 @@ fn pages_are_drawn_for_small_and_large_terminals() {
     for (name, app) in pages() {
         for size in [(80, 24), (160, 48), (40, 12)] {
             let (width, height) = size;
-            let plain = drawn(&app, size, Ink { is_coloured: false, ..ink() });
+            let plain = drawn(&app, size, TerminalStyle { is_coloured: false, ..ink() });
             insta::assert_snapshot!(format!("{name}_{width}x{height}"), text(&plain));
             assert!(plain.content.iter().all(|cell| cell.fg == Color::Reset && cell.bg == Color::Reset));
         }
         insta::assert_snapshot!(format!("{name}_colour"), with_styles(&drawn(&app, (80, 24), ink())));
-        let ascii = drawn(&app, (80, 24), Ink { is_ascii: true, is_coloured: false, ..ink() });
+        let ascii = drawn(&app, (80, 24), TerminalStyle { is_ascii: true, is_coloured: false, ..ink() });
         assert!(text(&ascii).is_ascii(), "{}", text(&ascii));
     }
 }
@@ -224,7 +224,7 @@ fn every_size_is_drawn_and_a_small_terminal_says_so() {
 
 #[test]
 fn a_trial_of_which_nothing_is_known_yet_is_drawn() {
-    let app = App::new(Page::Trial(Box::new(empty()), Look::default()));
+    let app = App::new(OpenPage::Trial(Box::new(empty()), TrialViewState::default()));
     let page = text(&drawn(&app, (80, 24), ink()));
     assert!(page.contains("tiny-1") && page.contains("no step yet"), "{page}");
 }
@@ -235,34 +235,34 @@ fn the_rank_that_the_others_wait_for_is_marked() {
     let slow: Vec<u32> = trial
         .slowness()
         .into_iter()
-        .filter(|(_, slow)| Trial::is_straggler(*slow))
+        .filter(|(_, slow)| TrialModel::is_straggler(*slow))
         .map(|(rank, _)| rank)
         .collect();
     assert_eq!(slow, [2]);
-    let done = Seen::Fact(Fact::AttemptEnded {
+    let done = TrialEvent::Fact(Fact::AttemptEnded {
         attempt: AttemptId(2),
-        ended: Ended::Finished(StopReason::Complete),
+        ended: AttemptEnd::Finished(StopReason::Complete),
     });
     let mut again = trial.clone();
-    again.see(&done);
-    again.see(&done);
+    again.apply(&done);
+    again.apply(&done);
     assert_eq!(again.events.len(), trial.events.len() + 1, "what is told twice is shown once");
 }
 
-fn press(app: &mut App, code: KeyCode) -> Option<Ask> {
+fn press(app: &mut App, code: KeyCode) -> Option<AppRequest> {
     app.key(KeyEvent::new(code, KeyModifiers::NONE))
 }
 
 #[test]
 fn keys_choose_metrics_panes_and_logs() {
-    let mut app = App::new(Page::Trial(Box::new(trial()), Look::default()));
+    let mut app = App::new(OpenPage::Trial(Box::new(trial()), TrialViewState::default()));
     let page = |app: &App| text(&drawn(app, (80, 24), ink()));
     assert!(page(&app).contains("loss 2.32") && page(&app).contains("valid.loss 2.42"), "{}", page(&app));
     press(&mut app, KeyCode::Char('m'));
     assert!(page(&app).contains("gradient_norm"), "{}", page(&app));
     press(&mut app, KeyCode::Char('M'));
     assert!(page(&app).contains("valid.loss 2.42"));
-    assert_eq!(press(&mut app, KeyCode::Char('l')), Some(Ask::Log));
+    assert_eq!(press(&mut app, KeyCode::Char('l')), Some(AppRequest::Log));
     assert!(page(&app).contains("no log is on this machine"), "{}", page(&app));
     press(&mut app, KeyCode::Esc);
     assert!(page(&app).contains("EVENTS"));
@@ -270,37 +270,37 @@ fn keys_choose_metrics_panes_and_logs() {
     assert!(!page(&app).contains("RANKS"), "a pane has the screen: {}", page(&app));
     press(&mut app, KeyCode::Esc);
     press(&mut app, KeyCode::Tab);
-    let Page::Trial(_, look) = app.page() else { panic!("a trial") };
+    let OpenPage::Trial(_, look) = app.page() else { panic!("a trial") };
     assert_eq!((look.pane, look.is_large), (Pane::Curves, false), "the pane after that of the log");
 }
 
 #[test]
 fn only_yes_stops_a_trial_and_only_one_that_runs() {
-    let mut app = App::new(Page::Trial(Box::new(trial()), Look::default()));
+    let mut app = App::new(OpenPage::Trial(Box::new(trial()), TrialViewState::default()));
     assert_eq!(press(&mut app, KeyCode::Char('s')), None);
     assert!(text(&drawn(&app, (80, 24), ink())).contains("stop quickstart-1"));
     assert_eq!(press(&mut app, KeyCode::Char('q')), None, "any other key");
     assert!(app.stop.is_none());
     press(&mut app, KeyCode::Char('s'));
-    assert_eq!(press(&mut app, KeyCode::Char('y')), Some(Ask::Stop(trial().id)));
-    let ended = Trial { status: Status::Completed, ..trial() };
-    let mut app = App::new(Page::Trial(Box::new(ended), Look::default()));
+    assert_eq!(press(&mut app, KeyCode::Char('y')), Some(AppRequest::Stop(trial().id)));
+    let ended = TrialModel { status: TrialStatus::Completed, ..trial() };
+    let mut app = App::new(OpenPage::Trial(Box::new(ended), TrialViewState::default()));
     press(&mut app, KeyCode::Char('s'));
     assert!(app.stop.is_none() && app.message.is_some());
-    assert_eq!(press(&mut app, KeyCode::Char('q')), Some(Ask::Quit));
+    assert_eq!(press(&mut app, KeyCode::Char('q')), Some(AppRequest::Quit));
 }
 
 #[test]
 fn enter_opens_what_is_selected() {
-    let mut app = App::new(Page::List(list(), Cursor::default()));
-    assert_eq!(press(&mut app, KeyCode::Enter), Some(Ask::OpenStudy("gpt-tune-1".into())));
+    let mut app = App::new(OpenPage::List(list(), Cursor::default()));
+    assert_eq!(press(&mut app, KeyCode::Enter), Some(AppRequest::OpenStudy("gpt-tune-1".into())));
     press(&mut app, KeyCode::Char('j'));
-    assert!(matches!(press(&mut app, KeyCode::Enter), Some(Ask::OpenTrial(_))));
+    assert!(matches!(press(&mut app, KeyCode::Enter), Some(AppRequest::OpenTrial(_))));
     assert_eq!(press(&mut app, KeyCode::Esc), None, "there is no page before");
-    app.pages.push(Page::Study(Box::new(study()), Cursor { at: 4 }));
+    app.pages.push(OpenPage::Study(Box::new(study()), Cursor { at: 4 }));
     assert_eq!(press(&mut app, KeyCode::Enter), None, "a refused trial has no page");
-    assert_eq!(press(&mut app, KeyCode::Esc), Some(Ask::Back));
+    assert_eq!(press(&mut app, KeyCode::Esc), Some(AppRequest::Back));
     let control = |c| KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL);
-    assert_eq!(app.key(control('c')), Some(Ask::Quit));
-    assert_eq!(app.key(control('z')), Some(Ask::Suspend));
+    assert_eq!(app.key(control('c')), Some(AppRequest::Quit));
+    assert_eq!(app.key(control('z')), Some(AppRequest::Suspend));
 }

@@ -1,15 +1,15 @@
 //! The page of a trial.
 
 use super::chart::{self, figure};
-use super::ink::Canvas;
+use super::canvas::Canvas;
 use super::ranks;
 use crate::render::history::status;
 use crate::render::number::{count, counted, seconds, whole};
 use crate::render::phases::bytes;
-use crate::render::table::{Text, Tone};
-use crate::watch::app::{Look, Pane};
-use crate::watch::model::series::Series;
-use crate::watch::model::trial::{Line, Trial};
+use crate::render::table::{StyledText, TextRole};
+use crate::watch::app::{TrialViewState, Pane};
+use crate::watch::model::series::ThinnedSeries;
+use crate::watch::model::trial::{LoggedMessage, TrialModel};
 use dtrain_recipes::Bytes;
 use ratatui::layout::Rect;
 
@@ -20,7 +20,7 @@ const WIDE: u16 = 110;
 const HIGH: u16 = 18;
 
 /// Draws the page above its last line.
-pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, look: &Look) {
+pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, look: &TrialViewState) {
     let lines = if area.height >= HIGH { 3 } else { 2 };
     head(canvas, area, trial, lines);
     let body = Rect { y: area.y + lines, height: area.height - lines, ..area };
@@ -61,12 +61,12 @@ fn cut(area: Rect, lines: u16) -> (Rect, Rect) {
     (Rect { height: lines, ..area }, rest)
 }
 
-fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, lines: u16) {
+fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, lines: u16) {
     let word = status(trial.status);
     let ranks = trial.ranks.len().max(trial.places.len());
     let mut parts = vec![
-        Text::new(format!("{}  ", trial.label), Tone::Bold),
-        Text::new(format!("{}  ", word.text), word.tone),
+        StyledText::new(format!("{}  ", trial.label), TextRole::Bold),
+        StyledText::new(format!("{}  ", word.text), word.tone),
         trial.layout.clone().into(),
     ];
     if ranks > 0 {
@@ -75,12 +75,12 @@ fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, lines: u16) {
         } else {
             String::new()
         };
-        parts.push(Text::new(format!("  {}{hosts}", counted(ranks as u64, "rank")), Tone::Dim));
+        parts.push(StyledText::new(format!("  {}{hosts}", counted(ranks as u64, "rank")), TextRole::Dim));
     }
     let end = canvas.line(area, 0, &parts);
     let attempt = if trial.attempt > 1 { format!("attempt {}  ", trial.attempt) } else { String::new() };
     let study = trial.study.as_ref().map_or(String::new(), |study| format!("of {study}"));
-    canvas.right(area, 0, end + 1, format!("{attempt}{study}").trim_end(), canvas.ink.tone(Tone::Dim));
+    canvas.right(area, 0, end + 1, format!("{attempt}{study}").trim_end(), canvas.ink.tone(TextRole::Dim));
 
     let advance = trial.figures.advance(&trial.expected);
     let words = [
@@ -98,9 +98,9 @@ fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, lines: u16) {
         let done: String = std::iter::repeat_n(canvas.ink.mark('━', '='), full).collect();
         let left: String = std::iter::repeat_n(canvas.ink.mark('╌', '.'), usize::from(room) - full).collect();
         x = canvas.write(area, (0, 1), &done, canvas.ink.colour(1));
-        x = canvas.write(area, (x, 1), &left, canvas.ink.tone(Tone::Dim)) + 2;
+        x = canvas.write(area, (x, 1), &left, canvas.ink.tone(TextRole::Dim)) + 2;
     }
-    canvas.write(area, (x, 1), &words, canvas.ink.tone(Tone::Plain));
+    canvas.write(area, (x, 1), &words, canvas.ink.tone(TextRole::Plain));
     if lines > 2 {
         let line = speed(trial);
         canvas.line(area, 2, &line);
@@ -108,12 +108,12 @@ fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, lines: u16) {
 }
 
 /// Speed and memory against the plan.
-fn speed(trial: &Trial) -> Vec<Text> {
-    let mut parts: Vec<Text> = Vec::new();
+fn speed(trial: &TrialModel) -> Vec<StyledText> {
+    let mut parts: Vec<StyledText> = Vec::new();
     let mut add = |measured: String, planned: Option<String>| {
         let gap = if parts.is_empty() { "" } else { "   " };
         parts.push(format!("{gap}{measured}").into());
-        parts.extend(planned.map(|planned| Text::new(format!(", plan {planned}"), Tone::Dim)));
+        parts.extend(planned.map(|planned| StyledText::new(format!(", plan {planned}"), TextRole::Dim)));
     };
     if let Some((step, rate)) = trial.figures.pace {
         let planned = trial.rate.filter(|rate| *rate > 0.0).map(count);
@@ -133,17 +133,17 @@ fn speed(trial: &Trial) -> Vec<Text> {
 }
 
 /// A metric, and the one that is drawn over it.
-fn curves(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, which: usize, is_focused: bool) {
+fn curves(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, which: usize, is_focused: bool) {
     let metrics = trial.metrics();
     let at = which.min(metrics.len().saturating_sub(1));
     let Some((name, over)) = metrics.get(at) else {
         let below = canvas.title(area, "CURVES", is_focused);
-        canvas.write(below, (1, 0), "no step yet", canvas.ink.tone(Tone::Dim));
+        canvas.write(below, (1, 0), "no step yet", canvas.ink.tone(TextRole::Dim));
         return;
     };
     let series = &trial.curves[name];
     let newest = |name: &str| {
-        let newest = trial.curves.get(name).and_then(Series::newest);
+        let newest = trial.curves.get(name).and_then(ThinnedSeries::newest);
         newest.map_or(String::new(), |(_, value)| format!(" {}", figure(name, value)))
     };
     let mark = canvas.ink.mark('●', 'o');
@@ -153,12 +153,12 @@ fn curves(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, which: usize, is_f
     if metrics.len() > 1 {
         let place = format!(" {}/{} ", at + 1, metrics.len());
         let from = u16::try_from(title.chars().count()).unwrap_or(u16::MAX).saturating_add(4);
-        canvas.right(area, 0, from, &place, canvas.ink.tone(Tone::Dim));
+        canvas.right(area, 0, from, &place, canvas.ink.tone(TextRole::Dim));
     }
     chart::draw(canvas, below, name, series, over.as_ref().and_then(|over| trial.curves.get(over)));
 }
 
-fn pane(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, look: &Look, which: Pane) {
+fn pane(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, look: &TrialViewState, which: Pane) {
     let is_focused = look.pane == which;
     match which {
         Pane::Curves => curves(canvas, area, trial, look.metric, is_focused),
@@ -175,7 +175,7 @@ fn pane(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, look: &Look, which: 
             let below = canvas.title(area, &title, is_focused);
             let lines = last(look.lines.iter(), below.height, look.back);
             for (y, line) in (0u16..).zip(lines) {
-                canvas.write(below, (1, y), line, canvas.ink.tone(Tone::Plain));
+                canvas.write(below, (1, y), line, canvas.ink.tone(TextRole::Plain));
             }
             if look.lines.is_empty() {
                 let text = if look.logs.is_empty() {
@@ -183,23 +183,23 @@ fn pane(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, look: &Look, which: 
                 } else {
                     "the log is empty".to_owned()
                 };
-                canvas.write(below, (1, 0), &text, canvas.ink.tone(Tone::Dim));
+                canvas.write(below, (1, 0), &text, canvas.ink.tone(TextRole::Dim));
             }
         }
         Pane::Told => {
             let below = canvas.title(area, "EVENTS", is_focused);
             let start = trial.started_ms.unwrap_or_else(|| trial.events.front().map_or(0, |line| line.at_ms));
-            let mut lines: Vec<(String, &Line, String)> = Vec::new();
+            let mut lines: Vec<(String, &LoggedMessage, String)> = Vec::new();
             for line in &trial.events {
                 let mut at = clock(line.at_ms, start);
                 let room = usize::from(below.width).saturating_sub(at.chars().count() + 3);
-                for part in wrapped(&line.text, room) {
+                for part in wrap_text(&line.text, room) {
                     let blank = " ".repeat(at.chars().count());
                     lines.push((std::mem::replace(&mut at, blank), line, part));
                 }
             }
             for (y, (at, line, text)) in (0u16..).zip(last(lines.iter(), below.height, look.back)) {
-                let x = canvas.write(below, (1, y), at, canvas.ink.tone(Tone::Dim));
+                let x = canvas.write(below, (1, y), at, canvas.ink.tone(TextRole::Dim));
                 canvas.write(below, (x + 2, y), text, canvas.ink.tone(line.tone));
             }
         }
@@ -207,7 +207,7 @@ fn pane(canvas: &mut Canvas<'_>, area: Rect, trial: &Trial, look: &Look, which: 
 }
 
 /// A text in lines of at most so many characters, broken between words where it can be.
-fn wrapped(text: &str, room: usize) -> Vec<String> {
+fn wrap_text(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
         let mut rest: Vec<char> = word.chars().collect();

@@ -6,7 +6,7 @@ use argmin::core::{TerminationReason, TerminationStatus};
 
 /// Slope and curvature of a sum of squares.
 #[derive(Clone, Debug)]
-pub struct Normal {
+pub struct NormalEquations {
     /// The gradient.
     pub slope: Vec<f64>,
     /// The Hessian without second derivatives of residuals, row-major.
@@ -14,7 +14,7 @@ pub struct Normal {
 }
 
 /// The state of a search.
-pub(super) type Progress = IterState<Vec<f64>, (), (), (), (), f64>;
+pub(super) type GaussNewtonState = IterState<Vec<f64>, (), (), (), (), f64>;
 
 /// The solver. Converged when a step gains less than a millionth of a unit of cost.
 #[derive(Clone, Debug)]
@@ -36,9 +36,9 @@ impl GaussNewton {
     }
 }
 
-impl<O> Solver<O, Progress> for GaussNewton
+impl<O> Solver<O, GaussNewtonState> for GaussNewton
 where
-    O: CostFunction<Param = Vec<f64>, Output = f64> + Hessian<Param = Vec<f64>, Hessian = Normal>,
+    O: CostFunction<Param = Vec<f64>, Output = f64> + Hessian<Param = Vec<f64>, Hessian = NormalEquations>,
 {
     fn name(&self) -> &'static str {
         "Gauss-Newton"
@@ -47,8 +47,8 @@ where
     fn init(
         &mut self,
         problem: &mut Problem<O>,
-        mut state: Progress,
-    ) -> Result<(Progress, Option<KV>), Error> {
+        mut state: GaussNewtonState,
+    ) -> Result<(GaussNewtonState, Option<KV>), Error> {
         let start = state.take_param().ok_or_else(|| Error::msg("the search has no start"))?;
         let cost = problem.cost(&start)?;
         Ok((state.param(start).cost(cost), None))
@@ -57,11 +57,11 @@ where
     fn next_iter(
         &mut self,
         problem: &mut Problem<O>,
-        mut state: Progress,
-    ) -> Result<(Progress, Option<KV>), Error> {
+        mut state: GaussNewtonState,
+    ) -> Result<(GaussNewtonState, Option<KV>), Error> {
         let at = state.take_param().ok_or_else(|| Error::msg("the search is nowhere"))?;
         let cost = state.cost;
-        let Normal { slope, curvature } = problem.hessian(&at)?;
+        let NormalEquations { slope, curvature } = problem.hessian(&at)?;
         let size = at.len();
         while self.damping < STUCK {
             let mut damped = curvature.clone();
@@ -84,7 +84,7 @@ where
         Ok((state.param(at).cost(cost), None))
     }
 
-    fn terminate(&mut self, _: &Progress) -> TerminationStatus {
+    fn terminate(&mut self, _: &GaussNewtonState) -> TerminationStatus {
         if self.has_converged {
             TerminationStatus::Terminated(TerminationReason::SolverConverged)
         } else {

@@ -2,19 +2,19 @@
 
 use super::*;
 use crate::analytic::Constants;
-use crate::rows::rows;
+use crate::benchmarks::read_table;
 
 const ROWS: &str = include_str!("../../../benches/data/measured_layouts.csv");
 const PRIORS: &str = include_str!("../../../benches/data/priors.toml");
 
 #[test]
 fn the_shipped_constants_are_the_minimum() {
-    let rows = rows(ROWS.as_bytes()).expect("the table is whole");
-    let priors = Priors::read(PRIORS).expect("the page is whole");
+    let rows = read_table(ROWS.as_bytes()).expect("the table is whole");
+    let priors = ConstantPriors::read(PRIORS).expect("the page is whole");
     let shipped = Constants::shipped();
-    let observed = observed(&rows, shipped);
-    let objective = Objective { observed: &observed, priors: &priors, constants: shipped };
-    let fit = fit(&objective, &priors.places(shipped)).expect("there is a minimum");
+    let observed = measured_runs(&rows, shipped);
+    let objective = CalibrationLoss { observed: &observed, priors: &priors, constants: shipped };
+    let fit = fit(&objective, &priors.z_scores(shipped)).expect("there is a minimum");
     for prior in &priors.0 {
         let (before, after) = (prior.constant.of(shipped), prior.constant.of(&fit.constants));
         assert!(

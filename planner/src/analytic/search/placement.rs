@@ -1,40 +1,40 @@
 //! What all layouts of a placement have in common.
 
-use super::passes::{PLAIN_ENDS, Passes};
-use super::space::{Question, whole};
-use super::table::{Axis, Table};
-use super::ways::Way;
-use crate::analytic::memory::{Least, Shared};
-use crate::analytic::{Case, Config, Division, Step};
-use dtrain_protocol::{Arrangement, Ends};
+use super::pipeline_options::{PLAIN_ENDS, PipelineOption};
+use super::space::{SearchProblem, to_count};
+use super::best_layouts::{SearchAxis, BestLayouts};
+use super::micro_batch_modes::MicroBatchMode;
+use crate::analytic::memory::{MemoryLowerBound, LayerMemory};
+use crate::analytic::{StepInputs, StepConfig, StagePartition, StepTimes};
+use dtrain_protocol::{Arrangement, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 use std::cell::{Cell, OnceCell};
 
 /// An order of passes, and what replicas may shard with it.
-type Able = (Passes, Vec<(ZeroStage, u32)>);
+type SupportedPasses = (PipelineOption, Vec<(ZeroStage, u32)>);
 
 /// Degrees and their places, everything else open.
-pub(super) struct Placement<'a> {
-    question: &'a Question,
-    pub(super) config: Config,
+pub(super) struct RankPlacement<'a> {
+    problem: &'a SearchProblem,
+    pub(super) config: StepConfig,
     /// What replicas may shard.
     pub(super) shards: Vec<(ZeroStage, u32)>,
     /// Orders of the passes of micro-batches of one sample; those that interleave come last.
-    schedules: Vec<Passes>,
-    able: OnceCell<Vec<Able>>,
-    least: OnceCell<Least>,
-    least_of_ends: OnceCell<Least>,
+    schedules: Vec<PipelineOption>,
+    able: OnceCell<Vec<SupportedPasses>>,
+    least: OnceCell<MemoryLowerBound>,
+    least_of_ends: OnceCell<MemoryLowerBound>,
     /// Seconds from which on nothing is gained, for a state of the table.
     slowest: Cell<Option<(u64, f64)>>,
 }
 
-impl<'a> Placement<'a> {
-    pub(super) fn of(question: &'a Question, config: Config) -> Self {
+impl<'a> RankPlacement<'a> {
+    pub(super) fn of(problem: &'a SearchProblem, config: StepConfig) -> Self {
         Self {
-            question,
+            problem,
             config,
-            shards: question.shards(&config),
-            schedules: question.schedules(&config),
+            shards: problem.shards(&config),
+            schedules: problem.schedules(&config),
             able: OnceCell::new(),
             least: OnceCell::new(),
             least_of_ends: OnceCell::new(),
@@ -43,17 +43,17 @@ impl<'a> Placement<'a> {
     }
 
     /// Orders of the passes of a micro-batch, by their number.
-    pub(super) fn schedules(&self, open: &Config) -> &[Passes] {
-        let is_even = whole(open.micro_batches()).is_multiple_of(open.arrangement.layout.pipeline.get());
-        let plain = |passes: &&Passes| is_even || passes.schedule != PipelineSchedule::Interleaved;
+    pub(super) fn schedules(&self, open: &StepConfig) -> &[PipelineOption] {
+        let is_even = to_count(open.micro_batches()).is_multiple_of(open.arrangement.layout.pipeline.get());
+        let plain = |passes: &&PipelineOption| is_even || passes.schedule != PipelineSchedule::Interleaved;
         &self.schedules[..self.schedules.iter().take_while(plain).count()]
     }
 
     /// Orders of the passes with what replicas may shard, where the engine can run some layout with both. Not asked of all
     /// micro-batches: whatever an engine has, it has with the smallest.
-    pub(super) fn able(&self) -> &[Able] {
-        let of = |passes: &Passes| {
-            let can = |shard: &&(ZeroStage, u32)| self.question.may_run(&passes.of(&self.config), **shard);
+    pub(super) fn able(&self) -> &[SupportedPasses] {
+        let of = |passes: &PipelineOption| {
+            let can = |shard: &&(ZeroStage, u32)| self.problem.may_run(&passes.of(&self.config), **shard);
             (*passes, self.shards.iter().filter(can).copied().collect())
         };
         self.able.get_or_init(|| self.schedules.iter().map(of).collect())
@@ -72,82 +72,82 @@ impl<'a> Placement<'a> {
     }
 
     /// Whether a micro-batch may fit in the layout that keeps least.
-    pub(super) fn may_fit(&self, case: &Case<'_>, (config, kept): (Config, Shared)) -> bool {
+    pub(super) fn may_fit(&self, case: &StepInputs<'_>, (config, kept): (StepConfig, LayerMemory)) -> bool {
         // No end has fewer layers, whatever it counts as.
-        let fewest = whole((case.model.layers / case.config.pipeline()).floor() - 2.0);
-        let ends = Division { first: fewest, last: fewest, second: 0, most: 0, most_at: 0 };
-        let case = Case { config, ..*case };
-        let least = self.least_of_ends.get_or_init(|| Least::of(&case, &self.shards, ends));
-        least.bytes(&case, &kept) <= self.question.cluster.memory
+        let fewest = to_count((case.model.layers / case.config.pipeline()).floor() - 2.0);
+        let ends = StagePartition { first: fewest, last: fewest, second: 0, most: 0, most_at: 0 };
+        let case = StepInputs { config, ..*case };
+        let least = self.least_of_ends.get_or_init(|| MemoryLowerBound::of(&case, &self.shards, ends));
+        least.bytes(&case, &kept) <= self.problem.cluster.memory
     }
 
     /// Bytes of the heaviest rank, at least.
-    fn bytes(&self, case: &Case<'_>, way: &Way) -> f64 {
+    fn bytes(&self, case: &StepInputs<'_>, way: &MicroBatchMode) -> f64 {
         let of = || {
             let stages = case.config.arrangement.layout.pipeline.get();
             let layers = case.model.layers / case.config.pipeline();
-            let (ends, others) = (whole(layers.floor() - 2.0), whole(layers.floor()));
+            let (ends, others) = (to_count(layers.floor() - 2.0), to_count(layers.floor()));
             let division = match stages {
-                1 => Division { first: others, last: others, second: 0, most: 0, most_at: 0 },
-                2 => Division { first: ends, last: ends, second: 0, most: 0, most_at: 0 },
-                _ => Division { first: ends, last: ends, second: others, most: 0, most_at: 0 },
+                1 => StagePartition { first: others, last: others, second: 0, most: 0, most_at: 0 },
+                2 => StagePartition { first: ends, last: ends, second: 0, most: 0, most_at: 0 },
+                _ => StagePartition { first: ends, last: ends, second: others, most: 0, most_at: 0 },
             };
-            Least::of(case, &self.able_shards(), division)
+            MemoryLowerBound::of(case, &self.able_shards(), division)
         };
         // The last bits of sums differ.
         self.least.get_or_init(of).bytes(case, &way.kept) * (1.0 - 1e-12)
     }
 
     /// Whether layouts that compute in a way, with `schedules`, may change anything.
-    pub(super) fn may_change(&self, case: &Case<'_>, way: &Way, schedules: &[Passes], table: &Table) -> bool {
+    pub(super) fn may_change(&self, case: &StepInputs<'_>, way: &MicroBatchMode, schedules: &[PipelineOption], table: &BestLayouts) -> bool {
         let chunks = schedules.iter().map(|passes| passes.chunks).max().unwrap_or(1);
-        let seconds = Step::least(case, way.seconds, chunks);
+        let seconds = StepTimes::lower_bound(case, way.seconds, chunks);
         if !table.may_keep(seconds) || !self.may_run() {
             return false;
         }
-        let of_way = [Axis::MicroBatch, Axis::Sequence, Axis::Recompute, Axis::Exchange];
+        let of_way = [SearchAxis::MicroBatch, SearchAxis::Sequence, SearchAxis::Recompute, SearchAxis::Exchange];
         let is_faster = seconds < self.slowest(table)
             || seconds < table.slowest(of_way.map(|axis| (axis, axis.value(&case.config))));
         if !is_faster && !table.has_front() {
             return false;
         }
         let bytes = self.bytes(case, way);
-        if bytes > self.question.cluster.memory {
+        if bytes > self.problem.cluster.memory {
             return table.wants_nearest();
         }
         is_faster || table.may_better(seconds, || bytes)
     }
 
     /// Seconds from which on no layout is kept, whatever its micro-batch and how it is computed.
-    fn slowest(&self, table: &Table) -> f64 {
+    fn slowest(&self, table: &BestLayouts) -> f64 {
         if let Some((changes, seconds)) = self.slowest.get()
             && changes == table.changes()
         {
             return seconds;
         }
-        let of_shape = [Axis::Tensor, Axis::Context, Axis::Expert, Axis::Pipeline, Axis::Data, Axis::Order];
+        let of_shape = [SearchAxis::Tensor, SearchAxis::Context, SearchAxis::Expert, SearchAxis::Pipeline, SearchAxis::Data, SearchAxis::Order];
         let of_shape = of_shape.into_iter().map(|axis| (axis, axis.value(&self.config)));
         let shards = self.able_shards();
         let of_shards =
-            shards.iter().flat_map(|(zero, shard)| [(Axis::Zero, *zero as u32), (Axis::Shard, *shard)]);
+            shards.iter().flat_map(|(zero, shard)| [(SearchAxis::Zero, *zero as u32), (SearchAxis::Shard, *shard)]);
         let passes = self.able().iter().filter(|(_, shards)| !shards.is_empty());
         let of_passes =
-            passes.map(|(passes, _)| (Axis::Schedule, Axis::Schedule.value(&passes.of(&self.config))));
+            passes.map(|(passes, _)| (SearchAxis::Schedule, SearchAxis::Schedule.value(&passes.of(&self.config))));
         let seconds = table.slowest(of_shape.chain(of_shards).chain(of_passes));
         self.slowest.set(Some((table.changes(), seconds)));
         seconds
     }
 }
 
-impl Question {
+impl SearchProblem {
     /// Whether the engine can run any layout of a placement with this order of passes, in which replicas shard so.
-    fn may_run(&self, placed: &Config, (zero, shard): (ZeroStage, u32)) -> bool {
+    fn may_run(&self, placed: &StepConfig, (zero, shard): (ZeroStage, u32)) -> bool {
         if self.runs_on.is_none() {
             return true;
         }
         let sequences = if placed.degrees().tensor > 1 { &[true, false][..] } else { &[false][..] };
         let (exchanges, modes) = (self.exchanges(placed), self.modes());
-        let may_run = |ends: Ends| {
+        let may_run = |ends: EmbeddingHeadCost| {
             modes.iter().any(|(recompute, recompute_every)| {
                 sequences.iter().any(|sequence| {
                     exchanges.iter().any(|exchange| {
@@ -161,7 +161,7 @@ impl Question {
                             context_exchange: *exchange,
                             ..placed.arrangement
                         };
-                        self.allows(&Config { arrangement, ..*placed })
+                        self.allows(&StepConfig { arrangement, ..*placed })
                     })
                 })
             })

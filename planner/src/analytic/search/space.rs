@@ -1,18 +1,18 @@
 //! The layouts of a cluster of equal devices: all divisors along every axis.
 
 use crate::analytic::{
-    Case, Config, Constants, Degrees, Device, Gpu, Kernel, Links, Products, Software, Transformer,
+    StepInputs, StepConfig, Constants, Degrees, DeviceThroughput, GpuSpec, AttentionKernel, Interconnect, MatmulPrecision, Software, Transformer,
 };
-use crate::engine::{self, Cannot};
-use crate::layout::batch::divisors;
+use crate::engine::{self, UnsupportedLayout};
+use crate::layout::batch_split::divisors;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, RankOrder};
 use dtrain_recipes::{LayoutPins, Precision, Recompute, ZeroStage};
 
 /// Equal devices, equally spread over hosts.
 #[derive(Clone, Copy, Debug)]
-pub struct Cluster {
+pub struct HomogeneousCluster {
     /// The part.
-    pub gpu: &'static Gpu,
+    pub gpu: &'static GpuSpec,
     /// Devices in all.
     pub devices: u32,
     /// Devices of a host.
@@ -29,19 +29,19 @@ pub struct Cluster {
 
 /// What is to be trained, and on what.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct SearchProblem {
     /// What is trained.
     pub model: Transformer,
     /// The devices.
-    pub cluster: Cluster,
+    pub cluster: HomogeneousCluster,
     /// What the engine costs.
     pub engine: Software,
     /// What the engine can run; `None` where that is not asked.
-    pub runs_on: Option<RunsOn>,
+    pub runs_on: Option<EngineSupport>,
     /// How attention is computed.
-    pub kernel: Kernel,
+    pub kernel: AttentionKernel,
     /// Number format of linear layers.
-    pub products: Products,
+    pub products: MatmulPrecision,
     /// Samples of a step.
     pub batch: u32,
     /// Axes that are decided.
@@ -52,11 +52,11 @@ pub struct Question {
 
 /// An engine that is to run a training.
 #[derive(Clone, Debug)]
-pub struct RunsOn {
+pub struct EngineSupport {
     /// The engine.
     pub engine: &'static dyn engine::Engine,
     /// The training.
-    pub training: engine::Training,
+    pub training: engine::TrainingSpec,
 }
 
 #[expect(
@@ -64,7 +64,7 @@ pub struct RunsOn {
     clippy::cast_sign_loss,
     reason = "dimensions are whole and far below 2^32"
 )]
-pub(crate) fn whole(dimension: f64) -> u32 {
+pub(crate) fn to_count(dimension: f64) -> u32 {
     dimension.round() as u32
 }
 
@@ -72,9 +72,9 @@ pub(in crate::analytic) fn divisors_of(n: u32) -> impl Iterator<Item = u32> {
     divisors(n.into()).into_iter().filter_map(|d| u32::try_from(d).ok())
 }
 
-impl Cluster {
+impl HomogeneousCluster {
     /// `hosts` of `per_host` devices each, as the part is usually sold.
-    pub fn of(gpu: &'static Gpu, hosts: u32, per_host: u32) -> Self {
+    pub fn of(gpu: &'static GpuSpec, hosts: u32, per_host: u32) -> Self {
         Self {
             gpu,
             devices: hosts * per_host,
@@ -93,11 +93,11 @@ impl Cluster {
     }
 }
 
-impl Question {
+impl SearchProblem {
     /// All degrees that divide what they cut, in a fixed order: those that share units follow each other.
     pub fn shapes(&self) -> Vec<Degrees> {
         let devices = self.cluster.devices;
-        let heads = whole(self.model.heads);
+        let heads = to_count(self.model.heads);
         let mut shapes = Vec::new();
         for tensor in divisors_of(devices).filter(|t| heads.is_multiple_of(*t)) {
             for context in divisors_of(devices / tensor).filter(|c| self.cuts_sequence(*c)) {
@@ -111,18 +111,18 @@ impl Question {
 
     /// An early and a late piece of the sequence for each rank.
     fn cuts_sequence(&self, context: u32) -> bool {
-        context == 1 || whole(self.model.sequence).is_multiple_of(2 * context)
+        context == 1 || to_count(self.model.sequence).is_multiple_of(2 * context)
     }
 
     fn expert_degrees(&self, most: u32) -> Vec<u32> {
-        let count = self.model.experts.map_or(1, |experts| whole(experts.count));
+        let count = self.model.experts.map_or(1, |experts| to_count(experts.count));
         divisors_of(count).filter(|expert| most.is_multiple_of(*expert)).collect()
     }
 
     /// The shapes of these degrees, by number of stages.
     fn stages(&self, tensor: u32, context: u32, expert: u32) -> impl Iterator<Item = Degrees> + '_ {
         let rest = self.cluster.devices / (tensor * context);
-        let deep = move |stages: &u32| *stages <= whole(self.model.layers);
+        let deep = move |stages: &u32| *stages <= to_count(self.model.layers);
         let of = move |pipeline: u32| Degrees { tensor, context, expert, pipeline, data: rest / pipeline };
         divisors_of(rest).filter(deep).map(of).filter(move |shape| {
             let ranks = shape.data * context * tensor;
@@ -144,20 +144,20 @@ impl Question {
 
     /// The ways to place a shape: experts over replicas alone or folded over other ranks, and both orders of ranks where they
     /// differ.
-    pub fn placements(&self, shape: &Degrees) -> Vec<Config> {
+    pub fn placements(&self, shape: &Degrees) -> Vec<StepConfig> {
         let can_fold = shape.expert > 1 && shape.tensor * shape.context > 1;
         let folds: &[bool] = if can_fold { &[false, true] } else { &[false] };
         let neighbours = shape.tensor * shape.context;
-        let Cluster { devices, per_host, .. } = self.cluster;
+        let HomogeneousCluster { devices, per_host, .. } = self.cluster;
         let has_orders = shape.pipeline > 1 && shape.data > 1 && neighbours < per_host && per_host < devices;
         let orders: &[RankOrder] = if has_orders { &ORDERS } else { &ORDERS[..1] };
-        let mut all: Vec<Config> = Vec::new();
+        let mut all: Vec<StepConfig> = Vec::new();
         for (folded, order) in
             folds.iter().flat_map(|folded| orders.iter().map(move |order| (*folded, *order)))
         {
             let arrangement = Arrangement { order, ..self.arrangement() };
-            let any = Config { arrangement, micro_batch: 1, batch: self.batch };
-            let is_wanted = |config: &Config| {
+            let any = StepConfig { arrangement, micro_batch: 1, batch: self.batch };
+            let is_wanted = |config: &StepConfig| {
                 let data = config.arrangement.layout.data.get();
                 self.pins.data.is_none_or(|pin| pin == data) && !all.contains(config)
             };
@@ -168,13 +168,13 @@ impl Question {
     }
 
     /// The ways to exchange keys and values that the engine has for these degrees. They differ in time alone.
-    pub fn exchanges(&self, config: &Config) -> Vec<ContextExchange> {
+    pub fn exchanges(&self, config: &StepConfig) -> Vec<ContextExchange> {
         let degrees = config.degrees();
         if degrees.context == 1 {
             return vec![ContextExchange::Ring];
         }
         let known = self.runs_on.as_ref().map_or(&EXCHANGES[..], |runs| runs.engine.context_exchanges());
-        let local = |heads: f64| whole(heads).is_multiple_of(degrees.tensor * degrees.context);
+        let local = |heads: f64| to_count(heads).is_multiple_of(degrees.tensor * degrees.context);
         let has_heads = local(self.model.heads) && local(self.model.kv_heads);
         known.iter().copied().filter(|kind| *kind != ContextExchange::AllToAll || has_heads).collect()
     }
@@ -186,9 +186,9 @@ impl Question {
 
     fn precision(&self) -> Precision {
         match self.products {
-            Products::Bits32 => Precision::F32,
-            Products::Bits16 => Precision::Bf16,
-            Products::Bits8 | Products::Blocks8 | Products::Blocks4 => Precision::Fp8,
+            MatmulPrecision::Bits32 => Precision::F32,
+            MatmulPrecision::Bits16 => Precision::Bf16,
+            MatmulPrecision::Bits8 | MatmulPrecision::Blocks8 | MatmulPrecision::Blocks4 => Precision::Fp8,
         }
     }
 
@@ -218,7 +218,7 @@ impl Question {
     }
 
     /// What the replicas of a placement may shard, and among how many of them: all, or those of a host.
-    pub fn shards(&self, config: &Config) -> Vec<(ZeroStage, u32)> {
+    pub fn shards(&self, config: &StepConfig) -> Vec<(ZeroStage, u32)> {
         let replicas = config.arrangement.replicas();
         let of_host = (self.cluster.per_host / config.arrangement.layout.tensor.get()).max(1);
         let sizes = [1, 4, 16].map(|hosts| of_host * hosts);
@@ -238,16 +238,16 @@ impl Question {
     }
 
     /// A case of a layout.
-    pub fn at(&self, config: &Config) -> Case<'_> {
-        let Cluster { gpu, per_host, watts, .. } = self.cluster;
+    pub fn at(&self, config: &StepConfig) -> StepInputs<'_> {
+        let HomogeneousCluster { gpu, per_host, watts, .. } = self.cluster;
         let power = watts.map_or(1.0, |watts| gpu.clock_at(watts));
         let [link, network] = [self.cluster.link, self.cluster.network].map(|rate| self.engine.reaches(rate));
-        Case {
+        StepInputs {
             model: &self.model,
             config: *config,
             engine: self.engine,
-            device: Device::of(gpu, self.products, self.kernel, self.model.head, power, self.constants),
-            links: Links::of(link, network, per_host.into(), &self.constants.general),
+            device: DeviceThroughput::of(gpu, self.products, self.kernel, self.model.head, power, self.constants),
+            links: Interconnect::of(link, network, per_host.into(), &self.constants.general),
             kernel: self.kernel,
             products: self.products,
             constants: self.constants,
@@ -256,11 +256,11 @@ impl Question {
 
     /// Why the engine can run nothing of what is open: of its reasons the most frequent. `None` where the pins, and what
     /// must divide, leave nothing to ask it about.
-    pub fn why_none(&self) -> Option<Cannot> {
-        let mut reasons: Vec<(u32, Cannot)> = Vec::new();
+    pub fn infeasible_reason(&self) -> Option<UnsupportedLayout> {
+        let mut reasons: Vec<(u32, UnsupportedLayout)> = Vec::new();
         for placed in self.shapes().iter().flat_map(|shape| self.placements(shape)) {
             self.any(&placed, &self.shards(&placed), |config| {
-                let Some(reason) = self.cannot(config) else { return false };
+                let Some(reason) = self.unsupported(config) else { return false };
                 match reasons.iter_mut().find(|(_, known)| *known == reason) {
                     Some((count, _)) => *count += 1,
                     None => reasons.push((1, reason)),
@@ -274,9 +274,9 @@ impl Question {
     /// Whether `test` holds of a layout of a placement; they differ in what one engine has and another has not.
     fn any(
         &self,
-        placed: &Config,
+        placed: &StepConfig,
         shards: &[(ZeroStage, u32)],
-        mut test: impl FnMut(&Config) -> bool,
+        mut test: impl FnMut(&StepConfig) -> bool,
     ) -> bool {
         let exchanges = self.exchanges(placed);
         let sequences = if placed.degrees().tensor > 1 { &[false, true][..] } else { &[false][..] };
@@ -296,7 +296,7 @@ impl Question {
                                 context_exchange: *exchange,
                                 ..passes.of(placed).arrangement
                             };
-                            test(&Config { arrangement, ..*placed })
+                            test(&StepConfig { arrangement, ..*placed })
                         })
                     })
                 })
@@ -306,19 +306,19 @@ impl Question {
 
     /// Whether the engine can train the model at all.
     pub fn can_train(&self) -> bool {
-        let refused = |runs: &RunsOn| runs.engine.cannot_train(&runs.training, self.precision()).is_some();
+        let refused = |runs: &EngineSupport| runs.engine.unsupported_training(&runs.training, self.precision()).is_some();
         !self.runs_on.as_ref().is_some_and(refused)
     }
 
     /// Whether the engine can run a layout.
-    pub fn allows(&self, config: &Config) -> bool {
-        self.cannot(config).is_none()
+    pub fn allows(&self, config: &StepConfig) -> bool {
+        self.unsupported(config).is_none()
     }
 
     /// Why the engine cannot run a layout.
-    fn cannot(&self, config: &Config) -> Option<Cannot> {
-        let RunsOn { engine, training } = self.runs_on.as_ref()?;
-        engine.cannot(training, &config.arrangement, whole(config.micro_batches()))
+    fn unsupported(&self, config: &StepConfig) -> Option<UnsupportedLayout> {
+        let EngineSupport { engine, training } = self.runs_on.as_ref()?;
+        engine.unsupported_layout(training, &config.arrangement, to_count(config.micro_batches()))
     }
 
     /// Micro-batches of a shape.

@@ -1,8 +1,8 @@
 use super::*;
 use crate::analytic::hardware::gpu;
-use crate::analytic::{Constants, Experts, Kernel, Products, Software, Style, Transformer, Unit};
-use crate::choice::front::{Cost, front};
-use crate::{engine, outlook, sample};
+use crate::analytic::{Constants, ExpertDims, AttentionKernel, MatmulPrecision, Software, SoftwareStyle, Transformer, MicroBatchTimes};
+use crate::choice::pareto_front::{CandidateCost, pareto_front};
+use crate::{engine, fixtures, what_if};
 use dtrain_recipes::{Decoder, LayoutPins, Model, PipelineSchedule, Recompute, ZeroStage};
 use proptest::prelude::*;
 
@@ -26,15 +26,15 @@ fn decoder(layers: u32, hidden: u32, heads: u32) -> Transformer {
     }
 }
 
-fn question(model: Transformer, devices: u32, batch: u32) -> Question {
+fn problem(model: Transformer, devices: u32, batch: u32) -> SearchProblem {
     let part = gpu("H100").expect("it is in the table");
-    Question {
+    SearchProblem {
         model,
-        cluster: Cluster { devices, ..Cluster::of(part, 1, 8.min(devices)) },
-        engine: Software::of(Style::Modern, Constants::shipped()),
+        cluster: HomogeneousCluster { devices, ..HomogeneousCluster::of(part, 1, 8.min(devices)) },
+        engine: Software::of(SoftwareStyle::Modern, Constants::shipped()),
         runs_on: None,
-        kernel: Kernel::Fused,
-        products: Products::Bits16,
+        kernel: AttentionKernel::Fused,
+        products: MatmulPrecision::Bits16,
         batch,
         pins: LayoutPins::default(),
         constants: Constants::shipped(),
@@ -52,59 +52,59 @@ proptest! {
     ) {
         let mut model = decoder(layers, 128 * heads * width / 4, heads);
         if has_experts {
-            model.experts = Some(Experts { count: 12.0, chosen: 2.0, ffn: 512.0, shared: 0.0, dense_layers: 0.0, drop: false });
+            model.experts = Some(ExpertDims { count: 12.0, chosen: 2.0, ffn: 512.0, shared: 0.0, dense_layers: 0.0, drop: false });
         }
-        let mut question = question(model, devices, batch);
-        question.cluster.memory = memory * 1e9;
-        question.cluster.network = network;
-        let (bounded, all) = (search(&question, 5), search_all(&question, 5));
+        let mut problem = problem(model, devices, batch);
+        problem.cluster.memory = memory * 1e9;
+        problem.cluster.network = network;
+        let (bounded, all) = (search(&problem, 5), search_all(&problem, 5));
         prop_assert_eq!(all.bounded, 0);
         prop_assert_eq!(bounded.layouts, all.layouts);
         prop_assert_eq!(&bounded.best, &all.best);
-        prop_assert_eq!(&bounded.champions, &all.champions);
-        let weighed = search_front(&question, 5);
-        prop_assert_eq!((weighed.best, weighed.champions), (all.best, all.champions));
+        prop_assert_eq!(&bounded.best_per_axis, &all.best_per_axis);
+        let weighed = search_front(&problem, 5);
+        prop_assert_eq!((weighed.best, weighed.best_per_axis), (all.best, all.best_per_axis));
         prop_assert_eq!(weighed.front.is_empty(), bounded.best.is_empty());
-        let unbounded = run(&question, Table::with_front(&question, 5), false);
+        let unbounded = run(&problem, BestLayouts::with_front(&problem, 5), false);
         prop_assert_eq!((unbounded.bounded, &unbounded.front), (0, &weighed.front));
-        let alone = search_front(&question, 0);
-        prop_assert_eq!((alone.front, alone.best.len(), alone.champions.len()), (weighed.front, 0, 0));
+        let alone = search_front(&problem, 0);
+        prop_assert_eq!((alone.front, alone.best.len(), alone.best_per_axis.len()), (weighed.front, 0, 0));
         let best = bounded.best.first().copied();
-        prop_assert_eq!(fastest(&question, f64::INFINITY), best);
-        for (_, _, known) in bounded.champions.iter().take(3) {
-            prop_assert_eq!(fastest_beside(&question, &known.config, f64::INFINITY), best);
+        prop_assert_eq!(fastest(&problem, f64::INFINITY), best);
+        for (_, _, known) in bounded.best_per_axis.iter().take(3) {
+            prop_assert_eq!(fastest_beside(&problem, &known.config, f64::INFINITY), best);
         }
     }
 }
 
-/// All layouts of a question.
-fn every(question: &Question) -> Vec<Config> {
+/// All layouts of a problem.
+fn every(problem: &SearchProblem) -> Vec<StepConfig> {
     let mut all = Vec::new();
-    let shapes = question.shapes();
+    let shapes = problem.shapes();
     let placed =
-        shapes.iter().flat_map(|shape| question.placements(shape).into_iter().map(move |p| (shape, p)));
+        shapes.iter().flat_map(|shape| problem.placements(shape).into_iter().map(move |p| (shape, p)));
     for (shape, placed) in placed {
-        for micro_batch in question.micro_batches(shape) {
-            for sequence in question.sequence_modes(shape) {
-                for (recompute, recompute_every) in question.modes() {
+        for micro_batch in problem.micro_batches(shape) {
+            for sequence in problem.sequence_modes(shape) {
+                for (recompute, recompute_every) in problem.modes() {
                     let sequence = *sequence;
                     let arrangement =
                         Arrangement { sequence, recompute, recompute_every, ..placed.arrangement };
-                    let open = Config { arrangement, micro_batch, ..placed };
+                    let open = StepConfig { arrangement, micro_batch, ..placed };
                     let with = |context_exchange| {
                         let arrangement = Arrangement { context_exchange, ..open.arrangement };
-                        let open = Config { arrangement, ..open };
-                        (open, Unit::of(&question.at(&open)))
+                        let open = StepConfig { arrangement, ..open };
+                        (open, MicroBatchTimes::of(&problem.at(&open)))
                     };
-                    let units = question.exchanges(&open).into_iter().map(with);
+                    let units = problem.exchanges(&open).into_iter().map(with);
                     let first = units.min_by(|a, b| a.1.layer.total().total_cmp(&b.1.layer.total()));
                     let (open, unit) = first.expect("there is an exchange");
-                    for passes in question.schedules(&open) {
+                    for passes in problem.schedules(&open) {
                         let config = passes.of(&open);
-                        let (config, _) = question.divided(&config, &unit, &mut Divisions::default());
-                        for (zero, shard) in question.shards(&placed) {
+                        let (config, _) = problem.divided(&config, &unit, &mut StagePartitionCache::default());
+                        for (zero, shard) in problem.shards(&placed) {
                             let arrangement = Arrangement { zero, shard, ..config.arrangement };
-                            all.push(Config { arrangement, ..config });
+                            all.push(StepConfig { arrangement, ..config });
                         }
                     }
                 }
@@ -116,21 +116,21 @@ fn every(question: &Question) -> Vec<Config> {
 
 #[test]
 fn what_is_found_is_the_best_and_the_front_of_all_layouts_priced_one_by_one() {
-    let question = question(decoder(12, 1536, 12), 24, 48);
+    let problem = problem(decoder(12, 1536, 12), 24, 48);
     let (mut fastest, mut fitting) = (f64::INFINITY, Vec::new());
-    for config in every(&question) {
-        let case = question.at(&config);
-        let full = Peak::of(&case).total() / question.cluster.memory;
+    for config in every(&problem) {
+        let case = problem.at(&config);
+        let full = PeakMemory::of(&case).total() / problem.cluster.memory;
         if full <= 1.0 {
-            let seconds = Step::of(&case).total();
+            let seconds = StepTimes::of(&case).total();
             fastest = fastest.min(seconds);
-            fitting.push((Cost::of(seconds, full, 24), ()));
+            fitting.push((CandidateCost::of(seconds, full, 24), ()));
         }
     }
-    let found = search(&question, 3);
+    let found = search(&problem, 3);
     assert_eq!(found.best[0].seconds.to_bits(), fastest.to_bits());
-    let of_search: Vec<Cost> = search_front(&question, 1).front.iter().map(|point| point.cost).collect();
-    let of_all: Vec<Cost> = front(fitting).iter().map(|point| point.cost).collect();
+    let of_search: Vec<CandidateCost> = search_front(&problem, 1).front.iter().map(|point| point.cost).collect();
+    let of_all: Vec<CandidateCost> = pareto_front(fitting).iter().map(|point| point.cost).collect();
     assert_eq!(of_search, of_all);
     assert!(found.best.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
 }
@@ -139,28 +139,28 @@ fn what_is_found_is_the_best_and_the_front_of_all_layouts_priced_one_by_one() {
 #[test]
 fn what_is_found_for_an_engine_is_the_best_of_all_that_it_can_run() {
     let mut found = 0;
-    for model in [sample::recipe().model, sample::deepseek()] {
+    for model in [fixtures::recipe().model, fixtures::deepseek()] {
         let Model::Decoder(decoder) = model else { panic!("the samples are decoders") };
         for engine in engine::ALL {
             let model = Decoder { layers: 6, tied: false, ..decoder.clone() };
-            let transformer = outlook::transformer(&model);
-            let training = engine::Training::of(&model, &sample::recipe().train);
-            let question =
-                Question { runs_on: Some(RunsOn { engine, training }), ..question(transformer, 16, 24) };
-            let mut best: Option<Choice> = None;
-            for config in every(&question).into_iter().filter(|config| question.allows(config)) {
-                let case = question.at(&config);
-                let (seconds, bytes) = (Step::of(&case).total(), Peak::of(&case).total());
-                if bytes <= question.cluster.memory && best.is_none_or(|best| seconds < best.seconds) {
-                    best = Some(Choice { seconds, bytes, config });
+            let transformer = what_if::transformer(&model);
+            let training = engine::TrainingSpec::of(&model, &fixtures::recipe().train);
+            let problem =
+                SearchProblem { runs_on: Some(EngineSupport { engine, training }), ..problem(transformer, 16, 24) };
+            let mut best: Option<PricedLayout> = None;
+            for config in every(&problem).into_iter().filter(|config| problem.allows(config)) {
+                let case = problem.at(&config);
+                let (seconds, bytes) = (StepTimes::of(&case).total(), PeakMemory::of(&case).total());
+                if bytes <= problem.cluster.memory && best.is_none_or(|best| seconds < best.seconds) {
+                    best = Some(PricedLayout { seconds, bytes, config });
                 }
             }
             let seconds = best.map(|best| best.seconds);
-            let (bounded, all) = (search_front(&question, 5), search_all(&question, 5));
+            let (bounded, all) = (search_front(&problem, 5), search_all(&problem, 5));
             assert_eq!(bounded.best.first().map(|best| best.seconds), seconds, "{}", engine.name());
-            assert_eq!((&bounded.best, &bounded.champions), (&all.best, &all.champions));
+            assert_eq!((&bounded.best, &bounded.best_per_axis), (&all.best, &all.best_per_axis));
             assert_eq!(bounded.layouts, all.layouts);
-            assert_eq!(fastest(&question, f64::INFINITY).map(|best| best.seconds), seconds);
+            assert_eq!(fastest(&problem, f64::INFINITY).map(|best| best.seconds), seconds);
             found += u32::from(best.is_some());
         }
     }
@@ -171,17 +171,17 @@ fn what_is_found_for_an_engine_is_the_best_of_all_that_it_can_run() {
 fn degrees_that_are_no_powers_of_two_are_among_the_layouts() {
     let mut model = decoder(84, 84 * 128, 84);
     model.sequence = 6720.0;
-    let found = search(&question(model, 2520, 2520), 3);
+    let found = search(&problem(model, 2520, 2520), 3);
     for degree in [3, 5, 6, 7, 12] {
-        for axis in [Axis::Context, Axis::Pipeline, Axis::Data] {
-            let has = found.champions.iter().any(|(of, value, _)| (*of, *value) == (axis, degree));
+        for axis in [SearchAxis::Context, SearchAxis::Pipeline, SearchAxis::Data] {
+            let has = found.best_per_axis.iter().any(|(of, value, _)| (*of, *value) == (axis, degree));
             assert!(has, "{axis:?} {degree}");
         }
     }
     let tensor: Vec<u32> = found
-        .champions
+        .best_per_axis
         .iter()
-        .filter(|(axis, ..)| *axis == Axis::Tensor)
+        .filter(|(axis, ..)| *axis == SearchAxis::Tensor)
         .map(|(_, value, _)| *value)
         .collect();
     assert!([3, 6, 7, 12].iter().all(|degree| tensor.contains(degree)), "{tensor:?}");
@@ -189,18 +189,18 @@ fn degrees_that_are_no_powers_of_two_are_among_the_layouts() {
 
 #[test]
 fn nothing_fits_is_said_with_what_came_nearest() {
-    let mut question = question(decoder(96, 12288, 96), 8, 64);
-    question.cluster.memory = 8e9;
-    let found = search(&question, 3);
-    assert!(found.best.is_empty() && found.champions.is_empty());
+    let mut problem = problem(decoder(96, 12288, 96), 8, 64);
+    problem.cluster.memory = 8e9;
+    let found = search(&problem, 3);
+    assert!(found.best.is_empty() && found.best_per_axis.is_empty());
     assert!(found.nearest.is_some_and(|nearest| nearest.bytes > 8e9), "{:?}", found.nearest);
 }
 
 #[test]
 fn a_pinned_axis_has_its_value_and_the_rest_is_searched() {
-    let mut question = question(decoder(12, 1536, 12), 24, 48);
-    let free = search(&question, 1).best[0];
-    question.pins = LayoutPins {
+    let mut problem = problem(decoder(12, 1536, 12), 24, 48);
+    let free = search(&problem, 1).best[0];
+    problem.pins = LayoutPins {
         tensor: Some(4),
         pipeline: Some(3),
         schedule: Some(PipelineSchedule::Gpipe),
@@ -210,11 +210,11 @@ fn a_pinned_axis_has_its_value_and_the_rest_is_searched() {
         sequence: Some(true),
         ..LayoutPins::default()
     };
-    let found = search(&question, 3);
+    let found = search(&problem, 3);
     let pinned = found.best[0];
     assert!(pinned.seconds > free.seconds, "a pin never helps");
     for choice in found.best {
-        let Config { arrangement, micro_batch, .. } = choice.config;
+        let StepConfig { arrangement, micro_batch, .. } = choice.config;
         let degrees = choice.config.degrees();
         assert_eq!((degrees.tensor, degrees.pipeline, micro_batch), (4, 3, 2));
         assert_eq!(

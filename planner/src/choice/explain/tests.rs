@@ -1,7 +1,7 @@
 use super::*;
 use crate::planning::plan;
-use crate::sample;
-use dtrain_recipes::{Choice, Every, Mlp, Samples, Stop};
+use crate::fixtures;
+use dtrain_recipes::{Tunable, Interval, Mlp, Samples, StopConditions};
 
 fn shown(text: &str) -> String {
     let text = wrapped(text, WIDTH);
@@ -12,56 +12,56 @@ fn shown(text: &str) -> String {
 
 #[test]
 fn a_measured_plan_tells_its_choice_and_why_the_others_lose() {
-    let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
-    let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("the sample fits");
-    insta::assert_snapshot!(shown(&explain(&plan, Depth::Short)));
+    let (recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
+    let plan = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("the sample fits");
+    insta::assert_snapshot!(shown(&explain(&plan, DetailLevel::Short)));
 }
 
 #[test]
 fn a_plan_in_full_tells_every_value_with_all_that_costs_time() {
-    let (mut recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    let (mut recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
     recipe.cluster.price = Some(0.05);
-    let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("the sample fits");
-    insta::assert_snapshot!(shown(&explain(&plan, Depth::Full)));
+    let plan = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("the sample fits");
+    insta::assert_snapshot!(shown(&explain(&plan, DetailLevel::Full)));
 }
 
 #[test]
 fn a_plan_from_the_data_sheet_says_so() {
-    let (mut recipe, host) = (sample::recipe(), sample::host(1));
+    let (mut recipe, host) = (fixtures::recipe(), fixtures::host(1));
     let mlp =
         Mlp { inputs: 4, hidden: vec![32], classes: 3, activation: dtrain_recipes::MlpActivation::Relu };
     recipe.model = Model::Mlp(mlp);
-    recipe.train.batch = Choice::Auto;
-    recipe.objective.stop = Stop { samples: Some(Samples(12_000)), ..Stop::default() };
-    let plan = plan(&sample::request(&recipe, &host, None)).expect("the sample fits");
-    insta::assert_snapshot!(shown(&explain(&plan, Depth::Short)));
+    recipe.train.batch = Tunable::Auto;
+    recipe.objective.stop = StopConditions { samples: Some(Samples(12_000)), ..StopConditions::default() };
+    let plan = plan(&fixtures::request(&recipe, &host, None)).expect("the sample fits");
+    insta::assert_snapshot!(shown(&explain(&plan, DetailLevel::Short)));
 }
 
 #[test]
 fn a_plan_for_a_host_that_fails_says_what_the_failures_cost() {
-    let (mut recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
+    let (mut recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
     let rows = |recipe: &dtrain_recipes::Recipe| {
-        let plan = plan(&sample::request(recipe, &host, Some(&rates))).expect("the sample fits");
+        let plan = plan(&fixtures::request(recipe, &host, Some(&rates))).expect("the sample fits");
         let read = Plan::read(&serde_json::to_value(&plan).expect("a plan is JSON"));
         assert_eq!(read.expect("it was just written"), plan);
         let mut text = String::new();
-        saved::rows(&mut text, &plan, plan.best());
+        checkpoints::write_checkpoints(&mut text, &plan, plan.best());
         shown(&text)
     };
     recipe.cluster.mtbf = Some(Seconds(3600.0));
     let hourly = rows(&recipe);
     recipe.cluster.mtbf = Some(Seconds(600.0));
     let often = rows(&recipe);
-    recipe.checkpoint.every = Every::Steps(100);
+    recipe.checkpoint.every = Interval::Steps(100);
     recipe.cluster.mtbf = None;
     insta::assert_snapshot!([hourly, often, rows(&recipe)].join("\n"));
 }
 
 #[test]
 fn a_plan_fits_any_width_and_no_word_is_cut() {
-    let (recipe, host, rates) = (sample::recipe(), sample::host(2), sample::rates(2));
-    let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("the sample fits");
-    let text = explain(&plan, Depth::Full) + &summary(&plan);
+    let (recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
+    let plan = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("the sample fits");
+    let text = explain(&plan, DetailLevel::Full) + &summary(&plan);
     let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
     for width in [40, 60, 80, 100, 300] {
         let shown = wrapped(&text, width);

@@ -2,11 +2,11 @@
 //!
 //! JSON has no comments, so the notes stand at the head of the script.
 
-use super::hosts::Hosts;
-use super::hugging_face::{self, Family};
-use super::json::Object;
-use super::source::Source;
-use super::{Emitted, File, head};
+use super::hosts::HostShape;
+use super::hugging_face::{self, DecoderArchitecture};
+use super::json::OrderedObject;
+use super::source::DecoderPlan;
+use super::{ConfigFiles, ConfigFile, head};
 use dtrain_protocol::Axis;
 use dtrain_recipes::{Compression, OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
@@ -14,18 +14,18 @@ use dtrain_recipes::{Compression, OptimizerKind, Precision, Recompute, Schedule,
 pub(crate) const VERSION: &str = "0.19.8";
 
 /// `ds_config.json`, `config.json` and `deepspeed.sh`.
-pub(crate) fn emit(source: &Source) -> Emitted {
-    let family = Family::of(source.model);
+pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
+    let family = DecoderArchitecture::of(source.model);
     let mut notes = source.notes();
     notes.extend(own_notes(source));
     notes.extend(hugging_face::notes(source));
-    let config = File { name: "ds_config.json".into(), text: configuration(source).text() };
-    let script = File { name: "deepspeed.sh".into(), text: script(source, &notes) };
+    let config = ConfigFile { name: "ds_config.json".into(), text: configuration(source).text() };
+    let script = ConfigFile { name: "deepspeed.sh".into(), text: script(source, &notes) };
     let files = vec![config, hugging_face::config(source, family), script];
-    Emitted { files, notes, start: "bash deepspeed.sh".into(), checkout: None }
+    ConfigFiles { files, notes, start: "bash deepspeed.sh".into(), checkout: None }
 }
 
-fn own_notes(source: &Source) -> Vec<String> {
+fn own_notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = vec![format!(
         "DeepSpeed takes no seed: call transformers.set_seed({}) before the model is made",
         source.train().seed
@@ -48,9 +48,9 @@ fn own_notes(source: &Source) -> Vec<String> {
     notes
 }
 
-fn configuration(source: &Source) -> Object {
+fn configuration(source: &DecoderPlan) -> OrderedObject {
     let split = source.split;
-    let mut object = Object::default()
+    let mut object = OrderedObject::default()
         .with("train_batch_size", split.global())
         .with("train_micro_batch_size_per_gpu", split.micro())
         .with("gradient_accumulation_steps", split.micro_batches().get())
@@ -61,7 +61,7 @@ fn configuration(source: &Source) -> Object {
     if source.optimizer().kind == OptimizerKind::Sgd {
         object = object.with("zero_allow_untested_optimizer", true);
     }
-    let enabled = || Object::default().with("enabled", true);
+    let enabled = || OrderedObject::default().with("enabled", true);
     object = match source.arrangement.precision {
         Precision::F32 => object,
         Precision::Bf16 => object.object("bf16", enabled()),
@@ -73,7 +73,7 @@ fn configuration(source: &Source) -> Object {
         object = object.with("communication_data_type", word);
     }
     if source.degree(Axis::Tensor) > 1 {
-        let tensor = Object::default().with("autotp_size", source.degree(Axis::Tensor));
+        let tensor = OrderedObject::default().with("autotp_size", source.degree(Axis::Tensor));
         object = object.object("tensor_parallel", tensor);
     }
     let spread = source.degree(Axis::Expert) * source.arrangement.expert_fold;
@@ -84,9 +84,9 @@ fn configuration(source: &Source) -> Object {
     object
 }
 
-fn optimizer(source: &Source) -> Object {
+fn optimizer(source: &DecoderPlan) -> OrderedObject {
     let rule = source.optimizer();
-    let params = Object::default().with("lr", source.rate());
+    let params = OrderedObject::default().with("lr", source.rate());
     let (kind, params) = match rule.kind {
         OptimizerKind::Sgd => ("SGD", params.with("momentum", rule.beta1)),
         OptimizerKind::Lion => ("Lion", params.with("betas", vec![rule.beta1, rule.beta2])),
@@ -94,13 +94,13 @@ fn optimizer(source: &Source) -> Object {
             ("AdamW", params.with("betas", vec![rule.beta1, rule.beta2]).with("eps", rule.epsilon))
         }
     };
-    Object::default().with("type", kind).object("params", params.with("weight_decay", rule.weight_decay))
+    OrderedObject::default().with("type", kind).object("params", params.with("weight_decay", rule.weight_decay))
 }
 
-fn scheduler(source: &Source) -> Object {
+fn scheduler(source: &DecoderPlan) -> OrderedObject {
     let warmup =
-        Object::default().with("warmup_num_steps", source.warmup().max(2)).with("warmup_type", "linear");
-    let linear = |params: Object| params.with("warmup_min_lr", 0.0).with("warmup_max_lr", source.rate());
+        OrderedObject::default().with("warmup_num_steps", source.warmup().max(2)).with("warmup_type", "linear");
+    let linear = |params: OrderedObject| params.with("warmup_min_lr", 0.0).with("warmup_max_lr", source.rate());
     let (kind, params) = match source.train().schedule {
         Schedule::Cosine => (
             "WarmupCosineLR",
@@ -112,21 +112,21 @@ fn scheduler(source: &Source) -> Object {
         Schedule::Linear => ("WarmupDecayLR", linear(warmup).with("total_num_steps", source.steps())),
         Schedule::Constant => ("WarmupLR", linear(warmup)),
     };
-    Object::default().with("type", kind).object("params", params)
+    OrderedObject::default().with("type", kind).object("params", params)
 }
 
-fn zero(source: &Source) -> Object {
+fn zero(source: &DecoderPlan) -> OrderedObject {
     let stage = match source.arrangement.zero {
         ZeroStage::Zero0 => 0,
         ZeroStage::Zero1 => 1,
         ZeroStage::Zero2 => 2,
         ZeroStage::Zero3 => 3,
     };
-    Object::default().with("stage", stage)
+    OrderedObject::default().with("stage", stage)
 }
 
-fn script(source: &Source, notes: &[String]) -> String {
-    let Hosts { count, each } = Hosts::of(source.plan);
+fn script(source: &DecoderPlan, notes: &[String]) -> String {
+    let HostShape { count, each } = HostShape::of(source.plan);
     let (hosts, meet) = if count > 1 {
         let hosts =
             "# SET: the hosts, each with its `slots=` (one line a host).\nHOSTFILE=${HOSTFILE:-hostfile}\n";
@@ -149,7 +149,7 @@ fn script(source: &Source, notes: &[String]) -> String {
 }
 
 /// What the sums on the wire are called, where they are only rounded.
-fn compress_word(source: &Source) -> Option<&'static str> {
+fn compress_word(source: &DecoderPlan) -> Option<&'static str> {
     let sync = &source.arrangement.sync;
     match sync.compress {
         _ if sync.local.is_some() || sync.staleness > 0 => None,

@@ -1,10 +1,10 @@
 //! PyTorch's FSDP2 by Hugging Face accelerate: its configuration, training arguments of transformers, and the model.
 
-use super::hosts::Hosts;
-use super::hugging_face::{self, Family};
-use super::source::Source;
+use super::hosts::HostShape;
+use super::hugging_face::{self, DecoderArchitecture};
+use super::source::DecoderPlan;
 use super::yaml::number;
-use super::{Emitted, File, head};
+use super::{ConfigFiles, ConfigFile, head};
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
@@ -12,8 +12,8 @@ use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 pub(crate) const VERSION: &str = "1.15.0";
 
 /// `accelerate.yaml`, `training_arguments.yaml` and `config.json`.
-pub(crate) fn emit(source: &Source) -> Emitted {
-    let family = Family::of(source.model);
+pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
+    let family = DecoderArchitecture::of(source.model);
     let mut notes = source.notes();
     notes.extend(own_notes(source));
     notes.extend(hugging_face::notes(source));
@@ -21,28 +21,28 @@ pub(crate) fn emit(source: &Source) -> Emitted {
     let start = "accelerate launch --config_file accelerate.yaml YOUR_PROGRAM.py training_arguments.yaml";
     let what = format!("accelerate {VERSION}, {world} processes: {start}");
     let text = head(source.plan, &what, &notes) + &configuration(source, family);
-    let config = File { name: "accelerate.yaml".into(), text };
+    let config = ConfigFile { name: "accelerate.yaml".into(), text };
     let what = format!(
         "transformers {}: HfArgumentParser((TrainingArguments,)).parse_yaml_file(\"training_arguments.yaml\")",
         hugging_face::VERSION
     );
     let text = head(source.plan, &what, &[]) + &arguments(source);
-    let training = File { name: "training_arguments.yaml".into(), text };
+    let training = ConfigFile { name: "training_arguments.yaml".into(), text };
     let files = vec![config, training, hugging_face::config(source, family)];
-    Emitted { files, notes, start: start.into(), checkout: None }
+    ConfigFiles { files, notes, start: start.into(), checkout: None }
 }
 
 /// Whether anything is sharded or cut; otherwise replicas are those of DistributedDataParallel.
-fn is_fsdp(source: &Source) -> bool {
+fn is_fsdp(source: &DecoderPlan) -> bool {
     source.arrangement.zero != ZeroStage::Zero0
 }
 
 /// Whether ranks are cut along any axis but `data`, or sharded in groups.
-fn is_parallel(source: &Source) -> bool {
+fn is_parallel(source: &DecoderPlan) -> bool {
     source.degree(Axis::Tensor) * source.degree(Axis::Context) > 1 || is_fsdp(source) && source.copies() > 1
 }
 
-fn own_notes(source: &Source) -> Vec<String> {
+fn own_notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if source.degree(Axis::Tensor) > 1 {
         let tensor = source.degree(Axis::Tensor);
@@ -63,7 +63,7 @@ fn own_notes(source: &Source) -> Vec<String> {
     notes
 }
 
-fn configuration(source: &Source, family: Family) -> String {
+fn configuration(source: &DecoderPlan, family: DecoderArchitecture) -> String {
     let world = source.arrangement.layout.world();
     let sharded = is_fsdp(source) || is_parallel(source);
     let kind = match (sharded, world) {
@@ -77,7 +77,7 @@ fn configuration(source: &Source, family: Family) -> String {
         Precision::F16 => "fp16",
         Precision::Fp8 => unreachable!("no family of models has fp8"),
     };
-    let count = Hosts::of(source.plan).count;
+    let count = HostShape::of(source.plan).count;
     let meet = if count > 1 {
         "machine_rank: 0 # SET: 0 on the first host, 1 on the second and so on\n\
          main_process_ip: FIRST_HOST # SET: the first host\nmain_process_port: 29500\n"
@@ -97,7 +97,7 @@ fn configuration(source: &Source, family: Family) -> String {
     text
 }
 
-fn sharding(source: &Source, family: Family) -> String {
+fn sharding(source: &DecoderPlan, family: DecoderArchitecture) -> String {
     format!(
         "fsdp_config:\n  fsdp_version: 2\n  fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP\n  \
          fsdp_transformer_layer_cls_to_wrap: {}\n  fsdp_reshard_after_forward: {}\n  \
@@ -109,7 +109,7 @@ fn sharding(source: &Source, family: Family) -> String {
     )
 }
 
-fn parallelism(source: &Source) -> String {
+fn parallelism(source: &DecoderPlan) -> String {
     let context = source.degree(Axis::Context);
     let shard = if is_fsdp(source) { source.shard() / context } else { 1 };
     let prefix = "  parallelism_config_";
@@ -131,7 +131,7 @@ fn parallelism(source: &Source) -> String {
 }
 
 /// Training arguments, one a line.
-fn arguments(source: &Source) -> String {
+fn arguments(source: &DecoderPlan) -> String {
     let (train, rule, pace) = (source.train(), source.optimizer(), &source.plan.best().pace);
     let mut lines = vec![
         "output_dir: checkpoints".into(),
@@ -178,6 +178,6 @@ fn arguments(source: &Source) -> String {
 }
 
 /// Whether transformers compute blocks again, because nothing of FSDP does.
-fn recomputes_alone(source: &Source) -> bool {
+fn recomputes_alone(source: &DecoderPlan) -> bool {
     source.arrangement.recompute == Recompute::Full && !is_fsdp(source) && !is_parallel(source)
 }

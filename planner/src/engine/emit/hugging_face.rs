@@ -1,8 +1,8 @@
 //! The model as Hugging Face transformers describe it: a `config.json`, which DeepSpeed and accelerate train alike.
 
-use super::File;
-use super::json::Object;
-use super::source::Source;
+use super::ConfigFile;
+use super::json::OrderedObject;
+use super::source::DecoderPlan;
 use crate::engine::rules;
 use dtrain_recipes::{Activation, Decoder, Experts, Positions};
 
@@ -11,7 +11,7 @@ pub(super) const VERSION: &str = "5.23.0";
 
 /// The architectures that the decoders of a recipe can be.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Family {
+pub(super) enum DecoderArchitecture {
     /// Learned positions, layer norms, GELU, biases, as many key as query heads.
     Gpt2,
     /// Rotary positions, RMS norms, SwiGLU.
@@ -22,7 +22,7 @@ pub(super) enum Family {
     Mixtral,
 }
 
-impl Family {
+impl DecoderArchitecture {
     /// The family of a model that transformers have.
     pub(super) fn of(model: &Decoder) -> Self {
         match (&model.experts, model.positions) {
@@ -45,15 +45,15 @@ impl Family {
 }
 
 /// `config.json`.
-pub(super) fn config(source: &Source, family: Family) -> File {
+pub(super) fn config(source: &DecoderPlan, family: DecoderArchitecture) -> ConfigFile {
     let model = source.model;
     let object = match family {
-        Family::Gpt2 => gpt2(model),
-        Family::Llama => llama(named("LlamaForCausalLM", "llama"), model)
+        DecoderArchitecture::Gpt2 => gpt2(model),
+        DecoderArchitecture::Llama => llama(named("LlamaForCausalLM", "llama"), model)
             .with("attention_bias", model.bias)
             .with("mlp_bias", model.bias),
-        Family::Qwen2 => llama(named("Qwen2ForCausalLM", "qwen2"), model),
-        Family::Mixtral => {
+        DecoderArchitecture::Qwen2 => llama(named("Qwen2ForCausalLM", "qwen2"), model),
+        DecoderArchitecture::Mixtral => {
             let experts = model.experts.as_ref().expect("a mixture has experts");
             let object = mixture(llama(named("MixtralForCausalLM", "mixtral"), model), experts);
             match model.window {
@@ -63,11 +63,11 @@ pub(super) fn config(source: &Source, family: Family) -> File {
         }
     };
     let object = object.with("tie_word_embeddings", model.tied).with("dtype", "float32");
-    File { name: "config.json".into(), text: object.text() }
+    ConfigFile { name: "config.json".into(), text: object.text() }
 }
 
 /// What is told of the model.
-pub(super) fn notes(source: &Source) -> Vec<String> {
+pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = vec!["weights begin as transformers draw them, not as dtrain does".into()];
     let Some(experts) = source.model.experts else { return notes };
     if experts.per_token == 1 {
@@ -84,11 +84,11 @@ pub(super) fn notes(source: &Source) -> Vec<String> {
     notes
 }
 
-fn named(class: &'static str, kind: &'static str) -> Object {
-    Object::default().with("architectures", vec![class]).with("model_type", kind)
+fn named(class: &'static str, kind: &'static str) -> OrderedObject {
+    OrderedObject::default().with("architectures", vec![class]).with("model_type", kind)
 }
 
-fn gpt2(model: &Decoder) -> Object {
+fn gpt2(model: &Decoder) -> OrderedObject {
     named("GPT2LMHeadModel", "gpt2")
         .with("n_layer", model.layers)
         .with("n_embd", model.hidden)
@@ -106,10 +106,10 @@ fn gpt2(model: &Decoder) -> Object {
         .with("attn_pdrop", 0.0)
 }
 
-fn llama(named: Object, model: &Decoder) -> Object {
+fn llama(named: OrderedObject, model: &Decoder) -> OrderedObject {
     let base = model.rotary_base();
     #[expect(clippy::cast_precision_loss, reason = "a base has few digits")]
-    let rope = Object::default().with("rope_type", "default").with("rope_theta", base as f64);
+    let rope = OrderedObject::default().with("rope_type", "default").with("rope_theta", base as f64);
     let named = match model.head_width {
         Some(width) => named.with("head_dim", width),
         None => named,
@@ -127,7 +127,7 @@ fn llama(named: Object, model: &Decoder) -> Object {
         .object("rope_parameters", rope)
 }
 
-fn mixture(object: Object, experts: &Experts) -> Object {
+fn mixture(object: OrderedObject, experts: &Experts) -> OrderedObject {
     object
         .with("num_local_experts", experts.count)
         .with("num_experts_per_tok", experts.per_token)

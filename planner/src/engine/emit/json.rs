@@ -5,24 +5,24 @@ use serde_json::Value;
 
 /// Keys and values in order; a map of `serde_json` would sort them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Object(Vec<(&'static str, Entry)>);
+pub(super) struct OrderedObject(Vec<(&'static str, ObjectEntry)>);
 
 #[derive(Clone, Debug)]
-enum Entry {
+enum ObjectEntry {
     Value(Value),
-    Object(Object),
+    OrderedObject(OrderedObject),
 }
 
-impl Object {
+impl OrderedObject {
     /// Adds a value.
     pub(super) fn with(mut self, key: &'static str, value: impl Into<Value>) -> Self {
-        self.0.push((key, Entry::Value(value.into())));
+        self.0.push((key, ObjectEntry::Value(value.into())));
         self
     }
 
     /// Adds an object.
     pub(super) fn object(mut self, key: &'static str, object: Self) -> Self {
-        self.0.push((key, Entry::Object(object)));
+        self.0.push((key, ObjectEntry::OrderedObject(object)));
         self
     }
 
@@ -32,13 +32,13 @@ impl Object {
     }
 }
 
-impl Serialize for Object {
+impl Serialize for OrderedObject {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut map = serializer.serialize_map(Some(self.0.len()))?;
         for (key, entry) in &self.0 {
             match entry {
-                Entry::Value(value) => map.serialize_entry(key, value)?,
-                Entry::Object(object) => map.serialize_entry(key, object)?,
+                ObjectEntry::Value(value) => map.serialize_entry(key, value)?,
+                ObjectEntry::OrderedObject(object) => map.serialize_entry(key, object)?,
             }
         }
         map.end()

@@ -1,23 +1,23 @@
 //! An indexed job for Kubernetes with the service by which its pods find the first.
 
-use super::hosts::Hosts;
+use super::hosts::HostShape;
 use super::slurm::name;
-use super::{Emitted, File, head};
+use super::{ConfigFiles, ConfigFile, head};
 use crate::Plan;
 use dtrain_protocol::DeviceKind;
 use dtrain_recipes::Bytes;
 
 /// One manifest. Image, program and storage are the user's to set.
-pub(super) fn emit(plan: &Plan) -> Emitted {
+pub(super) fn emit(plan: &Plan) -> ConfigFiles {
     let candidate = &plan.best().candidate;
     let notes =
         vec!["the image, the program, its storage and the memory of a pod are yours to set".to_owned()];
     let what = "Kubernetes 1.29 or newer: kubectl apply -f kubernetes.yaml; completions, parallelism and --nnodes are the hosts";
-    let (world, hosts) = (candidate.arrangement.layout.world(), Hosts::of(plan));
+    let (world, hosts) = (candidate.arrangement.layout.world(), HostShape::of(plan));
     let job = job(plan, world, hosts) + &limits(plan, hosts.each);
     let text = head(plan, what, &notes) + &service(plan) + "---\n" + &job;
-    let file = File { name: "kubernetes.yaml".into(), text: text + VOLUMES };
-    Emitted { files: vec![file], notes, start: "kubectl apply -f kubernetes.yaml".into(), checkout: None }
+    let file = ConfigFile { name: "kubernetes.yaml".into(), text: text + VOLUMES };
+    ConfigFiles { files: vec![file], notes, start: "kubectl apply -f kubernetes.yaml".into(), checkout: None }
 }
 
 fn service(plan: &Plan) -> String {
@@ -28,7 +28,7 @@ fn service(plan: &Plan) -> String {
     )
 }
 
-fn job(plan: &Plan, world: u32, Hosts { count, each }: Hosts) -> String {
+fn job(plan: &Plan, world: u32, HostShape { count, each }: HostShape) -> String {
     let (name, threads) = (name(plan), plan.best().candidate.threads);
     format!(
         "apiVersion: batch/v1\nkind: Job\nmetadata:\n  name: {name}\nspec:\n  completionMode: Indexed\n  \

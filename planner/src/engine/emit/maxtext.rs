@@ -1,9 +1,9 @@
 //! MaxText on JAX: a configuration in YAML over its `base.yml`, and a script that starts a process on each host.
 
-use super::hosts::Hosts;
-use super::source::Source;
+use super::hosts::HostShape;
+use super::source::DecoderPlan;
 use super::yaml::{number, text};
-use super::{Emitted, File, head};
+use super::{ConfigFiles, ConfigFile, head};
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{Precision, Recompute, Schedule, ZeroStage};
 
@@ -14,7 +14,7 @@ pub(crate) const VERSION: &str = "0.2.5";
 type Lines = Vec<String>;
 
 /// `maxtext.yml` and `maxtext.sh`.
-pub(crate) fn emit(source: &Source) -> Emitted {
+pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let mut notes = source.notes();
     notes.extend(own_notes(source));
     let what =
@@ -30,13 +30,13 @@ pub(crate) fn emit(source: &Source) -> Emitted {
         config += &format!("\n# {name}\n{}\n", lines.join("\n"));
     }
     let files = vec![
-        File { name: "maxtext.yml".into(), text: config },
-        File { name: "maxtext.sh".into(), text: script(source) },
+        ConfigFile { name: "maxtext.yml".into(), text: config },
+        ConfigFile { name: "maxtext.sh".into(), text: script(source) },
     ];
-    Emitted { files, notes, start: "bash maxtext.sh".into(), checkout: None }
+    ConfigFiles { files, notes, start: "bash maxtext.sh".into(), checkout: None }
 }
 
-fn own_notes(source: &Source) -> Vec<String> {
+fn own_notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = vec!["weights begin as MaxText draws them, not as dtrain does".to_owned()];
     if source.arrangement.recompute == Recompute::Selective {
         notes.push(
@@ -65,7 +65,7 @@ fn own_notes(source: &Source) -> Vec<String> {
     notes
 }
 
-fn model(source: &Source) -> Lines {
+fn model(source: &DecoderPlan) -> Lines {
     let model = source.model;
     let block = if model.experts.is_some() { "mixtral" } else { "llama2" };
     let mut lines = vec![
@@ -101,7 +101,7 @@ fn model(source: &Source) -> Lines {
     lines
 }
 
-fn layout(source: &Source) -> Lines {
+fn layout(source: &DecoderPlan) -> Lines {
     let arrangement = source.arrangement;
     let degree = |axis| source.degree(axis);
     // Weights are sharded along context and expert ranks besides the axis `fsdp`.
@@ -149,7 +149,7 @@ fn layout(source: &Source) -> Lines {
     lines
 }
 
-fn training(source: &Source) -> Lines {
+fn training(source: &DecoderPlan) -> Lines {
     let (train, rule, split) = (source.train(), source.optimizer(), source.split);
     let micro_batches = split.micro_batches().get();
     let is_piped = source.degree(Axis::Pipeline) > 1;
@@ -218,11 +218,11 @@ fn per_device(samples: u64, devices: u32) -> String {
 }
 
 /// Whether sequences may hold several documents: not where keys and values are gathered by Transformer Engine.
-fn is_packed(source: &Source) -> bool {
+fn is_packed(source: &DecoderPlan) -> bool {
     source.degree(Axis::Context) == 1 || source.arrangement.context_exchange == ContextExchange::Ring
 }
 
-fn data(source: &Source) -> Lines {
+fn data(source: &DecoderPlan) -> Lines {
     let pace = &source.plan.best().pace;
     let validations = pace.validate_samples.div_ceil(source.split.global()).max(1);
     let files = source.train_files();
@@ -255,8 +255,8 @@ fn data(source: &Source) -> Lines {
 }
 
 /// One process a host, which sees all its GPUs.
-fn script(source: &Source) -> String {
-    let Hosts { count, each } = Hosts::of(source.plan);
+fn script(source: &DecoderPlan) -> String {
+    let HostShape { count, each } = HostShape::of(source.plan);
     let meet = if count > 1 {
         format!(
             "# SET on each host: its place, from 0; and the address of the first.\nexport NODE_RANK=${{NODE_RANK:?}}\n\

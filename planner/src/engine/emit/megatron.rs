@@ -2,9 +2,9 @@
 
 mod model;
 
-use super::hosts::Hosts;
-use super::source::Source;
-use super::{Emitted, File, head};
+use super::hosts::HostShape;
+use super::source::DecoderPlan;
+use super::{ConfigFiles, ConfigFile, head};
 use crate::step::schedule::chunks_of;
 use dtrain_protocol::{Axis, ContextExchange, RankOrder};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
@@ -16,17 +16,17 @@ pub(crate) const VERSION: &str = "0.19.2";
 type Argument = String;
 
 /// One script.
-pub(crate) fn emit(source: &Source) -> Emitted {
+pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let mut notes = source.notes();
     notes.extend(own_notes(source));
     let what = format!("Megatron-LM, core {VERSION}: run in the root of its repository, on every host");
-    let hosts = Hosts::of(source.plan);
+    let hosts = HostShape::of(source.plan);
     let mut text = String::from("#!/usr/bin/env bash\n") + &head(source.plan, &what, &notes);
     text += &format!(
         "set -euo pipefail\n\n# SET: what the tools of Megatron-LM made of the data (tools/preprocess_data.py), without its ending.\n\
          DATA=${{DATA:-corpus_text_document}}\n# SET: the tokenizer that it was made with, of at most {} tokens.\n\
          TOKENIZER=${{TOKENIZER:-tokenizer}}\n# SET: where checkpoints go.\nCHECKPOINTS=${{CHECKPOINTS:-checkpoints}}\n\
-         # Hosts, and ranks on each; their product is {}.\nNODES=${{NODES:-{}}}\nRANKS=${{RANKS:-{}}}\n\
+         # HostShape, and ranks on each; their product is {}.\nNODES=${{NODES:-{}}}\nRANKS=${{RANKS:-{}}}\n\
          # SET where there are several hosts: the address of the first.\nFIRST=${{FIRST:-localhost:29500}}\n",
         source.model.vocab,
         source.arrangement.layout.world(),
@@ -43,15 +43,15 @@ pub(crate) fn emit(source: &Source) -> Emitted {
         connections(source),
         all.join(" ")
     );
-    Emitted {
-        files: vec![File { name: "megatron.sh".into(), text }],
+    ConfigFiles {
+        files: vec![ConfigFile { name: "megatron.sh".into(), text }],
         notes,
         start: "bash megatron.sh".into(),
         checkout: Some("MEGATRON-LM"),
     }
 }
 
-fn groups(source: &Source) -> [(&'static str, Vec<Argument>); 4] {
+fn groups(source: &DecoderPlan) -> [(&'static str, Vec<Argument>); 4] {
     [
         ("MODEL", model::arguments(source)),
         ("LAYOUT", layout(source)),
@@ -61,17 +61,17 @@ fn groups(source: &Source) -> [(&'static str, Vec<Argument>); 4] {
 }
 
 /// Whether the state is sharded by Megatron-FSDP, which is its only way to shard gradients and weights.
-fn is_fsdp(source: &Source) -> bool {
+fn is_fsdp(source: &DecoderPlan) -> bool {
     source.arrangement.zero >= ZeroStage::Zero2
 }
 
 /// Tensor and context ranks of older GPUs want one queue, so that communication starts first; Megatron-FSDP wants more.
-fn connections(source: &Source) -> &'static str {
+fn connections(source: &DecoderPlan) -> &'static str {
     let cuts = source.degree(Axis::Tensor) > 1 || source.degree(Axis::Context) > 1;
     if cuts && !is_fsdp(source) { "export CUDA_DEVICE_MAX_CONNECTIONS=1\n" } else { "" }
 }
 
-fn own_notes(source: &Source) -> Vec<String> {
+fn own_notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = Vec::new();
     let arrangement = source.arrangement;
     if arrangement.recompute == Recompute::Full && arrangement.recompute_every > 1 {
@@ -88,7 +88,7 @@ fn own_notes(source: &Source) -> Vec<String> {
     notes
 }
 
-fn layout(source: &Source) -> Vec<Argument> {
+fn layout(source: &DecoderPlan) -> Vec<Argument> {
     let arrangement = source.arrangement;
     let degree = |axis| source.degree(axis);
     let mut arguments = vec![
@@ -124,7 +124,7 @@ fn layout(source: &Source) -> Vec<Argument> {
 }
 
 /// Even runs of blocks by their number; uneven ones by a letter for each block, `t`, with `E` and `L` at the ends.
-fn stages(source: &Source) -> Option<Argument> {
+fn stages(source: &DecoderPlan) -> Option<Argument> {
     let (stages, chunks) = (source.degree(Axis::Pipeline), source.arrangement.chunks);
     let blocks = source.model.layers;
     if blocks.is_multiple_of(stages * chunks) && source.arrangement.ends.are_free() || stages == 1 {
@@ -142,7 +142,7 @@ fn stages(source: &Source) -> Option<Argument> {
     Some(format!("--pipeline-model-parallel-layout 'E{layout}{further}L'"))
 }
 
-fn state(source: &Source) -> Vec<Argument> {
+fn state(source: &DecoderPlan) -> Vec<Argument> {
     let copies = match source.copies() {
         1 => None,
         copies => Some(format!("--num-distributed-optimizer-instances {copies}")),
@@ -165,7 +165,7 @@ fn state(source: &Source) -> Vec<Argument> {
     fsdp.into_iter().chain(copies).collect()
 }
 
-fn recompute(source: &Source) -> Vec<Argument> {
+fn recompute(source: &DecoderPlan) -> Vec<Argument> {
     let arrangement = source.arrangement;
     let full = |method: &str, layers: usize| {
         ["--recompute-granularity full".into(), format!("--recompute-method {method}")]
@@ -186,7 +186,7 @@ fn recompute(source: &Source) -> Vec<Argument> {
     }
 }
 
-fn training(source: &Source) -> Vec<Argument> {
+fn training(source: &DecoderPlan) -> Vec<Argument> {
     let (train, optimizer) = (source.train(), source.optimizer());
     let mut arguments = vec![
         format!("--micro-batch-size {}", source.split.micro()),
@@ -232,7 +232,7 @@ fn training(source: &Source) -> Vec<Argument> {
     arguments
 }
 
-fn data(source: &Source) -> Vec<Argument> {
+fn data(source: &DecoderPlan) -> Vec<Argument> {
     let pace = &source.plan.best().pace;
     let validations = pace.validate_samples.div_ceil(source.split.global()).max(1);
     // In percent, without the dust of binary fractions.

@@ -12,7 +12,7 @@ mod json;
 mod kubernetes;
 pub(crate) mod maxtext;
 pub(crate) mod megatron;
-pub(crate) mod own;
+pub(crate) mod dtrain;
 mod slurm;
 mod source;
 pub(crate) mod torchtitan;
@@ -21,12 +21,12 @@ mod yaml;
 use crate::Plan;
 use crate::engine::{self, Engine};
 use serde::Serialize;
-pub use source::Source;
+pub use source::DecoderPlan;
 use std::fmt::Write;
 
 /// What a plan can be turned into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ConfigFormat {
     /// A config registry in Python for torchtitan.
     Torchtitan,
     /// A shell script with the arguments of Megatron-LM.
@@ -45,7 +45,7 @@ pub enum Format {
 
 /// A file: a name without a folder, and its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct File {
+pub struct ConfigFile {
     /// Its name.
     pub name: String,
     /// Its text, with a final newline.
@@ -54,9 +54,9 @@ pub struct File {
 
 /// The files of one format, and what they do not say as the plan does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Emitted {
+pub struct ConfigFiles {
     /// At least one.
-    pub files: Vec<File>,
+    pub files: Vec<ConfigFile>,
     /// Sentences without their full stop.
     pub notes: Vec<String>,
     /// The command that starts training, in the folder of the files or in the `checkout`.
@@ -66,14 +66,14 @@ pub struct Emitted {
     pub checkout: Option<&'static str>,
 }
 
-impl Emitted {
+impl ConfigFiles {
     /// The line for a shell that starts training with the files in `folder`, which is written as a word of a shell. Where a
     /// checkout is needed, `folder` should be absolute.
     pub fn command(&self, folder: &str) -> String {
         let Self { files, start, checkout, .. } = self;
         let Some(checkout) = checkout else { return format!("cd {folder} && {start}") };
         let in_folder =
-            |start: String, file: &File| start.replace(&file.name, &format!("{folder}/{}", file.name));
+            |start: String, file: &ConfigFile| start.replace(&file.name, &format!("{folder}/{}", file.name));
         format!("cd {checkout} && {}", files.iter().fold(start.clone(), in_folder))
     }
 }
@@ -82,7 +82,7 @@ impl Emitted {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EmitError {
     /// No format has this name.
-    #[error("unknown format `{name}`; known are {}", Format::names())]
+    #[error("unknown format `{name}`; known are {}", ConfigFormat::names())]
     Unknown {
         /// The name.
         name: String,
@@ -109,7 +109,7 @@ pub enum EmitError {
     },
 }
 
-impl Format {
+impl ConfigFormat {
     /// All formats, in the order in which they are told.
     pub const ALL: [Self; 7] = [
         Self::Torchtitan,
@@ -158,10 +158,10 @@ impl Format {
 }
 
 /// The best choice of `plan` in another engine's words. `Err` when the engine cannot train so.
-pub fn emit(plan: &Plan, format: Format) -> Result<Emitted, EmitError> {
+pub fn emit(plan: &Plan, format: ConfigFormat) -> Result<ConfigFiles, EmitError> {
     match (format.engine(), format) {
-        (Some(engine), _) => Ok(engine.emit(&Source::of(plan, engine)?)),
-        (None, Format::Kubernetes) => Ok(kubernetes::emit(plan)),
+        (Some(engine), _) => Ok(engine.emit(&DecoderPlan::of(plan, engine)?)),
+        (None, ConfigFormat::Kubernetes) => Ok(kubernetes::emit(plan)),
         (None, _) => Ok(slurm::emit(plan)),
     }
 }

@@ -1,15 +1,15 @@
 //! A batch script for Slurm: torchrun on each host, which meets the others at the first.
 
-use super::hosts::Hosts;
-use super::{Emitted, File, head};
+use super::hosts::HostShape;
+use super::{ConfigFiles, ConfigFile, head};
 use crate::Plan;
 use dtrain_protocol::DeviceKind;
 
 /// One script. The program that trains is the user's to set.
-pub(super) fn emit(plan: &Plan) -> Emitted {
+pub(super) fn emit(plan: &Plan) -> ConfigFiles {
     let arrangement = &plan.best().candidate.arrangement;
     let (world, threads) = (arrangement.layout.world(), plan.best().candidate.threads);
-    let Hosts { count, each } = Hosts::of(plan);
+    let HostShape { count, each } = HostShape::of(plan);
     let mut notes =
         vec!["the program, its arguments, the partition and the time are yours to set".to_owned()];
     if arrangement.device == DeviceKind::Cpu {
@@ -31,8 +31,8 @@ pub(super) fn emit(plan: &Plan) -> Emitted {
     );
     let what = "Slurm: sbatch slurm.sh; ranks a host times hosts must stay as many as the plan has";
     let text = directives + &head(plan, what, &notes) + &body(world, each, threads);
-    Emitted {
-        files: vec![File { name: "slurm.sh".into(), text }],
+    ConfigFiles {
+        files: vec![ConfigFile { name: "slurm.sh".into(), text }],
         notes,
         start: "sbatch slurm.sh".into(),
         checkout: None,

@@ -1,13 +1,13 @@
 //! What every engine reads from a plan, each value once.
 
 use super::EmitError;
-use crate::engine::{Engine, Training};
+use crate::engine::{Engine, TrainingSpec};
 use crate::{BatchSplit, Plan};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
-use dtrain_recipes::{Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Url, Valid, ZeroStage};
+use dtrain_recipes::{Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Url, ValidationSource, ZeroStage};
 
 /// A plan for a decoder, as an engine reads it.
-pub struct Source<'a> {
+pub struct DecoderPlan<'a> {
     /// The engine that will read it.
     pub(crate) engine: &'static dyn Engine,
     /// The plan.
@@ -20,7 +20,7 @@ pub struct Source<'a> {
     pub(crate) split: &'a BatchSplit,
 }
 
-impl<'a> Source<'a> {
+impl<'a> DecoderPlan<'a> {
     /// Reads a plan. `Err` when it is for another kind of model, when replicas do not do alike, or when the engine cannot run
     /// it.
     pub(crate) fn of(plan: &'a Plan, engine: &'static dyn Engine) -> Result<Self, EmitError> {
@@ -45,19 +45,19 @@ impl<'a> Source<'a> {
         let shares = split.shares(arrangement.layout.expert);
         if !shares.is_empty() {
             let what = format!("replicas do {shares:?} micro-batches each");
-            return Err(source.cannot(what, "remove layout.shares"));
+            return Err(source.unsupported(what, "remove layout.shares"));
         }
         let micro_batches = split.micro_batches().get();
-        let training = Training::of(model, &plan.recipe.train);
-        if let Some(reason) = engine.cannot(&training, arrangement, micro_batches) {
+        let training = TrainingSpec::of(model, &plan.recipe.train);
+        if let Some(reason) = engine.unsupported_layout(&training, arrangement, micro_batches) {
             let what = format!("{} ({}, {micro_batches} micro-batches)", reason.what, arrangement.layout);
-            return Err(source.cannot(what, reason.instead));
+            return Err(source.unsupported(what, reason.instead));
         }
         Ok(source)
     }
 
     /// An error about `what` the plan says, with what to do `instead`.
-    fn cannot(&self, what: impl Into<String>, instead: &'static str) -> EmitError {
+    fn unsupported(&self, what: impl Into<String>, instead: &'static str) -> EmitError {
         EmitError::CannotSay { engine: self.engine.title(), what: what.into(), instead }
     }
 
@@ -120,8 +120,8 @@ impl<'a> Source<'a> {
     /// Fraction of the training data that is held back; `None` when validation has files of its own.
     pub(crate) fn valid_fraction(&self) -> Option<f64> {
         match self.data().valid {
-            Valid::Fraction(fraction) => Some(fraction),
-            Valid::Files(_) => None,
+            ValidationSource::Fraction(fraction) => Some(fraction),
+            ValidationSource::Files(_) => None,
         }
     }
 
@@ -129,7 +129,7 @@ impl<'a> Source<'a> {
     pub(crate) fn train_files(&self) -> Vec<String> {
         let root = &self.plan.data_root;
         let place = |name: &String| {
-            if Url::is_one(name) { name.clone() } else { root.join(name).display().to_string() }
+            if Url::is_url(name) { name.clone() } else { root.join(name).display().to_string() }
         };
         self.data().train.iter().map(place).collect()
     }
@@ -166,7 +166,7 @@ impl<'a> Source<'a> {
     fn data_words(&self) -> String {
         let how = match &self.data().format {
             DataFormat::Text { tokenizer: Tokenizer::Bytes, .. } => "text whose bytes are the tokens".into(),
-            DataFormat::Text { tokenizer: Tokenizer::File(file), .. } => {
+            DataFormat::Text { tokenizer: Tokenizer::ConfigFile(file), .. } => {
                 format!("text and the tokenizer {file}")
             }
             DataFormat::Text { tokenizer: Tokenizer::Bpe(size), .. } => {

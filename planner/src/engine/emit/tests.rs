@@ -4,8 +4,8 @@ mod newer;
 use super::*;
 use crate::BatchSplit;
 use crate::planning::plan;
-use crate::sample;
-use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, Ends, Layout, RankOrder};
+use crate::fixtures;
+use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, EmbeddingHeadCost, Layout, RankOrder};
 use dtrain_recipes::*;
 use proptest::prelude::*;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -16,9 +16,9 @@ fn n(degree: u32) -> NonZeroU32 {
 
 /// A plan for `model` whose best choice is `arrangement`, on GPUs, in bf16, with passes of two samples.
 fn planned(model: Model, arrangement: Arrangement) -> Plan {
-    let (mut recipe, host) = (sample::recipe(), sample::host(2));
+    let (mut recipe, host) = (fixtures::recipe(), fixtures::host(2));
     recipe.model = model;
-    let mut plan = plan(&sample::request(&recipe, &host, None)).expect("the samples fit");
+    let mut plan = plan(&fixtures::request(&recipe, &host, None)).expect("the samples fit");
     let device = DeviceKind::Cuda;
     let shard = if arrangement.zero == ZeroStage::Zero0 { 1 } else { arrangement.shard };
     let candidate = &mut plan.choices[0].candidate;
@@ -36,7 +36,7 @@ fn arranged(layout: Layout, zero: ZeroStage) -> Arrangement {
 
 /// Four replicas with shards of the moments.
 fn gpt() -> Plan {
-    planned(sample::gpt2(), arranged(Layout::replicas(n(4)), ZeroStage::Zero1))
+    planned(fixtures::gpt2(), arranged(Layout::replicas(n(4)), ZeroStage::Zero1))
 }
 
 /// Cut matrices and sharded weights, everything computed again.
@@ -44,7 +44,7 @@ fn llama() -> Plan {
     let layout = Layout { tensor: n(2), ..Layout::replicas(n(4)) };
     let arrangement =
         Arrangement { sequence: true, recompute: Recompute::Full, ..arranged(layout, ZeroStage::Zero3) };
-    planned(sample::llama(), arrangement)
+    planned(fixtures::llama(), arrangement)
 }
 
 /// Two stages of two chunks.
@@ -56,35 +56,35 @@ fn pipeline() -> Plan {
         recompute: Recompute::Selective,
         ..arranged(layout, ZeroStage::Zero1)
     };
-    planned(sample::llama(), arrangement)
+    planned(fixtures::llama(), arrangement)
 }
 
 /// A mixture on two ranks for experts, in two replicas.
 fn experts() -> Plan {
     let layout = Layout { expert: n(2), ..Layout::replicas(n(2)) };
-    planned(sample::experts(), arranged(layout, ZeroStage::Zero2))
+    planned(fixtures::experts(), arranged(layout, ZeroStage::Zero2))
 }
 
 /// Sequences in two parts, weights sharded in groups of four.
 fn hybrid() -> Plan {
     let layout = Layout { context: n(2), ..Layout::replicas(n(4)) };
-    planned(sample::llama(), Arrangement { shard: 4, ..arranged(layout, ZeroStage::Zero3) })
+    planned(fixtures::llama(), Arrangement { shard: 4, ..arranged(layout, ZeroStage::Zero3) })
 }
 
 /// Cut matrices and sharded weights, where whole activations lie between the matrices.
 fn cut() -> Plan {
     let layout = Layout { tensor: n(2), ..Layout::replicas(n(4)) };
-    planned(sample::llama(), Arrangement { recompute: Recompute::Full, ..arranged(layout, ZeroStage::Zero3) })
+    planned(fixtures::llama(), Arrangement { recompute: Recompute::Full, ..arranged(layout, ZeroStage::Zero3) })
 }
 
 /// Four replicas with shards of gradients.
 fn gradients() -> Plan {
-    planned(sample::gpt2(), arranged(Layout::replicas(n(4)), ZeroStage::Zero2))
+    planned(fixtures::gpt2(), arranged(Layout::replicas(n(4)), ZeroStage::Zero2))
 }
 
 /// A mixture whose experts are whole on every rank.
 fn whole() -> Plan {
-    planned(sample::experts(), arranged(Layout::replicas(n(4)), ZeroStage::Zero3))
+    planned(fixtures::experts(), arranged(Layout::replicas(n(4)), ZeroStage::Zero3))
 }
 
 /// Two stages of two chunks with sharded gradients, and keys and values that are gathered.
@@ -96,15 +96,15 @@ fn gathered() -> Plan {
         context_exchange: ContextExchange::AllGather,
         ..arranged(layout, ZeroStage::Zero2)
     };
-    planned(sample::llama(), arrangement)
+    planned(fixtures::llama(), arrangement)
 }
 
 /// Shorter stages at the ends, heads exchanged for parts of sequences, stages nearer than replicas.
 fn ends() -> Plan {
-    let Model::Decoder(model) = sample::llama() else { unreachable!("it is a decoder") };
+    let Model::Decoder(model) = fixtures::llama() else { unreachable!("it is a decoder") };
     let layout = Layout { pipeline: n(2), context: n(2), ..Layout::replicas(n(2)) };
     let arrangement = Arrangement {
-        ends: Ends { embedding: 0, head: 2 },
+        ends: EmbeddingHeadCost { embedding: 0, head: 2 },
         context_exchange: ContextExchange::AllToAll,
         order: RankOrder::DataOutermost,
         ..arranged(layout, ZeroStage::Zero1)
@@ -116,7 +116,7 @@ fn ends() -> Plan {
 fn folded() -> Plan {
     let layout = Layout { tensor: n(2), ..Layout::replicas(n(4)) };
     let arrangement = Arrangement { sequence: true, expert_fold: 2, ..arranged(layout, ZeroStage::Zero2) };
-    planned(sample::experts(), arrangement)
+    planned(fixtures::experts(), arrangement)
 }
 
 /// All forward passes, then all backward passes, over two stages; weights sharded among all replicas.
@@ -127,7 +127,7 @@ fn circular() -> Plan {
         recompute: Recompute::Full,
         ..arranged(layout, ZeroStage::Zero3)
     };
-    planned(sample::llama(), arrangement)
+    planned(fixtures::llama(), arrangement)
 }
 
 /// A mixture with every axis but the pipeline, weights sharded in two groups.
@@ -139,13 +139,13 @@ fn mixture() -> Plan {
         shard: 8,
         ..arranged(layout, ZeroStage::Zero3)
     };
-    planned(sample::experts(), arrangement)
+    planned(fixtures::experts(), arrangement)
 }
 
 /// One rank on a CPU, as the planner chose it.
 fn single() -> Plan {
-    let (recipe, host) = (sample::recipe(), sample::host(1));
-    plan(&sample::request(&recipe, &host, None)).expect("the sample fits")
+    let (recipe, host) = (fixtures::recipe(), fixtures::host(1));
+    plan(&fixtures::request(&recipe, &host, None)).expect("the sample fits")
 }
 
 /// The four replicas, on two hosts.
@@ -178,10 +178,10 @@ fn plans() -> [(&'static str, Plan); 15] {
 }
 
 /// The files one after the other, each below its name; or the error.
-fn shown(plan: &Plan, format: Format) -> String {
+fn shown(plan: &Plan, format: ConfigFormat) -> String {
     match emit(plan, format) {
-        Ok(Emitted { files, start, .. }) => {
-            let files = files.iter().map(|File { name, text }| format!("==> {name}\n{text}"));
+        Ok(ConfigFiles { files, start, .. }) => {
+            let files = files.iter().map(|ConfigFile { name, text }| format!("==> {name}\n{text}"));
             files.collect::<String>() + "==> start\n" + &start
         }
         Err(error) => format!("error: {error}"),
@@ -192,14 +192,14 @@ fn shown(plan: &Plan, format: Format) -> String {
 fn what_starts_in_a_checkout_is_named_by_its_whole_path() {
     let (_, plan) = plans().into_iter().find(|(name, _)| *name == "single").expect("there is one");
     let command = |format| emit(&plan, format).expect("it can be written").command("'/a b/out'");
-    assert_eq!(command(Format::Megatron), "cd MEGATRON-LM && bash '/a b/out'/megatron.sh");
-    assert_eq!(command(Format::Slurm), "cd '/a b/out' && sbatch slurm.sh");
+    assert_eq!(command(ConfigFormat::Megatron), "cd MEGATRON-LM && bash '/a b/out'/megatron.sh");
+    assert_eq!(command(ConfigFormat::Slurm), "cd '/a b/out' && sbatch slurm.sh");
 }
 
 #[test]
 fn every_plan_in_every_format_is_as_it_was_reviewed() {
     for (name, plan) in plans() {
-        for format in Format::ALL {
+        for format in ConfigFormat::ALL {
             insta::with_settings!({filters => vec![("plan [0-9a-f]{12}", "plan [digest]")]}, {
                 insta::assert_snapshot!(format!("{name}_{}", format.word()), shown(&plan, format));
             });
@@ -209,10 +209,10 @@ fn every_plan_in_every_format_is_as_it_was_reviewed() {
 
 #[test]
 fn a_format_is_found_by_its_name_only() {
-    for format in Format::ALL {
-        assert_eq!(Format::parse(format.word()), Ok(format));
+    for format in ConfigFormat::ALL {
+        assert_eq!(ConfigFormat::parse(format.word()), Ok(format));
     }
-    let error = Format::parse("Megatron").expect_err("names are written small");
+    let error = ConfigFormat::parse("Megatron").expect_err("names are written small");
     assert_eq!(
         error.to_string(),
         "unknown format `Megatron`; known are torchtitan, megatron, deepspeed, fsdp, maxtext, slurm, kubernetes"
@@ -221,16 +221,16 @@ fn a_format_is_found_by_its_name_only() {
 
 #[test]
 fn other_models_are_launched_but_not_translated() {
-    let (mut recipe, host) = (sample::recipe(), sample::host(1));
+    let (mut recipe, host) = (fixtures::recipe(), fixtures::host(1));
     recipe.model = Model::Mlp(Mlp {
         inputs: 4,
         hidden: vec![8],
         classes: 3,
         activation: dtrain_recipes::MlpActivation::Relu,
     });
-    let plan = plan(&sample::request(&recipe, &host, None)).expect("the sample fits");
-    for format in Format::ALL {
-        let launches = matches!(format, Format::Slurm | Format::Kubernetes);
+    let plan = plan(&fixtures::request(&recipe, &host, None)).expect("the sample fits");
+    for format in ConfigFormat::ALL {
+        let launches = matches!(format, ConfigFormat::Slurm | ConfigFormat::Kubernetes);
         match emit(&plan, format) {
             Ok(_) => assert!(launches, "{format:?}"),
             Err(error) => {
@@ -241,7 +241,7 @@ fn other_models_are_launched_but_not_translated() {
 }
 
 #[track_caller]
-fn refused(plan: &Plan, format: Format, words: &str) {
+fn refused(plan: &Plan, format: ConfigFormat, words: &str) {
     let error = emit(plan, format).expect_err("it cannot be said").to_string();
     assert!(error.contains(words), "{error}");
 }
@@ -253,37 +253,37 @@ fn what_an_engine_cannot_do_is_refused_with_the_way_out() {
         plan.recipe.train.optimizer.kind = kind;
         plan
     };
-    refused(&with(OptimizerKind::Lion), Format::Torchtitan, "train.optimizer = \"lion\" (data 4 × tensor 2");
-    refused(&with(OptimizerKind::Lion), Format::Megatron, "train.optimizer = \"lion\" with zero 2 or 3");
+    refused(&with(OptimizerKind::Lion), ConfigFormat::Torchtitan, "train.optimizer = \"lion\" (data 4 × tensor 2");
+    refused(&with(OptimizerKind::Lion), ConfigFormat::Megatron, "train.optimizer = \"lion\" with zero 2 or 3");
     let mut lamb = cut();
     lamb.recipe.train.optimizer.kind = OptimizerKind::Lamb;
-    refused(&lamb, Format::Deepspeed, "train.optimizer = \"lamb\"");
-    refused(&lamb, Format::Fsdp, "train.optimizer = \"lamb\"");
-    refused(&gpt(), Format::Torchtitan, "not of the Llama family");
-    refused(&pipeline(), Format::Deepspeed, "pipeline parallelism (data 2 × pipeline 2");
-    refused(&pipeline(), Format::Deepspeed, "micro-batches); it cuts pipelines in the program");
-    refused(&pipeline(), Format::Fsdp, "pipeline parallelism (data 2 × pipeline 2");
-    refused(&experts(), Format::Fsdp, "expert parallelism (data 2 × expert 2");
-    refused(&hybrid(), Format::Deepspeed, "context parallelism (data 4 × context 2");
+    refused(&lamb, ConfigFormat::Deepspeed, "train.optimizer = \"lamb\"");
+    refused(&lamb, ConfigFormat::Fsdp, "train.optimizer = \"lamb\"");
+    refused(&gpt(), ConfigFormat::Torchtitan, "not of the Llama family");
+    refused(&pipeline(), ConfigFormat::Deepspeed, "pipeline parallelism (data 2 × pipeline 2");
+    refused(&pipeline(), ConfigFormat::Deepspeed, "micro-batches); it cuts pipelines in the program");
+    refused(&pipeline(), ConfigFormat::Fsdp, "pipeline parallelism (data 2 × pipeline 2");
+    refused(&experts(), ConfigFormat::Fsdp, "expert parallelism (data 2 × expert 2");
+    refused(&hybrid(), ConfigFormat::Deepspeed, "context parallelism (data 4 × context 2");
     let mut half = llama();
     half.choices[0].candidate.arrangement.precision = Precision::F16;
-    refused(&half, Format::Torchtitan, "train.precision = \"f16\" (data 4 × tensor 2");
+    refused(&half, ConfigFormat::Torchtitan, "train.precision = \"f16\" (data 4 × tensor 2");
     let mut uneven = gpt();
     uneven.choices[0].candidate.split = BatchSplit::of_shares(&[8, 8, 8, 16], n(8)).expect("it splits");
-    for format in [Format::Megatron, Format::Deepspeed, Format::Fsdp] {
+    for format in [ConfigFormat::Megatron, ConfigFormat::Deepspeed, ConfigFormat::Fsdp] {
         refused(&uneven, format, "replicas do [1, 1, 1, 2] micro-batches each; remove layout.shares");
     }
 }
 
 #[test]
 fn stages_of_other_lengths_are_told_block_by_block() {
-    let Model::Decoder(model) = sample::llama() else { unreachable!("it is a decoder") };
+    let Model::Decoder(model) = fixtures::llama() else { unreachable!("it is a decoder") };
     let five = Model::Decoder(Decoder { layers: 5, ..model });
     let layout = Layout { pipeline: n(2), ..Layout::SINGLE };
     let plan = planned(five, arranged(layout, ZeroStage::Zero0));
-    let script = shown(&plan, Format::Megatron);
+    let script = shown(&plan, ConfigFormat::Megatron);
     assert!(script.contains("--pipeline-model-parallel-layout 'Et*2|t*3L'"), "{script}");
-    let module = shown(&plan, Format::Torchtitan);
+    let module = shown(&plan, ConfigFormat::Torchtitan);
     assert!(module.contains("[\"tok_embeddings\", \"layers.0\", \"layers.1\"],"), "{module}");
     assert!(
         module.contains("[\"layers.2\", \"layers.3\", \"layers.4\", \"norm\", \"lm_head\"],"),
@@ -296,13 +296,13 @@ fn what_is_approximate_is_done_or_refused() {
     let mut plan = gpt();
     let sync = &mut plan.choices[0].candidate.arrangement.sync;
     *sync = Synchronisation { compress: Compression::Bf16, ..Synchronisation::EXACT };
-    let config = shown(&plan, Format::Deepspeed);
+    let config = shown(&plan, ConfigFormat::Deepspeed);
     assert!(config.contains("\"communication_data_type\": \"bf16\""), "{config}");
-    for format in [Format::Megatron, Format::Fsdp] {
+    for format in [ConfigFormat::Megatron, ConfigFormat::Fsdp] {
         refused(&plan, format, "replicas that are kept alike approximately");
     }
     plan.choices[0].candidate.arrangement.sync.staleness = 2;
-    refused(&plan, Format::Deepspeed, "replicas that are kept alike approximately");
+    refused(&plan, ConfigFormat::Deepspeed, "replicas that are kept alike approximately");
 }
 
 #[test]
@@ -310,11 +310,11 @@ fn a_path_with_a_line_break_stays_within_its_comment() {
     let mut plan = llama();
     let data = plan.recipe.data.as_mut().expect("a decoder has data");
     data.train = vec!["a\nrm -rf b\"".into()];
-    for format in Format::ALL {
+    for format in ConfigFormat::ALL {
         let text = shown(&plan, format);
         assert!(!text.contains("\nrm"), "{text}");
     }
-    let module = shown(&plan, Format::Torchtitan);
+    let module = shown(&plan, ConfigFormat::Torchtitan);
     assert!(module.contains(r#"FILES = ["/data/a\nrm -rf b\""]"#), "{module}");
 }
 
@@ -343,16 +343,16 @@ proptest! {
         let cut = Layout { tensor: n(tensor), context: n(context), expert: n(expert), ..Layout::SINGLE };
         let layout = Layout { data: n(data), pipeline: n(pipeline), ..cut };
         let zero = [ZeroStage::Zero0, ZeroStage::Zero1, ZeroStage::Zero2, ZeroStage::Zero3][zero];
-        let model = if mixture { sample::experts() } else { sample::llama() };
+        let model = if mixture { fixtures::experts() } else { fixtures::llama() };
         let plan = planned(model, arranged(layout, zero));
-        for format in Format::ALL {
-            let Ok(Emitted { files, notes, .. }) = emit(&plan, format) else { continue };
+        for format in ConfigFormat::ALL {
+            let Ok(ConfigFiles { files, notes, .. }) = emit(&plan, format) else { continue };
             let all: String = files.iter().map(|file| file.text.as_str()).collect();
             let flat = all.replace("\n#  ", "");
             for note in &notes {
                 prop_assert!(flat.contains(&format!("# * {note}\n")), "{note}\n{all}");
             }
-            for File { name, text } in &files {
+            for ConfigFile { name, text } in &files {
                 prop_assert!(text.ends_with('\n') && !text.ends_with("\n\n"), "{name}: {text}");
                 prop_assert!(!text.contains('\t') && !name.contains('/'), "{name}: {text}");
             }

@@ -6,9 +6,9 @@
 mod fp8;
 mod model;
 
-use super::hosts::Hosts;
-use super::source::Source;
-use super::{Emitted, File, head};
+use super::hosts::HostShape;
+use super::source::DecoderPlan;
+use super::{ConfigFiles, ConfigFile, head};
 use crate::step::schedule::chunks_of;
 use dtrain_protocol::Axis;
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
@@ -20,17 +20,17 @@ pub(crate) const VERSION: &str = "0.3.0";
 const MODULE: &str = "dtrain_config";
 
 /// How many replicas keep the state whole, and among how many it is sharded.
-struct Sharding {
+struct HybridSharding {
     replicate: u32,
     shard: u32,
 }
 
 /// One Python module with a function `train`, which returns the `Trainer.Config`.
-pub(crate) fn emit(source: &Source) -> Emitted {
+pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let sharding = sharding(source);
     let mut notes = source.notes();
     notes.extend(own_notes(source));
-    let Hosts { count, each } = Hosts::of(source.plan);
+    let HostShape { count, each } = HostShape::of(source.plan);
     let meet = if count > 1 {
         format!("--nnodes {count} --rdzv-backend c10d --rdzv-endpoint FIRST_HOST:29500 ")
     } else {
@@ -43,17 +43,17 @@ pub(crate) fn emit(source: &Source) -> Emitted {
     let mut text = head(source.plan, &what, &notes);
     text += &model::module(source);
     text += &trainer(source, &sharding);
-    Emitted { files: vec![File { name: format!("{MODULE}.py"), text }], notes, start, checkout: None }
+    ConfigFiles { files: vec![ConfigFile { name: format!("{MODULE}.py"), text }], notes, start, checkout: None }
 }
 
 /// Shards lie within `data × expert × context` as in the plan.
-fn sharding(source: &Source) -> Sharding {
+fn sharding(source: &DecoderPlan) -> HybridSharding {
     let context = source.degree(Axis::Context);
     let shard = (source.shard() / context).max(1);
-    Sharding { replicate: source.readers() / shard, shard }
+    HybridSharding { replicate: source.readers() / shard, shard }
 }
 
-fn own_notes(source: &Source) -> Vec<String> {
+fn own_notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if source.arrangement.recompute == Recompute::Selective {
         notes.push(
@@ -65,7 +65,7 @@ fn own_notes(source: &Source) -> Vec<String> {
     notes
 }
 
-fn trainer(source: &Source, sharding: &Sharding) -> String {
+fn trainer(source: &DecoderPlan, sharding: &HybridSharding) -> String {
     let checkpoint = format!(
         "CheckpointManager.Config(enable=True, interval={}, keep_latest_k={}, last_save_model_only=False)",
         source.plan.best().pace.save_every,
@@ -94,7 +94,7 @@ fn trainer(source: &Source, sharding: &Sharding) -> String {
     .concat()
 }
 
-fn optimizer(source: &Source) -> String {
+fn optimizer(source: &DecoderPlan) -> String {
     let o = source.optimizer();
     let group = |pattern: &str, decay: f64| {
         format!(
@@ -114,7 +114,7 @@ fn optimizer(source: &Source) -> String {
     )
 }
 
-fn schedule(source: &Source) -> String {
+fn schedule(source: &DecoderPlan) -> String {
     let (decay, ratio) = match source.train().schedule {
         Schedule::Cosine => ("cosine", "None"),
         Schedule::Linear => ("linear", "None"),
@@ -130,7 +130,7 @@ fn schedule(source: &Source) -> String {
     )
 }
 
-fn training(source: &Source) -> String {
+fn training(source: &DecoderPlan) -> String {
     let (split, piped) = (source.split, source.degree(Axis::Pipeline) > 1);
     let local = if piped { split.micro() * split.micro_batches().get() } else { split.micro() };
     let clip = source.train().clip.map_or("float(\"inf\")".into(), |clip| format!("{clip:?}"));
@@ -150,7 +150,7 @@ fn training(source: &Source) -> String {
     )
 }
 
-fn parallelism(source: &Source, sharding: &Sharding) -> String {
+fn parallelism(source: &DecoderPlan, sharding: &HybridSharding) -> String {
     let degree = |axis| source.degree(axis);
     let reshard = if source.arrangement.zero == ZeroStage::Zero3 { "always" } else { "never" };
     let sequence = if source.arrangement.sequence { "True" } else { "False" };
@@ -174,7 +174,7 @@ fn parallelism(source: &Source, sharding: &Sharding) -> String {
 }
 
 /// The schedule, and the modules of every run of blocks, the first of each stage before the second of any.
-fn stages(source: &Source) -> String {
+fn stages(source: &DecoderPlan) -> String {
     let arrangement = source.arrangement;
     let name = match arrangement.schedule {
         PipelineSchedule::Gpipe => "GPipe",

@@ -1,7 +1,7 @@
 //! Models and layouts for the tables.
 
 use super::*;
-use crate::sample;
+use crate::fixtures;
 use dtrain_recipes::Decoder;
 use std::num::NonZeroU32;
 
@@ -16,16 +16,16 @@ pub(super) fn decoder(model: Model) -> Decoder {
 
 /// A Llama with as many heads as the tables below divide.
 pub(super) fn llama() -> Decoder {
-    let model = decoder(sample::llama());
+    let model = decoder(fixtures::llama());
     Decoder { layers: 8, hidden: 64, heads: 8, kv_heads: 4, ffn: 256, context: 128, tied: false, ..model }
 }
 
 pub(super) fn mixtral() -> Decoder {
-    Decoder { experts: decoder(sample::experts()).experts, ..llama() }
+    Decoder { experts: decoder(fixtures::experts()).experts, ..llama() }
 }
 
 pub(super) fn gpt2() -> Decoder {
-    let model = decoder(sample::gpt2());
+    let model = decoder(fixtures::gpt2());
     Decoder { layers: 8, hidden: 64, heads: 8, kv_heads: 8, ffn: 256, context: 128, ..model }
 }
 

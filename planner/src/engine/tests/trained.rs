@@ -9,8 +9,8 @@ fn engines_have_these_optimizers() {
     let has = |engine: &dyn Engine, zero| {
         let arrangement = Arrangement { recompute: Recompute::Full, ..on_gpus(data(8), zero) };
         let able = |kind: &OptimizerKind| {
-            let training = Training { optimizer: *kind, ..with_adamw(&llama()) };
-            let reason = engine.cannot(&training, &arrangement, MICRO_BATCHES);
+            let training = TrainingSpec { optimizer: *kind, ..with_adamw(&llama()) };
+            let reason = engine.unsupported_layout(&training, &arrangement, MICRO_BATCHES);
             assert!(
                 reason.is_none_or(|reason| reason.what.starts_with("train.optimizer = \"")),
                 "{reason:?}"
@@ -32,10 +32,10 @@ fn engines_have_these_optimizers() {
 fn torchtitan_has_no_scale_of_a_whole_tensor() {
     let arrangement = Arrangement { precision: Precision::Fp8, ..on_gpus(data(8), Zero3) };
     for (fp8_recipe, word) in [(Fp8Recipe::Tensorwise, "tensorwise"), (Fp8Recipe::Delayed, "delayed")] {
-        let training = Training { fp8_recipe, ..with_adamw(&llama()) };
-        let reason = TORCHTITAN.cannot(&training, &arrangement, MICRO_BATCHES).expect("it has none");
+        let training = TrainingSpec { fp8_recipe, ..with_adamw(&llama()) };
+        let reason = TORCHTITAN.unsupported_layout(&training, &arrangement, MICRO_BATCHES).expect("it has none");
         assert_eq!(reason.what, format!("train.fp8_recipe = \"{word}\""));
         let half = Arrangement { precision: Precision::Bf16, ..arrangement };
-        assert_eq!(TORCHTITAN.cannot(&training, &half, MICRO_BATCHES), None);
+        assert_eq!(TORCHTITAN.unsupported_layout(&training, &half, MICRO_BATCHES), None);
     }
 }

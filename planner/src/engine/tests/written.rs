@@ -3,7 +3,7 @@
 use super::*;
 use crate::engine::emit::{EmitError, emit};
 use crate::planning::plan;
-use crate::sample;
+use crate::fixtures;
 use crate::{BatchSplit, Plan};
 use dtrain_recipes::Synchronisation;
 use proptest::prelude::*;
@@ -15,10 +15,10 @@ fn planned(
     arrangement: Arrangement,
     micro_batches: u32,
 ) -> Plan {
-    let (mut recipe, host) = (sample::recipe(), sample::host(2));
+    let (mut recipe, host) = (fixtures::recipe(), fixtures::host(2));
     recipe.model = Model::Decoder(model);
     recipe.train.optimizer.kind = optimizer;
-    let mut plan = plan(&sample::request(&recipe, &host, None)).expect("the samples fit");
+    let mut plan = plan(&fixtures::request(&recipe, &host, None)).expect("the samples fit");
     let readers = n(arrangement.layout.readers());
     let batch = NonZeroU64::from(readers).saturating_mul(NonZeroU64::from(n(micro_batches)));
     let candidate = &mut plan.choices[0].candidate;
@@ -64,7 +64,7 @@ prop_compose! {
             recompute_every,
             schedule: [OneForwardOneBackward, Gpipe, Interleaved, ZeroBubble][schedule],
             chunks: if layout.pipeline.get() == 1 { 1 } else { chunks },
-            ends: Ends { embedding: 0, head },
+            ends: EmbeddingHeadCost { embedding: 0, head },
             context_exchange: [Ring, AllGather, AllToAll][exchange],
             expert_fold: [1, layout.tensor.get(), layout.tensor.get() * layout.context.get()][fold],
             order: if order { RankOrder::DataOutermost } else { RankOrder::PipelineOutermost },
@@ -86,7 +86,7 @@ fn product(text: &str, keys: &[&str]) -> u32 {
 }
 
 /// How many ranks the files are for.
-fn ranks(engine: &str, emitted: &Emitted, arrangement: &Arrangement) -> u32 {
+fn ranks(engine: &str, emitted: &ConfigFiles, arrangement: &Arrangement) -> u32 {
     let text = &emitted.files[0].text;
     let world = arrangement.layout.world();
     match engine {
@@ -149,21 +149,21 @@ proptest! {
             .copied()
             .unwrap_or(OptimizerKind::Adamw);
         let plan = planned((model.clone(), optimizer), arrangement, micro_batches);
-        let training = Training::of(&model, &plan.recipe.train);
+        let training = TrainingSpec::of(&model, &plan.recipe.train);
         let world = arrangement.layout.world();
         for engine in ALL {
-            let reason = engine.cannot(&training, &arrangement, micro_batches);
-            let written = Source::of(&plan, engine).map(|source| engine.emit(&source));
+            let reason = engine.unsupported_layout(&training, &arrangement, micro_batches);
+            let written = DecoderPlan::of(&plan, engine).map(|source| engine.emit(&source));
             match (reason, written) {
                 (None, Ok(emitted)) => prop_assert_eq!(ranks(engine.name(), &emitted, &arrangement), world),
-                (Some(Cannot { what, instead }), Err(EmitError::CannotSay { what: said, instead: way, .. })) => {
+                (Some(UnsupportedLayout { what, instead }), Err(EmitError::CannotSay { what: said, instead: way, .. })) => {
                     prop_assert!(said.starts_with(what) && way == instead, "{said}");
                 }
                 (reason, written) => prop_assert!(false, "{}: {reason:?}, {written:?}", engine.name()),
             }
         }
-        for format in Format::ALL {
-            let is_able = format.engine().is_none_or(|engine| engine.cannot(&training, &arrangement, micro_batches).is_none());
+        for format in ConfigFormat::ALL {
+            let is_able = format.engine().is_none_or(|engine| engine.unsupported_layout(&training, &arrangement, micro_batches).is_none());
             prop_assert_eq!(emit(&plan, format).is_ok(), is_able);
         }
     }
@@ -180,7 +180,7 @@ fn random_layouts_are_within_the_abilities_of_every_engine_now_and_then() {
         let arrangement = any_arrangement().new_tree(&mut runner).expect("it makes one").current();
         for (engine, count) in ALL.into_iter().zip(&mut accepted) {
             let able =
-                |model: &Decoder| engine.cannot(&with_adamw(model), &arrangement, MICRO_BATCHES).is_none();
+                |model: &Decoder| engine.unsupported_layout(&with_adamw(model), &arrangement, MICRO_BATCHES).is_none();
             *count += u32::from([llama(), mixtral(), gpt2()].iter().any(able));
         }
     }

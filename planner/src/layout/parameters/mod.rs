@@ -4,17 +4,17 @@
 mod shapes;
 
 use crate::step::schedule::chunks_of;
-use dtrain_protocol::{Arrangement, Axis, Coord, Layout, split, wire};
+use dtrain_protocol::{Arrangement, Axis, Coord, Layout, sharding, communication_volume};
 use dtrain_recipes::{Decoder, Model};
 use shapes::{
-    Parameter, cnn_block, cnn_head, cnn_stem, decoder_adapters, decoder_block, decoder_embedding,
-    decoder_head, mlp_layer, of_own,
+    NamedShape, cnn_block, cnn_head, cnn_stem, decoder_adapters, decoder_block, decoder_embedding,
+    decoder_head, mlp_layer, custom_part,
 };
 use std::ops::{Add, Range, Sub};
 
 /// Values of some parameters that one rank holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Values {
+pub struct ParameterCounts {
     /// All of them but the experts: what the replicas hold alike.
     pub dense: u64,
     /// Those of the experts, which ranks along the expert axis do not share.
@@ -23,14 +23,14 @@ pub struct Values {
     pub whole: u64,
 }
 
-impl Values {
+impl ParameterCounts {
     /// All of them.
     pub fn all(self) -> u64 {
         self.dense + self.experts
     }
 }
 
-impl Add for Values {
+impl Add for ParameterCounts {
     type Output = Self;
 
     fn add(self, other: Self) -> Self {
@@ -42,7 +42,7 @@ impl Add for Values {
     }
 }
 
-impl Sub for Values {
+impl Sub for ParameterCounts {
     type Output = Self;
 
     fn sub(self, other: Self) -> Self {
@@ -56,18 +56,18 @@ impl Sub for Values {
 
 /// The parameters of one part of a model as one rank holds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Part {
+pub struct LayerParameters {
     /// Their values.
-    pub values: Values,
+    pub values: ParameterCounts,
     /// Those that are no experts.
-    lengths: Vec<Length>,
+    lengths: Vec<MatrixShape>,
     /// Sides of the experts, as matrices.
     experts: Vec<[u64; 2]>,
 }
 
 /// Values of one parameter, as a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Length {
+struct MatrixShape {
     sides: [u64; 2],
     /// Whether every tensor-parallel rank holds all of it.
     is_whole: bool,
@@ -75,7 +75,7 @@ struct Length {
 
 /// Values that travel where matrices are sent as two factors of low rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LowRank {
+pub struct LowRankCounts {
     /// Of the factors with a row for each row.
     pub rows: u64,
     /// Of the factors with a row for each column.
@@ -84,27 +84,27 @@ pub struct LowRank {
     pub whole: u64,
 }
 
-impl Length {
+impl MatrixShape {
     fn values(&self) -> u64 {
         self.sides.iter().product()
     }
 }
 
-impl Part {
-    fn of(parameters: &[Parameter], layout: &Layout, coord: Coord) -> Self {
+impl LayerParameters {
+    fn of(parameters: &[NamedShape], layout: &Layout, coord: Coord) -> Self {
         let mut part = Self::default();
         for (name, shape) in parameters {
-            let region = split::region(name, shape, layout, coord);
+            let region = sharding::region(name, shape, layout, coord);
             let values = region.elements();
-            if split::is_cut(name, Axis::Expert) {
+            if sharding::is_sharded(name, Axis::Expert) {
                 part.values.experts += values;
-                part.experts.push(wire::matrix(&region.local_shape()));
+                part.experts.push(communication_volume::matrix(&region.local_shape()));
                 continue;
             }
-            let is_whole = !split::is_cut(name, Axis::Tensor);
+            let is_whole = !sharding::is_sharded(name, Axis::Tensor);
             part.values.dense += values;
             part.values.whole += if is_whole { values } else { 0 };
-            part.lengths.push(Length { sides: wire::matrix(&region.local_shape()), is_whole });
+            part.lengths.push(MatrixShape { sides: communication_volume::matrix(&region.local_shape()), is_whole });
         }
         part
     }
@@ -124,12 +124,12 @@ impl Part {
     }
 
     /// What travels when matrices do so in rank `rank`, of replicas that hold all experts.
-    pub fn low_rank(&self, rank: u32) -> LowRank {
-        let mut all = LowRank::default();
+    pub fn low_rank(&self, rank: u32) -> LowRankCounts {
+        let mut all = LowRankCounts::default();
         for [rows, columns] in
             self.lengths.iter().map(|length| length.sides).chain(self.experts.iter().copied())
         {
-            if wire::is_low_rank([rows, columns], rank) {
+            if communication_volume::is_low_rank([rows, columns], rank) {
                 all.rows += rows * u64::from(rank);
                 all.columns += columns * u64::from(rank);
             } else {
@@ -139,13 +139,13 @@ impl Part {
         all
     }
 
-    /// As [`Part::block`], of the experts.
+    /// As [`LayerParameters::block`], of the experts.
     pub fn expert_block(&self, shard: u32) -> u64 {
         self.experts.iter().map(|[rows, columns]| (rows * columns).div_ceil(u64::from(shard))).sum()
     }
 
     /// Of what rank `index` of `shard` keeps, those that every tensor-parallel rank holds whole; nothing is padded.
-    pub fn whole_of(&self, index: u32, shard: u32) -> u64 {
+    pub fn replicated_values(&self, index: u32, shard: u32) -> u64 {
         let whole = self.lengths.iter().filter(|length| length.is_whole);
         whole.map(|length| share(length.values(), index, shard)).sum()
     }
@@ -158,7 +158,7 @@ pub(crate) fn share(values: u64, index: u32, parts: u32) -> u64 {
 
 /// Where in a model a part lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum LayerKind {
     /// Before the first block.
     Embedding,
     /// A block.
@@ -172,48 +172,48 @@ pub enum Place {
 /// What training changes of every part of a model, as a rank with these indices along the tensor and expert axes holds
 /// it: gradients, moments and messages are of these values.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Parts {
-    embedding: Part,
+pub struct ModelParameters {
+    embedding: LayerParameters,
     /// Values of the blocks before each block; one more than there are blocks.
-    before: Vec<Values>,
+    before: Vec<ParameterCounts>,
     /// One for each block, or one for all where all are alike.
-    blocks: Vec<Part>,
+    blocks: Vec<LayerParameters>,
     /// What the head alone uses.
-    head: Part,
+    head: LayerParameters,
     /// That with a tied embedding.
-    head_apart: Part,
+    head_apart: LayerParameters,
     /// The tied embedding.
     tied: u64,
     /// The largest block.
-    widest: Values,
+    widest: ParameterCounts,
     /// The weights that are frozen, where adapters are trained in their place.
     frozen: Option<Box<Self>>,
 }
 
 /// Values of the parts that one stage holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stage {
+pub struct StageParameters {
     /// Before the first block; nothing on the other stages.
-    pub embedding: Values,
+    pub embedding: ParameterCounts,
     /// Of all blocks of all chunks.
-    pub blocks: Values,
+    pub blocks: ParameterCounts,
     /// After the last block, without an embedding that the stage has anyway; nothing on the other stages.
-    pub head: Values,
+    pub head: ParameterCounts,
     /// Of a tied embedding that the first and the last stage both hold: its gradients are summed.
     pub shared: u64,
     /// The largest part: embedding, block or head.
-    pub largest: Values,
+    pub largest: ParameterCounts,
 }
 
-impl Stage {
+impl StageParameters {
     /// All of them.
-    pub fn all(&self) -> Values {
+    pub fn all(&self) -> ParameterCounts {
         self.embedding + self.blocks + self.head
     }
 }
 
 /// One for each block where some are dense and others have experts, one for all where all are alike.
-fn decoder_blocks(d: &Decoder, part: impl Fn(&[Parameter]) -> Part) -> Vec<Part> {
+fn decoder_blocks(d: &Decoder, part: impl Fn(&[NamedShape]) -> LayerParameters) -> Vec<LayerParameters> {
     if d.lora.is_some() {
         return vec![part(&decoder_adapters(d))];
     }
@@ -225,11 +225,11 @@ fn decoder_blocks(d: &Decoder, part: impl Fn(&[Parameter]) -> Part) -> Vec<Part>
     (0..d.layers).map(|layer| if layer < d.dense_layers() { &dense } else { &alike }.clone()).collect()
 }
 
-impl Parts {
+impl ModelParameters {
     /// The parts of `model` in `layout` as the rank at `coord` holds them.
     pub fn of(model: &Model, layout: &Layout, coord: Coord) -> Self {
-        let part = |parameters: &[Parameter]| Part::of(parameters, layout, coord);
-        let (count, blocks): (u32, Vec<Part>) = match model {
+        let part = |parameters: &[NamedShape]| LayerParameters::of(parameters, layout, coord);
+        let (count, blocks): (u32, Vec<LayerParameters>) = match model {
             Model::Decoder(d) => (d.layers, decoder_blocks(d, part)),
             Model::Mlp(m) => {
                 (model.blocks(), (0..m.hidden.len()).map(|layer| part(&mlp_layer(m, layer))).collect())
@@ -238,7 +238,7 @@ impl Parts {
                 (model.blocks(), (0..model.blocks()).map(|block| part(&cnn_block(c, block))).collect())
             }
             Model::Own(own) => {
-                (model.blocks(), own.outline.blocks.iter().map(|one| part(&of_own(one))).collect())
+                (model.blocks(), own.outline.blocks.iter().map(|one| part(&custom_part(one))).collect())
             }
             Model::Command(_) => (0, Vec::new()),
         };
@@ -248,14 +248,14 @@ impl Parts {
                 let (head, tied) = decoder_head(d);
                 (part(&decoder_embedding(d)), part(&head), part(&tied))
             }
-            Model::Mlp(m) => (Part::default(), part(&mlp_layer(m, m.hidden.len())), Part::default()),
-            Model::Cnn(c) => (part(&cnn_stem(c)), part(&cnn_head(c)), Part::default()),
+            Model::Mlp(m) => (LayerParameters::default(), part(&mlp_layer(m, m.hidden.len())), LayerParameters::default()),
+            Model::Cnn(c) => (part(&cnn_stem(c)), part(&cnn_head(c)), LayerParameters::default()),
             Model::Own(own) => {
-                (part(&of_own(&own.outline.first)), part(&of_own(&own.outline.head)), Part::default())
+                (part(&custom_part(&own.outline.first)), part(&custom_part(&own.outline.head)), LayerParameters::default())
             }
             Model::Command(_) => Default::default(),
         };
-        let mut before = vec![Values::default()];
+        let mut before = vec![ParameterCounts::default()];
         for block in blocks.iter().cycle().take(count as usize) {
             before.push(before[before.len() - 1] + block.values);
         }
@@ -288,20 +288,20 @@ impl Parts {
     }
 
     /// Values of the frozen weights that stage `stage` holds, where adapters are trained in their place.
-    pub fn frozen(&self, arrangement: &Arrangement, stage: u32) -> Values {
-        self.frozen.as_ref().map_or_else(Values::default, |frozen| frozen.stage(arrangement, stage).all())
+    pub fn frozen(&self, arrangement: &Arrangement, stage: u32) -> ParameterCounts {
+        self.frozen.as_ref().map_or_else(ParameterCounts::default, |frozen| frozen.stage(arrangement, stage).all())
     }
 
     /// Values of the blocks `run`.
-    pub fn blocks(&self, run: &Range<u32>) -> Values {
+    pub fn blocks(&self, run: &Range<u32>) -> ParameterCounts {
         self.before[run.end as usize] - self.before[run.start as usize]
     }
 
     /// What stage `stage` holds.
-    pub fn stage(&self, arrangement: &Arrangement, stage: u32) -> Stage {
+    pub fn stage(&self, arrangement: &Arrangement, stage: u32) -> StageParameters {
         let stages = arrangement.layout.pipeline.get();
         let (first, last) = (stage == 0, stage + 1 == stages);
-        let none = Values::default();
+        let none = ParameterCounts::default();
         let is_apart = stages > 1 && (first || last);
         let runs = chunks_of(stage, arrangement, self.count());
         let blocks = runs.map(|run| self.blocks(&run)).fold(none, Add::add);
@@ -313,40 +313,40 @@ impl Parts {
         };
         let block = if blocks == none { none } else { self.widest };
         let largest = [embedding, block, head].into_iter().max_by_key(|part| part.all()).unwrap_or_default();
-        Stage { embedding, blocks, head, shared: if is_apart { self.tied } else { 0 }, largest }
+        StageParameters { embedding, blocks, head, shared: if is_apart { self.tied } else { 0 }, largest }
     }
 
     /// What the embedding before the first block is made of.
-    pub fn embedding(&self) -> &Part {
+    pub fn embedding(&self) -> &LayerParameters {
         &self.embedding
     }
 
     /// Calls `each` with every part of `stage` that is reduced or gathered on its own, with where it lies, and with how
     /// many such parts there are.
-    pub fn units(&self, arrangement: &Arrangement, stage: u32, mut each: impl FnMut(&Part, Place, u64)) {
+    pub fn for_each_unit(&self, arrangement: &Arrangement, stage: u32, mut each: impl FnMut(&LayerParameters, LayerKind, u64)) {
         let stages = arrangement.layout.pipeline.get();
         let (first, last) = (stage == 0, stage + 1 == stages);
-        let mut each = |part: &Part, place, count| {
-            if part.values != Values::default() {
-                each(part, place, count);
+        let mut each = |part: &LayerParameters, layer, count| {
+            if part.values != ParameterCounts::default() {
+                each(part, layer, count);
             }
         };
         if first {
-            each(&self.embedding, Place::Embedding, 1);
+            each(&self.embedding, LayerKind::Embedding, 1);
         }
         for run in chunks_of(stage, arrangement, self.count()) {
             match self.blocks.as_slice() {
-                [alike] => each(alike, Place::Block, run.len() as u64),
+                [alike] => each(alike, LayerKind::Block, run.len() as u64),
                 blocks => {
                     let run = run.start as usize..run.end as usize;
-                    blocks[run].iter().for_each(|block| each(block, Place::Block, 1));
+                    blocks[run].iter().for_each(|block| each(block, LayerKind::Block, 1));
                 }
             }
         }
         match (first, last) {
-            (true, true) if self.tied > 0 => each(&self.head, Place::TiedHead, 1),
-            (true, true) => each(&self.head, Place::Head, 1),
-            (false, true) => each(&self.head_apart, Place::Head, 1),
+            (true, true) if self.tied > 0 => each(&self.head, LayerKind::TiedHead, 1),
+            (true, true) => each(&self.head, LayerKind::Head, 1),
+            (false, true) => each(&self.head_apart, LayerKind::Head, 1),
             (_, false) => {}
         }
     }

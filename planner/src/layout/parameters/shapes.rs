@@ -1,17 +1,17 @@
 //! The shapes that the worker declares, by model and by part of it.
 
-use dtrain_recipes::{Activation, Cnn, Decoder, Latent, Mlp, Norm, PartOutline, Positions};
+use dtrain_recipes::{Activation, Cnn, Decoder, LatentAttention, Mlp, Norm, PartOutline, Positions};
 
 /// Name (without what only tells the block) and shape.
-pub(super) type Parameter = (&'static str, Vec<u64>);
+pub(super) type NamedShape = (&'static str, Vec<u64>);
 
 /// Those of a part of a network that is not dtrain's: none of them is cut.
-pub(super) fn of_own(part: &PartOutline) -> Vec<Parameter> {
+pub(super) fn custom_part(part: &PartOutline) -> Vec<NamedShape> {
     part.parameters.iter().map(|shape| ("own.", shape.clone())).collect()
 }
 
 /// The adapters of a block of a decoder.
-pub(super) fn decoder_adapters(d: &Decoder) -> Vec<Parameter> {
+pub(super) fn decoder_adapters(d: &Decoder) -> Vec<NamedShape> {
     let rank = u64::from(d.lora.map_or(0, |lora| lora.rank));
     let names = |layer| match layer {
         "attention.q" => ["attention.q.lora_a", "attention.q.lora_b"],
@@ -29,7 +29,7 @@ pub(super) fn decoder_adapters(d: &Decoder) -> Vec<Parameter> {
     d.adapted().into_iter().flat_map(pair).collect()
 }
 
-pub(super) fn decoder_embedding(d: &Decoder) -> Vec<Parameter> {
+pub(super) fn decoder_embedding(d: &Decoder) -> Vec<NamedShape> {
     let [v, h, t] = [d.vocab, d.hidden, d.context].map(u64::from);
     let mut all = vec![("embedding.weight", vec![v, h])];
     if d.positions == Positions::Learned {
@@ -39,7 +39,7 @@ pub(super) fn decoder_embedding(d: &Decoder) -> Vec<Parameter> {
 }
 
 /// A block; one of the leading dense ones, where the others have experts, if `is_dense`.
-pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<Parameter> {
+pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<NamedShape> {
     let [h, f] = [d.hidden, if is_dense { d.dense_ffn() } else { d.ffn }].map(u64::from);
     let mut all = norm(d, d.hidden.into(), "attention_norm.weight", "attention_norm.bias");
     all.extend(norm(d, d.hidden.into(), "ffn_norm.weight", "ffn_norm.bias"));
@@ -84,7 +84,7 @@ pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<Parameter> {
 }
 
 /// The matrices that latent attention passes through, with the norms between them; the worker does not train them.
-fn latent_attention(d: &Decoder, latent: Latent) -> Vec<Parameter> {
+fn latent_attention(d: &Decoder, latent: LatentAttention) -> Vec<NamedShape> {
     let [h, heads, width] = [d.hidden, d.heads, d.head_width()].map(u64::from);
     let [query, key_value, rotary, value] =
         [latent.query, latent.key_value, latent.rotary, latent.value].map(u64::from);
@@ -101,7 +101,7 @@ fn latent_attention(d: &Decoder, latent: Latent) -> Vec<Parameter> {
 }
 
 /// What the head has of its own, with the layers that predict further tokens, and the embedding that it uses where it is tied.
-pub(super) fn decoder_head(d: &Decoder) -> (Vec<Parameter>, Vec<Parameter>) {
+pub(super) fn decoder_head(d: &Decoder) -> (Vec<NamedShape>, Vec<NamedShape>) {
     let [v, h] = [d.vocab, d.hidden].map(u64::from);
     let mut own = norm(d, h, "norm.weight", "norm.bias");
     for _ in 0..d.mtp_layers {
@@ -122,7 +122,7 @@ pub(super) fn decoder_head(d: &Decoder) -> (Vec<Parameter>, Vec<Parameter>) {
     (own, Vec::new())
 }
 
-fn norm(d: &Decoder, width: u64, weight: &'static str, bias: &'static str) -> Vec<Parameter> {
+fn norm(d: &Decoder, width: u64, weight: &'static str, bias: &'static str) -> Vec<NamedShape> {
     let shape = vec![width];
     match d.norm {
         Norm::Layer => vec![(weight, shape.clone()), (bias, shape)],
@@ -130,13 +130,13 @@ fn norm(d: &Decoder, width: u64, weight: &'static str, bias: &'static str) -> Ve
     }
 }
 
-pub(super) fn mlp_layer(m: &Mlp, layer: usize) -> Vec<Parameter> {
+pub(super) fn mlp_layer(m: &Mlp, layer: usize) -> Vec<NamedShape> {
     let widths = m.widths();
     let [input, output] = [widths[layer], widths[layer + 1]].map(u64::from);
     vec![("weight", vec![input, output]), ("bias", vec![output])]
 }
 
-pub(super) fn cnn_stem(c: &Cnn) -> Vec<Parameter> {
+pub(super) fn cnn_stem(c: &Cnn) -> Vec<NamedShape> {
     let [input, output] = [c.channels, c.stages[0]].map(u64::from);
     vec![
         ("conv.weight", vec![output, input, 3, 3]),
@@ -145,7 +145,7 @@ pub(super) fn cnn_stem(c: &Cnn) -> Vec<Parameter> {
     ]
 }
 
-pub(super) fn cnn_block(c: &Cnn, block: u32) -> Vec<Parameter> {
+pub(super) fn cnn_block(c: &Cnn, block: u32) -> Vec<NamedShape> {
     let (stage, place) = ((block / c.blocks) as usize, block % c.blocks);
     let before = if place == 0 { stage.saturating_sub(1) } else { stage };
     let [input, output] = [c.stages[before], c.stages[stage]].map(u64::from);
@@ -163,7 +163,7 @@ pub(super) fn cnn_block(c: &Cnn, block: u32) -> Vec<Parameter> {
     all
 }
 
-pub(super) fn cnn_head(c: &Cnn) -> Vec<Parameter> {
+pub(super) fn cnn_head(c: &Cnn) -> Vec<NamedShape> {
     let last = u64::from(c.stages.last().copied().unwrap_or(0));
     let classes = u64::from(c.classes);
     vec![("weight", vec![last, classes]), ("bias", vec![classes])]

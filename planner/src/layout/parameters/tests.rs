@@ -1,7 +1,7 @@
 //! Counts of parameters against the recipe.
 
 use super::*;
-use crate::sample;
+use crate::fixtures;
 use dtrain_protocol::Rank;
 use dtrain_recipes::{AdaptedLayers, Lora};
 use std::num::NonZeroU32;
@@ -12,39 +12,39 @@ fn n(degree: u32) -> NonZeroU32 {
 
 #[test]
 fn all_parts_together_are_the_model() {
-    let more = [sample::gpt2(), sample::deepseek(), Model::Own(sample::own())];
-    for model in sample::models().into_iter().chain(more) {
-        let parts = Parts::of(&model, &Layout::SINGLE, Coord([0; 5]));
+    let more = [fixtures::gpt2(), fixtures::deepseek(), Model::Own(fixtures::own())];
+    for model in fixtures::models().into_iter().chain(more) {
+        let parts = ModelParameters::of(&model, &Layout::SINGLE, Coord([0; 5]));
         assert_eq!(parts.stage(&Arrangement::SINGLE, 0).all().all(), model.parameters());
         let mut units = 0;
-        parts.units(&Arrangement::SINGLE, 0, |unit, _, count| units += count * unit.values.all());
+        parts.for_each_unit(&Arrangement::SINGLE, 0, |unit, _, count| units += count * unit.values.all());
         assert_eq!(units, model.parameters());
     }
 }
 
 #[test]
 fn adapters_are_what_is_trained_and_all_other_weights_are_frozen() {
-    let Model::Decoder(llama) = sample::llama() else { panic!("a decoder") };
+    let Model::Decoder(llama) = fixtures::llama() else { panic!("a decoder") };
     let lora = Lora { rank: 4, alpha: 8.0, layers: AdaptedLayers::All };
     let model = Model::Decoder(Decoder { lora: Some(lora), ..llama.clone() });
-    let parts = Parts::of(&model, &Layout::SINGLE, Coord([0; 5]));
+    let parts = ModelParameters::of(&model, &Layout::SINGLE, Coord([0; 5]));
     assert_eq!(parts.stage(&Arrangement::SINGLE, 0).all().all(), model.trained_parameters());
     assert_eq!(parts.frozen(&Arrangement::SINGLE, 0).all(), llama.parameters());
     let layout = Layout { tensor: n(2), ..Layout::SINGLE };
-    let half = Parts::of(&model, &layout, Coord([0; 5])).stage(&Arrangement::SINGLE, 0).all();
+    let half = ModelParameters::of(&model, &layout, Coord([0; 5])).stage(&Arrangement::SINGLE, 0).all();
     assert_eq!(2 * (half.all() - half.whole) + half.whole, model.trained_parameters());
 }
 
 #[test]
 fn the_stages_of_a_pipeline_together_hold_the_model_and_a_tied_embedding_twice() {
-    let gpt = sample::gpt2();
+    let gpt = fixtures::gpt2();
     for model in
-        [gpt.clone(), sample::deepseek(), Model::Own(sample::own())].into_iter().chain(sample::models())
+        [gpt.clone(), fixtures::deepseek(), Model::Own(fixtures::own())].into_iter().chain(fixtures::models())
     {
         for stages in 1..=model.blocks().min(4) {
             let layout = Layout { pipeline: n(stages), ..Layout::SINGLE };
             let arrangement = Arrangement { layout, ..Arrangement::SINGLE };
-            let parts = Parts::of(&model, &layout, Coord([0; 5]));
+            let parts = ModelParameters::of(&model, &layout, Coord([0; 5]));
             let held: u64 = (0..stages).map(|s| parts.stage(&arrangement, s).all().all()).sum();
             let again = if model == gpt && stages > 1 { 50_257 * 768 } else { 0 };
             assert_eq!(held, model.parameters() + again, "{stages} stages");
@@ -55,18 +55,18 @@ fn the_stages_of_a_pipeline_together_hold_the_model_and_a_tied_embedding_twice()
 #[test]
 fn tensor_parallel_ranks_hold_the_model_and_what_is_whole_each() {
     for (model, ways) in
-        [(sample::gpt2(), 2), (sample::gpt2(), 4), (sample::llama(), 4), (sample::deepseek(), 2)]
+        [(fixtures::gpt2(), 2), (fixtures::gpt2(), 4), (fixtures::llama(), 4), (fixtures::deepseek(), 2)]
     {
         let layout = Layout { tensor: n(ways), ..Layout::SINGLE };
         let of =
-            |rank| Parts::of(&model, &layout, layout.coord(Rank(rank))).stage(&Arrangement::SINGLE, 0).all();
+            |rank| ModelParameters::of(&model, &layout, layout.coord(Rank(rank))).stage(&Arrangement::SINGLE, 0).all();
         let held: u64 = (0..ways).map(|rank| of(rank).all()).sum();
         assert_eq!(held, model.parameters() + u64::from(ways - 1) * of(0).whole);
-        let most = Parts::largest(&model, &layout).stage(&Arrangement::SINGLE, 0).all();
+        let most = ModelParameters::largest(&model, &layout).stage(&Arrangement::SINGLE, 0).all();
         assert!((0..ways).all(|rank| of(rank).all() <= most.all()), "50,257 does not divide");
     }
     // GPT-2 holds whole: 25 norms of 2·768, 24 row biases of 768, 1,024 positions of 768.
     let layout = Layout { tensor: n(2), ..Layout::SINGLE };
-    let whole = Parts::largest(&sample::gpt2(), &layout).stage(&Arrangement::SINGLE, 0).all().whole;
+    let whole = ModelParameters::largest(&fixtures::gpt2(), &layout).stage(&Arrangement::SINGLE, 0).all().whole;
     assert_eq!(whole, 768 * (25 * 2 + 24 + 1024));
 }

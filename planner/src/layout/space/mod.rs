@@ -1,27 +1,27 @@
 //! Every way to train that the recipe leaves open: all axes, all divisors, and a reason for each left out.
 
-mod left_out;
-mod ways;
+mod rejections;
+mod enumerate;
 
 #[cfg(test)]
 mod tests;
 
-use crate::analytic::search::RunsOn;
-use crate::engine::{Cannot, Engine, Training};
-use crate::layout::batch::divisors;
-use crate::layout::candidate::where_it_runs;
+use crate::analytic::search::EngineSupport;
+use crate::engine::{UnsupportedLayout, Engine, TrainingSpec};
+use crate::layout::batch_split::divisors;
+use crate::layout::candidate::layout_with_devices;
 use crate::planning::precheck::MICRO_BATCHES;
 use crate::{BatchSplit, Candidate, Rejection};
-use dtrain_protocol::ability::cannot_run;
+use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
 use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
-pub use left_out::LeftOut;
+pub use rejections::RejectionTally;
 use std::num::{NonZeroU32, NonZeroU64};
-use ways::{arrangements, does_not_divide, layouts, round};
+use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
 
 /// Ranks of one size side by side on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pool {
+pub struct RankPool {
     /// Ranks at work.
     pub ranks: u32,
     /// Compute threads of each.
@@ -32,8 +32,8 @@ pub struct Pool {
 
 /// Everything about a candidate but its micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Way {
-    /// Index of its [`Pool`].
+pub struct LayoutOption {
+    /// Index of its [`RankPool`].
     pub pool: u32,
     /// Index of the micro-batches that it may have.
     micros: u32,
@@ -41,30 +41,30 @@ pub struct Way {
     pub arrangement: Arrangement,
 }
 
-/// A candidate as two indices: of its way and of its micro-batch among the way's micro-batches.
+/// A candidate as two indices: of its layout option and of its micro-batch among those of the option.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
-    /// Index of the way.
-    pub way: u32,
+pub struct CandidateId {
+    /// Index of the option.
+    pub option: u32,
     /// Index of the micro-batch.
     pub micro: u32,
 }
 
 /// Everything that may be tried.
 #[derive(Clone, Debug)]
-pub struct Space {
+pub struct CandidateSpace {
     /// Samples of one optimizer step.
     pub batch: NonZeroU64,
     /// Ranks side by side.
-    pub pools: Vec<Pool>,
+    pub pools: Vec<RankPool>,
     /// Ways, in a fixed order that does not depend on the order of any input.
-    pub ways: Vec<Way>,
+    pub options: Vec<LayoutOption>,
     /// How much of a step each data replica does, relative to the others; empty: all alike.
     shares: Vec<u32>,
-    /// Micro-batches that some ways may have, ascending; each list once.
+    /// Micro-batches that some options may have, ascending; each list once.
     micros: Vec<Vec<NonZeroU32>>,
     /// What was left out before anything was priced.
-    pub left_out: LeftOut,
+    pub left_out: RejectionTally,
 }
 
 /// Why replicas with unlike shares do not shard gradients: those meet after every micro-batch.
@@ -72,55 +72,55 @@ const ONCE_A_STEP: &str = "replicas with unequal shares reduce gradients only on
                           0 or 1)";
 
 /// What the worker can run: `None`, or why not.
-pub type Ability = fn(&Arrangement, &Model) -> Option<String>;
+pub type CapabilityCheck = fn(&Arrangement, &Model) -> Option<String>;
 
 /// Who must be able to run a candidate.
 #[derive(Clone, Debug)]
-pub struct Abilities {
+pub struct Capabilities {
     /// The worker, whose rates price it.
-    pub worker: Ability,
+    pub worker: CapabilityCheck,
     /// Another engine, where the choice will be written for it.
-    pub engine: Option<RunsOn>,
+    pub engine: Option<EngineSupport>,
 }
 
-impl Abilities {
+impl Capabilities {
     /// The worker, and `engine` where the choice will be written for it. Engines train decoders; what else they are given,
     /// they refuse when it is written.
     pub fn of(recipe: &Recipe, engine: Option<&'static dyn Engine>) -> Self {
         let training = match &recipe.model {
-            Model::Decoder(model) => Some(Training::of(model, &recipe.train)),
+            Model::Decoder(model) => Some(TrainingSpec::of(model, &recipe.train)),
             Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) | Model::Command(_) => None,
         };
-        let engine = engine.zip(training).map(|(engine, training)| RunsOn { engine, training });
+        let engine = engine.zip(training).map(|(engine, training)| EngineSupport { engine, training });
         Self { worker: cannot_run, engine }
     }
 
     /// Why the engine cannot run so many passes of a rank.
-    fn engine_cannot(&self, arrangement: &Arrangement, passes: u64) -> Option<String> {
-        let RunsOn { engine, training } = self.engine.as_ref()?;
+    fn engine_rejection(&self, arrangement: &Arrangement, passes: u64) -> Option<String> {
+        let EngineSupport { engine, training } = self.engine.as_ref()?;
         let passes = u32::try_from(passes).unwrap_or(u32::MAX);
-        let Cannot { what, instead } = engine.cannot(training, arrangement, passes)?;
+        let UnsupportedLayout { what, instead } = engine.unsupported_layout(training, arrangement, passes)?;
         Some(format!("{} does not support {what} ({instead})", engine.title()))
     }
 }
 
-impl Space {
+impl CandidateSpace {
     /// Enumerates what `recipe` leaves open on `host` for a batch of `batch` samples.
     pub fn of(
         recipe: &Recipe,
         host: &HostFacts,
         rates: Option<&Rates>,
         batch: NonZeroU64,
-        abilities: &Abilities,
+        abilities: &Capabilities,
     ) -> Self {
         let device = device(recipe, host);
         let mut space = Self {
             batch,
             pools: pools(recipe, host, rates, device),
-            ways: Vec::new(),
+            options: Vec::new(),
             shares: recipe.layout.shares.clone().unwrap_or_default(),
             micros: Vec::new(),
-            left_out: LeftOut::default(),
+            left_out: RejectionTally::default(),
         };
         let mut pins = recipe.layout.clone();
         if let Model::Decoder(Decoder { experts: None, .. }) | Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) =
@@ -130,18 +130,18 @@ impl Space {
             pins.expert = pins.expert.or(Some(1));
         }
         for pool in 0..u32::try_from(space.pools.len()).expect("pools are few") {
-            for layout in layouts(space.pools[pool as usize].ranks, &pins) {
+            for layout in enumerate_layouts(space.pools[pool as usize].ranks, &pins) {
                 space.add_layout(recipe, pool, layout, abilities);
             }
         }
         space
     }
 
-    /// Adds the ways of one layout, or the reason why there are none.
-    fn add_layout(&mut self, recipe: &Recipe, pool: u32, layout: Layout, abilities: &Abilities) {
-        let Pool { threads, device, .. } = self.pools[pool as usize];
-        if let Some(rejection) = does_not_divide(recipe, &layout) {
-            self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
+    /// Adds the options of one layout, or the reason why there are none.
+    fn add_layout(&mut self, recipe: &Recipe, pool: u32, layout: Layout, abilities: &Capabilities) {
+        let RankPool { threads, device, .. } = self.pools[pool as usize];
+        if let Some(rejection) = indivisible(recipe, &layout) {
+            self.left_out.add(1, &rejection, || layout_with_devices(&layout, device, threads), 0);
             return;
         }
         let shares = reader_shares(self.batch, &layout, &self.shares);
@@ -153,7 +153,7 @@ impl Space {
             let rejection = Rejection::CannotRun(format!(
                 "{most} samples of a step on one rank are more than {MICRO_BATCHES} micro-batches"
             ));
-            self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
+            self.left_out.add(1, &rejection, || layout_with_devices(&layout, device, threads), 0);
             return;
         }
         if micros.is_empty() {
@@ -162,12 +162,12 @@ impl Space {
                 micro: recipe.layout.micro_batch.unwrap_or(1),
                 replicas: layout.readers(),
             };
-            self.left_out.add(1, &rejection, || where_it_runs(&layout, device, threads), 0);
+            self.left_out.add(1, &rejection, || layout_with_devices(&layout, device, threads), 0);
             return;
         }
         let count = micros.len() as u64;
         let is_uneven = shares.windows(2).any(|pair| pair[0] != pair[1]);
-        for arrangement in arrangements(recipe, layout, device) {
+        for arrangement in enumerate_arrangements(recipe, layout, device) {
             let round = round(&arrangement);
             let is_whole = |micro: &&NonZeroU32| {
                 let passes = |share: &u64| share / u64::from(micro.get());
@@ -183,7 +183,7 @@ impl Space {
             let mut refused = None;
             if reason.is_none() && abilities.engine.is_some() {
                 fitting.retain(|micro| {
-                    let reason = abilities.engine_cannot(&arrangement, most / u64::from(micro.get()));
+                    let reason = abilities.engine_rejection(&arrangement, most / u64::from(micro.get()));
                     let is_able = reason.is_none();
                     refused = refused.take().or(reason);
                     is_able
@@ -192,11 +192,11 @@ impl Space {
             let refused = refused.filter(|_| fitting.is_empty()).map(Rejection::EngineCannot);
             match reason.map(Rejection::CannotRun).or(refused) {
                 Some(rejection) => {
-                    self.left_out.add(count, &rejection, || where_it_runs(&layout, device, threads), 0);
+                    self.left_out.add(count, &rejection, || layout_with_devices(&layout, device, threads), 0);
                 }
                 None => {
                     let micros = self.list(fitting);
-                    self.ways.push(Way { pool, micros, arrangement });
+                    self.options.push(LayoutOption { pool, micros, arrangement });
                 }
             }
         }
@@ -218,45 +218,45 @@ impl Space {
         let micro = NonZeroU32::new(split.micro())?;
         Some(Self {
             batch: NonZeroU64::new(split.global())?,
-            pools: vec![Pool { ranks: layout.world(), threads, device }],
-            ways: vec![Way { pool: 0, micros: 0, arrangement }],
+            pools: vec![RankPool { ranks: layout.world(), threads, device }],
+            options: vec![LayoutOption { pool: 0, micros: 0, arrangement }],
             shares: split.shares(layout.expert),
             micros: vec![vec![micro]],
-            left_out: LeftOut::default(),
+            left_out: RejectionTally::default(),
         })
     }
 
-    /// Micro-batches of a way, ascending.
-    pub fn micros(&self, way: &Way) -> &[NonZeroU32] {
-        &self.micros[way.micros as usize]
+    /// Micro-batches of an option, ascending.
+    pub fn micros(&self, option: &LayoutOption) -> &[NonZeroU32] {
+        &self.micros[option.micros as usize]
     }
 
-    /// The micro-batch at `place`.
-    pub fn micro(&self, place: Place) -> NonZeroU32 {
-        self.micros(&self.ways[place.way as usize])[place.micro as usize]
+    /// The micro-batch at `id`.
+    pub fn micro(&self, id: CandidateId) -> NonZeroU32 {
+        self.micros(&self.options[id.option as usize])[id.micro as usize]
     }
 
     /// Samples of a step of the reader that reads most.
-    pub fn samples(&self, way: &Way) -> u64 {
-        largest_share(self.batch, &way.arrangement.layout, &self.shares)
+    pub fn samples(&self, option: &LayoutOption) -> u64 {
+        largest_share(self.batch, &option.arrangement.layout, &self.shares)
     }
 
-    /// Forward passes of a step of the reader that does most, with the micro-batch at `place`.
-    pub fn micro_batches(&self, place: Place) -> u32 {
-        let samples = self.samples(&self.ways[place.way as usize]);
-        u32::try_from(samples / u64::from(self.micro(place).get())).unwrap_or(u32::MAX)
+    /// Forward passes of a step of the reader that does most, with the micro-batch at `id`.
+    pub fn micro_batches(&self, id: CandidateId) -> u32 {
+        let samples = self.samples(&self.options[id.option as usize]);
+        u32::try_from(samples / u64::from(self.micro(id).get())).unwrap_or(u32::MAX)
     }
 
-    /// All places, in order.
-    pub fn places(&self) -> impl Iterator<Item = Place> {
-        (0u32..).zip(&self.ways).flat_map(|(way, of)| {
+    /// All candidates, in order.
+    pub fn candidate_ids(&self) -> impl Iterator<Item = CandidateId> {
+        (0u32..).zip(&self.options).flat_map(|(option, of)| {
             let count = u32::try_from(self.micros(of).len()).expect("divisors are few");
-            (0..count).map(move |micro| Place { way, micro })
+            (0..count).map(move |micro| CandidateId { option, micro })
         })
     }
 
-    /// All micro-batches of all ways, ascending.
-    pub fn all_micros(&self) -> Vec<u32> {
+    /// All micro-batches of all options, ascending.
+    pub fn all_micro_batch_sizes(&self) -> Vec<u32> {
         let mut all: Vec<u32> = self.micros.iter().flatten().map(|m| m.get()).collect();
         all.sort_unstable();
         all.dedup();
@@ -265,22 +265,22 @@ impl Space {
 
     /// Number of candidates that can be run.
     pub fn len(&self) -> u64 {
-        self.ways.iter().map(|way| self.micros(way).len() as u64).sum()
+        self.options.iter().map(|option| self.micros(option).len() as u64).sum()
     }
 
     /// Whether nothing can be run.
     pub fn is_empty(&self) -> bool {
-        self.ways.is_empty()
+        self.options.is_empty()
     }
 
-    /// The candidate at `place`, with its learning rate.
-    pub fn candidate(&self, place: Place, learning_rate: f64) -> Candidate {
-        let way = self.ways[place.way as usize];
-        let pool = self.pools[way.pool as usize];
-        let micro = self.micro(place);
-        let shares = reader_shares(self.batch, &way.arrangement.layout, &self.shares);
+    /// The candidate at `id`, with its learning rate.
+    pub fn candidate(&self, id: CandidateId, learning_rate: f64) -> Candidate {
+        let option = self.options[id.option as usize];
+        let pool = self.pools[option.pool as usize];
+        let micro = self.micro(id);
+        let shares = reader_shares(self.batch, &option.arrangement.layout, &self.shares);
         Candidate {
-            arrangement: way.arrangement,
+            arrangement: option.arrangement,
             split: BatchSplit::of_shares(&shares, micro).expect("micro-batches divide the shares"),
             threads: pool.threads,
             learning_rate,
@@ -299,7 +299,7 @@ pub fn device(recipe: &Recipe, host: &HostFacts) -> DeviceKind {
 }
 
 /// Largest number of ranks the planner would choose by itself: one for each core or GPU of all hosts.
-pub fn ranks_most(host: &HostFacts, device: DeviceKind) -> u32 {
+pub fn max_ranks(host: &HostFacts, device: DeviceKind) -> u32 {
     match device {
         DeviceKind::Cpu => host.all_cores().max(1),
         DeviceKind::Cuda | DeviceKind::Wgpu => {
@@ -309,7 +309,7 @@ pub fn ranks_most(host: &HostFacts, device: DeviceKind) -> u32 {
 }
 
 /// Ranks and threads to try. A pinned number of ranks may be more than the cores; an open one is not.
-fn pools(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, device: DeviceKind) -> Vec<Pool> {
+fn pools(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, device: DeviceKind) -> Vec<RankPool> {
     let pins = &recipe.layout;
     let pinned: u32 = [pins.data, pins.tensor, pins.pipeline, pins.context, pins.expert]
         .into_iter()
@@ -318,7 +318,7 @@ fn pools(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, device: Devic
     let ranks: Vec<u32> = match recipe.cluster.ranks {
         Some(ranks) => vec![ranks],
         None => {
-            let most = ranks_most(host, device);
+            let most = max_ranks(host, device);
             let beyond = if device == DeviceKind::Cpu { pinned } else { 0 };
             (1..=most.max(beyond)).filter(|r| *r <= most || *r == beyond).collect()
         }
@@ -327,7 +327,7 @@ fn pools(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, device: Devic
     let is_even = |ranks: &u32| ranks.is_multiple_of(pinned) && ranks.is_multiple_of(host.hosts.get());
     for ranks in ranks.into_iter().filter(is_even) {
         for threads in threads(host, rates, device, ranks) {
-            pools.push(Pool { ranks, threads, device });
+            pools.push(RankPool { ranks, threads, device });
         }
     }
     pools

@@ -1,6 +1,6 @@
 use super::*;
-use crate::sample;
-use dtrain_protocol::ability::cannot_run;
+use crate::fixtures;
+use dtrain_protocol::supported::cannot_run;
 use dtrain_recipes::{
     Cluster, Compression, Host, LayoutPins, PipelineSchedule, Precision, Recompute, Synchronisation,
 };
@@ -10,19 +10,19 @@ fn everything(_: &Arrangement, _: &Model) -> Option<String> {
     None
 }
 
-fn space(recipe: &Recipe, cores: u32, batch: u64, ability: Ability) -> Space {
-    let abilities = Abilities { worker: ability, engine: None };
-    Space::of(recipe, &sample::host(cores), None, NonZeroU64::new(batch).expect("positive"), &abilities)
+fn space(recipe: &Recipe, cores: u32, batch: u64, ability: CapabilityCheck) -> CandidateSpace {
+    let abilities = Capabilities { worker: ability, engine: None };
+    CandidateSpace::of(recipe, &fixtures::host(cores), None, NonZeroU64::new(batch).expect("positive"), &abilities)
 }
 
-fn each(space: &Space) -> Vec<Candidate> {
-    space.places().map(|place| space.candidate(place, 1e-3)).collect()
+fn each(space: &CandidateSpace) -> Vec<Candidate> {
+    space.candidate_ids().map(|id| space.candidate(id, 1e-3)).collect()
 }
 
 proptest! {
     #[test]
     fn every_candidate_keeps_the_products(cores in 1u32..13, batch in 1u64..97) {
-        let recipe = sample::recipe();
+        let recipe = fixtures::recipe();
         let space = space(&recipe, cores, batch, everything);
         let all = each(&space);
         prop_assert_eq!(all.len() as u64, space.len());
@@ -36,7 +36,7 @@ proptest! {
 
     #[test]
     fn all_factorisations_are_found(ranks in 1u32..49) {
-        let all = layouts(ranks, &LayoutPins::default());
+        let all = enumerate_layouts(ranks, &LayoutPins::default());
         let mut brute = 0;
         for t in 1..=ranks { for c in 1..=ranks / t { for e in 1..=ranks / t / c { for d in 1..=ranks / t / c / e {
             if ranks.is_multiple_of(t * c * e * d) { brute += 1; }
@@ -48,7 +48,7 @@ proptest! {
 
 #[test]
 fn pins_are_respected() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout = LayoutPins {
         data: Some(3),
         micro_batch: Some(2),
@@ -66,7 +66,7 @@ fn pins_are_respected() {
 
 #[test]
 fn replicas_are_alike_as_the_recipe_says_and_one_needs_nobody() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     let is_exact = |recipe: &Recipe| {
         let space = space(recipe, 2, 32, cannot_run);
         each(&space)
@@ -83,10 +83,10 @@ fn replicas_are_alike_as_the_recipe_says_and_one_needs_nobody() {
 
 #[test]
 fn pinned_replicas_may_be_more_than_the_cores() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.data = Some(4);
     let space = space(&recipe, 1, 8, cannot_run);
-    assert_eq!(space.pools, [Pool { ranks: 4, threads: 1, device: DeviceKind::Cpu }]);
+    assert_eq!(space.pools, [RankPool { ranks: 4, threads: 1, device: DeviceKind::Cpu }]);
     assert!(!space.is_empty());
 }
 
@@ -98,21 +98,21 @@ fn splits_no_sequence(arrangement: &Arrangement, _: &Model) -> Option<String> {
 
 #[test]
 fn what_is_left_out_has_a_reason_and_a_count() {
-    let refused = space(&sample::recipe(), 2, 32, splits_no_sequence);
+    let refused = space(&fixtures::recipe(), 2, 32, splits_no_sequence);
     assert!(each(&refused).iter().all(|c| c.arrangement.layout.context.get() == 1));
     let groups = refused.left_out.groups();
     let context = groups.iter().find(|g| g.heading.ends_with("axis: context")).expect("context is left out");
     // 3 zero stages × nothing, the attention core, or all of every block, every second or every fourth is computed
     // again; zero 3 only with all of every block; each × 2 precisions × 6 micro-batches.
     assert_eq!(context.count, (3 * 5 + 1) * 2 * 6);
-    let able = space(&sample::recipe(), 2, 32, cannot_run);
+    let able = space(&fixtures::recipe(), 2, 32, cannot_run);
     assert!(each(&able).iter().all(|c| c.arrangement.precision == Precision::F32));
     assert!(able.left_out.groups().iter().any(|g| g.heading.contains("bf16")));
 }
 
 #[test]
 fn a_batch_that_no_replica_count_divides_is_said() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.data = Some(2);
     let space = space(&recipe, 2, 15, cannot_run);
     assert!(space.is_empty());
@@ -122,11 +122,11 @@ fn a_batch_that_no_replica_count_divides_is_said() {
 
 #[test]
 fn both_ways_to_hold_a_sequence_are_offered_where_it_divides() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.tensor = Some(4);
     let offered = |recipe: &Recipe| {
         let space = space(recipe, 4, 32, everything);
-        let mut all: Vec<bool> = space.ways.iter().map(|way| way.arrangement.sequence).collect();
+        let mut all: Vec<bool> = space.options.iter().map(|option| option.arrangement.sequence).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -143,7 +143,7 @@ fn both_ways_to_hold_a_sequence_are_offered_where_it_divides() {
 
 #[test]
 fn a_sequence_is_cut_into_two_pieces_a_rank() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.context = Some(4);
     assert!(!space(&recipe, 4, 32, everything).is_empty());
     if let Model::Decoder(d) = &mut recipe.model {
@@ -157,18 +157,18 @@ fn a_sequence_is_cut_into_two_pieces_a_rank() {
 
 #[test]
 fn chunks_and_schedules_are_those_that_are_possible() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.pipeline = Some(2);
     let of = |recipe: &Recipe| {
         let space = space(recipe, 2, 24, everything);
-        for place in space.places() {
-            let (way, passes) = (space.ways[place.way as usize], space.micro_batches(place));
+        for id in space.candidate_ids() {
+            let (option, passes) = (space.options[id.option as usize], space.micro_batches(id));
             let shape =
-                crate::step::schedule::Shape { stages: 2, chunks: way.arrangement.chunks, micros: passes };
-            assert!(crate::step::schedule::is_possible(way.arrangement.schedule, shape));
+                crate::step::schedule::PipelineShape { stages: 2, chunks: option.arrangement.chunks, micros: passes };
+            assert!(crate::step::schedule::is_possible(option.arrangement.schedule, shape));
         }
         let mut all: Vec<_> =
-            space.ways.iter().map(|way| (way.arrangement.schedule, way.arrangement.chunks)).collect();
+            space.options.iter().map(|option| (option.arrangement.schedule, option.arrangement.chunks)).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -185,11 +185,11 @@ fn chunks_and_schedules_are_those_that_are_possible() {
 
 #[test]
 fn recompute_of_some_blocks_is_offered_where_it_differs() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.recompute = Some(Recompute::Full);
     let every = |recipe: &Recipe, cores| {
         let space = space(recipe, cores, 32, everything);
-        let mut all: Vec<u32> = space.ways.iter().map(|way| way.arrangement.recompute_every).collect();
+        let mut all: Vec<u32> = space.options.iter().map(|option| option.arrangement.recompute_every).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -201,24 +201,24 @@ fn recompute_of_some_blocks_is_offered_where_it_differs() {
 
 #[test]
 fn zero_3_computes_every_block_again() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.zero = Some(ZeroStage::Zero3);
     recipe.layout.data = Some(2);
     let space = space(&recipe, 2, 32, everything);
     assert!(!space.is_empty());
     let is_full =
-        |way: &Way| (way.arrangement.recompute, way.arrangement.recompute_every) == (Recompute::Full, 1);
-    assert!(space.ways.iter().all(is_full));
+        |option: &LayoutOption| (option.arrangement.recompute, option.arrangement.recompute_every) == (Recompute::Full, 1);
+    assert!(space.options.iter().all(is_full));
 }
 
 #[test]
 fn shards_are_all_replicas_or_those_of_a_host() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.data = Some(8);
     recipe.layout.zero = Some(ZeroStage::Zero1);
     let shards = |recipe: &Recipe| {
         let mut all: Vec<u32> =
-            space(recipe, 8, 32, everything).ways.iter().map(|way| way.arrangement.shard).collect();
+            space(recipe, 8, 32, everything).options.iter().map(|option| option.arrangement.shard).collect();
         all.dedup();
         all.sort_unstable();
         all.dedup();
@@ -236,24 +236,24 @@ fn shards_are_all_replicas_or_those_of_a_host() {
 
 #[test]
 fn uneven_replicas_share_the_batch_as_they_are_told() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     recipe.layout.shares = Some(vec![3, 1]);
     recipe.layout.data = Some(2);
     let space = space(&recipe, 2, 32, everything);
     assert!(!space.is_empty());
-    for place in space.places() {
-        let candidate = space.candidate(place, 0.0);
+    for id in space.candidate_ids() {
+        let candidate = space.candidate(id, 0.0);
         let passes = |reader| candidate.split.micro_batches_of(reader).get();
         assert_eq!(passes(0), 3 * passes(1));
         assert_eq!((candidate.split.share(0), candidate.split.share(1)), (0..24, 24..32));
-        assert_eq!(space.micro_batches(place), passes(0), "the slowest decides");
+        assert_eq!(space.micro_batches(id), passes(0), "the slowest decides");
         assert!(candidate.arrangement.zero <= ZeroStage::Zero1);
-        let alone = Space::single(&candidate).expect("a candidate is a space");
-        assert_eq!(alone.candidate(Place { way: 0, micro: 0 }, 0.0), candidate);
+        let alone = CandidateSpace::single(&candidate).expect("a candidate is a space");
+        assert_eq!(alone.candidate(CandidateId { option: 0, micro: 0 }, 0.0), candidate);
     }
     let groups = space.left_out.groups();
     assert!(groups.iter().any(|g| g.heading.contains("only once per step")), "{groups:?}");
-    recipe.train.batch = dtrain_recipes::Choice::Auto;
+    recipe.train.batch = dtrain_recipes::Tunable::Auto;
     let odd = self::space(&recipe, 2, 30, everything);
     assert!(odd.is_empty(), "30 samples have no quarter");
 }

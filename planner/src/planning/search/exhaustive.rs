@@ -1,8 +1,8 @@
 //! Prices every candidate.
 
 use super::Ranking;
-use crate::layout::space::Place;
-use crate::price::judge::{Judge, Verdict};
+use crate::layout::space::CandidateId;
+use crate::price::cost_model::{CostModel, Feasibility};
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
 use std::borrow::Borrow;
@@ -11,53 +11,53 @@ use std::borrow::Borrow;
 const CHUNK: usize = 4096;
 
 /// A candidate that does not fit is an answer, never an `Err`: an error would end the whole search.
-impl CostFunction for &Judge<'_> {
-    type Param = Place;
-    type Output = Verdict;
+impl CostFunction for &CostModel<'_> {
+    type Param = CandidateId;
+    type Output = Feasibility;
 
-    fn cost(&self, place: &Place) -> Result<Verdict, Error> {
-        Ok(self.verdict(*place))
+    fn cost(&self, id: &CandidateId) -> Result<Feasibility, Error> {
+        Ok(self.feasibility(*id))
     }
 
-    fn bulk_cost<P: Borrow<Place>>(&self, places: &[P]) -> Result<Vec<Verdict>, Error> {
-        Ok(self.verdicts(places))
+    fn bulk_cost<P: Borrow<CandidateId>>(&self, ids: &[P]) -> Result<Vec<Feasibility>, Error> {
+        Ok(self.feasibilities(ids))
     }
 }
 
-/// Walks over all places of a space, a chunk in each iteration.
+/// Walks over all candidates of a space, a chunk in each iteration.
 pub struct Exhaustive {
-    /// Number of micro-batches of every way.
+    /// Number of micro-batches of every option.
     micros: Vec<u32>,
-    next: Option<Place>,
-    chunk: Vec<Place>,
+    next: Option<CandidateId>,
+    chunk: Vec<CandidateId>,
     ranking: Ranking,
 }
 
-type Progress = IterState<Place, (), (), (), (), f64>;
+type ExhaustiveState = IterState<CandidateId, (), (), (), (), f64>;
 
 impl Exhaustive {
-    /// Over the judge's space, keeping the best `keep`.
-    pub fn new(judge: &Judge<'_>, keep: usize) -> Self {
-        let space = judge.space();
-        let count = |way| u32::try_from(space.micros(way).len()).expect("divisors are few");
+    /// Over the cost model's space, keeping the best `keep`.
+    pub fn new(cost_model: &CostModel<'_>, keep: usize) -> Self {
+        let space = cost_model.space();
+        let count = |option| u32::try_from(space.micros(option).len()).expect("divisors are few");
         Self {
-            micros: space.ways.iter().map(count).collect(),
-            next: (!space.is_empty()).then_some(Place { way: 0, micro: 0 }),
+            micros: space.options.iter().map(count).collect(),
+            next: (!space.is_empty()).then_some(CandidateId { option: 0, micro: 0 }),
             chunk: Vec::with_capacity(CHUNK),
             ranking: Ranking::new(space, keep),
         }
     }
 
-    /// The place after `place`.
-    fn after(&self, place: Place) -> Option<Place> {
-        if place.micro + 1 < self.micros[place.way as usize] {
-            return Some(Place { micro: place.micro + 1, ..place });
+    /// The candidate after `id`.
+    fn after(&self, id: CandidateId) -> Option<CandidateId> {
+        if id.micro + 1 < self.micros[id.option as usize] {
+            return Some(CandidateId { micro: id.micro + 1, ..id });
         }
-        ((place.way as usize) + 1 < self.micros.len()).then_some(Place { way: place.way + 1, micro: 0 })
+        ((id.option as usize) + 1 < self.micros.len()).then_some(CandidateId { option: id.option + 1, micro: 0 })
     }
 }
 
-impl<O: CostFunction<Param = Place, Output = Verdict>> Solver<O, Progress> for Exhaustive {
+impl<O: CostFunction<Param = CandidateId, Output = Feasibility>> Solver<O, ExhaustiveState> for Exhaustive {
     fn name(&self) -> &str {
         "exhaustive"
     }
@@ -65,25 +65,25 @@ impl<O: CostFunction<Param = Place, Output = Verdict>> Solver<O, Progress> for E
     fn next_iter(
         &mut self,
         problem: &mut Problem<O>,
-        state: Progress,
-    ) -> Result<(Progress, Option<KV>), Error> {
+        state: ExhaustiveState,
+    ) -> Result<(ExhaustiveState, Option<KV>), Error> {
         self.chunk.clear();
-        while let Some(place) = self.next.filter(|_| self.chunk.len() < CHUNK) {
-            self.chunk.push(place);
-            self.next = self.after(place);
+        while let Some(id) = self.next.filter(|_| self.chunk.len() < CHUNK) {
+            self.chunk.push(id);
+            self.next = self.after(id);
         }
         let verdicts = problem.bulk_cost(&self.chunk)?;
-        for (place, verdict) in self.chunk.iter().zip(verdicts) {
-            self.ranking.note(*place, verdict);
+        for (id, verdict) in self.chunk.iter().zip(verdicts) {
+            self.ranking.record(*id, verdict);
         }
         let state = match self.ranking.best.first() {
-            Some((seconds, place)) => state.param(*place).cost(*seconds),
+            Some((seconds, id)) => state.param(*id).cost(*seconds),
             None => state,
         };
         Ok((state, None))
     }
 
-    fn terminate(&mut self, _: &Progress) -> TerminationStatus {
+    fn terminate(&mut self, _: &ExhaustiveState) -> TerminationStatus {
         match self.next {
             Some(_) => TerminationStatus::NotTerminated,
             None => TerminationStatus::Terminated(TerminationReason::SolverConverged),
@@ -91,12 +91,12 @@ impl<O: CostFunction<Param = Place, Output = Verdict>> Solver<O, Progress> for E
     }
 }
 
-/// Ranks every candidate of the judge's space.
-pub fn rank(judge: &Judge<'_>, keep: usize) -> Ranking {
-    let solver = Exhaustive::new(judge, keep);
+/// Ranks every candidate of the cost model's space.
+pub fn rank(cost_model: &CostModel<'_>, keep: usize) -> Ranking {
+    let solver = Exhaustive::new(cost_model, keep);
     if solver.next.is_none() {
         return solver.ranking;
     }
-    let result = Executor::new(judge, solver).ctrlc(false).run();
+    let result = Executor::new(cost_model, solver).ctrlc(false).run();
     result.expect("pricing has no error to return").solver.ranking
 }

@@ -4,18 +4,18 @@ pub mod anneal;
 pub mod exhaustive;
 pub mod ranking;
 
-use crate::price::judge::Judge;
+use crate::price::cost_model::CostModel;
 pub use ranking::Ranking;
 
 /// Spaces up to this many candidates are searched whole.
 pub const EXHAUSTIVE_MOST: u64 = 2_000_000;
 
-/// Ranks the candidates of the judge's space: whole when it is small enough, by annealing otherwise.
-pub fn rank(judge: &Judge<'_>, seed: u64, keep: usize) -> Ranking {
-    if judge.space().len() <= EXHAUSTIVE_MOST {
-        exhaustive::rank(judge, keep)
+/// Ranks the candidates of the cost model's space: whole when it is small enough, by annealing otherwise.
+pub fn rank(cost_model: &CostModel<'_>, seed: u64, keep: usize) -> Ranking {
+    if cost_model.space().len() <= EXHAUSTIVE_MOST {
+        exhaustive::rank(cost_model, keep)
     } else {
-        anneal::rank(judge, seed, keep, anneal::ITERATIONS)
+        anneal::rank(cost_model, seed, keep, anneal::ITERATIONS)
     }
 }
 

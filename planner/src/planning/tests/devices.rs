@@ -1,14 +1,14 @@
 //! Plans from what was measured on a GPU.
 
 use super::*;
-use crate::choice::explain::Depth;
+use crate::choice::explain::DetailLevel;
 use dtrain_protocol::Rates;
 
 /// Rates of one GPU, as it was measured in `precision`.
 fn measured_on_gpu(precision: Precision, first_step_seconds: Option<f64>) -> (HostFacts, Rates) {
     let gpu = Gpu { device: DeviceKind::Cuda, name: "NVIDIA H200".into(), memory_bytes: 140 << 30 };
-    let host = HostFacts { gpus: vec![gpu], ..sample::host(1) };
-    let mut rates = Rates { host: host.clone(), ..sample::rates(1) };
+    let host = HostFacts { gpus: vec![gpu], ..fixtures::host(1) };
+    let mut rates = Rates { host: host.clone(), ..fixtures::rates(1) };
     for rank in &mut rates.by_ranks {
         (rank.device, rank.precision, rank.first_step_seconds) =
             (DeviceKind::Cuda, precision, first_step_seconds);
@@ -18,11 +18,11 @@ fn measured_on_gpu(precision: Precision, first_step_seconds: Option<f64>) -> (Ho
 
 #[test]
 fn a_plan_for_a_device_knows_the_time_of_its_first_step() {
-    let recipe = sample::recipe();
+    let recipe = fixtures::recipe();
     let told = |first_step_seconds| {
         let (host, rates) = measured_on_gpu(Precision::Bf16, first_step_seconds);
-        let plan = plan(&sample::request(&recipe, &host, Some(&rates))).expect("it fits");
-        (plan.best().price().clone(), explain(&plan, Depth::Short))
+        let plan = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("it fits");
+        (plan.best().price().clone(), explain(&plan, DetailLevel::Short))
     };
     let (without, words) = told(None);
     assert!(without.first_step.is_none() && !words.contains("first step"), "{words}");
@@ -35,18 +35,18 @@ fn a_plan_for_a_device_knows_the_time_of_its_first_step() {
     assert!(words.contains("first step      about 41.0 s more: kernels are compiled and tuned"), "{words}");
     // Nothing is said of it where nothing was measured.
     let (host, _) = measured_on_gpu(Precision::F32, None);
-    let sheet = plan(&sample::request(&recipe, &host, None)).expect("it fits");
+    let sheet = plan(&fixtures::request(&recipe, &host, None)).expect("it fits");
     assert!(sheet.best().price().first_step.is_none());
 }
 
 #[test]
 fn rates_in_16_bits_are_those_of_plans_in_16_bits() {
-    let mut recipe = sample::recipe();
+    let mut recipe = fixtures::recipe();
     (recipe.layout.micro_batch, recipe.layout.recompute) = (Some(4), Some(Recompute::None));
     let mut step = |precision, measured| {
-        recipe.train.precision = Choice::Pinned(precision);
+        recipe.train.precision = Tunable::Pinned(precision);
         let (host, rates) = measured_on_gpu(measured, None);
-        plan(&sample::request(&recipe, &host, Some(&rates)))
+        plan(&fixtures::request(&recipe, &host, Some(&rates)))
             .expect("it fits")
             .best()
             .price()
@@ -61,15 +61,15 @@ fn rates_in_16_bits_are_those_of_plans_in_16_bits() {
 
 #[test]
 fn a_tensor_beyond_a_quarter_of_a_gpu_does_not_fit_and_is_named() {
-    let mut recipe = sample::recipe();
-    let Model::Decoder(small) = sample::llama() else { unreachable!("the sample is a decoder") };
+    let mut recipe = fixtures::recipe();
+    let Model::Decoder(small) = fixtures::llama() else { unreachable!("the sample is a decoder") };
     recipe.model = Model::Decoder(Decoder { heads: 8, kv_heads: 8, context: 8192, layers: 1, ..small });
-    recipe.train.precision = Choice::Pinned(Precision::Bf16);
+    recipe.train.precision = Tunable::Pinned(Precision::Bf16);
     recipe.layout.recompute = Some(Recompute::Full);
     let told = |recipe: &Recipe, gib: u64| {
         let gpu = Gpu { device: DeviceKind::Cuda, name: "NVIDIA A100".into(), memory_bytes: gib << 30 };
-        let host = HostFacts { gpus: vec![gpu], ..sample::host(8) };
-        plan(&sample::request(recipe, &host, None))
+        let host = HostFacts { gpus: vec![gpu], ..fixtures::host(8) };
+        plan(&fixtures::request(recipe, &host, None))
     };
     // The scores of 8 heads are 1 GiB a sample: 8 samples in a pass fit into 80 GiB, but not into one tensor of 6 GiB.
     recipe.layout.micro_batch = Some(8);

@@ -3,27 +3,27 @@
 //! Counts what the worker keeps: f32 weights, gradients and optimizer state, the tensors every operation saves
 //! for its backward, the logits, the buffers of communication, and the process itself.
 
-mod kept;
-mod largest;
+mod activations;
+mod largest_tensor;
 
 #[cfg(test)]
 mod tests;
 
-use crate::layout::parameters::{Parts, Values};
-use crate::step::schedule::{self, Shape, chunks_of};
-use dtrain_protocol::mapping::{MAIL_VALUES, SLOT_VALUES};
+use crate::layout::parameters::{ModelParameters, ParameterCounts};
+use crate::step::schedule::{self, PipelineShape, chunks_of};
+use dtrain_protocol::shared_memory_layout::{MAIL_VALUES, SLOT_VALUES};
 use dtrain_protocol::{Arrangement, DeviceKind};
 use dtrain_recipes::{
     Activation, Bytes, Compression, Model, Optimizer, OptimizerKind, PipelineSchedule, Precision, Recompute,
     ZeroStage,
 };
-use kept::{By, Cut, Kept, factor_bytes, kept};
-pub use largest::Largest;
+use activations::{OpBackend, ActivationSharding, SavedActivations, factor_bytes, saved_activations};
+pub use largest_tensor::LargestTensor;
 use serde::{Deserialize, Serialize};
 
 /// Bytes of one rank at the peak of a step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Memory {
+pub struct MemoryBreakdown {
     /// Weights, with their copies in a shorter format, and what is gathered of others' shards.
     pub weights: Bytes,
     /// Gradients, with the sum over micro-batches.
@@ -42,7 +42,7 @@ pub struct Memory {
     pub baseline: Bytes,
 }
 
-impl Memory {
+impl MemoryBreakdown {
     /// All of it.
     pub fn total(&self) -> Bytes {
         Bytes(self.categories().iter().map(|(_, bytes)| bytes.0).sum())
@@ -65,11 +65,11 @@ impl Memory {
 
 /// What decides the memory of a rank, whatever its batch is split into.
 #[derive(Clone, Copy, Debug)]
-pub struct Held<'a> {
+pub struct MemoryInputs<'a> {
     /// The model.
     pub model: &'a Model,
     /// Its parts as the largest rank of the layout holds them.
-    pub parts: &'a Parts,
+    pub parts: &'a ModelParameters,
     /// Optimizer.
     pub optimizer: &'a Optimizer,
     /// How the work is arranged.
@@ -80,16 +80,16 @@ pub struct Held<'a> {
 
 /// Ranks of every pipeline stage: what they hold whatever passes through them, and what a sample leaves in them.
 #[derive(Clone, Debug)]
-pub struct Stages<'a> {
+pub struct PipelineMemory<'a> {
     model: &'a Model,
     arrangement: Arrangement,
-    stages: Vec<Stage>,
+    stages: Vec<StageMemory>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Stage {
+struct StageMemory {
     /// All but activations, logits and the copies of weights that a pass keeps.
-    held: Memory,
+    held: MemoryBreakdown,
     /// Bytes of the copies of weights that a pass keeps for as long as it is alive, and of those at work.
     copies: [u64; 2],
     /// Bytes of a sample in the blocks, for as long as its micro-batch is alive.
@@ -100,10 +100,10 @@ struct Stage {
     logits: u64,
 }
 
-impl<'a> Stages<'a> {
+impl<'a> PipelineMemory<'a> {
     /// All stages of a pipeline.
-    pub fn of(held: &Held<'a>) -> Self {
-        let kept = kept_of(held);
+    pub fn of(held: &MemoryInputs<'a>) -> Self {
+        let kept = activations_of(held);
         let stages = held.arrangement.layout.pipeline.get();
         Self {
             model: held.model,
@@ -114,30 +114,30 @@ impl<'a> Stages<'a> {
 
     /// Bytes of the heaviest rank, in a step of `micro_batches` forward passes of `micro` samples. The heaviest stage is
     /// found, not assumed: it is often the last.
-    pub fn peak(&self, split: (u32, u32)) -> Memory {
+    pub fn peak(&self, split: (u32, u32)) -> MemoryBreakdown {
         self.stages(split).max_by_key(|m| m.total()).unwrap_or_default()
     }
 
     /// The largest tensor of any rank, where a forward pass has `micro` samples.
-    pub fn largest_tensor(&self, micro: u32) -> Largest {
-        largest::largest(self.model, &self.arrangement, micro.into())
+    pub fn largest_tensor(&self, micro: u32) -> LargestTensor {
+        largest_tensor::largest(self.model, &self.arrangement, micro.into())
     }
 
     /// Bytes of a rank of every stage, from the first to the last.
-    pub fn each(&self, split: (u32, u32)) -> Vec<Memory> {
+    pub fn each(&self, split: (u32, u32)) -> Vec<MemoryBreakdown> {
         self.stages(split).collect()
     }
 
-    fn stages(&self, split: (u32, u32)) -> impl Iterator<Item = Memory> + '_ {
+    fn stages(&self, split: (u32, u32)) -> impl Iterator<Item = MemoryBreakdown> + '_ {
         (0..self.arrangement.layout.pipeline.get()).map(move |stage| self.passing(stage, split))
     }
 
     /// Bytes of a rank of stage `index`, with what passes leave for their backward: in the blocks with what is before
     /// them, and after them.
-    fn passing(&self, index: u32, (micro, micro_batches): (u32, u32)) -> Memory {
+    fn passing(&self, index: u32, (micro, micro_batches): (u32, u32)) -> MemoryBreakdown {
         let Arrangement { layout, schedule, chunks, .. } = self.arrangement;
-        let Stage { held, copies: [of_pass, at_work], stored, working, logits } = self.stages[index as usize];
-        let shape = Shape { stages: layout.pipeline.get(), chunks, micros: micro_batches };
+        let StageMemory { held, copies: [of_pass, at_work], stored, working, logits } = self.stages[index as usize];
+        let shape = PipelineShape { stages: layout.pipeline.get(), chunks, micros: micro_batches };
         let alive = u64::from(schedule::alive(schedule, shape, index));
         // Backward begins at once where forward ends, but all forwards of GPipe end before the first backward, and the
         // weights of the head wait for a zero bubble.
@@ -148,7 +148,7 @@ impl<'a> Stages<'a> {
         let samples = u64::from(micro);
         let of_chunks = |bytes: u64| (bytes * alive).div_ceil(u64::from(chunks));
         let in_blocks = of_chunks(stored);
-        Memory {
+        MemoryBreakdown {
             weights: Bytes(held.weights.0 + of_chunks(of_pass) + at_work),
             activations: Bytes(samples * (in_blocks + working)),
             logits: Bytes(samples * logits * heads),
@@ -161,20 +161,20 @@ fn is_on_host(arrangement: &Arrangement) -> bool {
     arrangement.device == DeviceKind::Cpu
 }
 
-fn kept_of(held: &Held<'_>) -> Kept {
+fn activations_of(held: &MemoryInputs<'_>) -> SavedActivations {
     let Arrangement { layout, sequence, precision, recompute, .. } = held.arrangement;
-    let cut = Cut { tensor: layout.tensor.get().into(), sequence, context: layout.context.get().into() };
+    let cut = ActivationSharding { tensor: layout.tensor.get().into(), sequence, context: layout.context.get().into() };
     let by = match (is_on_host(&held.arrangement), precision) {
-        (true, Precision::F32) => By::Host,
-        (true, Precision::Bf16 | Precision::F16 | Precision::Fp8) => By::Plain,
-        (false, _) => By::Device,
+        (true, Precision::F32) => OpBackend::Host,
+        (true, Precision::Bf16 | Precision::F16 | Precision::Fp8) => OpBackend::Plain,
+        (false, _) => OpBackend::Device,
     };
-    kept(held.model, cut, recompute, precision, by)
+    saved_activations(held.model, cut, recompute, precision, by)
 }
 
 /// Bytes of the weights of one block that a pass copies: all in 16 bits, or in f32 on a device those that are put side by side for
 /// one product.
-fn copied(held: &Held<'_>, of_block: u64) -> u64 {
+fn copied(held: &MemoryInputs<'_>, of_block: u64) -> u64 {
     let Arrangement { precision, layout, .. } = held.arrangement;
     match (precision, held.model) {
         (Precision::Bf16 | Precision::F16 | Precision::Fp8, _) => factor_bytes(precision) * of_block,
@@ -190,8 +190,8 @@ fn copied(held: &Held<'_>, of_block: u64) -> u64 {
     }
 }
 
-fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
-    let Held { model, arrangement, baseline, .. } = held;
+fn of_stage(held: &MemoryInputs<'_>, kept: &SavedActivations, stage: u32) -> StageMemory {
+    let MemoryInputs { model, arrangement, baseline, .. } = held;
     let parts = held.parts.stage(arrangement, stage);
     let (parameters, largest) = (parts.all().all(), parts.largest.all());
     let shard = u64::from(arrangement.shard);
@@ -205,11 +205,11 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
     let moments = moments(held.optimizer);
     let replicas = u64::from(arrangement.replicas());
     // Each writes its share; of an expert only those that hold it write.
-    let written = |values: Values| values.dense + u64::from(arrangement.layout.expert.get()) * values.experts;
+    let written = |values: ParameterCounts| values.dense + u64::from(arrangement.layout.expert.get()) * values.experts;
     let frozen = held.parts.frozen(arrangement, stage);
     let written = (1 + moments) * written(parts.all()) + written(frozen);
     let saved = if is_on_host(arrangement) { 4 * written / replicas } else { 0 };
-    let fixed = Memory {
+    let fixed = MemoryBreakdown {
         weights: Bytes(4 * (share(ZeroStage::Zero3) + frozen.all()) + gathered),
         // Fresh gradients of a part lie beside the sums until they are added.
         gradients: Bytes(4 * (share(ZeroStage::Zero2) + largest)),
@@ -247,7 +247,7 @@ fn of_stage(held: &Held<'_>, kept: &Kept, stage: u32) -> Stage {
     // The logits are gone before gradients pass through a block: the larger of the two counts.
     let working = working.saturating_sub(logits) + if first { kept.outer } else { 0 };
     let stored = again * kept.again_stored + (blocks - again) * kept.block_stored;
-    Stage { held: fixed, copies, stored, working, logits }
+    StageMemory { held: fixed, copies, stored, working, logits }
 }
 
 /// Bytes of what lies ready to be sent, and of the memory that the ranks of a host show to each other.

@@ -1,8 +1,8 @@
 use super::*;
 
-use crate::sample;
+use crate::fixtures;
 use dtrain_protocol::Layout;
-use dtrain_recipes::{Activation, Decoder, Local, Positions, Synchronisation};
+use dtrain_recipes::{Activation, Decoder, DiLoCo, Positions, Synchronisation};
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
@@ -23,15 +23,15 @@ fn held<'a>(model: &'a Model, optimizer: &'a Optimizer) -> Asked<'a> {
     Asked { model, optimizer, arrangement: ON_GPU, micro: 1, micro_batches: 1, baseline: 0 }
 }
 
-fn peak(asked: &Asked<'_>) -> Memory {
+fn peak(asked: &Asked<'_>) -> MemoryBreakdown {
     let Asked { model, optimizer, arrangement, micro, micro_batches, baseline } = *asked;
-    let parts = Parts::largest(model, &arrangement.layout);
-    Stages::of(&Held { model, parts: &parts, optimizer, arrangement, baseline }).peak((micro, micro_batches))
+    let parts = ModelParameters::largest(model, &arrangement.layout);
+    PipelineMemory::of(&MemoryInputs { model, parts: &parts, optimizer, arrangement, baseline }).peak((micro, micro_batches))
 }
 
 #[test]
 fn gpt2_124m_on_one_rank_is_known_by_hand() {
-    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let (model, optimizer) = (fixtures::gpt2(), fixtures::adamw());
     let memory = peak(&held(&model, &optimizer));
     // 124,439,808 parameters: 4 bytes each in weights and in gradients, 8 in two moments. The matrices of queries, keys and
     // values of a block lie side by side once more.
@@ -50,16 +50,16 @@ fn gpt2_124m_on_one_rank_is_known_by_hand() {
 
 /// Llama 3 8B.
 fn llama_8b(context: u32) -> Model {
-    let Model::Decoder(small) = sample::llama() else { unreachable!("the sample is a decoder") };
+    let Model::Decoder(small) = fixtures::llama() else { unreachable!("the sample is a decoder") };
     let [hidden, heads, kv_heads, ffn, vocab] = [4096, 32, 8, 14_336, 128_256];
     Model::Decoder(Decoder { layers: 32, hidden, heads, kv_heads, ffn, vocab, context, ..small })
 }
 
 #[test]
 fn the_kernels_of_a_device_keep_factors_in_16_bits_and_one_softmax() {
-    let one = Cut { tensor: 1, sequence: false, context: 1 };
+    let one = ActivationSharding { tensor: 1, sequence: false, context: 1 };
     let of_token = |context: u32, recompute, precision| {
-        let kept = kept(&llama_8b(context), one, recompute, precision, By::Device);
+        let kept = saved_activations(&llama_8b(context), one, recompute, precision, OpBackend::Device);
         [kept.block_stored, kept.again_stored, kept.again_working - kept.block_working]
             .map(|bytes| bytes / u64::from(context))
     };
@@ -86,7 +86,7 @@ fn the_kernels_of_a_device_keep_factors_in_16_bits_and_one_softmax() {
 
 #[test]
 fn a_pass_that_is_alive_keeps_its_copies_of_weights() {
-    let optimizer = sample::adamw();
+    let optimizer = fixtures::adamw();
     let at = |precision, recompute| {
         let arrangement = Arrangement { precision, recompute, ..ON_GPU };
         peak(&Asked { arrangement, ..held(&llama_8b(64), &optimizer) }).weights.0
@@ -108,20 +108,20 @@ fn the_largest_tensor_is_known() {
     let largest = |context, precision, tensor| {
         let layout = Layout { tensor: n(tensor), ..Layout::SINGLE };
         let arrangement = Arrangement { precision, layout, ..ON_GPU };
-        largest::largest(&llama_8b(context), &arrangement, 3)
+        largest_tensor::largest(&llama_8b(context), &arrangement, 3)
     };
-    let scores = |bytes| Largest { what: "the attention scores of a micro-batch", bytes: Bytes(bytes) };
+    let scores = |bytes| LargestTensor { what: "the attention scores of a micro-batch", bytes: Bytes(bytes) };
     assert_eq!(largest(8192, Precision::Bf16, 1), scores(2 * 3 * 32 * 8192 * 8192));
     assert_eq!(largest(8192, Precision::F32, 4), scores(4 * 3 * 8 * 8192 * 8192));
     let short = largest(64, Precision::Bf16, 1);
-    assert_eq!(short, Largest { what: "the table of the vocabulary", bytes: Bytes(4 * 4096 * 128_256) });
-    let logits = largest::largest(&llama_8b(1024), &ON_GPU, 8);
-    assert_eq!(logits, Largest { what: "the logits of a micro-batch", bytes: Bytes(4 * 8 * 1024 * 128_256) });
+    assert_eq!(short, LargestTensor { what: "the table of the vocabulary", bytes: Bytes(4 * 4096 * 128_256) });
+    let logits = largest_tensor::largest(&llama_8b(1024), &ON_GPU, 8);
+    assert_eq!(logits, LargestTensor { what: "the logits of a micro-batch", bytes: Bytes(4 * 8 * 1024 * 128_256) });
 }
 
 #[test]
 fn the_fused_operations_of_a_cpu_keep_no_scores() {
-    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let (model, optimizer) = (fixtures::gpt2(), fixtures::adamw());
     let memory = peak(&Asked { arrangement: Arrangement::SINGLE, micro: 2, ..held(&model, &optimizer) });
     // One token of one block keeps 5·768 around 3·768 packed values, 12 logarithms and 2·3072, and the
     // embedding keeps 768. Gradients passing through a block are less than the logits were.
@@ -133,7 +133,7 @@ fn the_fused_operations_of_a_cpu_keep_no_scores() {
 /// Peaks of the worker itself, in MiB, on an x86-64 host with one rank of two threads (2026-11-20).
 #[test]
 fn the_worker_was_measured_to_hold_what_is_counted() {
-    let Model::Decoder(small) = sample::llama() else { unreachable!("the sample is a decoder") };
+    let Model::Decoder(small) = fixtures::llama() else { unreachable!("the sample is a decoder") };
     let llama = Decoder { layers: 6, ..small };
     let gpt = Decoder {
         kv_heads: 8,
@@ -144,7 +144,7 @@ fn the_worker_was_measured_to_hold_what_is_counted() {
         bias: true,
         ..llama.clone()
     };
-    let optimizer = sample::adamw();
+    let optimizer = fixtures::adamw();
     for (decoder, micro, recompute, measured) in [
         (&llama, 1, Recompute::None, 182.0),
         (&llama, 4, Recompute::None, 275.7),
@@ -179,7 +179,7 @@ fn cut(change: impl FnOnce(&mut Layout)) -> Arrangement {
 
 #[test]
 fn each_zero_stage_shards_one_thing_more() {
-    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let (model, optimizer) = (fixtures::gpt2(), fixtures::adamw());
     let at = |zero| {
         let arrangement = Arrangement { zero, shard: 4, ..cut(|layout| layout.data = n(4)) };
         peak(&Asked { arrangement, ..held(&model, &optimizer) })
@@ -197,7 +197,7 @@ fn each_zero_stage_shards_one_thing_more() {
 
 #[test]
 fn tensor_parallel_ranks_keep_what_korthikanti_et_al_count() {
-    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let (model, optimizer) = (fixtures::gpt2(), fixtures::adamw());
     let activations = |tensor: u32, sequence| {
         let layout = Layout { tensor: n(tensor), ..Layout::SINGLE };
         let arrangement = Arrangement { layout, sequence, ..Arrangement::SINGLE };
@@ -214,16 +214,16 @@ fn tensor_parallel_ranks_keep_what_korthikanti_et_al_count() {
 
 #[test]
 fn a_schedule_decides_how_many_micro_batches_are_alive() {
-    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let (model, optimizer) = (fixtures::gpt2(), fixtures::adamw());
     let at = |schedule, chunks, stage| {
         let arrangement =
             Arrangement { schedule, chunks, device: DeviceKind::Cpu, ..cut(|layout| layout.pipeline = n(4)) };
         let asked = Asked { arrangement, micro_batches: 8, ..held(&model, &optimizer) };
         let Asked { model, optimizer, arrangement, micro, micro_batches, baseline } = asked;
-        let parts = Parts::largest(model, &arrangement.layout);
-        let held = Held { model, parts: &parts, optimizer, arrangement, baseline };
-        let kept = kept_of(&held);
-        let memory = Stages::of(&held).passing(stage, (micro, micro_batches));
+        let parts = ModelParameters::largest(model, &arrangement.layout);
+        let held = MemoryInputs { model, parts: &parts, optimizer, arrangement, baseline };
+        let kept = activations_of(&held);
+        let memory = PipelineMemory::of(&held).passing(stage, (micro, micro_batches));
         let first = if stage == 0 { kept.outer } else { 0 };
         let working =
             if stage == 3 { kept.block_working.saturating_sub(kept.logits) } else { kept.block_working };
@@ -240,7 +240,7 @@ fn a_schedule_decides_how_many_micro_batches_are_alive() {
 
 #[test]
 fn of_every_fourth_block_only_the_input_is_kept() {
-    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let (model, optimizer) = (fixtures::gpt2(), fixtures::adamw());
     let at = |recompute, recompute_every| {
         let arrangement = Arrangement { recompute, recompute_every, ..Arrangement::SINGLE };
         peak(&Asked { arrangement, ..held(&model, &optimizer) }).activations.0
@@ -253,7 +253,7 @@ fn of_every_fourth_block_only_the_input_is_kept() {
 
 #[test]
 fn a_tied_embedding_lies_on_the_last_stage_again() {
-    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let (model, optimizer) = (fixtures::gpt2(), fixtures::adamw());
     let memory =
         peak(&Asked { arrangement: cut(|layout| layout.pipeline = n(12)), ..held(&model, &optimizer) });
     // One block of 7,087,872, the norm of 1,536 and the embedding: more than the first stage's positions.
@@ -263,24 +263,24 @@ fn a_tied_embedding_lies_on_the_last_stage_again() {
 
 #[test]
 fn replicas_that_are_alike_approximately_keep_more() {
-    let (model, optimizer) = (sample::gpt2(), sample::adamw());
+    let (model, optimizer) = (fixtures::gpt2(), fixtures::adamw());
     let kept = |compress, local, staleness| {
         let sync = Synchronisation { compress, local, staleness };
         let arrangement = Arrangement { sync, ..cut(|layout| layout.data = n(2)) };
         peak(&Asked { arrangement, ..held(&model, &optimizer) }).optimizer.0 / (4 * model.parameters())
     };
-    let local = Some(Local { every: 10, outer_learning_rate: 0.7, outer_momentum: 0.9 });
-    assert_eq!(kept(Compression::Bf16, None, 0), 2, "nothing but the moments");
-    assert_eq!(kept(Compression::PowerSgd { rank: 4 }, None, 0), 3);
-    assert_eq!(kept(Compression::None, local, 0), 5, "weights, momentum and a change");
-    assert_eq!(kept(Compression::TopK { keep: 0.1 }, local, 0), 6);
-    assert_eq!(kept(Compression::Bf16, None, 3), 5, "gradients of three more steps");
+    let local = Some(DiLoCo { every: 10, outer_learning_rate: 0.7, outer_momentum: 0.9 });
+    assert_eq!(saved_activations(Compression::Bf16, None, 0), 2, "nothing but the moments");
+    assert_eq!(saved_activations(Compression::PowerSgd { rank: 4 }, None, 0), 3);
+    assert_eq!(saved_activations(Compression::None, local, 0), 5, "weights, momentum and a change");
+    assert_eq!(saved_activations(Compression::TopK { keep: 0.1 }, local, 0), 6);
+    assert_eq!(saved_activations(Compression::Bf16, None, 3), 5, "gradients of three more steps");
 }
 
 proptest! {
     #[test]
     fn memory_grows_with_the_micro_batch(micro in 1u32..64, zero3: bool, full: bool, kind in 0usize..3) {
-        let (model, optimizer) = (sample::models()[kind].clone(), sample::adamw());
+        let (model, optimizer) = (fixtures::models()[kind].clone(), fixtures::adamw());
         let zero = if zero3 { ZeroStage::Zero3 } else { ZeroStage::Zero0 };
         let recompute = if full { Recompute::Full } else { Recompute::None };
         let arrangement = Arrangement { zero, recompute, ..ON_GPU };
@@ -290,7 +290,7 @@ proptest! {
 
     #[test]
     fn full_recompute_never_needs_more(micro in 1u32..64) {
-        let (model, optimizer) = (sample::llama(), sample::adamw());
+        let (model, optimizer) = (fixtures::llama(), fixtures::adamw());
         let at = |recompute| {
             let arrangement = Arrangement { recompute, ..ON_GPU };
             peak(&Asked { micro, arrangement, ..held(&model, &optimizer) }).total()
@@ -301,7 +301,7 @@ proptest! {
 
     #[test]
     fn cutting_more_never_needs_more(axis in 0usize..4, micro in 1u32..9, micro_batches in 1u32..9, kind in 0usize..2) {
-        let (model, optimizer) = ([sample::gpt2(), sample::llama()][kind].clone(), sample::adamw());
+        let (model, optimizer) = ([fixtures::gpt2(), fixtures::llama()][kind].clone(), fixtures::adamw());
         let at = |ways: u32| {
             let arrangement = cut(|layout| match axis {
                 0 => layout.tensor = n(ways),
@@ -324,7 +324,7 @@ proptest! {
 
     #[test]
     fn every_zero_stage_needs_no_more_than_the_one_before(replicas in 2u32..9, micro in 1u32..5) {
-        let (model, optimizer) = (sample::llama(), sample::adamw());
+        let (model, optimizer) = (fixtures::llama(), fixtures::adamw());
         let at = |zero| {
             let arrangement = Arrangement { zero, shard: replicas, recompute: Recompute::Full, ..cut(|l| l.data = n(replicas)) };
             let memory = peak(&Asked { arrangement, micro, ..held(&model, &optimizer) });

@@ -1,36 +1,36 @@
 //! Where the seconds of a step go, with every communication by itself.
 
-use super::{Deciding, Split, Stage, Stages, Steady, Timing, overlap};
+use super::{Bottleneck, BatchCost, StageTimes, PipelineTiming, SteadyState, TimingInputs, overlap};
 use crate::price::estimate::Causes;
-use crate::step::traffic::{Purpose, When};
+use crate::step::traffic::{TrafficPurpose, TransferPhase};
 
 /// Seconds by purpose.
-type Sends = [f64; Purpose::COUNT];
+type SecondsByPurpose = [f64; TrafficPurpose::COUNT];
 
-impl Stages<'_> {
-    /// As [`Stages::breakdown`] of a walked pipeline, with every communication by itself. What hides behind a pass hides of
+impl PipelineTiming<'_> {
+    /// As [`PipelineTiming::breakdown`] of a walked pipeline, with every communication by itself. What hides behind a pass hides of
     /// all purposes alike.
-    pub(crate) fn causes(&self, split: &Split) -> Causes {
+    pub(crate) fn causes(&self, split: &BatchCost) -> Causes {
         let (timing, time) = (&self.timing, self.breakdown(split, true));
         let (n, whole) = (f64::from(split.micro_batches), timing.speeds.whole);
-        let Deciding { busiest: (at, busiest), end: (last, end), .. } = self.deciding(split);
+        let Bottleneck { busiest: (at, busiest), end: (last, end), .. } = self.deciding(split);
         let steady = &self.stages[at];
         let (passes, after) =
             (timing.in_passes(steady, split, &busiest), timing.after_passes(&self.stages[last], split, &end));
-        let sent = |purpose: Purpose| whole * (n * passes[purpose as usize] + after[purpose as usize]);
+        let sent = |purpose: TrafficPurpose| whole * (n * passes[purpose as usize] + after[purpose as usize]);
         let recompute = whole * n * steady.again * split.cost.block_forward / timing.cut();
         Causes {
             forward: time.forward,
             backward: time.backward - recompute,
             recompute,
-            gradients: sent(Purpose::Gradients),
-            weights: sent(Purpose::Weights),
-            tensor: sent(Purpose::Tensor),
-            context: sent(Purpose::Context),
-            expert: sent(Purpose::Expert),
-            tied: sent(Purpose::Tied),
-            figures: sent(Purpose::Figures),
-            replicas: whole * timing.waiting(n * (busiest.forward + busiest.backward), n),
+            gradients: sent(TrafficPurpose::Gradients),
+            weights: sent(TrafficPurpose::Weights),
+            tensor: sent(TrafficPurpose::Tensor),
+            context: sent(TrafficPurpose::Context),
+            expert: sent(TrafficPurpose::Expert),
+            tied: sent(TrafficPurpose::Tied),
+            figures: sent(TrafficPurpose::Figures),
+            replicas: whole * timing.straggler_wait(n * (busiest.forward + busiest.backward), n),
             bubble: time.bubble,
             optimizer: time.optimizer,
             overhead: time.overhead,
@@ -38,16 +38,16 @@ impl Stages<'_> {
     }
 }
 
-impl Timing<'_> {
+impl TimingInputs<'_> {
     /// Exposed in one pass there and back; together they are what `stage` sends in both.
-    fn in_passes(&self, steady: &Steady<'_>, split: &Split, stage: &Stage) -> Sends {
-        let mut sends = Sends::default();
+    fn in_passes(&self, steady: &SteadyState<'_>, split: &BatchCost, stage: &StageTimes) -> SecondsByPurpose {
+        let mut sends = SecondsByPurpose::default();
         let hidden = overlap(self.arrangement.device);
-        self.spread(steady, When::Forward, steady.forward.exposed(stage.forward, hidden), &mut sends);
-        self.spread(steady, When::Backward, steady.backward.exposed(stage.backward, hidden), &mut sends);
+        self.spread(steady, TransferPhase::Forward, steady.forward.exposed(stage.forward, hidden), &mut sends);
+        self.spread(steady, TransferPhase::Backward, steady.backward.exposed(stage.backward, hidden), &mut sends);
         steady.sender.passes(split.micro, |transfer| {
-            let is_in_pass = matches!(transfer.when, When::Forward | When::Backward);
-            if is_in_pass && transfer.purpose != Purpose::Pipeline {
+            let is_in_pass = matches!(transfer.when, TransferPhase::Forward | TransferPhase::Backward);
+            if is_in_pass && transfer.purpose != TrafficPurpose::Pipeline {
                 sends[transfer.purpose as usize] += self.seconds(&transfer);
             }
         });
@@ -55,16 +55,16 @@ impl Timing<'_> {
     }
 
     /// Exposed at the end of a step; together they are the communication at the end of `stage`.
-    fn after_passes(&self, steady: &Steady<'_>, split: &Split, stage: &Stage) -> Sends {
-        let mut sends = Sends::default();
-        self.spread(steady, When::LastBackward, self.reduction(steady, split, stage), &mut sends);
-        let every_step: f64 = self.of(steady, When::Step).iter().sum();
-        self.spread(steady, When::Step, every_step, &mut sends);
+    fn after_passes(&self, steady: &SteadyState<'_>, split: &BatchCost, stage: &StageTimes) -> SecondsByPurpose {
+        let mut sends = SecondsByPurpose::default();
+        self.spread(steady, TransferPhase::LastBackward, self.reduction(steady, split, stage), &mut sends);
+        let every_step: f64 = self.of(steady, TransferPhase::Step).iter().sum();
+        self.spread(steady, TransferPhase::Step, every_step, &mut sends);
         // Of what is sent once in several steps, a step has its share: the rest of its end.
-        self.spread(steady, When::Meeting, steady.end - every_step, &mut sends);
+        self.spread(steady, TransferPhase::Meeting, steady.end - every_step, &mut sends);
         steady.sender.passes(split.micro, |transfer| {
-            let is_in_pass = matches!(transfer.when, When::Forward | When::Backward);
-            if !is_in_pass && transfer.purpose != Purpose::Pipeline {
+            let is_in_pass = matches!(transfer.when, TransferPhase::Forward | TransferPhase::Backward);
+            if !is_in_pass && transfer.purpose != TrafficPurpose::Pipeline {
                 sends[transfer.purpose as usize] += self.seconds(&transfer);
             }
         });
@@ -72,7 +72,7 @@ impl Timing<'_> {
     }
 
     /// Spreads `exposed` seconds over the purposes of the state that is sent then, as its own seconds are.
-    fn spread(&self, steady: &Steady<'_>, when: When, exposed: f64, sends: &mut Sends) {
+    fn spread(&self, steady: &SteadyState<'_>, when: TransferPhase, exposed: f64, sends: &mut SecondsByPurpose) {
         let own = self.of(steady, when);
         let all: f64 = own.iter().sum();
         if all > 0.0 {
@@ -81,8 +81,8 @@ impl Timing<'_> {
     }
 
     /// Seconds of the state that is sent then.
-    fn of(&self, steady: &Steady<'_>, when: When) -> Sends {
-        let mut own = Sends::default();
+    fn of(&self, steady: &SteadyState<'_>, when: TransferPhase) -> SecondsByPurpose {
+        let mut own = SecondsByPurpose::default();
         steady.sender.state(|transfer| {
             if transfer.when == when {
                 own[transfer.purpose as usize] += self.seconds(&transfer);

@@ -1,22 +1,22 @@
 use super::*;
 use crate::planning::plan;
 use crate::planning::plan::PlanRequest;
-use crate::sample;
+use crate::fixtures;
 use dtrain_protocol::Action;
-use dtrain_recipes::{Goal, Metric, Recipe, Seconds, Stop};
+use dtrain_recipes::{Goal, Metric, Recipe, Seconds, StopConditions};
 
 fn planned(change: impl FnOnce(&mut Recipe)) -> Plan {
-    let (mut recipe, host, rates) = (sample::recipe(), sample::host(4), sample::rates(4));
+    let (mut recipe, host, rates) = (fixtures::recipe(), fixtures::host(4), fixtures::rates(4));
     // Replicas and stages are what is looked at: ranks of one matrix or one sequence are told alike.
     recipe.layout.tensor = Some(1);
     recipe.layout.context = Some(1);
     change(&mut recipe);
-    plan(&PlanRequest { train_samples: Some(5_000), ..sample::request(&recipe, &host, Some(&rates)) })
+    plan(&PlanRequest { train_samples: Some(5_000), ..fixtures::request(&recipe, &host, Some(&rates)) })
         .expect("the sample fits")
 }
 
-fn launch() -> Launch {
-    Launch {
+fn launch() -> AttemptSpec {
+    AttemptSpec {
         trial: TrialId("01JD0000000000000000000000".into()),
         attempt: AttemptId(2),
         checkpoints: "/state/checkpoints".into(),
@@ -89,22 +89,22 @@ fn the_blocks_of_a_pipeline_are_given_out_once() {
 fn the_end_of_the_run_is_that_of_the_recipe() {
     let plan = planned(|recipe| {
         recipe.objective.stop =
-            Stop { epochs: Some(2.0), time: Some(Seconds(60.0)), target: Some(1.2), ..Stop::default() };
+            StopConditions { epochs: Some(2.0), time: Some(Seconds(60.0)), target: Some(1.2), ..StopConditions::default() };
     });
     let rank = &lower(&plan, plan.best(), &launch())[0];
     assert_eq!(rank.until.steps, Some(StepId(313)), "10,000 samples by 32");
-    assert_eq!(rank.until.target, Some(Target { metric: Metric::ValidLoss, goal: Goal::Min, value: 1.2 }));
+    assert_eq!(rank.until.target, Some(MetricTarget { metric: Metric::ValidLoss, goal: Goal::Min, value: 1.2 }));
     assert_eq!((rank.until.seconds, rank.until.spent_seconds), (Some(47.5), 12.5));
-    let late = Launch { spent_seconds: 75.0, ..launch() };
+    let late = AttemptSpec { spent_seconds: 75.0, ..launch() };
     let rank = &lower(&plan, plan.best(), &late)[0];
     assert_eq!((rank.until.seconds, rank.until.spent_seconds), (Some(0.0), 60.0), "nothing is left");
-    assert_eq!(rank.link, Link::Alone);
+    assert_eq!(rank.link, RankTransport::Alone);
 }
 
 #[test]
 fn a_command_is_told_the_values_and_the_layout_of_its_plan() {
-    let mut recipe = sample::recipe();
-    recipe.model = Model::Command(dtrain_recipes::Command {
+    let mut recipe = fixtures::recipe();
+    recipe.model = Model::Command(dtrain_recipes::ForeignCommand {
         argv: [
             "run",
             "--pp={layout.pipeline}",
@@ -122,8 +122,8 @@ fn a_command_is_told_the_values_and_the_layout_of_its_plan() {
     recipe.data = None;
     recipe.params = BTreeMap::from([("x".to_owned(), dtrain_recipes::ParamValue::Real(0.5))]);
     (recipe.cluster.ranks, recipe.layout.pipeline) = (Some(4), Some(2));
-    let host = sample::host(4);
-    let of = |recipe: &Recipe| plan(&sample::request(recipe, &host, None));
+    let host = fixtures::host(4);
+    let of = |recipe: &Recipe| plan(&fixtures::request(recipe, &host, None));
     let planned = of(&recipe).expect("it is planned");
     assert_eq!(planned.batch.value, 32, "what the recipe says is recorded");
     let all = lower(&planned, planned.best(), &launch());

@@ -3,20 +3,20 @@
 //! A schedule is an order of passes for every stage (`orders`); the messages between them are put in by
 //! `connect`, the same for all schedules.
 
-mod connect;
-mod orders;
+mod messages;
+mod pass_order;
 
 #[cfg(test)]
 mod tests;
 
-use dtrain_protocol::{Action, Arrangement, split};
+use dtrain_protocol::{Action, Arrangement, sharding};
 use dtrain_recipes::PipelineSchedule;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
 /// Stages, chunks of each and micro-batches of a step: what a schedule depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct PipelineShape {
     /// Pipeline stages, at least 1.
     pub stages: u32,
     /// Runs of blocks of a stage, at least 1.
@@ -26,21 +26,21 @@ pub struct Shape {
 }
 
 /// One step of every stage, without the reduction and the update at its end.
-pub fn passes(schedule: PipelineSchedule, shape: Shape) -> Vec<Vec<Action>> {
+pub fn passes(schedule: PipelineSchedule, shape: PipelineShape) -> Vec<Vec<Action>> {
     let order = |stage| match schedule {
-        PipelineSchedule::Gpipe => orders::all_forward_all_backward(shape),
+        PipelineSchedule::Gpipe => pass_order::all_forward_all_backward(shape),
         PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => {
-            orders::one_forward_one_backward(stage, shape)
+            pass_order::one_forward_one_backward(stage, shape)
         }
-        PipelineSchedule::ZeroBubble => orders::zero_bubble(stage, shape),
+        PipelineSchedule::ZeroBubble => pass_order::zero_bubble(stage, shape),
     };
     let orders: Vec<_> = (0..shape.stages).map(order).collect();
-    connect::connect(&orders, shape)
+    messages::connect(&orders, shape)
 }
 
 /// One whole step of every stage.
 pub fn steps(arrangement: &Arrangement, micro_batches: NonZeroU32) -> Vec<Vec<Action>> {
-    let shape = Shape {
+    let shape = PipelineShape {
         stages: arrangement.layout.pipeline.get(),
         chunks: arrangement.chunks,
         micros: micro_batches.get(),
@@ -52,14 +52,14 @@ pub fn steps(arrangement: &Arrangement, micro_batches: NonZeroU32) -> Vec<Vec<Ac
 
 /// Whether the schedule can order this many micro-batches: chunks are interleaved in rounds of as many micro-batches
 /// as there are stages, and a round must be full.
-pub fn is_possible(schedule: PipelineSchedule, shape: Shape) -> bool {
+pub fn is_possible(schedule: PipelineSchedule, shape: PipelineShape) -> bool {
     schedule != PipelineSchedule::Interleaved || shape.micros.is_multiple_of(shape.stages)
 }
 
 /// Passes through chunks whose activations a stage keeps at once, at most: what a forward left and its whole backward
 /// has not taken.
-pub fn alive(schedule: PipelineSchedule, shape: Shape, stage: u32) -> u32 {
-    let Shape { stages, chunks, micros } = shape;
+pub fn alive(schedule: PipelineSchedule, shape: PipelineShape, stage: u32) -> u32 {
+    let PipelineShape { stages, chunks, micros } = shape;
     let ahead = stages - stage - 1;
     let most = match schedule {
         PipelineSchedule::Gpipe => micros * chunks,
@@ -81,7 +81,7 @@ pub fn chunks_of(
     let (stages, chunks, ends) = (arrangement.layout.pipeline.get(), arrangement.chunks, arrangement.ends);
     let counted = u64::from(blocks) + u64::from(ends.embedding) + u64::from(ends.head);
     (0..chunks).map(move |chunk| {
-        let share = split::share(counted, chunk * stages + stage, stages * chunks);
+        let share = sharding::shard_range(counted, chunk * stages + stage, stages * chunks);
         // The embedding stands before block 0, and the head behind the last.
         let block = |n: u64| {
             let before = n.saturating_sub(ends.embedding.into()).min(blocks.into());

@@ -1,32 +1,32 @@
 use super::*;
-use crate::step::simulate::{PassCost, Walked, hop, walk};
+use crate::step::simulate::{PassCost, SimulatedPipeline, hop, simulate_pipeline};
 use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
-use dtrain_protocol::{Pass, Toward};
+use dtrain_protocol::{Pass, Neighbor};
 use std::collections::BTreeSet;
 
 const COST: PassCost = PassCost { forward: 1.0, input: 1.0, weights: 1.0 };
 
 /// Every schedule in every shape up to 8 stages, 3 chunks and 17 micro-batches in which it is possible.
-fn all() -> impl Iterator<Item = (PipelineSchedule, Shape)> {
+fn all() -> impl Iterator<Item = (PipelineSchedule, PipelineShape)> {
     [Gpipe, OneForwardOneBackward, Interleaved, ZeroBubble].into_iter().flat_map(|schedule| {
         let chunks = if schedule == Interleaved { 2..=3 } else { 1..=1 };
         let shapes = chunks.flat_map(|chunks| {
-            (1..=8).flat_map(move |stages| (1..=17).map(move |micros| Shape { stages, chunks, micros }))
+            (1..=8).flat_map(move |stages| (1..=17).map(move |micros| PipelineShape { stages, chunks, micros }))
         });
-        let is_ring = move |shape: &Shape| shape.chunks == 1 || shape.stages > 1;
+        let is_ring = move |shape: &PipelineShape| shape.chunks == 1 || shape.stages > 1;
         shapes
             .filter(move |shape| is_ring(shape) && is_possible(schedule, *shape))
             .map(move |shape| (schedule, shape))
     })
 }
 
-fn walked(schedule: PipelineSchedule, shape: Shape) -> Walked {
+fn walked(schedule: PipelineSchedule, shape: PipelineShape) -> SimulatedPipeline {
     let costs = vec![COST; shape.stages as usize];
-    walk(&passes(schedule, shape), shape, &costs, 0.0, |_, _, _| {}).expect("no stage waits forever")
+    simulate_pipeline(&passes(schedule, shape), shape, &costs, 0.0, |_, _, _| {}).expect("no stage waits forever")
 }
 
 /// Whether all stages come to their ends when a message is taken only while both its ends are at it.
-fn ends_without_buffers(steps: &[Vec<Action>], shape: Shape) -> bool {
+fn ends_without_buffers(steps: &[Vec<Action>], shape: PipelineShape) -> bool {
     let mut left: Vec<Vec<Action>> = steps.to_vec();
     loop {
         let mut moved = false;
@@ -102,12 +102,12 @@ fn every_pass_is_done_once_forward_before_backward() {
 
 #[test]
 fn a_broken_schedule_is_seen_to_deadlock() {
-    let shape = Shape { stages: 2, chunks: 1, micros: 2 };
+    let shape = PipelineShape { stages: 2, chunks: 1, micros: 2 };
     let mut steps = passes(OneForwardOneBackward, shape);
-    let is_send = |a: &Action| matches!(a, Action::Exchange { with: Toward::Next, send: Some(_), .. });
+    let is_send = |a: &Action| matches!(a, Action::Exchange { with: Neighbor::Next, send: Some(_), .. });
     let first = steps[0].iter().position(is_send).expect("the first stage sends");
     steps[0].remove(first);
-    assert!(walk(&steps, shape, &[COST; 2], 0.0, |_, _, _| {}).is_none());
+    assert!(simulate_pipeline(&steps, shape, &[COST; 2], 0.0, |_, _, _| {}).is_none());
     assert!(!ends_without_buffers(&steps, shape));
 }
 
@@ -147,7 +147,7 @@ fn live_activations_stay_within_the_bound() {
 fn equal_stages_have_the_bubble_of_the_textbook() {
     for (stages, micros) in [(1, 1), (2, 4), (4, 4), (4, 16), (8, 32)] {
         let plain = f64::from(stages - 1) * 3.0;
-        let bubble = |schedule, chunks| walked(schedule, Shape { stages, chunks, micros }).bubble();
+        let bubble = |schedule, chunks| walked(schedule, PipelineShape { stages, chunks, micros }).bubble();
         assert!((bubble(Gpipe, 1) - plain).abs() < 1e-9);
         assert!((bubble(OneForwardOneBackward, 1) - plain).abs() < 1e-9);
         // A chunk costs as much as a whole stage here, so the bubble in its time does not shrink.
@@ -167,9 +167,9 @@ fn gradients_of_weights_fill_the_bubble() {
     for (forward, input, weights) in [(1.0, 1.0, 1.0), (1.0, 1.25, 0.75), (1.0, 2.0, 1.0), (2.0, 2.5, 0.5)] {
         let cost = PassCost { forward, input, weights };
         for (stages, micros) in (1..=8).flat_map(|stages| (1..=20).map(move |micros| (stages, micros))) {
-            let shape = Shape { stages, chunks: 1, micros };
+            let shape = PipelineShape { stages, chunks: 1, micros };
             let costs = vec![cost; stages as usize];
-            let walked = walk(&passes(ZeroBubble, shape), shape, &costs, 0.0, |_, _, _| {})
+            let walked = simulate_pipeline(&passes(ZeroBubble, shape), shape, &costs, 0.0, |_, _, _| {})
                 .expect("no stage waits forever");
             let filled = f64::from(stages.min(micros) - 1) * weights;
             let expected = f64::from(stages - 1) * (forward + input) - filled;
@@ -200,16 +200,16 @@ fn one_stage_goes_forward_and_backward_then_reduces_and_updates() {
 
 #[test]
 fn ends_that_count_as_blocks_make_their_stages_shorter() {
-    use dtrain_protocol::{Arrangement, Ends, Layout};
+    use dtrain_protocol::{Arrangement, EmbeddingHeadCost, Layout};
     use std::num::NonZeroU32;
-    let of = |stages: u32, chunks: u32, ends: Ends| -> Vec<Vec<u32>> {
+    let of = |stages: u32, chunks: u32, ends: EmbeddingHeadCost| -> Vec<Vec<u32>> {
         let pipeline = NonZeroU32::new(stages).expect("stages start at one");
         let layout = Layout { pipeline, ..Layout::SINGLE };
         let arrangement = Arrangement { layout, chunks, ends, ..Arrangement::SINGLE };
         let runs = |stage| super::chunks_of(stage, &arrangement, 126).map(|run| run.len() as u32).collect();
         (0..stages).map(runs).collect()
     };
-    let both = Ends { embedding: 1, head: 1 };
+    let both = EmbeddingHeadCost { embedding: 1, head: 1 };
     // Llama 3.1 405B: 126 layers on 16 stages, of which the first and the last have a layer less (arXiv 2407.21783, 3.3.2).
     let llama: Vec<u32> = of(16, 1, both).into_iter().map(|runs| runs.iter().sum()).collect();
     assert_eq!(llama, [[7].as_slice(), &[8; 14], &[7]].concat());
@@ -219,6 +219,6 @@ fn ends_that_count_as_blocks_make_their_stages_shorter() {
         (&[0, 1, 1, 1, 1, 1, 1, 1][..], &[1, 1, 1, 1, 1, 1, 1, 0][..])
     );
     assert_eq!(interleaved[7], [1; 8]);
-    assert_eq!(of(2, 1, Ends { embedding: 0, head: 4 }), [[65], [61]]);
-    assert_eq!(of(4, 1, Ends::FREE).concat().iter().sum::<u32>(), 126);
+    assert_eq!(of(2, 1, EmbeddingHeadCost { embedding: 0, head: 4 }), [[65], [61]]);
+    assert_eq!(of(4, 1, EmbeddingHeadCost::FREE).concat().iter().sum::<u32>(), 126);
 }

@@ -1,17 +1,17 @@
 //! Bytes every rank sends in a step, collective by collective, by what they are for.
 //!
-//! One table: the judge prices it with the speeds of links, a plan tells its sums, and the worker's own count of what it
+//! One table: the cost model prices it with the speeds of links, a plan tells its sums, and the worker's own count of what it
 //! sent must equal it. How much a collective sends for a buffer is said where the worker declares its groups. Samples
 //! for validation and checkpoints are not steps and are not counted.
 
-mod passes;
-mod state;
+mod model_parallel;
+mod data_parallel;
 
 #[cfg(test)]
 mod tests;
 
-use crate::layout::parameters::{Parts, share};
-use dtrain_protocol::wire::ROW_VALUES;
+use crate::layout::parameters::{ModelParameters, share};
+use dtrain_protocol::communication_volume::ROW_VALUES;
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Rank};
 use dtrain_recipes::{Bytes, Model, ZeroStage};
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ const BUCKET_VALUES: u64 = 256 << 10;
 
 /// What bytes are sent for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Purpose {
+pub enum TrafficPurpose {
     /// Gradients are summed over the replicas, or the changes of their weights.
     Gradients,
     /// Sharded weights are gathered.
@@ -43,14 +43,14 @@ pub enum Purpose {
     Figures,
 }
 
-impl Purpose {
+impl TrafficPurpose {
     /// Purposes in all.
     pub const COUNT: usize = 8;
 }
 
 /// When a transfer takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum TransferPhase {
     /// In the forward of each micro-batch.
     Forward,
     /// In the backward of each micro-batch.
@@ -65,7 +65,7 @@ pub enum When {
 
 /// How ranks exchange a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum CollectiveKind {
     /// All get the sum.
     AllReduce,
     /// Each gets its part of the sum.
@@ -80,13 +80,13 @@ pub enum Kind {
 
 /// The same collective some times over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct CommunicationOp {
     /// What it is for.
-    pub purpose: Purpose,
+    pub purpose: TrafficPurpose,
     /// When.
-    pub when: When,
+    pub when: TransferPhase,
     /// How.
-    pub kind: Kind,
+    pub kind: CollectiveKind,
     /// Among whom.
     pub channel: Channel,
     /// How many they are, this rank included.
@@ -97,45 +97,45 @@ pub struct Transfer {
     pub times: u64,
 }
 
-impl Transfer {
+impl CommunicationOp {
     /// Bytes that member `index` of the group sends in one of them.
     pub fn sent(&self, index: u32) -> u64 {
         let (n, values) = (u64::from(self.ranks), self.values);
         let own = share(values, index, self.ranks);
         4 * match self.kind {
-            Kind::AllReduce if values <= SMALL_VALUES => values * (n - 1),
-            Kind::AllReduce => values - own + own * (n - 1),
-            Kind::ReduceScatter => values - own,
-            Kind::AllGather => own * (n - 1),
-            Kind::AllToAll => values / n * (n - 1),
-            Kind::Message => values,
+            CollectiveKind::AllReduce if values <= SMALL_VALUES => values * (n - 1),
+            CollectiveKind::AllReduce => values - own + own * (n - 1),
+            CollectiveKind::ReduceScatter => values - own,
+            CollectiveKind::AllGather => own * (n - 1),
+            CollectiveKind::AllToAll => values / n * (n - 1),
+            CollectiveKind::Message => values,
         }
     }
 }
 
 /// What decides the traffic of a rank, whatever its batch is split into.
 #[derive(Clone, Debug)]
-pub struct Sender<'a> {
+pub struct TrafficModel<'a> {
     model: &'a Model,
     /// Its parts as this rank holds them.
-    parts: &'a Parts,
+    parts: &'a ModelParameters,
     arrangement: &'a Arrangement,
     /// Where the rank sits.
     coord: Coord,
-    blocks: Blocks,
+    blocks: BlockCounts,
     /// Activations and gradients for other stages: when, and the values of one sample.
-    messages: Vec<(When, u64)>,
+    messages: Vec<(TransferPhase, u64)>,
 }
 
 /// The blocks of a stage, and how many of them are computed again.
 #[derive(Clone, Copy, Debug)]
-struct Blocks {
+struct BlockCounts {
     all: u64,
     again: u64,
 }
 
 /// Leaves out what is no transfer: nobody talks to himself.
-fn talking(mut tell: impl FnMut(Transfer)) -> impl FnMut(Transfer) {
+fn skip_empty(mut tell: impl FnMut(CommunicationOp)) -> impl FnMut(CommunicationOp) {
     move |transfer| {
         if transfer.ranks > 1 && transfer.values > 0 && transfer.times > 0 {
             tell(transfer);
@@ -143,17 +143,17 @@ fn talking(mut tell: impl FnMut(Transfer)) -> impl FnMut(Transfer) {
     }
 }
 
-impl<'a> Sender<'a> {
+impl<'a> TrafficModel<'a> {
     /// The rank at `coord`, which holds `parts` of `model`.
-    pub fn of(model: &'a Model, parts: &'a Parts, arrangement: &'a Arrangement, coord: Coord) -> Self {
+    pub fn of(model: &'a Model, parts: &'a ModelParameters, arrangement: &'a Arrangement, coord: Coord) -> Self {
         let stage = coord.along(Axis::Pipeline);
-        let blocks = passes::blocks(model, arrangement, stage);
-        let messages = passes::messages(model, arrangement, stage);
+        let blocks = model_parallel::blocks(model, arrangement, stage);
+        let messages = model_parallel::messages(model, arrangement, stage);
         Self { model, parts, arrangement, coord, blocks, messages }
     }
 
     /// Calls `tell` with every transfer of a step that the rank takes part in, where a pass has `micro` samples.
-    pub fn each(&self, micro: u32, mut tell: impl FnMut(Transfer)) {
+    pub fn each(&self, micro: u32, mut tell: impl FnMut(CommunicationOp)) {
         self.passes(micro, &mut tell);
         self.state(&mut tell);
     }
@@ -175,17 +175,17 @@ impl<'a> Sender<'a> {
     }
 
     /// Every rank's row goes to all: with the loss, and again with the norm where ranks hold different gradients.
-    fn figures(&self, tell: &mut impl FnMut(Transfer)) {
+    fn figures(&self, tell: &mut impl FnMut(CommunicationOp)) {
         let Arrangement { layout, .. } = self.arrangement;
         let ranks = layout.world();
         let is_alike = self.arrangement.replicas() == ranks
             && self.arrangement.zero == ZeroStage::Zero0
             && layout.expert.get() == 1
             && self.arrangement.sync.local.is_none();
-        tell(Transfer {
-            purpose: Purpose::Figures,
-            when: When::Step,
-            kind: Kind::AllGather,
+        tell(CommunicationOp {
+            purpose: TrafficPurpose::Figures,
+            when: TransferPhase::Step,
+            kind: CollectiveKind::AllGather,
             channel: Channel::World,
             ranks,
             values: ROW_VALUES * u64::from(ranks),
@@ -253,16 +253,16 @@ pub struct Traffic {
 
 impl Traffic {
     /// What `sender` sends in a step of `micro_batches` forward passes of `micro` samples.
-    pub fn of(sender: &Sender<'_>, (micro, micro_batches): (u32, u32)) -> Self {
+    pub fn of(sender: &TrafficModel<'_>, (micro, micro_batches): (u32, u32)) -> Self {
         let mut traffic = Self::default();
         let mut meeting = Bytes(0);
         sender.each(micro, |transfer| {
             let bytes = transfer.sent(sender.index(transfer.channel)) * transfer.times;
             let sum = traffic.of_purpose(transfer.purpose);
             match transfer.when {
-                When::Forward | When::Backward => sum.0 += bytes * u64::from(micro_batches),
-                When::LastBackward | When::Step => sum.0 += bytes,
-                When::Meeting => meeting.0 += bytes,
+                TransferPhase::Forward | TransferPhase::Backward => sum.0 += bytes * u64::from(micro_batches),
+                TransferPhase::LastBackward | TransferPhase::Step => sum.0 += bytes,
+                TransferPhase::Meeting => meeting.0 += bytes,
             }
         });
         traffic.gradients.0 += meeting.0 / sender.arrangement.sync.every();
@@ -272,8 +272,8 @@ impl Traffic {
     /// What `rank` sends in a step of `micro_batches` forward passes of `micro` samples.
     pub fn of_rank(model: &Model, arrangement: &Arrangement, split: (u32, u32), rank: Rank) -> Self {
         let coord = arrangement.layout.coord(rank);
-        let parts = Parts::of(model, &arrangement.layout, coord);
-        Self::of(&Sender::of(model, &parts, arrangement, coord), split)
+        let parts = ModelParameters::of(model, &arrangement.layout, coord);
+        Self::of(&TrafficModel::of(model, &parts, arrangement, coord), split)
     }
 
     /// What the rank sends that sends most.
@@ -308,16 +308,16 @@ impl Traffic {
         ]
     }
 
-    fn of_purpose(&mut self, purpose: Purpose) -> &mut Bytes {
+    fn of_purpose(&mut self, purpose: TrafficPurpose) -> &mut Bytes {
         match purpose {
-            Purpose::Gradients => &mut self.gradients,
-            Purpose::Weights => &mut self.weights,
-            Purpose::Tensor => &mut self.tensor,
-            Purpose::Context => &mut self.context,
-            Purpose::Expert => &mut self.expert,
-            Purpose::Pipeline => &mut self.pipeline,
-            Purpose::Tied => &mut self.tied,
-            Purpose::Figures => &mut self.figures,
+            TrafficPurpose::Gradients => &mut self.gradients,
+            TrafficPurpose::Weights => &mut self.weights,
+            TrafficPurpose::Tensor => &mut self.tensor,
+            TrafficPurpose::Context => &mut self.context,
+            TrafficPurpose::Expert => &mut self.expert,
+            TrafficPurpose::Pipeline => &mut self.pipeline,
+            TrafficPurpose::Tied => &mut self.tied,
+            TrafficPurpose::Figures => &mut self.figures,
         }
     }
 }

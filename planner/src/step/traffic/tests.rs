@@ -1,7 +1,7 @@
 use super::*;
-use crate::sample;
+use crate::fixtures;
 use dtrain_protocol::Layout;
-use dtrain_recipes::{Compression, Local, PipelineSchedule, Recompute, Synchronisation, ZeroStage};
+use dtrain_recipes::{Compression, DiLoCo, PipelineSchedule, Recompute, Synchronisation, ZeroStage};
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 
@@ -25,14 +25,14 @@ const ROW: u64 = 4 * ROW_VALUES;
 
 #[test]
 fn one_rank_sends_nothing() {
-    for model in sample::models() {
+    for model in fixtures::models() {
         assert_eq!(sent(&model, &Arrangement::SINGLE, (4, 3)), Traffic::default());
     }
 }
 
 #[test]
 fn replicas_send_their_gradients_once_whatever_the_micro_batches() {
-    let model = sample::gpt2();
+    let model = fixtures::gpt2();
     for replicas in [2, 4] {
         let arrangement = cut(|layout| layout.data = n(replicas));
         let traffic = sent(&model, &arrangement, (1, 8));
@@ -45,7 +45,7 @@ fn replicas_send_their_gradients_once_whatever_the_micro_batches() {
 
 #[test]
 fn tokens_go_to_their_experts_and_back_in_both_directions() {
-    let model = sample::experts();
+    let model = fixtures::experts();
     let arrangement = cut(|layout| layout.expert = n(4));
     let traffic = sent(&model, &arrangement, (2, 3));
     // Of 2 · 256 tokens and two experts each, three quarters go to other ranks, as rows of 256; and eight numbers.
@@ -78,7 +78,7 @@ fn a_short_rest_goes_to_everybody_at_once() {
 
 #[test]
 fn each_zero_stage_sends_what_rajbhandari_et_al_say() {
-    let model = sample::gpt2();
+    let model = fixtures::gpt2();
     let at = |zero, micro_batches| {
         let arrangement = Arrangement { zero, shard: 4, ..cut(|layout| layout.data = n(4)) };
         sent(&model, &arrangement, (1, micro_batches))
@@ -104,7 +104,7 @@ fn each_zero_stage_sends_what_rajbhandari_et_al_say() {
 
 #[test]
 fn a_hybrid_shard_reduces_inside_and_then_across() {
-    let model = sample::gpt2();
+    let model = fixtures::gpt2();
     let arrangement = Arrangement { zero: ZeroStage::Zero1, shard: 2, ..cut(|layout| layout.data = n(4)) };
     let traffic = sent(&model, &arrangement, (1, 3));
     // Inside: half of the gradients. Across: an all-reduce between two of the other half, 2 · (N/2) / 2.
@@ -114,7 +114,7 @@ fn a_hybrid_shard_reduces_inside_and_then_across() {
 
 #[test]
 fn tensor_parallelism_sends_four_all_reduces_a_block_and_micro_batch() {
-    let model = sample::gpt2();
+    let model = fixtures::gpt2();
     let arrangement = cut(|layout| layout.tensor = n(2));
     let (micro, m) = (2, 3);
     let traffic = sent(&model, &arrangement, (micro, m));
@@ -131,7 +131,7 @@ fn tensor_parallelism_sends_four_all_reduces_a_block_and_micro_batch() {
 
 #[test]
 fn sequence_parallelism_sends_as_much_as_without_but_for_what_is_whole() {
-    let model = sample::gpt2();
+    let model = fixtures::gpt2();
     let plain = cut(|layout| layout.tensor = n(4));
     let sequence = Arrangement { sequence: true, ..plain };
     let (a, b) = (sent(&model, &plain, (1, 2)).tensor, sent(&model, &sequence, (1, 2)).tensor);
@@ -142,11 +142,11 @@ fn sequence_parallelism_sends_as_much_as_without_but_for_what_is_whole() {
 
 #[test]
 fn a_shard_is_padded_parameter_by_parameter() {
-    let model = sample::gpt2();
+    let model = fixtures::gpt2();
     let arrangement = Arrangement { zero: ZeroStage::Zero1, shard: 5, ..cut(|layout| layout.data = n(5)) };
-    let parts = Parts::of(&model, &arrangement.layout, Coord([0; 5]));
+    let parts = ModelParameters::of(&model, &arrangement.layout, Coord([0; 5]));
     let mut blocks = 0;
-    parts.units(&arrangement, 0, |unit, _, count| blocks += count * unit.block(5));
+    parts.for_each_unit(&arrangement, 0, |unit, _, count| blocks += count * unit.block(5));
     // A fifth of everything, and less than a value more for each of 148 parameters.
     assert!(blocks * 5 > GPT2 && blocks < GPT2 / 5 + 148, "{blocks}");
     assert_eq!(sent(&model, &arrangement, (1, 2)).weights, Bytes(4 * 4 * blocks));
@@ -154,7 +154,7 @@ fn a_shard_is_padded_parameter_by_parameter() {
 
 #[test]
 fn a_balanced_ring_hands_on_half_of_the_keys_where_nobody_sees_more() {
-    let Model::Decoder(mut llama) = sample::llama() else { unreachable!("the sample is a decoder") };
+    let Model::Decoder(mut llama) = fixtures::llama() else { unreachable!("the sample is a decoder") };
     llama.layers = 3;
     let model = Model::Decoder(llama);
     let arrangement = cut(|layout| layout.context = n(4));
@@ -176,7 +176,7 @@ fn a_balanced_ring_hands_on_half_of_the_keys_where_nobody_sees_more() {
 
 #[test]
 fn stages_hand_on_activations_and_hand_back_gradients() {
-    let model = sample::gpt2();
+    let model = fixtures::gpt2();
     let arrangement = cut(|layout| layout.pipeline = n(4));
     let message = 4 * 3 * 1024 * 768;
     let of = |arrangement: &Arrangement, rank| Traffic::of_rank(&model, arrangement, (3, 8), Rank(rank));
@@ -208,16 +208,16 @@ proptest! {
     /// What one rank of a message sends another receives, so sums over all stages are even forward and backward.
     #[test]
     fn every_message_of_a_pipeline_has_two_ends(stages in 2u32..5, chunks in 1u32..3, micro in 1u32..4) {
-        let model = sample::gpt2();
+        let model = fixtures::gpt2();
         let arrangement = Arrangement { chunks, ..cut(|layout| layout.pipeline = n(stages)) };
         let (mut forward, mut backward) = (0, 0);
         for rank in 0..stages {
             let coord = arrangement.layout.coord(Rank(rank));
-            let parts = Parts::of(&model, &arrangement.layout, coord);
-            let sender = Sender::of(&model, &parts, &arrangement, coord);
-            sender.each(micro, |transfer| if transfer.purpose == Purpose::Pipeline {
+            let parts = ModelParameters::of(&model, &arrangement.layout, coord);
+            let sender = TrafficModel::of(&model, &parts, &arrangement, coord);
+            sender.each(micro, |transfer| if transfer.purpose == TrafficPurpose::Pipeline {
                 match transfer.when {
-                    When::Forward => forward += transfer.values * transfer.times,
+                    TransferPhase::Forward => forward += transfer.values * transfer.times,
                     _ => backward += transfer.values * transfer.times,
                 }
             });
@@ -231,21 +231,21 @@ proptest! {
     #[test]
     fn uneven_parts_send_the_whole_between_them(values in 1u64..100_000, ranks in 2u32..9) {
         let all = |kind| {
-            let (purpose, when, channel) = (Purpose::Gradients, When::Step, Channel::Replicas);
-            let one = Transfer { purpose, when, kind, channel, ranks, values, times: 1 };
+            let (purpose, when, channel) = (TrafficPurpose::Gradients, TransferPhase::Step, Channel::Replicas);
+            let one = CommunicationOp { purpose, when, kind, channel, ranks, values, times: 1 };
             (0..ranks).map(|index| one.sent(index)).sum::<u64>()
         };
         let others = u64::from(ranks - 1);
-        prop_assert_eq!(all(Kind::ReduceScatter), 4 * values * others);
-        prop_assert_eq!(all(Kind::AllGather), 4 * values * others);
+        prop_assert_eq!(all(CollectiveKind::ReduceScatter), 4 * values * others);
+        prop_assert_eq!(all(CollectiveKind::AllGather), 4 * values * others);
         let small = if values <= SMALL_VALUES { u64::from(ranks) } else { 2 };
-        prop_assert_eq!(all(Kind::AllReduce), 4 * values * others * small);
+        prop_assert_eq!(all(CollectiveKind::AllReduce), 4 * values * others * small);
     }
 }
 
 #[test]
 fn replicas_that_are_alike_approximately_send_less() {
-    let model = sample::gpt2();
+    let model = fixtures::gpt2();
     let of = |compress, local| {
         let sync = Synchronisation { compress, local, staleness: 0 };
         sent(&model, &Arrangement { sync, ..cut(|layout| layout.data = n(4)) }, (1, 8)).gradients.0
@@ -257,7 +257,7 @@ fn replicas_that_are_alike_approximately_send_less() {
     assert_eq!((of(Compression::F16, None), of(Compression::Bf16, None)), (halves, halves));
     // One value in a hundred with its place, 2,622 of 262,144, to three others; of the last bucket 1,836 of 183,552.
     assert_eq!(of(Compression::TopK { keep: 0.01 }, None), 3 * 2 * 4 * (474 * 2622 + 1836));
-    let local = Some(Local { every: 10, outer_learning_rate: 0.7, outer_momentum: 0.9 });
+    let local = Some(DiLoCo { every: 10, outer_learning_rate: 0.7, outer_momentum: 0.9 });
     assert_eq!(of(Compression::None, local), exact / 10);
     // Of rank 4: embedding and positions, and in each of twelve blocks four matrices with two sides of 768 and two with
     // 768 and 3,072; norms and biases travel as they are.

@@ -1,19 +1,19 @@
 use super::*;
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use proptest::prelude::*;
 
 const MINUTE: f64 = 60.0;
 const HOUR: f64 = 3600.0;
 const DAY: f64 = 86_400.0;
 
-fn hazard(mtbf_seconds: f64, hold_seconds: f64, restart_seconds: f64) -> Hazard {
-    Hazard { mtbf_seconds, hold_seconds, restart_seconds }
+fn hazard(mtbf_seconds: f64, hold_seconds: f64, restart_seconds: f64) -> FailureModel {
+    FailureModel { mtbf_seconds, hold_seconds, restart_seconds }
 }
 
 /// The interval with the largest share of useful time, by trying: 1 ‰ apart, from a millionth of the time between failures.
-fn by_trying(hazard: &Hazard) -> f64 {
-    let tried = (0..20_000).map(|step| hazard.mtbf_seconds * 1e-6 * 1.001_f64.powi(step));
-    tried.max_by(|a, b| goodput(hazard, *a).total_cmp(&goodput(hazard, *b))).expect("some are tried")
+fn by_trying(failure_model: &FailureModel) -> f64 {
+    let tried = (0..20_000).map(|step| failure_model.mtbf_seconds * 1e-6 * 1.001_f64.powi(step));
+    tried.max_by(|a, b| goodput(failure_model, *a).total_cmp(&goodput(failure_model, *b))).expect("some are tried")
 }
 
 #[test]
@@ -31,9 +31,9 @@ fn intervals_are_those_that_daly_published() {
 #[test]
 fn no_interval_is_much_better_than_the_one_of_the_formula() {
     for hold in [1e-5, 1e-4, 1e-3, 0.01, 0.1, 0.3, 1.0, 1.9, 2.1, 5.0] {
-        let hazard = hazard(HOUR, hold * HOUR, 10.0 * MINUTE);
-        let (chosen, best) = (interval_seconds(&hazard), by_trying(&hazard));
-        let lost = goodput(&hazard, best) / goodput(&hazard, chosen) - 1.0;
+        let failure_model = hazard(HOUR, hold * HOUR, 10.0 * MINUTE);
+        let (chosen, best) = (interval_seconds(&failure_model), by_trying(&failure_model));
+        let lost = goodput(&failure_model, best) / goodput(&failure_model, chosen) - 1.0;
         let allowed = if hold < 0.5 { 1e-5 } else { 2e-3 };
         assert!(lost < allowed, "δ = {hold} M: {chosen} s loses {lost} against {best} s");
         assert!((chosen / best - 1.0).abs() < 0.15, "δ = {hold} M: {chosen} s is not {best} s");
@@ -42,25 +42,25 @@ fn no_interval_is_much_better_than_the_one_of_the_formula() {
 
 #[test]
 fn rare_failures_leave_youngs_interval() {
-    let hazard = hazard(100.0 * DAY, 0.1, 10.0 * MINUTE);
-    let young = (2.0 * hazard.hold_seconds * hazard.mtbf_seconds).sqrt();
-    assert!((interval_seconds(&hazard) / young - 1.0).abs() < 1e-3);
+    let failure_model = hazard(100.0 * DAY, 0.1, 10.0 * MINUTE);
+    let young = (2.0 * failure_model.hold_seconds * failure_model.mtbf_seconds).sqrt();
+    assert!((interval_seconds(&failure_model) / young - 1.0).abs() < 1e-3);
 }
 
 /// Seconds that a job took, and how often it failed, with failures that `draw` (evenly from 0 to 1) decides.
-fn simulated(hazard: &Hazard, interval: f64, work: f64, mut draw: impl FnMut() -> f64) -> (f64, u32) {
-    let mut lifetime = || -hazard.mtbf_seconds * draw().ln();
+fn simulated(failure_model: &FailureModel, interval: f64, work: f64, mut draw: impl FnMut() -> f64) -> (f64, u32) {
+    let mut lifetime = || -failure_model.mtbf_seconds * draw().ln();
     let (mut now, mut saved, mut failed) = (0.0, 0.0, 0);
     let mut fails_at = lifetime();
     let mut restart = 0.0;
     while saved < work {
         let piece = interval.min(work - saved);
-        let done_at = now + restart + piece + hazard.hold_seconds;
+        let done_at = now + restart + piece + failure_model.hold_seconds;
         if done_at < fails_at {
             (now, saved, restart) = (done_at, saved + piece, 0.0);
         } else {
             failed += 1;
-            (now, restart) = (fails_at, hazard.restart_seconds);
+            (now, restart) = (fails_at, failure_model.restart_seconds);
             fails_at = now + lifetime();
         }
     }
@@ -75,19 +75,19 @@ fn simulated_jobs_take_as_long_and_fail_as_often_as_expected() {
         (hazard(15.0 * MINUTE, 5.0 * MINUTE, 10.0 * MINUTE), 9.0 * MINUTE),
         (hazard(30.0 * DAY, 1.0, 10.0 * MINUTE), 2.0 * HOUR),
     ];
-    for (seed, (hazard, interval)) in (1..).zip(cases) {
+    for (seed, (failure_model, interval)) in (1..).zip(cases) {
         let mut drawn = 0;
         let draw = || {
             drawn += 1;
             #[expect(clippy::cast_precision_loss, reason = "53 bits of 64 are kept")]
-            let evenly = ((mix(seed, drawn) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
+            let evenly = ((splitmix64(seed, drawn) >> 11) as f64 + 0.5) / (1_u64 << 53) as f64;
             evenly
         };
         let work = 40_000.0 * interval;
-        let (took, failed) = simulated(&hazard, interval, work, draw);
-        let expected = wall_seconds(&hazard, interval, work);
-        assert!((took / expected - 1.0).abs() < 0.02, "{hazard:?}: {took} s in place of {expected} s");
-        let expected = failures(&hazard, took);
+        let (took, failed) = simulated(&failure_model, interval, work, draw);
+        let expected = wall_seconds(&failure_model, interval, work);
+        assert!((took / expected - 1.0).abs() < 0.02, "{failure_model:?}: {took} s in place of {expected} s");
+        let expected = failures(&failure_model, took);
         // The number of failures in a given time is a Poisson number, whose variance is its mean.
         assert!((f64::from(failed) - expected).abs() < 3.0 * expected.sqrt(), "{failed} of {expected}");
     }
@@ -132,7 +132,7 @@ proptest! {
         worse in 1.01..3.0_f64,
     ) {
         let now = hazard(mtbf, hold, restart);
-        let best = |hazard: &Hazard| goodput(hazard, interval_seconds(hazard));
+        let best = |failure_model: &FailureModel| goodput(failure_model, interval_seconds(failure_model));
         let share = best(&now);
         prop_assert!((0.0..=1.0).contains(&share), "{share}");
         // What the formula misses of the true optimum.

@@ -4,8 +4,8 @@
 //! `1/eta` of what is known of the rung, otherwise it pauses; as more trials come to the rung, one that paused may turn out to
 //! be among them and is resumed. Nobody waits for anybody. The best trial of a rung always goes on.
 
-use crate::tune::event::Judgement;
-use crate::tune::standing::Standing;
+use crate::tune::event::PruneDecision;
+use crate::tune::study_state::StudyState;
 use serde::{Deserialize, Serialize};
 
 /// Rungs, and how many trials pass them.
@@ -33,25 +33,25 @@ impl Asha {
     }
 
     /// How many of `count` trials at a rung go on.
-    pub(in crate::tune) fn pass(&self, count: usize) -> usize {
+    pub(in crate::tune) fn promoted(&self, count: usize) -> usize {
         let eta = usize::try_from(self.eta.max(2)).expect("a small number");
         (count / eta).max(1)
     }
 
     /// Whether a trial whose newest report brought it to a rung of its bracket is among the best there.
-    pub(in crate::tune) fn judge(&self, standing: &Standing, trial: u64, bracket: u32) -> Judgement {
-        let seen = standing.trial(trial);
-        let Some((_, value)) = seen.reports.last() else { return Judgement::Continue };
+    pub(in crate::tune) fn prune_decision(&self, study_state: &StudyState, trial: u64, bracket: u32) -> PruneDecision {
+        let seen = study_state.trial(trial);
+        let Some((_, value)) = seen.reports.last() else { return PruneDecision::Continue };
         if !value.is_finite() {
-            return Judgement::Stop;
+            return PruneDecision::Stop;
         }
         // Between rungs nobody is judged.
         let before = seen.reports.len().checked_sub(2).map_or(0, |place| self.reached(seen.reports[place].0));
         if seen.rungs == before || seen.rungs == 0 {
-            return Judgement::Continue;
+            return PruneDecision::Continue;
         }
-        let rung = standing.rung(bracket, seen.rungs - 1);
-        let is_best = rung.iter().take(self.pass(rung.len())).any(|(_, other)| *other == trial);
-        if is_best { Judgement::Continue } else { Judgement::Pause }
+        let rung = study_state.rung(bracket, seen.rungs - 1);
+        let is_best = rung.iter().take(self.promoted(rung.len())).any(|(_, other)| *other == trial);
+        if is_best { PruneDecision::Continue } else { PruneDecision::Pause }
     }
 }

@@ -1,8 +1,8 @@
 //! A trial stops when the best it has reported is worse than the middle of what the others reported after as much training.
 
-use crate::tune::event::Judgement;
+use crate::tune::event::PruneDecision;
 use crate::tune::outcome::median;
-use crate::tune::standing::Standing;
+use crate::tune::study_state::StudyState;
 use serde::{Deserialize, Serialize};
 
 /// From when on trials are judged.
@@ -16,22 +16,22 @@ pub struct Median {
 
 impl Median {
     /// Compares at equal training: a trial that reports at other places counts with its last report before.
-    pub(in crate::tune) fn judge(&self, standing: &Standing, trial: u64) -> Judgement {
-        let seen = standing.trial(trial);
-        let Some((at, value)) = seen.reports.last() else { return Judgement::Continue };
+    pub(in crate::tune) fn prune_decision(&self, study_state: &StudyState, trial: u64) -> PruneDecision {
+        let seen = study_state.trial(trial);
+        let Some((at, value)) = seen.reports.last() else { return PruneDecision::Continue };
         if !value.is_finite() {
-            return Judgement::Stop;
+            return PruneDecision::Stop;
         }
         if *at < self.from {
-            return Judgement::Continue;
+            return PruneDecision::Continue;
         }
-        let others = standing.trials().iter().zip(0..).filter(|(_, number)| *number != trial);
+        let others = study_state.trials().iter().zip(0..).filter(|(_, number)| *number != trial);
         let values: Vec<f64> = others.filter_map(|(other, _)| other.value_at(*at)).collect();
         if values.len() < self.trials.max(1) {
-            return Judgement::Continue;
+            return PruneDecision::Continue;
         }
         let best = seen.reports.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);
         let is_worse = median(values).is_some_and(|middle| best > middle);
-        if is_worse { Judgement::Stop } else { Judgement::Continue }
+        if is_worse { PruneDecision::Stop } else { PruneDecision::Continue }
     }
 }

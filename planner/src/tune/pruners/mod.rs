@@ -1,4 +1,4 @@
-//! The ways to judge trials, one in each file.
+//! The pruners, one in each file.
 
 pub(super) mod asha;
 pub(super) mod hyperband;

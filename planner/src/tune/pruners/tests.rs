@@ -1,20 +1,20 @@
 //! Pruners on recorded curves.
 
 use crate::tune::{
-    Asha, Dimension, Hyperband, Judgement, Median, Next, Outcome, Pruner, Scale, Source, Space, Standing,
-    Study, StudyEvent, Threshold, Value,
+    Asha, Dimension, Hyperband, PruneDecision, Median, SlotAction, TrialOutcome, Pruner, Scale, ProposalSource, SearchSpace, StudyState,
+    Study, StudyEvent, Threshold, TrialValue,
 };
 use proptest::prelude::*;
 
 fn study(pruner: Pruner) -> Study {
-    let space = Space::new(vec![Dimension::new("x", Scale::Uniform { low: 0.0, high: 1.0 })]);
+    let space = SearchSpace::new(vec![Dimension::new("x", Scale::Uniform { low: 0.0, high: 1.0 })]);
     Study { pruner, trials: Some(4), ..Study::new(space, 1) }
 }
 
 fn launched(trial: u64) -> StudyEvent {
     #[expect(clippy::cast_precision_loss, reason = "small counts")]
-    let values = vec![Value::Real(trial as f64 / 100.0)];
-    StudyEvent::Launched { trial, values, source: Source::Random }
+    let values = vec![TrialValue::Real(trial as f64 / 100.0)];
+    StudyEvent::Launched { trial, values, source: ProposalSource::Random }
 }
 
 fn reported(trial: u64, at: u64, value: f64) -> StudyEvent {
@@ -27,7 +27,7 @@ const CURVES: [[f64; 4]; 4] =
     [[4.10, 3.41, 3.02, 2.88], [4.32, 3.60, 3.11, 2.93], [4.61, 4.20, 3.90, 3.71], [4.05, 5.90, 7.40, 7.38]];
 
 /// The curves one after the other, as far as each goes; what is said after each report.
-fn judged(pruner: Pruner) -> Vec<Vec<Judgement>> {
+fn judged(pruner: Pruner) -> Vec<Vec<PruneDecision>> {
     let study = study(pruner);
     let mut log = Vec::new();
     let curve = |(trial, curve): (u64, &[f64; 4])| {
@@ -35,26 +35,26 @@ fn judged(pruner: Pruner) -> Vec<Vec<Judgement>> {
         let mut said = Vec::new();
         for (at, value) in [10, 20, 30, 40].into_iter().zip(curve) {
             log.push(reported(trial, at, *value));
-            said.push(study.judge(&log, trial));
+            said.push(study.prune_decision(&log, trial));
             match said.last() {
-                Some(Judgement::Pause) => {
+                Some(PruneDecision::Pause) => {
                     log.push(StudyEvent::Paused { trial, at });
                     return said;
                 }
-                Some(Judgement::Stop) => break,
+                Some(PruneDecision::Stop) => break,
                 _ => {}
             }
         }
-        let pruned = said.last() == Some(&Judgement::Stop);
+        let pruned = said.last() == Some(&PruneDecision::Stop);
         let value = curve[said.len() - 1];
-        let outcome = if pruned { Outcome::Pruned { value } } else { Outcome::done(value) };
+        let outcome = if pruned { TrialOutcome::Pruned { value } } else { TrialOutcome::done(value) };
         log.push(StudyEvent::Ended { trial, outcome });
         said
     };
     (0..).zip(&CURVES).map(curve).collect()
 }
 
-use Judgement::{Continue, Pause, Stop};
+use PruneDecision::{Continue, Pause, Stop};
 
 #[test]
 fn nobody_is_pruned_without_a_pruner() {
@@ -77,11 +77,11 @@ fn a_trial_that_reports_at_other_places_is_compared_at_equal_training() {
     let study = study(Pruner::Median(Median { trials: 1, from: 0 }));
     let mut log = vec![launched(0), reported(0, 10, 4.0), reported(0, 30, 2.0), launched(1)];
     log.push(reported(1, 20, 3.5));
-    assert_eq!(study.judge(&log, 1), Continue, "3.5 is below 4.0, the last at 20; 2.0 comes later");
+    assert_eq!(study.prune_decision(&log, 1), Continue, "3.5 is below 4.0, the last at 20; 2.0 comes later");
     log.push(reported(1, 40, 3.4));
-    assert_eq!(study.judge(&log, 1), Continue, "nobody else trained for 40");
+    assert_eq!(study.prune_decision(&log, 1), Continue, "nobody else trained for 40");
     let log = [launched(0), reported(0, 10, 4.0), reported(0, 30, 2.0), launched(1), reported(1, 30, 3.5)];
-    assert_eq!(study.judge(&log, 1), Stop);
+    assert_eq!(study.prune_decision(&log, 1), Stop);
 }
 
 #[test]
@@ -91,8 +91,8 @@ fn the_threshold_stops_what_diverged() {
     assert!(said[..3].iter().flatten().all(|one| *one == Continue));
     let study = study(Pruner::Threshold(Threshold { most: 5.0, from: 100 }));
     let nan = reported(0, 1, f64::NAN);
-    assert_eq!(study.judge(&[launched(0), reported(0, 1, 9.0)], 0), Continue, "not before 100");
-    assert_eq!(study.judge(&[launched(0), nan], 0), Stop);
+    assert_eq!(study.prune_decision(&[launched(0), reported(0, 1, 9.0)], 0), Continue, "not before 100");
+    assert_eq!(study.prune_decision(&[launched(0), nan], 0), Stop);
 }
 
 #[test]
@@ -105,16 +105,16 @@ fn asha_pauses_at_rungs_and_resumes_what_turns_out_to_be_good() {
     let mut log = vec![launched(0), reported(0, 10, 4.0), reported(0, 15, 3.9), launched(1)];
     log.extend([reported(1, 10, 4.2), StudyEvent::Paused { trial: 1, at: 10 }]);
     log.extend([launched(2), reported(2, 10, 4.5), StudyEvent::Paused { trial: 2, at: 10 }, launched(3)]);
-    assert_eq!(study.next(&log), Next::Wait, "of three, one goes on");
+    assert_eq!(study.next(&log), SlotAction::Wait, "of three, one goes on");
     log.extend([reported(3, 10, 4.6), StudyEvent::Paused { trial: 3, at: 10 }]);
-    assert_eq!(study.next(&log), Next::Resume { trial: 1, until: Some(20) }, "of four, two do");
+    assert_eq!(study.next(&log), SlotAction::Resume { trial: 1, until: Some(20) }, "of four, two do");
     log.push(StudyEvent::Resumed { trial: 1 });
-    assert_eq!(study.judge(&log, 1), Continue);
-    assert_eq!(study.next(&log), Next::Wait);
+    assert_eq!(study.prune_decision(&log, 1), Continue);
+    assert_eq!(study.next(&log), SlotAction::Wait);
     log.push(reported(1, 20, 3.0));
-    assert_eq!(study.judge(&log, 1), Continue, "the first at its rung");
+    assert_eq!(study.prune_decision(&log, 1), Continue, "the first at its rung");
     log.push(StudyEvent::Reported { trial: 0, at: 21, value: 3.4 });
-    assert_eq!(study.judge(&log, 0), Pause, "a rung is judged at the first report after it");
+    assert_eq!(study.prune_decision(&log, 0), Pause, "a rung is judged at the first report after it");
 }
 
 #[test]
@@ -146,30 +146,30 @@ proptest! {
         };
         let study = Study { trials: Some(6), ..study(pruner) };
         let mut log: Vec<StudyEvent> = (0..6).map(launched).collect();
-        let mut standing = Standing::of(&study, &log);
+        let mut study_state = StudyState::of(&study, &log);
         let mut trained = [0u64; 6];
         for (trial, value) in steps {
             let place = usize::try_from(trial).expect("small");
             trained[place] += 1;
             let mut events = vec![reported(trial, trained[place], value)];
-            standing.note(&study, &events[0]);
-            if standing.trial(trial).judgement == Pause {
+            study_state.record(&study, &events[0]);
+            if study_state.trial(trial).decision == Pause {
                 let paused = StudyEvent::Paused { trial, at: trained[place] };
-                standing.note(&study, &paused);
+                study_state.record(&study, &paused);
                 events.push(paused);
             }
-            while let Next::Resume { trial, .. } = study.next_from(&standing, &|_| true) {
+            while let SlotAction::Resume { trial, .. } = study.next_from(&study_state, &|_| true) {
                 let resumed = StudyEvent::Resumed { trial };
-                standing.note(&study, &resumed);
+                study_state.record(&study, &resumed);
                 events.push(resumed);
             }
             log.extend(events);
-            prop_assert_eq!(&Standing::of(&study, &log), &standing);
+            prop_assert_eq!(&StudyState::of(&study, &log), &study_state);
         }
-        for paused in standing.paused() {
+        for paused in study_state.paused() {
             let (bracket, _) = study.pruner.rungs(paused).expect("there are rungs");
-            let rung = standing.trial(paused).rungs - 1;
-            prop_assert!(standing.rung(bracket, rung)[0].1 != paused, "the best of a rung goes on");
+            let rung = study_state.trial(paused).rungs - 1;
+            prop_assert!(study_state.rung(bracket, rung)[0].1 != paused, "the best of a rung goes on");
         }
     }
 }

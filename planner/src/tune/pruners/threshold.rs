@@ -1,7 +1,7 @@
 //! A trial stops when what it reports is above a bound, or no number: it has diverged.
 
-use crate::tune::event::Judgement;
-use crate::tune::standing::Standing;
+use crate::tune::event::PruneDecision;
+use crate::tune::study_state::StudyState;
 use serde::{Deserialize, Serialize};
 
 /// The bound.
@@ -14,9 +14,9 @@ pub struct Threshold {
 }
 
 impl Threshold {
-    pub(in crate::tune) fn judge(&self, standing: &Standing, trial: u64) -> Judgement {
-        let Some((at, value)) = standing.trial(trial).reports.last() else { return Judgement::Continue };
+    pub(in crate::tune) fn prune_decision(&self, study_state: &StudyState, trial: u64) -> PruneDecision {
+        let Some((at, value)) = study_state.trial(trial).reports.last() else { return PruneDecision::Continue };
         let is_above = *at >= self.from && *value > self.most;
-        if is_above || !value.is_finite() { Judgement::Stop } else { Judgement::Continue }
+        if is_above || !value.is_finite() { PruneDecision::Stop } else { PruneDecision::Continue }
     }
 }

@@ -2,9 +2,9 @@
 //! not suit the space.
 
 use super::{gaussian, tpe};
-use crate::tune::event::Source;
-use crate::tune::sampler::Asked;
-use crate::tune::value::Value;
+use crate::tune::event::ProposalSource;
+use crate::tune::sampler::AskContext;
+use crate::tune::value::TrialValue;
 
 /// Trials beyond which TPE is asked: a process sees only some of so many.
 const TRIALS_MOST: u64 = 300;
@@ -13,12 +13,12 @@ const TRIALS_MOST: u64 = 300;
 const DIMENSIONS_MOST: usize = 20;
 
 /// What the better suited of the two proposes.
-pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
-    let conditional = asked.space.dimensions().iter().filter(|dimension| !dimension.when.is_empty()).count();
+pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    let conditional = context.space.dimensions().iter().filter(|dimension| !dimension.when.is_empty()).count();
     // A process puts what does not exist in the middle, which teaches it little where that is most.
-    let is_conditional = 2 * conditional > asked.size();
-    if asked.trial >= TRIALS_MOST || asked.size() > DIMENSIONS_MOST || is_conditional {
-        return tpe::next(asked);
+    let is_conditional = 2 * conditional > context.size();
+    if context.trial >= TRIALS_MOST || context.size() > DIMENSIONS_MOST || is_conditional {
+        return tpe::next(context);
     }
-    gaussian::mixed(asked, gaussian::start(asked.space))
+    gaussian::next_mixed(context, gaussian::initial_trials(context.space))
 }

@@ -5,14 +5,14 @@
 //! drawn is pulled in (Hansen 2011). Paths are made round by the factor of Cholesky in place of a root.
 
 use super::sobol;
-use crate::tune::chance::Chance;
-use crate::tune::event::Source;
-use crate::tune::lessons::Lessons;
+use crate::tune::rng::TrialRng;
+use crate::tune::event::ProposalSource;
+use crate::tune::observations::StudyObservations;
 use crate::tune::linear::{Cholesky, dot};
-use crate::tune::sampler::Asked;
+use crate::tune::sampler::AskContext;
 use crate::tune::scale::Dimension;
-use crate::tune::space::{Place, filled};
-use crate::tune::value::Value;
+use crate::tune::space::{Coordinates, fill_inactive};
+use crate::tune::value::TrialValue;
 
 /// First standard deviation of a step, in widths of the cube.
 const STEP: f64 = 0.25;
@@ -30,26 +30,26 @@ const ODD: f64 = 0.1;
 const TRIES: usize = 64;
 
 /// A fresh place drawn from the distribution.
-pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
-    let tries = Lessons::of(asked.standing).tries;
-    let mut chance = Chance::new(asked.seed, asked.trial);
-    let Some(state) = State::of(asked, &tries) else { return sobol::next(asked) };
-    let named = asked.space.named();
-    let mut best: Vec<&(u64, Place, f64)> = tries.iter().filter(|one| one.2.is_finite()).collect();
+pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    let tries = StudyObservations::of(context.study_state).tries;
+    let mut rng = TrialRng::new(context.seed, context.trial);
+    let Some(state) = State::of(context, &tries) else { return sobol::next(context) };
+    let named = context.space.categorical();
+    let mut best: Vec<&(u64, Coordinates, f64)> = tries.iter().filter(|one| one.2.is_finite()).collect();
     best.sort_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));
     best.truncate(best.len().div_ceil(4));
     for _ in 0..TRIES {
-        let mut point = state.draw(asked.space.dimensions(), &mut chance);
+        let mut point = state.draw(context.space.dimensions(), &mut rng);
         for k in (0..point.len()).filter(|k| named[*k]) {
-            let of = best[chance.below(best.len())].1[k];
-            point[k] = of.filter(|_| chance.unit() >= ODD).unwrap_or_else(|| chance.unit());
+            let of = best[rng.below(best.len())].1[k];
+            point[k] = of.filter(|_| rng.unit() >= ODD).unwrap_or_else(|| rng.unit());
         }
-        let values = asked.space.values(&point);
-        if asked.is_fresh(&values) {
-            return Some((values, Source::CmaEs { step: state.step }));
+        let values = context.space.values(&point);
+        if context.is_untried(&values) {
+            return Some((values, ProposalSource::CmaEs { step: state.step }));
         }
     }
-    sobol::next(asked)
+    sobol::next(context)
 }
 
 /// The distribution, and the paths that its mean has taken.
@@ -67,7 +67,7 @@ struct State {
 }
 
 /// The constants of Hansen 2016, table 1.
-struct Rates {
+struct CmaConstants {
     weights: Vec<f64>,
     effective: f64,
     round: f64,
@@ -80,7 +80,7 @@ struct Rates {
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a few dimensions")]
-fn rates(size: usize, population: usize) -> Rates {
+fn rates(size: usize, population: usize) -> CmaConstants {
     let n = size as f64;
     let parents = population / 2;
     let raw: Vec<f64> =
@@ -91,7 +91,7 @@ fn rates(size: usize, population: usize) -> Rates {
     let round = (effective + 2.0) / (n + effective + 5.0);
     let rank_one = 2.0 / ((n + 1.3).powi(2) + effective);
     let many = 2.0 * (effective - 2.0 + 1.0 / effective) / ((n + 2.0).powi(2) + effective);
-    Rates {
+    CmaConstants {
         round,
         damping: 1.0 + 2.0 * (((effective - 1.0) / (n + 1.0)).sqrt() - 1.0).max(0.0) + round,
         long: (4.0 + effective / n) / (n + 4.0 + 2.0 * effective / n),
@@ -105,8 +105,8 @@ fn rates(size: usize, population: usize) -> Rates {
 
 impl State {
     /// The distribution after these tries; `None` before the first generation is complete or while all failed.
-    fn of(asked: &Asked, tries: &[(u64, Place, f64)]) -> Option<Self> {
-        let size = asked.size();
+    fn of(context: &AskContext, tries: &[(u64, Coordinates, f64)]) -> Option<Self> {
+        let size = context.size();
         if size == 0 {
             return None;
         }
@@ -122,14 +122,14 @@ impl State {
         for generation in tries.chunks_exact(population) {
             let mut ranked: Vec<_> = generation.iter().filter(|(_, _, cost)| cost.is_finite()).collect();
             ranked.sort_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));
-            let points: Vec<Vec<f64>> = ranked.iter().map(|(_, place, _)| filled(place)).collect();
+            let points: Vec<Vec<f64>> = ranked.iter().map(|(_, place, _)| fill_inactive(place)).collect();
             match &mut state {
                 Some(state) => state.learn(&points, &rates),
                 None => state = points.first().map(|best| Self::at(best.clone())),
             }
             if let Some(rested) = state.as_mut().filter(|state| state.step < REST) {
-                let elsewhere = Chance::new(asked.seed, generation[0].0);
-                *rested = Self::at((0..size).scan(elsewhere, |chance, _| Some(chance.unit())).collect());
+                let elsewhere = TrialRng::new(context.seed, generation[0].0);
+                *rested = Self::at((0..size).scan(elsewhere, |rng, _| Some(rng.unit())).collect());
             }
         }
         state
@@ -144,7 +144,7 @@ impl State {
     }
 
     /// Moves and stretches towards the best of a generation, which come first.
-    fn learn(&mut self, points: &[Vec<f64>], rates: &Rates) {
+    fn learn(&mut self, points: &[Vec<f64>], rates: &CmaConstants) {
         let n = self.mean.len();
         #[expect(clippy::cast_precision_loss, reason = "a few dimensions")]
         let far = (n as f64).sqrt() + 2.0 * n as f64 / (n as f64 + 2.0);
@@ -202,8 +202,8 @@ impl State {
     }
 
     /// A place of the distribution within the cube.
-    fn draw(&self, dimensions: &[Dimension], chance: &mut Chance) -> Vec<f64> {
-        let normal: Vec<f64> = self.mean.iter().map(|_| chance.normal()).collect();
+    fn draw(&self, dimensions: &[Dimension], rng: &mut TrialRng) -> Vec<f64> {
+        let normal: Vec<f64> = self.mean.iter().map(|_| rng.normal()).collect();
         let mut point = Vec::with_capacity(normal.len());
         for (k, dimension) in dimensions.iter().enumerate() {
             let row = &self.factor.row(k)[..=k];

@@ -3,12 +3,12 @@
 //! Only the newest trials may have offspring, so that a lucky one does not breed for ever.
 
 use super::sobol;
-use crate::tune::chance::Chance;
-use crate::tune::event::Source;
-use crate::tune::lessons::Lessons;
-use crate::tune::sampler::Asked;
+use crate::tune::rng::TrialRng;
+use crate::tune::event::ProposalSource;
+use crate::tune::observations::StudyObservations;
+use crate::tune::sampler::AskContext;
 use crate::tune::scale::{cell, middle};
-use crate::tune::value::Value;
+use crate::tune::value::TrialValue;
 
 /// The newest trials that make up the population.
 const POPULATION: usize = 20;
@@ -23,49 +23,49 @@ const REACH: f64 = 0.1;
 const TRIES: usize = 64;
 
 /// A parent with one value changed that nobody tried.
-pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
-    let tries = Lessons::of(asked.standing).tries;
-    if tries.len() < POPULATION / 2 || asked.size() == 0 {
-        return sobol::next(asked);
+pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    let tries = StudyObservations::of(context.study_state).tries;
+    if tries.len() < POPULATION / 2 || context.size() == 0 {
+        return sobol::next(context);
     }
     let population = &tries[tries.len().saturating_sub(POPULATION)..];
-    let mut chance = Chance::new(asked.seed, asked.trial);
+    let mut rng = TrialRng::new(context.seed, context.trial);
     for _ in 0..TRIES {
-        let compete = (0..TOURNAMENT).map(|_| &population[chance.below(population.len())]);
+        let compete = (0..TOURNAMENT).map(|_| &population[rng.below(population.len())]);
         let best = compete.min_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));
         let Some((parent, place, _)) = best else { break };
         let active: Vec<usize> = (0..place.len()).filter(|k| place[*k].is_some()).collect();
-        let changed = active[chance.below(active.len())];
+        let changed = active[rng.below(active.len())];
         // What comes into being by the change is left to chance.
-        let mut point: Vec<f64> = place.iter().map(|at| at.unwrap_or_else(|| chance.unit())).collect();
-        point[changed] = moved(asked, changed, point[changed], &mut chance);
-        let values = asked.space.values(&point);
-        if asked.is_fresh(&values) {
-            return Some((values, Source::Mutated { parent: *parent }));
+        let mut point: Vec<f64> = place.iter().map(|at| at.unwrap_or_else(|| rng.unit())).collect();
+        point[changed] = mutate_coordinate(context, changed, point[changed], &mut rng);
+        let values = context.space.values(&point);
+        if context.is_untried(&values) {
+            return Some((values, ProposalSource::Mutated { parent: *parent }));
         }
     }
-    sobol::next(asked)
+    sobol::next(context)
 }
 
 /// Another coordinate of a dimension: another name, a level beside this one, or a place near it.
-fn moved(asked: &Asked, k: usize, at: f64, chance: &mut Chance) -> f64 {
-    let dimension = &asked.space.dimensions()[k];
+fn mutate_coordinate(context: &AskContext, k: usize, at: f64, rng: &mut TrialRng) -> f64 {
+    let dimension = &context.space.dimensions()[k];
     match dimension.count() {
-        Some(count) if dimension.is_named() && count > 1 => {
-            let other = chance.below(count - 1);
+        Some(count) if dimension.is_categorical() && count > 1 => {
+            let other = rng.below(count - 1);
             middle(if other >= cell(at, count) { other + 1 } else { other }, count)
         }
         Some(count) if !dimension.is_continuous() => {
             let here = cell(at, count);
-            let up = here + 1 < count && (here == 0 || chance.below(2) == 0);
+            let up = here + 1 < count && (here == 0 || rng.below(2) == 0);
             middle(if up { here + 1 } else { here.saturating_sub(1) }, count)
         }
-        _ => reflected(at + REACH * chance.normal()),
+        _ => reflect(at + REACH * rng.normal()),
     }
 }
 
 /// A coordinate brought back into the unit interval from behind its walls.
-fn reflected(at: f64) -> f64 {
+fn reflect(at: f64) -> f64 {
     let at = at.abs();
     (if at > 1.0 { 2.0 - at } else { at }).clamp(0.0, 1.0)
 }

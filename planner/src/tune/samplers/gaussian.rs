@@ -1,14 +1,14 @@
 //! Where a Gaussian process expects the largest improvement.
 
 use super::{sobol, tpe};
-use crate::tune::acquisition::{self, Promise, Wanted};
-use crate::tune::event::Source;
-use crate::tune::lessons::Lessons;
-use crate::tune::model::Model;
-use crate::tune::sampler::Asked;
-use crate::tune::space::Space;
-use crate::tune::value::Value;
-use dtrain_protocol::order::mix;
+use crate::tune::acquisition::{self, AcquisitionMaximum, AcquisitionGoal};
+use crate::tune::event::ProposalSource;
+use crate::tune::observations::StudyObservations;
+use crate::tune::surrogate::Surrogate;
+use crate::tune::sampler::AskContext;
+use crate::tune::space::SearchSpace;
+use crate::tune::value::TrialValue;
+use dtrain_protocol::shuffle::splitmix64;
 
 /// With noise, one proposal in so many goes where the posterior mean is lowest. Expected improvement seldom measures again near the
 /// incumbent, and then the best trial cannot be told from a lucky one.
@@ -25,52 +25,52 @@ const TPE_NOISY: u64 = 12;
 const TPE_ROUGH: u64 = 30;
 
 /// Trials that are spread evenly before the process is asked: in six dimensions more of them cost a study of 30 its end.
-pub(in crate::tune) fn start(space: &Space) -> u32 {
+pub(in crate::tune) fn initial_trials(space: &SearchSpace) -> u32 {
     let dimensions = u32::try_from(space.dimensions().len()).expect("a few dimensions");
     1 + dimensions
 }
 
 /// The values of highest acquisition that nobody tried. Trials that run count with the cost that is believed of them.
-pub(in crate::tune) fn next(asked: &Asked, start: u32) -> Option<(Vec<Value>, Source)> {
-    if asked.trial < u64::from(start) {
-        return spread(asked);
+pub(in crate::tune) fn next(context: &AskContext, start: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    if context.trial < u64::from(start) {
+        return initial_design(context);
     }
-    let model = Model::of(asked.space, &Lessons::of(asked.standing));
+    let model = Surrogate::of(context.space, &StudyObservations::of(context.study_state));
     // Without a model, or where it came across nothing new, the rest of the space is still there.
-    model.and_then(|model| modelled(asked, &model)).or_else(|| sobol::next(asked))
+    model.and_then(|model| propose_from_model(context, &model)).or_else(|| sobol::next(context))
 }
 
 /// As [`next`], but mixed with TPE where the process explains part of the costs as noise: either they are noisy, or the
 /// function is too rough for the kernel. TPE assumes neither smoothness nor a noise of one size.
-pub(in crate::tune) fn mixed(asked: &Asked, start: u32) -> Option<(Vec<Value>, Source)> {
-    if asked.trial < u64::from(start) {
-        return spread(asked);
+pub(in crate::tune) fn next_mixed(context: &AskContext, start: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    if context.trial < u64::from(start) {
+        return initial_design(context);
     }
-    let model = Model::of(asked.space, &Lessons::of(asked.standing));
-    let Some(model) = model else { return sobol::next(asked) };
+    let model = Surrogate::of(context.space, &StudyObservations::of(context.study_state));
+    let Some(model) = model else { return sobol::next(context) };
     let first = if model.is_noisy() { TPE_NOISY } else { TPE_ROUGH };
-    if asked.trial.is_multiple_of(TPE_EVERY) && asked.trial >= first && !model.is_exact() {
-        return tpe::next(asked);
+    if context.trial.is_multiple_of(TPE_EVERY) && context.trial >= first && !model.is_exact() {
+        return tpe::next(context);
     }
-    modelled(asked, &model).or_else(|| sobol::next(asked))
+    propose_from_model(context, &model).or_else(|| sobol::next(context))
 }
 
 /// The center of the space (as in Vizier: Song et al. 2024), then points of Sobol's sequence. Bounds are most often set
 /// around what is known to work.
-fn spread(asked: &Asked) -> Option<(Vec<Value>, Source)> {
-    let center = asked.space.values(&vec![0.5; asked.size()]);
-    if asked.trial == 0 && asked.is_fresh(&center) {
-        return Some((center, Source::Sobol));
+fn initial_design(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    let center = context.space.values(&vec![0.5; context.size()]);
+    if context.trial == 0 && context.is_untried(&center) {
+        return Some((center, ProposalSource::Sobol));
     }
-    sobol::next(asked)
+    sobol::next(context)
 }
 
 /// What the model proposes; `None` where it came across nothing new.
-fn modelled(asked: &Asked, model: &Model) -> Option<(Vec<Value>, Source)> {
-    let confirms = asked.trial % CONFIRM_EVERY == CONFIRM_EVERY - 1 && model.is_noisy();
-    let wanted = if confirms { Wanted::Lowest } else { Wanted::Improvement };
-    let is_fresh = |values: &[Value]| asked.is_fresh(values);
-    let seed = mix(asked.seed, asked.trial);
-    let promise = acquisition::most_promising(asked.space, model, wanted, &is_fresh, seed);
-    promise.map(|Promise { values, improvement }| (values, Source::Model { improvement }))
+fn propose_from_model(context: &AskContext, model: &Surrogate) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    let confirms = context.trial % CONFIRM_EVERY == CONFIRM_EVERY - 1 && model.is_noisy();
+    let goal = if confirms { AcquisitionGoal::Lowest } else { AcquisitionGoal::Improvement };
+    let is_untried = |values: &[TrialValue]| context.is_untried(values);
+    let seed = splitmix64(context.seed, context.trial);
+    let best = acquisition::maximize_acquisition(context.space, model, goal, &is_untried, seed);
+    best.map(|AcquisitionMaximum { values, improvement }| (values, ProposalSource::Model { improvement }))
 }

@@ -1,27 +1,27 @@
 //! All combinations of a few values of each dimension, in order.
 
-use crate::tune::event::Source;
-use crate::tune::sampler::Asked;
+use crate::tune::event::ProposalSource;
+use crate::tune::sampler::AskContext;
 use crate::tune::scale::{Dimension, Scale, middle};
-use crate::tune::value::Value;
+use crate::tune::value::TrialValue;
 
 /// Combinations that are looked at, at most: what lies behind them is never tried.
 const LOOKED_AT: u64 = 100_000;
 
 /// The next combination that nobody tried. A dimension of too many values has `levels` of them, its ends included.
-pub(in crate::tune) fn next(asked: &Asked, levels: u32) -> Option<(Vec<Value>, Source)> {
-    let dimensions = asked.space.dimensions();
+pub(in crate::tune) fn next(context: &AskContext, levels: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    let dimensions = context.space.dimensions();
     let sizes: Vec<usize> = dimensions.iter().map(|dimension| size(dimension, levels)).collect();
     let count = sizes.iter().fold(1u64, |count, size| count.saturating_mul(*size as u64));
     (0..count.min(LOOKED_AT)).find_map(|number| {
         let digits = digits(number, &sizes);
         let pairs = dimensions.iter().zip(digits.iter().zip(&sizes));
         let point: Vec<f64> = pairs.map(|(dimension, (digit, size))| at(dimension, *digit, *size)).collect();
-        let values = asked.space.values(&point);
+        let values = context.space.values(&point);
         // A dimension that does not exist has its first digit only, so that no values come twice.
         let is_first =
-            values.iter().zip(&digits).all(|(value, digit)| *value != Value::Inactive || *digit == 0);
-        (is_first && asked.is_fresh(&values)).then_some((values, Source::Grid))
+            values.iter().zip(&digits).all(|(value, digit)| *value != TrialValue::Inactive || *digit == 0);
+        (is_first && context.is_untried(&values)).then_some((values, ProposalSource::Grid))
     })
 }
 

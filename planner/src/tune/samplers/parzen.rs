@@ -5,10 +5,10 @@
 //! kernel is as wide as its neighbours there are far (Bergstra et al. 2011; Watanabe 2023, arXiv 2304.11127). Among cells all are
 //! as wide, and the narrower the more there are. A dimension that does not exist at a kernel's place is flat there.
 
-use crate::tune::chance::Chance;
+use crate::tune::rng::TrialRng;
 use crate::tune::scale::{Dimension, cell, middle};
-use crate::tune::space::{Place, Space};
-use crate::tune::value::Value;
+use crate::tune::space::{Coordinates, SearchSpace};
+use crate::tune::value::TrialValue;
 
 /// Width of the kernels of one place, where a dimension has cells.
 const WIDEST: f64 = 0.2;
@@ -26,18 +26,18 @@ const RECENT: usize = 25;
 const NARROWEST: f64 = 100.0;
 
 /// A density.
-pub(super) struct Parzen<'a> {
-    space: &'a Space,
-    factors: Vec<Factor>,
+pub(super) struct ParzenEstimator<'a> {
+    space: &'a SearchSpace,
+    factors: Vec<DimensionDensity>,
     /// The share of each kernel, of which the last is the wide one; they sum to one.
     shares: Vec<f64>,
     log_shares: Vec<f64>,
 }
 
 /// All kernels along one dimension, in their order.
-enum Factor {
+enum DimensionDensity {
     /// Normal distributions cut off at the ends of the interval.
-    Smooth(Normals),
+    Smooth(TruncatedNormals),
     /// The logarithm of the probability of cell `b` by a kernel in cell `a`, at `b·(count + 1) + a`; `a` is `count` where a kernel
     /// is flat. And the cell of each kernel.
     Cells { count: usize, logs: Vec<f64>, cells: Vec<usize> },
@@ -46,7 +46,7 @@ enum Factor {
 /// Normal distributions, of which the logarithm at `x` is `height − narrow·(x − middle)²`. A flat one has no height and a `narrow`
 /// of 0.
 #[derive(Default)]
-struct Normals {
+struct TruncatedNormals {
     middles: Vec<f64>,
     narrow: Vec<f64>,
     heights: Vec<f64>,
@@ -54,12 +54,12 @@ struct Normals {
     widths: Vec<f64>,
 }
 
-impl<'a> Parzen<'a> {
+impl<'a> ParzenEstimator<'a> {
     /// The density of these places, the oldest first.
-    pub(super) fn new(space: &'a Space, places: &[&Place]) -> Self {
+    pub(super) fn new(space: &'a SearchSpace, places: &[&Coordinates]) -> Self {
         let of = |(k, one): (usize, &Dimension)| {
             let along: Vec<Option<f64>> = places.iter().map(|place| place[k]).collect();
-            Factor::new(one, &along, space.dimensions().len())
+            DimensionDensity::new(one, &along, space.dimensions().len())
         };
         let factors = space.dimensions().iter().enumerate().map(of).collect();
         let weights: Vec<f64> = weights(places.len()).chain([1.0]).collect();
@@ -70,8 +70,8 @@ impl<'a> Parzen<'a> {
     }
 
     /// A place drawn from the density: a kernel by chance, then each dimension that exists beside those before it.
-    pub(super) fn draw(&self, chance: &mut Chance) -> Vec<f64> {
-        let mut left = chance.unit();
+    pub(super) fn draw(&self, rng: &mut TrialRng) -> Vec<f64> {
+        let mut left = rng.unit();
         let is_it = |share: &f64| {
             left -= share;
             left < 0.0
@@ -80,17 +80,17 @@ impl<'a> Parzen<'a> {
         let mut values = Vec::with_capacity(self.factors.len());
         let mut point = Vec::with_capacity(self.factors.len());
         for (k, factor) in self.factors.iter().enumerate() {
-            let coordinate = factor.draw(kernel, chance);
+            let coordinate = factor.draw(kernel, rng);
             let dimension = &self.space.dimensions()[k];
             let is_active = self.space.is_active(k, &values);
-            values.push(if is_active { dimension.value(coordinate) } else { Value::Inactive });
+            values.push(if is_active { dimension.value(coordinate) } else { TrialValue::Inactive });
             point.push(coordinate);
         }
         point
     }
 
     /// The natural logarithm of the density at a place, in units of the flat density of the same dimensions.
-    pub(super) fn log_density(&self, place: &Place) -> f64 {
+    pub(super) fn log_density(&self, place: &Coordinates) -> f64 {
         let mut logs = self.log_shares.clone();
         for (at, factor) in place.iter().zip(&self.factors) {
             if let Some(at) = at {
@@ -113,11 +113,11 @@ fn weights(count: usize) -> impl Iterator<Item = f64> {
     (0..count).map(move |k| if k < old { least + step * k as f64 } else { 1.0 })
 }
 
-impl Factor {
+impl DimensionDensity {
     /// Kernels at these coordinates, flat where there is none, and the wide one.
     fn new(dimension: &Dimension, along: &[Option<f64>], size: usize) -> Self {
         let Some(count) = dimension.count().filter(|count| *count <= CELLS_MOST) else {
-            return Self::Smooth(Normals::new(along));
+            return Self::Smooth(TruncatedNormals::new(along));
         };
         let cells = along.iter().map(|at| at.map_or(count, |at| cell(at, count))).chain([count]).collect();
         Self::Cells { count, logs: cell_logs(dimension, count, along.len(), size), cells }
@@ -137,16 +137,16 @@ impl Factor {
     }
 
     /// A coordinate by a kernel.
-    fn draw(&self, kernel: usize, chance: &mut Chance) -> f64 {
+    fn draw(&self, kernel: usize, rng: &mut TrialRng) -> f64 {
         match self {
-            Self::Smooth(normals) => normals.draw(kernel, chance),
+            Self::Smooth(normals) => normals.draw(kernel, rng),
             Self::Cells { count, logs, cells } => {
                 let from = cells[kernel];
                 if from == *count {
-                    return chance.unit();
+                    return rng.unit();
                 }
                 #[expect(clippy::cast_precision_loss, reason = "a few values")]
-                let mut left = chance.unit() * *count as f64;
+                let mut left = rng.unit() * *count as f64;
                 for place in 0..*count {
                     left -= logs[place * (count + 1) + from].exp();
                     if left <= 0.0 {
@@ -159,7 +159,7 @@ impl Factor {
     }
 }
 
-/// What [`Factor::Cells`] has for a dimension of `count` values.
+/// What [`DimensionDensity::Cells`] has for a dimension of `count` values.
 #[expect(clippy::cast_precision_loss, reason = "small counts")]
 fn cell_logs(dimension: &Dimension, count: usize, kernels: usize, size: usize) -> Vec<f64> {
     let (kernels, flat) = (kernels.max(1) as f64, 1.0 / count as f64);
@@ -168,7 +168,7 @@ fn cell_logs(dimension: &Dimension, count: usize, kernels: usize, size: usize) -
     let mut logs = vec![0.0; count * (count + 1)];
     for a in 0..count {
         let from = middle(a, count);
-        let of = |b: usize| match dimension.is_named() {
+        let of = |b: usize| match dimension.is_categorical() {
             // As if each name had been seen once by all kernels together.
             true => {
                 (f64::from(u8::from(a == b)) + 1.0 / (kernels + 1.0)) / (1.0 + 1.0 / (kernels + 1.0) / flat)
@@ -184,7 +184,7 @@ fn cell_logs(dimension: &Dimension, count: usize, kernels: usize, size: usize) -
     logs
 }
 
-impl Normals {
+impl TruncatedNormals {
     /// Kernels at these coordinates, flat where there is none, and one over the whole interval.
     fn new(along: &[Option<f64>]) -> Self {
         let mut normals = Self::default();
@@ -220,14 +220,14 @@ impl Normals {
         }
     }
 
-    fn draw(&self, kernel: usize, chance: &mut Chance) -> f64 {
+    fn draw(&self, kernel: usize, rng: &mut TrialRng) -> f64 {
         let (middle, width) = (self.middles[kernel], self.widths[kernel]);
         if width.is_infinite() {
-            return chance.unit();
+            return rng.unit();
         }
         loop {
             // At least a third of a kernel is inside.
-            let drawn = middle + width * chance.normal();
+            let drawn = middle + width * rng.normal();
             if (0.0..=1.0).contains(&drawn) {
                 return drawn;
             }
@@ -285,26 +285,26 @@ mod tests {
     use crate::tune::Scale;
     use crate::tune::sobol::Sobol;
 
-    fn space() -> Space {
-        let names = Scale::Names(["a", "b", "c"].map(|word| Value::Word(word.into())).to_vec());
-        let beside = vec![(0, vec![Value::Word("a".into()), Value::Word("c".into())])];
-        Space::new(vec![
+    fn space() -> SearchSpace {
+        let names = Scale::Names(["a", "b", "c"].map(|word| TrialValue::Word(word.into())).to_vec());
+        let beside = vec![(0, vec![TrialValue::Word("a".into()), TrialValue::Word("c".into())])];
+        SearchSpace::new(vec![
             Dimension::new("name", names),
             Dimension::new("x", Scale::Uniform { low: 0.0, high: 1.0 }),
             Dimension { when: beside, ..Dimension::new("y", Scale::Uniform { low: 0.0, high: 1.0 }) },
-            Dimension::new("level", Scale::Levels([1, 2, 4, 8].map(Value::Whole).to_vec())),
+            Dimension::new("level", Scale::Levels([1, 2, 4, 8].map(TrialValue::Whole).to_vec())),
         ])
     }
 
-    fn place(point: [f64; 4]) -> Place {
-        space().place(&space().values(&point)).expect("values of the space")
+    fn place(point: [f64; 4]) -> Coordinates {
+        space().coordinates(&space().values(&point)).expect("values of the space")
     }
 
     #[test]
     fn a_density_has_mass_one_and_is_high_where_its_places_are() {
         let (space, sobol) = (space(), Sobol::new(4, 1));
         let places = [place([0.1, 0.02, 0.9, 0.1]), place([0.5, 0.5, 0.5, 0.9]), place([0.9, 1.0, 0.3, 0.4])];
-        let parzen = Parzen::new(&space, &places.iter().collect::<Vec<_>>());
+        let parzen = ParzenEstimator::new(&space, &places.iter().collect::<Vec<_>>());
         let density = |point: [f64; 4]| parzen.log_density(&place(point)).exp();
         let count = 16_384u32;
         let all = (0..count).map(|index| density(sobol.point(index).try_into().expect("four")));
@@ -344,11 +344,11 @@ mod tests {
     fn what_is_drawn_is_spread_as_the_density_says() {
         let space = space();
         let places = [0.85, 0.9, 0.95].map(|x| place([0.1, x, 0.2, 0.1]));
-        let parzen = Parzen::new(&space, &places.iter().collect::<Vec<_>>());
-        let mut chance = Chance::new(1, 2);
+        let parzen = ParzenEstimator::new(&space, &places.iter().collect::<Vec<_>>());
+        let mut rng = TrialRng::new(1, 2);
         let (mut near, mut named) = (0u32, 0u32);
         for _ in 0..4000 {
-            let point = parzen.draw(&mut chance);
+            let point = parzen.draw(&mut rng);
             assert!(point.iter().all(|at| (0.0..=1.0).contains(at)));
             near += u32::from((point[1] - 0.9).abs() < 0.1);
             named += u32::from(point[0] < 1.0 / 3.0);

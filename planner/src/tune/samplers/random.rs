@@ -1,13 +1,13 @@
 //! By chance alone.
 
-use crate::tune::chance::Chance;
-use crate::tune::event::Source;
-use crate::tune::sampler::Asked;
-use crate::tune::value::Value;
+use crate::tune::rng::TrialRng;
+use crate::tune::event::ProposalSource;
+use crate::tune::sampler::AskContext;
+use crate::tune::value::TrialValue;
 
 /// Values that nobody tried, all equally likely.
-pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
-    let mut chance = Chance::new(asked.seed, asked.trial);
-    let values = asked.first_fresh(|_| (0..asked.size()).map(|_| chance.unit()).collect())?;
-    Some((values, Source::Random))
+pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    let mut rng = TrialRng::new(context.seed, context.trial);
+    let values = context.first_untried(|_| (0..context.size()).map(|_| rng.unit()).collect())?;
+    Some((values, ProposalSource::Random))
 }

@@ -1,14 +1,14 @@
 //! Evenly over the space.
 
-use crate::tune::event::Source;
-use crate::tune::sampler::Asked;
+use crate::tune::event::ProposalSource;
+use crate::tune::sampler::AskContext;
 use crate::tune::sobol::Sobol;
-use crate::tune::value::Value;
+use crate::tune::value::TrialValue;
 
 /// The next point of the sequence whose values nobody tried.
-pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
-    let sobol = Sobol::new(asked.size(), asked.seed);
-    let number = u32::try_from(asked.trial).expect("trials are counted in 32 bits");
-    let values = asked.first_fresh(|k| sobol.point(number.wrapping_add(k)))?;
-    Some((values, Source::Sobol))
+pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    let sobol = Sobol::new(context.size(), context.seed);
+    let number = u32::try_from(context.trial).expect("trials are counted in 32 bits");
+    let values = context.first_untried(|k| sobol.point(number.wrapping_add(k)))?;
+    Some((values, ProposalSource::Sobol))
 }

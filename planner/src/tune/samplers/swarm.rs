@@ -5,12 +5,12 @@
 //! wants all their costs before it goes on, and remembers velocities of its own.
 
 use super::sobol;
-use crate::tune::chance::Chance;
-use crate::tune::event::Source;
-use crate::tune::lessons::Lessons;
-use crate::tune::sampler::Asked;
-use crate::tune::space::{Place, filled};
-use crate::tune::value::Value;
+use crate::tune::rng::TrialRng;
+use crate::tune::event::ProposalSource;
+use crate::tune::observations::StudyObservations;
+use crate::tune::sampler::AskContext;
+use crate::tune::space::{Coordinates, fill_inactive};
+use crate::tune::value::TrialValue;
 
 /// Particles.
 const SWARM: u64 = 10;
@@ -28,41 +28,41 @@ const ODD: f64 = 0.05;
 const TRIES: usize = 64;
 
 /// Where the particle whose turn it is flies next. One that has not arrived yet flies on from where it is heading.
-pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
-    let particle = asked.trial % SWARM;
-    let places: Vec<&Place> = (particle..asked.trial)
+pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    let particle = context.trial % SWARM;
+    let places: Vec<&Coordinates> = (particle..context.trial)
         .step_by(usize::try_from(SWARM).expect("a few"))
-        .filter_map(|trial| asked.standing.trial(trial).place.as_ref())
+        .filter_map(|trial| context.study_state.trial(trial).place.as_ref())
         .collect();
-    let tries = Lessons::of(asked.standing).tries;
+    let tries = StudyObservations::of(context.study_state).tries;
     let lowest = |own: bool| {
         let tries =
             tries.iter().filter(|(trial, _, cost)| cost.is_finite() && (!own || trial % SWARM == particle));
-        tries.min_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0))).map(|(_, place, _)| filled(place))
+        tries.min_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0))).map(|(_, place, _)| fill_inactive(place))
     };
-    let (Some(last), Some(best)) = (places.last(), lowest(false)) else { return sobol::next(asked) };
-    let last = filled(last);
-    let before = places.len().checked_sub(2).map_or_else(|| last.clone(), |place| filled(places[place]));
+    let (Some(last), Some(best)) = (places.last(), lowest(false)) else { return sobol::next(context) };
+    let last = fill_inactive(last);
+    let before = places.len().checked_sub(2).map_or_else(|| last.clone(), |place| fill_inactive(places[place]));
     let own = lowest(true).unwrap_or_else(|| last.clone());
-    let mut chance = Chance::new(asked.seed, asked.trial);
+    let mut rng = TrialRng::new(context.seed, context.trial);
     for _ in 0..TRIES {
         let mut point = Vec::with_capacity(last.len());
-        for (k, dimension) in asked.space.dimensions().iter().enumerate() {
-            point.push(if dimension.is_named() {
-                let of = [last[k], own[k], best[k]][chance.below(3)];
-                if chance.unit() < ODD { chance.unit() } else { of }
+        for (k, dimension) in context.space.dimensions().iter().enumerate() {
+            point.push(if dimension.is_categorical() {
+                let of = [last[k], own[k], best[k]][rng.below(3)];
+                if rng.unit() < ODD { rng.unit() } else { of }
             } else {
                 let velocity = INERTIA * (last[k] - before[k])
-                    + PULL * chance.unit() * (own[k] - last[k])
-                    + PULL * chance.unit() * (best[k] - last[k]);
+                    + PULL * rng.unit() * (own[k] - last[k])
+                    + PULL * rng.unit() * (best[k] - last[k]);
                 // A particle stops at a wall.
                 (last[k] + velocity).clamp(0.0, 1.0)
             });
         }
-        let values = asked.space.values(&point);
-        if asked.is_fresh(&values) {
-            return Some((values, Source::Swarm { particle }));
+        let values = context.space.values(&point);
+        if context.is_untried(&values) {
+            return Some((values, ProposalSource::Swarm { particle }));
         }
     }
-    sobol::next(asked)
+    sobol::next(context)
 }

@@ -2,14 +2,14 @@
 //!
 //! Trials that failed, and those that run and have no cost yet, count with the others: the next one keeps away from them.
 
-use super::parzen::Parzen;
+use super::parzen::ParzenEstimator;
 use super::sobol;
-use crate::tune::chance::Chance;
-use crate::tune::event::Source;
-use crate::tune::lessons::Lessons;
-use crate::tune::sampler::Asked;
-use crate::tune::space::Place;
-use crate::tune::value::Value;
+use crate::tune::rng::TrialRng;
+use crate::tune::event::ProposalSource;
+use crate::tune::observations::StudyObservations;
+use crate::tune::sampler::AskContext;
+use crate::tune::space::Coordinates;
+use crate::tune::value::TrialValue;
 
 /// Trials that are spread evenly before the densities are asked.
 const START: usize = 10;
@@ -21,37 +21,37 @@ const DRAWN: usize = 48;
 const GOOD_MOST: usize = 25;
 
 /// The values whose place looks most like the good trials and least like the others.
-pub(in crate::tune) fn next(asked: &Asked) -> Option<(Vec<Value>, Source)> {
-    let lessons = Lessons::of(asked.standing);
-    if lessons.tries.len() < START || lessons.costs.is_empty() {
-        return sobol::next(asked);
+pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
+    let observations = StudyObservations::of(context.study_state);
+    if observations.tries.len() < START || observations.costs.is_empty() {
+        return sobol::next(context);
     }
-    let (good, other) = split(&lessons);
-    let good = Parzen::new(asked.space, &good);
-    let other = Parzen::new(asked.space, &other);
-    let mut chance = Chance::new(asked.seed, asked.trial);
-    let mut best: Option<(f64, Vec<Value>)> = None;
+    let (good, other) = split(&observations);
+    let good = ParzenEstimator::new(context.space, &good);
+    let other = ParzenEstimator::new(context.space, &other);
+    let mut rng = TrialRng::new(context.seed, context.trial);
+    let mut best: Option<(f64, Vec<TrialValue>)> = None;
     for _ in 0..DRAWN {
-        let values = asked.space.values(&good.draw(&mut chance));
-        let Some(place) = asked.space.place(&values).filter(|_| asked.is_fresh(&values)) else { continue };
+        let values = context.space.values(&good.draw(&mut rng));
+        let Some(place) = context.space.coordinates(&values).filter(|_| context.is_untried(&values)) else { continue };
         let ratio = good.log_density(&place) - other.log_density(&place);
         if best.as_ref().is_none_or(|(most, _)| ratio > *most) {
             best = Some((ratio, values));
         }
     }
-    let like_the_good = best.map(|(log_ratio, values)| (values, Source::Tpe { log_ratio }));
+    let like_the_good = best.map(|(log_ratio, values)| (values, ProposalSource::Tpe { log_ratio }));
     // Where all that was drawn was tried before, the rest of the space is still there.
-    like_the_good.or_else(|| sobol::next(asked))
+    like_the_good.or_else(|| sobol::next(context))
 }
 
 /// The places of the best tenth of the trials, and those of all others, the oldest first.
-fn split(lessons: &Lessons) -> (Vec<&Place>, Vec<&Place>) {
-    let mut tries: Vec<&(u64, Place, f64)> = lessons.tries.iter().collect();
+fn split(observations: &StudyObservations) -> (Vec<&Coordinates>, Vec<&Coordinates>) {
+    let mut tries: Vec<&(u64, Coordinates, f64)> = observations.tries.iter().collect();
     tries.sort_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));
-    let count = tries.len().div_ceil(10).min(GOOD_MOST).min(lessons.costs.len());
+    let count = tries.len().div_ceil(10).min(GOOD_MOST).min(observations.costs.len());
     let (good, other) = tries.split_at_mut(count);
     good.sort_by_key(|(trial, ..)| *trial);
     other.sort_by_key(|(trial, ..)| *trial);
     let good = good.iter().map(|(_, place, _)| place).collect();
-    (good, other.iter().map(|(_, place, _)| place).chain(&lessons.pending).collect())
+    (good, other.iter().map(|(_, place, _)| place).chain(&observations.pending).collect())
 }

@@ -2,26 +2,26 @@
 
 use super::toys::{self, Toy};
 use crate::tune::outcome::median;
-use crate::tune::{Sampler, Search, Space, Study};
+use crate::tune::{Sampler, StudySolver, SearchSpace, Study};
 
 const SEEDS: u64 = 11;
 
-fn modelled(space: Space, seed: u64) -> Study {
+fn modelled(space: SearchSpace, seed: u64) -> Study {
     Study { sampler: Sampler::gaussian(&space), ..Study::new(space, seed) }
 }
 
-fn random(space: Space, seed: u64) -> Study {
+fn random(space: SearchSpace, seed: u64) -> Study {
     Study { sampler: Sampler::Random, ..Study::new(space, seed) }
 }
 
 /// The true cost of what a study recommends.
-fn recommended(toy: &Toy, search: &Search) -> f64 {
+fn recommended(toy: &Toy, search: &StudySolver) -> f64 {
     let found = search.recommend().expect("some trials ran to their end");
     toy.truth_of(&found.values)
 }
 
 /// The true cost of the luckiest trial: what one takes without a model.
-fn luckiest(toy: &Toy, search: &Search) -> f64 {
+fn luckiest(toy: &Toy, search: &StudySolver) -> f64 {
     let ended = search.ended();
     let done = ended.iter().filter_map(|trial| Some((trial.value()?, trial)));
     let best = done.min_by(|a, b| a.0.total_cmp(&b.0)).expect("some trials ran to their end");
@@ -40,7 +40,7 @@ fn compare(toy: fn(u64) -> Toy, budget: u64) -> Compared {
     let middle =
         |of: &dyn Fn(Toy) -> f64| median((0..SEEDS).map(|seed| of(toy(seed))).collect()).expect("seeds");
     #[expect(clippy::cast_precision_loss, reason = "small counts")]
-    let failures = |study: fn(Space, u64) -> Study| {
+    let failures = |study: fn(SearchSpace, u64) -> Study| {
         middle(&|toy| Toy::failures(&toy.searched(study, budget).ended()) as f64)
     };
     Compared {
@@ -79,7 +79,7 @@ fn four_values_of_a_recipe_are_found_with_few_failures() {
 
 #[test]
 fn failures_become_rare_once_the_region_is_known() {
-    let rate = |ended: &[crate::tune::Ended]| Toy::failures(ended);
+    let rate = |ended: &[crate::tune::TrialResult]| Toy::failures(ended);
     let counts = (0..SEEDS).map(|seed| {
         let search = toys::recipe(seed).searched(modelled, 40);
         (rate(&search.ended()[..20]), rate(&search.ended()[20..]))
@@ -93,9 +93,9 @@ fn the_luckiest_trial_is_not_recommended_for_its_luck() {
     // Trials all over a bowl, and noise as large as the bowl is deep: the lowest measurement is mostly luck.
     let noisy = |seed| Toy { noise: 0.3, ..toys::learning_rate(seed) };
     let spread = |space, seed| Study { sampler: Sampler::Sobol, ..Study::new(space, seed) };
-    let searches: Vec<(Toy, Search)> =
+    let searches: Vec<(Toy, StudySolver)> =
         (0..SEEDS).map(|seed| (noisy(seed), noisy(seed).searched(spread, 24))).collect();
-    let middle = |of: fn(&Toy, &Search) -> f64| {
+    let middle = |of: fn(&Toy, &StudySolver) -> f64| {
         median(searches.iter().map(|(toy, search)| of(toy, search)).collect()).expect("seeds")
     };
     let (recommended, luckiest) = (middle(recommended), middle(luckiest));

@@ -2,14 +2,14 @@
 
 use super::runs::Runs;
 use super::toys::{self, Toy, dimension};
-use crate::tune::search::{Finish, Progress};
+use crate::tune::solver::{FinishReason, SolverState};
 use crate::tune::{
-    Asha, Ended, Failure, Hyperband, Median, Next, Outcome, Proposal, Pruner, Sampler, Scale, Search, Source,
-    Space, Standing, Study, StudyEvent, Value,
+    Asha, TrialResult, TrialFailure, Hyperband, Median, SlotAction, TrialOutcome, Proposal, Pruner, Sampler, Scale, StudySolver, ProposalSource,
+    SearchSpace, StudyState, Study, StudyEvent, TrialValue,
 };
 use argmin::core::observers::{Observe, ObserverMode};
 use argmin::core::{Error, KV};
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use std::sync::{Arc, Mutex};
 
 const BUDGET: u64 = 14;
@@ -19,8 +19,8 @@ fn study(toy: &Toy) -> Study {
     Study { sampler: Sampler::gaussian(&space), trials: Some(BUDGET), ..Study::new(space, 9) }
 }
 
-fn run(study: &Study, toy: Toy) -> Search {
-    Search::new(study.clone(), Vec::new()).run(Runs::new(toy, 1))
+fn run(study: &Study, toy: Toy) -> StudySolver {
+    StudySolver::new(study.clone(), Vec::new()).run(Runs::new(toy, 1))
 }
 
 /// Through text, as a ledger would keep it.
@@ -32,12 +32,12 @@ fn kept<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
 /// A whole study, cut after each of some events and taken up again from what was written until then: the log is the same.
 fn survives(study: &Study, toy: Toy, slots: usize, units: u64, cuts: u64) {
     let runs = || Runs { units, ..Runs::new(toy, slots) };
-    let whole = Search::new(study.clone(), Vec::new()).run(runs());
+    let whole = StudySolver::new(study.clone(), Vec::new()).run(runs());
     let log = whole.log();
     for cut in 0..cuts {
-        let at = usize::try_from(mix(cut, 77) % log.len() as u64).expect("a few events");
+        let at = usize::try_from(splitmix64(cut, 77) % log.len() as u64).expect("a few events");
         let before: Vec<StudyEvent> = kept(&log[..at].to_vec());
-        let again = Search::new(kept(study), before.clone()).run(runs().after(&before));
+        let again = StudySolver::new(kept(study), before.clone()).run(runs().after(&before));
         let text = |log: &[StudyEvent]| serde_json::to_string(log).expect("events are plain");
         assert_eq!(text(again.log()), text(log), "{study:?} with {slots} slots, cut at {at}");
         assert_eq!(again, whole);
@@ -85,10 +85,10 @@ fn so_does_one_whose_trials_are_pruned() {
         for slots in [1, 4] {
             let study = Study { sampler: Sampler::Random, pruner, trials: Some(24), ..study(&toy) };
             survives(&study, toy, slots, most, 20);
-            let search = Search::new(study, Vec::new()).run(Runs { units: most, ..Runs::new(toy, slots) });
+            let search = StudySolver::new(study, Vec::new()).run(Runs { units: most, ..Runs::new(toy, slots) });
             let ended = search.ended();
             assert_eq!(ended.len(), 24, "{pruner:?}: those that stayed paused are pruned");
-            let pruned = ended.iter().filter(|one| matches!(one.outcome, Outcome::Pruned { .. })).count();
+            let pruned = ended.iter().filter(|one| matches!(one.outcome, TrialOutcome::Pruned { .. })).count();
             assert!((6..20).contains(&pruned), "{pruner:?}: {pruned} of 24");
         }
     }
@@ -99,13 +99,13 @@ fn a_raised_budget_goes_on_where_the_old_one_ended() {
     let toy = toys::recipe(4);
     let whole = run(&study(&toy), toy);
     let short = run(&Study { trials: Some(BUDGET - 4), ..study(&toy) }, toy);
-    assert_eq!(short.finish(), Some(Finish::Budget));
+    assert_eq!(short.finish_reason(), Some(FinishReason::Budget));
     assert_eq!(short.ended(), whole.ended()[..10]);
-    let raised = Search::new(study(&toy), short.log().to_vec()).run(Runs::new(toy, 1).after(short.log()));
+    let raised = StudySolver::new(study(&toy), short.log().to_vec()).run(Runs::new(toy, 1).after(short.log()));
     assert_eq!(raised, whole);
     let lowered = Study { trials: Some(3), ..study(&toy) };
-    let lowered = Search::new(lowered, whole.log().to_vec()).run(Runs::new(toy, 1).after(whole.log()));
-    assert_eq!(lowered.finish(), Some(Finish::Budget));
+    let lowered = StudySolver::new(lowered, whole.log().to_vec()).run(Runs::new(toy, 1).after(whole.log()));
+    assert_eq!(lowered.finish_reason(), Some(FinishReason::Budget));
     assert_eq!(lowered.log(), whole.log(), "nothing is run and nothing is lost");
 }
 
@@ -120,10 +120,10 @@ fn a_proposal_is_a_function_of_seed_and_log() {
     assert!(seeded(9).next(&log) != seeded(9).next(&log[..log.len() - 2]));
 }
 
-fn few() -> Space {
-    let batches = Scale::Levels([8, 16, 32].map(Value::Whole).to_vec());
-    let names = Scale::Names(["f32", "bf16"].map(|word| Value::Word(word.into())).to_vec());
-    Space::new(vec![dimension("train.batch", batches), dimension("train.precision", names)])
+fn few() -> SearchSpace {
+    let batches = Scale::Levels([8, 16, 32].map(TrialValue::Whole).to_vec());
+    let names = Scale::Names(["f32", "bf16"].map(|word| TrialValue::Word(word.into())).to_vec());
+    SearchSpace::new(vec![dimension("train.batch", batches), dimension("train.precision", names)])
 }
 
 fn easy(seed: u64) -> Toy {
@@ -135,12 +135,12 @@ fn nothing_is_tried_twice_and_all_of_a_small_space_once() {
     for sampler in SAMPLERS {
         let study = Study { sampler, ..Study::new(few(), 1) };
         let search = run(&study, easy(1));
-        assert_eq!(search.finish(), Some(Finish::Exhausted), "{sampler:?}");
+        assert_eq!(search.finish_reason(), Some(FinishReason::Exhausted), "{sampler:?}");
         let ended = search.ended();
         assert_eq!(ended.len(), 6, "{sampler:?}");
         assert!((0..6).all(|a| (0..a).all(|b| ended[a].values != ended[b].values)), "{sampler:?}: {ended:?}");
         let best = search.recommend().expect("six ended");
-        assert_eq!(best.values, [Value::Whole(8), Value::Word("f32".into())], "{sampler:?}");
+        assert_eq!(best.values, [TrialValue::Whole(8), TrialValue::Word("f32".into())], "{sampler:?}");
     }
 }
 
@@ -148,32 +148,32 @@ fn nothing_is_tried_twice_and_all_of_a_small_space_once() {
 fn what_was_asked_for_comes_first_and_again_when_it_was_lost() {
     let first = vec![few().values(&[0.9, 0.1]), few().values(&[0.1, 0.9])];
     let study = Study { first: first.clone(), ..Study::new(few(), 1) };
-    let trial = |values: &Vec<Value>, outcome| Ended { values: values.clone(), outcome };
-    let lost = trial(&first[0], Outcome::Failed { why: Failure::Lost });
-    let failed = trial(&first[0], Outcome::Failed { why: Failure::OutOfMemory });
-    let proposed = |ended: &[Ended]| match study.next(&StudyEvent::of(ended)) {
-        Next::Launch(proposal) => proposal,
+    let trial = |values: &Vec<TrialValue>, outcome| TrialResult { values: values.clone(), outcome };
+    let lost = trial(&first[0], TrialOutcome::Failed { why: TrialFailure::Lost });
+    let failed = trial(&first[0], TrialOutcome::Failed { why: TrialFailure::OutOfMemory });
+    let proposed = |ended: &[TrialResult]| match study.next(&StudyEvent::of(ended)) {
+        SlotAction::Launch(proposal) => proposal,
         other => panic!("six places: {other:?}"),
     };
     assert_eq!(proposed(&[]).values, first[0]);
     assert_eq!(proposed(&[lost]).values, first[0]);
     let second = proposed(std::slice::from_ref(&failed));
-    assert_eq!((second.trial, &second.values, second.source), (1, &first[1], Source::Given));
-    let third = proposed(&[failed, trial(&first[1], Outcome::done(1.0))]);
-    assert!(third.source != Source::Given && !first.contains(&third.values));
+    assert_eq!((second.trial, &second.values, second.source), (1, &first[1], ProposalSource::Given));
+    let third = proposed(&[failed, trial(&first[1], TrialOutcome::done(1.0))]);
+    assert!(third.source != ProposalSource::Given && !first.contains(&third.values));
 }
 
 #[test]
 fn a_lost_trial_is_tried_again_and_is_none_of_the_budget() {
     let study = Study { trials: Some(3), sampler: Sampler::Sobol, ..Study::new(few(), 1) };
     let proposed = |log: &[StudyEvent]| match study.next(log) {
-        Next::Launch(proposal) => proposal,
+        SlotAction::Launch(proposal) => proposal,
         other => panic!("it is not over: {other:?}"),
     };
     let mut log = Vec::new();
     let mut tried = Vec::new();
     for outcome in
-        [Outcome::done(1.0), Outcome::Failed { why: Failure::Lost }, Outcome::done(2.0), Outcome::done(3.0)]
+        [TrialOutcome::done(1.0), TrialOutcome::Failed { why: TrialFailure::Lost }, TrialOutcome::done(2.0), TrialOutcome::done(3.0)]
     {
         let proposal = proposed(&log);
         tried.push((proposal.values.clone(), proposal.source));
@@ -181,27 +181,27 @@ fn a_lost_trial_is_tried_again_and_is_none_of_the_budget() {
     }
     assert_eq!(tried[2], tried[1], "the second one was lost");
     assert!(tried[3] != tried[2] && tried[2] != tried[0], "{tried:?}");
-    assert_eq!(study.next(&log), Next::Finished(Finish::Budget));
+    assert_eq!(study.next(&log), SlotAction::Finished(FinishReason::Budget));
 }
 
 #[test]
 fn a_lost_trial_that_comes_back_is_not_tried_again() {
     let study = Study { first: vec![few().values(&[0.9, 0.1])], ..Study::new(few(), 1) };
-    let lost = Ended { values: study.first[0].clone(), outcome: Outcome::Failed { why: Failure::Lost } };
+    let lost = TrialResult { values: study.first[0].clone(), outcome: TrialOutcome::Failed { why: TrialFailure::Lost } };
     let mut log = StudyEvent::of(&[lost]);
-    log.push(StudyEvent::Ended { trial: 0, outcome: Outcome::done(2.0) });
-    let standing = Standing::of(&study, &log);
-    assert!(standing.is_tried(&study.first[0]));
-    assert_eq!(standing.ended().count(), 1);
-    log.push(StudyEvent::Ended { trial: 0, outcome: Outcome::done(9.0) });
-    assert_eq!(Standing::of(&study, &log), standing, "an end is an end");
+    log.push(StudyEvent::Ended { trial: 0, outcome: TrialOutcome::done(2.0) });
+    let study_state = StudyState::of(&study, &log);
+    assert!(study_state.is_tried(&study.first[0]));
+    assert_eq!(study_state.ended().count(), 1);
+    log.push(StudyEvent::Ended { trial: 0, outcome: TrialOutcome::done(9.0) });
+    assert_eq!(StudyState::of(&study, &log), study_state, "an end is an end");
 }
 
 #[test]
 fn a_study_in_which_everything_fails_goes_on_and_recommends_nothing() {
-    let toy = Toy { failure: |_| Some(Failure::OutOfMemory), ..toys::recipe(0) };
+    let toy = Toy { failure: |_| Some(TrialFailure::OutOfMemory), ..toys::recipe(0) };
     let search = run(&Study { trials: Some(16), ..study(&toy) }, toy);
-    assert_eq!((search.ended().len(), search.finish()), (16, Some(Finish::Budget)));
+    assert_eq!((search.ended().len(), search.finish_reason()), (16, Some(FinishReason::Budget)));
     assert_eq!(search.recommend(), None);
 }
 
@@ -210,8 +210,8 @@ fn pruned_trials_teach_without_being_recommended() {
     let toy = toys::learning_rate(3);
     let search = run(&Study { trials: Some(8), ..study(&toy) }, toy);
     let (before, best) = (search.ended(), search.recommend().expect("some ended"));
-    let pruned = Outcome::Pruned { value: best.measured + 3.0 };
-    let ended = [before.clone(), vec![Ended { values: best.values.clone(), outcome: pruned }]].concat();
+    let pruned = TrialOutcome::Pruned { value: best.measured + 3.0 };
+    let ended = [before.clone(), vec![TrialResult { values: best.values.clone(), outcome: pruned }]].concat();
     let after = study(&toy).recommend(&StudyEvent::of(&ended)).expect("some ended");
     assert!(after.trial < before.len() as u64, "a trial that did not end is not recommended");
     assert!(after.values != best.values || after.mean > best.mean, "{after:?}");
@@ -222,15 +222,15 @@ type Seen = Arc<Mutex<(Vec<u64>, Vec<String>, f64)>>;
 
 struct Watcher(Seen);
 
-impl Observe<Progress> for Watcher {
-    fn observe_iter(&mut self, _: &Progress, told: &KV) -> Result<(), Error> {
+impl Observe<SolverState> for Watcher {
+    fn observe_iter(&mut self, _: &SolverState, told: &KV) -> Result<(), Error> {
         let mut seen = self.0.lock().expect("one thread");
         seen.0.extend(told.get("trial").and_then(|trial| trial.get_uint()));
         seen.1.extend(told.get("source").and_then(|source| source.get_string()));
         Ok(())
     }
 
-    fn observe_final(&mut self, state: &Progress) -> Result<(), Error> {
+    fn observe_final(&mut self, state: &SolverState) -> Result<(), Error> {
         self.0.lock().expect("one thread").2 = state.get_best_cost();
         Ok(())
     }
@@ -241,11 +241,11 @@ fn observers_are_told_of_every_trial_and_the_best_also_after_a_restart() {
     let toy = toys::learning_rate(5);
     let study = Study { trials: Some(8), ..study(&toy) };
     let whole = run(&study, toy);
-    let lowest = whole.ended().iter().filter_map(Ended::value).fold(f64::INFINITY, f64::min);
+    let lowest = whole.ended().iter().filter_map(TrialResult::value).fold(f64::INFINITY, f64::min);
     for already in [0, 5, 7] {
         let seen = Seen::default();
         let before = &whole.log()[..2 * already];
-        let executor = Search::new(study.clone(), before.to_vec()).executor(Runs::new(toy, 1).after(before));
+        let executor = StudySolver::new(study.clone(), before.to_vec()).executor(Runs::new(toy, 1).after(before));
         let result = executor.add_observer(Watcher(Arc::clone(&seen)), ObserverMode::Always).run();
         assert_eq!(result.expect("nothing fails").solver, whole);
         let (numbers, sources, best) = seen.lock().expect("one thread").clone();
@@ -259,7 +259,7 @@ fn observers_are_told_of_every_trial_and_the_best_also_after_a_restart() {
 fn several_slots_are_kept_busy_with_different_trials() {
     let toy = toys::recipe(1);
     let mut runs = Runs::new(toy, 4);
-    let search = Search::new(study(&toy), Vec::new()).run(&mut runs);
+    let search = StudySolver::new(study(&toy), Vec::new()).run(&mut runs);
     let proposed: Vec<&Proposal> = runs.proposed.iter().collect();
     assert_eq!(proposed.len() as u64, BUDGET);
     assert!((0..proposed.len()).all(|a| (0..a).all(|b| proposed[a].values != proposed[b].values)));

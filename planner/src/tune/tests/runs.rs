@@ -1,8 +1,8 @@
 //! Trials of a toy that run side by side, report on their way, and are interrupted.
 
 use super::toys::Toy;
-use crate::tune::{Judgement, Outcome, Proposal, StudyEvent, Trials, Value};
-use dtrain_protocol::order::mix;
+use crate::tune::{PruneDecision, TrialOutcome, Proposal, StudyEvent, TrialRunner, TrialValue};
+use dtrain_protocol::shuffle::splitmix64;
 
 /// Trials of a toy. What happens next depends on which trials run alone.
 pub(super) struct Runs {
@@ -18,7 +18,7 @@ pub(super) struct Runs {
 }
 
 pub(super) struct Run {
-    values: Vec<Value>,
+    values: Vec<TrialValue>,
     at: u64,
     mode: Mode,
 }
@@ -28,7 +28,7 @@ enum Mode {
     Running,
     Paused,
     /// It was told to.
-    Leaving(Judgement),
+    Leaving(PruneDecision),
     Over,
 }
 
@@ -62,13 +62,13 @@ impl Runs {
     /// What a trial measures after `at` units: it begins three above its end.
     fn value(&self, trial: u64, at: u64) -> Option<f64> {
         let run = &self.trials[usize::try_from(trial).expect("a few trials")];
-        let Outcome::Done { value } = self.toy.outcome(trial, &run.values) else { return None };
+        let TrialOutcome::Done { value } = self.toy.outcome(trial, &run.values) else { return None };
         #[expect(clippy::cast_precision_loss, reason = "small counts")]
         Some(value + 3.0 * (1.0 - at as f64 / self.units.max(1) as f64))
     }
 }
 
-impl Trials for Runs {
+impl TrialRunner for Runs {
     fn slots(&self) -> usize {
         self.slots
     }
@@ -83,31 +83,31 @@ impl Trials for Runs {
         assert_eq!(std::mem::replace(&mut self.find(trial).mode, Mode::Running), Mode::Paused);
     }
 
-    fn take_up(&mut self, trial: u64) {
+    fn reattach(&mut self, trial: u64) {
         assert_eq!(self.find(trial).mode, Mode::Running);
     }
 
-    fn stop(&mut self, trial: u64, how: Judgement) {
+    fn stop(&mut self, trial: u64, how: PruneDecision) {
         self.find(trial).mode = Mode::Leaving(how);
     }
 
     fn next_event(&mut self) -> Option<StudyEvent> {
         self.left = self.left.checked_sub(1)?;
         let goes = |(_, run): &(u64, &Run)| matches!(run.mode, Mode::Running | Mode::Leaving(_));
-        let turn = |trial: u64, run: &Run| mix(mix(self.toy.seed, trial), run.at);
+        let turn = |trial: u64, run: &Run| splitmix64(splitmix64(self.toy.seed, trial), run.at);
         let next = (0..).zip(&self.trials).filter(goes).min_by_key(|(trial, run)| turn(*trial, run));
         let (trial, _) = next.expect("nobody waits while nothing runs");
         let (at, mode) = (self.find(trial).at, self.find(trial).mode);
         let value = self.value(trial, at);
-        let pruned = value.map(|value| Outcome::Pruned { value });
+        let pruned = value.map(|value| TrialOutcome::Pruned { value });
         let values = self.find(trial).values.clone();
         let outcome = self.toy.outcome(trial, &values);
         let event = match (mode, pruned) {
-            (Mode::Leaving(Judgement::Pause), _) => {
+            (Mode::Leaving(PruneDecision::Pause), _) => {
                 self.find(trial).mode = Mode::Paused;
                 return Some(StudyEvent::Paused { trial, at });
             }
-            (Mode::Leaving(Judgement::Stop), Some(outcome)) => StudyEvent::Ended { trial, outcome },
+            (Mode::Leaving(PruneDecision::Stop), Some(outcome)) => StudyEvent::Ended { trial, outcome },
             (_, Some(_)) if at < self.units => {
                 self.find(trial).at += 1;
                 let value = self.value(trial, at + 1).expect("it does not fail");

@@ -4,9 +4,9 @@ use super::runs::Runs;
 use super::toys::{self, Toy};
 use crate::tune::outcome::median;
 use crate::tune::{
-    Dimension, Ended, Next, Outcome, Sampler, Scale, Search, Source, Space, Study, StudyEvent, Value,
+    Dimension, TrialResult, SlotAction, TrialOutcome, Sampler, Scale, StudySolver, ProposalSource, SearchSpace, Study, StudyEvent, TrialValue,
 };
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use proptest::prelude::*;
 use std::cell::Cell;
 use std::time::Instant;
@@ -28,8 +28,8 @@ const ALL: [Sampler; 8] = [
 /// The lowest cost of a study.
 fn lowest(sampler: Sampler, toy: Toy, trials: u64, slots: usize) -> f64 {
     let study = Study { sampler, trials: Some(trials), ..Study::new((toy.space)(), toy.seed) };
-    let search = Search::new(study, Vec::new()).run(Runs::new(toy, slots));
-    search.ended().iter().filter_map(Ended::value).fold(f64::INFINITY, f64::min)
+    let search = StudySolver::new(study, Vec::new()).run(Runs::new(toy, slots));
+    search.ended().iter().filter_map(TrialResult::value).fold(f64::INFINITY, f64::min)
 }
 
 #[test]
@@ -49,26 +49,26 @@ fn every_sampler_that_learns_beats_chance() {
 }
 
 /// An optimizer with a setting of its own for each kind, and one more below that.
-fn conditional() -> Space {
-    let word = |word: &str| Value::Word(word.into());
+fn conditional() -> SearchSpace {
+    let word = |word: &str| TrialValue::Word(word.into());
     let names = Scale::Names(["sgd", "adam"].map(word).to_vec());
-    let flags = Scale::Names([false, true].map(Value::Flag).to_vec());
-    let on = |k: usize, value: Value| vec![(k, vec![value])];
+    let flags = Scale::Names([false, true].map(TrialValue::Flag).to_vec());
+    let on = |k: usize, value: TrialValue| vec![(k, vec![value])];
     let unit = Scale::Uniform { low: 0.0, high: 1.0 };
-    Space::new(vec![
+    SearchSpace::new(vec![
         Dimension::new("optimizer", names),
         Dimension { when: on(0, word("sgd")), ..Dimension::new("momentum", unit.clone()) },
         Dimension { when: on(0, word("adam")), ..Dimension::new("beta", unit) },
         Dimension { when: on(0, word("sgd")), ..Dimension::new("nesterov", flags) },
         Dimension {
-            when: on(3, Value::Flag(true)),
+            when: on(3, TrialValue::Flag(true)),
             ..Dimension::new("depth", Scale::Integers { low: -3, high: 40 })
         },
     ])
 }
 
 /// Best with Adam and a beta of 0.8; its value is far from the middle, where what does not exist is put.
-fn cost(values: &[Value]) -> f64 {
+fn cost(values: &[TrialValue]) -> f64 {
     match (values[1].number(), values[2].number()) {
         (None, Some(beta)) => (beta - 0.8).powi(2),
         (Some(momentum), None) => 0.3 + (momentum - 0.2).powi(2),
@@ -82,10 +82,10 @@ fn what_exists_only_sometimes_is_searched_where_it_does() {
         let study = Study { sampler, ..Study::new(conditional(), 3) };
         let mut log = Vec::new();
         for _ in 0..40 {
-            let Next::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };
-            assert!(conditional().place(&proposal.values).is_some(), "{sampler:?}: {:?}", proposal.values);
+            let SlotAction::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };
+            assert!(conditional().coordinates(&proposal.values).is_some(), "{sampler:?}: {:?}", proposal.values);
             log.push(proposal.launched());
-            let outcome = Outcome::done(cost(&proposal.values));
+            let outcome = TrialOutcome::done(cost(&proposal.values));
             log.push(StudyEvent::Ended { trial: proposal.trial, outcome });
         }
         let best = study.recommend(&log).expect("forty ended");
@@ -98,22 +98,22 @@ fn most_of_the_space_may_be_conditional_and_then_tpe_is_asked() {
     let study = Study::new(conditional(), 1);
     let mut log = Vec::new();
     for trial in 0..12 {
-        let Next::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };
-        assert_eq!(matches!(proposal.source, Source::Tpe { .. }), trial >= 10, "{proposal:?}");
+        let SlotAction::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };
+        assert_eq!(matches!(proposal.source, ProposalSource::Tpe { .. }), trial >= 10, "{proposal:?}");
         log.push(proposal.launched());
-        log.push(StudyEvent::Ended { trial, outcome: Outcome::done(cost(&proposal.values)) });
+        log.push(StudyEvent::Ended { trial, outcome: TrialOutcome::done(cost(&proposal.values)) });
     }
 }
 
 /// Where the proposals of a study with the usual sampler come from, and what the first one is.
-fn sources(trials: u64, cost: fn(f64, u64) -> f64) -> (Vec<Source>, Vec<Value>) {
+fn sources(trials: u64, cost: fn(f64, u64) -> f64) -> (Vec<ProposalSource>, Vec<TrialValue>) {
     let unit = Scale::Uniform { low: 0.0, high: 1.0 };
-    let study = Study::new(Space::new(vec![Dimension::new("x", unit.clone()), Dimension::new("y", unit)]), 4);
+    let study = Study::new(SearchSpace::new(vec![Dimension::new("x", unit.clone()), Dimension::new("y", unit)]), 4);
     let (mut log, mut proposals) = (Vec::new(), Vec::new());
     for trial in 0..trials {
-        let Next::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };
+        let SlotAction::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };
         let [x, y] = [0, 1].map(|k| proposal.values[k].number().expect("it is a number"));
-        let outcome = Outcome::done(cost((x - 0.3).powi(2) + (y - 0.8).powi(2), trial));
+        let outcome = TrialOutcome::done(cost((x - 0.3).powi(2) + (y - 0.8).powi(2), trial));
         log.extend([proposal.launched(), StudyEvent::Ended { trial, outcome }]);
         proposals.push(proposal);
     }
@@ -123,29 +123,29 @@ fn sources(trials: u64, cost: fn(f64, u64) -> f64) -> (Vec<Source>, Vec<Value>) 
 #[test]
 fn the_usual_sampler_begins_at_the_center_and_asks_tpe_where_there_is_noise() {
     let (noisy, first) =
-        sources(21, |cost, trial| cost + if mix(5, trial).is_multiple_of(2) { 1.0 } else { 0.0 });
-    assert_eq!(first, [0.5, 0.5].map(Value::Real));
-    let is_tpe = |source: &Source| matches!(source, Source::Tpe { .. });
+        sources(21, |cost, trial| cost + if splitmix64(5, trial).is_multiple_of(2) { 1.0 } else { 0.0 });
+    assert_eq!(first, [0.5, 0.5].map(TrialValue::Real));
+    let is_tpe = |source: &ProposalSource| matches!(source, ProposalSource::Tpe { .. });
     assert!(noisy.iter().any(is_tpe), "{noisy:?}");
     assert!(noisy.iter().filter(|source| is_tpe(source)).count() <= 3, "at 12, 16 and 20");
     let (exact, _) = sources(21, |cost, _| cost);
     // A dozen trials may not be enough to tell that there is no noise.
     assert!(!exact[13..].iter().any(is_tpe), "{exact:?}");
-    assert!(matches!(exact[20], Source::Model { .. }), "{exact:?}");
+    assert!(matches!(exact[20], ProposalSource::Model { .. }), "{exact:?}");
 }
 
 #[test]
 fn a_grid_is_all_combinations_with_its_ends() {
-    let space = Space::new(vec![
+    let space = SearchSpace::new(vec![
         Dimension::new("x", Scale::Uniform { low: -1.0, high: 1.0 }),
         Dimension::new("n", Scale::Integers { low: 0, high: 1 }),
     ]);
     let study = Study { sampler: Sampler::Grid { levels: 3 }, ..Study::new(space, 0) };
     let mut log = Vec::new();
     let mut found = Vec::new();
-    while let Next::Launch(proposal) = study.next(&log) {
+    while let SlotAction::Launch(proposal) = study.next(&log) {
         log.push(proposal.launched());
-        log.push(StudyEvent::Ended { trial: proposal.trial, outcome: Outcome::done(0.0) });
+        log.push(StudyEvent::Ended { trial: proposal.trial, outcome: TrialOutcome::done(0.0) });
         found.push((proposal.values[0].number().expect("x"), proposal.values[1].number().expect("n")));
     }
     assert_eq!(found, [(-1.0, 0.0), (-1.0, 1.0), (0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)]);
@@ -163,28 +163,28 @@ proptest! {
     ) {
         let study = Study { sampler, ..Study::new(conditional(), seed) };
         let asked = Cell::new(0u32);
-        let allowed = |values: &[Value]| {
+        let allowed = |values: &[TrialValue]| {
             asked.set(asked.get() + 1);
             values[1].number().or(values[2].number()).is_some_and(|number| number <= most)
         };
         let mut log = Vec::new();
-        let mut tried: Vec<Vec<Value>> = Vec::new();
+        let mut tried: Vec<Vec<TrialValue>> = Vec::new();
         for trial in 0..trials {
             asked.set(0);
-            let next = study.next_where(&log, &allowed);
+            let next = study.next_allowed(&log, &allowed);
             prop_assert!(asked.get() < 20_000, "{} draws", asked.get());
             let proposal = match next {
-                Next::Launch(proposal) => proposal,
+                SlotAction::Launch(proposal) => proposal,
                 other => {
-                    prop_assert!(matches!(other, Next::Finished(_)));
+                    prop_assert!(matches!(other, SlotAction::Finished(_)));
                     break;
                 }
             };
-            prop_assert!(allowed(&proposal.values) && study.space.place(&proposal.values).is_some());
+            prop_assert!(allowed(&proposal.values) && study.space.coordinates(&proposal.values).is_some());
             prop_assert!(!tried.contains(&proposal.values), "{:?} again", proposal.values);
             tried.push(proposal.values.clone());
             log.push(proposal.launched());
-            log.push(StudyEvent::Ended { trial, outcome: Outcome::done(cost(&proposal.values)) });
+            log.push(StudyEvent::Ended { trial, outcome: TrialOutcome::done(cost(&proposal.values)) });
         }
     }
 }
@@ -193,7 +193,7 @@ proptest! {
 fn a_space_in_which_nothing_is_allowed_is_exhausted() {
     for sampler in ALL {
         let study = Study { sampler, ..Study::new(conditional(), 5) };
-        assert!(matches!(study.next_where(&[], &|_| false), Next::Finished(_)), "{sampler:?}");
+        assert!(matches!(study.next_allowed(&[], &|_| false), SlotAction::Finished(_)), "{sampler:?}");
     }
 }
 

@@ -1,15 +1,15 @@
 //! The typed model.
 
 use super::counts;
-use crate::check::parsed::Parsed;
-use crate::check::values::Values;
-use crate::decoder::{Decoder, DenseLayers, Experts, Latent, Lora, NORM_EPSILON, ROTARY_BASE, Window};
+use crate::check::parsed::ParsedValue;
+use crate::check::values::ParsedValues;
+use crate::decoder::{Decoder, DenseLayers, Experts, LatentAttention, Lora, NORM_EPSILON, ROTARY_BASE, SlidingWindow};
 use crate::keys::Kind;
-use crate::model::{Cnn, Command, Mlp, Model};
-use crate::own::{Outline, Own, Reads};
+use crate::model::{Cnn, ForeignCommand, Mlp, Model};
+use crate::custom_model::{Outline, CustomModel, InputSignature};
 use std::collections::BTreeMap;
 
-pub(super) fn model(values: &Values) -> Option<Model> {
+pub(super) fn model(values: &ParsedValues) -> Option<Model> {
     let count = |key: &str| values.count(&format!("model.{key}"));
     let counts = |key: &str| counts(values, &format!("model.{key}"));
     Some(match values.kind? {
@@ -28,24 +28,24 @@ pub(super) fn model(values: &Values) -> Option<Model> {
             blocks: count("blocks")?,
             classes: count("classes")?,
         }),
-        Kind::Own => Model::Own(Own {
+        Kind::Own => Model::Own(CustomModel {
             network: values.text("model.network")?,
             with: match values.get("model.with") {
                 None => BTreeMap::new(),
-                Some(Parsed::Settings(settings)) => settings.clone(),
+                Some(ParsedValue::Settings(settings)) => settings.clone(),
                 Some(_) => return None,
             },
             reads: match count("context") {
-                Some(context) => Reads::Tokens { context, vocab: count("vocab")? },
-                None => Reads::Rows { inputs: count("inputs")?, classes: count("classes")? },
+                Some(context) => InputSignature::Tokens { context, vocab: count("vocab")? },
+                None => InputSignature::Rows { inputs: count("inputs")?, classes: count("classes")? },
             },
             outline: Outline::default(),
         }),
-        Kind::Command => Model::Command(Command {
+        Kind::Command => Model::Command(ForeignCommand {
             argv: values.get("model.argv")?.texts()?,
             env: match values.get("model.env") {
                 None => BTreeMap::new(),
-                Some(Parsed::Environment(variables)) => variables.clone(),
+                Some(ParsedValue::Environment(variables)) => variables.clone(),
                 Some(_) => return None,
             },
             framework: values.one_of("model.framework")?,
@@ -57,7 +57,7 @@ pub(super) fn model(values: &Values) -> Option<Model> {
     })
 }
 
-fn decoder(values: &Values) -> Option<Decoder> {
+fn decoder(values: &ParsedValues) -> Option<Decoder> {
     let count = |key: &str| values.count(&format!("model.{key}"));
     let (hidden, heads) = (count("hidden")?, count("heads")?);
     Some(Decoder {
@@ -83,7 +83,7 @@ fn decoder(values: &Values) -> Option<Decoder> {
         norm_epsilon: values.real("model.norm_epsilon").filter(|epsilon| *epsilon != NORM_EPSILON),
         qkv_bias: values.flag("model.qkv_bias").filter(|bias| values.flag("model.bias") != Some(*bias)),
         latent: match count("latent.key_value") {
-            Some(key_value) => Some(Latent {
+            Some(key_value) => Some(LatentAttention {
                 query: count("latent.query")?,
                 key_value,
                 rotary: count("latent.rotary")?,
@@ -91,7 +91,7 @@ fn decoder(values: &Values) -> Option<Decoder> {
             }),
             None => None,
         },
-        window: count("window").map(|tokens| Window { tokens, every: count("window_every") }),
+        window: count("window").map(|tokens| SlidingWindow { tokens, every: count("window_every") }),
         mtp_layers: count("mtp_layers").unwrap_or(0),
         lora: match count("lora.rank") {
             Some(rank) => Some(Lora {
@@ -104,7 +104,7 @@ fn decoder(values: &Values) -> Option<Decoder> {
     })
 }
 
-fn experts(values: &Values, count: u32) -> Option<Experts> {
+fn experts(values: &ParsedValues, count: u32) -> Option<Experts> {
     let dense = |layers| Some(DenseLayers { layers, ffn: values.count("model.dense_ffn")? });
     Some(Experts {
         count,

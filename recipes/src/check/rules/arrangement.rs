@@ -1,14 +1,14 @@
 //! Contradictions in how the work of a layout is arranged: sequences, pipelines, recomputation, shards and shares.
 
 use super::Rules;
-use crate::check::parsed::Parsed;
+use crate::check::parsed::ParsedValue;
 use crate::recipe::{PipelineSchedule, Recompute};
 
 impl Rules<'_> {
     /// What splits a sequence must divide it.
     pub(super) fn sequence(&mut self) {
         let tensor = self.values.whole("layout.tensor");
-        let is_parallel = self.values.get("layout.sequence").and_then(Parsed::flag) == Some(true);
+        let is_parallel = self.values.get("layout.sequence").and_then(ParsedValue::flag) == Some(true);
         let pinned = self.values.whole("layout.context");
         let length = self.values.whole("model.context");
         if let (Some(ways), Some(length)) = (pinned.filter(|ways| *ways > 1), length)
@@ -54,12 +54,12 @@ impl Rules<'_> {
         let (schedule, chunks) = (self.values.one_of("layout.schedule"), self.values.whole("layout.chunks"));
         let pipeline = self.values.whole("layout.pipeline");
         let (blocks, key) = match self.values.get("model.stages") {
-            Some(Parsed::Wholes(stages)) => {
+            Some(ParsedValue::Wholes(stages)) => {
                 let blocks = self.values.whole("model.blocks");
                 (blocks.map(|blocks| blocks * stages.len() as u64), "model.stages")
             }
             _ => match self.values.get("model.hidden") {
-                Some(Parsed::Wholes(hidden)) => (Some(hidden.len() as u64), "model.hidden"),
+                Some(ParsedValue::Wholes(hidden)) => (Some(hidden.len() as u64), "model.hidden"),
                 _ => (self.values.whole("model.layers"), "model.layers"),
             },
         };
@@ -147,7 +147,7 @@ impl Rules<'_> {
     /// Data-parallel replicas, when that is said.
     fn replicas(&self) -> Option<u64> {
         let shares = || match self.values.get("layout.shares") {
-            Some(Parsed::Wholes(shares)) => Some(shares.len() as u64),
+            Some(ParsedValue::Wholes(shares)) => Some(shares.len() as u64),
             _ => None,
         };
         self.values.whole("layout.data").or_else(shares)
@@ -155,7 +155,7 @@ impl Rules<'_> {
 
     /// One share for each replica, each a whole number of micro-batches.
     pub(super) fn shares(&mut self) {
-        let Some(Parsed::Wholes(shares)) = self.values.get("layout.shares") else { return };
+        let Some(ParsedValue::Wholes(shares)) = self.values.get("layout.shares") else { return };
         let (count, sum) = (shares.len() as u64, shares.iter().sum::<u64>());
         let (first, is_uneven) = (shares[0], shares.iter().any(|share| *share != shares[0]));
         let least = shares.iter().copied().fold(first, greatest_divisor);
@@ -190,7 +190,7 @@ impl Rules<'_> {
     }
 
     fn is_auto(&self, key: &str) -> bool {
-        matches!(self.values.get(key), Some(Parsed::Auto))
+        matches!(self.values.get(key), Some(ParsedValue::Auto))
     }
 }
 

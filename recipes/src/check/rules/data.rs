@@ -1,10 +1,10 @@
 //! Contradictions between a model and its data.
 
 use super::Rules;
-use crate::check::parsed::Parsed;
+use crate::check::parsed::ParsedValue;
 use crate::data::DataKind::{self, Csv, Idx, Images, Jsonl, Parquet, Text, Tokens};
 use crate::keys::Kind;
-use crate::url::{Url, ending};
+use crate::url::{Url, file_extension};
 
 /// What models of text read. The first three become tokens while training begins; token shards are made before.
 const TEXT: [DataKind; 4] = [Text, Jsonl, Parquet, Tokens];
@@ -36,7 +36,7 @@ impl Rules<'_> {
             );
         }
         let target = self.values.text("data.target");
-        if let Some(Parsed::Texts(ignored)) = self.values.get("data.ignore")
+        if let Some(ParsedValue::Texts(ignored)) = self.values.get("data.ignore")
             && target.is_some_and(|target| ignored.contains(&target))
         {
             self.wrong(
@@ -46,7 +46,7 @@ impl Rules<'_> {
             );
         }
         // The tokenizer of shards is known or it is not; nothing is made with it.
-        let is_file = matches!(self.values.get("data.tokenizer"), Some(Parsed::Files(_)));
+        let is_file = matches!(self.values.get("data.tokenizer"), Some(ParsedValue::Files(_)));
         let of_text = &TEXT[..3];
         let of_tokenizer = if is_file { &TEXT } else { of_text };
         for (key, owners) in [
@@ -120,7 +120,7 @@ impl Rules<'_> {
             Tokens => "unpack it first, and name the unpacked file: token shards are read in place",
             Text | Jsonl | Csv | Idx => "unpack it first, or compress it with gzip (.gz) or zstd (.zst)",
         };
-        let packed = |file: &String| ends.iter().any(|end| ending(file).ends_with(end));
+        let packed = |file: &String| ends.iter().any(|end| file_extension(file).ends_with(end));
         for key in ["data.train", "data.valid", "data.labels", "data.valid_labels"] {
             if let Some(file) = self.values.patterns(key).into_iter().find(packed) {
                 self.wrong(format!("`{key}`: {file:?} is compressed"), &[key], instead);
@@ -133,7 +133,7 @@ impl Rules<'_> {
     /// Whether images are named by URLs: the folder of an image is its class, and a URL has none on this host.
     fn images_of_urls(&mut self, format: DataKind) -> bool {
         for key in ["data.train", "data.valid"] {
-            if format == Images && self.values.patterns(key).iter().any(|file| Url::is_one(file)) {
+            if format == Images && self.values.patterns(key).iter().any(|file| Url::is_url(file)) {
                 let message = format!("`{key}`: images lie in the folders of their classes, found a URL");
                 let hint = "download and unpack them first, and name them, such as \"photos/*/*.png\"";
                 self.wrong(message, &[key], hint);
@@ -147,7 +147,7 @@ impl Rules<'_> {
     fn labels(&mut self, images: &str, labels: &str, example: &str) {
         let (image_files, label_files) = (self.values.patterns(images), self.values.patterns(labels));
         // How many files a pattern stands for is known only where they are read.
-        let is_glob = |file: &String| file.contains(['*', '?', '[']) && !Url::is_one(file);
+        let is_glob = |file: &String| file.contains(['*', '?', '[']) && !Url::is_url(file);
         let has_glob = image_files.iter().chain(&label_files).any(is_glob);
         if image_files.is_empty() {
             if !label_files.is_empty() && self.values.get(images).is_some() {

@@ -1,8 +1,8 @@
 //! Contradictions between the layout, the batch and the cluster.
 
 use super::{Rules, sbatch};
-use crate::check::parsed::Parsed;
-use crate::cluster::Launcher;
+use crate::check::parsed::ParsedValue;
+use crate::cluster::LauncherKind;
 use crate::keys::{KEYS, Kind, RANKS_OF_A_HOST};
 use crate::problem::Problem;
 
@@ -93,7 +93,7 @@ impl Rules<'_> {
 
     fn batch(&mut self) {
         let Some(batch) = self.values.whole("train.batch") else { return };
-        if self.values.get("layout.shares").is_some_and(|shares| matches!(shares, Parsed::Wholes(_))) {
+        if self.values.get("layout.shares").is_some_and(|shares| matches!(shares, ParsedValue::Wholes(_))) {
             return;
         }
         let data = self.values.whole("layout.data").unwrap_or(1);
@@ -112,7 +112,7 @@ impl Rules<'_> {
 
     pub(super) fn cluster(&mut self) {
         let launcher = self.values.one_of("cluster.launcher");
-        if let (Some(Launcher::Local), Some(first)) = (launcher, self.hosts.first()) {
+        if let (Some(LauncherKind::Local), Some(first)) = (launcher, self.hosts.first()) {
             let problem = Problem::new("the launcher \"local\" uses only this machine, but hosts are listed")
                 .at(&first.origin);
             let problem = match self.values.said("cluster.launcher") {
@@ -122,7 +122,7 @@ impl Rules<'_> {
             self.problems
                 .push(problem.hint("write `launcher = \"ssh\"` below `[cluster]`, or remove the hosts"));
         }
-        if launcher == Some(Launcher::Ssh) && self.hosts.is_empty() && !self.values.is_wrong("cluster.hosts")
+        if launcher == Some(LauncherKind::Ssh) && self.hosts.is_empty() && !self.values.is_wrong("cluster.hosts")
         {
             self.wrong(
                 "the launcher \"ssh\" needs hosts".to_owned(),
@@ -130,7 +130,7 @@ impl Rules<'_> {
                 "write `[[cluster.hosts]]` and `address = \"…\"` below it",
             );
         }
-        if launcher.is_some_and(|launcher| launcher != Launcher::Ssh)
+        if launcher.is_some_and(|launcher| launcher != LauncherKind::Ssh)
             && self.values.said("cluster.transport").is_some()
         {
             self.wrong(
@@ -139,7 +139,7 @@ impl Rules<'_> {
                 "write `launcher = \"ssh\"` below `[cluster]`, or remove it",
             );
         }
-        self.slurm(launcher == Some(Launcher::Slurm));
+        self.slurm(launcher == Some(LauncherKind::Slurm));
         self.ranks_of_a_host();
     }
 
@@ -180,7 +180,7 @@ impl Rules<'_> {
                 "write `launcher = \"slurm\"` below `[cluster]`, or remove it",
             );
         }
-        let Some(Parsed::Texts(options)) = self.values.get("cluster.slurm.options") else { return };
+        let Some(ParsedValue::Texts(options)) = self.values.get("cluster.slurm.options") else { return };
         if let Some((odd, why)) = options.iter().find_map(|option| Some((option, sbatch::refused(option)?))) {
             let odd: String = odd.chars().take(60).collect();
             let hint =

@@ -9,8 +9,8 @@ mod sbatch;
 mod sync;
 mod training;
 
-use super::hosts::Named;
-use super::values::Values;
+use super::hosts::DeclaredHost;
+use super::values::ParsedValues;
 use crate::document::Document;
 use crate::keys::Kind;
 use crate::model::Model;
@@ -19,8 +19,8 @@ use crate::problem::Problem;
 /// Every contradiction. A rule that needs a value which is absent or wrong says nothing.
 pub(in crate::check) fn contradictions(
     document: &Document,
-    values: &Values,
-    hosts: &[Named],
+    values: &ParsedValues,
+    hosts: &[DeclaredHost],
 ) -> Vec<Problem> {
     let mut rules = Rules { document, values, hosts, problems: Vec::new() };
     match values.kind {
@@ -41,7 +41,7 @@ pub(in crate::check) fn contradictions(
 }
 
 /// A model that nobody could train.
-pub(in crate::check) fn too_large(document: &Document, values: &Values, model: &Model) -> Option<Problem> {
+pub(in crate::check) fn too_large(document: &Document, values: &ParsedValues, model: &Model) -> Option<Problem> {
     let mut rules = Rules { document, values, hosts: &[], problems: Vec::new() };
     rules.parameters(model);
     rules.problems.pop()
@@ -49,8 +49,8 @@ pub(in crate::check) fn too_large(document: &Document, values: &Values, model: &
 
 struct Rules<'r> {
     document: &'r Document,
-    values: &'r Values,
-    hosts: &'r [Named],
+    values: &'r ParsedValues,
+    hosts: &'r [DeclaredHost],
     problems: Vec<Problem>,
 }
 

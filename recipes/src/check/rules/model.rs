@@ -1,12 +1,12 @@
 //! Contradictions within a model.
 
 use super::Rules;
-use crate::check::parsed::Parsed;
-use crate::count::thousands;
+use crate::check::parsed::ParsedValue;
+use crate::number_format::thousands;
 use crate::data::DataKind;
 use crate::keys::MOST_PARAMETERS;
 use crate::model::Model;
-use crate::progress::Template;
+use crate::line_template::LineTemplate;
 
 impl Rules<'_> {
     /// Sizes that are each within their bounds can make a model that is beyond all.
@@ -44,14 +44,14 @@ impl Rules<'_> {
     /// Lines of a foreign program can be told by every template.
     pub(super) fn command(&mut self) {
         let key = "model.progress";
-        let Some(Parsed::Texts(templates)) = self.values.get(key) else { return };
+        let Some(ParsedValue::Texts(templates)) = self.values.get(key) else { return };
         let wrong: Vec<String> = templates
             .iter()
             .filter_map(|text| {
                 Some(format!(
                     "`{text}` is not a valid template: \
                                             {}",
-                    Template::parse(text).err()?
+                    LineTemplate::parse(text).err()?
                 ))
             })
             .collect();
@@ -87,7 +87,7 @@ impl Rules<'_> {
     pub(super) fn vocabulary(&mut self) {
         let vocab = self.values.whole("model.vocab");
         match (self.values.get("data.tokenizer"), vocab) {
-            (Some(Parsed::Bytes), Some(vocab))
+            (Some(ParsedValue::Bytes), Some(vocab))
                 if vocab != 256 && self.values.one_of("data.format").is_some_and(DataKind::is_text) =>
             {
                 self.wrong(
@@ -99,12 +99,12 @@ impl Rules<'_> {
                     ),
                 );
             }
-            (Some(Parsed::Bpe(bpe)), Some(vocab)) if vocab < u64::from(*bpe) => self.wrong(
+            (Some(ParsedValue::Bpe(bpe)), Some(vocab)) if vocab < u64::from(*bpe) => self.wrong(
                 format!("`model.vocab` = {vocab} is smaller than the tokenizer's vocabulary of {bpe}"),
                 &["model.vocab", "data.tokenizer"],
                 "remove `model.vocab`; it then follows the tokenizer",
             ),
-            (Some(Parsed::Files(_)), None) if self.values.said("model.vocab").is_none() => self.wrong(
+            (Some(ParsedValue::Files(_)), None) if self.values.said("model.vocab").is_none() => self.wrong(
                 "missing `model.vocab`: the vocabulary size of the tokenizer's file, or a larger one".to_owned(),
                 &["data.tokenizer"],
                 "write for example `vocab = 50257` below `[model]` (GPT-2); the data is then checked against it",
@@ -126,7 +126,7 @@ impl Rules<'_> {
     }
 
     pub(super) fn cnn(&mut self) {
-        let Some(Parsed::Wholes(stages)) = self.values.get("model.stages") else { return };
+        let Some(ParsedValue::Wholes(stages)) = self.values.get("model.stages") else { return };
         let halvings = u32::try_from(stages.len() - 1).unwrap_or(u32::MAX);
         for side in ["model.height", "model.width"] {
             let Some(pixels) = self.values.whole(side) else { continue };

@@ -1,7 +1,7 @@
 //! Options of sbatch that a recipe may give: those that say what a job gets and when, and none that says what it runs or where it
 //! writes. What is not listed is refused: sites and new versions of Slurm have options that nobody here knows.
 
-use crate::check::suggest;
+use crate::check::suggestion;
 
 /// Long options that need a value.
 const WITH_VALUE: [&str; 46] = [
@@ -96,7 +96,7 @@ pub(super) fn refused(option: &str) -> Option<String> {
 fn unknown(name: &str) -> String {
     let long = || WITH_VALUE.into_iter().chain(WITHOUT);
     let why = "is not an option that a recipe may give to sbatch";
-    match suggest::nearest(name, long()) {
+    match suggestion::closest_suggestion(name, long()) {
         Some(near) => format!("{why}; did you mean `--{near}`?"),
         None => {
             let all: Vec<String> = long().map(|name| format!("--{name}")).collect();

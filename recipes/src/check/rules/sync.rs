@@ -1,7 +1,7 @@
 //! Contradictions in how replicas are kept alike.
 
 use super::Rules;
-use crate::check::parsed::Parsed;
+use crate::check::parsed::ParsedValue;
 use crate::sync::CompressionKind;
 
 impl Rules<'_> {
@@ -53,7 +53,7 @@ impl Rules<'_> {
             self.replicas_alone(key, every > 1 || is_stale || has_feedback);
         }
         if every > 1
-            && let Some(Parsed::Wholes(shares)) = self.values.get("layout.shares")
+            && let Some(ParsedValue::Wholes(shares)) = self.values.get("layout.shares")
             && shares.iter().any(|share| *share != shares[0])
         {
             self.wrong(

@@ -1,8 +1,8 @@
 //! Contradictions in what is to be reached and how.
 
 use super::Rules;
-use crate::check::parsed::Parsed;
-use crate::check::walk::place;
+use crate::check::parsed::ParsedValue;
+use crate::check::walk::section_origin;
 use crate::keys::Kind;
 use crate::objective::{Goal, Metric};
 use crate::problem::Problem;
@@ -102,7 +102,7 @@ impl Rules<'_> {
             Some(_) => "`objective.stop.target` alone may never be reached: a limit is missing",
             None => "missing `objective.stop`: training would never end",
         });
-        let problem = match target.cloned().or_else(|| place(self.document, "objective.stop")) {
+        let problem = match target.cloned().or_else(|| section_origin(self.document, "objective.stop")) {
             Some(origin) => problem.at(&origin),
             None => problem,
         };
@@ -123,7 +123,7 @@ impl Rules<'_> {
                 "write `precision = \"fp8\"` below `[train]`, or remove it",
             );
         }
-        if let (Some(Parsed::Steps(warmup)), Some(steps)) =
+        if let (Some(ParsedValue::Steps(warmup)), Some(steps)) =
             (self.values.get("train.warmup"), self.values.whole("objective.stop.steps"))
             && *warmup >= steps
         {

@@ -1,14 +1,14 @@
 //! The environment that each framework expects of its launcher.
 
 use super::Rendezvous;
-use crate::descendants::marks;
+use crate::descendants::rank_markers;
 use dtrain_protocol::AttemptId;
 use dtrain_recipes::Framework;
 use serde_json::json;
 use std::process::Command;
 
 /// The place of a rank among all.
-pub(super) struct Seat<'a> {
+pub(super) struct RankEnv<'a> {
     pub(super) rank: u32,
     pub(super) world: u32,
     /// Its index among the ranks of its host …
@@ -31,21 +31,21 @@ const PROXIES: [&str; 6] =
     ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy", "GRPC_PROXY"];
 
 /// Gives a command the environment of a rank. What the user said about threads and networks stays.
-pub(super) fn put(command: &mut Command, framework: Framework, seat: &Seat<'_>) {
-    command.envs(common(seat)).envs(marks(seat.trial, seat.attempt));
+pub(super) fn apply(command: &mut Command, framework: Framework, rank_env: &RankEnv<'_>) {
+    command.envs(common(rank_env)).envs(rank_markers(rank_env.trial, rank_env.attempt));
     command.envs(match framework {
         Framework::Pytorch => Vec::new(),
-        Framework::Deepspeed => deepspeed(seat),
-        Framework::Tensorflow => tensorflow(seat),
-        Framework::Jax => jax(seat),
-        Framework::Horovod => horovod(seat),
+        Framework::Deepspeed => deepspeed(rank_env),
+        Framework::Tensorflow => tensorflow(rank_env),
+        Framework::Jax => jax(rank_env),
+        Framework::Horovod => horovod(rank_env),
     });
     if framework == Framework::Jax {
         for name in PROXIES {
             command.env_remove(name);
         }
     }
-    for (name, value) in preferences(seat) {
+    for (name, value) in preferences(rank_env) {
         if std::env::var_os(name).is_none() {
             command.env(name, value);
         }
@@ -55,72 +55,72 @@ pub(super) fn put(command: &mut Command, framework: Framework, seat: &Seat<'_>) 
 type Variables = Vec<(&'static str, String)>;
 
 /// What torchrun sets, which many others read too.
-fn common(seat: &Seat<'_>) -> Variables {
-    let Rendezvous { address, port, hosts, .. } = seat.rendezvous;
+fn common(rank_env: &RankEnv<'_>) -> Variables {
+    let Rendezvous { address, port, hosts, .. } = rank_env.rendezvous;
     vec![
-        ("RANK", seat.rank.to_string()),
-        ("WORLD_SIZE", seat.world.to_string()),
-        ("LOCAL_RANK", seat.local_rank.to_string()),
-        ("LOCAL_WORLD_SIZE", seat.local_world.to_string()),
-        ("GROUP_RANK", seat.host.to_string()),
-        ("NODE_RANK", seat.host.to_string()),
+        ("RANK", rank_env.rank.to_string()),
+        ("WORLD_SIZE", rank_env.world.to_string()),
+        ("LOCAL_RANK", rank_env.local_rank.to_string()),
+        ("LOCAL_WORLD_SIZE", rank_env.local_world.to_string()),
+        ("GROUP_RANK", rank_env.host.to_string()),
+        ("NODE_RANK", rank_env.host.to_string()),
         ("GROUP_WORLD_SIZE", hosts.to_string()),
-        ("ROLE_RANK", seat.rank.to_string()),
-        ("ROLE_WORLD_SIZE", seat.world.to_string()),
+        ("ROLE_RANK", rank_env.rank.to_string()),
+        ("ROLE_WORLD_SIZE", rank_env.world.to_string()),
         ("ROLE_NAME", "default".into()),
         ("MASTER_ADDR", address.clone()),
         ("MASTER_PORT", port.to_string()),
-        ("TORCHELASTIC_RUN_ID", seat.trial.into()),
-        ("TORCHELASTIC_RESTART_COUNT", seat.attempt.0.saturating_sub(1).to_string()),
+        ("TORCHELASTIC_RUN_ID", rank_env.trial.into()),
+        ("TORCHELASTIC_RESTART_COUNT", rank_env.attempt.0.saturating_sub(1).to_string()),
         // Rank 0 itself keeps the store that the ranks meet at.
         ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
     ]
 }
 
 /// What a rank that nobody starts by MPI must know besides.
-fn deepspeed(seat: &Seat<'_>) -> Variables {
+fn deepspeed(rank_env: &RankEnv<'_>) -> Variables {
     vec![
-        ("CROSS_RANK", seat.host.to_string()),
-        ("CROSS_SIZE", seat.rendezvous.hosts.to_string()),
-        ("LOCAL_SIZE", seat.local_world.to_string()),
+        ("CROSS_RANK", rank_env.host.to_string()),
+        ("CROSS_SIZE", rank_env.rendezvous.hosts.to_string()),
+        ("LOCAL_SIZE", rank_env.local_world.to_string()),
     ]
 }
 
 /// Every rank is a worker, the first the chief.
-fn tensorflow(seat: &Seat<'_>) -> Variables {
+fn tensorflow(rank_env: &RankEnv<'_>) -> Variables {
     let config = json!({
-        "cluster": { "worker": seat.rendezvous.peers },
-        "task": { "type": "worker", "index": seat.rank },
+        "cluster": { "worker": rank_env.rendezvous.peers },
+        "task": { "type": "worker", "index": rank_env.rank },
     });
     vec![("TF_CONFIG", config.to_string())]
 }
 
 /// `jax.distributed.initialize()` without arguments asks the launchers it knows. These are the variables of Slurm's; the
 /// list of hosts is one name, because the address of the coordinator is told beside it.
-fn jax(seat: &Seat<'_>) -> Variables {
-    let Rendezvous { address, port, hosts, .. } = seat.rendezvous;
+fn jax(rank_env: &RankEnv<'_>) -> Variables {
+    let Rendezvous { address, port, hosts, .. } = rank_env.rendezvous;
     vec![
         ("JAX_COORDINATOR_ADDRESS", format!("{address}:{port}")),
         ("SLURM_JOB_ID", port.to_string()),
         ("SLURM_STEP_NODELIST", address.clone()),
-        ("SLURM_NTASKS", seat.world.to_string()),
-        ("SLURM_PROCID", seat.rank.to_string()),
-        ("SLURM_LOCALID", seat.local_rank.to_string()),
+        ("SLURM_NTASKS", rank_env.world.to_string()),
+        ("SLURM_PROCID", rank_env.rank.to_string()),
+        ("SLURM_LOCALID", rank_env.local_rank.to_string()),
         ("SLURM_STEP_NUM_NODES", hosts.to_string()),
     ]
 }
 
 /// What horovodrun sets for Gloo.
-fn horovod(seat: &Seat<'_>) -> Variables {
-    let Rendezvous { address, port, hosts, .. } = seat.rendezvous;
+fn horovod(rank_env: &RankEnv<'_>) -> Variables {
+    let Rendezvous { address, port, hosts, .. } = rank_env.rendezvous;
     vec![
         // Tells hosts apart, and is looked up nowhere.
-        ("HOROVOD_HOSTNAME", format!("host-{}", seat.host)),
-        ("HOROVOD_RANK", seat.rank.to_string()),
-        ("HOROVOD_SIZE", seat.world.to_string()),
-        ("HOROVOD_LOCAL_RANK", seat.local_rank.to_string()),
-        ("HOROVOD_LOCAL_SIZE", seat.local_world.to_string()),
-        ("HOROVOD_CROSS_RANK", seat.host.to_string()),
+        ("HOROVOD_HOSTNAME", format!("host-{}", rank_env.host)),
+        ("HOROVOD_RANK", rank_env.rank.to_string()),
+        ("HOROVOD_SIZE", rank_env.world.to_string()),
+        ("HOROVOD_LOCAL_RANK", rank_env.local_rank.to_string()),
+        ("HOROVOD_LOCAL_SIZE", rank_env.local_world.to_string()),
+        ("HOROVOD_CROSS_RANK", rank_env.host.to_string()),
         ("HOROVOD_CROSS_SIZE", hosts.to_string()),
         ("HOROVOD_GLOO_RENDEZVOUS_ADDR", address.clone()),
         ("HOROVOD_GLOO_RENDEZVOUS_PORT", port.to_string()),
@@ -130,14 +130,14 @@ fn horovod(seat: &Seat<'_>) -> Variables {
 }
 
 /// What helps most programs, unless the user knows better.
-fn preferences(seat: &Seat<'_>) -> Variables {
+fn preferences(rank_env: &RankEnv<'_>) -> Variables {
     let mut all = vec![
-        ("OMP_NUM_THREADS", seat.threads.to_string()),
+        ("OMP_NUM_THREADS", rank_env.threads.to_string()),
         ("PYTHONUNBUFFERED", "1".into()),
         ("PYTHONFAULTHANDLER", "1".into()),
         ("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1".into()),
     ];
-    if let Some(interface) = &seat.interface {
+    if let Some(interface) = &rank_env.interface {
         for name in ["GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"] {
             all.push((name, interface.clone()));
         }
@@ -157,7 +157,7 @@ mod tests {
         let here = ["10.0.0.1:6001", "10.0.0.1:6002"].map(str::to_owned);
         let peers = here.into_iter().chain(there).collect();
         let rendezvous = Rendezvous::at("10.0.0.1", "10.0.0.1:7000", 2, peers).expect("a port");
-        let seat = Seat {
+        let rank_env = RankEnv {
             rank: 3,
             world: 4,
             local_rank: 1,
@@ -170,7 +170,7 @@ mod tests {
             interface: Some("eth1".into()),
         };
         let mut command = Command::new("true");
-        put(&mut command, framework, &seat);
+        apply(&mut command, framework, &rank_env);
         let text = |value: &std::ffi::OsStr| value.to_str().expect("UTF-8").to_owned();
         command.get_envs().map(|(name, value)| (text(name), value.map(text))).collect()
     }

@@ -4,28 +4,28 @@
 //! file whose number is in `DTRAIN_EVENTS_FD`, or are read from its output where the recipe has templates for it. All that it
 //! prints goes to its log; of one that fails the last lines are kept with the failure.
 //!
-//! `environment` sets the variables of each framework's own launcher. `meeting` finds free ports; every host does so for its own
+//! `environment` sets the variables of each framework's own launcher. `rendezvous` finds free ports; every host does so for its own
 //! ranks. The program saves its own checkpoints, so an attempt begins wherever the program says.
 
-mod counter;
+mod step_counters;
 mod environment;
-mod events;
-mod meeting;
-mod progress;
-mod report;
-mod store;
+mod json_lines;
+mod rendezvous;
+mod output;
+mod step_tracker;
+mod horovod_store;
 
-pub(super) use meeting::{Rendezvous, free_ports, meeting_port};
+pub(super) use rendezvous::{Rendezvous, free_ports, rendezvous_port};
 
-use super::Message;
-use super::rank::Ground;
+use super::InboxMessage;
+use super::rank_process::SpawnContext;
 use crate::files;
 use crate::process::bind_to_this_thread;
 use dtrain_protocol::Assignment;
 use dtrain_recipes::model;
 use dtrain_recipes::placeholder::fill_run_dir;
-use environment::Seat;
-use progress::Progress;
+use environment::RankEnv;
+use output::OutputTemplates;
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::fs::File;
 use std::io::{self, PipeReader, Write};
@@ -37,22 +37,22 @@ use std::sync::mpsc::Sender;
 use std::thread;
 
 /// Where a foreign rank is heard.
-pub(super) struct Voice {
+pub(super) struct RankOutput {
     /// Lines of JSON.
     events: PipeReader,
     /// What it prints, where it is looked through; it goes to the log meanwhile.
     output: Option<PipeReader>,
     log: PathBuf,
-    progress: Progress,
+    progress: OutputTemplates,
 }
 
 /// Starts one rank, to be called from a thread that outlives it.
 pub(super) fn start(
-    foreign: &model::Command,
+    foreign: &model::ForeignCommand,
     assignment: &Assignment,
-    ground: &Ground<'_>,
+    context: &SpawnContext<'_>,
     (log, path): (File, PathBuf),
-) -> io::Result<(Child, Voice)> {
+) -> io::Result<(Child, RankOutput)> {
     let wrong = |words: String| io::Error::new(io::ErrorKind::InvalidInput, words);
     let (program, arguments) =
         foreign.argv.split_first().ok_or_else(|| wrong("the command has no program".into()))?;
@@ -60,10 +60,10 @@ pub(super) fn start(
         let folder = assignment.data_root.display();
         return Err(wrong(format!("there is no {folder} here: the command runs in the recipe's folder")));
     }
-    let progress = Progress::of(foreign).map_err(wrong)?;
+    let progress = OutputTemplates::of(foreign).map_err(wrong)?;
     let (events, writer) = io::pipe()?;
     let writer = Arc::new(OwnedFd::from(writer));
-    let folder = ground.folder.path().join("command");
+    let folder = context.folder.path().join("command");
     files::make_folder(&folder)?;
     let shown = folder.to_str().ok_or_else(|| wrong(format!("{} is not UTF-8", folder.display())))?;
     let fill = |text: &String| fill_run_dir(text, shown);
@@ -82,24 +82,24 @@ pub(super) fn start(
         command.stdout(Stdio::from(log.try_clone()?)).stderr(Stdio::from(log));
         None
     };
-    let seat = Seat {
+    let rank_env = RankEnv {
         rank: assignment.rank.0,
         world: assignment.arrangement.layout.world(),
-        local_rank: assignment.rank.0 - ground.first.0,
-        local_world: ground.ranks,
+        local_rank: assignment.rank.0 - context.first.0,
+        local_world: context.ranks,
         host: assignment.placement.host,
         threads: assignment.placement.threads,
         trial: &assignment.trial.0,
         attempt: assignment.attempt,
-        rendezvous: ground.rendezvous,
-        interface: meeting::interface_of(ground.bind),
+        rendezvous: context.rendezvous,
+        interface: rendezvous::interface_of(context.bind),
     };
-    environment::put(&mut command, foreign.framework, &seat);
+    environment::apply(&mut command, foreign.framework, &rank_env);
     // What the recipe says counts more than what suits most programs.
     command.envs(foreign.env.iter().map(|(name, text)| (name, fill(text))));
     command.env("DTRAIN_RUN_DIR", &folder).env("DTRAIN_EVENTS_FD", writer.as_raw_fd().to_string());
     bind_to_this_thread(&mut command, vec![writer]);
-    let missing = |code, reason: &str| stand_in(complaint, code, &format!("{program}: {reason}"));
+    let missing = |code, reason: &str| placeholder_process(complaint, code, &format!("{program}: {reason}"));
     let started = match command.spawn() {
         Err(error) if error.kind() == io::ErrorKind::NotFound => missing(127, "not found"),
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => missing(126, "not executable"),
@@ -109,11 +109,11 @@ pub(super) fn start(
     drop(command);
     started
         .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))
-        .map(|child| (child, Voice { events, output, log: path, progress }))
+        .map(|child| (child, RankOutput { events, output, log: path, progress }))
 }
 
 /// A process in place of a program that cannot be started: the log says so, and it ends with `code`, as a shell would.
-fn stand_in(mut log: File, code: u8, words: &str) -> io::Result<Child> {
+fn placeholder_process(mut log: File, code: u8, words: &str) -> io::Result<Child> {
     // Written here: the log is read as soon as the pipes are closed.
     writeln!(log, "{words}")?;
     let mut command = Command::new("sh");
@@ -124,19 +124,19 @@ fn stand_in(mut log: File, code: u8, words: &str) -> io::Result<Child> {
 }
 
 /// Listens in threads of its own until the program, and whatever it left behind, has closed its files.
-pub(super) fn listen(voice: Voice, rank: dtrain_protocol::Rank, inbox: &Sender<Message>) {
+pub(super) fn spawn_readers(rank_output: RankOutput, rank: dtrain_protocol::Rank, inbox: &Sender<InboxMessage>) {
     let inbox = inbox.clone();
     thread::spawn(move || {
-        let Voice { events: reports, output, log, progress } = voice;
-        let say = |event| drop(inbox.send(Message::Event(rank, event)));
+        let RankOutput { events: reports, output, log, progress } = rank_output;
+        let say = |event| drop(inbox.send(InboxMessage::Event(rank, event)));
         // What is wrong with a pipe or a log is nothing the rank could help.
         thread::scope(|scope| {
             if let Some(output) = output {
                 scope.spawn(|| drop(progress.read_output(output, &log, &say)));
             }
-            drop(events::read(reports, &say));
+            drop(json_lines::read_events(reports, &say));
         });
-        let last = progress::last_lines(&log);
-        drop(inbox.send(Message::OutputClosed { rank, garbled: None, last }));
+        let last = output::last_lines(&log);
+        drop(inbox.send(InboxMessage::OutputClosed { rank, garbled: None, last }));
     });
 }

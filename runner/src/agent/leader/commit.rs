@@ -1,11 +1,11 @@
 //! Two-phase commit of checkpoints: every host prepares, then every host commits, the leader's last.
 
 use super::super::messages::LeaderMessage;
-use super::super::order::SpoolRecord;
+use super::super::control_protocol::SpoolRecord;
 use super::super::peers::PeerAddress;
-use super::{Effect, Leader, OWN, TO_WORK_MS};
+use super::{AttemptEffect, Leader, LEADER_HOST, WORK_STALL_MS};
 use crate::checkpoints::commit;
-use crate::machine::Moment;
+use crate::machine::Millis;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{FileEntry, Rank, SavedFile, StepId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -13,17 +13,17 @@ use std::sync::Arc;
 
 /// A checkpoint that all ranks saved and not all hosts committed.
 #[derive(Clone, Debug)]
-pub(super) struct Commit {
-    phase: Phase,
+pub(super) struct PendingCommit {
+    phase: CommitPhase,
     /// Hosts that have not answered in this phase.
     awaited: BTreeSet<u32>,
     /// When the phase began.
-    since: Moment,
+    since: Millis,
 }
 
 /// What the hosts were asked last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum CommitPhase {
     Prepare,
     /// All hosts but the leader's.
     Commit,
@@ -58,7 +58,7 @@ impl Leader {
         };
         let saved: Vec<(Rank, SavedFile)> = parts.into_iter().flat_map(of).collect();
         let files = saved.iter().map(|(_, file)| file.clone()).collect();
-        match commit::contents(&self.settings.first, step, files) {
+        match commit::manifest_contents(&self.settings.first, step, files) {
             Ok(manifest) => self.prepare(step, &manifest.into(), &saved),
             Err(reason) => self.abandon(step, reason),
         }
@@ -66,7 +66,7 @@ impl Leader {
 
     /// Lets all hosts prepare a checkpoint; each also keeps what the host before it wrote.
     fn prepare(&mut self, step: StepId, manifest: &Arc<str>, saved: &[(Rank, SavedFile)]) {
-        let hosts = self.committing();
+        let hosts = self.committing_hosts();
         let mut written: BTreeMap<u32, Vec<FileEntry>> = BTreeMap::new();
         let mut of_rank = saved.iter().peekable();
         for host in self.hosts.values() {
@@ -85,45 +85,45 @@ impl Leader {
                 if self.settings.gathers { files.into_iter().map(with).collect() } else { Vec::new() };
             self.ask(host, LeaderMessage::Prepare { step, manifest: Arc::clone(manifest), copies });
         }
-        self.enter(step, Phase::Prepare, hosts.into_iter().collect());
+        self.enter_phase(step, CommitPhase::Prepare, hosts.into_iter().collect());
     }
 
     /// The hosts that keep checkpoints: one is enough where all see the same folder.
-    fn committing(&self) -> Vec<u32> {
-        let keeps = |(index, host): &(&u32, &super::Host)| {
-            !host.only_lends() && !host.is_lost && (self.settings.gathers || **index == OWN)
+    fn committing_hosts(&self) -> Vec<u32> {
+        let keeps = |(index, host): &(&u32, &super::HostState)| {
+            !host.only_lends() && !host.is_lost && (self.settings.gathers || **index == LEADER_HOST)
         };
         self.hosts.iter().filter(keeps).map(|(index, _)| *index).collect()
     }
 
-    fn enter(&mut self, step: StepId, phase: Phase, awaited: BTreeSet<u32>) {
-        self.commits.insert(step, Commit { phase, awaited, since: self.now.moment });
+    fn enter_phase(&mut self, step: StepId, phase: CommitPhase, awaited: BTreeSet<u32>) {
+        self.commits.insert(step, PendingCommit { phase, awaited, since: self.now.moment });
     }
 
     /// Takes in that `host` prepared the checkpoint of `step`, or could not.
     pub(super) fn prepared(&mut self, step: StepId, host: u32, outcome: Result<(), String>) {
-        if !self.answered_in(step, host, &[Phase::Prepare], outcome) {
+        if !self.record_answer(step, host, &[CommitPhase::Prepare], outcome) {
             return;
         }
-        let others: BTreeSet<u32> = self.committing().into_iter().filter(|host| *host != OWN).collect();
+        let others: BTreeSet<u32> = self.committing_hosts().into_iter().filter(|host| *host != LEADER_HOST).collect();
         for host in &others {
             self.ask(*host, LeaderMessage::Commit { step });
         }
         if others.is_empty() {
             return self.commit_own(step);
         }
-        self.enter(step, Phase::Commit, others);
+        self.enter_phase(step, CommitPhase::Commit, others);
     }
 
     fn commit_own(&mut self, step: StepId) {
-        self.ask(OWN, LeaderMessage::Commit { step });
-        self.enter(step, Phase::CommitOwn, BTreeSet::from([OWN]));
+        self.ask(LEADER_HOST, LeaderMessage::Commit { step });
+        self.enter_phase(step, CommitPhase::CommitOwn, BTreeSet::from([LEADER_HOST]));
     }
 
     /// Takes in that `host` committed the checkpoint of `step`, or could not.
     pub(super) fn committed(&mut self, step: StepId, host: u32, outcome: Result<(), String>) {
-        let is_own = self.commits.get(&step).is_some_and(|commit| commit.phase == Phase::CommitOwn);
-        if !self.answered_in(step, host, &[Phase::Commit, Phase::CommitOwn], outcome) {
+        let is_own = self.commits.get(&step).is_some_and(|commit| commit.phase == CommitPhase::CommitOwn);
+        if !self.record_answer(step, host, &[CommitPhase::Commit, CommitPhase::CommitOwn], outcome) {
             return;
         }
         if !is_own {
@@ -132,19 +132,19 @@ impl Leader {
         self.commits.remove(&step);
         let attempt = self.settings.attempt;
         let folder = self.settings.checkpoints.join(folder_name(step, attempt));
-        self.effects.push(Effect::Spool(SpoolRecord::Committed { attempt, step, folder }));
+        self.effects.push(AttemptEffect::Spool(SpoolRecord::Committed { attempt, step, folder }));
         let keep = self.settings.keep;
-        for host in self.committing() {
+        for host in self.committing_hosts() {
             self.ask(host, LeaderMessage::Retain { keep });
         }
     }
 
     /// Takes in an answer; whether it was the last one of its phase.
-    fn answered_in(
+    fn record_answer(
         &mut self,
         step: StepId,
         host: u32,
-        phases: &[Phase],
+        phases: &[CommitPhase],
         outcome: Result<(), String>,
     ) -> bool {
         let Some(commit) = self.commits.get_mut(&step).filter(|commit| phases.contains(&commit.phase)) else {
@@ -165,40 +165,40 @@ impl Leader {
     /// Gives up a checkpoint, and clears away what lies of it on all hosts.
     fn abandon(&mut self, step: StepId, reason: String) {
         self.commits.remove(&step);
-        for host in self.committing() {
+        for host in self.committing_hosts() {
             self.ask(host, LeaderMessage::Discard { step });
         }
         let attempt = self.settings.attempt;
-        self.effects.push(Effect::Spool(SpoolRecord::CommitFailed { attempt, step, reason }));
+        self.effects.push(AttemptEffect::Spool(SpoolRecord::CommitFailed { attempt, step, reason }));
     }
 
     /// Gives up all checkpoints that are under way.
-    pub(super) fn give_up_commits(&mut self, reason: &str) {
+    pub(super) fn abandon_commits(&mut self, reason: &str) {
         let attempt = self.settings.attempt;
         for step in std::mem::take(&mut self.commits).into_keys() {
             let reason = reason.to_owned();
-            self.effects.push(Effect::Spool(SpoolRecord::CommitFailed { attempt, step, reason }));
+            self.effects.push(AttemptEffect::Spool(SpoolRecord::CommitFailed { attempt, step, reason }));
         }
     }
 
     /// Takes hosts for lost whose work on a checkpoint stands still; of the leader's own host the checkpoint is given up.
-    pub(super) fn commits_in_time(&mut self) {
+    pub(super) fn check_commit_timeouts(&mut self) {
         let now = self.now.moment;
         let mut stuck = None;
         for (step, commit) in &self.commits {
             let is_stuck = |host: &&u32| {
                 let worked_at = self.hosts.get(host).map_or(commit.since, |host| host.worked_at);
-                now >= worked_at.max(commit.since).after(TO_WORK_MS)
+                now >= worked_at.max(commit.since).after(WORK_STALL_MS)
             };
             stuck = stuck.or(commit.awaited.iter().find(is_stuck).map(|host| (*step, *host)));
         }
         let Some((step, host)) = stuck else { return };
         let words =
-            format!("its work on the checkpoint of step {step} stood still for {} s", TO_WORK_MS / 1000);
-        if host == OWN {
+            format!("its work on the checkpoint of step {step} stood still for {} s", WORK_STALL_MS / 1000);
+        if host == LEADER_HOST {
             self.abandon(step, words);
         } else {
-            self.lose(host, &words);
+            self.host_lost(host, &words);
         }
     }
 }

@@ -1,20 +1,20 @@
 //! What the leader must know, what goes into it, and what comes out.
 
-use super::super::messages::{HostMessage, LeaderMessage, Pulse};
-use super::super::order::SpoolRecord;
+use super::super::messages::{HostMessage, LeaderMessage, Heartbeat};
+use super::super::control_protocol::SpoolRecord;
 use super::super::peers::PeerAddress;
-use crate::launch::NotLaunched;
-use crate::machine::Moment;
+use crate::launch::LaunchError;
+use crate::machine::Millis;
 use dtrain_protocol::{Assignment, AttemptId};
 use std::ops::Range;
 use std::path::PathBuf;
 
 /// The host of the leader.
-pub(in crate::agent) const OWN: u32 = 0;
+pub(in crate::agent) const LEADER_HOST: u32 = 0;
 
 /// What the leader must know of its attempt.
 #[derive(Clone, Debug)]
-pub(in crate::agent) struct Settings {
+pub(in crate::agent) struct AttemptConfig {
     pub(in crate::agent) attempt: AttemptId,
     /// Committed checkpoints that are kept.
     pub(in crate::agent) keep: u32,
@@ -33,22 +33,22 @@ pub(in crate::agent) struct Settings {
 
 /// A host of the attempt.
 #[derive(Clone, Debug)]
-pub(in crate::agent) struct Host {
+pub(in crate::agent) struct HostState {
     /// Where its agent listens.
     pub(in crate::agent) peer: PeerAddress,
     /// Its ranks; none on a host that only lends what it has of the checkpoint.
     pub(in crate::agent) ranks: Range<u32>,
     pub(in crate::agent) is_lost: bool,
-    pub(in crate::agent) pulse: Pulse,
+    pub(in crate::agent) heartbeat: Heartbeat,
     /// When its loop, and its work on checkpoints, were last seen to move.
-    pub(in crate::agent) turned_at: Moment,
-    pub(in crate::agent) worked_at: Moment,
+    pub(in crate::agent) turned_at: Millis,
+    pub(in crate::agent) worked_at: Millis,
 }
 
-impl Host {
+impl HostState {
     /// A host that was just connected.
-    pub(in crate::agent) fn new(peer: PeerAddress, ranks: Range<u32>, now: Moment) -> Self {
-        Self { peer, ranks, is_lost: false, pulse: Pulse::default(), turned_at: now, worked_at: now }
+    pub(in crate::agent) fn new(peer: PeerAddress, ranks: Range<u32>, now: Millis) -> Self {
+        Self { peer, ranks, is_lost: false, heartbeat: Heartbeat::default(), turned_at: now, worked_at: now }
     }
 
     pub(in crate::agent) fn only_lends(&self) -> bool {
@@ -58,13 +58,13 @@ impl Host {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::agent) enum Input {
+pub(in crate::agent) enum AttemptInput {
     /// A host says something.
     Host(u32, HostMessage),
     /// A host is lost, and why.
     Lost(u32, String),
     /// A heartbeat of a host.
-    Beat(u32, Pulse),
+    Beat(u32, Heartbeat),
     /// A controller wants the ranks to stop.
     Stop,
     /// Time has passed.
@@ -73,8 +73,8 @@ pub(in crate::agent) enum Input {
 
 /// Something to do.
 #[derive(Clone, Debug, PartialEq)]
-pub(in crate::agent) enum Effect {
-    /// Append a record to the spool. What follows a momentous one waits until it is on disk.
+pub(in crate::agent) enum AttemptEffect {
+    /// Append a record to the spool. What follows one that must be durable waits until it is on disk.
     Spool(SpoolRecord),
     /// Ask a host.
     Ask(u32, LeaderMessage),
@@ -83,14 +83,14 @@ pub(in crate::agent) enum Effect {
     /// The ranks are started: tell whoever launched the attempt.
     Announce,
     /// Nothing was started, or what was must end: tell whoever launched the attempt, and end.
-    Refuse(NotLaunched),
+    Refuse(LaunchError),
     /// No rank lives: the attempt is over.
     End,
 }
 
 /// When something happens: on the agent's own clock, and in milliseconds since the Unix epoch, which only stamps events.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::agent) struct Now {
-    pub(in crate::agent) moment: Moment,
+pub(in crate::agent) struct ClockReading {
+    pub(in crate::agent) moment: Millis,
     pub(in crate::agent) wall_ms: u64,
 }

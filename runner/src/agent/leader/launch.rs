@@ -2,32 +2,32 @@
 //! the hosts start their ranks, the leader's last.
 
 use super::super::foreign::Rendezvous;
-use super::super::messages::{Fetched, HostMessage, LeaderMessage, Refusal};
+use super::super::messages::{FetchSummary, HostMessage, LeaderMessage, FetchRefusal};
 use super::super::peers::PeerAddress;
-use super::{Effect, Leader, OWN, Phase, TO_ANSWER_MS, TO_WORK_MS};
-use crate::launch::NotLaunched;
-use crate::machine::Moment;
+use super::{AttemptEffect, Leader, LEADER_HOST, AttemptPhase, ANSWER_TIMEOUT_MS, WORK_STALL_MS};
+use crate::launch::LaunchError;
+use crate::machine::Millis;
 use dtrain_protocol::{FileEntry, Manifest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A launch under way.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Launch {
-    stage: Stage,
+pub(super) struct PendingLaunch {
+    stage: LaunchStage,
     /// Hosts that have not answered.
     awaited: BTreeSet<u32>,
     /// When they were asked.
-    since: Moment,
+    since: Millis,
 }
 
 /// What the hosts were asked last.
 #[derive(Clone, Debug, PartialEq)]
-enum Stage {
+enum LaunchStage {
     /// What each has of the checkpoint.
     List { manifest: Option<Arc<str>>, holders: BTreeMap<String, Vec<PeerAddress>> },
     /// To fetch what they lack; with what they fetched.
-    Fetch { all: Fetched },
+    Fetch { all: FetchSummary },
     /// For free ports.
     Reserve { addresses: BTreeMap<u32, Vec<String>> },
     /// To start their ranks.
@@ -48,32 +48,32 @@ impl Leader {
                 for host in &all {
                     self.ask(*host, LeaderMessage::ListCheckpoint { folder: folder.clone() });
                 }
-                self.await_from(Stage::List { manifest: None, holders: BTreeMap::new() }, all);
+                self.await_answers(LaunchStage::List { manifest: None, holders: BTreeMap::new() }, all);
             }
-            None => self.find_a_place_to_meet(),
+            None => self.reserve_rendezvous(),
         }
     }
 
-    fn await_from(&mut self, stage: Stage, awaited: BTreeSet<u32>) {
-        self.phase = Phase::Launching(Launch { stage, awaited, since: self.now.moment });
+    fn await_answers(&mut self, stage: LaunchStage, awaited: BTreeSet<u32>) {
+        self.phase = AttemptPhase::Launching(PendingLaunch { stage, awaited, since: self.now.moment });
     }
 
     /// The hosts that have ranks.
-    pub(super) fn with_ranks(&self) -> BTreeSet<u32> {
+    pub(super) fn hosts_with_ranks(&self) -> BTreeSet<u32> {
         self.hosts.iter().filter(|(_, host)| !host.only_lends()).map(|(index, _)| *index).collect()
     }
 
     /// Takes in an answer of a host.
-    pub(super) fn answered(&mut self, host: u32, message: HostMessage) {
-        let Phase::Launching(launch) = &mut self.phase else { return };
+    pub(super) fn handle_launch_answer(&mut self, host: u32, message: HostMessage) {
+        let AttemptPhase::Launching(launch) = &mut self.phase else { return };
         if !launch.awaited.remove(&host) {
             return;
         }
         let is_last = launch.awaited.is_empty();
         let (name, peer) = (self.hosts[&host].peer.name.clone(), self.hosts[&host].peer.clone());
-        let refused = |reason: String| because_of(host, &name, reason);
+        let refused = |reason: String| blame_host(host, &name, reason);
         let failed = match (&mut launch.stage, message) {
-            (Stage::List { manifest, holders }, HostMessage::Listed { manifest: found, files }) => {
+            (LaunchStage::List { manifest, holders }, HostMessage::Listed { manifest: found, files }) => {
                 if manifest.is_none() {
                     *manifest = found;
                 }
@@ -82,25 +82,25 @@ impl Leader {
                 }
                 None
             }
-            (Stage::Fetch { all }, HostMessage::Fetched { outcome }) => match outcome {
+            (LaunchStage::Fetch { all }, HostMessage::Fetched { outcome }) => match outcome {
                 Ok(fetched) => {
                     *all = all.and(&fetched);
                     None
                 }
-                Err(Refusal { reason, is_of_checkpoint }) => Some(if is_of_checkpoint {
-                    NotLaunched::Checkpoint(format!("{name}: {reason}"))
+                Err(FetchRefusal { reason, is_of_checkpoint }) => Some(if is_of_checkpoint {
+                    LaunchError::Checkpoint(format!("{name}: {reason}"))
                 } else {
                     refused(reason)
                 }),
             },
-            (Stage::Reserve { addresses }, HostMessage::Reserved { addresses: found }) => match found {
+            (LaunchStage::Reserve { addresses }, HostMessage::Reserved { addresses: found }) => match found {
                 Ok(found) => {
                     addresses.insert(host, found);
                     None
                 }
                 Err(reason) => Some(refused(reason)),
             },
-            (Stage::Start { .. } | Stage::StartOwn, HostMessage::Started { outcome }) => {
+            (LaunchStage::Start { .. } | LaunchStage::StartOwn, HostMessage::Started { outcome }) => {
                 outcome.err().map(refused)
             }
             (_, other) => Some(refused(format!("unexpected answer: {other:?}"))),
@@ -114,34 +114,34 @@ impl Leader {
 
     /// All hosts answered.
     fn next_stage(&mut self) {
-        let Phase::Launching(launch) = std::mem::replace(&mut self.phase, Phase::Over) else { return };
+        let AttemptPhase::Launching(launch) = std::mem::replace(&mut self.phase, AttemptPhase::Over) else { return };
         match launch.stage {
-            Stage::List { manifest, holders } => self.fetch(manifest, holders),
-            Stage::Fetch { all } => {
+            LaunchStage::List { manifest, holders } => self.fetch(manifest, holders),
+            LaunchStage::Fetch { all } => {
                 if all.bytes > 0 {
-                    self.effects.push(Effect::Note(format!("all hosts together: {all}")));
+                    self.effects.push(AttemptEffect::Note(format!("all hosts together: {all}")));
                 }
                 self.dismiss_lenders();
-                self.find_a_place_to_meet();
+                self.reserve_rendezvous();
             }
-            Stage::Reserve { mut addresses } => {
+            LaunchStage::Reserve { mut addresses } => {
                 // The leader's own come first, and before them the one to meet at.
-                let mut all: Vec<String> = addresses.remove(&OWN).unwrap_or_default();
+                let mut all: Vec<String> = addresses.remove(&LEADER_HOST).unwrap_or_default();
                 if all.is_empty() {
                     return self.refuse("no port to meet at".to_owned().into());
                 }
                 let meeting = all.remove(0);
                 all.extend(addresses.into_values().flatten());
-                let hosts = u32::try_from(self.with_ranks().len()).unwrap_or(u32::MAX);
+                let hosts = u32::try_from(self.hosts_with_ranks().len()).unwrap_or(u32::MAX);
                 match Rendezvous::at(&self.settings.address, &meeting, hosts, all) {
                     Ok(rendezvous) => self.start(rendezvous),
                     Err(reason) => self.refuse(reason.into()),
                 }
             }
-            Stage::Start { rendezvous } => self.start_own(rendezvous),
-            Stage::StartOwn => {
-                self.phase = Phase::Running;
-                self.effects.push(Effect::Announce);
+            LaunchStage::Start { rendezvous } => self.start_own(rendezvous),
+            LaunchStage::StartOwn => {
+                self.phase = AttemptPhase::Running;
+                self.effects.push(AttemptEffect::Announce);
             }
         }
     }
@@ -152,19 +152,19 @@ impl Leader {
     fn fetch(&mut self, manifest_text: Option<Arc<str>>, mut holders: BTreeMap<String, Vec<PeerAddress>>) {
         let name = self.settings.resume.clone().unwrap_or_default();
         let Some(text) = manifest_text else {
-            let reason = NotLaunched::Checkpoint(format!("no host has the checkpoint {name}"));
+            let reason = LaunchError::Checkpoint(format!("no host has the checkpoint {name}"));
             return self.refuse(reason);
         };
         let manifest: Manifest = match serde_json::from_str(&text) {
             Ok(manifest) => manifest,
-            Err(error) => return self.refuse(NotLaunched::Checkpoint(format!("{name}: {error}"))),
+            Err(error) => return self.refuse(LaunchError::Checkpoint(format!("{name}: {error}"))),
         };
         let mut with_holders = |file: FileEntry| {
             let holders = holders.remove(&file.name).unwrap_or_default();
             (file, holders)
         };
         let files: Arc<[_]> = manifest.files.into_iter().map(&mut with_holders).collect();
-        let hosts = self.with_ranks();
+        let hosts = self.hosts_with_ranks();
         let order: Vec<u32> = hosts.iter().copied().collect();
         let mut keep = BTreeMap::<u32, Vec<String>>::new();
         for (index, (file, holders)) in files.iter().enumerate() {
@@ -188,7 +188,7 @@ impl Leader {
             };
             self.ask(*host, message);
         }
-        self.await_from(Stage::Fetch { all: Fetched::default() }, hosts);
+        self.await_answers(LaunchStage::Fetch { all: FetchSummary::default() }, hosts);
     }
 
     /// Lets go of the hosts that have no ranks.
@@ -202,41 +202,41 @@ impl Leader {
     }
 
     /// Foreign ranks meet at ports that every host finds for its own; other ranks find each other by themselves.
-    fn find_a_place_to_meet(&mut self) {
+    fn reserve_rendezvous(&mut self) {
         self.dismiss_lenders();
         if !self.are_foreign() {
             return self.start(Rendezvous::default());
         }
-        let hosts = self.with_ranks();
+        let hosts = self.hosts_with_ranks();
         self.ask_all(|host| LeaderMessage::ReservePorts {
             ranks: host.ranks.end - host.ranks.start,
-            is_meeting: host.peer.host == OWN,
+            is_meeting: host.peer.host == LEADER_HOST,
         });
-        self.await_from(Stage::Reserve { addresses: BTreeMap::new() }, hosts);
+        self.await_answers(LaunchStage::Reserve { addresses: BTreeMap::new() }, hosts);
     }
 
     /// Starts the ranks of the other hosts first, as that takes longer.
     fn start(&mut self, rendezvous: Rendezvous) {
-        let others: BTreeSet<u32> = self.with_ranks().into_iter().filter(|host| *host != OWN).collect();
+        let others: BTreeSet<u32> = self.hosts_with_ranks().into_iter().filter(|host| *host != LEADER_HOST).collect();
         if others.is_empty() {
             return self.start_own(rendezvous);
         }
         for host in &others {
             self.ask(*host, LeaderMessage::Start { rendezvous: rendezvous.clone() });
         }
-        self.await_from(Stage::Start { rendezvous }, others);
+        self.await_answers(LaunchStage::Start { rendezvous }, others);
     }
 
     fn start_own(&mut self, rendezvous: Rendezvous) {
-        self.ask(OWN, LeaderMessage::Start { rendezvous });
-        self.await_from(Stage::StartOwn, BTreeSet::from([OWN]));
+        self.ask(LEADER_HOST, LeaderMessage::Start { rendezvous });
+        self.await_answers(LaunchStage::StartOwn, BTreeSet::from([LEADER_HOST]));
     }
 
     /// A host was lost before its ranks were started.
-    pub(super) fn lost_while_launching(&mut self, host: u32, name: &str, reason: &str) {
+    pub(super) fn host_lost_during_launch(&mut self, host: u32, name: &str, reason: &str) {
         if self.hosts[&host].only_lends() {
             self.hosts.remove(&host);
-            if let Phase::Launching(launch) = &mut self.phase
+            if let AttemptPhase::Launching(launch) = &mut self.phase
                 && launch.awaited.remove(&host)
                 && launch.awaited.is_empty()
             {
@@ -244,13 +244,13 @@ impl Leader {
             }
             return;
         }
-        self.refuse(because_of(host, name, format!("it is lost: {reason}")));
+        self.refuse(blame_host(host, name, format!("it is lost: {reason}")));
     }
 
     /// Gives up a launch whose hosts do not answer; while a checkpoint is fetched, those whose work stands still.
-    pub(super) fn launch_in_time(&mut self) {
-        let Phase::Launching(launch) = &self.phase else { return };
-        let limit = if matches!(launch.stage, Stage::Fetch { .. }) { TO_WORK_MS } else { TO_ANSWER_MS };
+    pub(super) fn check_launch_timeout(&mut self) {
+        let AttemptPhase::Launching(launch) = &self.phase else { return };
+        let limit = if matches!(launch.stage, LaunchStage::Fetch { .. }) { WORK_STALL_MS } else { ANSWER_TIMEOUT_MS };
         let is_late = |host: &&u32| {
             let worked_at = self.hosts.get(host).map_or(launch.since, |host| host.worked_at);
             self.now.moment >= worked_at.max(launch.since).after(limit)
@@ -261,11 +261,11 @@ impl Leader {
         let others =
             if late.len() == 1 { String::new() } else { format!(", and {} more do not", late.len() - 1) };
         let reason = format!("it did not answer within {} s{others}", limit / 1000);
-        self.refuse(because_of(**first, &name, reason));
+        self.refuse(blame_host(**first, &name, reason));
     }
 }
 
 /// A launch that came to nothing because of a host. What the leader's is called only its controller knows.
-fn because_of(host: u32, name: &str, reason: String) -> NotLaunched {
-    if host == OWN { NotLaunched::Other(reason) } else { NotLaunched::OnHost { host: name.into(), reason } }
+fn blame_host(host: u32, name: &str, reason: String) -> LaunchError {
+    if host == LEADER_HOST { LaunchError::Other(reason) } else { LaunchError::OnHost { host: name.into(), reason } }
 }

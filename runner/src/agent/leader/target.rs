@@ -1,10 +1,10 @@
 //! When a script has reached its target, by the figures of the lowest rank that reports the metric, and what follows.
 
-use super::ranks::RankState;
-use super::{Effect, Leader};
+use super::rank_state::RankState;
+use super::{AttemptEffect, Leader};
 use crate::agent::SpoolRecord;
 use crate::reporters::Reporters;
-use dtrain_protocol::{Event, Rank, Stamped, StepId, StopReason};
+use dtrain_protocol::{Event, Rank, StampedEvent, StepId, StopReason};
 
 /// What the ranks have reported of the metric of a target.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ impl Leader {
     ///
     /// A rank above 0 is believed once it reports a second step, or all lower ranks have ended: a lower one may be slower to
     /// begin.
-    pub(super) fn reaches_target(&mut self, said: &Stamped) -> bool {
+    pub(super) fn reaches_target(&mut self, said: &StampedEvent) -> bool {
         let Some(target) = self.settings.first.until.target.as_ref().filter(|_| self.are_foreign()) else {
             return false;
         };
@@ -31,7 +31,7 @@ impl Leader {
             return false;
         };
         let is_reached = target.is_reached(name, value);
-        let step = step_of(&said.event).unwrap_or(StepId(0));
+        let step = step_of_event(&said.event).unwrap_or(StepId(0));
         let watch = &mut self.target;
         let (rank, first) = *watch.first.get_or_insert((said.rank, step));
         if rank != said.rank {
@@ -54,12 +54,12 @@ impl Leader {
         self.stop(StopReason::Target);
         if self.stopping.is_some() && !was_stopping {
             let attempt = self.settings.attempt;
-            self.effects.push(Effect::Spool(SpoolRecord::TargetReached { attempt }));
+            self.effects.push(AttemptEffect::Spool(SpoolRecord::TargetReached { attempt }));
         }
     }
 }
 
-fn step_of(event: &Event) -> Option<StepId> {
+fn step_of_event(event: &Event) -> Option<StepId> {
     match event {
         Event::Step(figures) => Some(figures.step),
         Event::Validated { step, .. } | Event::Metrics { step, .. } => Some(*step),

@@ -1,11 +1,11 @@
 //! What the leader makes of what hosts say.
 
 use super::*;
-use crate::agent::messages::Exit;
+use crate::agent::messages::RankExit;
 use crate::agent::peers::PeerAddress;
-use crate::agent::sample;
-use crate::fact::Ended;
-use dtrain_protocol::{AttemptId, HeldBytes, NamedFigure, PhaseTimes, StepFigures, Target, TrialId};
+use crate::agent::fixtures;
+use crate::fact::AttemptEnd;
+use dtrain_protocol::{AttemptId, ResidentBytes, NamedFigure, PhaseTimes, StepFigures, MetricTarget, TrialId};
 use dtrain_recipes::{Goal, Metric, Mlp, MlpActivation, Model};
 use std::path::PathBuf;
 
@@ -15,18 +15,18 @@ fn leading(hosts: u32) -> Leader {
 }
 
 /// The same, of ranks that run a script or not, with a target.
-fn leading_with(hosts: u32, are_foreign: bool, target: Option<Target>) -> Leader {
+fn leading_with(hosts: u32, are_foreign: bool, target: Option<MetricTarget>) -> Leader {
     let mut leader = begun(hosts, are_foreign, target);
-    let mut answer = |host, message| drop(leader.step(now(), Input::Host(host, message)));
+    let mut answer = |host, message| drop(leader.step(now(), AttemptInput::Host(host, message)));
     if are_foreign {
         for host in 0..hosts {
             // The host of rank 0 also has the port where all ranks meet.
-            let ports = if host == OWN { 7000..7002 } else { 7000..7001 };
+            let ports = if host == LEADER_HOST { 7000..7002 } else { 7000..7001 };
             let addresses = ports.map(|port| format!("127.0.0.{host}:{port}")).collect();
             answer(host, HostMessage::Reserved { addresses: Ok(addresses) });
         }
     }
-    for host in (1..hosts).chain([OWN]) {
+    for host in (1..hosts).chain([LEADER_HOST]) {
         answer(host, HostMessage::Started { outcome: Ok(()) });
     }
     leader
@@ -38,12 +38,12 @@ fn leading_foreign() -> Leader {
 }
 
 /// A leader of so many hosts with a rank each that has asked for the first things.
-fn begun(hosts: u32, are_foreign: bool, target: Option<Target>) -> Leader {
+fn begun(hosts: u32, are_foreign: bool, target: Option<MetricTarget>) -> Leader {
     let model =
         Model::Mlp(Mlp { inputs: 1, hidden: Vec::new(), classes: 1, activation: MlpActivation::Relu });
-    let mut first = sample::assignment(TrialId("01T".into()), AttemptId(1), model);
+    let mut first = fixtures::assignment(TrialId("01T".into()), AttemptId(1), model);
     first.until.target = target;
-    let settings = Settings {
+    let settings = AttemptConfig {
         attempt: AttemptId(1),
         keep: 2,
         gathers: false,
@@ -54,22 +54,22 @@ fn begun(hosts: u32, are_foreign: bool, target: Option<Target>) -> Leader {
     };
     let host = |index| {
         let peer = PeerAddress { host: index, name: format!("node{index}"), address: String::new() };
-        (index, Host::new(peer, index..index + 1, Moment(0)))
+        (index, HostState::new(peer, index..index + 1, Millis(0)))
     };
     Leader::begin(settings, (0..hosts).map(host).collect(), are_foreign, now()).0
 }
 
-fn now() -> Now {
-    Now { moment: Moment(0), wall_ms: 0 }
+fn now() -> ClockReading {
+    ClockReading { moment: Millis(0), wall_ms: 0 }
 }
 
 /// What is spooled when the rank of `host`, of so many hosts, says that it cannot use its data.
 fn without_data(hosts: u32, host: u32) -> Vec<Failure> {
     let event = Event::Failed(Failure::Data("no such file".into()));
     let said = HostMessage::Event { rank: Rank(host), event };
-    let effects = leading(hosts).step(now(), Input::Host(host, said));
+    let effects = leading(hosts).step(now(), AttemptInput::Host(host, said));
     let spooled = effects.into_iter().filter_map(|effect| match effect {
-        Effect::Spool(SpoolRecord::Event(Stamped { event: Event::Failed(failure), .. })) => Some(failure),
+        AttemptEffect::Spool(SpoolRecord::Event(StampedEvent { event: Event::Failed(failure), .. })) => Some(failure),
         _ => None,
     });
     spooled.collect()
@@ -88,34 +88,34 @@ fn data_that_cannot_be_used_is_told_with_its_host_where_there_are_several() {
 }
 
 /// When the only rank is killed after an order to stop that it does not answer, in milliseconds, and how the attempt ends then.
-fn deaf(mut leader: Leader, limit_ms: u64) -> Option<Ended> {
-    let at = |milliseconds| Now { moment: Moment(milliseconds), wall_ms: milliseconds };
-    let kills = |effects: Vec<Effect>| {
-        effects.iter().filter(|effect| matches!(effect, Effect::Ask(OWN, LeaderMessage::Kill { .. }))).count()
+fn deaf(mut leader: Leader, limit_ms: u64) -> Option<AttemptEnd> {
+    let at = |milliseconds| ClockReading { moment: Millis(milliseconds), wall_ms: milliseconds };
+    let kills = |effects: Vec<AttemptEffect>| {
+        effects.iter().filter(|effect| matches!(effect, AttemptEffect::Ask(LEADER_HOST, LeaderMessage::Kill { .. }))).count()
     };
-    let asked = leader.step(at(1_000), Input::Stop);
+    let asked = leader.step(at(1_000), AttemptInput::Stop);
     let stop = LeaderMessage::Order { order: Arc::new(Order::Stop) };
-    assert!(asked.contains(&Effect::Ask(OWN, stop)), "{asked:?}");
+    assert!(asked.contains(&AttemptEffect::Ask(LEADER_HOST, stop)), "{asked:?}");
     // Its agent turns meanwhile.
-    let pulse = Pulse { turns: 1, ..Pulse::default() };
-    leader.step(at(999 + limit_ms), Input::Beat(OWN, pulse));
-    assert_eq!(kills(leader.step(at(999 + limit_ms), Input::Tick)), 0, "it may still stop by itself");
-    let first = kills(leader.step(at(1_000 + limit_ms), Input::Tick));
-    assert_eq!(first + kills(leader.step(at(1_000 + limit_ms), Input::Tick)), 1);
-    let exit = Exit { code: None, signal: Some(9) };
-    leader.step(at(1_000 + limit_ms), Input::Host(OWN, HostMessage::Exited { rank: Rank(0), exit }));
+    let heartbeat = Heartbeat { turns: 1, ..Heartbeat::default() };
+    leader.step(at(999 + limit_ms), AttemptInput::Beat(LEADER_HOST, heartbeat));
+    assert_eq!(kills(leader.step(at(999 + limit_ms), AttemptInput::Tick)), 0, "it may still stop by itself");
+    let first = kills(leader.step(at(1_000 + limit_ms), AttemptInput::Tick));
+    assert_eq!(first + kills(leader.step(at(1_000 + limit_ms), AttemptInput::Tick)), 1);
+    let exit = RankExit { code: None, signal: Some(9) };
+    leader.step(at(1_000 + limit_ms), AttemptInput::Host(LEADER_HOST, HostMessage::Exited { rank: Rank(0), exit }));
     let closed = HostMessage::OutputClosed { rank: Rank(0), garbled: None, last: Vec::new() };
-    let effects = leader.step(at(1_000 + limit_ms), Input::Host(OWN, closed));
+    let effects = leader.step(at(1_000 + limit_ms), AttemptInput::Host(LEADER_HOST, closed));
     effects.into_iter().find_map(|effect| match effect {
-        Effect::Spool(SpoolRecord::Over { ended, .. }) => Some(ended),
+        AttemptEffect::Spool(SpoolRecord::Over { ended, .. }) => Some(ended),
         _ => None,
     })
 }
 
 /// Whether a leader asks its ranks to stop when the rank of `host` reports `event`.
 fn stops(leader: &mut Leader, host: u32, event: Event) -> bool {
-    let effects = leader.step(now(), Input::Host(host, HostMessage::Event { rank: Rank(host), event }));
-    let is_stop = |effect: &Effect| matches!(effect, Effect::Ask(_, LeaderMessage::Order { order }) if **order == Order::Stop);
+    let effects = leader.step(now(), AttemptInput::Host(host, HostMessage::Event { rank: Rank(host), event }));
+    let is_stop = |effect: &AttemptEffect| matches!(effect, AttemptEffect::Ask(_, LeaderMessage::Order { order }) if **order == Order::Stop);
     effects.iter().any(is_stop)
 }
 
@@ -131,13 +131,13 @@ fn printed(loss: f64, learning_rate: f64, gradient_norm: Option<f64>) -> Event {
         times: PhaseTimes::default(),
         memory_bytes: 0,
         sent_bytes: 0,
-        held: HeldBytes::default(),
+        held: ResidentBytes::default(),
     })
 }
 
 #[test]
 fn a_program_that_ignores_the_order_to_stop_is_killed_and_has_stopped() {
-    assert_eq!(deaf(leading_foreign(), TO_STOP_MS), Some(Ended::Finished(StopReason::Ordered)));
+    assert_eq!(deaf(leading_foreign(), STOP_GRACE_MS), Some(AttemptEnd::Finished(StopReason::Ordered)));
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn a_rank_that_says_nothing_after_the_order_to_stop_is_killed_and_has_stopped() 
     let leader = leading(1);
     let seconds = leader.settings.first.waits.idle_seconds;
     let limit = u64::try_from(Duration::from_secs_f64(seconds).as_millis()).expect("minutes");
-    assert_eq!(deaf(leader, limit), Some(Ended::Finished(StopReason::Ordered)));
+    assert_eq!(deaf(leader, limit), Some(AttemptEnd::Finished(StopReason::Ordered)));
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn a_script_reaches_a_target_on_any_figure_that_it_reports() {
         ("learning_rate", printed(1.0, 0.1, None), printed(0.1, f64::NAN, None)),
         ("gradient_norm", printed(1.0, 1.0, Some(0.1)), printed(0.1, 0.1, None)),
     ] {
-        let target = Target { metric: Metric::from(metric.to_owned()), goal: Goal::Min, value: 0.2 };
+        let target = MetricTarget { metric: Metric::from(metric.to_owned()), goal: Goal::Min, value: 0.2 };
         let leader = || leading_with(2, true, Some(target.clone()));
         assert!(stops(&mut leader(), 0, reached), "{metric}");
         assert!(!stops(&mut leader(), 0, missed), "{metric}");
@@ -164,7 +164,7 @@ fn a_script_reaches_a_target_on_any_figure_that_it_reports() {
 
 #[test]
 fn a_target_is_held_against_the_lowest_rank_that_reports() {
-    let target = Target { metric: Metric::Named("f1".into()), goal: Goal::Max, value: 0.9 };
+    let target = MetricTarget { metric: Metric::Named("f1".into()), goal: Goal::Max, value: 0.9 };
     let mut leader = leading_with(3, true, Some(target));
     let f1 = |step, value| Event::Metrics {
         step: StepId(step),
@@ -177,7 +177,7 @@ fn a_target_is_held_against_the_lowest_rank_that_reports() {
 
 #[test]
 fn a_higher_rank_waits_with_a_target_until_no_lower_one_can_report() {
-    let target = Target { metric: Metric::Named("f1".into()), goal: Goal::Max, value: 0.9 };
+    let target = MetricTarget { metric: Metric::Named("f1".into()), goal: Goal::Max, value: 0.9 };
     let leader = || leading_with(2, true, Some(target.clone()));
     let f1 = |step, value| Event::Metrics {
         step: StepId(step),
@@ -193,21 +193,21 @@ fn a_higher_rank_waits_with_a_target_until_no_lower_one_can_report() {
     assert!(stops(&mut alone, 1, f1(2, 0.5)), "only the higher rank reports");
     let mut ended = leader();
     let closed = HostMessage::OutputClosed { rank: Rank(0), garbled: None, last: Vec::new() };
-    ended.step(now(), Input::Host(OWN, closed));
-    let exit = Exit { code: Some(0), signal: None };
-    ended.step(now(), Input::Host(OWN, HostMessage::Exited { rank: Rank(0), exit }));
+    ended.step(now(), AttemptInput::Host(LEADER_HOST, closed));
+    let exit = RankExit { code: Some(0), signal: None };
+    ended.step(now(), AttemptInput::Host(LEADER_HOST, HostMessage::Exited { rank: Rank(0), exit }));
     assert!(stops(&mut ended, 1, f1(1, 0.95)), "the lower rank has ended");
 }
 
 #[test]
 fn a_target_that_is_reached_is_recorded_once() {
-    let target = Target { metric: Metric::from("loss".to_owned()), goal: Goal::Min, value: 0.2 };
+    let target = MetricTarget { metric: Metric::from("loss".to_owned()), goal: Goal::Min, value: 0.2 };
     let mut leader = leading_with(1, true, Some(target));
     let mut report = |loss| {
         let message = HostMessage::Event { rank: Rank(0), event: printed(loss, 1.0, None) };
-        let effects = leader.step(now(), Input::Host(OWN, message));
+        let effects = leader.step(now(), AttemptInput::Host(LEADER_HOST, message));
         let is_reached =
-            |effect: &&Effect| matches!(effect, Effect::Spool(SpoolRecord::TargetReached { .. }));
+            |effect: &&AttemptEffect| matches!(effect, AttemptEffect::Spool(SpoolRecord::TargetReached { .. }));
         effects.iter().filter(is_reached).count()
     };
     assert_eq!([0.5, 0.1, 0.1, 0.5].map(&mut report), [0, 1, 0, 0]);

@@ -1,11 +1,11 @@
 //! The connection of the leader and a follower: frames both ways, and heartbeats.
 //!
-//! Whoever hears nothing for [`SILENCE`] takes the other for lost. TCP does not tell that a peer is frozen or that packets are
-//! dropped on the way; a heartbeat does, in either direction. It carries a [`Pulse`], so that a peer whose thread beats and whose
+//! Whoever hears nothing for [`HEARTBEAT_TIMEOUT`] takes the other for lost. TCP does not tell that a peer is frozen or that packets are
+//! dropped on the way; a heartbeat does, in either direction. It carries a [`Heartbeat`], so that a peer whose thread beats and whose
 //! loop stands still is noticed too.
 
-use super::super::messages::Pulse;
-use super::Secure;
+use super::super::messages::Heartbeat;
+use super::MutualTlsStream;
 use dtrain_protocol::frame::{self, FrameError, MAX_IN_PIECES};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::fd::OwnedFd;
@@ -21,13 +21,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How often something is said at least.
-const BEAT: Duration = Duration::from_millis(250);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// After how long a peer that says nothing is lost.
-pub(in crate::agent) const SILENCE: Duration = Duration::from_secs(2);
+pub(in crate::agent) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How much later than it should this process may wake up before it suspects itself and not the other.
-const SLIP: Duration = Duration::from_millis(250);
+const MAX_SCHEDULING_DELAY: Duration = Duration::from_millis(250);
 
 /// Bytes taken from the socket at once.
 const READ: usize = 64 << 10;
@@ -43,18 +43,18 @@ pub(in crate::agent) struct PeerLink {
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Frame<T> {
-    Beat(Pulse),
+    Beat(Heartbeat),
     Message(T),
 }
 
 /// How far this agent has come, as its heartbeats say it.
 #[derive(Debug, Default)]
-pub(in crate::agent) struct Pulses {
+pub(in crate::agent) struct LoopCounters {
     turns: AtomicU64,
     work: AtomicU64,
 }
 
-impl Pulses {
+impl LoopCounters {
     /// The loop of the agent has made a turn.
     pub(in crate::agent) fn turn(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
@@ -66,18 +66,18 @@ impl Pulses {
     }
 
     /// How far it has come.
-    pub(in crate::agent) fn now(&self) -> Pulse {
-        Pulse { turns: self.turns.load(Ordering::Relaxed), work: self.work.load(Ordering::Relaxed) }
+    pub(in crate::agent) fn now(&self) -> Heartbeat {
+        Heartbeat { turns: self.turns.load(Ordering::Relaxed), work: self.work.load(Ordering::Relaxed) }
     }
 }
 
 /// What comes from the far end.
 #[derive(Debug)]
-pub(in crate::agent) enum Heard<T> {
+pub(in crate::agent) enum LinkEvent<T> {
     /// A message.
     Message(T),
     /// A heartbeat.
-    Beat(Pulse),
+    Beat(Heartbeat),
     /// Nothing any more, and why.
     Lost(String),
 }
@@ -85,14 +85,14 @@ pub(in crate::agent) enum Heard<T> {
 impl PeerLink {
     /// Serves `stream` in a thread of its own; `hear` gets every message, and at last that the other end is lost.
     pub(in crate::agent) fn start<T: DeserializeOwned>(
-        stream: Secure,
-        pulses: &Arc<Pulses>,
-        hear: impl FnMut(Heard<T>) + Send + 'static,
+        stream: MutualTlsStream,
+        loop_counters: &Arc<LoopCounters>,
+        hear: impl FnMut(LinkEvent<T>) + Send + 'static,
     ) -> io::Result<Self> {
         stream.socket.set_nonblocking(true)?;
         let waker = Arc::new(eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?);
         let (outgoing, queue) = channel();
-        let end = End::of(stream, queue, Arc::clone(&waker), Arc::clone(pulses));
+        let end = LinkThread::of(stream, queue, Arc::clone(&waker), Arc::clone(loop_counters));
         thread::Builder::new().name("peer link".into()).spawn(move || end.serve(hear))?;
         Ok(Self { outgoing: Some(outgoing), waker })
     }
@@ -119,7 +119,7 @@ impl Drop for PeerLink {
 }
 
 /// The connection as its thread holds it.
-struct End {
+struct LinkThread {
     tls: Connection,
     socket: TcpStream,
     queue: Receiver<Vec<u8>>,
@@ -128,14 +128,14 @@ struct End {
     inbox: Vec<u8>,
     heard_at: Instant,
     beat_at: Instant,
-    pulses: Arc<Pulses>,
+    loop_counters: Arc<LoopCounters>,
     /// Nothing more will be sent from here.
     is_closing: bool,
 }
 
-impl End {
-    fn of(stream: Secure, queue: Receiver<Vec<u8>>, waker: Arc<OwnedFd>, pulses: Arc<Pulses>) -> Self {
-        let Secure { mut tls, socket } = stream;
+impl LinkThread {
+    fn of(stream: MutualTlsStream, queue: Receiver<Vec<u8>>, waker: Arc<OwnedFd>, loop_counters: Arc<LoopCounters>) -> Self {
+        let MutualTlsStream { mut tls, socket } = stream;
         tls.set_buffer_limit(None);
         let now = Instant::now();
         Self {
@@ -146,35 +146,35 @@ impl End {
             inbox: Vec::new(),
             beat_at: now,
             heard_at: now,
-            pulses,
+            loop_counters,
             is_closing: false,
         }
     }
 
-    fn serve<T: DeserializeOwned>(mut self, mut hear: impl FnMut(Heard<T>)) {
+    fn serve<T: DeserializeOwned>(mut self, mut hear: impl FnMut(LinkEvent<T>)) {
         let end = loop {
-            if let Err(error) = self.speak().and_then(|()| self.listen()) {
-                break words(&error);
+            if let Err(error) = self.send_pending().and_then(|()| self.receive_available()) {
+                break describe_error(&error);
             }
-            if let Err(garbled) = self.hand_on(&mut hear) {
+            if let Err(garbled) = self.deliver_frames(&mut hear) {
                 break garbled;
             }
             if self.is_closing && !self.tls.wants_write() {
                 break "this end closed the connection".to_owned();
             }
             let silent = self.heard_at.elapsed();
-            if silent > SILENCE {
+            if silent > HEARTBEAT_TIMEOUT {
                 break format!("no heartbeat for {:.1} s", silent.as_secs_f64());
             }
-            if let Err(error) = self.sleep() {
-                break words(&error);
+            if let Err(error) = self.wait_for_io() {
+                break describe_error(&error);
             }
         };
-        hear(Heard::Lost(end));
+        hear(LinkEvent::Lost(end));
     }
 
     /// Takes what waits to be said, and sends what the socket takes.
-    fn speak(&mut self) -> io::Result<()> {
+    fn send_pending(&mut self) -> io::Result<()> {
         loop {
             match self.queue.try_recv() {
                 Ok(frame) => self.tls.writer().write_all(&frame)?,
@@ -189,9 +189,9 @@ impl End {
             }
         }
         // Also beside messages: they say nothing of the loop that does the work.
-        if !self.is_closing && self.beat_at.elapsed() >= BEAT {
+        if !self.is_closing && self.beat_at.elapsed() >= HEARTBEAT_INTERVAL {
             self.beat_at = Instant::now();
-            let beat = frame::encode(&Frame::<()>::Beat(self.pulses.now()));
+            let beat = frame::encode(&Frame::<()>::Beat(self.loop_counters.now()));
             self.tls.writer().write_all(&beat)?;
         }
         while self.tls.wants_write() {
@@ -205,7 +205,7 @@ impl End {
     }
 
     /// Takes from the socket what is there, and first what came with the handshake.
-    fn listen(&mut self) -> io::Result<()> {
+    fn receive_available(&mut self) -> io::Result<()> {
         self.take_plaintext()?;
         loop {
             match self.tls.read_tls(&mut self.socket) {
@@ -233,12 +233,12 @@ impl End {
     }
 
     /// Hands on every frame that is whole. `Err` says what is wrong with one that never will be.
-    fn hand_on<T: DeserializeOwned>(&mut self, hear: &mut impl FnMut(Heard<T>)) -> Result<(), String> {
+    fn deliver_frames<T: DeserializeOwned>(&mut self, hear: &mut impl FnMut(LinkEvent<T>)) -> Result<(), String> {
         let mut rest = self.inbox.as_slice();
         while frame::is_whole_within(rest, MAX_IN_PIECES).map_err(|error| error.to_string())? {
             match frame::read_within::<Frame<T>>(&mut rest, MAX_IN_PIECES) {
-                Ok(Frame::Message(message)) => hear(Heard::Message(message)),
-                Ok(Frame::Beat(pulse)) => hear(Heard::Beat(pulse)),
+                Ok(Frame::Message(message)) => hear(LinkEvent::Message(message)),
+                Ok(Frame::Beat(heartbeat)) => hear(LinkEvent::Beat(heartbeat)),
                 Err(FrameError::Json(error)) => return Err(format!("cannot decode its message: {error}")),
                 Err(error) => return Err(error.to_string()),
             }
@@ -249,8 +249,8 @@ impl End {
     }
 
     /// Waits until something can be moved or the next beat is due.
-    fn sleep(&mut self) -> io::Result<()> {
-        let limit = BEAT.saturating_sub(self.beat_at.elapsed());
+    fn wait_for_io(&mut self) -> io::Result<()> {
+        let limit = HEARTBEAT_INTERVAL.saturating_sub(self.beat_at.elapsed());
         let mut wanted = PollFlags::IN;
         wanted.set(PollFlags::OUT, self.tls.wants_write());
         let mut waited = [PollFd::new(&self.socket, wanted), PollFd::new(&self.waker, PollFlags::IN)];
@@ -261,7 +261,7 @@ impl End {
             Err(error) => return Err(error.into()),
         }
         let late = began.elapsed().saturating_sub(limit);
-        if late > SLIP {
+        if late > MAX_SCHEDULING_DELAY {
             self.heard_at += late;
         }
         let mut count = [0; 8];
@@ -270,7 +270,7 @@ impl End {
     }
 }
 
-fn words(error: &io::Error) -> String {
+fn describe_error(error: &io::Error) -> String {
     match error.kind() {
         ErrorKind::UnexpectedEof => "it closed the connection".into(),
         _ => error.to_string(),

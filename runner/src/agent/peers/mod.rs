@@ -1,15 +1,15 @@
 //! How the agents of one attempt talk: the leader, which owns the attempt, and a follower on every other host.
 //!
-//! Every agent has a [`door`]: a listener at which only agents of the same attempt are let in. The leader knocks at the
-//! followers' doors and keeps a [`link`] to each. Files of checkpoints travel on connections of their own ([`fetch`]), so that
+//! Every agent has a [`listener`]: a listener at which only agents of the same attempt are let in. The leader connects to the
+//! listeners of the followers and keeps a [`link`] to each. Files of checkpoints travel on connections of their own ([`fetch_file`], [`fetch_chunks`]), so that
 //! they do not delay a heartbeat.
 
-pub(super) mod door;
-pub(super) mod fetch;
-pub(super) mod gather;
+pub(super) mod listener;
+pub(super) mod fetch_file;
+pub(super) mod fetch_chunks;
 pub(super) mod link;
 
-use dtrain_protocol::strangers::Hurried;
+use dtrain_protocol::pending_peers::DeadlineStream;
 use dtrain_protocol::tls::Tls;
 use dtrain_protocol::{AttemptId, TlsIdentity, TrialId};
 use rustls::{Connection, StreamOwned};
@@ -22,12 +22,12 @@ use std::time::Duration;
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// A connection of two agents that know who the other is.
-pub(super) struct Secure {
+pub(super) struct MutualTlsStream {
     tls: Connection,
     socket: TcpStream,
 }
 
-impl Read for Secure {
+impl Read for MutualTlsStream {
     fn read(&mut self, room: &mut [u8]) -> io::Result<usize> {
         loop {
             match self.tls.reader().read(room) {
@@ -42,7 +42,7 @@ impl Read for Secure {
     }
 }
 
-impl Write for Secure {
+impl Write for MutualTlsStream {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let length = self.tls.writer().write(bytes)?;
         self.flush()?;
@@ -59,7 +59,7 @@ impl Write for Secure {
 
 /// Who an agent is to the other agents of its attempt, and where it listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Seat {
+pub struct AgentIdentity {
     /// Index of its host among the hosts of the attempt; the leader's is 0.
     pub host: u32,
     /// Address to bind, without a port: the one under which the other hosts reach this one.
@@ -71,7 +71,7 @@ pub struct Seat {
     pub is_shared: bool,
 }
 
-/// An agent at its door.
+/// Where an agent listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerAddress {
     /// Index of its host.
@@ -97,7 +97,7 @@ pub(super) enum Greeting {
         /// Name of the file in it.
         file: String,
     },
-    /// An agent that wants chunks of files of a checkpoint, which it names in frames of [`Wanted`] that follow.
+    /// An agent that wants chunks of files of a checkpoint, which it names in frames of [`ChunkRequest`] that follow.
     ReadChunks {
         /// Index of the asking agent's host.
         host: u32,
@@ -108,7 +108,7 @@ pub(super) enum Greeting {
 
 /// Chunks of a file that an agent wants; the answer is the file's length, as to [`Greeting::Read`], and the bytes of each chunk.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Wanted {
+pub(super) struct ChunkRequest {
     /// Name of the file.
     file: String,
     /// Indices of the chunks.
@@ -117,12 +117,12 @@ pub(super) struct Wanted {
 
 /// The names of an attempt's agents.
 #[derive(Clone, Debug)]
-pub(super) struct Names {
+pub(super) struct TrialAttempt {
     pub(super) trial: TrialId,
     pub(super) attempt: AttemptId,
 }
 
-impl Names {
+impl TrialAttempt {
     /// The name in the certificate of the agent of `host`.
     pub(super) fn of(&self, host: u32) -> String {
         TlsIdentity::agent_name(&self.trial, self.attempt, host)
@@ -130,25 +130,25 @@ impl Names {
 }
 
 /// Connects with the agent of a host and greets it.
-pub(super) fn knock(tls: &Tls, names: &Names, peer: &PeerAddress, greeting: &Greeting) -> io::Result<Secure> {
+pub(super) fn connect(tls: &Tls, names: &TrialAttempt, peer: &PeerAddress, greeting: &Greeting) -> io::Result<MutualTlsStream> {
     let address = peer.address.to_socket_addrs()?.next();
     let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
-    let socket = hurried(TcpStream::connect_timeout(&address, HANDSHAKE)?)?;
+    let socket = with_handshake_deadline(TcpStream::connect_timeout(&address, HANDSHAKE)?)?;
     let connection = tls.client(&names.of(peer.host)).map_err(io::Error::other)?;
     let mut stream = StreamOwned::new(connection, socket);
     dtrain_protocol::frame::write(&mut stream, greeting)?;
-    Ok(Secure { tls: Connection::Client(stream.conn), socket: patient(stream.sock)? })
+    Ok(MutualTlsStream { tls: Connection::Client(stream.conn), socket: with_io_timeouts(stream.sock)? })
 }
 
 /// A socket for the handshake, and without waiting for more to send.
-fn hurried(socket: TcpStream) -> io::Result<Hurried> {
+fn with_handshake_deadline(socket: TcpStream) -> io::Result<DeadlineStream> {
     socket.set_nonblocking(false)?;
     socket.set_nodelay(true)?;
-    Ok(Hurried::new(socket, HANDSHAKE))
+    Ok(DeadlineStream::new(socket, HANDSHAKE))
 }
 
 /// The socket after the handshake: every read and write has a limit of its own.
-fn patient(socket: Hurried) -> io::Result<TcpStream> {
+fn with_io_timeouts(socket: DeadlineStream) -> io::Result<TcpStream> {
     let socket = socket.into_inner();
     socket.set_read_timeout(Some(HANDSHAKE))?;
     socket.set_write_timeout(Some(HANDSHAKE))?;

@@ -1,8 +1,8 @@
-//! Who gets a word in at the door of an agent.
+//! Who is heard by the listener of an agent.
 
-use super::door::Door;
+use super::listener::PeerListener;
 use super::*;
-use crate::agent::{agent_identities, identities};
+use crate::agent::{agent_certificates, rank_certificates};
 use crate::home::TrialFolder;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
@@ -15,20 +15,20 @@ const FOLDER: &str = "step-000000012.a3";
 const FILE: &str = "rank-00001.safetensors";
 const CONTENT: &[u8] = b"weights";
 
-fn names(attempt: u64) -> Names {
-    Names { trial: TrialId("01JZX0000000000000000000AB".into()), attempt: AttemptId(attempt) }
+fn names(attempt: u64) -> TrialAttempt {
+    TrialAttempt { trial: TrialId("01JZX0000000000000000000AB".into()), attempt: AttemptId(attempt) }
 }
 
 fn agents(attempt: u64) -> Vec<TlsIdentity> {
-    let Names { trial, attempt } = names(attempt);
-    agent_identities(&trial, attempt, 3).expect("keys")
+    let TrialAttempt { trial, attempt } = names(attempt);
+    agent_certificates(&trial, attempt, 3).expect("keys")
 }
 
-/// The door of host 1 in attempt 3, with the identities of all hosts, and whoever is let in to lead.
+/// The listener of host 1 in attempt 3, with the identities of all hosts, and whoever is let in to lead.
 struct Place {
-    door: Arc<Door>,
+    listener: Arc<PeerListener>,
     agents: Vec<TlsIdentity>,
-    leaders: Receiver<Secure>,
+    leaders: Receiver<MutualTlsStream>,
     _folder: tempfile::TempDir,
 }
 
@@ -39,23 +39,23 @@ fn place() -> Place {
     std::fs::create_dir(folder.checkpoints().join(FOLDER)).expect("room on disk");
     std::fs::write(folder.checkpoints().join(FOLDER).join(FILE), CONTENT).expect("room on disk");
     let agents = agents(3);
-    let seat = Seat { host: 1, bind: "127.0.0.1".into(), identity: agents[1].clone(), is_shared: false };
+    let seat = AgentIdentity { host: 1, bind: "127.0.0.1".into(), identity: agents[1].clone(), is_shared: false };
     let (to, leaders) = channel();
-    let door =
-        Door::bind(&seat, names(3), &folder).expect("a free port").open(move |stream| drop(to.send(stream)));
-    Place { door, agents, leaders, _folder: root }
+    let listener =
+        PeerListener::bind(&seat, names(3), &folder).expect("a free port").open(move |stream| drop(to.send(stream)));
+    Place { listener, agents, leaders, _folder: root }
 }
 
 impl Place {
     fn peer(&self) -> PeerAddress {
-        PeerAddress { host: 1, name: "node1".into(), address: self.door.address.clone() }
+        PeerAddress { host: 1, name: "node1".into(), address: self.listener.address.clone() }
     }
 
     /// All that is said to who shows this identity and greets so.
     fn says(&self, identity: &TlsIdentity, greeting: &Greeting) -> Vec<u8> {
         let tls = Tls::new(identity).expect("an identity");
         let mut heard = Vec::new();
-        if let Ok(mut stream) = knock(&tls, &names(3), &self.peer(), greeting) {
+        if let Ok(mut stream) = connect(&tls, &names(3), &self.peer(), greeting) {
             drop(stream.read_to_end(&mut heard));
         }
         heard
@@ -76,7 +76,7 @@ fn who_is_of_the_attempt_gets_what_is_its_due() {
     let expected = [&(CONTENT.len() as u64).to_le_bytes()[..], CONTENT].concat();
     assert_eq!(place.says(&place.agents[2], &read(2)), expected);
     let tls = Tls::new(&place.agents[0]).expect("an identity");
-    let _leader = knock(&tls, &names(3), &place.peer(), &Greeting::Lead).expect("it is the leader");
+    let _leader = connect(&tls, &names(3), &place.peer(), &Greeting::Lead).expect("it is the leader");
     place.leaders.recv_timeout(Duration::from_secs(10)).expect("it was let in");
 }
 
@@ -84,7 +84,7 @@ fn who_is_of_the_attempt_gets_what_is_its_due() {
 fn nobody_else_gets_a_byte() {
     let place = place();
     let ours = |other: TlsIdentity| TlsIdentity { authority: place.agents[0].authority.clone(), ..other };
-    let ranks = identities(&names(3).trial, AttemptId(3), 3).expect("keys");
+    let ranks = rank_certificates(&names(3).trial, AttemptId(3), 3).expect("keys");
     for (what, identity) in [
         ("another authority", ours(agents(3).swap_remove(0))),
         ("an older attempt", ours(agents(2).swap_remove(0))),
@@ -107,7 +107,7 @@ fn nobody_else_gets_a_byte() {
 #[test]
 fn who_shows_no_certificate_or_talks_plainly_is_turned_away() {
     let place = place();
-    let mut socket = TcpStream::connect(&place.door.address).expect("it listens");
+    let mut socket = TcpStream::connect(&place.listener.address).expect("it listens");
     dtrain_protocol::frame::write(&mut socket, &Greeting::Lead).expect("it reads");
     let mut heard = Vec::new();
     drop(socket.read_to_end(&mut heard));
@@ -121,7 +121,7 @@ fn who_shows_no_certificate_or_talks_plainly_is_turned_away() {
     let config = config.with_root_certificates(roots).with_no_client_auth();
     let name = ServerName::try_from(names(3).of(1)).expect("a name");
     let connection = ClientConnection::new(Arc::new(config), name).expect("a client");
-    let socket = TcpStream::connect(&place.door.address).expect("it listens");
+    let socket = TcpStream::connect(&place.listener.address).expect("it listens");
     let mut stream = StreamOwned::new(connection, socket);
     let mut heard = Vec::new();
     drop(dtrain_protocol::frame::write(&mut stream, &read(2)));
@@ -134,7 +134,7 @@ fn who_shows_no_certificate_or_talks_plainly_is_turned_away() {
 fn strangers_who_say_nothing_keep_nobody_out() {
     let place = place();
     let strangers: Vec<_> =
-        (0..300).map(|_| TcpStream::connect(&place.door.address).expect("it listens")).collect();
+        (0..300).map(|_| TcpStream::connect(&place.listener.address).expect("it listens")).collect();
     assert!(place.says(&place.agents[2], &read(2)).ends_with(CONTENT));
     drop(strangers);
 }

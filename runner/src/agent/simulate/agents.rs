@@ -2,18 +2,18 @@
 
 use super::bugs::{follower_effects, leader_effects};
 use super::disk::State;
-use super::grid::Cell;
-use super::network::Connection;
-use super::ranks::{Rank, assignment};
+use super::grid::AttemptOnMachine;
+use super::network::FollowerConnection;
+use super::ranks::{RankActor, assignment};
 use super::{KEEP, World};
 use crate::agent::SpoolRecord;
-use crate::agent::follower::{self, Follower, Work};
-use crate::agent::leader::{self, Effect, Host, Leader, Now, OWN};
-use crate::agent::messages::{Exit, Fetched, HostMessage, Pulse, Refusal};
+use crate::agent::follower::{self, Follower, HostTask};
+use crate::agent::leader::{self, AttemptEffect, HostState, Leader, ClockReading, LEADER_HOST};
+use crate::agent::messages::{RankExit, FetchSummary, HostMessage, Heartbeat, FetchRefusal};
 use crate::agent::peers::PeerAddress;
 use crate::checkpoints::commit;
-use crate::launch::NotLaunched;
-use crate::machine::Moment;
+use crate::launch::LaunchError;
+use crate::machine::Millis;
 use dtrain_protocol::AttemptId;
 use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,11 +34,11 @@ pub(super) struct Agent {
     pub(super) must_sync: bool,
     /// What was spooled and not sent to the machine that mirrors it.
     pub(super) unmirrored: Vec<SpoolRecord>,
-    pub(super) ranks: BTreeMap<u32, Rank>,
-    pub(super) pulse: Pulse,
+    pub(super) ranks: BTreeMap<u32, RankActor>,
+    pub(super) heartbeat: Heartbeat,
     /// The checkpoint that its ranks go on from.
     pub(super) resume: Option<String>,
-    work: VecDeque<Work>,
+    work: VecDeque<HostTask>,
     busy_until: u64,
     /// Whether it is to end once its work is done.
     ended: bool,
@@ -74,16 +74,16 @@ impl World<'_> {
         self.agents.retain(|(of, on)| of >= attempt || !launched.contains(&on));
         for (index, (machine, ranks)) in machines.iter().enumerate() {
             let is_remote = index > 0;
-            let settings = follower::Settings { ranks: ranks.clone(), resume: resume.clone(), is_remote };
+            let settings = follower::HostConfig { ranks: ranks.clone(), resume: resume.clone(), is_remote };
             let agent = Agent {
                 began: self.now,
-                follower: Follower::new(settings, Moment(0)),
+                follower: Follower::new(settings, Millis(0)),
                 leader: None,
                 machines: BTreeMap::new(),
                 must_sync: false,
                 unmirrored: Vec::new(),
                 ranks: BTreeMap::new(),
-                pulse: Pulse::default(),
+                heartbeat: Heartbeat::default(),
                 resume: resume.clone(),
                 work: VecDeque::new(),
                 busy_until: 0,
@@ -94,10 +94,10 @@ impl World<'_> {
         let hosts = (0u32..).zip(machines).map(|(host, (machine, ranks))| {
             let name = format!("node{machine}");
             let peer = PeerAddress { host, name, address: machine.to_string() };
-            (host, Host::new(peer, ranks.clone(), Moment(0)))
+            (host, HostState::new(peer, ranks.clone(), Millis(0)))
         });
         let world = machines.last().map_or(0, |(_, ranks)| ranks.end);
-        let settings = leader::Settings {
+        let settings = leader::AttemptConfig {
             attempt,
             keep: KEEP,
             gathers: true,
@@ -106,13 +106,13 @@ impl World<'_> {
             first: assignment(attempt, world, self.setup.save_every),
             address: "127.0.0.1".into(),
         };
-        let now = Now { moment: Moment(0), wall_ms: self.now };
+        let now = ClockReading { moment: Millis(0), wall_ms: self.now };
         let (leader, effects) = Leader::begin(settings, hosts.collect(), false, now);
         let own = machines[0].0;
         self.places[own].disk.spools.entry(attempt).or_default();
         for (host, (machine, _)) in (0u32..).zip(machines).skip(1) {
-            self.connections.insert((attempt, *machine), Connection::new(own, host, self.now));
-            self.tell_follower(attempt, *machine, follower::Input::LeaderConnected);
+            self.connections.insert((attempt, *machine), FollowerConnection::new(own, host, self.now));
+            self.tell_follower(attempt, *machine, follower::HostInput::LeaderConnected);
         }
         if let Some(agent) = self.agents.get_mut(&(attempt, own)) {
             agent.leader = Some(leader);
@@ -122,36 +122,36 @@ impl World<'_> {
     }
 
     /// Something happened to the leader on a machine.
-    pub(super) fn tell_leader(&mut self, attempt: AttemptId, machine: usize, input: leader::Input) {
+    pub(super) fn tell_leader(&mut self, attempt: AttemptId, machine: usize, input: leader::AttemptInput) {
         let Some(agent) = self.agents.get_mut(&(attempt, machine)) else { return };
-        let now = Now { moment: Moment(self.now - agent.began), wall_ms: self.now };
+        let now = ClockReading { moment: Millis(self.now - agent.began), wall_ms: self.now };
         let Some(leader) = &mut agent.leader else { return };
         let effects = leader.step(now, input);
         self.carry_out(attempt, machine, effects);
     }
 
-    fn carry_out(&mut self, attempt: AttemptId, machine: usize, effects: Vec<Effect>) {
+    fn carry_out(&mut self, attempt: AttemptId, machine: usize, effects: Vec<AttemptEffect>) {
         for effect in leader_effects(self.setup.bug, effects) {
             match effect {
-                Effect::Spool(record) => self.spool(attempt, machine, record),
-                Effect::Ask(OWN, message) => {
+                AttemptEffect::Spool(record) => self.spool(attempt, machine, record),
+                AttemptEffect::Ask(LEADER_HOST, message) => {
                     self.sync(attempt, machine);
-                    self.tell_follower(attempt, machine, follower::Input::Leader(message));
+                    self.tell_follower(attempt, machine, follower::HostInput::Leader(message));
                 }
-                Effect::Ask(host, message) => {
+                AttemptEffect::Ask(host, message) => {
                     self.sync(attempt, machine);
                     let to = self.agents.get(&(attempt, machine)).and_then(|agent| agent.machines.get(&host));
                     if let Some(to) = to.copied() {
                         self.send_to_follower(attempt, to, message);
                     }
                 }
-                Effect::Note(_) => {}
-                Effect::Announce => self.reached.note("launched"),
-                Effect::Refuse(reason) => {
+                AttemptEffect::Note(_) => {}
+                AttemptEffect::Announce => self.reached.note("launched"),
+                AttemptEffect::Refuse(reason) => {
                     self.refused(attempt, machine, reason);
                     self.close(attempt, machine);
                 }
-                Effect::End => self.close(attempt, machine),
+                AttemptEffect::End => self.close(attempt, machine),
             }
         }
     }
@@ -164,35 +164,35 @@ impl World<'_> {
     }
 
     /// Something happened on a host of an attempt.
-    pub(super) fn tell_follower(&mut self, attempt: AttemptId, machine: usize, input: follower::Input) {
+    pub(super) fn tell_follower(&mut self, attempt: AttemptId, machine: usize, input: follower::HostInput) {
         let Some(agent) = self.agents.get_mut(&(attempt, machine)) else { return };
-        let effects = agent.follower.step(Moment(self.now - agent.began), input);
+        let effects = agent.follower.step(Millis(self.now - agent.began), input);
         for effect in follower_effects(self.setup.bug, effects) {
             match effect {
-                follower::Effect::Tell(message) => self.told(attempt, machine, message),
-                follower::Effect::CheckSaved { rank, step, folder, files, stall_seconds } => {
+                follower::HostEffect::Tell(message) => self.told(attempt, machine, message),
+                follower::HostEffect::CheckSaved { rank, step, folder, files, stall_seconds } => {
                     let saved = dtrain_protocol::Event::Saved { step, folder, files, stall_seconds };
                     self.told(attempt, machine, HostMessage::Event { rank, event: saved });
                 }
-                follower::Effect::Mirror { from, records } => {
+                follower::HostEffect::Mirror { from, records } => {
                     self.mirrored(attempt, machine, from, &records);
                 }
-                follower::Effect::Work(work) => {
+                follower::HostEffect::Work(work) => {
                     let agent = self.agents.get_mut(&(attempt, machine)).expect("it is at work");
                     agent.work.push_back(work);
                 }
-                follower::Effect::StartRanks(_) => {
+                follower::HostEffect::StartRanks(_) => {
                     self.places[machine].disk.remove_partial(attempt);
                     self.has_what_it_reads(attempt, machine);
                     self.start_ranks(attempt, machine);
                     let done = HostMessage::Started { outcome: Ok(()) };
-                    self.tell_follower(attempt, machine, follower::Input::Done(done));
+                    self.tell_follower(attempt, machine, follower::HostInput::Done(done));
                 }
-                follower::Effect::Order(rank, order) => self.order(attempt, machine, rank, &order),
-                follower::Effect::Kill(rank) => {
-                    self.end_rank(attempt, machine, rank, Exit { code: None, signal: Some(9) });
+                follower::HostEffect::Order(rank, order) => self.order(attempt, machine, rank, &order),
+                follower::HostEffect::Kill(rank) => {
+                    self.end_rank(attempt, machine, rank, RankExit { code: None, signal: Some(9) });
                 }
-                follower::Effect::End(outcome) => {
+                follower::HostEffect::End(outcome) => {
                     if outcome.is_err()
                         && let Some(agent) = self.agents.get_mut(&(attempt, machine))
                     {
@@ -208,7 +208,7 @@ impl World<'_> {
     fn told(&mut self, attempt: AttemptId, machine: usize, message: HostMessage) {
         let leads = self.agents.get(&(attempt, machine)).is_some_and(Agent::leads);
         if leads {
-            self.tell_leader(attempt, machine, leader::Input::Host(OWN, message));
+            self.tell_leader(attempt, machine, leader::AttemptInput::Host(LEADER_HOST, message));
         } else {
             self.send_to_leader(attempt, machine, message);
         }
@@ -226,55 +226,55 @@ impl World<'_> {
                 self.agents.remove(&(attempt, machine));
                 continue;
             }
-            agent.pulse.turns += 1;
-            let (pulse, is_free) = (agent.pulse, self.now >= agent.busy_until);
+            agent.heartbeat.turns += 1;
+            let (heartbeat, is_free) = (agent.heartbeat, self.now >= agent.busy_until);
             if is_free && let Some(work) = agent.work.pop_front() {
                 let is_slow = self.now < self.places[machine].disk.slow_until;
                 let agent = self.agents.get_mut(&(attempt, machine)).expect("it is at work");
                 agent.busy_until = self.now + if is_slow { 30 * WORK } else { WORK };
-                agent.pulse.work += 1;
+                agent.heartbeat.work += 1;
                 if let Some(cost) = &mut self.cost {
                     cost.worked(&work);
                 }
                 if let Some(done) = self.do_work(attempt, machine, work) {
-                    self.tell_follower(attempt, machine, follower::Input::Done(done));
+                    self.tell_follower(attempt, machine, follower::HostInput::Done(done));
                 }
             }
-            self.tell_follower(attempt, machine, follower::Input::Tick);
+            self.tell_follower(attempt, machine, follower::HostInput::Tick);
             if self.agents.get(&(attempt, machine)).is_some_and(Agent::leads) {
-                self.tell_leader(attempt, machine, leader::Input::Beat(OWN, pulse));
-                self.tell_leader(attempt, machine, leader::Input::Tick);
+                self.tell_leader(attempt, machine, leader::AttemptInput::Beat(LEADER_HOST, heartbeat));
+                self.tell_leader(attempt, machine, leader::AttemptInput::Tick);
                 self.sync(attempt, machine);
             }
         }
     }
 
-    fn do_work(&mut self, attempt: AttemptId, machine: usize, work: Work) -> Option<HostMessage> {
+    fn do_work(&mut self, attempt: AttemptId, machine: usize, work: HostTask) -> Option<HostMessage> {
         let is_full = self.now < self.places[machine].disk.full_until;
         let room = || if is_full { Err("no room".to_owned()) } else { Ok(()) };
         Some(match work {
-            Work::List { folder } => {
+            HostTask::List { folder } => {
                 let found = self.places[machine].disk.named(&folder);
                 let found = found.filter(|copy| copy.state > State::Partial);
                 let manifest = found.map(|copy| Arc::clone(&copy.manifest));
                 let files = found.map_or_else(Vec::new, |copy| copy.files.names());
                 HostMessage::Listed { manifest, files }
             }
-            Work::Fetch { folder, files, manifest } => {
+            HostTask::Fetch { folder, files, manifest } => {
                 let outcome = self
                     .fetch(machine, &folder, &files)
-                    .and_then(|()| room().map_err(|reason| Refusal { reason, is_of_checkpoint: false }));
+                    .and_then(|()| room().map_err(|reason| FetchRefusal { reason, is_of_checkpoint: false }));
                 if outcome.is_ok() {
                     self.finish(machine, &folder, Some(manifest), State::Committed);
                 }
-                HostMessage::Fetched { outcome: outcome.map(|()| Fetched::default()) }
+                HostMessage::Fetched { outcome: outcome.map(|()| FetchSummary::default()) }
             }
-            Work::FetchParts { folder, files, manifest, keep } => {
+            HostTask::FetchParts { folder, files, manifest, keep } => {
                 let kept: Vec<_> =
                     files.iter().filter(|(file, _)| keep.contains(&file.name)).cloned().collect();
                 let outcome = self
                     .fetch(machine, &folder, &kept)
-                    .and_then(|()| room().map_err(|reason| Refusal { reason, is_of_checkpoint: false }))
+                    .and_then(|()| room().map_err(|reason| FetchRefusal { reason, is_of_checkpoint: false }))
                     .and_then(|()| self.fetch_parts(machine, &folder, &files));
                 let is_here = self.places[machine].disk.named(&folder).is_some();
                 if outcome.is_ok() && !kept.is_empty() {
@@ -283,10 +283,10 @@ impl World<'_> {
                 if outcome.is_ok() && is_here {
                     self.finish(machine, &folder, Some(manifest), State::Committed);
                 }
-                HostMessage::Fetched { outcome: outcome.map(|()| Fetched::default()) }
+                HostMessage::Fetched { outcome: outcome.map(|()| FetchSummary::default()) }
             }
-            Work::ReservePorts { .. } => HostMessage::Reserved { addresses: Ok(Vec::new()) },
-            Work::Prepare { step, manifest, copies } => {
+            HostTask::ReservePorts { .. } => HostMessage::Reserved { addresses: Ok(Vec::new()) },
+            HostTask::Prepare { step, manifest, copies } => {
                 let folder = folder_name(step, attempt);
                 let fetched = self.fetch(machine, &folder, &copies).map_err(|refusal| refusal.reason);
                 let outcome = fetched.and_then(|()| room());
@@ -295,13 +295,13 @@ impl World<'_> {
                 }
                 HostMessage::Prepared { step, outcome }
             }
-            Work::SealMirror => {
+            HostTask::SealMirror => {
                 if let Some(mirror) = self.places[machine].disk.mirrors.get_mut(&attempt) {
                     mirror.flushed = mirror.records.len();
                 }
                 HostMessage::MirrorSealed { outcome: Ok(()) }
             }
-            Work::Commit { step } => {
+            HostTask::Commit { step } => {
                 let folder = folder_name(step, attempt);
                 let is_prepared =
                     self.places[machine].disk.named(&folder).is_some_and(|copy| copy.state > State::Partial);
@@ -311,17 +311,17 @@ impl World<'_> {
                 let outcome = if is_prepared { Ok(()) } else { Err("it is not there".to_owned()) };
                 HostMessage::Committed { step, outcome }
             }
-            Work::Retain { keep, resumed } => {
+            HostTask::Retain { keep, resumed } => {
                 let disk = &mut self.places[machine].disk;
                 let resumed = resumed.as_deref().and_then(parse_folder_name).map(|(step, of)| (of, step));
                 let all: Vec<_> = disk.committed().collect();
-                for name in commit::superfluous(&all, keep, attempt, resumed) {
+                for name in commit::beyond_retention(&all, keep, attempt, resumed) {
                     disk.remove(name);
                 }
                 disk.parts.clear();
                 return None;
             }
-            Work::Discard { step } => {
+            HostTask::Discard { step } => {
                 let (disk, name) = (&mut self.places[machine].disk, (attempt, step));
                 if disk.checkpoints().get(&name).is_some_and(|copy| copy.state < State::Committed) {
                     disk.remove(name);
@@ -338,14 +338,14 @@ impl World<'_> {
     }
 
     /// A launch came to nothing: its controller is told, if it can be.
-    fn refused(&mut self, attempt: AttemptId, machine: usize, reason: NotLaunched) {
+    fn refused(&mut self, attempt: AttemptId, machine: usize, reason: LaunchError) {
         self.reached.note("launch refused");
         self.controller.answers.push((attempt, machine, Err(reason)));
     }
 
     /// What the agents are about, for people.
     pub(super) fn agents_in_words(&self) -> String {
-        let words = |((attempt, machine), agent): (Cell, &Agent)| {
+        let words = |((attempt, machine), agent): (AttemptOnMachine, &Agent)| {
             let Agent { ranks, work, ended, leader, .. } = agent;
             format!(
                 "attempt {attempt} on machine {machine}: {ranks:?}, work {work:?}, ended {ended}, {leader:?}\n"

@@ -2,10 +2,10 @@
 
 use super::World;
 use super::bugs::Bug;
-use super::network::Node;
+use super::network::Endpoint;
 use crate::agent::SpoolRecord;
-use crate::launch::NotLaunched;
-use crate::machine::Input;
+use crate::launch::LaunchError;
+use crate::machine::TrialInput;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure};
 
@@ -25,7 +25,7 @@ impl World<'_> {
         }
         self.controller.fenced_at = self.now;
         let over = self.agents.keys().filter(|(attempt, _)| *attempt < newest);
-        let over: Vec<_> = over.filter(|(_, on)| self.talk(Node::Controller, Node::Machine(*on))).collect();
+        let over: Vec<_> = over.filter(|(_, on)| self.talk(Endpoint::Controller, Endpoint::Machine(*on))).collect();
         for cell in over {
             self.reached.note("came back and was ended");
             self.agents.remove(&cell);
@@ -37,31 +37,31 @@ impl World<'_> {
         if self.now < self.controller.away_until {
             return;
         }
-        self.tell(Input::Tick);
+        self.tell(TrialInput::Tick);
         self.fence();
         while let Some(input) = self.controller.owed.pop_front() {
             self.tell(input);
         }
         self.hear_answers();
-        let Some(open) = self.controller.machine.open() else { return };
-        if self.controller.owed.iter().any(|input| matches!(input, Input::LaunchFailed { .. })) {
+        let Some(open) = self.controller.machine.open_attempt() else { return };
+        if self.controller.owed.iter().any(|input| matches!(input, TrialInput::LaunchFailed { .. })) {
             return;
         }
         let Some(machines) = self.controller.launched.get(&open).cloned() else {
             // It crashed after the launch was recorded and before it happened.
-            return self.tell(Input::Gone { attempt: open, lost: None });
+            return self.tell(TrialInput::Gone { attempt: open, lost: None });
         };
         let leader = machines[0];
-        if self.talk(Node::Controller, Node::Machine(leader)) {
+        if self.talk(Endpoint::Controller, Endpoint::Machine(leader)) {
             self.controller.unreachable_since = None;
             return self.read(open, leader);
         }
         let now = self.now;
         let since = *self.controller.unreachable_since.get_or_insert(now);
         if self.has(Bug::GoneWhenSilent) {
-            return self.tell(Input::Gone { attempt: open, lost: None });
+            return self.tell(TrialInput::Gone { attempt: open, lost: None });
         }
-        let answers = |machine: &&usize| self.talk(Node::Controller, Node::Machine(**machine));
+        let answers = |machine: &&usize| self.talk(Endpoint::Controller, Endpoint::Machine(**machine));
         let followers: Vec<usize> = machines[1..].iter().filter(answers).copied().collect();
         let is_over = followers.iter().any(|machine| !self.agents.contains_key(&(open, *machine)));
         if is_over && now >= since + TO_ANSWER {
@@ -82,20 +82,20 @@ impl World<'_> {
         }
         self.read_mirror(attempt);
         let lost = Failure::HostLost { host: format!("node{}", machines[0]), detail: "it is away".into() };
-        if self.controller.machine.open() == Some(attempt) {
-            self.tell(Input::Gone { attempt, lost: Some(lost) });
+        if self.controller.machine.open_attempt() == Some(attempt) {
+            self.tell(TrialInput::Gone { attempt, lost: Some(lost) });
         }
     }
 
     fn hear_answers(&mut self) {
         for (attempt, machine, answer) in std::mem::take(&mut self.controller.answers) {
-            let is_open = self.controller.machine.open() == Some(attempt);
+            let is_open = self.controller.machine.open_attempt() == Some(attempt);
             let (Err(reason), true) = (answer, is_open) else { continue };
-            if !self.talk(Node::Controller, Node::Machine(machine)) {
+            if !self.talk(Endpoint::Controller, Endpoint::Machine(machine)) {
                 continue;
             }
             let failure = match reason {
-                NotLaunched::Checkpoint(detail) => {
+                LaunchError::Checkpoint(detail) => {
                     let folder =
                         self.controller.newest().map(|point| point.folder.clone()).unwrap_or_default();
                     self.may_refuse(attempt, &folder, &detail);
@@ -103,7 +103,7 @@ impl World<'_> {
                 }
                 other => Failure::Infrastructure { host: None, detail: other.to_string() },
             };
-            self.tell(Input::LaunchFailed { attempt, failure });
+            self.tell(TrialInput::LaunchFailed { attempt, failure });
         }
     }
 
@@ -128,7 +128,7 @@ impl World<'_> {
                 if let Some(input) = input_of(record) {
                     self.tell(input);
                 }
-                if self.controller.machine.open() != Some(open) {
+                if self.controller.machine.open_attempt() != Some(open) {
                     return;
                 }
             } else {
@@ -144,8 +144,8 @@ impl World<'_> {
             self.reached.note("found gone");
             // Its host may be back without the end of it.
             self.read_mirror(open);
-            if self.controller.machine.open() == Some(open) {
-                self.tell(Input::Gone { attempt: open, lost: None });
+            if self.controller.machine.open_attempt() == Some(open) {
+                self.tell(TrialInput::Gone { attempt: open, lost: None });
             }
         }
     }
@@ -163,13 +163,13 @@ impl World<'_> {
 }
 
 /// What the machine of the controller is told of a record.
-pub(super) fn input_of(record: SpoolRecord) -> Option<Input> {
+pub(super) fn input_of(record: SpoolRecord) -> Option<TrialInput> {
     Some(match record {
-        SpoolRecord::Began { attempt, ranks } => Input::Began { attempt, ranks },
-        SpoolRecord::Event(stamped) => Input::Event(stamped),
-        SpoolRecord::Committed { attempt, step, folder } => Input::Committed { attempt, step, folder },
-        SpoolRecord::CommitFailed { attempt, step, .. } => Input::CommitFailed { attempt, step },
-        SpoolRecord::Over { attempt, ended } => Input::Over { attempt, ended },
+        SpoolRecord::Began { attempt, ranks } => TrialInput::Began { attempt, ranks },
+        SpoolRecord::Event(stamped) => TrialInput::Event(stamped),
+        SpoolRecord::Committed { attempt, step, folder } => TrialInput::Committed { attempt, step, folder },
+        SpoolRecord::CommitFailed { attempt, step, .. } => TrialInput::CommitFailed { attempt, step },
+        SpoolRecord::Over { attempt, ended } => TrialInput::Over { attempt, ended },
         SpoolRecord::TargetReached { .. } | SpoolRecord::Unreadable { .. } => return None,
     })
 }

@@ -2,13 +2,13 @@
 
 use super::World;
 use super::bugs::Bug;
-use super::network::Node;
+use super::network::Endpoint;
 use super::promises::{durable, name_of};
-use super::ranks::Training;
+use super::ranks::AttemptTraining;
 use crate::agent::leader;
 use crate::fact::Fact;
-use crate::launch::NotLaunched;
-use crate::machine::{Effect, Input, Machine, Moment};
+use crate::launch::LaunchError;
+use crate::machine::{TrialEffect, TrialInput, TrialMachine, Millis};
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,7 +34,7 @@ enum Request {
 
 /// The program that the user typed.
 pub(super) struct Controller {
-    pub(super) machine: Machine,
+    pub(super) machine: TrialMachine,
     pub(super) ledger: Vec<Fact>,
     /// Where each attempt was launched, the leader first; on the disk of the controller.
     pub(super) launched: BTreeMap<AttemptId, Vec<usize>>,
@@ -42,9 +42,9 @@ pub(super) struct Controller {
     pub(super) read: usize,
     /// The most records of each attempt that the history has.
     pub(super) kept: BTreeMap<AttemptId, usize>,
-    pub(super) owed: VecDeque<Input>,
+    pub(super) owed: VecDeque<TrialInput>,
     /// What agents answer to launches, from their machines.
-    pub(super) answers: Vec<(AttemptId, usize, Result<(), NotLaunched>)>,
+    pub(super) answers: Vec<(AttemptId, usize, Result<(), LaunchError>)>,
     pub(super) away_until: u64,
     /// Attempts whose leader's host was lost, so that what it wrote down could not be read.
     pub(super) unread: BTreeSet<AttemptId>,
@@ -58,7 +58,7 @@ pub(super) struct Controller {
 
 impl Controller {
     pub(super) fn new() -> Self {
-        let (machine, _) = Machine::replay(&[]);
+        let (machine, _) = TrialMachine::replay(&[]);
         Self {
             machine,
             ledger: Vec::new(),
@@ -78,34 +78,34 @@ impl Controller {
 
     /// Whether it only waits for records.
     pub(super) fn is_idle(&self, now: u64) -> bool {
-        let reads = self.machine.open().is_some() && self.unreachable_since.is_none();
+        let reads = self.machine.open_attempt().is_some() && self.unreachable_since.is_none();
         now >= self.away_until && self.owed.is_empty() && self.answers.is_empty() && reads
     }
 
     /// The newest checkpoint that counts.
     pub(super) fn newest(&self) -> Option<&ResumePoint> {
-        self.machine.newest()
+        self.machine.newest_checkpoint()
     }
 }
 
 impl World<'_> {
     /// The user asks for something.
-    pub(super) fn user(&mut self, input: Input) {
+    pub(super) fn user(&mut self, input: TrialInput) {
         self.tell(input);
     }
 
     /// Resumes a trial that stands still with nobody to go on.
     pub(super) fn resume_what_stands_still(&mut self) {
-        if self.controller.machine.open().is_none() && self.controller.machine.verdict().is_some() {
-            self.tell(Input::Resume);
+        if self.controller.machine.open_attempt().is_none() && self.controller.machine.verdict().is_some() {
+            self.tell(TrialInput::Resume);
         }
     }
 
-    pub(super) fn tell(&mut self, input: Input) {
-        if let Input::Gone { attempt, .. } = &input {
+    pub(super) fn tell(&mut self, input: TrialInput) {
+        if let TrialInput::Gone { attempt, .. } = &input {
             self.reads_all(*attempt);
         }
-        let moment = Moment(self.now - self.controller.began);
+        let moment = Millis(self.now - self.controller.began);
         let mut effects = self.controller.machine.step(moment, input);
         loop {
             let mut crashed = false;
@@ -132,38 +132,38 @@ impl World<'_> {
         }
     }
 
-    fn replay(&mut self) -> Vec<Effect> {
-        let (machine, effects) = Machine::replay(&self.controller.ledger);
+    fn replay(&mut self) -> Vec<TrialEffect> {
+        let (machine, effects) = TrialMachine::replay(&self.controller.ledger);
         self.controller.machine = machine;
         (self.controller.read, self.controller.began) = (0, self.now);
         self.controller.owed.clear();
         self.controller.answers.clear();
         // Whoever starts it again resumes the trial.
-        self.controller.owed.push_back(Input::Resume);
+        self.controller.owed.push_back(TrialInput::Resume);
         effects
     }
 
-    fn perform(&mut self, effect: Effect) {
+    fn perform(&mut self, effect: TrialEffect) {
         match effect {
-            Effect::Record(fact) => self.record(fact),
-            Effect::Look => self.look(),
-            Effect::Launch { attempt, from } => self.launch(attempt, from),
-            Effect::SendStop { attempt } => {
+            TrialEffect::Record(fact) => self.record(fact),
+            TrialEffect::Discover => self.look(),
+            TrialEffect::Launch { attempt, from } => self.launch(attempt, from),
+            TrialEffect::SendStop { attempt } => {
                 if self.draw(4) == 0 {
                     let due = self.now + self.draw(LATE);
                     self.late.push(Late { due, attempt, request: Request::Stop });
                 }
                 self.ask_to_stop(attempt);
             }
-            Effect::Kill { attempt } => {
+            TrialEffect::Kill { attempt } => {
                 self.reached.note("attempt killed");
                 for machine in self.controller.launched.get(&attempt).cloned().unwrap_or_default() {
-                    if self.talk(Node::Controller, Node::Machine(machine)) {
+                    if self.talk(Endpoint::Controller, Endpoint::TrialMachine(machine)) {
                         self.agents.remove(&(attempt, machine));
                     }
                 }
             }
-            Effect::WakeAt(_) | Effect::Done { .. } => {}
+            TrialEffect::WakeAt(_) | TrialEffect::Done { .. } => {}
         }
     }
 
@@ -177,9 +177,9 @@ impl World<'_> {
 
     /// Asks the disks of all machines that answer what is committed and whole.
     fn look(&mut self) {
-        self.controller.owed.retain(|input| !input.is_of_a_look());
+        self.controller.owed.retain(|input| !input.is_from_discovery());
         let reachable: Vec<bool> = (0..self.setup.machines)
-            .map(|machine| self.talk(Node::Controller, Node::Machine(machine)))
+            .map(|machine| self.talk(Endpoint::Controller, Endpoint::TrialMachine(machine)))
             .collect();
         let disks = self.places.iter().zip(&reachable).filter(|(_, answers)| **answers);
         let names: BTreeSet<_> = disks.flat_map(|(place, _)| place.disk.committed()).collect();
@@ -191,11 +191,11 @@ impl World<'_> {
                 self.reached.note("found on a disk");
                 self.held.looked = Some((attempt, step));
                 if !self.has(Bug::FoundForgotten) {
-                    self.controller.owed.push_back(Input::Found { attempt, step, folder });
+                    self.controller.owed.push_back(TrialInput::Found { attempt, step, folder });
                 }
             }
         }
-        self.controller.owed.push_back(Input::Looked);
+        self.controller.owed.push_back(TrialInput::DiscoveryDone);
     }
 
     pub(super) fn leader_of(&self, attempt: AttemptId) -> Option<usize> {
@@ -203,14 +203,14 @@ impl World<'_> {
     }
 
     fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) {
-        let reachable = |machine: &usize| self.talk(Node::Controller, Node::Machine(*machine));
+        let reachable = |machine: &usize| self.talk(Endpoint::Controller, Endpoint::TrialMachine(*machine));
         let machines: Vec<usize> = (0..self.setup.machines).filter(reachable).take(self.setup.most).collect();
         self.controller.read = 0;
         self.controller.unreachable_since = None;
         if machines.is_empty() {
             self.reached.note("no machine answers");
             let failure = Failure::Infrastructure { host: None, detail: "no host answers".into() };
-            return self.controller.owed.push_back(Input::LaunchFailed { attempt, failure });
+            return self.controller.owed.push_back(TrialInput::LaunchFailed { attempt, failure });
         }
         let ranks = (0u32..).map(|index| index * RANKS..(index + 1) * RANKS);
         let placed: Vec<_> = machines.iter().copied().zip(ranks).collect();
@@ -220,7 +220,7 @@ impl World<'_> {
         let step = from.map_or(0, |point| point.step.0);
         let learned = self.learned(resume.as_deref(), step);
         let step = if self.has(Bug::StepForgotten) && step > 0 { step + 1 } else { step };
-        self.training.insert(attempt, Training::new(&placed, step, learned));
+        self.training.insert(attempt, AttemptTraining::new(&placed, step, learned));
         self.controller.launched.insert(attempt, machines);
         let draw = self.draw(12);
         if draw < 2 {
@@ -236,10 +236,10 @@ impl World<'_> {
 
     fn ask_to_stop(&mut self, attempt: AttemptId) {
         if let Some(machine) = self.leader_of(attempt)
-            && self.talk(Node::Controller, Node::Machine(machine))
+            && self.talk(Endpoint::Controller, Endpoint::TrialMachine(machine))
         {
             self.reached.note("asked to stop");
-            self.tell_leader(attempt, machine, leader::Input::Stop);
+            self.tell_leader(attempt, machine, leader::AttemptInput::Stop);
         }
     }
 

@@ -1,7 +1,7 @@
 //! What a world would cost for real: bytes as the frames that ship have them, connections, threads, and flushes to disk.
 
 use crate::agent::SpoolRecord;
-use crate::agent::follower::Work;
+use crate::agent::follower::HostTask;
 use crate::agent::messages::{HostMessage, LeaderMessage};
 use dtrain_protocol::frame;
 
@@ -16,7 +16,7 @@ pub(super) const THREADS_OF_A_LINK: u64 = 1;
 
 /// What was sent and flushed.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cost {
+pub(super) struct ResourceUsage {
     /// Messages and bytes from the leader to all others.
     pub(super) asked: (u64, u64),
     /// Messages and bytes from all others to the leader.
@@ -29,23 +29,23 @@ pub(super) struct Cost {
     pub(super) disk_fsyncs: u64,
 }
 
-impl Cost {
+impl ResourceUsage {
     pub(super) fn asked(&mut self, message: &LeaderMessage) {
         add(&mut self.asked, frame::encode(message).len());
     }
 
     /// The files that are copied, the table of contents, COMMIT and the folder; then the folder around it.
-    pub(super) fn worked(&mut self, work: &Work) {
+    pub(super) fn worked(&mut self, work: &HostTask) {
         self.disk_fsyncs += match work {
-            Work::Fetch { files, .. } => files.len() as u64 + 4,
+            HostTask::Fetch { files, .. } => files.len() as u64 + 4,
             // What is fetched for ranks alone is not flushed.
-            Work::FetchParts { keep, .. } if keep.is_empty() => 0,
-            Work::FetchParts { keep, .. } => keep.len() as u64 + 4,
-            Work::Prepare { copies, .. } => copies.len() as u64 + 3,
-            Work::Commit { .. } => 1,
+            HostTask::FetchParts { keep, .. } if keep.is_empty() => 0,
+            HostTask::FetchParts { keep, .. } => keep.len() as u64 + 4,
+            HostTask::Prepare { copies, .. } => copies.len() as u64 + 3,
+            HostTask::Commit { .. } => 1,
             // The copy, and the folder around it.
-            Work::SealMirror => 2,
-            Work::List { .. } | Work::ReservePorts { .. } | Work::Retain { .. } | Work::Discard { .. } => 0,
+            HostTask::SealMirror => 2,
+            HostTask::List { .. } | HostTask::ReservePorts { .. } | HostTask::Retain { .. } | HostTask::Discard { .. } => 0,
         };
     }
 

@@ -8,7 +8,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 /// A checkpoint: who wrote it, and after how many steps. Age goes by attempt, then by step.
-pub(super) type Name = (AttemptId, StepId);
+pub(super) type CheckpointId = (AttemptId, StepId);
 
 /// How far a checkpoint on a disk is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,9 +23,9 @@ pub(super) enum State {
 
 /// The files of a checkpoint, by the rank that wrote each.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Files(Vec<u64>);
+pub(super) struct RankFileSet(Vec<u64>);
 
-impl Files {
+impl RankFileSet {
     /// The name of the file of a rank.
     pub(super) fn name(rank: u32) -> String {
         format!("rank-{rank:05}.safetensors")
@@ -77,24 +77,24 @@ impl Files {
 
 /// What lies on a disk of one checkpoint.
 #[derive(Clone, Debug)]
-pub(super) struct Copy {
+pub(super) struct CheckpointCopy {
     pub(super) state: State,
     /// Its files that are here.
-    pub(super) files: Files,
+    pub(super) files: RankFileSet,
     /// Its table of contents; empty until it is prepared.
     pub(super) manifest: Arc<str>,
 }
 
 /// What an attempt wrote down.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Spool {
+pub(super) struct CrashableSpool {
     pub(super) records: Vec<SpoolRecord>,
     /// How many of them are flushed.
     pub(super) flushed: usize,
     flushed_at: u64,
 }
 
-impl Spool {
+impl CrashableSpool {
     /// Everything is on disk now.
     pub(super) fn flush(&mut self, now: u64) {
         (self.flushed, self.flushed_at) = (self.records.len(), now);
@@ -108,21 +108,21 @@ impl Spool {
 
 /// The disk of a machine.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Disk {
+pub(super) struct CrashableDisk {
     /// Oldest first.
-    checkpoints: BTreeMap<Name, Copy>,
+    checkpoints: BTreeMap<CheckpointId, CheckpointCopy>,
     /// Changes of the checkpoints so far.
     changes: u64,
-    pub(super) spools: BTreeMap<AttemptId, Spool>,
+    pub(super) spools: BTreeMap<AttemptId, CrashableSpool>,
     /// What the leaders of other machines wrote down.
-    pub(super) mirrors: BTreeMap<AttemptId, Spool>,
+    pub(super) mirrors: BTreeMap<AttemptId, CrashableSpool>,
     /// The files of which something was fetched for ranks alone, of each checkpoint.
-    pub(super) parts: BTreeMap<Name, Files>,
+    pub(super) parts: BTreeMap<CheckpointId, RankFileSet>,
     pub(super) full_until: u64,
     pub(super) slow_until: u64,
 }
 
-impl Disk {
+impl CrashableDisk {
     /// Power fails. Files of ranks are flushed before they say so, and folders that have a table of contents are durable.
     pub(super) fn lose_unflushed(&mut self) {
         self.parts.clear();
@@ -131,7 +131,7 @@ impl Disk {
         }
     }
 
-    pub(super) fn checkpoints(&self) -> &BTreeMap<Name, Copy> {
+    pub(super) fn checkpoints(&self) -> &BTreeMap<CheckpointId, CheckpointCopy> {
         &self.checkpoints
     }
 
@@ -139,37 +139,37 @@ impl Disk {
         self.changes
     }
 
-    fn change(&mut self, name: Name) -> Entry<'_, Name, Copy> {
+    fn change(&mut self, name: CheckpointId) -> Entry<'_, CheckpointId, CheckpointCopy> {
         self.changes += 1;
         self.checkpoints.entry(name)
     }
 
     /// A file of a rank is written.
-    pub(super) fn write(&mut self, name: Name, rank: u32) {
-        let empty = || Copy { state: State::Partial, files: Files::default(), manifest: "".into() };
+    pub(super) fn write(&mut self, name: CheckpointId, rank: u32) {
+        let empty = || CheckpointCopy { state: State::Partial, files: RankFileSet::default(), manifest: "".into() };
         self.change(name).or_insert_with(empty).files.insert(rank);
     }
 
     /// A checkpoint gets as far as `state`, with this table of contents.
-    pub(super) fn finish(&mut self, name: Name, manifest: Option<Arc<str>>, state: State) {
-        let empty = || Copy { state, files: Files::default(), manifest: "".into() };
+    pub(super) fn finish(&mut self, name: CheckpointId, manifest: Option<Arc<str>>, state: State) {
+        let empty = || CheckpointCopy { state, files: RankFileSet::default(), manifest: "".into() };
         let copy = self.change(name).or_insert_with(empty);
         copy.state = copy.state.max(state);
         copy.manifest = manifest.unwrap_or_else(|| Arc::clone(&copy.manifest));
     }
 
-    pub(super) fn remove(&mut self, name: Name) {
+    pub(super) fn remove(&mut self, name: CheckpointId) {
         self.changes += u64::from(self.checkpoints.remove(&name).is_some());
     }
 
     /// A checkpoint by the name of its folder.
-    pub(super) fn named(&self, folder: &str) -> Option<&Copy> {
+    pub(super) fn named(&self, folder: &str) -> Option<&CheckpointCopy> {
         let (step, attempt) = parse_folder_name(folder)?;
         self.checkpoints.get(&(attempt, step))
     }
 
     /// The committed checkpoints, oldest first.
-    pub(super) fn committed(&self) -> impl Iterator<Item = Name> {
+    pub(super) fn committed(&self) -> impl Iterator<Item = CheckpointId> {
         let all = self.checkpoints.iter().filter(|(_, copy)| copy.state == State::Committed);
         all.map(|(name, _)| *name)
     }

@@ -1,9 +1,9 @@
 //! How files of checkpoints come from one machine to another.
 
 use super::World;
-use super::disk::{Files, Name};
-use super::network::Node;
-use crate::agent::messages::Refusal;
+use super::disk::{RankFileSet, CheckpointId};
+use super::network::Endpoint;
+use crate::agent::messages::FetchRefusal;
 use crate::agent::peers::PeerAddress;
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, FileEntry};
@@ -15,7 +15,7 @@ impl World<'_> {
         machine: usize,
         folder: &str,
         files: &[(FileEntry, Vec<PeerAddress>)],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FetchRefusal> {
         let name = name_of(folder)?;
         for (file, peers) in files {
             let rank = rank_of(file)?;
@@ -33,7 +33,7 @@ impl World<'_> {
         machine: usize,
         folder: &str,
         files: &[(FileEntry, Vec<PeerAddress>)],
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), FetchRefusal> {
         let name = name_of(folder)?;
         for (file, peers) in files {
             let rank = rank_of(file)?;
@@ -49,20 +49,20 @@ impl World<'_> {
     }
 
     /// Whether the file of a rank in a checkpoint lies on a machine, whole.
-    fn has_file(&self, machine: usize, name: Name, rank: u32) -> bool {
+    fn has_file(&self, machine: usize, name: CheckpointId, rank: u32) -> bool {
         let copy = self.places[machine].disk.checkpoints().get(&name);
         copy.is_some_and(|copy| copy.files.contains(rank))
     }
 
     /// Gets the file of a rank from a machine that has it.
-    fn get(&self, machine: usize, name: Name, rank: u32, peers: &[PeerAddress]) -> Result<(), Refusal> {
+    fn get(&self, machine: usize, name: CheckpointId, rank: u32, peers: &[PeerAddress]) -> Result<(), FetchRefusal> {
         let mut peers = peers.iter().filter_map(|peer| peer.address.parse::<usize>().ok()).peekable();
         let is_of_checkpoint = peers.peek().is_none();
-        let (here, there) = (Node::Machine(machine), Node::Machine);
+        let (here, there) = (Endpoint::Machine(machine), Endpoint::Machine);
         if peers.any(|peer| self.talk(here, there(peer)) && self.has_file(peer, name, rank)) {
             return Ok(());
         }
-        Err(Refusal { reason: format!("no host gives {}", Files::name(rank)), is_of_checkpoint })
+        Err(FetchRefusal { reason: format!("no host gives {}", RankFileSet::name(rank)), is_of_checkpoint })
     }
 
     /// Ranks are started where all is that they read.
@@ -85,13 +85,13 @@ impl World<'_> {
 }
 
 /// The checkpoint in a folder.
-fn name_of(folder: &str) -> Result<Name, Refusal> {
-    let refusal = || Refusal { reason: "no checkpoint".to_owned(), is_of_checkpoint: true };
+fn name_of(folder: &str) -> Result<CheckpointId, FetchRefusal> {
+    let refusal = || FetchRefusal { reason: "no checkpoint".to_owned(), is_of_checkpoint: true };
     parse_folder_name(folder).map(|(step, attempt)| (attempt, step)).ok_or_else(refusal)
 }
 
 /// The rank that wrote a file.
-fn rank_of(file: &FileEntry) -> Result<u32, Refusal> {
-    let refusal = || Refusal { reason: format!("no file {}", file.name), is_of_checkpoint: true };
-    Files::rank(&file.name).ok_or_else(refusal)
+fn rank_of(file: &FileEntry) -> Result<u32, FetchRefusal> {
+    let refusal = || FetchRefusal { reason: format!("no file {}", file.name), is_of_checkpoint: true };
+    RankFileSet::rank(&file.name).ok_or_else(refusal)
 }

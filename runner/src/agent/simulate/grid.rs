@@ -5,16 +5,16 @@ use std::collections::BTreeMap;
 use std::ops::Index;
 
 /// An attempt on a machine.
-pub(super) type Cell = (AttemptId, usize);
+pub(super) type AttemptOnMachine = (AttemptId, usize);
 
 /// A value for some machines of some attempts.
 #[derive(Debug)]
 pub(super) struct Grid<T> {
-    rows: BTreeMap<AttemptId, Row<T>>,
+    rows: BTreeMap<AttemptId, AttemptRow<T>>,
 }
 
 #[derive(Debug)]
-struct Row<T> {
+struct AttemptRow<T> {
     cells: Vec<Option<T>>,
     filled: usize,
 }
@@ -24,15 +24,15 @@ impl<T> Grid<T> {
         Self { rows: BTreeMap::new() }
     }
 
-    pub(super) fn get(&self, (attempt, machine): &Cell) -> Option<&T> {
+    pub(super) fn get(&self, (attempt, machine): &AttemptOnMachine) -> Option<&T> {
         self.rows.get(attempt)?.cells.get(*machine)?.as_ref()
     }
 
-    pub(super) fn get_mut(&mut self, (attempt, machine): &Cell) -> Option<&mut T> {
+    pub(super) fn get_mut(&mut self, (attempt, machine): &AttemptOnMachine) -> Option<&mut T> {
         self.rows.get_mut(attempt)?.cells.get_mut(*machine)?.as_mut()
     }
 
-    pub(super) fn contains_key(&self, cell: &Cell) -> bool {
+    pub(super) fn contains_key(&self, cell: &AttemptOnMachine) -> bool {
         self.get(cell).is_some()
     }
 
@@ -41,15 +41,15 @@ impl<T> Grid<T> {
         self.rows.contains_key(&attempt)
     }
 
-    pub(super) fn insert(&mut self, (attempt, machine): Cell, value: T) {
-        let row = self.rows.entry(attempt).or_insert_with(|| Row { cells: Vec::new(), filled: 0 });
+    pub(super) fn insert(&mut self, (attempt, machine): AttemptOnMachine, value: T) {
+        let row = self.rows.entry(attempt).or_insert_with(|| AttemptRow { cells: Vec::new(), filled: 0 });
         if row.cells.len() <= machine {
             row.cells.resize_with(machine + 1, || None);
         }
         row.filled += usize::from(row.cells[machine].replace(value).is_none());
     }
 
-    pub(super) fn remove(&mut self, (attempt, machine): &Cell) -> Option<T> {
+    pub(super) fn remove(&mut self, (attempt, machine): &AttemptOnMachine) -> Option<T> {
         let row = self.rows.get_mut(attempt)?;
         let value = row.cells.get_mut(*machine)?.take()?;
         row.filled -= 1;
@@ -59,25 +59,25 @@ impl<T> Grid<T> {
         Some(value)
     }
 
-    pub(super) fn keys(&self) -> impl Iterator<Item = Cell> {
+    pub(super) fn keys(&self) -> impl Iterator<Item = AttemptOnMachine> {
         self.iter().map(|(cell, _)| cell)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (Cell, &T)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (AttemptOnMachine, &T)> {
         self.rows.iter().flat_map(|(attempt, row)| {
             let cells = row.cells.iter().enumerate();
             cells.filter_map(|(machine, cell)| cell.as_ref().map(|value| ((*attempt, machine), value)))
         })
     }
 
-    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (Cell, &mut T)> {
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (AttemptOnMachine, &mut T)> {
         self.rows.iter_mut().flat_map(|(attempt, row)| {
             let cells = row.cells.iter_mut().enumerate();
             cells.filter_map(|(machine, cell)| cell.as_mut().map(|value| ((*attempt, machine), value)))
         })
     }
 
-    pub(super) fn retain(&mut self, keeps: impl Fn(Cell) -> bool) {
+    pub(super) fn retain(&mut self, keeps: impl Fn(AttemptOnMachine) -> bool) {
         for (attempt, row) in &mut self.rows {
             for (machine, cell) in row.cells.iter_mut().enumerate() {
                 if cell.is_some() && !keeps((*attempt, machine)) {
@@ -90,10 +90,10 @@ impl<T> Grid<T> {
     }
 }
 
-impl<T> Index<&Cell> for Grid<T> {
+impl<T> Index<&AttemptOnMachine> for Grid<T> {
     type Output = T;
 
-    fn index(&self, cell: &Cell) -> &T {
+    fn index(&self, cell: &AttemptOnMachine) -> &T {
         self.get(cell).expect("it is there")
     }
 }

@@ -3,7 +3,7 @@
 use super::World;
 use super::attend::input_of;
 use super::bugs::Bug;
-use super::network::Node;
+use super::network::Endpoint;
 use crate::agent::SpoolRecord;
 use crate::agent::messages::LeaderMessage;
 use base64::Engine as _;
@@ -20,7 +20,7 @@ impl World<'_> {
             cost.spooled(&record);
         }
         if let Some(agent) = self.agents.get_mut(&(attempt, machine)) {
-            agent.must_sync |= record.is_momentous();
+            agent.must_sync |= record.must_be_durable();
             if agent.mirror().is_some() {
                 agent.unmirrored.push(record.clone());
             }
@@ -65,7 +65,7 @@ impl World<'_> {
     /// The machine that mirrors what the leader of an attempt writes down, if the controller can ask it.
     pub(super) fn mirror_of(&self, attempt: AttemptId) -> Option<usize> {
         let mirror = *self.controller.launched.get(&attempt)?.get(1)?;
-        self.talk(Node::Controller, Node::Machine(mirror)).then_some(mirror)
+        self.talk(Endpoint::Controller, Endpoint::Machine(mirror)).then_some(mirror)
     }
 
     /// The controller reads on in the copy of a record whose writer is gone or lost.
@@ -79,7 +79,7 @@ impl World<'_> {
             if let Some(input) = input_of(record) {
                 self.tell(input);
             }
-            if self.controller.machine.open() != Some(attempt) {
+            if self.controller.machine.open_attempt() != Some(attempt) {
                 return;
             }
         }

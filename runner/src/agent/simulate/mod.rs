@@ -22,17 +22,17 @@ mod ranks;
 mod tests;
 
 use crate::fact::Verdict;
-use crate::machine::Input;
+use crate::machine::TrialInput;
 use agents::Agent;
 use bugs::Bug;
 use controller::{Controller, Late};
-use cost::Cost;
-use disk::Disk;
-use dtrain_protocol::order::mix;
+use cost::ResourceUsage;
+use disk::CrashableDisk;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{AttemptId, StepId};
 use grid::Grid;
-use network::{Connection, Node};
-use ranks::Training;
+use network::{FollowerConnection, Endpoint};
+use ranks::AttemptTraining;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// After how long without a message an end of a connection is lost, as in the connections that ship.
@@ -46,7 +46,7 @@ const LONGEST_BEAT: u64 = 5_000;
 
 /// How a machine is.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Health {
+enum MachineHealth {
     Up,
     /// Its processes are gone; it is up again then.
     Dead(u64),
@@ -55,9 +55,9 @@ enum Health {
 }
 
 /// A machine of the cluster.
-struct Place {
-    health: Health,
-    disk: Disk,
+struct MachineState {
+    health: MachineHealth,
+    disk: CrashableDisk,
 }
 
 /// What a run is like.
@@ -85,9 +85,9 @@ struct Setup {
 
 /// How often the chaos reached what it is meant to reach.
 #[derive(Default)]
-struct Reached(BTreeMap<&'static str, u64>);
+struct Coverage(BTreeMap<&'static str, u64>);
 
-impl Reached {
+impl Coverage {
     fn note(&mut self, what: &'static str) {
         *self.0.entry(what).or_default() += 1;
     }
@@ -98,26 +98,26 @@ struct World<'a> {
     seed: u64,
     draws: u64,
     now: u64,
-    places: Vec<Place>,
+    places: Vec<MachineState>,
     /// By attempt and machine.
     agents: Grid<Agent>,
     /// By attempt and machine of the follower.
-    connections: Grid<Connection>,
+    connections: Grid<FollowerConnection>,
     /// Nothing gets from the first to the second until then.
-    cuts: BTreeMap<(Node, Node), u64>,
+    cuts: BTreeMap<(Endpoint, Endpoint), u64>,
     /// Nothing gets from or to it until then.
-    cut_off: BTreeMap<Node, u64>,
+    cut_off: BTreeMap<Endpoint, u64>,
     /// What is sent to it takes long until then.
-    slow: BTreeMap<Node, u64>,
+    slow: BTreeMap<Endpoint, u64>,
     /// Requests of the controller that are still on their way, or come a second time.
     late: Vec<Late>,
     controller: Controller,
-    training: BTreeMap<AttemptId, Training>,
+    training: BTreeMap<AttemptId, AttemptTraining>,
     /// The last step that training is to reach; it is chosen once there is peace.
     last: u64,
     strike_at: u64,
     /// When the promises are held against the world again, and how the disks were then.
-    held: promises::Held,
+    held: promises::PromiseTracker,
     /// Whether faults happen.
     is_chaos: bool,
     /// What the leaders of all attempts committed, whether anybody heard of it or not.
@@ -126,22 +126,22 @@ struct World<'a> {
     broken: Option<String>,
     messages: u64,
     /// What it would cost for real; `None` where nobody asked.
-    cost: Option<Cost>,
-    reached: &'a mut Reached,
+    cost: Option<ResourceUsage>,
+    reached: &'a mut Coverage,
 }
 
 /// What a run took.
 #[derive(Clone, Copy, Debug, Default)]
-struct Spent {
+struct RunCost {
     messages: u64,
     attempts: u64,
     milliseconds: u64,
 }
 
 /// Runs one seed. `Err` says in words which promise did not hold.
-fn run(seed: u64, setup: Setup, reached: &mut Reached) -> Result<Spent, String> {
+fn run(seed: u64, setup: Setup, reached: &mut Coverage) -> Result<RunCost, String> {
     let mut world = World::new(seed, setup, reached);
-    world.user(Input::Resume);
+    world.user(TrialInput::Resume);
     let chaos = setup.seconds * 1000;
     while world.now < chaos && world.broken.is_none() {
         if world.now >= world.strike_at {
@@ -168,12 +168,12 @@ fn run(seed: u64, setup: Setup, reached: &mut Reached) -> Result<Spent, String> 
             }
             (Some(_), Some(_)) => {}
             // Whatever ended it, the user resumes it.
-            (Some(_), None) => world.user(Input::Resume),
+            (Some(_), None) => world.user(TrialInput::Resume),
             (None, _) => world.resume_what_stands_still(),
         }
         if world.now > until {
             let controller = &world.controller;
-            let (open, verdict) = (controller.machine.open(), controller.machine.verdict().cloned());
+            let (open, verdict) = (controller.machine.open_attempt(), controller.machine.verdict().cloned());
             let (fact, agents) = (controller.ledger.last().cloned(), world.agents_in_words());
             world.breaks(|| {
                 format!(
@@ -187,14 +187,14 @@ fn run(seed: u64, setup: Setup, reached: &mut Reached) -> Result<Spent, String> 
         None => {
             world.reached.note("end");
             let attempts = world.controller.machine.attempt().0;
-            Ok(Spent { messages: world.messages, attempts, milliseconds: world.now })
+            Ok(RunCost { messages: world.messages, attempts, milliseconds: world.now })
         }
     }
 }
 
 impl<'a> World<'a> {
-    fn new(seed: u64, setup: Setup, reached: &'a mut Reached) -> Self {
-        let place = || Place { health: Health::Up, disk: Disk::default() };
+    fn new(seed: u64, setup: Setup, reached: &'a mut Coverage) -> Self {
+        let place = || MachineState { health: MachineHealth::Up, disk: CrashableDisk::default() };
         Self {
             setup,
             seed,
@@ -211,7 +211,7 @@ impl<'a> World<'a> {
             training: BTreeMap::new(),
             last: u64::MAX,
             strike_at: 1000 * setup.every,
-            held: promises::Held::default(),
+            held: promises::PromiseTracker::default(),
             is_chaos: true,
             committed: BTreeSet::new(),
             broken: None,
@@ -224,7 +224,7 @@ impl<'a> World<'a> {
     /// A number below `bound`.
     fn draw(&mut self, bound: u64) -> u64 {
         self.draws += 1;
-        mix(self.seed, self.draws) % bound
+        splitmix64(self.seed, self.draws) % bound
     }
 
     fn has(&self, bug: Bug) -> bool {
@@ -254,8 +254,8 @@ impl<'a> World<'a> {
     /// Until when nothing happens but heartbeats; `None` while anything else may.
     fn quiet_until(&self) -> Option<u64> {
         let is_calm = self.cuts.is_empty() && self.cut_off.is_empty() && self.late.is_empty();
-        let is_well = |place: &Place| {
-            place.health == Health::Up && self.now >= place.disk.full_until.max(place.disk.slow_until)
+        let is_well = |place: &MachineState| {
+            place.health == MachineHealth::Up && self.now >= place.disk.full_until.max(place.disk.slow_until)
         };
         let mut training = self.training.iter().filter(|(attempt, _)| self.agents.has_attempt(**attempt));
         let (only, None) = (training.next()?, training.next()) else { return None };
@@ -276,16 +276,16 @@ impl<'a> World<'a> {
         self.cut_off.retain(|_, until| now < *until);
         self.slow.retain(|_, until| now < *until);
         for place in &mut self.places {
-            if let Health::Dead(until) | Health::Frozen(until) = place.health
+            if let MachineHealth::Dead(until) | MachineHealth::Frozen(until) = place.health
                 && now >= until
             {
-                place.health = Health::Up;
+                place.health = MachineHealth::Up;
             }
         }
     }
 
     fn is_up(&self, machine: usize) -> bool {
-        self.places[machine].health == Health::Up
+        self.places[machine].health == MachineHealth::Up
     }
 
     /// A fault.
@@ -302,19 +302,19 @@ impl<'a> World<'a> {
             }
             3 => {
                 self.reached.note("machine cut off");
-                self.cut_off.insert(Node::Machine(machine), until);
+                self.cut_off.insert(Endpoint::Machine(machine), until);
             }
             4 => {
                 self.reached.note("cut in one direction");
                 let other = match self.draw(self.setup.machines as u64 + 1) as usize {
-                    other if other < self.setup.machines => Node::Machine(other),
-                    _ => Node::Controller,
+                    other if other < self.setup.machines => Endpoint::Machine(other),
+                    _ => Endpoint::Controller,
                 };
-                self.cuts.insert((Node::Machine(machine), other), until);
+                self.cuts.insert((Endpoint::Machine(machine), other), until);
             }
             5 => {
                 self.reached.note("controller cut off");
-                self.cut_off.insert(Node::Controller, until);
+                self.cut_off.insert(Endpoint::Controller, until);
             }
             6 => {
                 self.reached.note("disk full");
@@ -336,12 +336,12 @@ impl<'a> World<'a> {
             }
             12 => {
                 self.reached.note("slow link");
-                self.slow.insert(Node::Machine(machine), until);
+                self.slow.insert(Endpoint::Machine(machine), until);
             }
             _ => {
                 self.reached.note("the leader is cut off from the controller");
-                if let Some(leader) = self.controller.machine.open().and_then(|open| self.leader_of(open)) {
-                    self.cuts.insert((Node::Machine(leader), Node::Controller), until);
+                if let Some(leader) = self.controller.machine.open_attempt().and_then(|open| self.leader_of(open)) {
+                    self.cuts.insert((Endpoint::Machine(leader), Endpoint::Controller), until);
                 }
             }
         }
@@ -350,7 +350,7 @@ impl<'a> World<'a> {
     /// Power fails: processes are gone, and what was not flushed is lost.
     fn kill_machine(&mut self, machine: usize, until: u64) {
         self.reached.note("machine died");
-        self.places[machine].health = Health::Dead(until);
+        self.places[machine].health = MachineHealth::Dead(until);
         self.places[machine].disk.lose_unflushed();
         self.agents.retain(|(_, on)| on != machine);
     }
@@ -358,13 +358,13 @@ impl<'a> World<'a> {
     /// The user stops the trial, which does so within a minute.
     fn stop(&mut self) {
         for _ in 0..60_000 / self.setup.beat {
-            if self.controller.machine.open().is_some() {
+            if self.controller.machine.open_attempt().is_some() {
                 break;
             }
             self.resume_what_stands_still();
             self.beat();
         }
-        self.user(Input::Stop);
+        self.user(TrialInput::Stop);
         for _ in 0..60_000 / self.setup.beat {
             if self.controller.machine.verdict().is_some() {
                 return;
@@ -382,7 +382,7 @@ impl<'a> World<'a> {
         self.slow.clear();
         self.controller.away_until = 0;
         for place in &mut self.places {
-            place.health = Health::Up;
+            place.health = MachineHealth::Up;
             (place.disk.full_until, place.disk.slow_until) = (0, 0);
         }
     }

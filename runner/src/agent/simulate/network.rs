@@ -1,7 +1,7 @@
 //! Connections between agents: messages arrive in order and late, or not at all while a direction is cut.
 
-use super::{Health, SILENCE, World};
-use crate::agent::messages::{HostMessage, LeaderMessage, Pulse};
+use super::{MachineHealth, SILENCE, World};
+use crate::agent::messages::{HostMessage, LeaderMessage, Heartbeat};
 use crate::agent::{follower, leader};
 use dtrain_protocol::AttemptId;
 use std::collections::VecDeque;
@@ -14,23 +14,23 @@ const RESET: u64 = 100;
 
 /// Somebody who sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Node {
+pub(super) enum Endpoint {
     Controller,
     Machine(usize),
 }
 
 /// What goes over a connection.
 #[derive(Clone, Debug)]
-pub(super) enum Wire<T> {
-    Beat(Pulse),
+pub(super) enum LinkFrame<T> {
+    Beat(Heartbeat),
     Message(T),
 }
 
 /// One direction of a connection.
 #[derive(Debug)]
-struct Way<T> {
+struct OneWayQueue<T> {
     /// With the time at which each arrives, unless the way is cut then.
-    queue: VecDeque<(u64, Wire<T>)>,
+    queue: VecDeque<(u64, LinkFrame<T>)>,
     /// When something arrived last.
     heard_at: u64,
     beat_at: u64,
@@ -38,7 +38,7 @@ struct Way<T> {
     is_lost: bool,
 }
 
-impl<T> Way<T> {
+impl<T> OneWayQueue<T> {
     fn new(now: u64) -> Self {
         Self { queue: VecDeque::new(), heard_at: now, beat_at: now, is_lost: false }
     }
@@ -46,17 +46,17 @@ impl<T> Way<T> {
 
 /// The connection of a leader with a follower.
 #[derive(Debug)]
-pub(super) struct Connection {
+pub(super) struct FollowerConnection {
     leader: usize,
     /// The host of the attempt that the follower is.
     host: u32,
-    to_follower: Way<LeaderMessage>,
-    to_leader: Way<HostMessage>,
+    to_follower: OneWayQueue<LeaderMessage>,
+    to_leader: OneWayQueue<HostMessage>,
 }
 
-impl Connection {
+impl FollowerConnection {
     pub(super) fn new(leader: usize, host: u32, now: u64) -> Self {
-        Self { leader, host, to_follower: Way::new(now), to_leader: Way::new(now) }
+        Self { leader, host, to_follower: OneWayQueue::new(now), to_leader: OneWayQueue::new(now) }
     }
 
     /// Whether nothing is on its way.
@@ -68,7 +68,7 @@ impl Connection {
 
 impl World<'_> {
     /// Whether something that is sent now gets from one to the other.
-    pub(super) fn gets_to(&self, from: Node, to: Node) -> bool {
+    pub(super) fn gets_to(&self, from: Endpoint, to: Endpoint) -> bool {
         let is_cut = || {
             [from, to].iter().any(|node| self.cut_off.contains_key(node))
                 || self.cuts.contains_key(&(from, to))
@@ -77,17 +77,17 @@ impl World<'_> {
     }
 
     /// Whether both hear each other and both are up.
-    pub(super) fn talk(&self, one: Node, other: Node) -> bool {
+    pub(super) fn talk(&self, one: Endpoint, other: Endpoint) -> bool {
         let is_up = |node| match node {
-            Node::Controller => true,
-            Node::Machine(machine) => self.is_up(machine),
+            Endpoint::Controller => true,
+            Endpoint::Machine(machine) => self.is_up(machine),
         };
         is_up(one) && is_up(other) && self.gets_to(one, other) && self.gets_to(other, one)
     }
 
     /// Whether all machines hear each other and all are up.
     pub(super) fn all_talk(&self, machines: &[(usize, std::ops::Range<u32>)]) -> bool {
-        let has = |node: &Node| machines.iter().any(|(machine, _)| *node == Node::Machine(*machine));
+        let has = |node: &Endpoint| machines.iter().any(|(machine, _)| *node == Endpoint::Machine(*machine));
         machines.iter().all(|(machine, _)| self.is_up(*machine))
             && (machines.len() < 2 || !self.cut_off.keys().any(&has))
             && !self.cuts.keys().any(|(from, to)| has(from) && has(to))
@@ -95,7 +95,7 @@ impl World<'_> {
 
     /// When something arrives that is sent to a machine now.
     fn due(&mut self, machine: usize) -> u64 {
-        let most = if self.slow.contains_key(&Node::Machine(machine)) { 1_500 } else { 100 };
+        let most = if self.slow.contains_key(&Endpoint::Machine(machine)) { 1_500 } else { 100 };
         self.now + self.draw(most)
     }
 
@@ -105,7 +105,7 @@ impl World<'_> {
             cost.asked(&message);
         }
         if let Some(connection) = self.connections.get_mut(&(attempt, machine)) {
-            connection.to_follower.queue.push_back((due, Wire::Message(message)));
+            connection.to_follower.queue.push_back((due, LinkFrame::Message(message)));
         }
     }
 
@@ -115,7 +115,7 @@ impl World<'_> {
             cost.told(&message);
         }
         if let Some(connection) = self.connections.get_mut(&(attempt, machine)) {
-            connection.to_leader.queue.push_back((due, Wire::Message(message)));
+            connection.to_leader.queue.push_back((due, LinkFrame::Message(message)));
         }
     }
 
@@ -138,17 +138,17 @@ impl World<'_> {
     fn beat_over(&mut self, key: (AttemptId, usize)) {
         let now = self.now;
         let leader = self.connections[&key].leader;
-        let pulse = |world: &Self, machine| world.agents.get(&(key.0, machine)).map(|agent| agent.pulse);
+        let heartbeat = |world: &Self, machine| world.agents.get(&(key.0, machine)).map(|agent| agent.heartbeat);
         let [of_leader, of_follower] = [leader, key.1]
-            .map(|machine| pulse(self, machine).filter(|_| self.places[machine].health == Health::Up));
+            .map(|machine| heartbeat(self, machine).filter(|_| self.places[machine].health == MachineHealth::Up));
         let Some(connection) = self.connections.get_mut(&key) else { return };
-        if let Some(pulse) = of_leader.filter(|_| now >= connection.to_follower.beat_at + HEARTBEAT) {
+        if let Some(heartbeat) = of_leader.filter(|_| now >= connection.to_follower.beat_at + HEARTBEAT) {
             connection.to_follower.beat_at = now;
-            connection.to_follower.queue.push_back((now, Wire::Beat(pulse)));
+            connection.to_follower.queue.push_back((now, LinkFrame::Beat(heartbeat)));
         }
-        if let Some(pulse) = of_follower.filter(|_| now >= connection.to_leader.beat_at + HEARTBEAT) {
+        if let Some(heartbeat) = of_follower.filter(|_| now >= connection.to_leader.beat_at + HEARTBEAT) {
             connection.to_leader.beat_at = now;
-            connection.to_leader.queue.push_back((now, Wire::Beat(pulse)));
+            connection.to_leader.queue.push_back((now, LinkFrame::Beat(heartbeat)));
         }
     }
 
@@ -156,7 +156,7 @@ impl World<'_> {
         let (attempt, machine) = key;
         let Some(connection) = self.connections.get(&key) else { return };
         let leader = connection.leader;
-        let is_open = self.gets_to(Node::Machine(leader), Node::Machine(machine)) && self.is_up(machine);
+        let is_open = self.gets_to(Endpoint::Machine(leader), Endpoint::Machine(machine)) && self.is_up(machine);
         while is_open
             && let Some(connection) = self.connections.get_mut(&key)
             && !connection.to_follower.is_lost
@@ -169,15 +169,15 @@ impl World<'_> {
                 attempt,
                 machine,
                 match wire {
-                    Wire::Beat(pulse) => follower::Input::Beat(pulse),
-                    Wire::Message(message) => follower::Input::Leader(message),
+                    LinkFrame::Beat(heartbeat) => follower::HostInput::Beat(heartbeat),
+                    LinkFrame::Message(message) => follower::HostInput::Leader(message),
                 },
             );
         }
         let Some(connection) = self.connections.get(&key) else { return };
         if let Some(reason) = self.lost(attempt, leader, machine, &connection.to_follower) {
             self.connections.get_mut(&key).expect("it was just looked at").to_follower.is_lost = true;
-            self.tell_follower(attempt, machine, follower::Input::LeaderLost(reason));
+            self.tell_follower(attempt, machine, follower::HostInput::LeaderLost(reason));
         }
     }
 
@@ -185,7 +185,7 @@ impl World<'_> {
         let (attempt, machine) = key;
         let Some(connection) = self.connections.get(&key) else { return };
         let leader = connection.leader;
-        let is_open = self.gets_to(Node::Machine(machine), Node::Machine(leader)) && self.is_up(leader);
+        let is_open = self.gets_to(Endpoint::Machine(machine), Endpoint::Machine(leader)) && self.is_up(leader);
         let host = connection.host;
         while is_open
             && let Some(connection) = self.connections.get_mut(&key)
@@ -199,20 +199,20 @@ impl World<'_> {
                 attempt,
                 leader,
                 match wire {
-                    Wire::Beat(pulse) => leader::Input::Beat(host, pulse),
-                    Wire::Message(message) => leader::Input::Host(host, message),
+                    LinkFrame::Beat(heartbeat) => leader::AttemptInput::Beat(host, heartbeat),
+                    LinkFrame::Message(message) => leader::AttemptInput::Host(host, message),
                 },
             );
         }
         let Some(connection) = self.connections.get(&key) else { return };
         if let Some(reason) = self.lost(attempt, machine, leader, &connection.to_leader) {
             self.connections.get_mut(&key).expect("it was just looked at").to_leader.is_lost = true;
-            self.tell_leader(attempt, leader, leader::Input::Lost(host, reason));
+            self.tell_leader(attempt, leader, leader::AttemptInput::Lost(host, reason));
         }
     }
 
     /// Why the end at `to` takes the end at `from` for lost now; nobody is left to say it where its own process is gone.
-    fn lost<T>(&self, attempt: AttemptId, from: usize, to: usize, way: &Way<T>) -> Option<String> {
+    fn lost<T>(&self, attempt: AttemptId, from: usize, to: usize, way: &OneWayQueue<T>) -> Option<String> {
         if way.is_lost || !self.is_up(to) {
             return None;
         }
@@ -220,7 +220,7 @@ impl World<'_> {
             return Some(String::new());
         }
         let is_gone = !self.agents.contains_key(&(attempt, from));
-        let is_open = self.gets_to(Node::Machine(from), Node::Machine(to));
+        let is_open = self.gets_to(Endpoint::Machine(from), Endpoint::Machine(to));
         if is_gone && is_open && self.now >= way.heard_at + RESET && way.queue.is_empty() {
             return Some("it closed the connection".to_owned());
         }
@@ -229,7 +229,7 @@ impl World<'_> {
 
     /// A machine stands still. Whoever wakes up suspects itself first, and not the other.
     pub(super) fn freeze(&mut self, machine: usize, until: u64) {
-        self.places[machine].health = Health::Frozen(until);
+        self.places[machine].health = MachineHealth::Frozen(until);
         for ((_, follower), connection) in self.connections.iter_mut() {
             if follower == machine {
                 connection.to_follower.heard_at = connection.to_follower.heard_at.max(until);

@@ -9,13 +9,13 @@
 //! | NL-5 | nothing lives after the end | `holds_at_the_end` |
 //! | NL-6 | an attempt that is over changes nothing, and ends | `returns`, `counts`, [`World::step`](super::World) |
 
-use super::disk::{Files, Name, State};
-use super::grid::Cell;
-use super::network::Node;
+use super::disk::{RankFileSet, CheckpointId, State};
+use super::grid::AttemptOnMachine;
+use super::network::Endpoint;
 use super::{KEEP, World};
 use crate::fact::Fact;
 use dtrain_protocol::checkpoint::parse_folder_name;
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{AttemptId, Manifest};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -26,37 +26,37 @@ const TO_FENCE: u64 = 5_000;
 
 /// What a model learned, in two numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Learned {
+pub(super) struct TrainingDigest {
     /// Depends on every step and on their order, as weights do.
     weights: u64,
     /// Depends on every step however they follow each other, as a multiset of samples does.
     samples: u64,
 }
 
-impl Learned {
+impl TrainingDigest {
     pub(super) fn step(self, step: u64) -> Self {
-        Self { weights: mix(self.weights, step), samples: self.samples.wrapping_add(mix(7, step)) }
+        Self { weights: splitmix64(self.weights, step), samples: self.samples.wrapping_add(splitmix64(7, step)) }
     }
 }
 
 /// What is remembered from one look at the world to the next.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct PromiseTracker {
     at: u64,
     changes: u64,
-    newest: Option<Name>,
+    newest: Option<CheckpointId>,
     /// The files of each checkpoint, by its table of contents.
-    files: BTreeMap<Name, (Arc<str>, Files)>,
+    files: BTreeMap<CheckpointId, (Arc<str>, RankFileSet)>,
     /// Since when each agent of an attempt that is over can be reached.
-    returned: BTreeMap<Cell, u64>,
+    returned: BTreeMap<AttemptOnMachine, u64>,
     /// What the ranks of each attempt had learned when they saved.
-    pub(super) learned: BTreeMap<Name, Learned>,
+    pub(super) learned: BTreeMap<CheckpointId, TrainingDigest>,
     /// The newest checkpoint that the last look found whole.
-    pub(super) looked: Option<Name>,
+    pub(super) looked: Option<CheckpointId>,
 }
 
 /// The checkpoint in a folder.
-pub(super) fn name_of(folder: &Path) -> Option<Name> {
+pub(super) fn name_of(folder: &Path) -> Option<CheckpointId> {
     let (step, attempt) = parse_folder_name(folder.file_name()?.to_str()?)?;
     Some((attempt, step))
 }
@@ -84,11 +84,11 @@ impl World<'_> {
     fn returns(&mut self) {
         let Some(newest) = self.controller.launched.keys().next_back().copied() else { return };
         let is_here = self.now >= self.controller.away_until;
-        let returned: Vec<Cell> = self
+        let returned: Vec<AttemptOnMachine> = self
             .agents
             .keys()
             .filter(|(attempt, on)| {
-                is_here && *attempt < newest && self.talk(Node::Controller, Node::Machine(*on))
+                is_here && *attempt < newest && self.talk(Endpoint::Controller, Endpoint::Machine(*on))
             })
             .collect();
         self.held.returned.retain(|cell, _| returned.contains(cell));
@@ -103,7 +103,7 @@ impl World<'_> {
     }
 
     /// NL-1: a checkpoint that counts, or a newer one that is found on the disks, can be read whatever one machine is lost.
-    pub(super) fn outlives(&mut self, name: Name) {
+    pub(super) fn outlives(&mut self, name: CheckpointId) {
         let committed = self.places.iter().flat_map(|place| place.disk.committed());
         let newer: std::collections::BTreeSet<_> = committed.filter(|other| *other >= name).collect();
         // What was found on one disk is on others after the next launch only.
@@ -128,7 +128,7 @@ impl World<'_> {
             Some(_) if is_alone => return,
             lost => lost,
         };
-        let copy = |place: &super::Place| {
+        let copy = |place: &super::MachineState| {
             place.disk.checkpoints().get(&name).map(|copy| (copy.state, copy.files.clone()))
         };
         let copies: Vec<_> = self.places.iter().map(copy).collect();
@@ -140,13 +140,13 @@ impl World<'_> {
     }
 
     /// The machines without which a checkpoint is not whole; `None` where it is not whole with all of them.
-    fn needed(&mut self, name: Name) -> Option<Vec<usize>> {
+    fn needed(&mut self, name: CheckpointId) -> Option<Vec<usize>> {
         let wanted = self.files_of(name)?;
         let copies: Vec<_> = (0..self.places.len())
             .filter_map(|machine| Some((machine, self.places[machine].disk.checkpoints().get(&name)?)))
             .filter(|(_, copy)| copy.state > State::Partial)
             .collect();
-        let (mut once, mut twice) = (Files::default(), Files::default());
+        let (mut once, mut twice) = (RankFileSet::default(), RankFileSet::default());
         for (_, copy) in &copies {
             twice.extend(&once.and(&copy.files));
             once.extend(&copy.files);
@@ -155,12 +155,12 @@ impl World<'_> {
             return None;
         }
         let single = wanted.without(&twice);
-        let is_needed = |files: &Files| copies.len() == 1 || !single.and(files).is_empty();
+        let is_needed = |files: &RankFileSet| copies.len() == 1 || !single.and(files).is_empty();
         Some(copies.iter().filter(|(_, copy)| is_needed(&copy.files)).map(|(machine, _)| *machine).collect())
     }
 
     /// The files of a checkpoint, as its table of contents on any machine has them. NL-6: all say the same.
-    pub(super) fn files_of(&mut self, name: Name) -> Option<Files> {
+    pub(super) fn files_of(&mut self, name: CheckpointId) -> Option<RankFileSet> {
         let copies = self.places.iter().filter_map(|place| place.disk.checkpoints().get(&name));
         let texts: Vec<_> = copies
             .filter(|copy| copy.state > State::Partial)
@@ -176,16 +176,16 @@ impl World<'_> {
             return Some(files.clone());
         }
         let manifest: Manifest = serde_json::from_str(text).ok()?;
-        let mut files = Files::default();
-        manifest.files.iter().filter_map(|file| Files::rank(&file.name)).for_each(|rank| files.insert(rank));
+        let mut files = RankFileSet::default();
+        manifest.files.iter().filter_map(|file| RankFileSet::rank(&file.name)).for_each(|rank| files.insert(rank));
         self.held.files.insert(name, (Arc::clone(text), files.clone()));
         Some(files)
     }
 
     /// Whether some machines together have a checkpoint as all hosts prepared it.
-    pub(super) fn is_whole(&mut self, name: Name, of: &dyn Fn(usize) -> bool) -> bool {
+    pub(super) fn is_whole(&mut self, name: CheckpointId, of: &dyn Fn(usize) -> bool) -> bool {
         let Some(wanted) = self.files_of(name) else { return false };
-        let mut there = Files::default();
+        let mut there = RankFileSet::default();
         let mut is_any = false;
         for (_, place) in self.places.iter().enumerate().filter(|(machine, _)| of(*machine)) {
             if let Some(copy) = place.disk.checkpoints().get(&name)
@@ -199,12 +199,12 @@ impl World<'_> {
     }
 
     /// NL-1 and NL-6: a checkpoint counts only once it was committed and is whole, and never after one of a newer attempt.
-    pub(super) fn counts(&mut self, name: Name) {
+    pub(super) fn counts(&mut self, name: CheckpointId) {
         if !self.committed.contains(&name) && !self.is_whole(name, &|_| true) {
             self.breaks(|| format!("NL-1: a checkpoint counts only once it was committed: {name:?}"));
         }
         let ledger = &self.controller.ledger;
-        let is_refused = |name: &Name| {
+        let is_refused = |name: &CheckpointId| {
             let of = |fact: &Fact| matches!(fact, Fact::CheckpointRefused { folder, .. } if name_of(folder) == Some(*name));
             ledger.iter().any(of)
         };
@@ -233,16 +233,16 @@ impl World<'_> {
     }
 
     /// NL-2: an attempt goes on from the newest checkpoint that was found whole.
-    pub(super) fn goes_on_from(&mut self, from: Option<Name>) {
+    pub(super) fn goes_on_from(&mut self, from: Option<CheckpointId>) {
         if let Some(looked) = self.held.looked.filter(|looked| from.is_none_or(|from| from < *looked)) {
             self.breaks(|| format!("NL-2: {looked:?} was found, and training goes on from {from:?}"));
         }
     }
 
     /// NL-3: what the ranks of an attempt begin with is what was saved at that step.
-    pub(super) fn learned(&mut self, resume: Option<&str>, step: u64) -> Learned {
+    pub(super) fn learned(&mut self, resume: Option<&str>, step: u64) -> TrainingDigest {
         let Some(name) = resume.and_then(|folder| name_of(Path::new(folder))) else {
-            return Learned::default();
+            return TrainingDigest::default();
         };
         if name.1.0 != step {
             self.breaks(|| {
@@ -269,7 +269,7 @@ impl World<'_> {
                 format!("NL-1: completed means that the last step can be read: {newest:?} of {last}")
             });
         }
-        let expected = (1..=newest.1.0).fold(Learned::default(), Learned::step);
+        let expected = (1..=newest.1.0).fold(TrainingDigest::default(), TrainingDigest::step);
         let found = self.held.learned.get(&newest).copied().unwrap_or_default();
         if found.weights != expected.weights {
             return self.breaks(|| format!("NL-3: the weights of {newest:?} are not those of one run"));
@@ -296,7 +296,7 @@ impl World<'_> {
 }
 
 /// Steps of a durable checkpoint.
-pub(super) fn durable(fact: &Fact) -> Option<Name> {
+pub(super) fn durable(fact: &Fact) -> Option<CheckpointId> {
     match fact {
         Fact::CheckpointDurable { attempt, step, .. } => Some((*attempt, *step)),
         _ => None,

@@ -2,15 +2,15 @@
 
 use super::World;
 use super::bugs::Bug;
-use super::disk::Files;
-use super::grid::Cell;
-use super::promises::Learned;
+use super::disk::RankFileSet;
+use super::grid::AttemptOnMachine;
+use super::promises::TrainingDigest;
 use crate::agent::follower;
-use crate::agent::messages::Exit;
-use crate::agent::sample;
+use crate::agent::messages::RankExit;
+use crate::agent::fixtures;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{
-    Assignment, AttemptId, Event, Failure, FileEntry, HeldBytes, Order, PhaseTimes, SavedFile, StepFigures,
+    Assignment, AttemptId, Event, Failure, FileEntry, ResidentBytes, Order, PhaseTimes, SavedFile, StepFigures,
     StepId, StopReason, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Mlp, MlpActivation, Model};
@@ -25,7 +25,7 @@ const CLOSED: u64 = 150;
 
 /// What a rank is about.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Stage {
+enum RankStage {
     /// It waits for the addresses of the others.
     Connecting,
     Loading(u64),
@@ -33,24 +33,24 @@ enum Stage {
     /// It does nothing any more, and does not end by itself.
     Hung,
     /// It ends then.
-    Ending(u64, Exit),
+    Ending(u64, RankExit),
     Gone,
 }
 
 /// The process of a rank.
 #[derive(Clone, Debug)]
-pub(super) struct Rank {
-    stage: Stage,
+pub(super) struct RankActor {
+    stage: RankStage,
     is_stopping: bool,
 }
 
 /// The training of an attempt.
 #[derive(Clone, Debug)]
-pub(super) struct Training {
+pub(super) struct AttemptTraining {
     /// Machines with their ranks.
     machines: Vec<(usize, std::ops::Range<u32>)>,
     pub(super) step: u64,
-    learned: Learned,
+    learned: TrainingDigest,
     pub(super) next_at: u64,
     /// Whether all ranks train.
     pub(super) is_ready: bool,
@@ -58,8 +58,8 @@ pub(super) struct Training {
     missed_since: Option<u64>,
 }
 
-impl Training {
-    pub(super) fn new(machines: &[(usize, std::ops::Range<u32>)], step: u64, learned: Learned) -> Self {
+impl AttemptTraining {
+    pub(super) fn new(machines: &[(usize, std::ops::Range<u32>)], step: u64, learned: TrainingDigest) -> Self {
         Self { machines: machines.to_vec(), step, learned, next_at: 0, is_ready: false, missed_since: None }
     }
 }
@@ -70,16 +70,16 @@ impl World<'_> {
         let ranks = training.machines.iter().find(|(on, _)| *on == machine).map(|(_, ranks)| ranks.clone());
         for rank in ranks.unwrap_or_default() {
             let agent = self.agents.get_mut(&(attempt, machine)).expect("it starts them");
-            agent.ranks.insert(rank, Rank { stage: Stage::Connecting, is_stopping: false });
+            agent.ranks.insert(rank, RankActor { stage: RankStage::Connecting, is_stopping: false });
             self.say(attempt, machine, rank, Event::Listening(format!("node{machine}:{rank}")));
         }
     }
 
     fn say(&mut self, attempt: AttemptId, machine: usize, rank: u32, event: Event) {
-        self.tell_follower(attempt, machine, follower::Input::Event(dtrain_protocol::Rank(rank), event));
+        self.tell_follower(attempt, machine, follower::HostInput::Event(dtrain_protocol::Rank(rank), event));
     }
 
-    fn rank(&mut self, attempt: AttemptId, machine: usize, rank: u32) -> Option<&mut Rank> {
+    fn rank(&mut self, attempt: AttemptId, machine: usize, rank: u32) -> Option<&mut RankActor> {
         self.agents.get_mut(&(attempt, machine))?.ranks.get_mut(&rank)
     }
 
@@ -93,7 +93,7 @@ impl World<'_> {
         let until = self.now + TO_LOAD;
         let Some(rank) = self.rank(attempt, machine, rank.0) else { return };
         match order {
-            Order::Peers(_) if rank.stage == Stage::Connecting => rank.stage = Stage::Loading(until),
+            Order::Peers(_) if rank.stage == RankStage::Connecting => rank.stage = RankStage::Loading(until),
             Order::Peers(_) => {}
             Order::Stop => rank.is_stopping = true,
         }
@@ -105,22 +105,22 @@ impl World<'_> {
         attempt: AttemptId,
         machine: usize,
         rank: dtrain_protocol::Rank,
-        exit: Exit,
+        exit: RankExit,
     ) {
-        let Some(known) = self.rank(attempt, machine, rank.0).filter(|known| known.stage != Stage::Gone)
+        let Some(known) = self.rank(attempt, machine, rank.0).filter(|known| known.stage != RankStage::Gone)
         else {
             return;
         };
-        known.stage = Stage::Gone;
-        self.tell_follower(attempt, machine, follower::Input::Exited { rank, exit, failure: None });
-        let closed = follower::Input::OutputClosed { rank, garbled: None, last: Vec::new() };
+        known.stage = RankStage::Gone;
+        self.tell_follower(attempt, machine, follower::HostInput::Exited { rank, exit, failure: None });
+        let closed = follower::HostInput::OutputClosed { rank, garbled: None, last: Vec::new() };
         self.tell_follower(attempt, machine, closed);
     }
 
     /// A rank is killed by somebody, or hangs.
     pub(super) fn kill_a_rank(&mut self) {
-        let of = |((attempt, machine), agent): (Cell, &super::Agent)| {
-            let lives = agent.ranks.iter().filter(|(_, rank)| rank.stage == Stage::Ready);
+        let of = |((attempt, machine), agent): (AttemptOnMachine, &super::Agent)| {
+            let lives = agent.ranks.iter().filter(|(_, rank)| rank.stage == RankStage::Ready);
             lives.map(|(rank, _)| (attempt, machine, *rank)).collect::<Vec<_>>()
         };
         let all: Vec<(AttemptId, usize, u32)> = self.agents.iter().flat_map(of).collect();
@@ -130,11 +130,11 @@ impl World<'_> {
         let (attempt, machine, rank) = all[self.draw(all.len() as u64) as usize];
         if self.draw(2) == 0 {
             self.reached.note("rank killed");
-            let exit = Exit { code: None, signal: Some(9) };
+            let exit = RankExit { code: None, signal: Some(9) };
             self.end_rank(attempt, machine, dtrain_protocol::Rank(rank), exit);
         } else {
             self.reached.note("rank hung");
-            self.rank(attempt, machine, rank).expect("it was just listed").stage = Stage::Hung;
+            self.rank(attempt, machine, rank).expect("it was just listed").stage = RankStage::Hung;
         }
     }
 
@@ -160,8 +160,8 @@ impl World<'_> {
         let now = self.now;
         let Some(known) = self.rank(attempt, machine, rank) else { return };
         match known.stage {
-            Stage::Loading(until) if now >= until => {
-                known.stage = Stage::Ready;
+            RankStage::Loading(until) if now >= until => {
+                known.stage = RankStage::Ready;
                 let ready = Event::Ready {
                     step: StepId(0),
                     parameters: 1,
@@ -173,7 +173,7 @@ impl World<'_> {
                 };
                 self.say(attempt, machine, rank, ready);
             }
-            Stage::Ending(until, exit) if now >= until => {
+            RankStage::Ending(until, exit) if now >= until => {
                 self.end_rank(attempt, machine, dtrain_protocol::Rank(rank), exit);
             }
             _ => {}
@@ -189,7 +189,7 @@ impl World<'_> {
         let all: Vec<(usize, u32)> =
             machines.iter().flat_map(|(machine, ranks)| ranks.clone().map(|rank| (*machine, rank))).collect();
         let is_ready = |world: &Self| {
-            all.iter().all(|(machine, rank)| stage(world, *machine, *rank) == Some(Stage::Ready))
+            all.iter().all(|(machine, rank)| stage(world, *machine, *rank) == Some(RankStage::Ready))
                 && world.all_talk(machines)
         };
         let is_ready = is_ready(self);
@@ -202,12 +202,12 @@ impl World<'_> {
             return;
         }
         let waiting: Vec<(usize, u32)> =
-            all.iter().copied().filter(|(m, r)| stage(self, *m, *r) == Some(Stage::Ready)).collect();
+            all.iter().copied().filter(|(m, r)| stage(self, *m, *r) == Some(RankStage::Ready)).collect();
         if waiting.is_empty() {
             return;
         }
         let is_closed = all.iter().any(|(machine, rank)| {
-            matches!(stage(self, *machine, *rank), None | Some(Stage::Gone | Stage::Ending(..)))
+            matches!(stage(self, *machine, *rank), None | Some(RankStage::Gone | RankStage::Ending(..)))
         });
         let (now, ends) = (self.now, self.now + self.setup.beat);
         let training = self.training.get_mut(&attempt).expect("it trains");
@@ -221,7 +221,7 @@ impl World<'_> {
             let lost = Failure::PeerLost { peer: None, detail: "it is silent".into() };
             self.say(attempt, machine, rank, Event::Failed(lost));
             if let Some(known) = self.rank(attempt, machine, rank) {
-                known.stage = Stage::Ending(ends, Exit { code: Some(1), signal: None });
+                known.stage = RankStage::Ending(ends, RankExit { code: Some(1), signal: None });
             }
         }
     }
@@ -259,7 +259,7 @@ impl World<'_> {
             for (machine, rank) in all {
                 self.say(attempt, *machine, *rank, Event::Finished { step: StepId(step), reason });
                 if let Some(rank) = self.rank(attempt, *machine, *rank) {
-                    rank.stage = Stage::Ending(now + setup.beat, Exit { code: Some(0), signal: None });
+                    rank.stage = RankStage::Ending(now + setup.beat, RankExit { code: Some(0), signal: None });
                 }
             }
         }
@@ -274,7 +274,7 @@ impl World<'_> {
         if let Some(cost) = &mut self.cost {
             cost.disk_fsyncs += 1;
         }
-        let name = Files::name(rank);
+        let name = RankFileSet::name(rank);
         if !self.has(Bug::SavedBeforeWritten) {
             self.places[machine].disk.write((attempt, step), rank);
         }
@@ -301,7 +301,7 @@ fn figures(step: u64) -> StepFigures {
         times: PhaseTimes::default(),
         memory_bytes: 1,
         sent_bytes: 0,
-        held: HeldBytes::default(),
+        held: ResidentBytes::default(),
         elapsed: None,
     }
 }
@@ -309,7 +309,7 @@ fn figures(step: u64) -> StepFigures {
 /// What rank 0 of an attempt knows.
 pub(super) fn assignment(attempt: AttemptId, world: u32, save_every: u64) -> Assignment {
     let model = Model::Mlp(Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: MlpActivation::Relu });
-    let mut assignment = sample::assignment(TrialId("01T".into()), attempt, model);
+    let mut assignment = fixtures::assignment(TrialId("01T".into()), attempt, model);
     assignment.training.batch = u64::from(world);
     assignment.save_every = save_every;
     assignment.waits = WaitLimits { silence_seconds: 5.0, idle_seconds: 30.0, step_seconds: None };

@@ -2,12 +2,12 @@
 
 use super::bugs::Bug;
 use super::controller::RANKS;
-use super::cost::{Cost, THREADS_OF_A_LINK, THREADS_OF_A_RANK, THREADS_OF_AN_AGENT};
-use super::{Reached, Setup, Spent, World, run};
-use crate::machine::Input;
+use super::cost::{ResourceUsage, THREADS_OF_A_LINK, THREADS_OF_A_RANK, THREADS_OF_AN_AGENT};
+use super::{Coverage, Setup, RunCost, World, run};
+use crate::machine::TrialInput;
 use std::time::Instant;
 
-impl Spent {
+impl RunCost {
     fn add(&mut self, other: Self) {
         self.messages += other.messages;
         self.attempts += other.attempts;
@@ -36,10 +36,10 @@ fn asked(name: &str) -> Option<u64> {
 #[test]
 fn all_promises_hold_in_every_world() {
     let seeds = asked("DTRAIN_SEEDS").unwrap_or(1_500);
-    let (mut reached, mut spent, begun) = (Reached::default(), Spent::default(), Instant::now());
+    let (mut reached, mut spent, begun) = (Coverage::default(), RunCost::default(), Instant::now());
     let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64);
     let part = |first: u64| {
-        let (mut reached, mut spent) = (Reached::default(), Spent::default());
+        let (mut reached, mut spent) = (Coverage::default(), RunCost::default());
         for seed in (first..seeds).step_by(cores as usize) {
             let one = run(seed, SMALL, &mut reached).unwrap_or_else(|words| panic!("seed {seed}: {words}"));
             spent.add(one);
@@ -109,7 +109,7 @@ fn every_fault_of_the_code_is_caught() {
     for bug in Bug::ALL {
         let setup = Setup { bug: Some(bug), ..SMALL };
         let caught = (0..3_000)
-            .find_map(|seed| run(seed, setup, &mut Reached::default()).err().map(|words| (seed, words)));
+            .find_map(|seed| run(seed, setup, &mut Coverage::default()).err().map(|words| (seed, words)));
         match caught {
             Some((seed, words)) => println!("{bug:?}: seed {seed}: {words}"),
             None => missed.push(bug),
@@ -123,7 +123,7 @@ fn many_machines_keep_all_promises() {
     let machines =
         asked("DTRAIN_FLEET").map_or(FLEET, |machines| usize::try_from(machines).expect("a number"));
     let begun = Instant::now();
-    let mut reached = Reached::default();
+    let mut reached = Coverage::default();
     let setup = Setup { seconds: 86_400, ..fleet(machines) };
     let spent = run(1, setup, &mut reached).unwrap_or_else(|words| panic!("{machines} machines: {words}"));
     println!(
@@ -156,18 +156,18 @@ fn fleet(machines: usize) -> Setup {
 }
 
 /// What a launch, a step and a checkpoint cost.
-fn costs(machines: usize) -> [Cost; 3] {
-    let mut reached = Reached::default();
+fn costs(machines: usize) -> [ResourceUsage; 3] {
+    let mut reached = Coverage::default();
     let mut world = World::new(1, Setup { every: 86_400, crash: u64::MAX, ..fleet(machines) }, &mut reached);
-    world.cost = Some(Cost::default());
-    world.user(Input::Resume);
+    world.cost = Some(ResourceUsage::default());
+    world.user(TrialInput::Resume);
     let mut until = |done: &dyn Fn(&World) -> bool| {
         let end = world.now + 600_000;
         while !done(&world) {
             world.beat();
             assert!(world.now < end && world.broken.is_none(), "{:?}", world.broken);
         }
-        world.cost.replace(Cost::default()).expect("it is counted")
+        world.cost.replace(ResourceUsage::default()).expect("it is counted")
     };
     let step = |world: &World| world.training.values().next().map_or(0, |training| training.step);
     let steps = 20;
@@ -207,7 +207,7 @@ fn what_a_fleet_costs_grows_with_its_hosts_and_no_faster() {
     }
     let [(_, few), (_, many)] = fleets;
     for (few, many) in few.iter().zip(&many) {
-        let messages = |cost: &Cost| cost.asked.0 + cost.told.0 + cost.spooled.0 + cost.disk_fsyncs;
+        let messages = |cost: &ResourceUsage| cost.asked.0 + cost.told.0 + cost.spooled.0 + cost.disk_fsyncs;
         assert!(messages(many) <= 11 * messages(few), "{few:?}, {many:?}");
         assert!(many.spool_fsyncs <= few.spool_fsyncs + 4, "{few:?}, {many:?}");
     }

@@ -9,12 +9,12 @@ const STRUCT: u8 = 12;
 
 /// A structure that is being written; its fields come in the order of their numbers.
 #[derive(Clone, Default)]
-pub(super) struct Struct {
+pub(super) struct StructBuilder {
     bytes: Vec<u8>,
     last: u16,
 }
 
-impl Struct {
+impl StructBuilder {
     pub(super) fn new() -> Self {
         Self::default()
     }
@@ -131,15 +131,15 @@ mod tests {
 
     #[test]
     fn a_structure_has_the_bytes_of_the_compact_protocol() {
-        let inner = Struct::new().int32(1, -1).text(4, "ab");
+        let inner = StructBuilder::new().int32(1, -1).text(4, "ab");
         assert_eq!(inner.finish(), b"\x15\x01\x38\x02ab\0");
-        let outer = Struct::new().int64(2, 300).structs(3, &[inner]).ints(5, &[0, 8]).texts(6, &["x"]);
+        let outer = StructBuilder::new().int64(2, 300).structs(3, &[inner]).ints(5, &[0, 8]).texts(6, &["x"]);
         assert_eq!(outer.finish(), b"\x26\xd8\x04\x19\x1c\x15\x01\x38\x02ab\0\x29\x25\0\x10\x19\x18\x01x\0");
-        let one = |text| Struct::new().text(1, "k").text(2, text);
-        let (before, after) = Struct::new().int32(1, 1).around_text(5, Struct::new().text(1, "k"), (2, 3));
-        let whole = Struct::new().int32(1, 1).structs(5, &[one("abc")]).text(6, "x").finish();
+        let one = |text| StructBuilder::new().text(1, "k").text(2, text);
+        let (before, after) = StructBuilder::new().int32(1, 1).around_text(5, StructBuilder::new().text(1, "k"), (2, 3));
+        let whole = StructBuilder::new().int32(1, 1).structs(5, &[one("abc")]).text(6, "x").finish();
         assert_eq!([before, b"abc".to_vec(), after.text(6, "x").finish()].concat(), whole);
-        let many = Struct::new().ints(1, &[1; 16]).finish();
+        let many = StructBuilder::new().ints(1, &[1; 16]).finish();
         assert_eq!(&many[..3], [0x19, 0xf5, 16]);
     }
 }

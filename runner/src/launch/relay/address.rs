@@ -1,27 +1,27 @@
 //! Under which address other hosts reach this one.
 
-use dtrain_recipes::Network;
+use dtrain_recipes::Subnet;
 use std::ffi::OsString;
 use std::net::{IpAddr, UdpSocket};
 use sysinfo::Networks;
 
 /// The address of this host on `network`; without one, on the network that the controller came by, else this machine's own.
-pub(super) fn address(network: Option<Network>) -> Result<String, String> {
+pub(super) fn address(network: Option<Subnet>) -> Result<String, String> {
     match network {
-        Some(network) => on(network, &own()),
-        None => Ok(by_way_of_the_controller()),
+        Some(network) => address_on(network, &own_addresses()),
+        None => Ok(default_address()),
     }
 }
 
-fn by_way_of_the_controller() -> String {
+fn default_address() -> String {
     let ssh = std::env::var("SSH_CONNECTION").unwrap_or_default();
     let over_ssh = || ssh.split(' ').nth(2)?.parse::<IpAddr>().ok();
-    let address = over_ssh().or_else(|| towards(&std::env::var("SLURM_LAUNCH_NODE_IPADDR").ok()?));
+    let address = over_ssh().or_else(|| source_address_to(&std::env::var("SLURM_LAUNCH_NODE_IPADDR").ok()?));
     address.map_or_else(|| "127.0.0.1".to_owned(), |address| address.to_string())
 }
 
 /// The address of this host on the way to another one. Nothing is sent.
-fn towards(other: &str) -> Option<IpAddr> {
+fn source_address_to(other: &str) -> Option<IpAddr> {
     let any = if other.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
     let socket = UdpSocket::bind(any).ok()?;
     socket.connect((other, 9)).ok()?;
@@ -29,7 +29,7 @@ fn towards(other: &str) -> Option<IpAddr> {
 }
 
 /// The addresses of this host, each with its interface, sorted by interface.
-fn own() -> Vec<(String, IpAddr)> {
+fn own_addresses() -> Vec<(String, IpAddr)> {
     let Ok(networks) = Networks::new_with_refreshed_list() else { return Vec::new() };
     let of = |(name, data): (&OsString, &sysinfo::NetworkData)| {
         let name = name.to_string_lossy().into_owned();
@@ -41,7 +41,7 @@ fn own() -> Vec<(String, IpAddr)> {
 }
 
 /// Of the addresses of a host, the first on `network`.
-fn on(network: Network, own: &[(String, IpAddr)]) -> Result<String, String> {
+fn address_on(network: Subnet, own: &[(String, IpAddr)]) -> Result<String, String> {
     let found = own.iter().find(|(_, address)| network.contains(*address));
     found.map(|(_, address)| address.to_string()).ok_or_else(|| {
         let all: Vec<String> = own.iter().map(|(name, address)| format!("{address} ({name})")).collect();
@@ -58,9 +58,9 @@ mod tests {
     fn the_address_on_the_fabric_is_taken_and_a_host_without_one_says_what_it_has() {
         let own = [("eth0", "192.168.1.5"), ("ib0", "10.0.3.4")];
         let own = own.map(|(name, address)| (name.to_owned(), address.parse().expect("an address")));
-        let network = |text: &str| text.parse::<Network>().expect("a network");
-        assert_eq!(on(network("10.0.0.0/16"), &own), Ok("10.0.3.4".into()));
-        let error = on(network("172.16.0.0/12"), &own).expect_err("it has none");
+        let network = |text: &str| text.parse::<Subnet>().expect("a network");
+        assert_eq!(address_on(network("10.0.0.0/16"), &own), Ok("10.0.3.4".into()));
+        let error = address_on(network("172.16.0.0/12"), &own).expect_err("it has none");
         assert_eq!(
             error,
             "it has no address on cluster.network = \"172.16.0.0/12\"; its addresses are 192.168.1.5 (eth0), 10.0.3.4 (ib0)"

@@ -4,22 +4,22 @@
 //! that agent from then on.
 
 mod address;
-mod far;
-mod holder;
-mod leftover;
-mod near;
-mod put;
+mod server;
+mod remote_store;
+mod spool_remainder;
+mod client;
+mod push;
 
-pub use far::run;
-pub use holder::There;
-pub use near::{Dial, RemoteHost};
+pub use server::serve;
+pub use remote_store::RemoteStore;
+pub use client::{Connector, RemoteHost};
 
-pub(super) use near::HangUp;
+pub(super) use client::Disconnect;
 
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
-use crate::checkpoints::Folder;
+use crate::checkpoints::FolderListing;
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId};
-use dtrain_recipes::Network;
+use dtrain_recipes::Subnet;
 use serde::{Deserialize, Serialize};
 
 /// What is asked of the far end.
@@ -27,7 +27,7 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "snake_case")]
 enum Request {
     /// Under which address others reach the host, on this network if it is meant.
-    Address { network: Option<Network> },
+    Address { network: Option<Subnet> },
     /// Start the agent that leads. Folders and programs of the order are those of the host.
     Lead(Box<AgentOrder>),
     /// Start an agent that follows.
@@ -91,7 +91,7 @@ enum Reply {
         bytes: u64,
     },
     Logs(Vec<Option<(AttemptId, Rank)>>),
-    Checkpoints(Vec<Folder>),
+    Checkpoints(Vec<FolderListing>),
     Hashes(Vec<Result<String, String>>),
     /// What was put here is on disk.
     Stored,

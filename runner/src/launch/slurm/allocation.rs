@@ -1,7 +1,7 @@
 //! The job that this process runs in, and its nodes as hosts.
 
-use super::super::relay::{Dial, RemoteHost};
-use super::{JobId, SlurmError, ask, jobs, keep, remember};
+use super::super::relay::{Connector, RemoteHost};
+use super::{JobId, SlurmError, run_command, jobs_folder, write_file, remember};
 use crate::Home;
 use crate::files;
 use dtrain_protocol::TrialId;
@@ -42,10 +42,10 @@ impl Allocation {
     pub fn hosts(&self, program: &Path, home: &Home) -> Result<Vec<RemoteHost>, SlurmError> {
         let mut command = Command::new("scontrol");
         command.args(["show", "hostnames"]).arg(&self.nodes);
-        let names = ask("scontrol", &mut command)?;
+        let names = run_command("scontrol", &mut command)?;
         let host = |name: &str| {
             let (job, program, home) = (self.job.clone(), program.to_owned(), home.clone());
-            let step = Step { node: name.to_owned(), job, program, home, last_words: Arc::default() };
+            let step = SrunStep { node: name.to_owned(), job, program, home, last_words: Arc::default() };
             RemoteHost::new(name, Box::new(step))
         };
         Ok(names.split_ascii_whitespace().map(host).collect())
@@ -59,22 +59,22 @@ impl Allocation {
 
     /// Remembers which trial this job trains.
     pub fn remember(&self, home: &Home, trial: &TrialId) -> Result<(), SlurmError> {
-        keep(self.trial_file(home), &trial.0)?;
+        write_file(self.trial_file(home), &trial.0)?;
         remember(home, trial, &self.job)
     }
 
     /// Puts the job into the queue again, which ends this process.
     pub fn requeue(&self) -> Result<(), SlurmError> {
-        ask("scontrol", Command::new("scontrol").arg("requeue").arg(&self.job.0)).map(drop)
+        run_command("scontrol", Command::new("scontrol").arg("requeue").arg(&self.job.0)).map(drop)
     }
 
     fn trial_file(&self, home: &Home) -> PathBuf {
-        jobs(home).join(format!("{}.trial", self.job))
+        jobs_folder(home).join(format!("{}.trial", self.job))
     }
 }
 
 /// A step of the job on one node.
-struct Step {
+struct SrunStep {
     node: String,
     job: JobId,
     program: PathBuf,
@@ -83,7 +83,7 @@ struct Step {
     last_words: Arc<Mutex<String>>,
 }
 
-impl Dial for Step {
+impl Connector for SrunStep {
     fn dial(&mut self) -> io::Result<UnixStream> {
         let (near, far) = UnixStream::pair()?;
         let far = OwnedFd::from(far);
@@ -99,7 +99,7 @@ impl Dial for Step {
         let said = Arc::clone(&self.last_words);
         thread::spawn(move || {
             if let Some(mut stderr) = child.stderr.take() {
-                listen(&mut stderr, &said);
+                keep_stderr_tail(&mut stderr, &said);
             }
             drop(child.wait());
         });
@@ -113,7 +113,7 @@ impl Dial for Step {
 }
 
 /// Keeps the end of what is said.
-fn listen(from: &mut impl Read, said: &Mutex<String>) {
+fn keep_stderr_tail(from: &mut impl Read, said: &Mutex<String>) {
     let mut room = [0; 512];
     while let Ok(length) = from.read(&mut room)
         && length > 0

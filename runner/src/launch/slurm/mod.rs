@@ -87,20 +87,20 @@ pub enum JobState {
 }
 
 /// Where the jobs of a state folder write.
-fn jobs(home: &Home) -> PathBuf {
+fn jobs_folder(home: &Home) -> PathBuf {
     home.path().join("slurm")
 }
 
 /// What a job wrote to standard output, and to standard error.
 pub fn outputs(home: &Home, job: &JobId) -> [PathBuf; 2] {
-    ["out", "err"].map(|end| jobs(home).join(format!("{job}.{end}")))
+    ["out", "err"].map(|end| jobs_folder(home).join(format!("{job}.{end}")))
 }
 
 /// What became of a job; `None` when Slurm no longer knows it.
 pub fn state(job: &JobId) -> Result<Option<JobState>, SlurmError> {
     let mut command = Command::new("scontrol");
     command.args(["--oneliner", "show", "job"]).arg(&job.0);
-    match ask("scontrol", &mut command) {
+    match run_command("scontrol", &mut command) {
         Ok(text) => Ok(parse_state(&text)),
         Err(SlurmError::Refused { reason, .. }) if reason.contains("Invalid job id") => Ok(None),
         Err(error) => Err(error),
@@ -111,7 +111,7 @@ pub fn state(job: &JobId) -> Result<Option<JobState>, SlurmError> {
 pub(crate) fn has_jobs() -> Result<bool, SlurmError> {
     let mut command = Command::new("squeue");
     command.args(["--noheader", "--me", "--format=%i"]);
-    Ok(!ask("squeue", &mut command)?.trim().is_empty())
+    Ok(!run_command("squeue", &mut command)?.trim().is_empty())
 }
 
 /// Reads a line of `scontrol --oneliner show job`.
@@ -142,7 +142,7 @@ fn parse_state(line: &str) -> Option<JobState> {
 pub fn release(job: &JobId) -> Result<(), SlurmError> {
     let mut command = Command::new("scontrol");
     command.arg("update").arg(format!("JobId={job}")).arg("StartTime=now+3seconds");
-    ask("scontrol", &mut command).map(drop)
+    run_command("scontrol", &mut command).map(drop)
 }
 
 /// Lets the program of a job finish its step, save and stop; a job that waits is taken out of the queue.
@@ -151,7 +151,7 @@ pub fn stop(job: &JobId) -> Result<(), SlurmError> {
         Some(JobState::Running) => {
             let mut command = Command::new("scancel");
             command.args(["--batch", "--signal=INT"]).arg(&job.0);
-            ask("scancel", &mut command).map(drop)
+            run_command("scancel", &mut command).map(drop)
         }
         Some(JobState::Waiting { .. }) => cancel(job),
         Some(JobState::Over { .. }) | None => Ok(()),
@@ -160,15 +160,15 @@ pub fn stop(job: &JobId) -> Result<(), SlurmError> {
 
 /// Ends a job.
 pub fn cancel(job: &JobId) -> Result<(), SlurmError> {
-    ask("scancel", Command::new("scancel").arg(&job.0)).map(drop)
+    run_command("scancel", Command::new("scancel").arg(&job.0)).map(drop)
 }
 
 /// Remembers which job trains a trial, or will.
 pub fn remember(home: &Home, trial: &TrialId, job: &JobId) -> Result<(), SlurmError> {
-    keep(home.trial(trial).job(), &job.0)
+    write_file(home.trial(trial).job(), &job.0)
 }
 
-fn keep(path: PathBuf, text: &str) -> Result<(), SlurmError> {
+fn write_file(path: PathBuf, text: &str) -> Result<(), SlurmError> {
     let write = files::make_folder(path.parent().unwrap_or(&path))
         .and_then(|()| durable::replace(&path, text.as_bytes()));
     write.map_err(|source| SlurmError::File { path, source })
@@ -190,11 +190,11 @@ pub fn nodes(home: &Home) -> Vec<(String, Home)> {
 }
 
 /// Runs a program of Slurm and gives what it printed, on standard error where it printed nothing else.
-fn ask(program: &'static str, command: &mut Command) -> Result<String, SlurmError> {
-    ask_with(program, command, b"")
+fn run_command(program: &'static str, command: &mut Command) -> Result<String, SlurmError> {
+    run_command_with_input(program, command, b"")
 }
 
-fn ask_with(program: &'static str, command: &mut Command, input: &[u8]) -> Result<String, SlurmError> {
+fn run_command_with_input(program: &'static str, command: &mut Command, input: &[u8]) -> Result<String, SlurmError> {
     let wrong = |source| SlurmError::NoProgram { program, source };
     // Ctrl-C is for this program alone.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);

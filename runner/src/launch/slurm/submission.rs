@@ -1,6 +1,6 @@
 //! What is put into the queue.
 
-use super::{JobId, SlurmError, ask, ask_with, jobs};
+use super::{JobId, SlurmError, run_command, run_command_with_input, jobs_folder};
 use crate::files;
 use crate::transport::ProgramDigest;
 use crate::{Home, provenance};
@@ -61,26 +61,26 @@ impl Submission<'_> {
         let mut command = self.sbatch();
         command.arg("--test-only").arg("--wrap=true");
         // It speaks on standard error.
-        let said = ask("sbatch", &mut command)?;
+        let said = run_command("sbatch", &mut command)?;
         // It gives the job a number that the real one does not get.
         Ok(said.trim().find("to start").map_or_else(|| said.trim(), |at| &said.trim()[at..]).to_owned())
     }
 
     /// Puts it into the queue.
     pub fn submit(&self) -> Result<JobId, SlurmError> {
-        let jobs = jobs(self.home);
+        let jobs = jobs_folder(self.home);
         files::make_folder(&jobs).map_err(|source| SlurmError::File { path: jobs.clone(), source })?;
         let program = self.copy_program()?;
         let mut command = self.sbatch();
         // An argument that is empty or begins with `-` is the script's, as all after its name are.
         command.arg("/dev/stdin").arg(program).args(self.arguments);
-        let said = ask_with("sbatch", &mut command, SCRIPT.as_bytes())?;
+        let said = run_command_with_input("sbatch", &mut command, SCRIPT.as_bytes())?;
         let number = said.lines().last().unwrap_or("").split(';').next().unwrap_or("").trim();
         Ok(JobId(number.to_owned()))
     }
 
     fn sbatch(&self) -> Command {
-        let jobs = jobs(self.home);
+        let jobs = jobs_folder(self.home);
         let file = |end: &str| {
             let mut path = jobs.join("%j").into_os_string();
             path.push(end);

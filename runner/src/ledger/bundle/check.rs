@@ -1,27 +1,27 @@
 //! What the history reads of a bundle beyond its format: facts, settings, and what produced a trial.
 
-use super::super::{Parent, Source};
+use super::super::{Parent, ValueSource};
 use crate::fact::Fact;
 use crate::provenance::Provenance;
 use dtrain_protocol::AttemptId;
-use dtrain_protocol::bundle::{self, BundleError, Head, Reader, Record};
+use dtrain_protocol::bundle::{self, BundleError, ArchiveHeader, Reader, Record};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
 
 /// Reads a bundle record by record, and refuses what the history could not be read with.
-pub(super) struct Checked<R> {
+pub(super) struct ValidatingReader<R> {
     reader: Reader<R>,
     /// Hashes of the texts that are environments.
     environments: BTreeSet<String>,
 }
 
-impl<R: Read> Checked<R> {
+impl<R: Read> ValidatingReader<R> {
     pub(super) fn new(from: R) -> Result<Self, BundleError> {
         Ok(Self { reader: Reader::new(from)?, environments: BTreeSet::new() })
     }
 
-    pub(super) fn head(&self) -> &Head {
+    pub(super) fn head(&self) -> &ArchiveHeader {
         self.reader.head()
     }
 
@@ -40,7 +40,7 @@ impl<R: Read> Checked<R> {
         Ok(record)
     }
 
-    fn check(&self, trial: &bundle::Trial) -> Result<(), BundleError> {
+    fn check(&self, trial: &bundle::TrialRecord) -> Result<(), BundleError> {
         document::<Provenance>(trial, "provenance")?;
         document::<Parent>(trial, "parent")?;
         if trial.environment.as_ref().is_some_and(|hash| !self.environments.contains(hash)) {
@@ -53,12 +53,12 @@ impl<R: Read> Checked<R> {
     }
 }
 
-fn wrong(trial: &bundle::Trial, field: impl Into<String>, what: impl Into<String>) -> BundleError {
+fn wrong(trial: &bundle::TrialRecord, field: impl Into<String>, what: impl Into<String>) -> BundleError {
     BundleError::Invalid { of: format!("trial {}", trial.name), field: field.into(), what: what.into() }
 }
 
 /// Parses a document of a trial, if it has it.
-fn document<T: DeserializeOwned>(trial: &bundle::Trial, kind: &str) -> Result<(), BundleError> {
+fn document<T: DeserializeOwned>(trial: &bundle::TrialRecord, kind: &str) -> Result<(), BundleError> {
     let Some(json) = trial.documents.get(kind) else { return Ok(()) };
     serde_json::from_str::<T>(json)
         .map(drop)
@@ -66,13 +66,13 @@ fn document<T: DeserializeOwned>(trial: &bundle::Trial, kind: &str) -> Result<()
 }
 
 /// Where the value of a param came from.
-pub(super) fn source(trial: &bundle::Trial, path: &str, word: &str) -> Result<Source, BundleError> {
-    Source::parse(word)
+pub(super) fn source(trial: &bundle::TrialRecord, path: &str, word: &str) -> Result<ValueSource, BundleError> {
+    ValueSource::parse(word)
         .ok_or_else(|| wrong(trial, format!("params.{path}"), format!("has the unknown source {word:?}")))
 }
 
 /// The facts of a trial, with when they became known.
-pub(super) fn facts(trial: &bundle::Trial) -> Result<Vec<(u64, Fact)>, BundleError> {
+pub(super) fn facts(trial: &bundle::TrialRecord) -> Result<Vec<(u64, Fact)>, BundleError> {
     let read = |(number, (at_ms, json)): (usize, &(u64, String))| match serde_json::from_str(json) {
         Ok(fact) => Ok((*at_ms, fact)),
         Err(error) => Err(wrong(trial, format!("facts[{number}]"), format!("cannot be read: {error}"))),
@@ -81,7 +81,7 @@ pub(super) fn facts(trial: &bundle::Trial) -> Result<Vec<(u64, Fact)>, BundleErr
 }
 
 /// An attempt starts once, and only one that started ends and has series.
-fn check_attempts(trial: &bundle::Trial) -> Result<(), BundleError> {
+fn check_attempts(trial: &bundle::TrialRecord) -> Result<(), BundleError> {
     let mut started = BTreeSet::new();
     for (number, (_, fact)) in facts(trial)?.into_iter().enumerate() {
         let field = || format!("facts[{number}]");

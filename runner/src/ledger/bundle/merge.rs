@@ -1,13 +1,13 @@
 //! The merge of a bundle into a history.
 
-use super::super::fold::Fold;
-use super::super::{Fault, chunk, create, keep, live, points, stored, unstored};
+use super::super::running_summary::RunningSummary;
+use super::super::{BoxError, chunk, create, writer, open_points, points, stored, unstored};
 use super::History;
-use super::check::{self, Checked};
+use super::check::{self, ValidatingReader};
 use super::study::{put_study, study_here};
 use crate::fact::LedgerError;
-use dtrain_protocol::bundle::{self, BundleError, Head, Record};
-use dtrain_protocol::points::Sample;
+use dtrain_protocol::bundle::{self, BundleError, ArchiveHeader, Record};
+use dtrain_protocol::series_codec::MetricSample;
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use rusqlite::{ErrorCode, OptionalExtension, Transaction, params};
 use std::collections::{BTreeMap, HashMap};
@@ -15,7 +15,7 @@ use std::io::{self, Read};
 
 /// What a merge changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Merged {
+pub struct MergeReport {
     /// Trials that the history did not have.
     pub new: u64,
     /// Trials of other machines that went on since they were imported last.
@@ -45,15 +45,15 @@ pub enum ImportError {
 }
 
 /// A trial with its points, by series.
-struct Whole {
-    trial: Box<bundle::Trial>,
-    samples: Vec<Vec<Sample>>,
+struct TrialWithPoints {
+    trial: Box<bundle::TrialRecord>,
+    samples: Vec<Vec<MetricSample>>,
 }
 
 impl History {
     /// Reads a bundle to its end and changes nothing; `Err` says what is wrong with it.
-    pub fn check_bundle(from: impl Read) -> Result<Head, BundleError> {
-        let mut reader = Checked::new(from)?;
+    pub fn check_bundle(from: impl Read) -> Result<ArchiveHeader, BundleError> {
+        let mut reader = ValidatingReader::new(from)?;
         while reader.read()?.is_some() {}
         Ok(reader.head().clone())
     }
@@ -63,14 +63,14 @@ impl History {
         &mut self,
         bundles: impl IntoIterator<Item = io::Result<R>>,
         watch: &mut dyn FnMut(&TrialId),
-    ) -> Result<Vec<Merged>, ImportError> {
+    ) -> Result<Vec<MergeReport>, ImportError> {
         self.known = None;
         let merged = self.write("import bundles into", |transaction| {
             let merge = |(number, from): (usize, io::Result<R>)| {
                 from.map_err(BundleError::Io)
-                    .map_err(Fault::from)
+                    .map_err(BoxError::from)
                     .and_then(|from| merge(transaction, from, &mut *watch))
-                    .map_err(|fault| Fault::from(Refused { number, fault }))
+                    .map_err(|fault| BoxError::from(FailedBundle { number, fault }))
             };
             bundles.into_iter().enumerate().map(merge).collect()
         });
@@ -81,20 +81,20 @@ impl History {
 /// Why the merge of a bundle failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{fault}")]
-struct Refused {
+struct FailedBundle {
     number: usize,
-    fault: Fault,
+    fault: BoxError,
 }
 
 /// Tells failures of a bundle from those of the history.
 fn import_error(LedgerError { doing, path, source }: LedgerError) -> ImportError {
-    let Refused { number, fault } = match source.downcast() {
+    let FailedBundle { number, fault } = match source.downcast() {
         Ok(refused) => *refused,
         Err(source) => return LedgerError { doing, path, source }.into(),
     };
     match fault.downcast() {
         Ok(source) => ImportError::Bundle { number, source: *source },
-        Err(source) => super::super::fault(doing, &path, source).into(),
+        Err(source) => super::super::ledger_error(doing, &path, source).into(),
     }
 }
 
@@ -103,10 +103,10 @@ fn merge(
     transaction: &Transaction<'_>,
     from: impl Read,
     watch: &mut dyn FnMut(&TrialId),
-) -> Result<Merged, Fault> {
-    let mut reader = Checked::new(from)?;
-    let (mut merged, mut texts) = (Merged::default(), HashMap::new());
-    let mut whole: Option<Whole> = None;
+) -> Result<MergeReport, BoxError> {
+    let mut reader = ValidatingReader::new(from)?;
+    let (mut merged, mut texts) = (MergeReport::default(), HashMap::new());
+    let mut whole: Option<TrialWithPoints> = None;
     loop {
         let next = reader.read()?;
         if let Some(Record::Points(samples)) = next {
@@ -117,18 +117,18 @@ fn merge(
         }
         if let Some(whole) = whole.take() {
             merge_trial(transaction, &whole, &texts, &mut merged)
-                .map_err(|fault| blamed(&format!("trial {}", whole.trial.name), fault))?;
+                .map_err(|fault| attribute_fault(&format!("trial {}", whole.trial.name), fault))?;
             watch(&whole.trial.id);
         }
         match next {
             None => return Ok(merged),
             Some(Record::Text(text)) => drop(texts.insert(bundle::hash(&text), text)),
             Some(Record::Trial(trial)) => {
-                whole = Some(Whole { samples: vec![Vec::new(); trial.series.len()], trial });
+                whole = Some(TrialWithPoints { samples: vec![Vec::new(); trial.series.len()], trial });
             }
             Some(Record::Study(study)) => {
                 let is_new = put_study(transaction, &study)
-                    .map_err(|fault| blamed(&format!("study {}", study.name.name), fault))?;
+                    .map_err(|fault| attribute_fault(&format!("study {}", study.name.name), fault))?;
                 merged.studies += u64::from(is_new);
             }
             Some(Record::Points(_)) => {}
@@ -137,7 +137,7 @@ fn merge(
 }
 
 /// A value that the tables refuse is the fault of the bundle; everything else is that of the history.
-fn blamed(record: &str, fault: Fault) -> Fault {
+fn attribute_fault(record: &str, fault: BoxError) -> BoxError {
     let code = fault.downcast_ref::<rusqlite::Error>().and_then(rusqlite::Error::sqlite_error_code);
     let is_refused =
         matches!(code, Some(ErrorCode::ConstraintViolation | ErrorCode::TypeMismatch | ErrorCode::TooBig));
@@ -149,29 +149,29 @@ fn blamed(record: &str, fault: Fault) -> Fault {
 
 fn merge_trial(
     transaction: &Transaction<'_>,
-    whole: &Whole,
+    whole: &TrialWithPoints,
     texts: &HashMap<String, String>,
-    merged: &mut Merged,
-) -> Result<(), Fault> {
+    merged: &mut MergeReport,
+) -> Result<(), BoxError> {
     let (row, change) = put_trial(transaction, whole, texts)?;
     let annotations = annotate(transaction, row, &whole.trial)?;
     match change {
-        Change::New => merged.new += 1,
-        Change::Forward => merged.brought_forward += 1,
-        Change::None => merged.unchanged += 1,
+        MergeOutcome::New => merged.new += 1,
+        MergeOutcome::Forward => merged.brought_forward += 1,
+        MergeOutcome::None => merged.unchanged += 1,
     }
-    if change != Change::None {
+    if change != MergeOutcome::None {
         label(transaction, &whole.trial.name)?;
     }
-    if change != Change::New {
+    if change != MergeOutcome::New {
         merged.annotations += annotations;
     }
     Ok(())
 }
 
-impl Whole {
+impl TrialWithPoints {
     /// Adds the next points of the bundle.
-    fn add(&mut self, samples: Vec<Sample>) {
+    fn add(&mut self, samples: Vec<MetricSample>) {
         let series = self.trial.series.iter().zip(&mut self.samples);
         let next = series.into_iter().find(|(series, known)| (known.len() as u64) < series.points);
         if let Some((_, known)) = next {
@@ -186,7 +186,7 @@ impl Whole {
 
 /// What became of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Change {
+enum MergeOutcome {
     New,
     Forward,
     None,
@@ -195,9 +195,9 @@ enum Change {
 /// Brings a trial to what the bundle says, unless the history knows as much; returns its row.
 fn put_trial(
     transaction: &Transaction<'_>,
-    whole: &Whole,
+    whole: &TrialWithPoints,
     texts: &HashMap<String, String>,
-) -> Result<(i64, Change), Fault> {
+) -> Result<(i64, MergeOutcome), BoxError> {
     let trial = &whole.trial;
     let known: Option<(i64, Option<i64>, i64)> = transaction
         .query_row(
@@ -208,14 +208,14 @@ fn put_trial(
         )
         .optional()?;
     let change = match known {
-        None => Change::New,
+        None => MergeOutcome::New,
         Some((_, Some(points), facts))
             if (trial.facts.len() as u64, whole.points()) > (unstored(facts), unstored(points)) =>
         {
-            Change::Forward
+            MergeOutcome::Forward
         }
         // What was trained here is known best here.
-        Some((row, ..)) => return Ok((row, Change::None)),
+        Some((row, ..)) => return Ok((row, MergeOutcome::None)),
     };
     if let Some((row, ..)) = known {
         for table in ["document", "fact", "attempt", "checkpoint", "param", "series", "summary", "origin"] {
@@ -240,11 +240,11 @@ fn put_trial(
             .prepare_cached(
                 "INSERT OR REPLACE INTO param(trial, key, value, number, source) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?
-            .execute(params![row, create::key(transaction, path)?, value, number, source])?;
+            .execute(params![row, create::key_id(transaction, path)?, value, number, source])?;
     }
     put_series(transaction, row, whole)?;
     for (seq, (at_ms, fact)) in check::facts(trial)?.iter().enumerate() {
-        keep::add_fact(transaction, row, seq, fact, stored(*at_ms))?;
+        writer::add_fact(transaction, row, seq, fact, stored(*at_ms))?;
     }
     // As its own machine has it, which may have written it down before the last points came.
     transaction.execute(
@@ -258,12 +258,12 @@ fn put_trial(
 /// The row of a trial as it was made: nothing happened yet.
 fn put_row(
     transaction: &Transaction<'_>,
-    trial: &bundle::Trial,
+    trial: &bundle::TrialRecord,
     texts: &HashMap<String, String>,
-) -> Result<i64, Fault> {
-    let keep = |table, column, hash: &Option<String>| -> Result<Option<String>, Fault> {
+) -> Result<i64, BoxError> {
+    let keep = |table, column, hash: &Option<String>| -> Result<Option<String>, BoxError> {
         let Some(text) = hash.as_ref().and_then(|hash| texts.get(hash)) else { return Ok(None) };
-        Ok(Some(create::keep_once(transaction, table, column, text)?))
+        Ok(Some(create::insert_text(transaction, table, column, text)?))
     };
     let patch = keep("patch", "text", &trial.patch)?;
     let environment = keep("environment", "json", &trial.environment)?;
@@ -312,22 +312,22 @@ fn put_row(
     Ok(row)
 }
 
-fn put_series(transaction: &Transaction<'_>, row: i64, whole: &Whole) -> Result<(), Fault> {
-    let mut folds = BTreeMap::<(i64, u32), Fold>::new();
+fn put_series(transaction: &Transaction<'_>, row: i64, whole: &TrialWithPoints) -> Result<(), BoxError> {
+    let mut folds = BTreeMap::<(i64, u32), RunningSummary>::new();
     for (series, samples) in whole.trial.series.iter().zip(&whole.samples) {
         let (rank, attempt) = (Rank(series.rank), AttemptId(series.attempt));
         let id = points::series_of(transaction, row, &series.key, rank, attempt)?;
-        live::add_chunks(transaction, id, &chunk::cut(samples, true).0)?;
+        open_points::add_chunks(transaction, id, &chunk::cut(samples, true).0)?;
         let last = samples.iter().map(|sample| stored(sample.step)).max().unwrap_or(-1);
         transaction.execute("UPDATE series SET last_step = ?2 WHERE id = ?1", [id, last])?;
-        let key = create::key(transaction, &series.key)?;
+        let key = create::key_id(transaction, &series.key)?;
         folds.entry((key, series.rank)).or_default().add(attempt, samples);
     }
     folds.iter().try_for_each(|((key, rank), fold)| fold.write(transaction, row, *key, *rank))
 }
 
 /// Adds notes and tags that the trial does not have; returns how many.
-fn annotate(transaction: &Transaction<'_>, row: i64, trial: &bundle::Trial) -> Result<u64, Fault> {
+fn annotate(transaction: &Transaction<'_>, row: i64, trial: &bundle::TrialRecord) -> Result<u64, BoxError> {
     let mut added = 0;
     for (at_ms, text) in &trial.notes {
         added += transaction.execute(
@@ -348,14 +348,14 @@ fn annotate(transaction: &Transaction<'_>, row: i64, trial: &bundle::Trial) -> R
 
 /// Gives labels to the trials of other machines that are called `name` there: the oldest has the name, unless a trial of this
 /// machine has it; the others have it with the end of their id.
-fn label(transaction: &Transaction<'_>, name: &str) -> Result<(), Fault> {
+fn label(transaction: &Transaction<'_>, name: &str) -> Result<(), BoxError> {
     let mut select = transaction.prepare_cached(
         "SELECT trial.id, uid, label FROM trial JOIN origin ON origin.trial = trial.id
          WHERE origin.name = ?1 ORDER BY uid",
     )?;
     let all = select.query_map([name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let all: Vec<(i64, String, String)> = all.collect::<Result<_, _>>()?;
-    let is_taken = |label: &str| -> Result<bool, Fault> {
+    let is_taken = |label: &str| -> Result<bool, BoxError> {
         let query = "SELECT EXISTS(SELECT 1 FROM trial WHERE label = ?1 AND NOT EXISTS
                          (SELECT 1 FROM origin WHERE origin.trial = trial.id AND origin.name = ?2))";
         Ok(transaction.prepare_cached(query)?.query_row([label, name], |row| row.get(0))?)

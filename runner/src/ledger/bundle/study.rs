@@ -1,12 +1,12 @@
 //! The studies of a bundle, merged into those of the history.
 
-use super::super::{Fault, keep, stored};
+use super::super::{BoxError, writer, stored};
 use super::study_name;
-use dtrain_protocol::bundle::{Study, StudyName};
+use dtrain_protocol::bundle::{StudyRecord, StudyName};
 use rusqlite::{Connection, Transaction, params};
 
 /// What a study of the bundle is called here.
-pub(super) fn study_here(database: &Connection, study: &StudyName) -> Result<String, Fault> {
+pub(super) fn study_here(database: &Connection, study: &StudyName) -> Result<String, BoxError> {
     if study_name(database, &study.name)? == *study {
         return Ok(study.name.clone());
     }
@@ -14,7 +14,7 @@ pub(super) fn study_here(database: &Connection, study: &StudyName) -> Result<Str
 }
 
 /// Unites a study with what the history knows of it; tells whether it is new.
-pub(super) fn put_study(transaction: &Transaction<'_>, study: &Study) -> Result<bool, Fault> {
+pub(super) fn put_study(transaction: &Transaction<'_>, study: &StudyRecord) -> Result<bool, BoxError> {
     let here = study_here(transaction, &study.name)?;
     let mut is_new = false;
     if here != study.name.name {
@@ -28,7 +28,7 @@ pub(super) fn put_study(transaction: &Transaction<'_>, study: &Study) -> Result<
         )?;
     }
     for tried in &study.tried {
-        let trial = tried.trial.as_ref().and_then(|trial| keep::row_of(transaction, trial).ok());
+        let trial = tried.trial.as_ref().and_then(|trial| writer::row_of(transaction, trial).ok());
         transaction.execute(
             "INSERT INTO tried(study, number, json, trial, refused) VALUES (?1, ?2, ?3, ?4, ?5)
              ON CONFLICT DO UPDATE SET trial = coalesce(trial, excluded.trial)",

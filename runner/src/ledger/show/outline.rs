@@ -1,6 +1,6 @@
 //! What an export says of a trial besides its points. Plans are large, so that they are not read for thousands of trials.
 
-use super::super::{Fault, History, Param, TrialRow, keep};
+use super::super::{BoxError, History, TrialParameter, TrialRow, writer};
 use super::{Attempt, Note, attempts, document, notes, parameters, tags};
 use crate::fact::{LedgerError, Verdict};
 use crate::provenance::Provenance;
@@ -15,7 +15,7 @@ pub struct TrialOutline {
     /// How it ended; `None` while it goes on.
     pub verdict: Option<Verdict>,
     /// Recipe and candidate value by value, sorted by path.
-    pub params: Vec<Param>,
+    pub params: Vec<TrialParameter>,
     /// All attempts, oldest first.
     pub attempts: Vec<Attempt>,
     /// The command line that made it.
@@ -30,7 +30,7 @@ impl History {
     /// The outline of the trial of a line.
     pub fn outline(&self, row: &TrialRow) -> Result<TrialOutline, LedgerError> {
         self.read("read a trial from", |database| {
-            let trial = keep::row_of(database, &row.id)?;
+            let trial = writer::row_of(database, &row.id)?;
             let provenance: Provenance = serde_json::from_value(document(database, trial, "provenance")?)?;
             Ok(TrialOutline {
                 row: row.clone(),
@@ -45,7 +45,7 @@ impl History {
     }
 }
 
-fn verdict(database: &Connection, trial: i64) -> Result<Option<Verdict>, Fault> {
+fn verdict(database: &Connection, trial: i64) -> Result<Option<Verdict>, BoxError> {
     let json: Option<String> = database
         .prepare_cached("SELECT verdict FROM trial WHERE id = ?1")?
         .query_row([trial], |row| row.get(0))?;

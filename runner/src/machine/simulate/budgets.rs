@@ -2,23 +2,23 @@
 
 use super::begun;
 use super::ranks::figures;
-use crate::fact::{Ended, Fact, Verdict};
-use crate::machine::failure::{ATTEMPTS_OF_TRAINING, MACHINES_FAIL_FOR_MS};
-use crate::machine::{Blame, Input, Machine, Moment};
-use dtrain_protocol::{AttemptId, Event, Failure, Rank, Stamped};
+use crate::fact::{AttemptEnd, Fact, Verdict};
+use crate::machine::restart_policy::{ATTEMPTS_OF_TRAINING, MACHINES_FAIL_FOR_MS};
+use crate::machine::{Blame, TrialInput, TrialMachine, Millis};
+use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent};
 
 /// Loses attempts by `failure` every `seconds` until the trial has failed; the attempts and the milliseconds it took.
-fn lose(machine: &mut Machine, failure: &Failure, seconds: u64) -> (u64, u64) {
+fn lose(machine: &mut TrialMachine, failure: &Failure, seconds: u64) -> (u64, u64) {
     let begun = machine.attempt().0;
     let mut now = 0;
     while machine.verdict().is_none() {
         now += seconds * 1000;
         let attempt = machine.attempt();
-        machine.step(Moment(now), Input::Over { attempt, ended: Ended::Lost(failure.clone()) });
-        assert_eq!(machine.step(Moment(now), Input::Tick), [], "the next attempt follows after a pause");
+        machine.step(Millis(now), TrialInput::Over { attempt, ended: AttemptEnd::Lost(failure.clone()) });
+        assert_eq!(machine.step(Millis(now), TrialInput::Tick), [], "the next attempt follows after a pause");
         now += 60_000;
-        machine.step(Moment(now), Input::Tick);
-        machine.step(Moment(now), Input::Looked);
+        machine.step(Millis(now), TrialInput::Tick);
+        machine.step(Millis(now), TrialInput::DiscoveryDone);
     }
     assert_eq!(machine.verdict(), Some(&Verdict::Failed(failure.clone())));
     (machine.attempt().0 - begun + 1, now)
@@ -41,21 +41,21 @@ fn machines_that_fail_end_a_trial_after_a_day_only_and_leave_the_budget_of_the_t
     assert!((400..u64::from(Blame::Machines.attempts())).contains(&attempts), "{attempts}");
     // The facts alone end it too, where no controller lives for long.
     let mut facts = vec![Fact::AttemptStarted { attempt: AttemptId(1), from: None }];
-    while Machine::replay(&facts).0.verdict().is_none() {
-        let attempt = Machine::replay(&facts).0.attempt();
-        facts.push(Fact::AttemptEnded { attempt, ended: Ended::NotLaunched(lost.clone()) });
+    while TrialMachine::replay(&facts).0.verdict().is_none() {
+        let attempt = TrialMachine::replay(&facts).0.attempt();
+        facts.push(Fact::AttemptEnded { attempt, ended: AttemptEnd::NotLaunched(lost.clone()) });
         facts.push(Fact::AttemptStarted { attempt: AttemptId(attempt.0 + 1), from: None });
         if u64::from(Blame::Machines.attempts()) == attempt.0 {
             facts.pop();
         }
     }
-    assert_eq!(Machine::replay(&facts).0.attempt().0, u64::from(Blame::Machines.attempts()));
+    assert_eq!(TrialMachine::replay(&facts).0.attempt().0, u64::from(Blame::Machines.attempts()));
 
     for attempt in 1..=100 {
         let attempt = AttemptId(attempt);
-        machine.step(Moment(0), Input::Over { attempt, ended: Ended::Lost(lost.clone()) });
-        machine.step(Moment(60_000), Input::Tick);
-        machine.step(Moment(60_000), Input::Looked);
+        machine.step(Millis(0), TrialInput::Over { attempt, ended: AttemptEnd::Lost(lost.clone()) });
+        machine.step(Millis(60_000), TrialInput::Tick);
+        machine.step(Millis(60_000), TrialInput::DiscoveryDone);
     }
     assert_eq!((machine.failures(Blame::Machines), machine.failures(Blame::Training)), (100, 0));
     let (attempts, _) = lose(&mut machine, &Failure::Exited { code: Some(1), signal: None }, 1);
@@ -64,11 +64,11 @@ fn machines_that_fail_end_a_trial_after_a_day_only_and_leave_the_budget_of_the_t
 
 #[test]
 fn data_that_cannot_be_used_on_one_host_of_several_is_tried_once_on_others() {
-    let fails = |machine: &mut Machine, failure: &Failure| {
+    let fails = |machine: &mut TrialMachine, failure: &Failure| {
         let attempt = machine.attempt();
-        machine.step(Moment(0), Input::Over { attempt, ended: Ended::Lost(failure.clone()) });
-        machine.step(Moment(60_000), Input::Tick);
-        machine.step(Moment(60_000), Input::Looked);
+        machine.step(Millis(0), TrialInput::Over { attempt, ended: AttemptEnd::Lost(failure.clone()) });
+        machine.step(Millis(60_000), TrialInput::Tick);
+        machine.step(Millis(60_000), TrialInput::DiscoveryDone);
         machine.verdict().cloned()
     };
     let (mut machine, _) = begun();
@@ -76,9 +76,9 @@ fn data_that_cannot_be_used_on_one_host_of_several_is_tried_once_on_others() {
     assert_eq!(fails(&mut machine.clone(), &alone), Some(Verdict::Failed(alone)), "there is no other host");
     let there = Failure::DataOn { host: Some("node1".into()), detail: "no such file".into() };
     assert_eq!(fails(&mut machine, &there), None);
-    let replayed = Machine::replay(&[
+    let replayed = TrialMachine::replay(&[
         Fact::AttemptStarted { attempt: AttemptId(1), from: None },
-        Fact::AttemptEnded { attempt: AttemptId(1), ended: Ended::Lost(there.clone()) },
+        Fact::AttemptEnded { attempt: AttemptId(1), ended: AttemptEnd::Lost(there.clone()) },
         Fact::AttemptStarted { attempt: AttemptId(2), from: None },
     ]);
     for mut machine in [machine.clone(), replayed.0] {
@@ -87,7 +87,7 @@ fn data_that_cannot_be_used_on_one_host_of_several_is_tried_once_on_others() {
     // A new step in between: it is another file, and another host may have that.
     let event = Event::Step(figures(7));
     let attempt = machine.attempt();
-    let said = Stamped { attempt, rank: Rank(0), sequence: 0, at_ms: 0, event };
-    machine.step(Moment(60_000), Input::Event(said));
+    let said = StampedEvent { attempt, rank: Rank(0), sequence: 0, at_ms: 0, event };
+    machine.step(Millis(60_000), TrialInput::Event(said));
     assert_eq!(fails(&mut machine, &there), None);
 }

@@ -4,18 +4,18 @@ use super::ranks::folder;
 use super::truth::{Broke, promise};
 use super::{Fault, Live, World};
 use crate::fact::Fact;
-use crate::machine::{Effect, Input, Machine, Moment};
+use crate::machine::{TrialEffect, TrialInput, TrialMachine, Millis};
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::path::PathBuf;
 
 impl World<'_> {
     /// Feeds the machine and carries out what it says; the controller may crash between any two effects.
-    pub(super) fn tell(&mut self, input: Input) -> Result<(), String> {
-        let effects = self.machine.step(Moment(self.now), input);
+    pub(super) fn tell(&mut self, input: TrialInput) -> Result<(), String> {
+        let effects = self.machine.step(Millis(self.now), input);
         self.carry_out(effects)
     }
 
-    pub(super) fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
+    pub(super) fn carry_out(&mut self, effects: Vec<TrialEffect>) -> Result<(), String> {
         let mut effects = effects;
         loop {
             let crashed = effects
@@ -29,12 +29,12 @@ impl World<'_> {
         }
     }
 
-    pub(super) fn replay(&mut self) -> Vec<Effect> {
+    pub(super) fn replay(&mut self) -> Vec<TrialEffect> {
         self.reached.note("controller crash");
         if self.fault == Fault::LedgerForgets {
             self.ledger.pop();
         }
-        let (mut machine, effects) = Machine::replay(&self.ledger);
+        let (mut machine, effects) = TrialMachine::replay(&self.ledger);
         machine.broken = self.machine.broken;
         self.machine = machine;
         (self.read, self.now) = (0, 0);
@@ -42,25 +42,25 @@ impl World<'_> {
         effects
     }
 
-    fn perform(&mut self, effect: Effect) -> Result<(), Broke> {
+    fn perform(&mut self, effect: TrialEffect) -> Result<(), Broke> {
         match effect {
-            Effect::Record(fact) => self.record(fact),
-            Effect::Look => self.look(),
-            Effect::Launch { attempt, from } => self.launch(attempt, from),
-            Effect::SendStop { attempt } => {
+            TrialEffect::Record(fact) => self.record(fact),
+            TrialEffect::Discover => self.look(),
+            TrialEffect::Launch { attempt, from } => self.launch(attempt, from),
+            TrialEffect::SendStop { attempt } => {
                 if let Some(live) = self.live.as_mut().filter(|live| live.attempt == attempt) {
                     live.asked_to_stop = true;
                     self.reached.note("asked to stop");
                 }
                 Ok(())
             }
-            Effect::Kill { attempt } => {
+            TrialEffect::Kill { attempt } => {
                 self.reached.note("kill");
                 self.live.take_if(|live| live.attempt == attempt);
                 Ok(())
             }
-            Effect::WakeAt(_) => Ok(()),
-            Effect::Done { verdict } => {
+            TrialEffect::WakeAt(_) => Ok(()),
+            TrialEffect::Done { verdict } => {
                 let kept =
                     matches!(self.ledger.last(), Some(Fact::TrialEnded { verdict: v }) if *v == verdict);
                 promise(kept, || format!("a trial ends with a reason: {verdict:?} was not recorded"))
@@ -77,9 +77,9 @@ impl World<'_> {
         self.shown = good.map(|(.., at)| at.clone());
         let wanted =
             all.into_iter().filter(|(attempt, step, at)| self.machine.would_adopt(*attempt, *step, at));
-        self.owed.retain(|owed| !owed.is_of_a_look());
-        self.owed.extend(wanted.map(|(attempt, step, folder)| Input::Found { attempt, step, folder }));
-        self.owed.push_back(Input::Looked);
+        self.owed.retain(|owed| !owed.is_from_discovery());
+        self.owed.extend(wanted.map(|(attempt, step, folder)| TrialInput::Found { attempt, step, folder }));
+        self.owed.push_back(TrialInput::DiscoveryDone);
         Ok(())
     }
 
@@ -105,18 +105,18 @@ impl World<'_> {
             _ if ranks == 0 => {
                 self.reached.note("no host answers");
                 let failure = Failure::Infrastructure { host: None, detail: "no host answers".into() };
-                self.owed.push_back(Input::LaunchFailed { attempt, failure });
+                self.owed.push_back(TrialInput::LaunchFailed { attempt, failure });
             }
             Some(point) if self.chance(20) => {
                 self.reached.note("checkpoint refused at launch");
                 let failure =
                     Failure::CorruptCheckpoint { folder: point.folder.clone(), detail: "file 0".into() };
-                self.owed.push_back(Input::LaunchFailed { attempt, failure });
+                self.owed.push_back(TrialInput::LaunchFailed { attempt, failure });
             }
             _ if self.chance(12) => {
                 self.reached.note("failed launch");
                 let failure = Failure::Other("no such host".into());
-                self.owed.push_back(Input::LaunchFailed { attempt, failure });
+                self.owed.push_back(TrialInput::LaunchFailed { attempt, failure });
             }
             _ => {
                 self.reached.note(if from.is_some() { "resume" } else { "fresh start" });
@@ -135,7 +135,7 @@ impl World<'_> {
 
     fn begin(&mut self, live: Live) {
         let (attempt, ranks) = (live.attempt, live.ranks);
-        self.spools.insert(attempt, vec![Input::Began { attempt, ranks }]);
+        self.spools.insert(attempt, vec![TrialInput::Began { attempt, ranks }]);
         self.live = Some(live);
     }
 
@@ -152,7 +152,7 @@ impl World<'_> {
 
     /// The host that has the record of the open attempt is lost, once nothing of the attempt lives: what was not read never will be.
     pub(super) fn lose_record(&mut self) {
-        let Some(open) = self.machine.open().filter(|_| self.live.is_none() && self.late.is_none()) else {
+        let Some(open) = self.machine.open_attempt().filter(|_| self.live.is_none() && self.late.is_none()) else {
             return;
         };
         let read = self.read;
@@ -168,7 +168,7 @@ impl World<'_> {
         if let Some(input) = self.owed.pop_front() {
             return self.tell(input);
         }
-        let Some(open) = self.machine.open() else { return Ok(()) };
+        let Some(open) = self.machine.open_attempt() else { return Ok(()) };
         if let Some(input) = self.spools.get(&open).and_then(|spool| spool.get(self.read)).cloned() {
             self.read += 1;
             return self.tell(input);
@@ -176,15 +176,15 @@ impl World<'_> {
         if self.live.as_ref().is_none_or(|live| live.attempt != open) {
             self.reached.note("found gone");
             self.buried.insert(open);
-            return self.tell(Input::Gone { attempt: open, lost: None });
+            return self.tell(TrialInput::Gone { attempt: open, lost: None });
         }
         Ok(())
     }
 
     /// A message of an attempt that is not the open one: nothing may change.
     pub(super) fn stale(&mut self) -> Result<(), String> {
-        let open = self.machine.open();
-        let old: Vec<Input> =
+        let open = self.machine.open_attempt();
+        let old: Vec<TrialInput> =
             self.spools.iter().filter(|(a, _)| Some(**a) != open).flat_map(|(_, s)| s.clone()).collect();
         if old.is_empty() {
             return Ok(());
@@ -192,7 +192,7 @@ impl World<'_> {
         self.reached.note("stale message");
         let input = old[self.draw(old.len() as u64) as usize].clone();
         let before = self.machine.clone();
-        let effects = self.machine.step(Moment(self.now), input.clone());
+        let effects = self.machine.step(Millis(self.now), input.clone());
         if effects.is_empty() && before == self.machine {
             return Ok(());
         }
@@ -201,15 +201,15 @@ impl World<'_> {
 
     /// A message that was already read comes again: nothing may come of it.
     pub(super) fn repeat(&mut self) -> Result<(), String> {
-        let Some(spool) = self.machine.open().and_then(|open| self.spools.get(&open)) else { return Ok(()) };
+        let Some(spool) = self.machine.open_attempt().and_then(|open| self.spools.get(&open)) else { return Ok(()) };
         let known = spool[..self.read.min(spool.len())].to_vec();
         if known.is_empty() {
             return Ok(());
         }
         self.reached.note("repeated message");
         let input = known[self.draw(known.len() as u64) as usize].clone();
-        let effects = self.machine.step(Moment(self.now), input.clone());
-        let harmless = effects.iter().all(|effect| matches!(effect, Effect::WakeAt(_)));
+        let effects = self.machine.step(Millis(self.now), input.clone());
+        let harmless = effects.iter().all(|effect| matches!(effect, TrialEffect::WakeAt(_)));
         if harmless {
             Ok(())
         } else {

@@ -7,9 +7,9 @@ mod fleet;
 mod ranks;
 mod truth;
 
-use super::{Effect, Input, Machine, Moment, Phase, Promise};
+use super::{TrialEffect, TrialInput, TrialMachine, Millis, Phase, Promise};
 use crate::fact::{Fact, Verdict};
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{AttemptId, Failure, Rank, ResumePoint, StepId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
@@ -53,14 +53,14 @@ struct World<'a> {
     draws: u64,
     now: u64,
     fault: Fault,
-    machine: Machine,
+    machine: TrialMachine,
     ledger: Vec<Fact>,
     live: Option<Live>,
     /// What each attempt spooled; the open one's is read from the start after a crash.
-    spools: BTreeMap<AttemptId, Vec<Input>>,
+    spools: BTreeMap<AttemptId, Vec<TrialInput>>,
     read: usize,
     /// Answers to launches and kills that the driver owes the machine.
-    owed: VecDeque<Input>,
+    owed: VecDeque<TrialInput>,
     saved: BTreeSet<(AttemptId, StepId, Rank)>,
     committed: BTreeSet<(AttemptId, StepId)>,
     /// What a faulty agent claimed to have committed; its ranks never save it whole.
@@ -87,7 +87,7 @@ struct World<'a> {
 /// Runs one seed. `Err` says in words which promise did not hold.
 fn run(seed: u64, fault: Fault, reached: &mut Reached) -> Result<(), String> {
     let mut world = World::new(seed, fault, reached);
-    world.tell(Input::Resume)?;
+    world.tell(TrialInput::Resume)?;
     for _ in 0..150 {
         world.act()?;
     }
@@ -105,7 +105,7 @@ fn run(seed: u64, fault: Fault, reached: &mut Reached) -> Result<(), String> {
 impl<'a> World<'a> {
     /// A world before its first launch.
     fn new(seed: u64, fault: Fault, reached: &'a mut Reached) -> Self {
-        let (mut machine, _) = Machine::replay(&[]);
+        let (mut machine, _) = TrialMachine::replay(&[]);
         if let Fault::Machine(promise) = fault {
             machine.broken = Some(promise);
         }
@@ -141,7 +141,7 @@ impl World<'_> {
     /// A number below `bound`.
     fn draw(&mut self, bound: u64) -> u64 {
         self.draws += 1;
-        mix(self.seed, self.draws) % bound
+        splitmix64(self.seed, self.draws) % bound
     }
 
     fn chance(&mut self, percent: u64) -> bool {
@@ -158,20 +158,20 @@ impl World<'_> {
                 self.live = None;
             }
             7 if self.chance(50) => return self.stale(),
-            8 if self.chance(8) => return self.tell(Input::Stop),
+            8 if self.chance(8) => return self.tell(TrialInput::Stop),
             8 => return self.arrive(),
             9 if self.chance(40) => return self.repeat(),
             10 => {
                 self.now += self.draw(30_000);
-                return self.tell(Input::Tick);
+                return self.tell(TrialInput::Tick);
             }
             11 if self.chance(15) => {
                 let effects = self.replay();
                 return self.carry_out(effects);
             }
             13 if self.chance(50) => self.lose_record(),
-            12 if self.machine.open().is_none() && !self.waits_for_a_launch() => {
-                return self.tell(Input::Resume);
+            12 if self.machine.open_attempt().is_none() && !self.waits_for_a_launch() => {
+                return self.tell(TrialInput::Resume);
             }
             _ => return self.deliver(),
         }
@@ -303,10 +303,10 @@ fn a_ledger_that_forgets_is_caught() {
 }
 
 /// A trial whose first attempt is launched.
-fn begun() -> (Machine, Vec<Effect>) {
-    let (mut machine, effects) = Machine::begin();
-    assert_eq!(effects, [Effect::Look]);
-    let effects = machine.step(Moment(0), Input::Looked);
+fn begun() -> (TrialMachine, Vec<TrialEffect>) {
+    let (mut machine, effects) = TrialMachine::begin();
+    assert_eq!(effects, [TrialEffect::Discover]);
+    let effects = machine.step(Millis(0), TrialInput::DiscoveryDone);
     (machine, effects)
 }
 
@@ -314,8 +314,8 @@ fn begun() -> (Machine, Vec<Effect>) {
 fn the_second_stop_kills() {
     let (mut machine, _) = begun();
     let attempt = AttemptId(1);
-    assert_eq!(machine.step(Moment(0), Input::Stop), [Effect::SendStop { attempt }]);
-    assert_eq!(machine.step(Moment(0), Input::Stop), [Effect::Kill { attempt }]);
-    machine.step(Moment(0), Input::Gone { attempt, lost: None });
+    assert_eq!(machine.step(Millis(0), TrialInput::Stop), [TrialEffect::SendStop { attempt }]);
+    assert_eq!(machine.step(Millis(0), TrialInput::Stop), [TrialEffect::Kill { attempt }]);
+    machine.step(Millis(0), TrialInput::Gone { attempt, lost: None });
     assert_eq!(machine.verdict(), Some(&Verdict::Stopped));
 }

@@ -1,10 +1,10 @@
 //! The side of the ranks and their agent: they train, save, commit, claim and fail.
 
 use super::{LAST, Live, World};
-use crate::fact::Ended;
-use crate::machine::{Input, graver};
+use crate::fact::AttemptEnd;
+use crate::machine::{TrialInput, more_severe};
 use dtrain_protocol::{
-    AttemptId, Event, Failure, HeldBytes, PhaseTimes, Rank, Stamped, StepFigures, StepId, StopReason,
+    AttemptId, Event, Failure, ResidentBytes, PhaseTimes, Rank, StampedEvent, StepFigures, StepId, StopReason,
 };
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ impl World<'_> {
                 // A hung agent never says so: the machine's own deadline must find it.
                 if !self.chance(30) {
                     let cause = live.failed.clone().expect("it was just asked");
-                    self.spool(attempt, Input::Over { attempt, ended: Ended::Lost(cause) });
+                    self.spool(attempt, TrialInput::Over { attempt, ended: AttemptEnd::Lost(cause) });
                     return;
                 }
                 self.reached.note("hung agent");
@@ -46,7 +46,7 @@ impl World<'_> {
                 self.finished.insert(attempt);
                 // An agent lost before its last word leaves the end to be guessed.
                 if !self.chance(20) {
-                    self.spool(attempt, Input::Over { attempt, ended: Ended::Finished(reason) });
+                    self.spool(attempt, TrialInput::Over { attempt, ended: AttemptEnd::Finished(reason) });
                 }
                 return;
             }
@@ -72,7 +72,7 @@ impl World<'_> {
         let (attempt, step) = (live.attempt, StepId(live.step));
         let all = (0..live.ranks).all(|rank| self.saved.contains(&(attempt, step, Rank(rank))));
         if all && self.committed.insert((attempt, step)) {
-            self.spool(attempt, Input::Committed { attempt, step, folder: folder(attempt, step) });
+            self.spool(attempt, TrialInput::Committed { attempt, step, folder: folder(attempt, step) });
         }
     }
 
@@ -82,7 +82,7 @@ impl World<'_> {
         let all = (0..live.ranks).all(|rank| self.saved.contains(&(attempt, step, Rank(rank))));
         if !all && live.step < LAST && !live.asked_to_stop && self.claimed.insert((attempt, step)) {
             self.reached.note("false claim");
-            self.spool(attempt, Input::Committed { attempt, step, folder: folder(attempt, step) });
+            self.spool(attempt, TrialInput::Committed { attempt, step, folder: folder(attempt, step) });
         }
     }
 
@@ -107,7 +107,7 @@ impl World<'_> {
         self.reached.note("rank lost");
         let rank = Rank(self.draw(u64::from(live.ranks)) as u32);
         for failure in [lost, failure] {
-            live.failed = Some(graver(live.failed.take(), failure.clone()));
+            live.failed = Some(more_severe(live.failed.take(), failure.clone()));
             self.say(live.attempt, rank, Event::Failed(failure));
         }
         self.live = Some(live);
@@ -115,10 +115,10 @@ impl World<'_> {
 
     pub(super) fn say(&mut self, attempt: AttemptId, rank: Rank, event: Event) {
         let sequence = self.spools[&attempt].len() as u64;
-        self.spool(attempt, Input::Event(Stamped { attempt, rank, sequence, at_ms: 0, event }));
+        self.spool(attempt, TrialInput::Event(StampedEvent { attempt, rank, sequence, at_ms: 0, event }));
     }
 
-    pub(super) fn spool(&mut self, attempt: AttemptId, input: Input) {
+    pub(super) fn spool(&mut self, attempt: AttemptId, input: TrialInput) {
         self.spools.get_mut(&attempt).expect("a live attempt has a spool").push(input);
     }
 }
@@ -135,7 +135,7 @@ pub(super) fn figures(step: u64) -> StepFigures {
         times: PhaseTimes::default(),
         memory_bytes: 1,
         sent_bytes: 0,
-        held: HeldBytes::default(),
+        held: ResidentBytes::default(),
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::fact::{Fact, Verdict};
-use crate::machine::{Input, Phase};
+use crate::machine::{TrialInput, Phase};
 use dtrain_protocol::{Rank, ResumePoint};
 
 /// A promise that did not hold, or a crash of the controller inside a list of effects.
@@ -26,7 +26,7 @@ pub(super) fn step_of(fact: &Fact) -> Option<u64> {
 impl World<'_> {
     /// What must be true after every event, whatever it was.
     pub(super) fn holds(&self) -> Result<(), String> {
-        let (open, newest) = (self.machine.open(), self.machine.newest());
+        let (open, newest) = (self.machine.open_attempt(), self.machine.newest_checkpoint());
         if let Some(live) = self.live.as_ref().filter(|live| open != Some(live.attempt)) {
             return Err(format!("at most one live attempt: {} lives, and {open:?} is open", live.attempt));
         }
@@ -78,7 +78,7 @@ impl World<'_> {
                 })?;
             }
             Fact::CheckpointDurable { attempt, step, folder: at } => {
-                let is_found = open.is_none() && self.machine.phase == Phase::Looking;
+                let is_found = open.is_none() && self.machine.phase == Phase::Discovering;
                 promise(open == Some(*attempt) || is_found, || {
                     format!("a message of an older attempt changes nothing: {attempt} is not open")
                 })?;
@@ -89,7 +89,7 @@ impl World<'_> {
                     self.reached.note("checkpoint found");
                 }
                 let ranks = match self.spools[attempt].first() {
-                    Some(Input::Began { ranks, .. }) => *ranks,
+                    Some(TrialInput::Began { ranks, .. }) => *ranks,
                     _ => unreachable!("a spool begins so"),
                 };
                 let all = (0..ranks).all(|rank| self.saved.contains(&(*attempt, *step, Rank(rank))));

@@ -51,7 +51,7 @@ impl Evil {
     }
 
     /// What is found of the repository with a changed file; nothing that it names has run.
-    fn found(&self, vector: &str) -> super::super::Git {
+    fn found(&self, vector: &str) -> super::super::GitState {
         self.file("a.txt", "two\n");
         let found = git(&self.top()).unwrap_or_else(|| panic!("{vector}: no repository was found"));
         let marks = fs::read_to_string(self.mark()).unwrap_or_default();
@@ -235,5 +235,5 @@ fn git_is_ended_after_the_deadline() {
     // Nobody writes to the pipe, so it never ends by itself.
     let mut waits = Command::new("cat");
     waits.arg(&pipe).stdout(Stdio::piped());
-    assert_eq!(answer(&mut waits, 100, Instant::now()), None);
+    assert_eq!(capture_output(&mut waits, 100, Instant::now()), None);
 }

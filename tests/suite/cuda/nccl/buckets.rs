@@ -2,7 +2,7 @@
 
 use super::super::{Device, words};
 use super::{Call, STEPS, calls, compile, parameters, training};
-use dtrain_tests::House;
+use dtrain_tests::TestEnv;
 use std::ops::Range;
 
 /// Buckets of 25 MiB in each of three layers, and two micro-batches in a step of each rank.
@@ -32,7 +32,7 @@ impl Call {
 fn a_bucket_waits_for_the_kernels_that_write_it_and_for_no_others() {
     let Some(device) = Device::new(80) else { return };
     compile(&device);
-    let house = House::default();
+    let house = TestEnv::default();
     let (mut command, record) = training(&device, &house, &SEVERAL_BUCKETS);
     command.env("STAND_IN_LOG", &record).env("STAND_IN_NCCL_TAKES", "30");
     let output = command.output().expect("the program starts");
@@ -156,7 +156,7 @@ fn check_waits(log: &[Call], sums: &[Bucket], step: usize) {
 fn memory_of_a_failed_collective_is_never_used_again() {
     let Some(device) = Device::new(80) else { return };
     compile(&device);
-    let house = House::default();
+    let house = TestEnv::default();
     let (mut command, record) = training(&device, &house, &SEVERAL_BUCKETS);
     command.env("STAND_IN_LOG", &record).env("STAND_IN_NCCL_FAIL", "ncclAllReduce:1:3");
     let output = command.output().expect("the program starts");

@@ -16,7 +16,7 @@ fn a_flipped_bit_is_always_found_and_named() {
         let mut bytes = intact.clone();
         bytes[at] ^= 1 << (position % 8);
         fs::write(&path, &bytes).expect("written");
-        let reader = Reader::open(folder.path()).expect("the length is right");
+        let reader = TensorReader::open(folder.path()).expect("the length is right");
         // The first tensor lies in the other file, which is whole.
         assert!(read(&reader, &tensors[0], 0..3000).is_ok(), "byte {at}");
         match read(&reader, &tensors[1], 10..20) {
@@ -38,7 +38,7 @@ fn a_flipped_bit_in_a_later_chunk_names_its_offset_and_spares_the_others() {
     let mut bytes = fs::read(&path).expect("read");
     bytes[CHUNK_BYTES as usize + 77] ^= 4;
     fs::write(&path, &bytes).expect("written");
-    let reader = Reader::open(folder.path()).expect("opened");
+    let reader = TensorReader::open(folder.path()).expect("opened");
     assert!(read(&reader, &tensors[0], 0..100).is_ok());
     let error = read(&reader, &tensors[0], elements - 600_000..elements - 500_000).expect_err("damaged");
     assert!(matches!(error, CheckpointError::Corrupt { offset: CHUNK_BYTES, .. }), "{error}");
@@ -59,7 +59,7 @@ fn what_was_not_fetched_is_never_taken_for_zeros_nor_for_damage() {
     let chunk = CHUNK_BYTES as usize;
     let holed = [&bytes[..chunk], &vec![0; chunk][..], &bytes[2 * chunk..]].concat();
     fs::write(&path, holed).expect("written");
-    let reader = Reader::open(&folder).expect("opened");
+    let reader = TensorReader::open(&folder).expect("opened");
     assert!(read(&reader, &tensors[0], 0..100).is_ok());
     assert!(read(&reader, &tensors[0], elements - 100..elements).is_ok());
     let error = read(&reader, &tensors[0], elements / 2 - 5000..elements / 2 - 4990).expect_err("a hole");
@@ -73,7 +73,7 @@ fn check_refused(expected: &str, damage: impl FnOnce(&Path)) {
     write(folder.path(), &model(), 2);
     check_whole(folder.path(), &model());
     damage(folder.path());
-    let error = Reader::open(folder.path()).map(drop).expect_err(expected).to_string();
+    let error = TensorReader::open(folder.path()).map(drop).expect_err(expected).to_string();
     assert!(error.contains(expected), "expected `{expected}` in: {error}");
 }
 
@@ -118,7 +118,7 @@ fn swapped_files_are_found() {
     fs::rename(path("rank-00000.safetensors"), path("kept")).expect("renamed");
     fs::rename(path("rank-00001.safetensors"), path("rank-00000.safetensors")).expect("renamed");
     fs::rename(path("kept"), path("rank-00001.safetensors")).expect("renamed");
-    let reader = Reader::open(folder.path()).expect("lengths are equal");
+    let reader = TensorReader::open(folder.path()).expect("lengths are equal");
     let error = read(&reader, &tensors[0], 0..64).expect_err("they are swapped");
     assert!(matches!(error, CheckpointError::Corrupt { .. }), "{error}");
 }
@@ -161,7 +161,7 @@ fn check_head(expected: &str, head: &[u8]) {
     fs::write(&path, &bytes).expect("written");
     saved[0].file.chunks = vec![blake3::hash(&bytes).to_hex().to_string()];
     commit(folder.path(), saved);
-    let reader = Reader::open(folder.path()).expect("opened");
+    let reader = TensorReader::open(folder.path()).expect("opened");
     let error = read(&reader, &tensor, 0..10).expect_err(expected).to_string();
     assert!(error.contains(expected) && error.contains("tensor x"), "expected `{expected}` in: {error}");
 }
@@ -197,7 +197,7 @@ fn a_lying_head_is_refused_before_anything_is_allocated_for_it() {
 fn what_is_not_there_is_missing_rather_than_zero() {
     let folder = tempfile::tempdir().expect("a folder");
     write(folder.path(), &model(), 1);
-    let reader = Reader::open(folder.path()).expect("opened");
+    let reader = TensorReader::open(folder.path()).expect("opened");
     let ask = |name: &str, shape: &[u64]| {
         let wanted = Slice::whole(shape);
         let mut room = vec![0.0; wanted.elements() as usize];

@@ -25,7 +25,7 @@ struct Whole {
 fn whole(name: &str, kind: TensorKind, shape: &[u64]) -> Whole {
     let elements: u64 = shape.iter().product();
     let seed = (31 * name.len() + kind.suffix().len()) as u64;
-    let value = |i: u64| f32::from_bits(dtrain_protocol::order::mix(seed, i) as u32);
+    let value = |i: u64| f32::from_bits(dtrain_protocol::shuffle::splitmix64(seed, i) as u32);
     Whole { name: name.into(), kind, shape: shape.to_vec(), values: (0..elements).map(value).collect() }
 }
 
@@ -44,11 +44,11 @@ fn model() -> Vec<Whole> {
 /// Every rank saves its share; the result is committed. Does what the agent does.
 fn write(folder: &Path, tensors: &[Whole], ranks: u32) -> Vec<SavedFile> {
     let holders: Vec<_> = (0..ranks).map(Rank).collect();
-    let held = |tensor: &Whole| Held { range: 0..tensor.values.len() as u64, holders: holders.clone() };
+    let held = |tensor: &Whole| TensorShard { range: 0..tensor.values.len() as u64, holders: holders.clone() };
     let held: Vec<_> = tensors.iter().map(held).collect();
     let mut saved = Vec::new();
     for rank in &holders {
-        let mut shares = shares(&held, *rank);
+        let mut shares = write_shares(&held, *rank);
         if rank.0 == 0 {
             // A tensor without elements is in nobody's share, and still has a name.
             let empty = (0..tensors.len()).filter(|index| tensors[*index].values.is_empty());
@@ -96,7 +96,7 @@ fn put_manifest(folder: &Path, json: &[u8]) {
     fs::write(folder.join("COMMIT"), blake3::hash(json).to_hex().as_str()).expect("written");
 }
 
-fn read(reader: &Reader, tensor: &Whole, range: Range<u64>) -> Result<Vec<f32>, CheckpointError> {
+fn read(reader: &TensorReader, tensor: &Whole, range: Range<u64>) -> Result<Vec<f32>, CheckpointError> {
     let mut values = vec![0.0; (range.end - range.start) as usize];
     reader.read(&tensor.name, tensor.kind, &range_of(tensor, range), &mut values).map(|()| values)
 }
@@ -106,7 +106,7 @@ fn same(a: &[f32], b: &[f32]) -> bool {
 }
 
 fn check_whole(folder: &Path, tensors: &[Whole]) {
-    let reader = Reader::open(folder).expect("opened");
+    let reader = TensorReader::open(folder).expect("opened");
     for tensor in tensors {
         let values = read(&reader, tensor, 0..tensor.values.len() as u64).expect("read");
         assert!(same(&values, &tensor.values), "{} {:?}", tensor.name, tensor.kind);
@@ -123,7 +123,7 @@ proptest! {
         let folder = tempfile::tempdir().expect("a folder");
         let tensors = model();
         write(folder.path(), &tensors, ranks);
-        let reader = Reader::open(folder.path()).expect("opened");
+        let reader = TensorReader::open(folder.path()).expect("opened");
         for (begin, end) in cuts {
             for tensor in &tensors {
                 let elements = tensor.values.len() as u64;
@@ -156,8 +156,8 @@ fn a_block_of_a_matrix_is_a_matrix_and_a_part_of_it_tells_its_range() {
     let slices = [Slice::all(columns(0..2)), Slice::of(columns(2..6), 0..7), Slice::of(columns(2..6), 7..16)];
     let values = slices.clone().map(|slice| {
         let whole = Slice::whole(&matrix.shape);
-        let runs: Vec<_> = slice.shared(&whole).collect();
-        let run = |run: &dtrain_protocol::checkpoint::Shared| {
+        let runs: Vec<_> = slice.overlaps(&whole).collect();
+        let run = |run: &dtrain_protocol::checkpoint::SliceOverlap| {
             matrix.values[run.second as usize..(run.second + run.length) as usize].to_vec()
         };
         runs.iter().flat_map(run).collect::<Vec<_>>()
@@ -199,7 +199,7 @@ fn tensors_over_many_chunks_come_back() {
     let saved = write(folder.path(), &tensors, 2);
     assert!(saved.iter().all(|file| file.file.chunks.len() == 2), "each of two files has two chunks");
     check_whole(folder.path(), &tensors);
-    let reader = Reader::open(folder.path()).expect("opened");
+    let reader = TensorReader::open(folder.path()).expect("opened");
     let middle = CHUNK_BYTES / 4 - 1030..CHUNK_BYTES / 4 + 30;
     let expected = &tensors[0].values[middle.start as usize..middle.end as usize];
     assert!(same(&read(&reader, &tensors[0], middle).expect("read"), expected));

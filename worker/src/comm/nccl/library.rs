@@ -29,7 +29,7 @@ pub(super) const SUM: c_int = 0;
 /// `ncclComm_t`.
 pub(super) type Comm = *mut c_void;
 /// `cudaStream_t`.
-pub(super) type Stream = *mut c_void;
+pub(super) type CudaStreamPtr = *mut c_void;
 
 /// `ncclUniqueId`: the address at which the ranks of a communicator meet. As words, so that it travels like any values.
 #[repr(C)]
@@ -38,23 +38,23 @@ pub(super) struct UniqueId(pub(super) [u32; 32]);
 
 /// `ncclConfig_t` as of 2.14. Later releases have more fields, and take what a caller of an older one lacks from their defaults.
 #[repr(C)]
-pub(super) struct Config {
+pub(super) struct CommunicatorConfig {
     size: usize,
     magic: u32,
     version: u32,
     blocking: c_int,
 }
 
-impl Config {
+impl CommunicatorConfig {
     /// Calls return before they are done.
     pub(super) fn non_blocking() -> Self {
         Self { size: size_of::<Self>(), magic: 0xcafe_beef, version: OLDEST, blocking: 0 }
     }
 }
 
-type GetVersion = unsafe extern "C" fn(*mut c_int) -> c_int;
-type Sum = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, Stream) -> c_int;
-type Gather = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, Stream) -> c_int;
+type GetVersionFn = unsafe extern "C" fn(*mut c_int) -> c_int;
+type AllReduceFn = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CudaStreamPtr) -> c_int;
+type AllGatherFn = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, CudaStreamPtr) -> c_int;
 
 /// The functions. Each returns `SUCCESS`, `IN_PROGRESS` or an error.
 pub(super) struct Library {
@@ -62,15 +62,15 @@ pub(super) struct Library {
     pub(super) version: u32,
     pub(super) get_unique_id: unsafe extern "C" fn(*mut UniqueId) -> c_int,
     pub(super) comm_init_rank_config:
-        unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *mut Config) -> c_int,
+        unsafe extern "C" fn(*mut Comm, c_int, UniqueId, c_int, *mut CommunicatorConfig) -> c_int,
     pub(super) comm_get_async_error: unsafe extern "C" fn(Comm, *mut c_int) -> c_int,
     pub(super) comm_abort: unsafe extern "C" fn(Comm) -> c_int,
     pub(super) get_error_string: unsafe extern "C" fn(c_int) -> *const c_char,
-    pub(super) all_reduce: Sum,
-    pub(super) reduce_scatter: Sum,
-    pub(super) all_gather: Gather,
-    pub(super) send: unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Comm, Stream) -> c_int,
-    pub(super) recv: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, Stream) -> c_int,
+    pub(super) all_reduce: AllReduceFn,
+    pub(super) reduce_scatter: AllReduceFn,
+    pub(super) all_gather: AllGatherFn,
+    pub(super) send: unsafe extern "C" fn(*const c_void, usize, c_int, c_int, Comm, CudaStreamPtr) -> c_int,
+    pub(super) recv: unsafe extern "C" fn(*mut c_void, usize, c_int, c_int, Comm, CudaStreamPtr) -> c_int,
     pub(super) group_start: unsafe extern "C" fn() -> c_int,
     pub(super) group_end: unsafe extern "C" fn() -> c_int,
     _loaded: Loaded,
@@ -114,7 +114,7 @@ impl Library {
         let mut version = 0;
         // SAFETY: types and names are those of `nccl.h`; the version is written to a `c_int`.
         let library = unsafe {
-            let get_version: GetVersion = function(&loaded, "ncclGetVersion")?;
+            let get_version: GetVersionFn = function(&loaded, "ncclGetVersion")?;
             if get_version(&raw mut version) != SUCCESS {
                 return Err("ncclGetVersion failed".into());
             }
@@ -144,6 +144,6 @@ impl Library {
 }
 
 /// A version in words: 2.27.3 for 22703.
-pub(super) fn words(version: u32) -> String {
+pub(super) fn version_text(version: u32) -> String {
     format!("{}.{}.{}", version / 10_000, version / 100 % 100, version % 100)
 }

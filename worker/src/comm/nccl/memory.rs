@@ -19,15 +19,15 @@ type Resource = <<Server as ServerStorage>::Storage as ComputeStorage>::Resource
 
 /// Values that are to be summed, and when they are there: made by the thread that queued the kernels which write them, for another
 /// one, which calls NCCL.
-pub(in crate::comm) struct Queued {
-    pub(super) memory: Memory,
-    pub(super) written: Written,
+pub(in crate::comm) struct PendingBuffer {
+    pub(super) memory: CudaBuffer,
+    pub(super) written: WriteEvent,
 }
 
-impl Queued {
+impl PendingBuffer {
     /// Of `values` of CUDA, for which this thread queued all kernels.
     pub(in crate::comm) fn of(values: Tensor<1>) -> Result<Self, CommError> {
-        let memory = Memory::of(values)?;
+        let memory = CudaBuffer::of(values)?;
         let written = memory.written();
         Ok(Self { memory, written })
     }
@@ -43,12 +43,12 @@ impl Queued {
 ///
 /// As long as it lives CubeCL neither frees the memory nor hands it out again nor moves it, so that its address holds. A tensor alone
 /// keeps its memory, but CubeCL may move it when the device is nearly full.
-pub(super) struct Memory {
+pub(super) struct CudaBuffer {
     tensor: FloatTensor<Cube>,
     resource: ManagedResource<Resource>,
 }
 
-impl Memory {
+impl CudaBuffer {
     /// That of `values`, for which this thread queued all kernels. They need not be there yet.
     pub(super) fn of(values: Tensor<1>) -> Result<Self, CommError> {
         let tensor =
@@ -62,8 +62,8 @@ impl Memory {
     }
 
     /// The place behind everything that this thread has queued so far.
-    pub(super) fn written(&self) -> Written {
-        Written(self.tensor.client.sync())
+    pub(super) fn written(&self) -> WriteEvent {
+        WriteEvent(self.tensor.client.sync())
     }
 
     pub(super) fn pointer(&self) -> *mut c_void {
@@ -85,9 +85,9 @@ impl Memory {
 }
 
 /// An event that CubeCL recorded on the stream of a thread, and that any thread may wait for.
-pub(super) struct Written(DynFut<Result<(), ServerError>>);
+pub(super) struct WriteEvent(DynFut<Result<(), ServerError>>);
 
-impl Written {
+impl WriteEvent {
     /// Waits until the GPU has come to it.
     pub(super) fn wait(self) -> Result<(), CommError> {
         cubecl::future::block_on(self.0).map_err(|error| unreadable(&error))

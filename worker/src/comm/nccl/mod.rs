@@ -12,19 +12,19 @@
 
 #![expect(unsafe_code, reason = "NCCL is a C library, and reads the memory of a device by its address")]
 
-pub(crate) mod single;
+pub(crate) mod self_check;
 
 mod library;
 mod memory;
 
-pub(super) use memory::{Queued, is_of_cuda};
+pub(super) use memory::{PendingBuffer, is_of_cuda};
 
-use super::{CommError, Group, NCCL_SWITCH, Waits};
+use super::{CommError, ProcessGroup, NCCL_SWITCH, WaitPolicy};
 use burn::tensor::Tensor;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 use dtrain_protocol::{DeviceKind, Placement};
-use library::{Comm, Config, F32, IN_PROGRESS, Library, REMOTE_ERROR, SUCCESS, SUM, Stream, UniqueId};
-use memory::{Memory, Written};
+use library::{Comm, CommunicatorConfig, F32, IN_PROGRESS, Library, REMOTE_ERROR, SUCCESS, SUM, CudaStreamPtr, UniqueId};
+use memory::{CudaBuffer, WriteEvent};
 use std::ffi::{CStr, c_int};
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -40,26 +40,26 @@ const SLEEP: Duration = Duration::from_micros(50);
 /// The version of the NCCL in a file, such as `2.27.3`; `Err` says why it cannot be used.
 pub fn version_at(path: &Path) -> Result<String, String> {
     let library = Library::at(path)?;
-    let words = library::words(library.version);
+    let words = library::version_text(library.version);
     // It may have started something: it is not unloaded.
     std::mem::forget(library);
     Ok(words)
 }
 
 /// What a rank needs to found communicators.
-pub(super) struct Founder {
+pub(super) struct CommunicatorBootstrap {
     library: &'static Library,
     context: Arc<CudaContext>,
     limit: Duration,
 }
 
-impl Founder {
+impl CommunicatorBootstrap {
     /// For the rank at `placement`, when all ranks of `group`, which call this together, have NCCL and want it. `None` where GPUs
     /// are not CUDA's, or any rank is without.
     pub(super) fn agree(
-        group: &mut dyn Group,
+        group: &mut dyn ProcessGroup,
         placement: &Placement,
-        waits: &Waits,
+        waits: &WaitPolicy,
     ) -> Result<Option<Self>, CommError> {
         if placement.device != DeviceKind::Cuda || group.size() == 1 {
             return Ok(None);
@@ -73,7 +73,7 @@ impl Founder {
         let Some(library) = library.filter(|_| !versions.contains(&0.0)) else { return Ok(None) };
         if let Some(other) = versions.iter().position(|version| *version != versions[0]) {
             let [first, other_words] =
-                [versions[0], versions[other]].map(|version| library::words(version as u32));
+                [versions[0], versions[other]].map(|version| library::version_text(version as u32));
             return Err(CommError::Link(format!(
                 "rank 0 has NCCL {first}, rank {other} has NCCL {other_words}: install the same version on every host, or \
                  set {NCCL_SWITCH}=off"
@@ -85,7 +85,7 @@ impl Founder {
     }
 
     /// The communicator of the ranks of `group`, which call this together.
-    pub(super) fn found(&self, group: &mut dyn Group) -> Result<Communicator, CommError> {
+    pub(super) fn create(&self, group: &mut dyn ProcessGroup) -> Result<GpuCommunicator, CommError> {
         const OPERATION: &str = "the start of NCCL";
         let library = self.library;
         let mut id = UniqueId([0; 32]);
@@ -103,19 +103,19 @@ impl Founder {
         let done = self.context.new_event(None).map_err(|error| driver(OPERATION, error))?;
         let (ranks, rank) = (group.size(), group.rank());
         let [c_ranks, c_rank] = [ranks, rank].map(rank_of);
-        let (mut comm, mut config): (Comm, _) = (ptr::null_mut(), Config::non_blocking());
+        let (mut comm, mut config): (Comm, _) = (ptr::null_mut(), CommunicatorConfig::non_blocking());
         // SAFETY: the pointers are to values that live until the call returns, and the context of the GPU is this thread's.
         let code =
             unsafe { (library.comm_init_rank_config)(&raw mut comm, c_ranks, id, c_rank, &raw mut config) };
         let communicator =
-            Communicator { library, comm, stream, done, ranks, rank, limit: self.limit, sent: 0 };
-        communicator.settle(OPERATION, code)?;
+            GpuCommunicator { library, comm, stream, done, ranks, rank, limit: self.limit, sent: 0 };
+        communicator.wait_accepted(OPERATION, code)?;
         Ok(communicator)
     }
 }
 
 /// The GPUs of a group of ranks. An `Err` of an operation ends it.
-pub(super) struct Communicator {
+pub(super) struct GpuCommunicator {
     library: &'static Library,
     comm: Comm,
     stream: Arc<CudaStream>,
@@ -128,19 +128,19 @@ pub(super) struct Communicator {
 }
 
 // SAFETY: a communicator may be used by any thread, one at a time, which `&mut` sees to.
-unsafe impl Send for Communicator {}
+unsafe impl Send for GpuCommunicator {}
 
-impl Communicator {
+impl GpuCommunicator {
     /// Bytes that this rank gave to others: as of the groups on the host.
-    pub(super) fn sent(&self) -> u64 {
+    pub(super) fn bytes_sent(&self) -> u64 {
         self.sent
     }
 
     /// The sum of `values` over the ranks.
-    pub(super) fn all_reduce(&mut self, values: Queued) -> Result<Tensor<1>, CommError> {
+    pub(super) fn all_reduce(&mut self, values: PendingBuffer) -> Result<Tensor<1>, CommError> {
         let (library, comm) = (self.library, self.comm);
         // SAFETY: the memory is this call's until it returns, and has that many values.
-        let start = |memory: &Memory, stream| unsafe {
+        let start = |memory: &CudaBuffer, stream| unsafe {
             let at = memory.pointer();
             (library.all_reduce)(at, at, memory.length(), F32, SUM, comm, stream)
         };
@@ -151,12 +151,12 @@ impl Communicator {
 
     /// This rank's part of the sum of `values` over the ranks, which divide them evenly.
     pub(super) fn reduce_scatter(&mut self, values: Tensor<1>) -> Result<Tensor<1>, CommError> {
-        let Queued { memory, written } = Queued::of(values)?;
+        let PendingBuffer { memory, written } = PendingBuffer::of(values)?;
         let part = memory.length() / self.ranks as usize;
         let begin = part * self.rank as usize;
         let (library, comm) = (self.library, self.comm);
         // SAFETY: as above; NCCL sums in place where the part lies in the whole.
-        let start = |memory: &Memory, stream| unsafe {
+        let start = |memory: &CudaBuffer, stream| unsafe {
             let at = memory.pointer();
             (library.reduce_scatter)(at, at.byte_add(4 * begin), part, F32, SUM, comm, stream)
         };
@@ -169,12 +169,12 @@ impl Communicator {
     /// The parts of all ranks, in their order, of which this one gives `part`; all have its length.
     pub(super) fn all_gather(&mut self, part: Tensor<1>) -> Result<Tensor<1>, CommError> {
         let whole = Tensor::empty([part.dims()[0] * self.ranks as usize], &part.device());
-        let both = (Memory::of(part)?, Memory::of(whole)?);
+        let both = (CudaBuffer::of(part)?, CudaBuffer::of(whole)?);
         // Kernels that are queued may still use what is now the room of the whole.
         let written = both.1.written();
         let (library, comm) = (self.library, self.comm);
         // SAFETY: as above.
-        let start = |(part, whole): &(Memory, Memory), stream| unsafe {
+        let start = |(part, whole): &(CudaBuffer, CudaBuffer), stream| unsafe {
             (library.all_gather)(part.pointer(), whole.pointer(), part.length(), F32, comm, stream)
         };
         let (_, whole) = self.run("all-gather", both, written, start)?;
@@ -189,7 +189,7 @@ impl Communicator {
         recv: Option<(u32, Tensor<1>)>,
     ) -> Result<Option<Tensor<1>>, CommError> {
         let memory = |peer: Option<(u32, Tensor<1>)>| {
-            let of = |(rank, values)| Memory::of(values).map(|memory| (rank_of(rank), memory));
+            let of = |(rank, values)| CudaBuffer::of(values).map(|memory| (rank_of(rank), memory));
             peer.map(of).transpose()
         };
         let (send, recv) = (memory(send)?, memory(recv)?);
@@ -201,11 +201,11 @@ impl Communicator {
             unsafe {
                 let mut codes = vec![(library.group_start)()];
                 if let Some((to, memory)) = send {
-                    let memory: &Memory = memory;
+                    let memory: &CudaBuffer = memory;
                     codes.push((library.send)(memory.pointer(), memory.length(), F32, *to, comm, stream));
                 }
                 if let Some((from, memory)) = recv {
-                    let memory: &Memory = memory;
+                    let memory: &CudaBuffer = memory;
                     codes.push((library.recv)(memory.pointer(), memory.length(), F32, *from, comm, stream));
                 }
                 codes.push((library.group_end)());
@@ -231,22 +231,22 @@ impl Communicator {
         &mut self,
         operation: &'static str,
         memory: M,
-        written: Written,
-        start: impl FnOnce(&M, Stream) -> c_int,
+        written: WriteEvent,
+        start: impl FnOnce(&M, CudaStreamPtr) -> c_int,
     ) -> Result<M, CommError> {
         let of_driver = |error| driver(operation, error);
         self.stream.context().bind_to_thread().map_err(of_driver)?;
         written.wait()?;
         let memory = ManuallyDrop::new(memory);
         let code = start(&memory, self.stream.cu_stream().cast());
-        self.settle(operation, code)?;
+        self.wait_accepted(operation, code)?;
         self.done.record(&self.stream).map_err(of_driver)?;
         self.wait(operation, || self.done.try_is_complete().map_err(of_driver))?;
         Ok(ManuallyDrop::into_inner(memory))
     }
 
     /// Returns when a call that gave `code` is accepted.
-    fn settle(&self, operation: &'static str, code: c_int) -> Result<(), CommError> {
+    fn wait_accepted(&self, operation: &'static str, code: c_int) -> Result<(), CommError> {
         match code {
             SUCCESS => Ok(()),
             IN_PROGRESS => self.wait(operation, || Ok(self.state(operation)? == SUCCESS)),

@@ -1,10 +1,10 @@
 //! The collectives, out of rounds.
 
 use super::SharedMemory;
-use super::rounds::Operation;
-use crate::comm::{CommError, Group, Incoming, Outgoing, SMALL_VALUES, check_members, part};
+use super::rounds::RoundKind;
+use crate::comm::{CommError, ProcessGroup, Incoming, Outgoing, SMALL_VALUES, check_members, rank_range};
 use dtrain_protocol::Channel;
-use dtrain_protocol::mapping::SLOT_VALUES;
+use dtrain_protocol::shared_memory_layout::SLOT_VALUES;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,38 +13,38 @@ impl SharedMemory {
     fn all_reduce_small(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length) = (self.round, values.len());
         self.shown(length, self.size() - 1);
-        self.publish(Operation::AllReduce, length, |slot| slot.copy_from_slice(values))?;
-        self.consume_sum(Operation::AllReduce, length, round, 0..length, values)
+        self.publish(RoundKind::AllReduce, length, |slot| slot.copy_from_slice(values))?;
+        self.consume_sum(RoundKind::AllReduce, length, round, 0..length, values)
     }
 
     /// Shows the parts of `values` that others own, then adds up the own one.
     fn scatter_piece(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length) = (self.round, values.len());
-        let mine = part(length, self.index, self.size());
+        let mine = rank_range(length, self.index, self.size());
         self.shown(length - mine.len(), 1);
-        self.publish(Operation::ReduceScatter, length, |slot| {
+        self.publish(RoundKind::ReduceScatter, length, |slot| {
             slot[..mine.start].copy_from_slice(&values[..mine.start]);
             slot[mine.end..].copy_from_slice(&values[mine.end..]);
         })?;
-        self.consume_sum(Operation::ReduceScatter, length, round, mine.clone(), &mut values[mine])
+        self.consume_sum(RoundKind::ReduceScatter, length, round, mine.clone(), &mut values[mine])
     }
 
     /// Shows the own part of `values`, then copies those of the others.
     fn gather_piece(&mut self, values: &mut [f32]) -> Result<(), CommError> {
         let (round, length, size) = (self.round, values.len(), self.size());
-        let mine = part(length, self.index, size);
+        let mine = rank_range(length, self.index, size);
         self.shown(mine.len(), size - 1);
-        self.publish(Operation::AllGather, length, |slot| {
+        self.publish(RoundKind::AllGather, length, |slot| {
             slot[mine.clone()].copy_from_slice(&values[mine]);
         })?;
-        self.consume(Operation::AllGather, length, round, |other, slot| {
-            let theirs = part(length, other, size);
+        self.consume(RoundKind::AllGather, length, round, |other, slot| {
+            let theirs = rank_range(length, other, size);
             values[theirs.clone()].copy_from_slice(&slot[theirs]);
         })
     }
 }
 
-impl Group for SharedMemory {
+impl ProcessGroup for SharedMemory {
     fn rank(&self) -> u32 {
         self.index
     }
@@ -71,22 +71,22 @@ impl Group for SharedMemory {
 
     fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError> {
         let (length, size, me) = (values.len(), self.size(), self.index);
-        let mine = part(length, me, size);
+        let mine = rank_range(length, me, size);
         if size == 1 {
             return Ok(mine);
         }
         self.shown(length - mine.len(), 1);
         // The share of each part that goes into one slot.
         let each = SLOT_VALUES / size as usize;
-        let longest = part(length, 0, size).len();
+        let longest = rank_range(length, 0, size).len();
         for begin in (0..longest).step_by(each) {
             let share = |rank: u32| {
-                let part = part(length, rank, size);
+                let part = rank_range(length, rank, size);
                 (part.start + begin).min(part.end)..(part.start + begin + each).min(part.end)
             };
             let room = |rank: u32| rank as usize * each;
             let round = self.round;
-            self.publish(Operation::ReduceScatter, SLOT_VALUES, |slot| {
+            self.publish(RoundKind::ReduceScatter, SLOT_VALUES, |slot| {
                 for other in (0..size).filter(|other| *other != me) {
                     let share = share(other);
                     slot[room(other)..][..share.len()].copy_from_slice(&values[share]);
@@ -94,7 +94,7 @@ impl Group for SharedMemory {
             })?;
             let own = share(me);
             let range = room(me)..room(me) + own.len();
-            self.consume_sum(Operation::ReduceScatter, SLOT_VALUES, round, range, &mut values[own])?;
+            self.consume_sum(RoundKind::ReduceScatter, SLOT_VALUES, round, range, &mut values[own])?;
         }
         Ok(mine)
     }
@@ -104,19 +104,19 @@ impl Group for SharedMemory {
         if size == 1 {
             return Ok(());
         }
-        self.shown(part(length, me, size).len(), size - 1);
-        let longest = part(length, 0, size).len();
+        self.shown(rank_range(length, me, size).len(), size - 1);
+        let longest = rank_range(length, 0, size).len();
         for begin in (0..longest).step_by(SLOT_VALUES) {
             let share = |rank: u32| {
-                let part = part(length, rank, size);
+                let part = rank_range(length, rank, size);
                 (part.start + begin).min(part.end)..(part.start + begin + SLOT_VALUES).min(part.end)
             };
             let (round, tagged) = (self.round, share(0).len());
-            self.publish(Operation::AllGather, tagged, |slot| {
+            self.publish(RoundKind::AllGather, tagged, |slot| {
                 let own = &values[share(me)];
                 slot[..own.len()].copy_from_slice(own);
             })?;
-            self.consume(Operation::AllGather, tagged, round, |other, slot| {
+            self.consume(RoundKind::AllGather, tagged, round, |other, slot| {
                 let theirs = &mut values[share(other)];
                 theirs.copy_from_slice(&slot[..theirs.len()]);
             })?;
@@ -139,13 +139,13 @@ impl Group for SharedMemory {
             let length = each.min(block - begin);
             let round = self.round;
             let mine = self.index as usize * each;
-            self.publish(Operation::AllToAll, SLOT_VALUES, |slot| {
+            self.publish(RoundKind::AllToAll, SLOT_VALUES, |slot| {
                 for other in 0..size {
                     slot[other as usize * each..][..length]
                         .copy_from_slice(&send[at(other, begin)..][..length]);
                 }
             })?;
-            self.consume(Operation::AllToAll, SLOT_VALUES, round, |other, slot| {
+            self.consume(RoundKind::AllToAll, SLOT_VALUES, round, |other, slot| {
                 recv[at(other, begin)..][..length].copy_from_slice(&slot[mine..][..length]);
             })?;
         }
@@ -160,12 +160,12 @@ impl Group for SharedMemory {
         self.shown(if is_root { values.len() } else { 0 }, self.size() - 1);
         for piece in values.chunks_mut(SLOT_VALUES) {
             let round = self.round;
-            self.publish(Operation::Broadcast, piece.len(), |slot| {
+            self.publish(RoundKind::Broadcast, piece.len(), |slot| {
                 if is_root {
                     slot.copy_from_slice(piece);
                 }
             })?;
-            self.consume(Operation::Broadcast, piece.len(), round, |other, slot| {
+            self.consume(RoundKind::Broadcast, piece.len(), round, |other, slot| {
                 if other == root {
                     piece.copy_from_slice(slot);
                 }
@@ -179,17 +179,17 @@ impl Group for SharedMemory {
         self.mails(send, recv).inspect_err(|_| self.break_off())
     }
 
-    fn sent(&self) -> u64 {
+    fn bytes_sent(&self) -> u64 {
         self.sent
     }
 
     fn barrier(&mut self) -> Result<(), CommError> {
         let round = self.round;
-        self.publish(Operation::Barrier, 0, |_| {})?;
-        self.consume(Operation::Barrier, 0, round, |_, _| {})
+        self.publish(RoundKind::Barrier, 0, |_| {})?;
+        self.consume(RoundKind::Barrier, 0, round, |_, _| {})
     }
 
-    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn ProcessGroup>, CommError> {
         check_members(members, self.index, self.size());
         #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
         let index = members.iter().take_while(|member| **member < self.index).count() as u32;

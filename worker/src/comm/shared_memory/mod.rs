@@ -6,26 +6,26 @@
 //! the next round while the others still read this one. Large buffers go through in pieces of one slot; the slots of
 //! a few ranks stay in the shared cache.
 //!
-//! Where things lie is told by [`dtrain_protocol::mapping`]. Ranks that wait spin briefly, then give the core
+//! Where things lie is told by [`dtrain_protocol::shared_memory_layout`]. Ranks that wait spin briefly, then give the core
 //! away, then sleep for a sixteenth of the time waited so far: with more ranks than cores a waiting rank must not
 //! take the time of the one that it waits for.
 
 #![expect(unsafe_code, reason = "memory that several processes write has no safe view")]
 
-mod beats;
+mod heartbeats;
 mod collectives;
-mod mail;
-mod mapped;
-mod patience;
+mod mailbox;
+mod memory_map;
+mod spin_wait;
 mod rounds;
 
-use super::heart::Heart;
-use super::{CommError, Group, Seat, Waits};
+use super::heartbeat::HeartbeatThread;
+use super::{CommError, ProcessGroup, RankId, WaitPolicy};
 use dtrain_protocol::Rank;
-use dtrain_protocol::mapping::{self, SLOT_VALUES};
-use mapped::Mapping;
+use dtrain_protocol::shared_memory_layout::{self, SLOT_VALUES};
+use memory_map::MemoryMap;
 use memmap2::MmapOptions;
-use patience::Patience;
+use spin_wait::SpinWait;
 use std::fs::File;
 use std::os::fd::FromRawFd;
 use std::sync::Arc;
@@ -41,8 +41,8 @@ const LEFT: u64 = 272;
 /// The group of processes (or threads) that share one mapping.
 #[derive(Debug)]
 pub struct SharedMemory {
-    mapping: Arc<Mapping>,
-    heart: Arc<Heart>,
+    mapping: Arc<MemoryMap>,
+    heart: Arc<HeartbeatThread>,
     channel: u64,
     /// Ranks of the attempt that are in this group, ascending.
     members: Vec<u32>,
@@ -58,7 +58,7 @@ impl SharedMemory {
     /// Takes over the inherited `descriptor`, and waits for all ranks of the seat's attempt to do the same.
     ///
     /// The descriptor must be one that this process was given for this purpose: it is closed here.
-    pub fn inherit(descriptor: i32, bytes: u64, seat: &Seat, waits: &Waits) -> Result<Self, CommError> {
+    pub fn inherit(descriptor: i32, bytes: u64, seat: &RankId, waits: &WaitPolicy) -> Result<Self, CommError> {
         if descriptor < 3 {
             return Err(CommError::Link(format!("descriptor {descriptor} is a standard stream")));
         }
@@ -68,9 +68,9 @@ impl SharedMemory {
     }
 
     /// Maps `file` and waits for all ranks of the seat's attempt.
-    pub fn open(file: &File, bytes: u64, seat: &Seat, waits: &Waits) -> Result<Self, CommError> {
+    pub fn open(file: &File, bytes: u64, seat: &RankId, waits: &WaitPolicy) -> Result<Self, CommError> {
         let link = |what: &str, error: std::io::Error| CommError::Link(format!("{what}: {error}"));
-        let needed = mapping::bytes(seat.ranks);
+        let needed = shared_memory_layout::mapping_bytes(seat.ranks);
         let length = file.metadata().map_err(|e| link("the shared memory is not an open file", e))?.len();
         if bytes < needed || length < needed {
             let detail = format!(
@@ -85,15 +85,15 @@ impl SharedMemory {
             MmapOptions::new().len(mapped).map_raw(file).map_err(|e| link("mapping shared memory", e))?;
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         let spins = if seat.ranks as usize <= cores { 1000 } else { 100 };
-        let mut mapping = Mapping { raw, ranks: seat.ranks, spins, processes: Vec::new() };
-        mapping.meet(seat, waits)?;
+        let mut mapping = MemoryMap { raw, ranks: seat.ranks, spins, processes: Vec::new() };
+        mapping.wait_for_all(seat, waits)?;
         let mapping = Arc::new(mapping);
-        let heart = Arc::new(beats::start(&mapping, seat, waits)?);
+        let heart = Arc::new(heartbeats::start(&mapping, seat, waits)?);
         let members = (0..seat.ranks).collect();
         Ok(Self::new(mapping, heart, 0, members, seat.rank.0))
     }
 
-    fn new(mapping: Arc<Mapping>, heart: Arc<Heart>, channel: u64, members: Vec<u32>, index: u32) -> Self {
+    fn new(mapping: Arc<MemoryMap>, heart: Arc<HeartbeatThread>, channel: u64, members: Vec<u32>, index: u32) -> Self {
         let group = Self { mapping, heart, channel, members, index, round: 0, sent: 0 };
         for which in 0..2 {
             // First touch costs a page fault each: better now than in the first step.
@@ -104,7 +104,7 @@ impl SharedMemory {
 
     /// Offset of a counter of member `index`.
     fn control(&self, index: u32, field: u64) -> u64 {
-        mapping::control(self.mapping.ranks, self.channel, self.members[index as usize]) + field
+        shared_memory_layout::control_offset(self.mapping.ranks, self.channel, self.members[index as usize]) + field
     }
 
     fn counter(&self, index: u32, field: u64) -> &AtomicU64 {
@@ -116,7 +116,7 @@ impl SharedMemory {
     fn own_slot(&self, round: u64, length: usize) -> &mut [f32] {
         assert!(length <= SLOT_VALUES, "a piece fits into a slot");
         let slot =
-            mapping::slot(self.mapping.ranks, self.channel, self.members[self.index as usize], round % 2);
+            shared_memory_layout::slot_offset(self.mapping.ranks, self.channel, self.members[self.index as usize], round % 2);
         // SAFETY: only this rank writes its own slot, through a group that is borrowed mutably or being made, and
         // only after all others were done with its last content.
         unsafe { self.mapping.values_mut(slot, length) }
@@ -125,7 +125,7 @@ impl SharedMemory {
     /// Slot of member `index` for round `round`.
     fn slot(&self, index: u32, round: u64, length: usize) -> &[f32] {
         assert!(length <= SLOT_VALUES, "a piece fits into a slot");
-        let slot = mapping::slot(self.mapping.ranks, self.channel, self.members[index as usize], round % 2);
+        let slot = shared_memory_layout::slot_offset(self.mapping.ranks, self.channel, self.members[index as usize], round % 2);
         // SAFETY: read between the owner's `ready` and this rank's `done`, while the owner does not write.
         unsafe { self.mapping.values(slot, length) }
     }
@@ -133,7 +133,7 @@ impl SharedMemory {
     /// Waits until a counter of member `index` has reached `goal`.
     fn wait(&self, index: u32, field: u64, goal: u64, operation: &'static str) -> Result<(), CommError> {
         let counter = self.counter(index, field);
-        let mut patience = Patience::new(self.mapping.spins);
+        let mut patience = SpinWait::new(self.mapping.spins);
         let begun = self.heart.pulse().begin();
         while counter.load(Ordering::Acquire) < goal {
             if patience.pause() {
@@ -192,7 +192,7 @@ impl Drop for SharedMemory {
 
 #[cfg(test)]
 mod tests {
-    use super::mapped::{JOINED, PROCESS};
+    use super::memory_map::{JOINED, PROCESS};
     use super::*;
     use dtrain_protocol::{AttemptId, TrialId, WaitLimits};
     use std::os::unix::fs::FileExt;
@@ -201,15 +201,15 @@ mod tests {
     fn a_killed_process_is_lost_even_before_anybody_collects_it() {
         let file =
             File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory"));
-        file.set_len(mapping::bytes(2)).expect("length");
+        file.set_len(shared_memory_layout::mapping_bytes(2)).expect("length");
         let mut peer = std::process::Command::new("sleep").arg("60").spawn().expect("started");
         // What rank 1 would write when it joins.
         for (field, value) in [(PROCESS, u64::from(peer.id())), (JOINED, 8)] {
-            file.write_at(&value.to_le_bytes(), mapping::control(2, 0, 1) + field).expect("written");
+            file.write_at(&value.to_le_bytes(), shared_memory_layout::control_offset(2, 0, 1) + field).expect("written");
         }
-        let seat = Seat { trial: TrialId("t".into()), attempt: AttemptId(7), rank: Rank(0), ranks: 2 };
+        let seat = RankId { trial: TrialId("t".into()), attempt: AttemptId(7), rank: Rank(0), ranks: 2 };
         let mut group =
-            SharedMemory::open(&file, mapping::bytes(2), &seat, &Waits::new(WaitLimits::for_steps_of(None)))
+            SharedMemory::open(&file, shared_memory_layout::mapping_bytes(2), &seat, &WaitPolicy::new(WaitLimits::for_steps_of(None)))
                 .expect("joined");
         peer.kill().expect("killed");
         let error = group.all_reduce(&mut [1.0; 5]).expect_err("nobody is there");

@@ -1,10 +1,10 @@
 //! Rounds: a rank shows its slot, and reads those of the others.
 
-use super::mapped::at;
+use super::memory_map::at;
 use super::{DONE, READY, SharedMemory, TAGS};
-use crate::comm::{CommError, Group, sum_in_order};
+use crate::comm::{CommError, ProcessGroup, sum_in_order};
 use dtrain_protocol::Rank;
-use dtrain_protocol::mapping::SLOT_VALUES;
+use dtrain_protocol::shared_memory_layout::SLOT_VALUES;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -12,7 +12,7 @@ impl SharedMemory {
     /// Begins a round: `write` fills this rank's slot. `tag` is what all ranks must agree on.
     pub(super) fn publish(
         &mut self,
-        operation: Operation,
+        operation: RoundKind,
         length: usize,
         write: impl FnOnce(&mut [f32]),
     ) -> Result<(), CommError> {
@@ -33,7 +33,7 @@ impl SharedMemory {
     /// Waits until member `other` has published `round` too.
     fn await_peer(
         &self,
-        operation: Operation,
+        operation: RoundKind,
         length: usize,
         round: u64,
         other: u32,
@@ -51,7 +51,7 @@ impl SharedMemory {
     /// Ends round `round`: `read` sees the slot of each other rank as soon as it is there.
     pub(super) fn consume(
         &mut self,
-        operation: Operation,
+        operation: RoundKind,
         length: usize,
         round: u64,
         mut read: impl FnMut(u32, &[f32]),
@@ -67,7 +67,7 @@ impl SharedMemory {
     /// Ends round `round` by adding every rank's `range` of its slot in rank order; `own` holds this rank's.
     pub(super) fn consume_sum(
         &mut self,
-        operation: Operation,
+        operation: RoundKind,
         length: usize,
         round: u64,
         range: Range<usize>,
@@ -109,7 +109,7 @@ impl SharedMemory {
 
 /// What a round is for; part of the tag that all ranks must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum RoundKind {
     AllReduce,
     ReduceScatter,
     AllGather,
@@ -120,7 +120,7 @@ pub(super) enum Operation {
 
 const NAMES: [&str; 6] = ["all-reduce", "reduce-scatter", "all-gather", "all-to-all", "broadcast", "barrier"];
 
-impl Operation {
+impl RoundKind {
     fn name(self) -> &'static str {
         NAMES[self as usize]
     }

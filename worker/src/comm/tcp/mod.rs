@@ -5,18 +5,18 @@
 //! same time, whichever can move, so that ranks that all send first do not wait for each other. Every message
 //! goes straight to the rank it is for: bytes are those of a ring, and the latency is one step in place of `n - 1`.
 
-mod beats;
-mod mesh;
+mod heartbeats;
+mod rendezvous;
 mod peer;
 
-use super::heart::Heart;
+use super::heartbeat::HeartbeatThread;
 use super::{
-    CommError, Group, Incoming, Outgoing, SMALL_VALUES, Seat, Waits, check_members, part, sum_in_order,
+    CommError, ProcessGroup, Incoming, Outgoing, SMALL_VALUES, RankId, WaitPolicy, check_members, rank_range, sum_in_order,
 };
-use beats::Line;
+use heartbeats::HeartbeatConnection;
 use dtrain_protocol::{Channel, TlsIdentity};
-use mesh::Mesh;
-use peer::{Peer, Transfer};
+use rendezvous::PeerConnector;
+use peer::{PeerConnection, MessagePair};
 use std::net::TcpListener;
 use std::ops::Range;
 use std::sync::Arc;
@@ -46,20 +46,20 @@ impl Listener {
     /// A lower rank connects to a higher one. Returns when every connection is up and proven.
     pub fn connect(
         self,
-        seat: &Seat,
+        seat: &RankId,
         peers: &[String],
         identity: &TlsIdentity,
-        waits: &Waits,
+        waits: &WaitPolicy,
     ) -> Result<Tcp, CommError> {
         if peers.len() != seat.ranks as usize {
             let detail = format!("{} ranks have {} addresses", seat.ranks, peers.len());
             return Err(CommError::Link(detail));
         }
-        let mesh = Arc::new(Mesh::new(self.0, seat, peers, identity, waits.silence())?);
+        let mesh = Arc::new(PeerConnector::new(self.0, seat, peers, identity, waits.silence())?);
         let all: Vec<u32> = (0..seat.ranks).collect();
         let lines = mesh.connect(HEARTBEATS, &all, seat.rank.0)?;
-        let mut lines: Vec<_> = lines.into_iter().flatten().map(Line::of).collect();
-        let heart = Heart::start(waits, seat.ranks, move |pulse| beats::beat(&mut lines, pulse))?;
+        let mut lines: Vec<_> = lines.into_iter().flatten().map(HeartbeatConnection::of).collect();
+        let heart = HeartbeatThread::start(waits, seat.ranks, move |pulse| heartbeats::beat(&mut lines, pulse))?;
         Tcp::of(mesh, Arc::new(heart), 0, all, seat.rank.0)
     }
 }
@@ -67,14 +67,14 @@ impl Listener {
 /// The group of ranks that are connected by TLS.
 #[derive(Debug)]
 pub struct Tcp {
-    mesh: Arc<Mesh>,
-    heart: Arc<Heart>,
+    mesh: Arc<PeerConnector>,
+    heart: Arc<HeartbeatThread>,
     /// Ranks of the attempt that are in this group, ascending.
     members: Vec<u32>,
     /// Index of this rank among them.
     index: u32,
     /// Connections by index; `None` for this rank.
-    peers: Vec<Option<Peer>>,
+    peers: Vec<Option<PeerConnection>>,
     /// Room for what others send to be summed. Kept, because fresh memory costs a page fault for each page.
     scratch: Vec<f32>,
     sent: u64,
@@ -82,8 +82,8 @@ pub struct Tcp {
 
 impl Tcp {
     fn of(
-        mesh: Arc<Mesh>,
-        heart: Arc<Heart>,
+        mesh: Arc<PeerConnector>,
+        heart: Arc<HeartbeatThread>,
         channel: u8,
         members: Vec<u32>,
         index: u32,
@@ -104,7 +104,7 @@ impl Tcp {
         sends: impl IntoIterator<Item = (u32, &'a [f32])>,
         receives: impl IntoIterator<Item = (u32, &'a mut [f32])>,
     ) -> Result<(), CommError> {
-        let mut transfers: Vec<_> = (0..self.size()).map(|_| Transfer::default()).collect();
+        let mut transfers: Vec<_> = (0..self.size()).map(|_| MessagePair::default()).collect();
         for (to, values) in sends {
             self.sent += 4 * values.len() as u64;
             transfers[to as usize].send(bytemuck::cast_slice(values));
@@ -143,7 +143,7 @@ impl Tcp {
     }
 }
 
-impl Group for Tcp {
+impl ProcessGroup for Tcp {
     fn rank(&self) -> u32 {
         self.index
     }
@@ -171,14 +171,14 @@ impl Group for Tcp {
     fn reduce_scatter(&mut self, values: &mut [f32]) -> Result<Range<usize>, CommError> {
         let (length, size) = (values.len(), self.size());
         let each = PIECE_VALUES / size as usize;
-        let longest = part(length, 0, size).len();
+        let longest = rank_range(length, 0, size).len();
         for begin in (0..longest).step_by(each) {
             self.sum_pieces("reduce-scatter", values, |rank| {
-                let part = part(length, rank, size);
+                let part = rank_range(length, rank, size);
                 (part.start + begin).min(part.end)..(part.start + begin + each).min(part.end)
             })?;
         }
-        Ok(part(length, self.index, size))
+        Ok(rank_range(length, self.index, size))
     }
 
     fn all_gather(&mut self, values: &mut [f32]) -> Result<(), CommError> {
@@ -187,7 +187,7 @@ impl Group for Tcp {
         let mut own: &[f32] = &[];
         let mut rooms = Vec::new();
         for rank in 0..size {
-            let (room, tail) = rest.split_at_mut(part(length, rank, size).len());
+            let (room, tail) = rest.split_at_mut(rank_range(length, rank, size).len());
             rest = tail;
             if rank == me {
                 own = room;
@@ -228,7 +228,7 @@ impl Group for Tcp {
         )
     }
 
-    fn sent(&self) -> u64 {
+    fn bytes_sent(&self) -> u64 {
         self.sent
     }
 
@@ -244,7 +244,7 @@ impl Group for Tcp {
         )
     }
 
-    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn Group>, CommError> {
+    fn split(&mut self, channel: Channel, members: &[u32]) -> Result<Box<dyn ProcessGroup>, CommError> {
         check_members(members, self.index, self.size());
         #[expect(clippy::cast_possible_truncation, reason = "below the size, a u32")]
         let index = members.iter().take_while(|member| **member < self.index).count() as u32;

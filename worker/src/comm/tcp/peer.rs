@@ -4,7 +4,7 @@
 //! and compared before a byte of payload is read.
 
 use super::super::CommError;
-use super::super::heart::Pulse;
+use super::super::heartbeat::Liveness;
 use dtrain_protocol::{AttemptId, Rank};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::sockopt;
@@ -24,7 +24,7 @@ const READ: usize = 256 << 10;
 
 /// A proven connection with one rank.
 #[derive(Debug)]
-pub(super) struct Peer {
+pub(super) struct PeerConnection {
     rank: Rank,
     attempt: AttemptId,
     tls: Connection,
@@ -40,13 +40,13 @@ pub(super) struct Peer {
 
 /// The messages of one operation from and to one rank.
 #[derive(Debug, Default)]
-pub(super) struct Transfer<'a> {
-    send: Option<Sending<'a>>,
-    receive: Option<Receiving<'a>>,
+pub(super) struct MessagePair<'a> {
+    send: Option<OutboundMessage<'a>>,
+    receive: Option<InboundMessage<'a>>,
 }
 
 #[derive(Debug)]
-struct Sending<'a> {
+struct OutboundMessage<'a> {
     head: Option<[u8; HEAD]>,
     payload: &'a [u8],
     /// Bytes of head and payload that were handed to the connection.
@@ -54,23 +54,23 @@ struct Sending<'a> {
 }
 
 #[derive(Debug)]
-struct Receiving<'a> {
+struct InboundMessage<'a> {
     head: [u8; HEAD],
     payload: &'a mut [u8],
     /// Bytes of head and payload that came.
     done: usize,
 }
 
-impl<'a> Transfer<'a> {
+impl<'a> MessagePair<'a> {
     pub(super) fn send(&mut self, payload: &'a [u8]) {
-        self.send = Some(Sending { head: None, payload, done: 0 });
+        self.send = Some(OutboundMessage { head: None, payload, done: 0 });
     }
 
     pub(super) fn receive(&mut self, payload: &'a mut [u8]) {
-        self.receive = Some(Receiving { head: [0; HEAD], payload, done: 0 });
+        self.receive = Some(InboundMessage { head: [0; HEAD], payload, done: 0 });
     }
 
-    fn is_sent(&self, peer: &Peer) -> bool {
+    fn is_sent(&self, peer: &PeerConnection) -> bool {
         !peer.tls.wants_write()
             && self.send.as_ref().is_none_or(|send| send.done == HEAD + send.payload.len())
     }
@@ -83,9 +83,9 @@ impl<'a> Transfer<'a> {
 /// Moves all messages, whichever can move, until all are done, or `pulse` says of one whose turn it is that it is to be
 /// waited for no longer.
 pub(super) fn move_all(
-    pairs: &mut [(&mut Peer, Transfer<'_>)],
+    pairs: &mut [(&mut PeerConnection, MessagePair<'_>)],
     operation: &'static str,
-    pulse: &Pulse,
+    pulse: &Liveness,
 ) -> Result<(), CommError> {
     let mut begun = pulse.begin();
     loop {
@@ -93,7 +93,7 @@ pub(super) fn move_all(
         for (peer, transfer) in pairs.iter_mut() {
             moved += peer.advance(transfer, operation)?;
         }
-        let is_due = |(peer, transfer): &&(&mut Peer, Transfer<'_>)| {
+        let is_due = |(peer, transfer): &&(&mut PeerConnection, MessagePair<'_>)| {
             !transfer.is_sent(peer) || !transfer.is_received()
         };
         let mut due = pairs.iter().filter(is_due).map(|(peer, _)| peer.rank).peekable();
@@ -110,7 +110,7 @@ pub(super) fn move_all(
 }
 
 /// Waits until a socket that is waited for can move, or it is time to look again.
-fn sleep_until_ready(pairs: &[(&mut Peer, Transfer<'_>)]) -> io::Result<()> {
+fn sleep_until_ready(pairs: &[(&mut PeerConnection, MessagePair<'_>)]) -> io::Result<()> {
     let mut sockets = Vec::with_capacity(pairs.len());
     for (peer, transfer) in pairs {
         let mut wanted = PollFlags::empty();
@@ -128,7 +128,7 @@ fn sleep_until_ready(pairs: &[(&mut Peer, Transfer<'_>)]) -> io::Result<()> {
 
 /// Lets the kernels talk while a rank computes for long: so that nothing in between forgets the connection, and one that
 /// was forgotten ends.
-fn keep(socket: &TcpStream) -> io::Result<()> {
+fn enable_keepalive(socket: &TcpStream) -> io::Result<()> {
     sockopt::set_socket_keepalive(socket, true)?;
     sockopt::set_tcp_keepidle(socket, Duration::from_secs(30))?;
     sockopt::set_tcp_keepintvl(socket, Duration::from_secs(10))?;
@@ -136,7 +136,7 @@ fn keep(socket: &TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-impl Peer {
+impl PeerConnection {
     pub(super) fn new(
         tls: Connection,
         socket: TcpStream,
@@ -144,7 +144,7 @@ impl Peer {
         attempt: AttemptId,
     ) -> io::Result<Self> {
         socket.set_nonblocking(true)?;
-        keep(&socket)?;
+        enable_keepalive(&socket)?;
         let cipher = vec![0; READ];
         Ok(Self { rank, attempt, tls, socket, cipher, begin: 0, end: 0, sent: 0, received: 0 })
     }
@@ -155,7 +155,7 @@ impl Peer {
     }
 
     /// Moves what can be moved without waiting; returns the bytes that moved.
-    fn advance(&mut self, transfer: &mut Transfer<'_>, operation: &'static str) -> Result<usize, CommError> {
+    fn advance(&mut self, transfer: &mut MessagePair<'_>, operation: &'static str) -> Result<usize, CommError> {
         let peer = self.rank;
         let lost = |error: io::Error| CommError::PeerLost { peer, operation, detail: error.to_string() };
         let sent = self.push(transfer.send.as_mut()).map_err(lost)?;
@@ -171,7 +171,7 @@ impl Peer {
     }
 
     /// Encrypts and sends.
-    fn push(&mut self, send: Option<&mut Sending<'_>>) -> io::Result<usize> {
+    fn push(&mut self, send: Option<&mut OutboundMessage<'_>>) -> io::Result<usize> {
         let mut moved = 0;
         if let Some(send) = send {
             let (attempt, sent) = (self.attempt, &mut self.sent);
@@ -208,7 +208,7 @@ impl Peer {
     }
 
     /// Receives and decrypts until the message is whole or the socket is empty.
-    fn pull(&mut self, receive: &mut Receiving<'_>) -> Result<usize, PullError> {
+    fn pull(&mut self, receive: &mut InboundMessage<'_>) -> Result<usize, PullError> {
         let mut moved = 0;
         loop {
             moved += self.drain(receive)?;
@@ -233,7 +233,7 @@ impl Peer {
     }
 
     /// Takes decrypted bytes into head and payload.
-    fn drain(&mut self, receive: &mut Receiving<'_>) -> Result<usize, PullError> {
+    fn drain(&mut self, receive: &mut InboundMessage<'_>) -> Result<usize, PullError> {
         let mut moved = 0;
         loop {
             let room = match receive.done.checked_sub(HEAD) {

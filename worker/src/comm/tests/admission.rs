@@ -19,7 +19,7 @@ fn knock_within(
     let (listener, address) = Listener::bind("127.0.0.1").expect("bound");
     let peers = vec!["127.0.0.1:1".to_owned(), address];
     let identity = authority.of(&seat(1, 2));
-    let waits = Waits::new(within(deadline));
+    let waits = WaitPolicy::new(within(deadline));
     std::thread::scope(|scope| {
         let guard = scope.spawn(|| listener.connect(&seat(1, 2), &peers, &identity, &waits).map(drop));
         let intruder = intruder(&peers);
@@ -27,9 +27,9 @@ fn knock_within(
     })
 }
 
-fn connect_as(seat: &Seat, identity: &TlsIdentity, peers: &[String]) -> Result<(), CommError> {
+fn connect_as(seat: &RankId, identity: &TlsIdentity, peers: &[String]) -> Result<(), CommError> {
     let (listener, _) = Listener::bind("127.0.0.1").expect("bound");
-    listener.connect(seat, peers, identity, &Waits::new(within(SHORT))).map(drop)
+    listener.connect(seat, peers, identity, &WaitPolicy::new(within(SHORT))).map(drop)
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn many_silent_strangers_keep_nobody_out() {
             to.send(std::net::TcpStream::connect(&peers[1]).expect("connected")).expect("kept");
         }
         let (listener, _) = Listener::bind("127.0.0.1").expect("bound");
-        let waits = Waits::new(within(Duration::from_secs(30)));
+        let waits = WaitPolicy::new(within(Duration::from_secs(30)));
         listener.connect(&seat(0, 2), peers, &identity, &waits).map(drop)
     });
     assert!(guard.is_ok() && guest.is_ok(), "{guard:?} {guest:?}");
@@ -128,12 +128,12 @@ fn many_silent_strangers_keep_nobody_out() {
 
 #[test]
 fn shared_memory_of_another_attempt_or_size_is_refused() {
-    let (file, waits) = (memory(2), Waits::new(within(SHORT)));
-    let short = SharedMemory::open(&file, mapping::bytes(2) - 1, &seat(0, 2), &waits);
+    let (file, waits) = (memory(2), WaitPolicy::new(within(SHORT)));
+    let short = SharedMemory::open(&file, shared_memory_layout::mapping_bytes(2) - 1, &seat(0, 2), &waits);
     assert!(matches!(short, Err(CommError::Link(_))));
     let mut older = seat(1, 2);
     older.attempt = AttemptId(2);
-    let join = |seat: Seat| SharedMemory::open(&file, mapping::bytes(2), &seat, &waits).map(drop);
+    let join = |seat: RankId| SharedMemory::open(&file, shared_memory_layout::mapping_bytes(2), &seat, &waits).map(drop);
     let (new, old) = std::thread::scope(|scope| {
         let new = scope.spawn(|| join(seat(0, 2)));
         (new.join().expect("no panic"), join(older))
@@ -145,7 +145,7 @@ fn shared_memory_of_another_attempt_or_size_is_refused() {
 #[test]
 fn ranks_without_a_link_cannot_be_many() {
     let join = |ranks| {
-        join(&Link::Alone, &seat(0, ranks), &Waits::new(within(SHORT)), |_| panic!("nothing to announce"))
+        join(&Link::Alone, &seat(0, ranks), &WaitPolicy::new(within(SHORT)), |_| panic!("nothing to announce"))
             .map(drop)
     };
     assert!(join(1).is_ok());

@@ -1,7 +1,7 @@
 //! Peers that compute for long, that hang, and whose process stands still.
 
 use super::*;
-use dtrain_protocol::Link;
+use dtrain_protocol::RankTransport;
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsRawFd;
@@ -46,7 +46,7 @@ fn a_rank_that_computes_for_longer_than_the_silence_is_waited_for() {
 
 #[test]
 fn a_rank_that_is_alive_and_does_nothing_is_given_up_at_the_second_limit() {
-    type Operation = fn(&mut dyn Group) -> Result<(), CommError>;
+    type Operation = fn(&mut dyn ProcessGroup) -> Result<(), CommError>;
     let operations: [Operation; 2] = [
         |group| group.all_reduce(&mut [0.0; 8]),
         |group| group.exchange(None, Some(Incoming { from: 1, values: &mut [0.0; 8] })),
@@ -125,13 +125,13 @@ fn a_process_that_is_killed_is_lost_at_once() {
 }
 
 /// Rank 0 of two; the other is a process that comes to one barrier, then lives on until its input ends.
-fn with_a_process(kind: Kind, limits: WaitLimits) -> (Box<dyn Group>, Child) {
-    let (authority, waits) = (Authority::new(), Waits::new(limits));
+fn with_a_process(kind: Kind, limits: WaitLimits) -> (Box<dyn ProcessGroup>, Child) {
+    let (authority, waits) = (Authority::new(), WaitPolicy::new(limits));
     let file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::empty()).expect("memory"));
-    file.set_len(mapping::bytes(2)).expect("length");
+    file.set_len(shared_memory_layout::mapping_bytes(2)).expect("length");
     let link = match kind {
-        Kind::Tls => Link::Tls { bind: "127.0.0.1".into(), identity: authority.of(&seat(1, 2)) },
-        _ => Link::SharedMemory { descriptor: file.as_raw_fd(), bytes: mapping::bytes(2) },
+        Kind::Tls => RankTransport::Tls { bind: "127.0.0.1".into(), identity: authority.of(&seat(1, 2)) },
+        _ => RankTransport::SharedMemory { descriptor: file.as_raw_fd(), bytes: shared_memory_layout::mapping_bytes(2) },
     };
     let mut other = Command::new(std::env::current_exe().expect("this program"))
         .args(["--ignored", "--exact", "--nocapture", "comm::tests::alive::be_the_other_process"])
@@ -141,7 +141,7 @@ fn with_a_process(kind: Kind, limits: WaitLimits) -> (Box<dyn Group>, Child) {
         .spawn()
         .expect("started");
     if kind != Kind::Tls {
-        let group = SharedMemory::open(&file, mapping::bytes(2), &seat(0, 2), &waits);
+        let group = SharedMemory::open(&file, shared_memory_layout::mapping_bytes(2), &seat(0, 2), &waits);
         return (Box::new(group.expect("joined")), other);
     }
     let lines = BufReader::new(other.stdout.take().expect("a pipe")).lines();
@@ -157,12 +157,12 @@ fn with_a_process(kind: Kind, limits: WaitLimits) -> (Box<dyn Group>, Child) {
 #[ignore = "not a test: other tests start it as a process"]
 fn be_the_other_process() {
     let told = std::env::var(LINK).expect("a link");
-    let (link, limits): (Link, WaitLimits) = serde_json::from_str(&told).expect("what was written");
+    let (link, limits): (RankTransport, WaitLimits) = serde_json::from_str(&told).expect("what was written");
     let announce = |address: &str| {
         println!("listening {address}");
         Ok(vec![String::new(), address.to_owned()])
     };
-    let mut group = join(&link, &seat(1, 2), &Waits::new(limits), announce).expect("joined");
+    let mut group = join(&link, &seat(1, 2), &WaitPolicy::new(limits), announce).expect("joined");
     group.barrier().expect("it is there");
     std::io::stdin().read_to_end(&mut Vec::new()).expect("a pipe");
 }

@@ -17,7 +17,7 @@ fn check_all(kind: Kind, ranks: u32, length: usize) {
 
         let mut buffer = values(me, length);
         let mine = group.reduce_scatter(&mut buffer).expect("reduce-scatter");
-        assert_eq!(mine, part(length, me, ranks));
+        assert_eq!(mine, rank_range(length, me, ranks));
         let own = values(me, length);
         assert!(bits(&buffer[mine.clone()]) == bits(&expected[mine.clone()]), "reduce-scatter, {what}");
         assert!(bits(&buffer[..mine.start]) == bits(&own[..mine.start]), "what others own stays, {what}");
@@ -77,7 +77,7 @@ fn all_collectives_agree_with_plain_arithmetic_to_the_last_bit() {
 fn buffers_longer_than_a_slot_go_through_in_pieces() {
     for kind in KINDS {
         for ranks in [2, 3] {
-            check_all(kind, ranks, 3 * mapping::SLOT_VALUES + 17);
+            check_all(kind, ranks, 3 * shared_memory_layout::SLOT_VALUES + 17);
         }
     }
     check_all(Kind::Tls, 2, (1 << 20) + 5);
@@ -95,8 +95,8 @@ fn every_collective_sends_what_it_says() {
                 let blocks = values(me, 100 * ranks as usize);
                 let mut told = Vec::new();
                 let mut before = 0;
-                let mut tell = |group: &dyn Group| {
-                    told.push(group.sent() - std::mem::replace(&mut before, group.sent()));
+                let mut tell = |group: &dyn ProcessGroup| {
+                    told.push(group.bytes_sent() - std::mem::replace(&mut before, group.bytes_sent()));
                 };
                 group.all_reduce(&mut buffer).expect("all-reduce");
                 tell(&*group);
@@ -151,7 +151,7 @@ proptest! {
 
     #[test]
     fn parts_are_contiguous_and_nearly_equal(length in 0usize..1000, size in 1u32..9) {
-        let parts: Vec<_> = (0..size).map(|rank| part(length, rank, size)).collect();
+        let parts: Vec<_> = (0..size).map(|rank| rank_range(length, rank, size)).collect();
         prop_assert_eq!((parts[0].start, parts[size as usize - 1].end), (0, length));
         prop_assert!(parts.windows(2).all(|pair| pair[0].end == pair[1].start && pair[0].len() >= pair[1].len()));
         prop_assert!(parts[0].len() - parts[size as usize - 1].len() <= 1);
@@ -167,7 +167,7 @@ fn groups_along_two_axes_work_from_two_threads_at_the_same_time() {
             let column = [me % 2, me % 2 + 2];
             let mut along_row = group.split(Channel::Tensor, &row).expect("a row");
             let mut along_column = group.split(Channel::Replicas, &column).expect("a column");
-            let sum = |group: &mut Box<dyn Group>, members: [u32; 2]| {
+            let sum = |group: &mut Box<dyn ProcessGroup>, members: [u32; 2]| {
                 assert_eq!((group.size(), members[group.rank() as usize]), (2, me));
                 for length in [10, 5000, 200_000] {
                     let mut buffer = values(me, length);

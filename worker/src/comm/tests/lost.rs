@@ -99,7 +99,7 @@ fn with_a_faulty_cable(fault: Fault, silence: Duration) -> (Vec<Option<CommError
                 let (authority, switch, begun, meeting) = (&authority, &switch, &begun, &meeting);
                 scope.spawn(move || {
                     let seat = seat(rank, 3);
-                    let waits = Waits::new(limits(silence, Duration::from_secs(600)));
+                    let waits = WaitPolicy::new(limits(silence, Duration::from_secs(600)));
                     let group = listener.connect(&seat, peers, &authority.of(&seat), &waits);
                     let mut group = group.expect("joined");
                     group.barrier().expect("all are there");

@@ -9,7 +9,7 @@ use super::*;
 use crate::comm::loopback::threads;
 use crate::comm::shared_memory::SharedMemory;
 use crate::comm::tcp::Listener;
-use dtrain_protocol::{Rank, TlsIdentity, WaitLimits, mapping};
+use dtrain_protocol::{Rank, TlsIdentity, WaitLimits, shared_memory_layout};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::fs::File;
 use std::time::Duration;
@@ -35,8 +35,8 @@ fn limits(silence: Duration, idle: Duration) -> WaitLimits {
     WaitLimits { silence_seconds, idle_seconds, step_seconds: Some(2.1) }
 }
 
-fn seat(rank: u32, ranks: u32) -> Seat {
-    Seat { trial: TrialId("01JTRIAL".into()), attempt: AttemptId(3), rank: Rank(rank), ranks }
+fn seat(rank: u32, ranks: u32) -> RankId {
+    RankId { trial: TrialId("01JTRIAL".into()), attempt: AttemptId(3), rank: Rank(rank), ranks }
 }
 
 /// A certificate authority, as an agent makes one for an attempt.
@@ -61,14 +61,14 @@ impl Authority {
         TlsIdentity { authority: self.pem.clone(), certificate, key: key.serialize_pem() }
     }
 
-    fn of(&self, seat: &Seat) -> TlsIdentity {
+    fn of(&self, seat: &RankId) -> TlsIdentity {
         self.identity(&TlsIdentity::name(&seat.trial, seat.attempt, seat.rank))
     }
 }
 
 fn memory(ranks: u32) -> File {
     let file = File::from(rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).expect("memory"));
-    file.set_len(mapping::bytes(ranks)).expect("length");
+    file.set_len(shared_memory_layout::mapping_bytes(ranks)).expect("length");
     file
 }
 
@@ -77,7 +77,7 @@ fn on_all<T: Send>(
     kind: Kind,
     ranks: u32,
     deadline: Duration,
-    body: impl Fn(Box<dyn Group>) -> T + Sync,
+    body: impl Fn(Box<dyn ProcessGroup>) -> T + Sync,
 ) -> Vec<T> {
     on_all_that_work(kind, ranks, within(deadline), |group, _| body(group))
 }
@@ -87,14 +87,14 @@ fn on_all_that_work<T: Send>(
     kind: Kind,
     ranks: u32,
     limits: WaitLimits,
-    body: impl Fn(Box<dyn Group>, &Progress) -> T + Sync,
+    body: impl Fn(Box<dyn ProcessGroup>, &WorkCounter) -> T + Sync,
 ) -> Vec<T> {
     let body = &body;
-    type Maker = Box<dyn FnOnce(&Waits) -> Box<dyn Group> + Send>;
+    type Maker = Box<dyn FnOnce(&WaitPolicy) -> Box<dyn ProcessGroup> + Send>;
     let run = |makers: Vec<Maker>| {
         std::thread::scope(|scope| {
             let rank = |make: Maker| {
-                let waits = Waits::new(limits);
+                let waits = WaitPolicy::new(limits);
                 scope.spawn(move || body(make(&waits), &waits.progress))
             };
             let running: Vec<_> = makers.into_iter().map(rank).collect();
@@ -102,18 +102,18 @@ fn on_all_that_work<T: Send>(
         })
     };
     let makers: Vec<Maker> = match kind {
-        Kind::Threads => threads(ranks, Waits::new(limits).idle())
+        Kind::Threads => threads(ranks, WaitPolicy::new(limits).idle())
             .into_iter()
-            .map(|group| Box::new(|_: &Waits| Box::new(group) as Box<dyn Group>) as Maker)
+            .map(|group| Box::new(|_: &WaitPolicy| Box::new(group) as Box<dyn ProcessGroup>) as Maker)
             .collect(),
         Kind::SharedMemory => {
             let file = memory(ranks);
             let make = |rank| {
                 let file = file.try_clone().expect("a second handle");
-                Box::new(move |waits: &Waits| {
-                    let bytes = mapping::bytes(ranks);
+                Box::new(move |waits: &WaitPolicy| {
+                    let bytes = shared_memory_layout::mapping_bytes(ranks);
                     Box::new(SharedMemory::open(&file, bytes, &seat(rank, ranks), waits).expect("joined"))
-                        as Box<dyn Group>
+                        as Box<dyn ProcessGroup>
                 }) as Maker
             };
             (0..ranks).map(make).collect()
@@ -125,9 +125,9 @@ fn on_all_that_work<T: Send>(
             let make = |(rank, listener): (u32, Listener)| {
                 let (seat, peers) = (seat(rank, ranks), peers.clone());
                 let identity = authority.of(&seat);
-                Box::new(move |waits: &Waits| {
+                Box::new(move |waits: &WaitPolicy| {
                     Box::new(listener.connect(&seat, &peers, &identity, waits).expect("joined"))
-                        as Box<dyn Group>
+                        as Box<dyn ProcessGroup>
                 }) as Maker
             };
             (0..ranks).zip(listeners).map(make).collect()
@@ -139,7 +139,7 @@ fn on_all_that_work<T: Send>(
 /// Values that no two ranks share and whose sum depends on the order of additions.
 fn values(rank: u32, length: usize) -> Vec<f32> {
     let value = |i: usize| {
-        let bits = dtrain_protocol::order::mix(u64::from(rank) + 1, i as u64);
+        let bits = dtrain_protocol::shuffle::splitmix64(u64::from(rank) + 1, i as u64);
         (bits >> 40) as f32 * if bits & 1 == 0 { 1e-3 } else { -1e3 }
     };
     (0..length).map(value).collect()

@@ -7,7 +7,7 @@ const MISSING: [&str; 6] = ["na", "n/a", "nan", "null", "none", "?"];
 
 /// A cell as its file has it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Cell<'a> {
+pub(super) enum RawCell<'a> {
     Empty,
     Number(f64),
     Flag(bool),
@@ -19,7 +19,7 @@ pub(super) enum Cell<'a> {
 
 /// What a cell can be read as.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Meaning {
+pub(super) enum CellValue {
     Empty,
     Number(f64),
     /// Days since 1970-01-01 UTC.
@@ -27,7 +27,7 @@ pub(super) enum Meaning {
     Other,
 }
 
-impl<'a> Cell<'a> {
+impl<'a> RawCell<'a> {
     /// A text as a cell.
     pub(super) fn of(text: &'a str) -> Self {
         match text.trim() {
@@ -37,15 +37,15 @@ impl<'a> Cell<'a> {
     }
 
     /// What it can be read as where it is no category. `has_decimal_comma`: whether `1,5` is a number.
-    pub(super) fn meaning(self, has_decimal_comma: bool) -> Meaning {
+    pub(super) fn meaning(self, has_decimal_comma: bool) -> CellValue {
         match self {
-            Self::Empty => Meaning::Empty,
-            Self::Number(value) if value.is_nan() => Meaning::Empty,
-            Self::Number(value) if value.is_finite() => Meaning::Number(value),
-            Self::Number(_) => Meaning::Other,
-            Self::Flag(value) => Meaning::Number(f64::from(u8::from(value))),
-            Self::Date(days) => Meaning::Date(days),
-            Self::Text(text) => of_text(text, has_decimal_comma),
+            Self::Empty => CellValue::Empty,
+            Self::Number(value) if value.is_nan() => CellValue::Empty,
+            Self::Number(value) if value.is_finite() => CellValue::Number(value),
+            Self::Number(_) => CellValue::Other,
+            Self::Flag(value) => CellValue::Number(f64::from(u8::from(value))),
+            Self::Date(days) => CellValue::Date(days),
+            Self::Text(text) => parse_text(text, has_decimal_comma),
         }
     }
 
@@ -60,15 +60,15 @@ impl<'a> Cell<'a> {
     }
 }
 
-fn of_text(text: &str, has_decimal_comma: bool) -> Meaning {
+fn parse_text(text: &str, has_decimal_comma: bool) -> CellValue {
     if MISSING.iter().any(|word| text.eq_ignore_ascii_case(word)) {
-        return Meaning::Empty;
+        return CellValue::Empty;
     }
     let number = text.parse::<f64>().ok().or_else(|| with_comma(text).filter(|_| has_decimal_comma));
     match (number, date(text)) {
-        (Some(number), _) if number.is_finite() => Meaning::Number(number),
-        (None, Some(days)) => Meaning::Date(days),
-        (Some(_) | None, _) => Meaning::Other,
+        (Some(number), _) if number.is_finite() => CellValue::Number(number),
+        (None, Some(days)) => CellValue::Date(days),
+        (Some(_) | None, _) => CellValue::Other,
     }
 }
 
@@ -116,35 +116,35 @@ pub(super) fn is_other_date(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn meaning(text: &str) -> Meaning {
-        Cell::of(text).meaning(true)
+    fn meaning(text: &str) -> CellValue {
+        RawCell::of(text).meaning(true)
     }
 
     #[test]
     fn numbers_dates_and_empty_cells_are_told_apart() {
-        assert_eq!(meaning(" 1e3 "), Meaning::Number(1000.0));
-        assert_eq!(meaning("1700000001"), Meaning::Number(1_700_000_001.0));
-        assert_eq!(meaning("-1,5"), Meaning::Number(-1.5));
-        assert_eq!(Cell::of("-1,5").meaning(false), Meaning::Other);
+        assert_eq!(meaning(" 1e3 "), CellValue::Number(1000.0));
+        assert_eq!(meaning("1700000001"), CellValue::Number(1_700_000_001.0));
+        assert_eq!(meaning("-1,5"), CellValue::Number(-1.5));
+        assert_eq!(RawCell::of("-1,5").meaning(false), CellValue::Other);
         for missing in ["", "NA", "n/a", "NaN", "NULL", "None", "?"] {
-            assert_eq!(meaning(missing), Meaning::Empty, "{missing}");
+            assert_eq!(meaning(missing), CellValue::Empty, "{missing}");
         }
         for other in ["inf", "1.234,5", "1,234,567", "12 %", "2024-13-01", "x"] {
-            assert_eq!(meaning(other), Meaning::Other, "{other}");
+            assert_eq!(meaning(other), CellValue::Other, "{other}");
         }
     }
 
     #[test]
     fn dates_are_days() {
-        assert_eq!(meaning("1970-01-02"), Meaning::Date(1.0));
-        assert_eq!(meaning("1969-12-31"), Meaning::Date(-1.0));
+        assert_eq!(meaning("1970-01-02"), CellValue::Date(1.0));
+        assert_eq!(meaning("1969-12-31"), CellValue::Date(-1.0));
         for noon in [
             "2000-01-01 12:00",
             "2000-01-01T12:00:00.000",
             "2000-01-01T12:00:00Z",
             "2000-01-01T14:00:00+02:00",
         ] {
-            assert_eq!(meaning(noon), Meaning::Date(10_957.5), "{noon}");
+            assert_eq!(meaning(noon), CellValue::Date(10_957.5), "{noon}");
         }
         for other in ["31.12.2024", "12/31/24", "1/2/2024 10:00", "31-12-2024"] {
             assert!(is_other_date(other), "{other}");

@@ -1,7 +1,7 @@
 //! The classes of a table.
 
-use super::cell::Cell;
-use super::file::{Place, TableFile};
+use super::cell::RawCell;
+use super::file::{RowLocation, TableFile};
 use crate::data::DataError;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ const MOST_CLASSES: usize = 65_536;
 const MOST_BYTES: usize = 1024;
 
 /// How labels become classes.
-pub(super) enum Classes {
+pub(super) enum ClassEncoding {
     /// They are classes already.
     Integers,
     /// Alphabetical order.
@@ -19,15 +19,15 @@ pub(super) enum Classes {
 
 /// The labels of a training table.
 #[derive(Default)]
-pub(super) struct Labels {
+pub(super) struct LabelCounts {
     names: BTreeSet<String>,
     integers: u64,
     others: u64,
     /// The first label that is no integer, and where it is.
-    odd: Option<(String, String, Place)>,
+    odd: Option<(String, String, RowLocation)>,
 }
 
-impl Labels {
+impl LabelCounts {
     pub(super) fn is_empty(&self) -> bool {
         self.names.is_empty()
     }
@@ -36,8 +36,8 @@ impl Labels {
     pub(super) fn add(
         &mut self,
         file: &TableFile,
-        place: Place,
-        cell: Cell<'_>,
+        place: RowLocation,
+        cell: RawCell<'_>,
         target: &str,
     ) -> Result<(), DataError> {
         let name = label(file, place, cell, target)?;
@@ -55,7 +55,7 @@ impl Labels {
                     "column `{target}` has more than {MOST_CLASSES} classes, or one of more than {MOST_BYTES} bytes; \
                      `data.target` names the column with the class"
                 );
-                return Err(file.wrong(place, detail));
+                return Err(file.error_at(place, detail));
             }
             self.names.insert(name);
         }
@@ -64,9 +64,9 @@ impl Labels {
 
     /// How they become classes: as they are where they are integers, otherwise by name. `Err` names the odd one among
     /// integers.
-    pub(super) fn classes(self, target: &str) -> Result<Classes, DataError> {
+    pub(super) fn classes(self, target: &str) -> Result<ClassEncoding, DataError> {
         match self.odd {
-            None => Ok(Classes::Integers),
+            None => Ok(ClassEncoding::Integers),
             Some((name, file, place)) if self.integers >= self.others => {
                 let detail = format!(
                     "class `{name}` of column `{target}` is not an integer from 0 on, as {} others are; correct it, \
@@ -75,27 +75,27 @@ impl Labels {
                 );
                 Err(DataError::content(&file, place.to_string(), detail))
             }
-            Some(_) => Ok(Classes::Sorted(self.names.into_iter().zip(0..).collect())),
+            Some(_) => Ok(ClassEncoding::Sorted(self.names.into_iter().zip(0..).collect())),
         }
     }
 }
 
 /// The label in a cell.
-fn label(file: &TableFile, place: Place, cell: Cell<'_>, target: &str) -> Result<String, DataError> {
+fn label(file: &TableFile, place: RowLocation, cell: RawCell<'_>, target: &str) -> Result<String, DataError> {
     cell.name().ok_or_else(|| {
         let found = match cell {
-            Cell::Date(_) => {
+            RawCell::Date(_) => {
                 "has a date, expected a class: text or an integer; `data.target` names the column"
             }
-            Cell::Empty | Cell::Number(_) | Cell::Flag(_) | Cell::Text(_) => {
+            RawCell::Empty | RawCell::Number(_) | RawCell::Flag(_) | RawCell::Text(_) => {
                 "is empty, expected a class; remove the row"
             }
         };
-        file.wrong(place, format!("column `{target}` {found}"))
+        file.error_at(place, format!("column `{target}` {found}"))
     })
 }
 
-impl Classes {
+impl ClassEncoding {
     /// The classes of a trained model.
     pub(super) fn of(names: Option<&[String]>) -> Self {
         match names {
@@ -115,11 +115,11 @@ impl Classes {
     /// The class of a label; the model has `classes`.
     pub(super) fn class(
         &self,
-        (file, place): (&TableFile, Place),
-        cell: Cell<'_>,
+        (file, place): (&TableFile, RowLocation),
+        cell: RawCell<'_>,
         (target, classes): (&str, u32),
     ) -> Result<u32, DataError> {
-        let bad = |detail: String| file.wrong(place, detail);
+        let bad = |detail: String| file.error_at(place, detail);
         let text = label(file, place, cell, target)?;
         let class = match self {
             Self::Integers => text.parse().map_err(|_| {

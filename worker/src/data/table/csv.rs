@@ -1,7 +1,7 @@
 //! Tables as text: a header, and fields separated by commas, semicolons, tabs or vertical bars.
 
-use super::cell::Cell;
-use super::file::{Place, Visit};
+use super::cell::RawCell;
+use super::file::{RowLocation, RowVisitor};
 use crate::data::DataError;
 use crate::data::files::DataFile;
 use std::io::Read;
@@ -53,7 +53,7 @@ pub(super) fn rows(
     file: &DataFile,
     separator: u8,
     columns: &[usize],
-    visit: &mut Visit<'_>,
+    visit: &mut RowVisitor<'_>,
 ) -> Result<(), DataError> {
     let mut reader = reader(ShortLines { from: file.reader()?, line: 1, bytes: 0 }, separator);
     // Their number is compared with that of every row.
@@ -61,8 +61,8 @@ pub(super) fn rows(
     let mut record = csv::StringRecord::new();
     while reader.read_record(&mut record).map_err(|error| csv_error(file, &error))? {
         let line = record.position().map_or(0, csv::Position::line);
-        let cells: Vec<Cell> = columns.iter().map(|column| Cell::of(&record[*column])).collect();
-        visit(Place::Line(line), &cells)?;
+        let cells: Vec<RawCell> = columns.iter().map(|column| RawCell::of(&record[*column])).collect();
+        visit(RowLocation::Line(line), &cells)?;
     }
     Ok(())
 }

@@ -1,27 +1,27 @@
 //! Cells become numbers: first those that are kept of a table, then those that a model reads.
 
-use super::cell::{Cell, Meaning};
-use super::profile::{Kind, Profile};
+use super::cell::{RawCell, CellValue};
+use super::profile::{Kind, ColumnProfile};
 use dtrain_protocol::{Column, Encoding};
 use std::collections::HashMap;
 
 /// Finds the number that is kept of a cell: the value, the place of its category, or not-a-number where there is none.
-pub(super) struct Keeper(Vec<Kept>);
+pub(super) struct CellEncoder(Vec<ColumnEncoder>);
 
-enum Kept {
+enum ColumnEncoder {
     Number,
     Date,
     /// By text.
     Category(HashMap<String, f64>),
 }
 
-impl Keeper {
+impl CellEncoder {
     pub(super) fn of(columns: &[Column]) -> Self {
         let kept = |column: &Column| match &column.encoding {
-            Encoding::Number { date: false, .. } => Kept::Number,
-            Encoding::Number { date: true, .. } => Kept::Date,
+            Encoding::Number { date: false, .. } => ColumnEncoder::Number,
+            Encoding::Number { date: true, .. } => ColumnEncoder::Date,
             Encoding::Category { categories } => {
-                Kept::Category(categories.iter().cloned().zip((0..).map(f64::from)).collect())
+                ColumnEncoder::Category(categories.iter().cloned().zip((0..).map(f64::from)).collect())
             }
         };
         Self(columns.iter().map(kept).collect())
@@ -31,36 +31,36 @@ impl Keeper {
     pub(super) fn keep(
         &self,
         column: usize,
-        cell: Cell<'_>,
+        cell: RawCell<'_>,
         has_decimal_comma: bool,
     ) -> Result<f64, &'static str> {
         match &self.0[column] {
-            Kept::Category(places) => {
+            ColumnEncoder::Category(places) => {
                 let place = match cell {
-                    Cell::Text(text) => places.get(text),
-                    Cell::Empty => places.get(""),
-                    Cell::Number(_) | Cell::Flag(_) => places.get(&cell.name().unwrap_or_default()),
-                    Cell::Date(_) => None,
+                    RawCell::Text(text) => places.get(text),
+                    RawCell::Empty => places.get(""),
+                    RawCell::Number(_) | RawCell::Flag(_) => places.get(&cell.name().unwrap_or_default()),
+                    RawCell::Date(_) => None,
                 };
                 Ok(place.copied().unwrap_or(f64::NAN))
             }
-            Kept::Number => match cell.meaning(has_decimal_comma) {
-                Meaning::Number(value) => Ok(value),
-                Meaning::Empty => Ok(f64::NAN),
-                Meaning::Date(_) | Meaning::Other => Err("a finite number"),
+            ColumnEncoder::Number => match cell.meaning(has_decimal_comma) {
+                CellValue::Number(value) => Ok(value),
+                CellValue::Empty => Ok(f64::NAN),
+                CellValue::Date(_) | CellValue::Other => Err("a finite number"),
             },
-            Kept::Date => match cell.meaning(has_decimal_comma) {
-                Meaning::Date(days) => Ok(days),
-                Meaning::Empty => Ok(f64::NAN),
-                Meaning::Number(_) | Meaning::Other => Err("a date such as 2024-12-31"),
+            ColumnEncoder::Date => match cell.meaning(has_decimal_comma) {
+                CellValue::Date(days) => Ok(days),
+                CellValue::Empty => Ok(f64::NAN),
+                CellValue::Number(_) | CellValue::Other => Err("a date such as 2024-12-31"),
             },
         }
     }
 }
 
 /// The columns, not standardised yet.
-pub(super) fn columns(profiles: &[Profile]) -> Vec<Column> {
-    let column = |profile: &Profile| {
+pub(super) fn columns(profiles: &[ColumnProfile]) -> Vec<Column> {
+    let column = |profile: &ColumnProfile| {
         let encoding = match &profile.kind {
             Kind::Number => Encoding::Number { mean: 0.0, deviation: 1.0, date: false },
             Kind::Date => Encoding::Number { mean: 0.0, deviation: 1.0, date: true },

@@ -1,8 +1,8 @@
 //! What is in a table, for a person.
 
-use super::file::{Format, TableFile};
-use super::profile::{Kind, Profile};
-use super::{encoding, look, open_all};
+use super::file::{TabularFormat, TableFile};
+use super::profile::{Kind, ColumnProfile};
+use super::{encoding, profile_and_classes, open_all};
 use crate::data::{DataError, files};
 use dtrain_recipes::Columns;
 use std::path::Path;
@@ -49,11 +49,11 @@ pub enum ColumnKind {
 /// Looks at all rows of the training files.
 pub(in crate::data) fn facts(
     train: &[String],
-    (format, columns): (Format, &Columns),
+    (format, columns): (TabularFormat, &Columns),
     root: &Path,
 ) -> Result<TableFacts, DataError> {
     let files = open_all(&files::find(train, root)?, format)?;
-    let (profiles, _) = look(&files, columns)?;
+    let (profiles, _) = profile_and_classes(&files, columns)?;
     let first: &TableFile = &files[0];
     let of = |name: &String| {
         let profile = profiles.iter().find(|profile| profile.name == *name);
@@ -70,6 +70,6 @@ pub(in crate::data) fn facts(
         separator: first.separator(),
         columns: first.names().iter().map(of).collect(),
         inputs: encoding::width(&encoding::columns(&profiles)) as u64,
-        warnings: profiles.into_iter().filter_map(|Profile { warning, .. }| warning).collect(),
+        warnings: profiles.into_iter().filter_map(|ColumnProfile { warning, .. }| warning).collect(),
     })
 }

@@ -1,6 +1,6 @@
 //! A file with a table, of any format.
 
-use super::cell::Cell;
+use super::cell::RawCell;
 use super::{csv, parquet};
 use crate::data::DataError;
 use crate::data::files::DataFile;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 /// Where in a file something was found.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::data) enum Place {
+pub(in crate::data) enum RowLocation {
     /// Counted from 1.
     Line(u64),
     /// Names and types of the columns of a Parquet file.
@@ -21,7 +21,7 @@ pub(in crate::data) enum Place {
     Row { group: usize, row: u64 },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for RowLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(f, "line {line}"),
@@ -32,11 +32,11 @@ impl fmt::Display for Place {
 }
 
 /// Is told of a row: where it is, and the cells that were asked for.
-pub(super) type Visit<'a> = dyn FnMut(Place, &[Cell<'_>]) -> Result<(), DataError> + 'a;
+pub(super) type RowVisitor<'a> = dyn FnMut(RowLocation, &[RawCell<'_>]) -> Result<(), DataError> + 'a;
 
 /// How the files of a table are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::data) enum Format {
+pub(in crate::data) enum TabularFormat {
     Csv,
     Parquet,
 }
@@ -46,26 +46,26 @@ pub(super) struct TableFile {
     pub(super) file: Arc<DataFile>,
     /// Names of its columns; one without a name is called by its number.
     names: Vec<String>,
-    contents: Contents,
+    contents: FormatReader,
 }
 
-enum Contents {
+enum FormatReader {
     Csv { separator: u8 },
     Parquet(ParquetFile),
 }
 
 impl TableFile {
     /// Reads the names of the columns.
-    pub(super) fn open(file: &Arc<DataFile>, format: Format) -> Result<Self, DataError> {
+    pub(super) fn open(file: &Arc<DataFile>, format: TabularFormat) -> Result<Self, DataError> {
         let (names, contents) = match format {
-            Format::Csv => {
+            TabularFormat::Csv => {
                 let (separator, names) = csv::head(file)?;
-                (names, Contents::Csv { separator })
+                (names, FormatReader::Csv { separator })
             }
-            Format::Parquet => {
+            TabularFormat::Parquet => {
                 let parquet = ParquetFile::open(file)?;
                 let names = (0..parquet.columns()).map(|column| parquet.name(column)).collect();
-                (names, Contents::Parquet(parquet))
+                (names, FormatReader::Parquet(parquet))
             }
         };
         let named =
@@ -148,38 +148,38 @@ impl TableFile {
     /// What separates the fields.
     pub(super) fn separator(&self) -> Option<&'static str> {
         match self.contents {
-            Contents::Csv { separator: b';' } => Some("semicolons"),
-            Contents::Csv { separator: b'\t' } => Some("tabs"),
-            Contents::Csv { separator: b'|' } => Some("vertical bars"),
-            Contents::Csv { .. } => Some("commas"),
-            Contents::Parquet(_) => None,
+            FormatReader::Csv { separator: b';' } => Some("semicolons"),
+            FormatReader::Csv { separator: b'\t' } => Some("tabs"),
+            FormatReader::Csv { separator: b'|' } => Some("vertical bars"),
+            FormatReader::Csv { .. } => Some("commas"),
+            FormatReader::Parquet(_) => None,
         }
     }
 
     /// Whether `1,5` is a number in it.
     pub(super) fn has_decimal_comma(&self) -> bool {
-        matches!(self.contents, Contents::Csv { separator } if separator != b',')
+        matches!(self.contents, FormatReader::Csv { separator } if separator != b',')
     }
 
     /// Fails because of the names of the columns.
     pub(super) fn wrong_header(&self, detail: String) -> DataError {
         let place = match self.contents {
-            Contents::Csv { .. } => Place::Line(1),
-            Contents::Parquet(_) => Place::Schema,
+            FormatReader::Csv { .. } => RowLocation::Line(1),
+            FormatReader::Parquet(_) => RowLocation::Schema,
         };
-        self.wrong(place, detail)
+        self.error_at(place, detail)
     }
 
     /// Fails because of what is in this place.
-    pub(super) fn wrong(&self, place: Place, detail: impl Into<String>) -> DataError {
+    pub(super) fn error_at(&self, place: RowLocation, detail: impl Into<String>) -> DataError {
         DataError::content(&self.file.name, place.to_string(), detail)
     }
 
     /// Visits every row with the cells of `columns`, in this order.
-    pub(super) fn rows(&self, columns: &[usize], visit: &mut Visit<'_>) -> Result<(), DataError> {
+    pub(super) fn rows(&self, columns: &[usize], visit: &mut RowVisitor<'_>) -> Result<(), DataError> {
         match &self.contents {
-            Contents::Csv { separator } => csv::rows(&self.file, *separator, columns, visit),
-            Contents::Parquet(parquet) => parquet::rows(parquet, columns, visit),
+            FormatReader::Csv { separator } => csv::rows(&self.file, *separator, columns, visit),
+            FormatReader::Parquet(parquet) => parquet::rows(parquet, columns, visit),
         }
     }
 }

@@ -4,7 +4,7 @@
 //! for the values, which keep 64 bits. A row becomes what the model reads when it is asked for.
 
 mod cell;
-mod cells;
+mod numeric_rows;
 mod classes;
 mod csv;
 mod encoding;
@@ -15,18 +15,18 @@ mod profile;
 
 pub(super) use facts::facts;
 pub use facts::{ColumnFacts, ColumnKind, TableFacts};
-pub(super) use file::{Format, Place};
+pub(super) use file::{TabularFormat, RowLocation};
 
 use super::files::{self, DataFile};
-use super::split::{Side, Split, one_sided};
-use super::{Batch, DataError, DataSet, Source, row_shape};
-use cells::Cells;
-use classes::Classes;
+use super::split::{Subset, TrainValidationSplit, one_sided};
+use super::{Batch, DataError, DataSet, SampleSource, row_shape};
+use numeric_rows::NumericRows;
+use classes::ClassEncoding;
 use dtrain_protocol::{Column, Encoding, Preprocessing};
-use dtrain_recipes::{Columns, Data, Model, Valid};
-use encoding::Keeper;
+use dtrain_recipes::{Columns, Data, Model, ValidationSource};
+use encoding::CellEncoder;
 use file::TableFile;
-use profile::Profile;
+use profile::ColumnProfile;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -34,9 +34,9 @@ use std::sync::Arc;
 const ROWS: usize = 1024;
 
 /// Rows with or without their classes.
-pub(super) struct Table {
+pub(super) struct TabularSamples {
     /// What is kept of the columns, and the class where it is known.
-    cells: Cells,
+    cells: NumericRows,
     columns: Vec<Column>,
     has_classes: bool,
     /// Numbers that a model reads of a row.
@@ -45,11 +45,11 @@ pub(super) struct Table {
 
 /// How rows are read.
 #[derive(Clone, Copy)]
-struct Reading<'a> {
+struct RowDecoding<'a> {
     columns: &'a Columns,
     encodings: &'a [Column],
     /// How labels become classes, and how many the model has; `None` where labels are not wanted.
-    classes: Option<(&'a Classes, u32)>,
+    classes: Option<(&'a ClassEncoding, u32)>,
     /// Where a large table is kept while it is used.
     cache: &'a Path,
 }
@@ -57,7 +57,7 @@ struct Reading<'a> {
 /// Opens the table of a recipe.
 pub(super) fn open(
     data: &Data,
-    (format, columns): (Format, &Columns),
+    (format, columns): (TabularFormat, &Columns),
     root: &Path,
     model: &Model,
     cache: &Path,
@@ -65,31 +65,31 @@ pub(super) fn open(
     let (width, most_classes) = row_shape(model).expect("open() hands over models of rows only");
     let mut all = files::find(&data.train, root)?;
     let train_files = open_all(&all, format)?;
-    let (profiles, classes) = look(&train_files, columns)?;
+    let (profiles, classes) = profile_and_classes(&train_files, columns)?;
     let mut encodings = encoding::columns(&profiles);
     check_width(&train_files[0], &encodings, columns, width)?;
-    let reading = Reading { columns, encodings: &[], classes: Some((&classes, most_classes)), cache };
-    let mut train = Reading { encodings: &encodings, ..reading }.read(&train_files)?;
+    let reading = RowDecoding { columns, encodings: &[], classes: Some((&classes, most_classes)), cache };
+    let mut train = RowDecoding { encodings: &encodings, ..reading }.read(&train_files)?;
     let (fraction, valid_files) = match &data.valid {
-        Valid::Fraction(fraction) => (Some(*fraction), Vec::new()),
-        Valid::Files(patterns) => {
+        ValidationSource::Fraction(fraction) => (Some(*fraction), Vec::new()),
+        ValidationSource::Files(patterns) => {
             let files = files::find(patterns, root)?;
             all.extend(files.iter().cloned());
             (None, open_all(&files, format)?)
         }
     };
-    let split = Split::of(train.len(), fraction, data.fraction, data.mix)?;
+    let split = TrainValidationSplit::of(train.len(), fraction, data.fraction, data.mix)?;
     let (sides, mut counts) =
-        (split.sides(), [Side::Train, Side::Valid].map(|_| vec![0; most_classes as usize]));
+        (split.sides(), [Subset::Train, Subset::Valid].map(|_| vec![0; most_classes as usize]));
     train.count_classes(&sides, &mut counts)?;
     standardise(&mut encodings, &train.cells, &sides)?;
     let valid = if valid_files.is_empty() {
         None
     } else {
-        Some(Reading { encodings: &encodings, ..reading }.read(&valid_files)?)
+        Some(RowDecoding { encodings: &encodings, ..reading }.read(&valid_files)?)
     };
     if let Some(valid) = &valid {
-        valid.count_classes(&vec![Side::Valid; rows_in_memory(valid.len())], &mut counts)?;
+        valid.count_classes(&vec![Subset::Valid; rows_in_memory(valid.len())], &mut counts)?;
     }
     train.columns.clone_from(&encodings);
     let preprocessing = Preprocessing { columns: encodings, classes: classes.list() };
@@ -109,38 +109,38 @@ pub(super) fn open(
 /// Rows of `files`, whose columns and classes are those of `preprocessing`.
 pub(super) fn labelled(
     files: &[String],
-    (format, columns): (Format, &Columns),
+    (format, columns): (TabularFormat, &Columns),
     (root, cache): (&Path, &Path),
     preprocessing: &Preprocessing,
     classes: u32,
-) -> Result<Table, DataError> {
+) -> Result<TabularSamples, DataError> {
     let files = open_all(&files::find(files, root)?, format)?;
-    let names = Classes::of(preprocessing.classes.as_deref());
+    let names = ClassEncoding::of(preprocessing.classes.as_deref());
     let reading =
-        Reading { columns, encodings: &preprocessing.columns, classes: Some((&names, classes)), cache };
+        RowDecoding { columns, encodings: &preprocessing.columns, classes: Some((&names, classes)), cache };
     reading.read(&files)
 }
 
 /// The rows of a file with or without the column of the class.
 pub(super) fn unlabelled(
     file: &Arc<DataFile>,
-    (format, columns): (Format, &Columns),
+    (format, columns): (TabularFormat, &Columns),
     encodings: &[Column],
     cache: &Path,
-) -> Result<Table, DataError> {
-    let reading = Reading { columns, encodings, classes: None, cache };
+) -> Result<TabularSamples, DataError> {
+    let reading = RowDecoding { columns, encodings, classes: None, cache };
     reading.read(&[TableFile::open(file, format)?])
 }
 
-fn open_all(files: &[Arc<DataFile>], format: Format) -> Result<Vec<TableFile>, DataError> {
+fn open_all(files: &[Arc<DataFile>], format: TabularFormat) -> Result<Vec<TableFile>, DataError> {
     files.iter().map(|file| TableFile::open(file, format)).collect()
 }
 
 /// What is in the columns of the training data, which are those of the first file, and in that of the class.
-fn look(files: &[TableFile], columns: &Columns) -> Result<(Vec<Profile>, Classes), DataError> {
+fn profile_and_classes(files: &[TableFile], columns: &Columns) -> Result<(Vec<ColumnProfile>, ClassEncoding), DataError> {
     files[0].target(&columns.target)?;
     let inputs = files[0].inputs(columns)?;
-    profile::look(files, &inputs, columns)
+    profile::profile_columns(files, &inputs, columns)
 }
 
 fn check_width(
@@ -161,11 +161,11 @@ fn check_width(
     Err(file.wrong_header(detail))
 }
 
-impl Reading<'_> {
-    fn read(&self, files: &[TableFile]) -> Result<Table, DataError> {
+impl RowDecoding<'_> {
+    fn read(&self, files: &[TableFile]) -> Result<TabularSamples, DataError> {
         let inputs: Vec<String> = self.encodings.iter().map(|column| column.name.clone()).collect();
-        let keeper = Keeper::of(self.encodings);
-        let mut cells = Cells::new(inputs.len() + usize::from(self.classes.is_some()), self.cache);
+        let keeper = CellEncoder::of(self.encodings);
+        let mut cells = NumericRows::new(inputs.len() + usize::from(self.classes.is_some()), self.cache);
         let mut row = Vec::new();
         for file in files {
             let mut places = file.places(&inputs, self.columns)?;
@@ -178,7 +178,7 @@ impl Reading<'_> {
                 for (column, (name, cell)) in inputs.iter().zip(found).enumerate() {
                     row.push(keeper.keep(column, *cell, has_decimal_comma).map_err(|wanted| {
                         let found = cell.name().unwrap_or_else(|| "a date".into());
-                        file.wrong(place, format!("column `{name}` has `{found}`, expected {wanted}"))
+                        file.error_at(place, format!("column `{name}` has `{found}`, expected {wanted}"))
                     })?);
                 }
                 if let Some((classes, most)) = self.classes {
@@ -193,13 +193,13 @@ impl Reading<'_> {
             return Err(files[0].wrong_header("there are columns but no row".to_owned()));
         }
         let (columns, width) = (self.encodings.to_vec(), encoding::width(self.encodings));
-        Ok(Table { cells, columns, has_classes: self.classes.is_some(), width })
+        Ok(TabularSamples { cells, columns, has_classes: self.classes.is_some(), width })
     }
 }
 
 /// Sets mean and deviation of the columns of numbers to those of the rows that are trained on.
 #[expect(clippy::cast_precision_loss, reason = "row counts are far below 2^52")]
-fn standardise(encodings: &mut [Column], cells: &Cells, sides: &[Side]) -> Result<(), DataError> {
+fn standardise(encodings: &mut [Column], cells: &NumericRows, sides: &[Subset]) -> Result<(), DataError> {
     let count = encodings.len();
     // Twice, as the squares of large numbers that differ little lose what differs.
     let (mut sums, mut known) = (vec![0.0_f64; count], vec![0_u64; count]);
@@ -232,9 +232,9 @@ fn standardise(encodings: &mut [Column], cells: &Cells, sides: &[Side]) -> Resul
 }
 
 /// Hands over what is kept of each row that is trained on.
-fn each_trained(cells: &Cells, sides: &[Side], mut of: impl FnMut(&[f64])) -> Result<(), DataError> {
+fn each_trained(cells: &NumericRows, sides: &[Subset], mut of: impl FnMut(&[f64])) -> Result<(), DataError> {
     cells.each(ROWS, |index, row| {
-        if sides[index] == Side::Train {
+        if sides[index] == Subset::Train {
             of(row);
         }
     })
@@ -244,15 +244,15 @@ fn rows_in_memory(rows: u64) -> usize {
     usize::try_from(rows).expect("a byte for each row lies in memory")
 }
 
-impl Table {
+impl TabularSamples {
     /// Counts the classes of the rows of each side.
-    fn count_classes(&self, sides: &[Side], [train, valid]: &mut [Vec<u64>; 2]) -> Result<(), DataError> {
+    fn count_classes(&self, sides: &[Subset], [train, valid]: &mut [Vec<u64>; 2]) -> Result<(), DataError> {
         self.cells.each(ROWS, |index, row| {
             let class = class(row);
             match sides[index] {
-                Side::Train => train[class] += 1,
-                Side::Valid => valid[class] += 1,
-                Side::Unused => {}
+                Subset::Train => train[class] += 1,
+                Subset::Valid => valid[class] += 1,
+                Subset::Unused => {}
             }
         })
     }
@@ -283,7 +283,7 @@ fn class(kept: &[f64]) -> usize {
     kept[kept.len() - 1] as usize
 }
 
-impl Source for Table {
+impl SampleSource for TabularSamples {
     fn len(&self) -> u64 {
         self.count()
     }

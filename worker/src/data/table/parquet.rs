@@ -1,9 +1,9 @@
 //! Tables in Parquet files.
 
-use super::cell::Cell;
-use super::file::{Place, Visit};
+use super::cell::RawCell;
+use super::file::{RowLocation, RowVisitor};
 use crate::data::DataError;
-use crate::data::parquet_file::{CellType, Chunk, ParquetFile};
+use crate::data::parquet_file::{CellType, GroupColumn, ParquetFile};
 use ::parquet::column::reader::ColumnReader;
 use ::parquet::data_type::ByteArray;
 
@@ -14,12 +14,12 @@ const ROWS: usize = 1024;
 const MOST_TEXT: u64 = 256 << 20;
 
 /// Visits every row with the cells of `columns`, one row group after the other.
-pub(super) fn rows(parquet: &ParquetFile, columns: &[usize], visit: &mut Visit<'_>) -> Result<(), DataError> {
+pub(super) fn rows(parquet: &ParquetFile, columns: &[usize], visit: &mut RowVisitor<'_>) -> Result<(), DataError> {
     let types = columns.iter().map(|column| cell_type(parquet, *column)).collect::<Result<Vec<_>, _>>()?;
     for group in 0..parquet.groups() {
         let mut readers = Vec::new();
         for (column, cell) in columns.iter().zip(&types) {
-            let chunk = Chunk { group, column: *column };
+            let chunk = GroupColumn { group, column: *column };
             let bytes = parquet.decompressed(chunk);
             if *cell == CellType::Text && bytes > MOST_TEXT {
                 let (found, most, name) = (bytes >> 20, MOST_TEXT >> 20, parquet.name(*column));
@@ -37,10 +37,10 @@ pub(super) fn rows(parquet: &ParquetFile, columns: &[usize], visit: &mut Visit<'
             let some = usize::try_from(count - row).unwrap_or(usize::MAX).min(ROWS);
             let read = readers
                 .iter_mut()
-                .map(|(chunk, cell, reader)| Values::read(parquet, *chunk, *cell, reader, row, some));
+                .map(|(chunk, cell, reader)| ColumnValues::read(parquet, *chunk, *cell, reader, row, some));
             let values = read.collect::<Result<Vec<_>, _>>()?;
             for at in 0..some {
-                let place = Place::Row { group, row: row + at as u64 };
+                let place = RowLocation::Row { group, row: row + at as u64 };
                 let cells = values.iter().zip(&readers).map(|(values, (chunk, ..))| {
                     values.cell(at).ok_or_else(|| {
                         parquet.wrong_value(*chunk, row + at as u64, "is not UTF-8, expected text")
@@ -63,19 +63,19 @@ fn cell_type(parquet: &ParquetFile, column: usize) -> Result<CellType, DataError
 }
 
 /// Some values of a column; `None` is null.
-enum Values {
+enum ColumnValues {
     Numbers(Vec<Option<f64>>),
     Flags(Vec<Option<bool>>),
     Dates(Vec<Option<f64>>),
     Texts(Vec<Option<ByteArray>>),
 }
 
-impl Values {
+impl ColumnValues {
     /// The next `count` values of a chunk, of which `row` is the first.
     #[expect(clippy::cast_precision_loss, reason = "models compute in f32, of what differs from the mean")]
     fn read(
         parquet: &ParquetFile,
-        chunk: Chunk,
+        chunk: GroupColumn,
         cell: CellType,
         reader: &mut ColumnReader,
         row: u64,
@@ -117,14 +117,14 @@ impl Values {
     }
 
     /// The cell at this place; `None` where it is not UTF-8.
-    fn cell(&self, at: usize) -> Option<Cell<'_>> {
+    fn cell(&self, at: usize) -> Option<RawCell<'_>> {
         Some(match self {
-            Self::Numbers(values) => values[at].map_or(Cell::Empty, Cell::Number),
-            Self::Flags(values) => values[at].map_or(Cell::Empty, Cell::Flag),
-            Self::Dates(values) => values[at].map_or(Cell::Empty, Cell::Date),
+            Self::Numbers(values) => values[at].map_or(RawCell::Empty, RawCell::Number),
+            Self::Flags(values) => values[at].map_or(RawCell::Empty, RawCell::Flag),
+            Self::Dates(values) => values[at].map_or(RawCell::Empty, RawCell::Date),
             Self::Texts(values) => match &values[at] {
-                None => Cell::Empty,
-                Some(text) => Cell::of(std::str::from_utf8(text.data()).ok()?),
+                None => RawCell::Empty,
+                Some(text) => RawCell::of(std::str::from_utf8(text.data()).ok()?),
             },
         })
     }

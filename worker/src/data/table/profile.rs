@@ -1,8 +1,8 @@
 //! What is in the columns of a table: their kinds, and the categories of those of text.
 
-use super::cell::{Cell, Meaning, is_other_date, with_comma};
-use super::classes::{Classes, Labels};
-use super::file::{Place, TableFile};
+use super::cell::{RawCell, CellValue, is_other_date, with_comma};
+use super::classes::{ClassEncoding, LabelCounts};
+use super::file::{RowLocation, TableFile};
 use crate::data::DataError;
 use dtrain_recipes::Columns;
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub(super) enum Kind {
 
 /// What is in a column.
 #[derive(Clone, Debug)]
-pub(super) struct Profile {
+pub(super) struct ColumnProfile {
     pub(super) name: String,
     pub(super) kind: Kind,
     /// Cells that are empty, or that have a word that says so.
@@ -37,13 +37,13 @@ pub(super) struct Profile {
 }
 
 /// Looks at the columns `inputs` and at the classes in all rows of `files`.
-pub(super) fn look(
+pub(super) fn profile_columns(
     files: &[TableFile],
     inputs: &[String],
     columns: &Columns,
-) -> Result<(Vec<Profile>, Classes), DataError> {
-    let mut seen: Vec<Seen> = inputs.iter().map(|name| Seen::new(name)).collect();
-    let mut labels = Labels::default();
+) -> Result<(Vec<ColumnProfile>, ClassEncoding), DataError> {
+    let mut seen: Vec<ColumnStatistics> = inputs.iter().map(|name| ColumnStatistics::new(name)).collect();
+    let mut labels = LabelCounts::default();
     for file in files {
         let mut places = file.places(inputs, columns)?;
         places.push(file.target(&columns.target)?);
@@ -51,10 +51,10 @@ pub(super) fn look(
         file.rows(&places, &mut |place, cells| {
             let (label, cells) = cells.split_last().expect("the target was asked for");
             for (seen, cell) in seen.iter_mut().zip(cells) {
-                seen.add(*cell, has_decimal_comma, |detail| file.wrong(place, detail))?;
+                seen.add(*cell, has_decimal_comma, |detail| file.error_at(place, detail))?;
                 if seen.odd.is_none() && seen.is_odd(*cell, has_decimal_comma) {
                     let text = cell.name().unwrap_or_default();
-                    seen.odd = Some(Odd { text, file: file.file.name.clone(), place });
+                    seen.odd = Some(UnparsedCell { text, file: file.file.name.clone(), place });
                 }
             }
             labels.add(file, place, *label, &columns.target)
@@ -69,7 +69,7 @@ pub(super) fn look(
 }
 
 /// What was seen of a column so far.
-struct Seen {
+struct ColumnStatistics {
     name: String,
     rows: u64,
     empty: u64,
@@ -77,7 +77,7 @@ struct Seen {
     dates: u64,
     others: u64,
     /// The first cell that is neither number nor date.
-    odd: Option<Odd>,
+    odd: Option<UnparsedCell>,
     /// Different texts; no more are kept where they are too many for categories.
     texts: BTreeSet<String>,
     /// Cells without any text.
@@ -90,13 +90,13 @@ struct Seen {
     is_count: bool,
 }
 
-struct Odd {
+struct UnparsedCell {
     text: String,
     file: String,
-    place: Place,
+    place: RowLocation,
 }
 
-impl Seen {
+impl ColumnStatistics {
     fn new(name: &str) -> Self {
         Self {
             name: name.to_owned(),
@@ -118,21 +118,21 @@ impl Seen {
     /// Counts a cell; `wrong` makes the error of what cannot be in any column.
     fn add(
         &mut self,
-        cell: Cell<'_>,
+        cell: RawCell<'_>,
         has_decimal_comma: bool,
         wrong: impl Fn(String) -> DataError,
     ) -> Result<(), DataError> {
         self.rows += 1;
         let mut number = None;
         match cell.meaning(has_decimal_comma) {
-            Meaning::Empty => self.empty += 1,
-            Meaning::Number(value) => {
+            CellValue::Empty => self.empty += 1,
+            CellValue::Number(value) => {
                 self.numbers += 1;
                 number = Some(value);
             }
-            Meaning::Date(_) => self.dates += 1,
-            Meaning::Other => {
-                if let Cell::Number(value) = cell {
+            CellValue::Date(_) => self.dates += 1,
+            CellValue::Other => {
+                if let RawCell::Number(value) = cell {
                     return Err(wrong(format!(
                         "column `{}` has `{value}`, expected a finite number",
                         self.name
@@ -147,9 +147,9 @@ impl Seen {
         self.is_count &= is_next;
         self.count = number;
         match cell {
-            Cell::Empty => self.blank += 1,
-            Cell::Text(text) => self.keep(text, number.is_some() && has_decimal_comma),
-            Cell::Number(_) | Cell::Flag(_) | Cell::Date(_) => {}
+            RawCell::Empty => self.blank += 1,
+            RawCell::Text(text) => self.keep(text, number.is_some() && has_decimal_comma),
+            RawCell::Number(_) | RawCell::Flag(_) | RawCell::Date(_) => {}
         }
         Ok(())
     }
@@ -169,20 +169,20 @@ impl Seen {
         }
     }
 
-    fn is_odd(&self, cell: Cell<'_>, has_decimal_comma: bool) -> bool {
+    fn is_odd(&self, cell: RawCell<'_>, has_decimal_comma: bool) -> bool {
         // Counted before: the one that made it 1.
-        self.others == 1 && matches!(cell.meaning(has_decimal_comma), Meaning::Other)
+        self.others == 1 && matches!(cell.meaning(has_decimal_comma), CellValue::Other)
     }
 
     /// What the column is; `first` is the first file.
-    fn profile(self, first: &TableFile) -> Result<Profile, DataError> {
+    fn profile(self, first: &TableFile) -> Result<ColumnProfile, DataError> {
         let kind = self.kind(first)?;
         let warning = self.warning(&kind);
         let empty = match &kind {
             Kind::Category(_) => self.blank,
             Kind::Number | Kind::Date => self.empty,
         };
-        Ok(Profile { name: self.name, kind, empty, warning })
+        Ok(ColumnProfile { name: self.name, kind, empty, warning })
     }
 
     fn kind(&self, first: &TableFile) -> Result<Kind, DataError> {
@@ -205,7 +205,7 @@ impl Seen {
     fn mixed(&self, numbers: u64, dates: u64, first: &TableFile) -> DataError {
         let name = &self.name;
         let ignore = format!("`data.ignore = [{name:?}]` leaves the column out");
-        let Some(Odd { text, file, place }) = &self.odd else {
+        let Some(UnparsedCell { text, file, place }) = &self.odd else {
             let detail = format!(
                 "column `{name}` has {numbers} numbers and {dates} dates, expected one of them; {ignore}"
             );

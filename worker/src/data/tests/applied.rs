@@ -3,7 +3,7 @@
 use super::*;
 
 /// All samples with their files and rows.
-fn all(inputs: &Unlabelled) -> (Vec<(String, Option<u64>)>, Vec<f32>) {
+fn all(inputs: &UnlabelledSamples) -> (Vec<(String, Option<u64>)>, Vec<f32>) {
     let (origins, values) = inputs.read(0..inputs.len()).expect("read");
     (origins.into_iter().map(|origin| (origin.file, origin.row)).collect(), values)
 }
@@ -17,13 +17,13 @@ fn rows_are_standardised_as_those_that_were_trained_on() {
         ("turned.csv", b"y,x\n7,3\n"),
         ("short.csv", b"x\n3\n"),
     ]);
-    let (data, model) = (csv(Valid::Fraction(0.2)), mlp(2, 3));
+    let (data, model) = (csv(ValidationSource::Fraction(0.2)), mlp(2, 3));
     let preprocessing = opened(&root, &data, &model).expect("opened").preprocessing.expect("a table has one");
     assert_eq!(preprocessing.classes, Some(["a", "b", "c"].map(str::to_owned).to_vec()));
     let json = serde_json::to_vec(&preprocessing).expect("JSON");
     let preprocessing = serde_json::from_slice(&json).expect("what a checkpoint keeps");
     let read = |name: &str| {
-        Unlabelled::open(&data, &preprocessing, &model, &[name.to_owned()], (root.path(), root.path()))
+        UnlabelledSamples::open(&data, &preprocessing, &model, &[name.to_owned()], (root.path(), root.path()))
     };
     let (origins, values) = all(&read("new.csv").expect("without the target"));
     assert_eq!(values, [1.0, 0.0, 98.0, 1.0]);
@@ -33,7 +33,7 @@ fn rows_are_standardised_as_those_that_were_trained_on() {
     let Err(error) = read("short.csv") else { panic!("a column is missing") };
     assert!(error.to_string().contains("column `y` is missing"), "{error}");
 
-    let fixed = Fixed { preprocessing: &preprocessing, tokenizer: None };
+    let fixed = TrainedEncoding { preprocessing: &preprocessing, tokenizer: None };
     let root = folder(&[("held.csv", b"x,kind,y\n3,c,7\n1,b,7\n"), ("new.csv", b"x,kind,y\n3,d,7\n")]);
     let measured = |name: &str| {
         labelled(&data, (&[name.to_owned()], &[]), root.path(), &model, &root.path().join("cache"), &fixed)
@@ -50,10 +50,10 @@ fn images_of_idx_files_are_numbered_and_scaled() {
     bytes.extend([0, 51, 255, 102]);
     let root = folder(&[("new.idx", &bytes), ("short.idx", &bytes[..18])]);
     let labels = DataFormat::Idx { labels: vec!["l".into()], valid_labels: Vec::new() };
-    let data = data(labels, &["none"], Valid::Fraction(0.5));
+    let data = data(labels, &["none"], ValidationSource::Fraction(0.5));
     let read = |name: &str| {
         let preprocessing = dtrain_protocol::Preprocessing::default();
-        Unlabelled::open(
+        UnlabelledSamples::open(
             &data,
             &preprocessing,
             &cnn(1, 1, 2, 4),

@@ -62,10 +62,10 @@ const TEXT: &str = "OPTIONAL BYTE_ARRAY text (UTF8);";
 fn texts() -> Data {
     let documents = Documents::Parquet("text".into());
     let format = DataFormat::Text { tokenizer: Tokenizer::Bytes, documents, separator: Separator::Auto };
-    data(format, &["t.parquet"], Valid::Fraction(0.1))
+    data(format, &["t.parquet"], ValidationSource::Fraction(0.1))
 }
 
-fn tables(valid: Valid) -> Data {
+fn tables(valid: ValidationSource) -> Data {
     data(DataFormat::Parquet(Columns::of("kind")), &["t.parquet"], valid)
 }
 
@@ -129,7 +129,7 @@ fn columns_in_structures_have_dots_in_their_names() {
         separator: Separator::None,
     };
     let set =
-        opened(&root, &data(format("page.text"), &["t.parquet"], Valid::Fraction(0.5)), &decoder(1, 256));
+        opened(&root, &data(format("page.text"), &["t.parquet"], ValidationSource::Fraction(0.5)), &decoder(1, 256));
     assert_eq!(inputs(&set.expect("opened")), [u32::from(b'a'), u32::from(b'b')]);
 }
 
@@ -178,7 +178,7 @@ fn tables_are_read_as_those_of_csv() {
         let set = opened(&root, data, &mlp(4, 3)).expect("opened");
         (rows(&*set.train), rows(&*set.valid))
     };
-    assert_eq!(read(&tables(Valid::Fraction(0.3))), read(&csv(Valid::Fraction(0.3))));
+    assert_eq!(read(&tables(ValidationSource::Fraction(0.3))), read(&csv(ValidationSource::Fraction(0.3))));
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn classes_may_be_numbers_or_true_and_false() {
     let classes = |kind: &str, values: Column| {
         let schema = format!("REQUIRED INT32 a; REQUIRED {kind} kind;");
         let root = folder(&[("t.parquet", &plain(&schema, &[&[Ints(&[1, 2, 3]), values]]))]);
-        let set = opened(&root, &tables(Valid::Fraction(0.3)), &mlp(1, 3)).expect("opened");
+        let set = opened(&root, &tables(ValidationSource::Fraction(0.3)), &mlp(1, 3)).expect("opened");
         [rows(&*set.train).1, rows(&*set.valid).1].concat()
     };
     assert_eq!(classes("INT64", Longs(&[2, 0, 1])), [2, 0, 1]);
@@ -200,7 +200,7 @@ fn integers_without_a_sign_are_not_negative() {
     // As stored, -1 is the largest number and not the smallest.
     let file = plain(schema, &[&[Ints(&[0, -1, 0]), Ints(&[0, 1, 0])]]);
     let root = folder(&[("t.parquet", &file)]);
-    let set = opened(&root, &tables(Valid::Fraction(0.3)), &mlp(1, 2)).expect("opened");
+    let set = opened(&root, &tables(ValidationSource::Fraction(0.3)), &mlp(1, 2)).expect("opened");
     assert_eq!(rows(&*set.train).0, [-1.0, 1.0]);
 }
 
@@ -225,13 +225,13 @@ fn nulls_dates_and_texts_of_parquet_are_those_of_csv() {
         let set = opened(&root, data, &mlp(6, 2)).expect("opened");
         (rows(&*set.train), rows(&*set.valid))
     };
-    assert_eq!(read(&tables(Valid::Fraction(0.5))), read(&csv(Valid::Fraction(0.5))));
+    assert_eq!(read(&tables(ValidationSource::Fraction(0.5))), read(&csv(ValidationSource::Fraction(0.5))));
 }
 
 #[test]
 fn wrong_tables_of_parquet_are_told_with_their_row() {
     let check = |file: &[u8], expected: &[&str]| {
-        check_error(&[("t.parquet", file)], &tables(Valid::Fraction(0.5)), &mlp(1, 2), expected);
+        check_error(&[("t.parquet", file)], &tables(ValidationSource::Fraction(0.5)), &mlp(1, 2), expected);
     };
     let numbers = "REQUIRED DOUBLE a; REQUIRED INT32 kind;";
     let good: &[Column] = &[Doubles(&[1.0, 2.0]), Ints(&[0, 1])];

@@ -9,8 +9,8 @@ fn idx(dimensions: &[u32], payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn idx_data(valid: Valid) -> Data {
-    let valid_labels = if matches!(valid, Valid::Files(_)) { vec!["vl".into()] } else { Vec::new() };
+fn idx_data(valid: ValidationSource) -> Data {
+    let valid_labels = if matches!(valid, ValidationSource::Files(_)) { vec!["vl".into()] } else { Vec::new() };
     data(DataFormat::Idx { labels: vec!["l*".into()], valid_labels }, &["i*"], valid)
 }
 
@@ -22,13 +22,13 @@ fn images_of_several_files_are_scaled_and_labelled() {
         ("i2", &idx(&[2, 2, 3], &[9; 12])),
         ("l2", &idx(&[2], &[2, 0])),
     ]);
-    let set = opened(&root, &idx_data(Valid::Fraction(0.25)), &cnn(1, 2, 3, 4)).expect("opened");
+    let set = opened(&root, &idx_data(ValidationSource::Fraction(0.25)), &cnn(1, 2, 3, 4)).expect("opened");
     let (values, classes) = rows(&*set.train);
     assert_eq!(classes, [3, 1, 2]);
     assert_eq!(values[..6], [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]);
     assert_eq!(rows(&*set.valid).1, [0]);
     assert!(
-        opened(&root, &idx_data(Valid::Fraction(0.25)), &mlp(6, 4)).is_ok(),
+        opened(&root, &idx_data(ValidationSource::Fraction(0.25)), &mlp(6, 4)).is_ok(),
         "an mlp takes images as rows"
     );
 }
@@ -48,7 +48,7 @@ fn images_may_have_channels_and_validation_files() {
 
 #[test]
 fn wrong_images_are_told_with_file_and_offset() {
-    let half = idx_data(Valid::Fraction(0.5));
+    let half = idx_data(ValidationSource::Fraction(0.5));
     let good = idx(&[2, 2, 2], &[0; 8]);
     let labels = idx(&[2], &[0, 1]);
     let check = |images: &[u8], labels: &[u8], expected: &[&str]| {

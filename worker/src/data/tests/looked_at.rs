@@ -4,7 +4,7 @@ use super::*;
 
 fn check(name: &str, bytes: &[u8], expected: &[&str]) {
     for tokenizer in [Tokenizer::Bytes, Tokenizer::Bpe(300)] {
-        let data = data(read_as(tokenizer), &[name], Valid::Fraction(0.5));
+        let data = data(read_as(tokenizer), &[name], ValidationSource::Fraction(0.5));
         check_error(&[(name, bytes)], &data, &decoder(1, 300), &[&[name, "byte 0"], expected].concat());
     }
 }
@@ -31,7 +31,7 @@ fn a_byte_order_mark_is_no_part_of_a_text() {
         separator: Separator::Text("-".into()),
     };
     for (format, expected) in [(text(), &b"abcde"[..]), (format, b"abc-def")] {
-        let data = data(format, &["*.txt"], Valid::Fraction(0.1));
+        let data = data(format, &["*.txt"], ValidationSource::Fraction(0.1));
         let set = opened(&root, &data, &decoder(1, 256)).expect("opened");
         assert_eq!(inputs(&set), expected.iter().map(|byte| u32::from(*byte)).collect::<Vec<_>>());
     }
@@ -53,7 +53,7 @@ fn what_a_name_does_not_say_is_told() {
         ("lines.jsonl", json),
     ]);
     let told = |format: DataFormat, names: &[&str]| {
-        notes(&data(format, names, Valid::Fraction(0.5)), root.path()).expect("notes")
+        notes(&data(format, names, ValidationSource::Fraction(0.5)), root.path()).expect("notes")
     };
     assert!(told(text(), &["plain.txt"]).is_empty());
     let expect = |format: DataFormat, names: &[&str], expected: &[&str]| {

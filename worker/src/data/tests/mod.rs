@@ -1,6 +1,6 @@
 //! Every format, what comes out of it, and what is said when it is wrong.
 
-mod apart;
+mod decontaminate;
 mod applied;
 mod columns;
 mod corpora;
@@ -15,7 +15,7 @@ mod text;
 use super::*;
 use dtrain_recipes::{
     Activation, Cnn, Columns, Decoder, Documents, Mlp, MlpActivation, Norm, Positions, Separator, Tokenizer,
-    Valid,
+    ValidationSource,
 };
 use std::fs;
 use std::sync::Arc;
@@ -63,15 +63,15 @@ fn text() -> DataFormat {
     read_as(Tokenizer::Bytes)
 }
 
-fn data(format: DataFormat, train: &[&str], valid: Valid) -> Data {
+fn data(format: DataFormat, train: &[&str], valid: ValidationSource) -> Data {
     Data { format, train: train.iter().map(|s| (*s).to_owned()).collect(), valid, fraction: 1.0, mix: None }
 }
 
-fn files(names: &[&str]) -> Valid {
-    Valid::Files(names.iter().map(|s| (*s).to_owned()).collect())
+fn files(names: &[&str]) -> ValidationSource {
+    ValidationSource::Files(names.iter().map(|s| (*s).to_owned()).collect())
 }
 
-fn csv(valid: Valid) -> Data {
+fn csv(valid: ValidationSource) -> Data {
     data(DataFormat::Csv(Columns::of("kind")), &["t.csv"], valid)
 }
 
@@ -91,7 +91,7 @@ fn opened(root: &tempfile::TempDir, data: &Data, model: &Model) -> Result<DataSe
 }
 
 /// All inputs and targets of a source, sample by sample.
-fn tokens(source: &dyn Source) -> Vec<(Vec<u32>, Vec<u32>)> {
+fn tokens(source: &dyn SampleSource) -> Vec<(Vec<u32>, Vec<u32>)> {
     (0..source.len())
         .map(|index| match source.read(&[index]).expect("read") {
             Batch::Tokens { inputs, targets, .. } => (inputs, targets),
@@ -109,7 +109,7 @@ fn inputs(set: &DataSet) -> Vec<u32> {
         .collect()
 }
 
-fn rows(source: &dyn Source) -> (Vec<f32>, Vec<u32>) {
+fn rows(source: &dyn SampleSource) -> (Vec<f32>, Vec<u32>) {
     match source.read(&(0..source.len()).collect::<Vec<_>>()).expect("read") {
         Batch::Rows { values, classes, .. } => (values, classes),
         Batch::Tokens { .. } => panic!("rows are expected"),
@@ -133,13 +133,13 @@ fn check_error(contents: &[(&str, &[u8])], data: &Data, model: &Model, expected:
 fn a_model_and_data_that_do_not_fit_are_told() {
     check_error(
         &[("t.csv", b"x,kind\n1,0\n")],
-        &csv(Valid::Fraction(0.5)),
+        &csv(ValidationSource::Fraction(0.5)),
         &decoder(2, 9),
         &["decoder reads tokens"],
     );
     check_error(
         &[("t", b"abc")],
-        &data(text(), &["t"], Valid::Fraction(0.5)),
+        &data(text(), &["t"], ValidationSource::Fraction(0.5)),
         &mlp(2, 2),
         &["rows of numbers"],
     );
@@ -148,8 +148,8 @@ fn a_model_and_data_that_do_not_fit_are_told() {
 #[test]
 fn batches_read_ahead_come_in_order_and_end_with_the_first_error() {
     let root = folder(&[("t", &(0..100).collect::<Vec<u8>>())]);
-    let set = opened(&root, &data(text(), &["t"], Valid::Fraction(0.1)), &decoder(3, 60)).expect("opened");
-    let source: Arc<dyn Source> = Arc::from(set.train);
+    let set = opened(&root, &data(text(), &["t"], ValidationSource::Fraction(0.1)), &decoder(3, 60)).expect("opened");
+    let source: Arc<dyn SampleSource> = Arc::from(set.train);
     let mut ahead = Prefetch::new(Arc::clone(&source), (0..30).map(|index| vec![index]));
     for index in 0..19 {
         assert_eq!(ahead.next().expect("more").expect("read"), source.read(&[index]).expect("read"));

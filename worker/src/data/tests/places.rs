@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn names_that_match_nothing_are_told_with_the_folder() {
-    let shards = |train: &str| data(DataFormat::Tokens { tokenizer: None }, &[train], Valid::Fraction(0.5));
+    let shards = |train: &str| data(DataFormat::Tokens { tokenizer: None }, &[train], ValidationSource::Fraction(0.5));
     check_error(&[("a", b"x")], &shards("*.bin"), &decoder(2, 99), &["no file matches `*.bin` in /"]);
     check_error(&[("a", b"x")], &shards("b.bin"), &decoder(2, 99), &["no file matches `b.bin`"]);
     check_error(&[("d/a", b"x")], &shards("d"), &decoder(2, 99), &["folder", "d/*"]);
@@ -15,7 +15,7 @@ fn names_that_match_nothing_are_told_with_the_folder() {
 fn a_root_that_looks_like_a_pattern_is_still_a_folder() {
     let outer = folder(&[("run [1]*/a.txt", b"0123456789")]);
     let root = outer.path().join("run [1]*");
-    let data = data(text(), &["*.txt"], Valid::Fraction(0.5));
+    let data = data(text(), &["*.txt"], ValidationSource::Fraction(0.5));
     let set = open(&data, &root, &decoder(3, 256), outer.path()).expect("opened");
     assert_eq!(set.train.len() + set.valid.len(), 3);
 }
@@ -24,7 +24,7 @@ fn a_root_that_looks_like_a_pattern_is_still_a_folder() {
 fn the_fingerprint_depends_on_names_and_contents_only() {
     let print = |contents: &[(&str, &[u8])], pattern: &str| {
         let root = folder(contents);
-        opened(&root, &data(text(), &[pattern], Valid::Fraction(0.5)), &decoder(2, 256))
+        opened(&root, &data(text(), &[pattern], ValidationSource::Fraction(0.5)), &decoder(2, 256))
             .expect("opened")
             .inputs()
             .fingerprint()

@@ -32,7 +32,7 @@ fn shards_of_three_kinds_are_read_and_joined() {
 
 #[test]
 fn what_is_no_shard_is_not_read_as_raw_tokens() {
-    let shards = data(DataFormat::Tokens { tokenizer: None }, &["a.bin"], Valid::Fraction(0.5));
+    let shards = data(DataFormat::Tokens { tokenizer: None }, &["a.bin"], ValidationSource::Fraction(0.5));
     let check = |bytes: &[u8], expected: &[&str]| {
         check_error(
             &[("a.bin", bytes)],
@@ -49,7 +49,7 @@ fn what_is_no_shard_is_not_read_as_raw_tokens() {
 
 #[test]
 fn a_shard_of_an_unknown_kind_is_not_read_as_raw_tokens() {
-    let shards = data(DataFormat::Tokens { tokenizer: None }, &["a.bin"], Valid::Fraction(0.5));
+    let shards = data(DataFormat::Tokens { tokenizer: None }, &["a.bin"], ValidationSource::Fraction(0.5));
     let tokens = u16s((0..64).map(|i| i % 9));
     for (magic, version) in [(20_240_520, 2), (20_240_801, 8), (20_240_522, 1), (20_260_131, 3)] {
         let found = format!("llm.c shard {magic} of version {version}");
@@ -71,7 +71,7 @@ fn a_shard_of_an_unknown_kind_is_not_read_as_raw_tokens() {
 #[test]
 fn wrong_shards_are_told_with_file_and_offset() {
     let shards = |valid| data(DataFormat::Tokens { tokenizer: None }, &["a.bin"], valid);
-    let half = || shards(Valid::Fraction(0.5));
+    let half = || shards(ValidationSource::Fraction(0.5));
     let odd = [&u16s(0..30)[..], &[1]].concat();
     check_error(&[("a.bin", &odd)], &half(), &decoder(2, 99), &["a.bin", "61 bytes", "u16"]);
     let cut = llm_c(20_240_520, 1, 9, &u16s(0..8));

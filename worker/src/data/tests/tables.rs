@@ -6,7 +6,7 @@ use super::*;
 fn tables_are_standardised_by_what_is_trained_on() {
     let table = b"x, kind ,y\n1,b,7\n3,a,7\n1,b,7\n3,c,7\n100,a,8\n";
     let root = folder(&[("t.csv", table)]);
-    let set = opened(&root, &csv(Valid::Fraction(0.2)), &mlp(2, 3)).expect("opened");
+    let set = opened(&root, &csv(ValidationSource::Fraction(0.2)), &mlp(2, 3)).expect("opened");
     let (values, classes) = rows(&*set.train);
     assert_eq!(
         values,
@@ -29,7 +29,7 @@ fn integer_classes_are_used_as_they_are_and_validation_follows_the_training_name
 
 #[test]
 fn wrong_tables_are_told_with_their_line() {
-    let half = csv(Valid::Fraction(0.5));
+    let half = csv(ValidationSource::Fraction(0.5));
     let check =
         |table: &[u8], expected: &[&str]| check_error(&[("t.csv", table)], &half, &mlp(2, 2), expected);
     check(b"x,y,class\n1,2,0\n", &["t.csv, line 1", "no column `kind`", "x, y, class"]);
@@ -82,7 +82,7 @@ fn wrong_tables_are_told_with_their_line() {
 }
 
 /// A table with this format of its columns.
-fn ignoring(ignore: &[&str], valid: Valid) -> Data {
+fn ignoring(ignore: &[&str], valid: ValidationSource) -> Data {
     let ignore = ignore.iter().map(|name| (*name).to_owned()).collect();
     data(DataFormat::Csv(Columns { target: "kind".into(), ignore }), &["t.csv"], valid)
 }
@@ -91,7 +91,7 @@ fn ignoring(ignore: &[&str], valid: Valid) -> Data {
 fn numbers_keep_64_bits_until_they_are_standardised() {
     let table = b"time,kind\n1700000001,0\n1700000003,1\n1700000001,0\n1700000003,1\n1700000003,1\n";
     let root = folder(&[("t.csv", table)]);
-    let set = opened(&root, &csv(Valid::Fraction(0.2)), &mlp(1, 2)).expect("opened");
+    let set = opened(&root, &csv(ValidationSource::Fraction(0.2)), &mlp(1, 2)).expect("opened");
     assert_eq!(rows(&*set.train).0, [-1.0, 1.0, -1.0, 1.0]);
     assert_eq!(rows(&*set.valid).0, [1.0]);
 }
@@ -135,7 +135,7 @@ fn texts_become_categories_and_empty_cells_are_filled() {
     );
     check_error(
         &[("t.csv", table.as_bytes())],
-        &ignoring(&["ID"], Valid::Fraction(0.5)),
+        &ignoring(&["ID"], ValidationSource::Fraction(0.5)),
         &mlp(5, 2),
         &["`ID`", "n, city"],
     );
@@ -146,7 +146,7 @@ fn the_separator_is_found() {
     for separator in [",", ";", "\t", "|"] {
         let table = "a,b,kind\n1,2,0\n3,\"4\",1\n".replace(',', separator);
         let root = folder(&[("t.csv", table.as_bytes())]);
-        let set = opened(&root, &csv(Valid::Fraction(0.5)), &mlp(2, 2)).expect("opened");
+        let set = opened(&root, &csv(ValidationSource::Fraction(0.5)), &mlp(2, 2)).expect("opened");
         assert_eq!(set.valid.len(), 1, "{separator:?}");
     }
 }
@@ -155,7 +155,7 @@ fn the_separator_is_found() {
 fn rows_are_mixed_by_the_seed_before_they_are_cut() {
     let table: String = (0..90).map(|row| format!("{row}.5,{}\n", row / 30)).collect();
     let root = folder(&[("t.csv", format!("x,kind\n{table}").as_bytes())]);
-    let mixed = |mix| Data { mix, ..csv(Valid::Fraction(0.25)) };
+    let mixed = |mix| Data { mix, ..csv(ValidationSource::Fraction(0.25)) };
     let classes = |mix| {
         let set = opened(&root, &mixed(mix), &mlp(1, 3)).expect("opened");
         (rows(&*set.valid).1, set.warnings)
@@ -174,7 +174,7 @@ fn rows_are_mixed_by_the_seed_before_they_are_cut() {
 fn columns_from_which_nothing_can_be_learned_are_told() {
     let table: String = (0..30).map(|row| format!("{row},a{row},{},,{}\n", row % 7, row % 2)).collect();
     let root = folder(&[("t.csv", format!(",name,customer id,note,kind\n{table}").as_bytes())]);
-    let facts = table_facts(&csv(Valid::Fraction(0.5)), root.path()).expect("read").expect("a table");
+    let facts = table_facts(&csv(ValidationSource::Fraction(0.5)), root.path()).expect("read").expect("a table");
     for (warning, part) in facts.warnings.iter().zip([
         "`column 1` counts the rows",
         "`name` has another text in each row",
@@ -187,5 +187,5 @@ fn columns_from_which_nothing_can_be_learned_are_told() {
     let many: String = (0..300).map(|row| format!("a{row},{}\n", row % 2)).collect();
     let table = format!("name,kind\n{many}");
     let expected = ["column `name`", "more than 256 different texts", "data.ignore = [\"name\"]"];
-    check_error(&[("t.csv", table.as_bytes())], &csv(Valid::Fraction(0.5)), &mlp(1, 2), &expected);
+    check_error(&[("t.csv", table.as_bytes())], &csv(ValidationSource::Fraction(0.5)), &mlp(1, 2), &expected);
 }

@@ -7,7 +7,7 @@ fn text_is_joined_in_the_order_of_its_names_and_cut_into_windows() {
     let root =
         folder(&[("b.txt", b"56789"), ("sub/c.txt", b"ab"), ("a.txt", b"01234"), ("sub/no.md", b"zz")]);
     let set =
-        opened(&root, &data(text(), &["**/*.txt"], Valid::Fraction(0.3)), &decoder(3, 256)).expect("opened");
+        opened(&root, &data(text(), &["**/*.txt"], ValidationSource::Fraction(0.3)), &decoder(3, 256)).expect("opened");
     // 12 bytes are 3 samples of 3 and their targets; a third of them, at least one, is for validation.
     let text = |tokens: &[u32]| TextTokenizer::Bytes.decode(tokens).expect("text");
     let train: Vec<_> = tokens(&*set.train).iter().map(|(i, t)| (text(i), text(t))).collect();
@@ -26,7 +26,7 @@ fn text_is_joined_in_the_order_of_its_names_and_cut_into_windows() {
 fn a_fraction_uses_the_first_samples_and_leaves_validation_alone() {
     let bytes: Vec<u8> = (0..=200).collect();
     let root = folder(&[("t", &bytes)]);
-    let mut data = data(text(), &["t"], Valid::Fraction(0.1));
+    let mut data = data(text(), &["t"], ValidationSource::Fraction(0.1));
     let all = opened(&root, &data, &decoder(10, 256)).expect("opened");
     data.fraction = 0.5;
     let half = opened(&root, &data, &decoder(10, 256)).expect("opened");
@@ -105,7 +105,7 @@ fn bpe_is_trained_once_and_gives_the_text_back() {
 
 #[test]
 fn text_that_bpe_cannot_read_is_told_with_its_place() {
-    let bpe = |vocab| data(read_as(Tokenizer::Bpe(vocab)), &["t"], Valid::Fraction(0.5));
+    let bpe = |vocab| data(read_as(Tokenizer::Bpe(vocab)), &["t"], ValidationSource::Fraction(0.5));
     let bad = [&words(50).into_bytes()[..], b"\xff\n"].concat();
     let place = format!("byte {}", bad.len() - 2);
     check_error(&[("t", &bad)], &bpe(300), &decoder(4, 300), &["t, ", &place, "UTF-8", "bytes"]);
@@ -118,13 +118,13 @@ fn ranks_that_make_tokens_or_wait_for_them_show_that_they_work() {
     let text = words(4000);
     let root = folder(&[("t.txt", text.as_bytes())]);
     let bpe = read_as(Tokenizer::Bpe(300));
-    let data = data(bpe, &["t.txt"], Valid::Fraction(0.1));
+    let data = data(bpe, &["t.txt"], ValidationSource::Fraction(0.1));
     let model = decoder(8, 300);
     let cache = root.path().join("cache");
-    let open = |progress: &Progress| {
+    let open = |progress: &WorkCounter| {
         open_with(&data, root.path(), &model, &cache, None, progress, &|_| ()).map(drop)
     };
-    let (first, again) = (Progress::default(), Progress::default());
+    let (first, again) = (WorkCounter::default(), WorkCounter::default());
     open(&first).expect("opened");
     assert!(first.count() > 0, "text was made into tokens");
     open(&again).expect("opened");

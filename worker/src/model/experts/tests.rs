@@ -14,15 +14,15 @@ fn flat<const D: usize>(tensor: Tensor<D>) -> Vec<f32> {
 #[test]
 fn the_likeliest_experts_are_chosen_and_of_equal_ones_the_first() {
     let probabilities = [0.1, 0.4, 0.2, 0.3, 0.25, 0.25, 0.25, 0.25, 0.1, 0.2, 0.5, 0.2];
-    assert_eq!(choose(&probabilities, &TWO_OF_FOUR), [1, 3, 0, 1, 2, 1]);
+    assert_eq!(top_k_experts(&probabilities, &TWO_OF_FOUR), [1, 3, 0, 1, 2, 1]);
 }
 
 #[test]
 fn gates_sum_to_one_unless_there_is_one() {
     let probabilities = tensor(&[0.1, 0.4, 0.2, 0.3, 0.25, 0.25, 0.25, 0.25], [2, 4]);
-    let both = flat(gates(&probabilities, &[1, 3, 0, 1], 2));
+    let both = flat(gate_weights(&probabilities, &[1, 3, 0, 1], 2));
     assert!(both.iter().zip([4.0 / 7.0, 3.0 / 7.0, 0.5, 0.5]).all(|(f, w)| (f - w).abs() < 1e-6), "{both:?}");
-    assert_eq!(flat(gates(&probabilities, &[1, 0], 1)), [0.4, 0.25]);
+    assert_eq!(flat(gate_weights(&probabilities, &[1, 0], 1)), [0.4, 0.25]);
 }
 
 #[test]
@@ -46,8 +46,8 @@ fn an_expert_takes_the_first_tokens_of_each_sequence() {
 fn imbalance_is_counted_in_each_sequence() {
     let values: Vec<f32> = (0..24).map(|i| (i * 7 % 11) as f32 / 20.0).collect();
     let probabilities = tensor(&values, [6, 4]).autodiff().require_grad();
-    let chosen = choose(&values, &TWO_OF_FOUR);
-    let loss = imbalance(&probabilities, &chosen, &TWO_OF_FOUR, &Partners::none(), [2, 3]).unwrap();
+    let chosen = top_k_experts(&values, &TWO_OF_FOUR);
+    let loss = load_balance_loss(&probabilities, &chosen, &TWO_OF_FOUR, &ModelParallelGroups::none(), [2, 3]).unwrap();
     let share = |sample: usize, expert: usize| {
         chosen[sample * 6..][..6].iter().filter(|chosen| **chosen == expert).count() as f64 / 6.0
     };
@@ -68,11 +68,11 @@ fn imbalance_is_counted_in_each_sequence() {
 fn imbalance_is_smallest_where_all_experts_have_as_many_tokens() {
     let even = tensor(&[0.25; 16], [4, 4]).autodiff().require_grad();
     let told = |chosen: &[usize]| {
-        let loss = imbalance(&even, chosen, &TWO_OF_FOUR, &Partners::none(), [1, 4]).unwrap();
+        let loss = load_balance_loss(&even, chosen, &TWO_OF_FOUR, &ModelParallelGroups::none(), [1, 4]).unwrap();
         loss.into_scalar::<f32>()
     };
     assert!((told(&[0, 1, 2, 3, 0, 1, 2, 3]) - 0.5).abs() < 1e-6);
     let none = Experts { balance: 0.0, ..TWO_OF_FOUR };
-    assert!(imbalance(&even, &[0; 8], &none, &Partners::none(), [1, 4]).is_none());
-    assert!(imbalance(&even.inner(), &[0; 8], &TWO_OF_FOUR, &Partners::none(), [1, 4]).is_none());
+    assert!(load_balance_loss(&even, &[0; 8], &none, &ModelParallelGroups::none(), [1, 4]).is_none());
+    assert!(load_balance_loss(&even.inner(), &[0; 8], &TWO_OF_FOUR, &ModelParallelGroups::none(), [1, 4]).is_none());
 }

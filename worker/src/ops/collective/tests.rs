@@ -4,12 +4,12 @@ use super::*;
 use crate::comm::loopback;
 use crate::ops::Implementation;
 use crate::ops::{
-    Arithmetic, LossFigures, Share, add_positions, cross_entropy, cross_entropy_of_part, embed, gelu, project,
+    Arithmetic, LossFigures, VocabRange, add_positions, cross_entropy, cross_entropy_of_part, embed, gelu, project,
 };
-use crate::parallel::{Mesh, Partners, tensor};
+use crate::parallel::{Mesh, ModelParallelGroups, tensor};
 use burn::tensor::{Device, TensorData};
-use dtrain_protocol::order::mix;
-use dtrain_protocol::split::share;
+use dtrain_protocol::shuffle::splitmix64;
+use dtrain_protocol::sharding::shard_range;
 use dtrain_protocol::{Arrangement, Layout, Rank};
 use dtrain_recipes::Precision;
 use std::num::NonZeroU32;
@@ -28,12 +28,12 @@ const W: usize = 5;
 const F: usize = 12;
 
 /// Runs `work` on as many ranks as there are to be, which hold parts of the same matrices.
-fn among<R: Send>(ranks: u32, sequence: bool, work: impl Fn(&Partners) -> R + Sync) -> Vec<R> {
+fn among<R: Send>(ranks: u32, sequence: bool, work: impl Fn(&ModelParallelGroups) -> R + Sync) -> Vec<R> {
     let layout = Layout { tensor: NonZeroU32::new(ranks).unwrap(), ..Layout::SINGLE };
     let arrangement = Arrangement { layout, sequence, ..Arrangement::SINGLE };
     let groups = loopback::threads(ranks, Duration::from_secs(20));
     std::thread::scope(|scope| {
-        let spawn = |(rank, group): (u32, loopback::Thread)| {
+        let spawn = |(rank, group): (u32, loopback::ThreadRank)| {
             let work = &work;
             scope.spawn(move || {
                 let mesh = Mesh::of(Box::new(group), &arrangement, Rank(rank)).unwrap();
@@ -49,7 +49,7 @@ fn among<R: Send>(ranks: u32, sequence: bool, work: impl Fn(&Partners) -> R + Sy
 
 /// Values in [-1, 1), a function of `seed`.
 fn made<const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<D> {
-    let values = (0..shape.iter().product()).map(|i: usize| (mix(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
+    let values = (0..shape.iter().product()).map(|i: usize| (splitmix64(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
     Tensor::from_data(TensorData::new(values.collect::<Vec<_>>(), shape), &Device::flex())
 }
 
@@ -71,7 +71,7 @@ fn close(what: &str, found: &[f32], wanted: &[f32]) {
 
 /// What rank `rank` of `ranks` holds of `size`.
 fn held(size: usize, rank: u32, ranks: u32) -> Range<usize> {
-    let range = share(size as u64, rank, ranks);
+    let range = shard_range(size as u64, rank, ranks);
     range.start as usize..range.end as usize
 }
 
@@ -81,7 +81,7 @@ fn narrow<const D: usize>(tensor: Tensor<D>, dimension: usize, range: &Range<usi
 
 /// Two layers with biases around a GELU, with a residual, as one rank of `partners` computes them: the result and the
 /// gradients of input, residual, weights and biases, under a gradient that differs in every element.
-fn feed_forward(arithmetic: Arithmetic, partners: &Partners) -> Vec<Vec<f32>> {
+fn feed_forward(arithmetic: Arithmetic, partners: &ModelParallelGroups) -> Vec<Vec<f32>> {
     let (rank, ranks) = (partners.tensor.rank(), partners.tensor.size());
     let columns = held(F, rank, ranks);
     let tokens = if partners.sequence { held(T, rank, ranks) } else { 0..T };
@@ -111,7 +111,7 @@ fn feed_forward(arithmetic: Arithmetic, partners: &Partners) -> Vec<Vec<f32>> {
 #[test]
 fn cut_layers_compute_what_whole_ones_do() {
     let [y, x, residual, up, up_bias, down, down_bias] =
-        feed_forward(REFERENCE, &Partners::none()).try_into().unwrap();
+        feed_forward(REFERENCE, &ModelParallelGroups::none()).try_into().unwrap();
     let part = |values: &[f32], shape: [usize; 3], dimension, range: &Range<usize>| {
         let whole = Tensor::<3>::from_data(TensorData::new(values.to_vec(), shape), &Device::flex());
         flat(narrow(whole, dimension, range))
@@ -149,15 +149,15 @@ fn cut_layers_compute_what_whole_ones_do() {
 const V: usize = 17;
 
 fn words(seed: u64) -> Vec<u32> {
-    (0..B * T).map(|i| (mix(seed, i as u64) % V as u64) as u32).collect()
+    (0..B * T).map(|i| (splitmix64(seed, i as u64) % V as u64) as u32).collect()
 }
 
 /// An embedding with positions that is also the head: the loss, its figures, and the gradients of both tables.
-fn tied(arithmetic: Arithmetic, partners: &Partners) -> (f32, LossFigures, Vec<f32>, Vec<f32>) {
+fn tied(arithmetic: Arithmetic, partners: &ModelParallelGroups) -> (f32, LossFigures, Vec<f32>, Vec<f32>) {
     let (rank, ranks) = (partners.tensor.rank(), partners.tensor.size());
     let rows = held(V, rank, ranks);
     let (table, positions) = (leaf(narrow(made(11, [V, W]), 0, &rows)), leaf(made::<2>(12, [T + 2, W])));
-    let share = Share { begin: rows.start, of: V };
+    let share = VocabRange { begin: rows.start, of: V };
     let found = embed(arithmetic, table.clone(), share, &words(13), [B, T]);
     let places: Vec<_> = (1..=T).collect();
     let places = tensor::part_of(partners, &places);
@@ -177,7 +177,7 @@ fn tied(arithmetic: Arithmetic, partners: &Partners) -> (f32, LossFigures, Vec<f
 
 #[test]
 fn a_cut_vocabulary_gives_the_loss_of_the_whole_one() {
-    let (loss, figures, table, positions) = tied(REFERENCE, &Partners::none());
+    let (loss, figures, table, positions) = tied(REFERENCE, &ModelParallelGroups::none());
     assert!(figures.hits > 0 && figures.hits < figures.count, "{figures:?}");
     for (ranks, sequence) in [(2, false), (2, true), (3, false), (3, true)] {
         for arithmetic in [REFERENCE, HOST] {
@@ -226,7 +226,7 @@ fn devices_that_have_some_of_the_classes_find_the_loss_of_all() {
             let columns = held(V, partners.tensor.rank(), ranks);
             let own = narrow(scores(), 1, &columns).into_data();
             let own = leaf(Tensor::<2>::from_data(own, &gpu));
-            let share = Share { begin: columns.start, of: V };
+            let share = VocabRange { begin: columns.start, of: V };
             let (loss, figures) =
                 cross_entropy_of_part(device, own.clone(), &targets, share, &partners.tensor);
             let gradient = flat(own.grad_remove(&mut (loss.clone() * 0.7).backward()).unwrap());
@@ -246,7 +246,7 @@ fn devices_that_have_some_of_the_classes_find_the_loss_of_all() {
 
 #[test]
 fn alone_nothing_is_done() {
-    let alone = Partners::none().tensor;
+    let alone = ModelParallelGroups::none().tensor;
     let x = leaf(made(1, [B, T, W]));
     // The result of an operation would be no leaf.
     assert!(copy_to(x.clone(), &alone).is_require_grad());
@@ -258,6 +258,6 @@ fn alone_nothing_is_done() {
 #[test]
 #[should_panic(expected = "17 is not one of 17")]
 fn a_token_that_nobody_knows_is_told() {
-    let share = Share { begin: 9, of: V };
+    let share = VocabRange { begin: 9, of: V };
     drop(embed(HOST, made(1, [8, W]), share, &[3, 17], [1, 2]));
 }

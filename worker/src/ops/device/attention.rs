@@ -5,32 +5,32 @@
 
 use super::kernels::{largest_of_units, sum_of_units};
 use super::linear::{half_of, narrowed};
-use super::product::product;
+use super::matmul::matmul;
 use super::{
-    Gradient, Values, buffer, empty, empty_of, flat_rows, of_each, of_each_row, owned_rows, record, rows,
+    CubeBackwardFn, CubeValues, buffer, empty, empty_of, flat_rows, of_each, of_each_row, owned_rows, record, rows,
     shape, values,
 };
-use crate::ops::tape::input;
-use crate::ops::{Arithmetic, Heads};
+use crate::ops::custom_autograd::input;
+use crate::ops::{Arithmetic, AttentionHeads};
 use burn::backend::Cube;
 use burn::tensor::{DType, FloatDType, Tensor};
 use cubecl::prelude::*;
 
-pub(super) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+pub(super) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     let half = half_of(arithmetic.precision);
     record(vec![input(packed)], |values| {
         let [packed] = <[_; 1]>::try_from(values).expect("attention has one input");
         let [b, t, _] = shape(&packed);
         let again = arithmetic.forgets_scores.then(|| packed.clone());
-        let split = Split::of(packed, heads, half);
+        let split = SplitHeads::of(packed, heads, half);
         let seen = split.probabilities();
-        let out = merged(product(seen.clone(), split.values.clone()), [b, t], heads);
+        let out = merged(matmul(seen.clone(), split.values.clone()), [b, t], heads);
         // The packed tensor is not needed beside its heads.
         let kept = again.is_none().then_some((split, seen));
-        let gradient: Gradient = Box::new(move |d: Values, _: [bool; 8]| {
+        let gradient: CubeBackwardFn = Box::new(move |d: CubeValues, _: [bool; 8]| {
             let (split, seen) = kept.unwrap_or_else(|| {
                 let packed = again.expect("it is kept where its heads are not");
-                let split = Split::of(packed, heads, half);
+                let split = SplitHeads::of(packed, heads, half);
                 let seen = split.probabilities();
                 (split, seen)
             });
@@ -41,27 +41,27 @@ pub(super) fn attention(arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads)
 }
 
 /// The heads of a packed tensor.
-struct Split {
+struct SplitHeads {
     /// Divided by the root of `d`, so that no score leaves the range of f16 before its softmax. `[b·k, s·t, d]`
     queries: Tensor<3>,
     /// `[b·k, t, d]`
     keys: Tensor<3>,
     /// `[b·k, t, d]`
     values: Tensor<3>,
-    heads: Heads,
+    heads: AttentionHeads,
     half: Option<FloatDType>,
 }
 
-impl Split {
-    fn of(packed: Values, heads: Heads, half: Option<FloatDType>) -> Self {
+impl SplitHeads {
+    fn of(packed: CubeValues, heads: AttentionHeads, half: Option<FloatDType>) -> Self {
         let [b, t, all] = shape(&packed);
-        let Heads { query, key, width } = heads;
+        let AttentionHeads { query, key, width } = heads;
         let dtype = half.map_or(DType::F32, Into::into);
         let made = [query / key, 1, 1].map(|served| empty_of(&packed, [b * key, served * t, width], dtype));
         let (packed, stride) = rows(packed);
         let [queries, keys, values] = &made;
         let (cubes, cube, indices) = of_each(b * t * all, [&packed, queries, keys, values]);
-        let [queries, keys, values] = made.each_ref().map(|part: &Values| part.clone().into_buffer_arg());
+        let [queries, keys, values] = made.each_ref().map(|part: &CubeValues| part.clone().into_buffer_arg());
         let (client, scale) = (packed.client.clone(), scale(heads));
         let packed = buffer(&packed, stride);
         match dtype {
@@ -123,29 +123,29 @@ impl Split {
 
     /// How much each query sees of each value. `[b·k, s·t, t]`
     fn probabilities(&self) -> Tensor<3> {
-        let scores = product(self.queries.clone(), self.keys.clone().transpose());
+        let scores = matmul(self.queries.clone(), self.keys.clone().transpose());
         Tensor::from_primitive::<Cube>(softmax_of(values(scores)))
     }
 
     /// The gradient of the packed tensor from that of the result, `[b, t, k·s·d]`.
-    fn backward(self, seen: Tensor<3>, d: Values) -> Values {
-        let Heads { query, key, width } = self.heads;
+    fn backward(self, seen: Tensor<3>, d: CubeValues) -> CubeValues {
+        let AttentionHeads { query, key, width } = self.heads;
         let [b, t, _] = shape(&d);
         let d: Tensor<3> = Tensor::from_primitive::<Cube>(d);
         let d: Tensor<4> = d.reshape([b, t, query, width]).swap_dims(1, 2);
         let d: Tensor<3> = d.reshape([b * key, query / key * t, width]);
         let d = narrowed(d, self.half);
-        let d_values = product(seen.clone().transpose(), d.clone());
-        let d_seen = values(product(d, self.values.clone().transpose()));
+        let d_values = matmul(seen.clone().transpose(), d.clone());
+        let d_seen = values(matmul(d, self.values.clone().transpose()));
         let d_scores: Tensor<3> = Tensor::from_primitive::<Cube>(softmax_back_of(values(seen), d_seen));
-        let d_queries = product(d_scores.clone(), self.keys);
-        let d_keys = product(d_scores.transpose(), self.queries);
+        let d_queries = matmul(d_scores.clone(), self.keys);
+        let d_keys = matmul(d_scores.transpose(), self.queries);
         join([d_queries, d_keys, d_values].map(|part| rows(values(part))), [b, t], self.heads)
     }
 }
 
 /// The softmax of scores, where they were if nobody else holds them. `[b·k, s·t, t]`
-pub(super) fn softmax_of(scores: Values) -> Values {
+pub(super) fn softmax_of(scores: CubeValues) -> CubeValues {
     let (scores, stride) = owned_rows(scores);
     let [groups, queries, t] = shape(&scores);
     let count = groups * queries;
@@ -164,7 +164,7 @@ pub(super) fn softmax_of(scores: Values) -> Values {
 }
 
 /// The gradient of scores from their softmax and its gradient, whose place it takes. `[b·k, s·t, t]`
-pub(super) fn softmax_back_of(seen: Values, d_seen: Values) -> Values {
+pub(super) fn softmax_back_of(seen: CubeValues, d_seen: CubeValues) -> CubeValues {
     let ((seen, stride), (d_seen, d_stride)) = (rows(seen), owned_rows(d_seen));
     let [groups, queries, t] = shape(&seen);
     let count = groups * queries;
@@ -185,20 +185,20 @@ pub(super) fn softmax_back_of(seen: Values, d_seen: Values) -> Values {
 }
 
 /// What scores are multiplied by before their softmax.
-fn scale(heads: Heads) -> f32 {
+fn scale(heads: AttentionHeads) -> f32 {
     (heads.width as f32).powf(-0.5)
 }
 
 /// `[b·k, s·t, d]` → `[b, t, k·s·d]`
-fn merged(mixed: Tensor<3>, [b, t]: [usize; 2], heads: Heads) -> Values {
+fn merged(mixed: Tensor<3>, [b, t]: [usize; 2], heads: AttentionHeads) -> CubeValues {
     let mixed: Tensor<4> = flat_rows(values(mixed)).reshape([b, heads.query, t, heads.width]).swap_dims(1, 2);
     let mixed: Tensor<3> = mixed.reshape([b, t, heads.query * heads.width]);
     values(mixed.cast(FloatDType::F32))
 }
 
 /// The gradient of a packed tensor from those of its parts, each with the stride of its rows.
-fn join(parts: [(Values, usize); 3], [b, t]: [usize; 2], heads: Heads) -> Values {
-    let Heads { query, key, width } = heads;
+fn join(parts: [(CubeValues, usize); 3], [b, t]: [usize; 2], heads: AttentionHeads) -> CubeValues {
+    let AttentionHeads { query, key, width } = heads;
     let [(queries, by_query), (keys, by_key), (values, by_value)] = &parts;
     let packed = empty(queries, [b, t, (query + 2 * key) * width]);
     let (cubes, cube, indices) = of_each(b * t * (query + 2 * key) * width, [queries, keys, values, &packed]);

@@ -1,8 +1,8 @@
 //! Operations that talk to other ranks, on the tensors of a device: see [`crate::ops::collective`], whose doc says what each does.
 // Shapes in this file: b samples · t tokens of a whole sequence · n ranks · w width
 
-use super::{Values, record, values};
-use crate::ops::tape::input;
+use super::{CubeValues, record, values};
+use crate::ops::custom_autograd::input;
 use crate::parallel::Peers;
 use burn::backend::Cube;
 use burn::tensor::Tensor;
@@ -21,7 +21,7 @@ pub(in crate::ops) fn sum_from(
     residual: Option<Tensor<3>>,
     peers: &Peers,
 ) -> Tensor<3> {
-    leave(partial, bias, residual, peers, Way { forward: sum, backward: |d, _| d })
+    leave(partial, bias, residual, peers, CubeCollective { forward: sum, backward: |d, _| d })
 }
 
 pub(in crate::ops) fn gather_sequence(x: Tensor<3>, peers: &Peers) -> Tensor<3> {
@@ -38,11 +38,11 @@ pub(in crate::ops) fn scatter_sequence(
     residual: Option<Tensor<3>>,
     peers: &Peers,
 ) -> Tensor<3> {
-    leave(partial, bias, residual, peers, Way { forward: scatter, backward: gather })
+    leave(partial, bias, residual, peers, CubeCollective { forward: scatter, backward: gather })
 }
 
 /// How values of all ranks become those of this rank, and how gradients go back.
-struct Way {
+struct CubeCollective {
     forward: fn(Tensor<3>, &Peers) -> Tensor<3>,
     backward: fn(Tensor<3>, &Peers) -> Tensor<3>,
 }
@@ -52,7 +52,7 @@ fn leave(
     bias: Option<Tensor<1>>,
     residual: Option<Tensor<3>>,
     peers: &Peers,
-    way: Way,
+    way: CubeCollective,
 ) -> Tensor<3> {
     let (has_bias, has_residual, peers) = (bias.is_some(), residual.is_some(), peers.clone());
     let mut inputs = vec![input(partial)];
@@ -69,7 +69,7 @@ fn leave(
         if has_residual {
             y = y + Tensor::<3>::from_primitive::<Cube>(next());
         }
-        let gradient = move |d: Values, wanted: [bool; 8]| {
+        let gradient = move |d: CubeValues, wanted: [bool; 8]| {
             let d = Tensor::<3>::from_primitive::<Cube>(d);
             let mut found = vec![None];
             if has_bias {
@@ -88,7 +88,7 @@ fn leave(
 }
 
 /// `change` on the values of a device.
-fn of_tensors(change: fn(Tensor<3>, &Peers) -> Tensor<3>, x: Values, peers: &Peers) -> Values {
+fn of_tensors(change: fn(Tensor<3>, &Peers) -> Tensor<3>, x: CubeValues, peers: &Peers) -> CubeValues {
     values(change(Tensor::from_primitive::<Cube>(x), peers))
 }
 

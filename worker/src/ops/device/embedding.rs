@@ -1,8 +1,8 @@
 //! Rows of a table by token, and by position.
 
-use super::{Values, dense, empty, numbers, of_each, record, shape, zeros};
-use crate::ops::Share;
-use crate::ops::tape::input;
+use super::{CubeValues, dense, empty, numbers, of_each, record, shape, zeros};
+use crate::ops::VocabRange;
+use crate::ops::custom_autograd::input;
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
@@ -13,7 +13,7 @@ const NONE: u32 = u32::MAX;
 /// where in this order the tokens of a row begin. Each row is added up in the order of the tokens.
 pub(super) fn embed(
     table: Tensor<2>,
-    share: Share,
+    share: VocabRange,
     tokens: &[u32],
     [samples, length]: [usize; 2],
 ) -> Tensor<3> {
@@ -27,7 +27,7 @@ pub(super) fn embed(
         let (cubes, cube, indices) = of_each(count * width, [&table, &plan, &out]);
         let [from, by, to] = [&table, &plan, &out].map(|side| side.clone().into_buffer_arg());
         take_rows::launch(&out.client, cubes, cube, indices, from, by, to, width);
-        let gradient = move |d: Values, _: [bool; 8]| {
+        let gradient = move |d: CubeValues, _: [bool; 8]| {
             let d = dense(d);
             let d_table = zeros(&d, [rows, width]);
             if held > 0 {
@@ -42,14 +42,14 @@ pub(super) fn embed(
 }
 
 /// Where the rows of tokens are.
-struct Plan {
+struct RowLookup {
     /// The row of each token; the tokens in the order of their rows; where in it each row that is used begins, and an end.
     numbers: Vec<u32>,
     /// Rows that are used.
     held: usize,
 }
 
-fn plan(share: Share, tokens: &[u32], rows: usize) -> Plan {
+fn plan(share: VocabRange, tokens: &[u32], rows: usize) -> RowLookup {
     let number = |number: usize| u32::try_from(number).expect("a batch has fewer tokens than a u32 counts");
     let own: Vec<_> = tokens.iter().map(|id| share.own(*id, rows).map_or(NONE, number)).collect();
     let mut order: Vec<_> = (0..number(tokens.len())).collect();
@@ -64,7 +64,7 @@ fn plan(share: Share, tokens: &[u32], rows: usize) -> Plan {
     }
     // As long for every batch, so that no memory is asked for anew.
     begins.resize(order.len() + 1, 0);
-    Plan { numbers: [own, order, begins].concat(), held }
+    RowLookup { numbers: [own, order, begins].concat(), held }
 }
 
 /// Adds the rows from `first` on of `table` to the tokens of every sample.
@@ -77,7 +77,7 @@ pub(super) fn add_positions(x: Tensor<3>, table: Tensor<2>, first: usize) -> Ten
         let (cubes, cube, indices) = of_each(b * t * width, [&x, &table, &out]);
         let [from, added, to] = [&x, &table, &out].map(|side| side.clone().into_buffer_arg());
         add_table::launch(&out.client, cubes, cube, indices, from, added, to, first * width, t * width);
-        let gradient = move |d: Values, wanted: [bool; 8]| {
+        let gradient = move |d: CubeValues, wanted: [bool; 8]| {
             let d = dense(d);
             let d_table = wanted[1].then(|| {
                 let d_table = empty(&d, [rows, width]);
@@ -105,7 +105,7 @@ fn take_rows(table: &[f32], plan: &[u32], out: &mut [f32], width: usize) {
     }
 }
 
-/// One unit for each column of the `held` rows that tokens have, see [`Plan`].
+/// One unit for each column of the `held` rows that tokens have, see [`RowLookup`].
 #[cube(launch, address_type = "dynamic")]
 fn add_rows(d: &[f32], plan: &[u32], d_table: &mut [f32], count: usize, held: usize, width: usize) {
     let used = ABSOLUTE_POS / width;

@@ -1,9 +1,9 @@
 //! Linear layers of one input side by side, as one matrix product, and two in its gradient.
 
 use super::norm::columns;
-use super::product::product;
-use super::{Gradient, Values, flat_rows, record, shape, values};
-use crate::ops::tape::input;
+use super::matmul::matmul;
+use super::{CubeBackwardFn, CubeValues, flat_rows, record, shape, values};
+use crate::ops::custom_autograd::input;
 use burn::backend::Cube;
 use burn::tensor::{FloatDType, Tensor};
 use dtrain_recipes::Precision;
@@ -28,7 +28,7 @@ pub(super) fn project(
         let [b, t, _] = shape(&x);
         let x = narrowed(flat_rows(x), half);
         let weight = narrowed(side_by_side(values.by_ref().take(widths.len()), 1), half);
-        let mut y = widened(product(x.clone(), weight.clone()), half);
+        let mut y = widened(matmul(x.clone(), weight.clone()), half);
         if has_bias {
             let bias: Tensor<1> = side_by_side(values.by_ref().take(widths.len()), 0);
             y = y + bias.unsqueeze();
@@ -37,16 +37,16 @@ pub(super) fn project(
         if let Some(residual) = values.next() {
             y = Tensor::from_primitive::<Cube>(residual) + y;
         }
-        let gradient: Gradient = Box::new(move |d: Values, wanted: [bool; 8]| {
+        let gradient: CubeBackwardFn = Box::new(move |d: CubeValues, wanted: [bool; 8]| {
             let count = widths.len();
             let rows = narrowed(flat_rows(d.clone()), half);
             let mut found = vec![wanted[0].then(|| {
-                let d_x = widened(product(rows.clone(), weight.transpose()), half);
+                let d_x = widened(matmul(rows.clone(), weight.transpose()), half);
                 let width = d_x.dims()[1];
                 super::values(d_x.reshape([b, t, width]))
             })];
             if wanted[1..=count].contains(&true) {
-                let d_weight = widened(product(x.transpose(), rows), half);
+                let d_weight = widened(matmul(x.transpose(), rows), half);
                 found.extend(parts(d_weight, 1, &widths).map(Some));
             } else {
                 found.resize(1 + count, None);
@@ -87,7 +87,7 @@ fn widened(tensor: Tensor<2>, half: Option<FloatDType>) -> Tensor<2> {
 }
 
 /// Tensors as one, along a dimension.
-fn side_by_side<const D: usize>(tensors: impl Iterator<Item = Values>, dimension: usize) -> Tensor<D> {
+fn side_by_side<const D: usize>(tensors: impl Iterator<Item = CubeValues>, dimension: usize) -> Tensor<D> {
     let mut tensors: Vec<_> = tensors.map(Tensor::from_primitive::<Cube>).collect();
     if tensors.len() == 1 { tensors.remove(0) } else { Tensor::cat(tensors, dimension) }
 }
@@ -97,7 +97,7 @@ fn parts<const D: usize>(
     tensor: Tensor<D>,
     dimension: usize,
     widths: &[usize],
-) -> impl Iterator<Item = Values> {
+) -> impl Iterator<Item = CubeValues> {
     let mut before = 0;
     widths.iter().map(move |width| {
         before += width;

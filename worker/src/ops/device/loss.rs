@@ -2,11 +2,11 @@
 
 use super::kernels::{largest_of_units, sum_of_units};
 use super::{
-    Gradient, Values, buffer, dense, empty, empty_of, indices, numbers, of_each, of_each_row, owned_rows,
+    CubeBackwardFn, CubeValues, buffer, dense, empty, empty_of, indices, numbers, of_each, of_each_row, owned_rows,
     record, shape, values,
 };
-use crate::ops::tape::input;
-use crate::ops::{Measured, Share};
+use crate::ops::custom_autograd::input;
+use crate::ops::{DeferredLossFigures, VocabRange};
 use crate::parallel::Peers;
 use burn::backend::Cube;
 use burn::tensor::{DType, Int, Tensor};
@@ -18,7 +18,7 @@ const UNITS: usize = 256;
 /// The target of a prediction whose class another rank has.
 const ELSEWHERE: u32 = u32::MAX;
 
-pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, Measured) {
+pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
     measured(logits, targets, |differences, stride| {
         let [count, classes] = shape(differences);
         // A device would read past the scores.
@@ -42,9 +42,9 @@ pub(super) fn cross_entropy(logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, M
 pub(super) fn cross_entropy_of_part(
     logits: Tensor<2>,
     targets: &[u32],
-    share: Share,
+    share: VocabRange,
     peers: &Peers,
-) -> (Tensor<1>, Measured) {
+) -> (Tensor<1>, DeferredLossFigures) {
     measured(logits, targets, |differences, stride| {
         let [count, classes] = shape(differences);
         let own = |id: &u32| {
@@ -76,8 +76,8 @@ pub(super) fn cross_entropy_of_part(
 fn measured(
     logits: Tensor<2>,
     targets: &[u32],
-    rows: impl FnOnce(&Values, usize) -> Values,
-) -> (Tensor<1>, Measured) {
+    rows: impl FnOnce(&CubeValues, usize) -> CubeValues,
+) -> (Tensor<1>, DeferredLossFigures) {
     let mut hits = None;
     let loss: Tensor<1> = record(vec![input(logits)], |inputs| {
         let [logits] = <[_; 1]>::try_from(inputs).expect("the loss has one input");
@@ -91,7 +91,7 @@ fn measured(
         let [of, to, right] = [&found, &loss, &own_hits].map(|side| side.clone().into_buffer_arg());
         add_up::launch(&found.client, one, cube, addresses, of, to, right, count, UNITS);
         hits = Some(Tensor::<1, Int>::from_primitive::<Cube>(own_hits));
-        let gradient: Gradient = Box::new(move |d: Values, _: [bool; 8]| {
+        let gradient: CubeBackwardFn = Box::new(move |d: CubeValues, _: [bool; 8]| {
             let scores = buffer(&differences, stride);
             // What lies between rows is changed as well, and read by nobody.
             let (cubes, cube, indices) = of_each(scores.len(), [&differences, &d]);
@@ -102,7 +102,7 @@ fn measured(
         (loss, gradient)
     });
     let hits = hits.expect("the operation ran");
-    (loss.clone(), Measured::on_device(loss.inner(), hits, targets.len() as u64))
+    (loss.clone(), DeferredLossFigures::on_device(loss.inner(), hits, targets.len() as u64))
 }
 
 /// Each row of scores becomes its softmax less the target; `found: [rows, 2]` gets its cross-entropy, and 1 where no other class

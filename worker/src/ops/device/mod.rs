@@ -12,12 +12,12 @@ mod linear;
 mod loss;
 mod norm;
 mod pointwise;
-pub(crate) mod product;
-mod update;
+pub(crate) mod matmul;
+mod optimizer_step;
 
 use super::implementations::Ops;
-use super::tape::{self, INPUTS, Input, input};
-use super::{Arithmetic, Heads, Measured, Rotary, Share, plain};
+use super::custom_autograd::{self, INPUTS, OpArgument, input};
+use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange, reference};
 use crate::parallel::Peers;
 use burn::backend::Cube;
 use burn::backend::ops::FloatTensorOps;
@@ -27,18 +27,18 @@ use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::{AddressType, BufferArg, CubeCount, CubeDim};
 use dtrain_recipes::Precision;
 
-pub(crate) use update::adamw;
+pub(crate) use optimizer_step::adamw;
 
 /// A tensor on a device.
-type Values = FloatTensor<Cube>;
+type CubeValues = FloatTensor<Cube>;
 
 /// Gradients of the inputs from that of the output, as far as they are wanted.
-type Gradient = Box<dyn FnOnce(Values, [bool; INPUTS]) -> Vec<Option<Values>> + Send>;
+type CubeBackwardFn = Box<dyn FnOnce(CubeValues, [bool; INPUTS]) -> Vec<Option<CubeValues>> + Send>;
 
 /// The kernels of this module, where there is one.
-pub(super) struct Device;
+pub(super) struct AcceleratorOps;
 
-impl Ops for Device {
+impl Ops for AcceleratorOps {
     fn project(
         &self,
         precision: Precision,
@@ -50,11 +50,11 @@ impl Ops for Device {
         linear::project(precision, x, weights, biases, residual)
     }
 
-    fn attention(&self, arithmetic: Arithmetic, packed: Tensor<3>, heads: Heads) -> Tensor<3> {
+    fn attention(&self, arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         attention::attention(arithmetic, packed, heads)
     }
 
-    fn rotary(&self, packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
+    fn rotary(&self, packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -> Tensor<3> {
         pointwise::rotary(packed, heads, table)
     }
 
@@ -78,7 +78,7 @@ impl Ops for Device {
         pointwise::swiglu(packed)
     }
 
-    fn embed(&self, table: Tensor<2>, share: Share, tokens: &[u32], shape: [usize; 2]) -> Tensor<3> {
+    fn embed(&self, table: Tensor<2>, share: VocabRange, tokens: &[u32], shape: [usize; 2]) -> Tensor<3> {
         embedding::embed(table, share, tokens, shape)
     }
 
@@ -87,11 +87,11 @@ impl Ops for Device {
         if places.iter().copied().eq(first..first + places.len()) {
             embedding::add_positions(x, table, first)
         } else {
-            plain::add_positions(x, table, places)
+            reference::add_positions(x, table, places)
         }
     }
 
-    fn cross_entropy(&self, logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, Measured) {
+    fn cross_entropy(&self, logits: Tensor<2>, targets: &[u32]) -> (Tensor<1>, DeferredLossFigures) {
         loss::cross_entropy(logits, targets)
     }
 
@@ -99,9 +99,9 @@ impl Ops for Device {
         &self,
         logits: Tensor<2>,
         targets: &[u32],
-        share: Share,
+        share: VocabRange,
         peers: &Peers,
-    ) -> (Tensor<1>, Measured) {
+    ) -> (Tensor<1>, DeferredLossFigures) {
         loss::cross_entropy_of_part(logits, targets, share, peers)
     }
 
@@ -110,7 +110,7 @@ impl Ops for Device {
         record(vec![input(x)], |inputs| {
             let [x] = <[_; 1]>::try_from(inputs).expect("rows have one input");
             let [b, t, _] = shape(&x);
-            let gradient = move |d: Values, _: [bool; INPUTS]| {
+            let gradient = move |d: CubeValues, _: [bool; INPUTS]| {
                 let d = Tensor::<2>::from_primitive::<Cube>(d);
                 let width = d.dims()[1];
                 vec![Some(values(d.reshape([b, t, width])))]
@@ -125,26 +125,26 @@ impl Ops for Device {
     }
 }
 
-/// [`tape::record_on`] a device.
+/// [`custom_autograd::record_on`] a device.
 fn record<const D: usize>(
-    inputs: Vec<Input>,
-    run: impl FnOnce(Vec<Values>) -> (Values, Gradient),
+    inputs: Vec<OpArgument>,
+    run: impl FnOnce(Vec<CubeValues>) -> (CubeValues, CubeBackwardFn),
 ) -> Tensor<D> {
-    tape::record_on::<Cube, D>(inputs, run)
+    custom_autograd::record_on::<Cube, D>(inputs, run)
 }
 
 /// The values of a tensor that is on no tape.
-fn values<const D: usize>(tensor: Tensor<D>) -> Values {
+fn values<const D: usize>(tensor: Tensor<D>) -> CubeValues {
     tensor.try_into_primitive::<Cube>().expect("the tensors of a device live there")
 }
 
 /// The tensor with its values one after the other, copied where they are not.
-fn dense(tensor: Values) -> Values {
+fn dense(tensor: CubeValues) -> CubeValues {
     burn_cubecl::kernel::into_contiguous(tensor)
 }
 
 /// The same values, dense and in nobody else's hands, so that a kernel may change them.
-fn owned(tensor: Values) -> Values {
+fn owned(tensor: CubeValues) -> CubeValues {
     let tensor = dense(tensor);
     if tensor.can_mut() { tensor } else { tensor.copy() }
 }
@@ -152,7 +152,7 @@ fn owned(tensor: Values) -> Values {
 /// The tensor, and from the beginning of one row of its last dimension to that of the next: copied where rows do not lie evenly.
 ///
 /// Where the memory of a device is fastest with aligned rows, those of a result have room behind them.
-fn rows(tensor: Values) -> (Values, usize) {
+fn rows(tensor: CubeValues) -> (CubeValues, usize) {
     if !tensor.meta.is_tiled()
         && let Some(stride) = stride_of_rows(tensor.meta.shape(), tensor.meta.strides())
     {
@@ -164,7 +164,7 @@ fn rows(tensor: Values) -> (Values, usize) {
 }
 
 /// As [`rows`], in nobody else's hands, so that a kernel may change them.
-fn owned_rows(tensor: Values) -> (Values, usize) {
+fn owned_rows(tensor: CubeValues) -> (CubeValues, usize) {
     let (tensor, stride) = rows(tensor);
     if tensor.can_mut() { (tensor, stride) } else { rows(tensor.copy()) }
 }
@@ -188,17 +188,17 @@ fn stride_of_rows(shape: &[usize], strides: &[usize]) -> Option<usize> {
 }
 
 /// The memory of a tensor whose rows begin `stride` values after one another, up to the end of its last row, as an argument of a kernel.
-fn buffer(tensor: &Values, stride: usize) -> BufferArg {
+fn buffer(tensor: &CubeValues, stride: usize) -> BufferArg {
     let width = tensor.meta.shape().iter().copied().next_back().unwrap_or(1);
     let rows = tensor.meta.shape().iter().product::<usize>() / width.max(1);
     let length = rows.checked_sub(1).map_or(0, |before| before * stride + width);
     let (client, device) = (tensor.client.clone(), tensor.device.clone());
-    Values::new_contiguous(client, device, [length].into(), tensor.handle.clone(), tensor.dtype)
+    CubeValues::new_contiguous(client, device, [length].into(), tensor.handle.clone(), tensor.dtype)
         .into_buffer_arg()
 }
 
 /// The rows of all samples after one another, where they are if they lie evenly. `[b, t, w]` → `[b·t, w]`
-fn flat_rows(tensor: Values) -> Tensor<2> {
+fn flat_rows(tensor: CubeValues) -> Tensor<2> {
     let [b, t, width] = shape(&tensor);
     let (mut tensor, stride) = rows(tensor);
     tensor.meta.shape = [b * t, width].into();
@@ -207,32 +207,32 @@ fn flat_rows(tensor: Values) -> Tensor<2> {
 }
 
 /// Memory for values of this shape, beside a tensor. What is there is unknown.
-fn empty<const D: usize>(near: &Values, shape: [usize; D]) -> Values {
+fn empty<const D: usize>(near: &CubeValues, shape: [usize; D]) -> CubeValues {
     empty_of(near, shape, DType::F32)
 }
 
-fn empty_of<const D: usize>(near: &Values, shape: [usize; D], dtype: DType) -> Values {
+fn empty_of<const D: usize>(near: &CubeValues, shape: [usize; D], dtype: DType) -> CubeValues {
     let handle = near.client.empty(shape.iter().product::<usize>() * dtype.size());
-    Values::new_contiguous(near.client.clone(), near.device.clone(), shape.into(), handle, dtype)
+    CubeValues::new_contiguous(near.client.clone(), near.device.clone(), shape.into(), handle, dtype)
 }
 
 /// As [`empty`], filled with zeros.
-fn zeros<const D: usize>(near: &Values, shape: [usize; D]) -> Values {
+fn zeros<const D: usize>(near: &CubeValues, shape: [usize; D]) -> CubeValues {
     let zeros = Cube::float_zeros([shape.iter().product::<usize>()].into(), &near.device, FloatDType::F32);
-    Values::new_contiguous(near.client.clone(), near.device.clone(), shape.into(), zeros.handle, DType::F32)
+    CubeValues::new_contiguous(near.client.clone(), near.device.clone(), shape.into(), zeros.handle, DType::F32)
 }
 
 /// The dimensions of a tensor.
-fn shape<const D: usize>(tensor: &Values) -> [usize; D] {
+fn shape<const D: usize>(tensor: &CubeValues) -> [usize; D] {
     let shape: Vec<usize> = tensor.meta.shape().iter().copied().collect();
     shape.try_into().unwrap_or_else(|shape| panic!("wanted {D} dimensions, found {shape:?}"))
 }
 
 /// Numbers beside a tensor: one copy to the device.
-fn numbers(near: &Values, numbers: &[u32]) -> Values {
+fn numbers(near: &CubeValues, numbers: &[u32]) -> CubeValues {
     let handle = near.client.create_from_slice(bytemuck::cast_slice(numbers));
     let (client, device) = (near.client.clone(), near.device.clone());
-    Values::new_contiguous(client, device, [numbers.len()].into(), handle, DType::U32)
+    CubeValues::new_contiguous(client, device, [numbers.len()].into(), handle, DType::U32)
 }
 
 /// Units of a cube where each has a value of its own.
@@ -240,7 +240,7 @@ const UNITS: usize = 256;
 
 /// A launch with one unit for each of `count` values, and the type of the indices of a kernel that reads and writes `tensors`; some
 /// units at the end have no value.
-fn of_each<const N: usize>(count: usize, tensors: [&Values; N]) -> (CubeCount, CubeDim, AddressType) {
+fn of_each<const N: usize>(count: usize, tensors: [&CubeValues; N]) -> (CubeCount, CubeDim, AddressType) {
     grid(count.div_ceil(UNITS), UNITS, tensors)
 }
 
@@ -248,7 +248,7 @@ fn of_each<const N: usize>(count: usize, tensors: [&Values; N]) -> (CubeCount, C
 fn of_each_row<const N: usize>(
     rows: usize,
     width: usize,
-    tensors: [&Values; N],
+    tensors: [&CubeValues; N],
 ) -> (CubeCount, CubeDim, AddressType, usize) {
     let units = width.next_power_of_two().clamp(32, 256);
     let (cubes, cube, indices) = grid(rows, units, tensors);
@@ -258,7 +258,7 @@ fn of_each_row<const N: usize>(
 fn grid<const N: usize>(
     cubes: usize,
     units: usize,
-    tensors: [&Values; N],
+    tensors: [&CubeValues; N],
 ) -> (CubeCount, CubeDim, AddressType) {
     assert!(u32::try_from(cubes).is_ok(), "{cubes} cubes: a device counts them with 32 bits");
     let cube = CubeDim::new_1d(u32::try_from(units).expect("a cube has a few hundred units"));
@@ -272,8 +272,8 @@ fn grid<const N: usize>(
 }
 
 /// The type of the indices of a kernel of this many units that reads and writes `tensors`: 64 bits where 32 do not count them.
-fn indices<const N: usize>(units: usize, tensors: [&Values; N]) -> AddressType {
-    let types = tensors.map(Values::required_address_type);
+fn indices<const N: usize>(units: usize, tensors: [&CubeValues; N]) -> AddressType {
+    let types = tensors.map(CubeValues::required_address_type);
     types.into_iter().fold(AddressType::from_len(units.saturating_sub(1)), Ord::max)
 }
 

@@ -3,8 +3,8 @@
 //! Gradients of weights are sums over all rows: first over some at a time, then over those sums, in an order that is always the same.
 
 use super::kernels::{column_sums, sum_of_units};
-use super::{Gradient, Values, buffer, dense, empty, of_each, of_each_row, record, rows, shape};
-use crate::ops::tape::input;
+use super::{CubeBackwardFn, CubeValues, buffer, dense, empty, of_each, of_each_row, record, rows, shape};
+use crate::ops::custom_autograd::input;
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
@@ -26,7 +26,7 @@ pub(super) fn rms_norm(x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<
 }
 
 /// A layer norm with a bias, an RMS norm without.
-fn forward(x: Values, weight: Values, bias: Option<Values>, epsilon: f32) -> (Values, Gradient) {
+fn forward(x: CubeValues, weight: CubeValues, bias: Option<CubeValues>, epsilon: f32) -> (CubeValues, CubeBackwardFn) {
     let [b, t, width] = shape(&x);
     let (count, (x, stride)) = (b * t, rows(x));
     let (y, statistics) = (empty(&x, [b, t, width]), empty(&x, [count, 2]));
@@ -39,7 +39,7 @@ fn forward(x: Values, weight: Values, bias: Option<Values>, epsilon: f32) -> (Va
         indices,
         buffer(&x, stride),
         weight.clone().into_buffer_arg(),
-        bias.map(Values::into_buffer_arg).into(),
+        bias.map(CubeValues::into_buffer_arg).into(),
         y.clone().into_buffer_arg(),
         statistics.clone().into_buffer_arg(),
         count,
@@ -48,9 +48,9 @@ fn forward(x: Values, weight: Values, bias: Option<Values>, epsilon: f32) -> (Va
         epsilon,
         units,
     );
-    let gradient = move |d: Values, wanted: [bool; 8]| {
+    let gradient = move |d: CubeValues, wanted: [bool; 8]| {
         let (d, d_stride) = rows(d);
-        let sides = Sides { x, d, statistics, stride, d_stride };
+        let sides = NormOperands { x, d, statistics, stride, d_stride };
         let d_x = wanted[0].then(|| sides.of_input(&weight, is_centred));
         let d_weight = wanted[1].then(|| sides.of_weight());
         let d_bias = (is_centred && wanted[2]).then(|| columns(sides.d));
@@ -60,17 +60,17 @@ fn forward(x: Values, weight: Values, bias: Option<Values>, epsilon: f32) -> (Va
 }
 
 /// What gradients are computed from: the input and the gradient of the result, with the strides of their rows.
-struct Sides {
-    x: Values,
-    d: Values,
-    statistics: Values,
+struct NormOperands {
+    x: CubeValues,
+    d: CubeValues,
+    statistics: CubeValues,
     stride: usize,
     d_stride: usize,
 }
 
-impl Sides {
+impl NormOperands {
     /// The gradient of `x`.
-    fn of_input(&self, weight: &Values, is_centred: bool) -> Values {
+    fn of_input(&self, weight: &CubeValues, is_centred: bool) -> CubeValues {
         let Self { x, d, statistics, stride, d_stride } = self;
         let [b, t, width] = shape(x);
         let d_x = empty(x, [b, t, width]);
@@ -96,7 +96,7 @@ impl Sides {
     }
 
     /// The gradient of the weight.
-    fn of_weight(&self) -> Values {
+    fn of_weight(&self) -> CubeValues {
         let Self { x, d, statistics, stride, d_stride } = self;
         let [b, t, width] = shape(x);
         let (rows, height) = (b * t, height(b * t));
@@ -123,7 +123,7 @@ impl Sides {
 }
 
 /// The sum of all rows. `[.., width]` → `[width]`
-pub(super) fn columns(values: Values) -> Values {
+pub(super) fn columns(values: CubeValues) -> CubeValues {
     let width = values.meta.shape().iter().copied().next_back().unwrap_or(1);
     let count = values.meta.shape().iter().product::<usize>() / width.max(1);
     let (values, stride) = rows(values);
@@ -141,7 +141,7 @@ fn height(rows: usize) -> usize {
 }
 
 /// Sums of the columns of each `height` rows, which begin `stride` values after one another.
-fn sums(values: Values, [rows, width]: [usize; 2], stride: usize, height: usize) -> Values {
+fn sums(values: CubeValues, [rows, width]: [usize; 2], stride: usize, height: usize) -> CubeValues {
     let parts = rows.div_ceil(height);
     let sums = if parts == 1 { empty(&values, [width]) } else { empty(&values, [parts, width]) };
     let (cubes, cube, indices) = of_each(parts * width, [&values, &sums]);

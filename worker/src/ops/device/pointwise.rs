@@ -1,8 +1,8 @@
 //! Operations on single values and pairs: GELU, SwiGLU and rotary positions.
 
-use super::{Values, buffer, empty, of_each, record, rows, shape, values};
-use crate::ops::tape::input;
-use crate::ops::{CUBIC, Heads, Rotary, SLOPE};
+use super::{CubeValues, buffer, empty, of_each, record, rows, shape, values};
+use crate::ops::custom_autograd::input;
+use crate::ops::{CUBIC, AttentionHeads, Rotary, SLOPE};
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
@@ -22,7 +22,7 @@ fn gelu_of(x: Tensor<3>, is_tanh: bool) -> Tensor<3> {
         let (cubes, cube, indices) = of_each(b * t * width, [&x, &y]);
         let (own, out) = (buffer(&x, stride), y.clone().into_buffer_arg());
         gelu_forward::launch(&x.client, cubes, cube, indices, own, out, width, stride, is_tanh);
-        let gradient = move |d: Values, _: [bool; 8]| {
+        let gradient = move |d: CubeValues, _: [bool; 8]| {
             let (d, d_stride) = rows(d);
             let d_x = empty(&x, [b, t, width]);
             let (cubes, cube, indices) = of_each(b * t * width, [&x, &d, &d_x]);
@@ -44,7 +44,7 @@ pub(super) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
         let (cubes, cube, indices) = of_each(b * t * width, [&packed, &y]);
         let (own, out) = (buffer(&packed, stride), y.clone().into_buffer_arg());
         swiglu_forward::launch(&packed.client, cubes, cube, indices, own, out, width, stride);
-        let gradient = move |d: Values, _: [bool; 8]| {
+        let gradient = move |d: CubeValues, _: [bool; 8]| {
             let (d, d_stride) = rows(d);
             let d_packed = empty(&packed, [b, t, both]);
             let count = b * t * width;
@@ -58,18 +58,18 @@ pub(super) fn swiglu(packed: Tensor<3>) -> Tensor<3> {
     })
 }
 
-pub(super) fn rotary(packed: Tensor<3>, heads: Heads, table: &Rotary) -> Tensor<3> {
+pub(super) fn rotary(packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -> Tensor<3> {
     let tables = table.whole(heads.width / 2, &packed.device()).map(values);
     record(vec![input(packed)], |values| {
         let [packed] = <[_; 1]>::try_from(values).expect("rotary has one input");
-        let turned = turn(packed, heads, &tables, 1.0);
-        let gradient = move |d: Values, _: [bool; 8]| vec![Some(turn(d, heads, &tables, -1.0))];
+        let turned = rotate_heads(packed, heads, &tables, 1.0);
+        let gradient = move |d: CubeValues, _: [bool; 8]| vec![Some(rotate_heads(d, heads, &tables, -1.0))];
         (turned, Box::new(gradient))
     })
 }
 
 /// The tensor with its query and key heads turned; backwards where `sign` is -1.
-fn turn(packed: Values, heads: Heads, tables: &[Values; 2], sign: f32) -> Values {
+fn rotate_heads(packed: CubeValues, heads: AttentionHeads, tables: &[CubeValues; 2], sign: f32) -> CubeValues {
     let ([b, t, all], (packed, stride)) = (shape(&packed), rows(packed));
     let out = empty(&packed, [b, t, all]);
     // Both tables have the same shape, and so the same rows.
@@ -78,7 +78,7 @@ fn turn(packed: Values, heads: Heads, tables: &[Values; 2], sign: f32) -> Values
     let columns = (heads.query + heads.key) * heads.width;
     let [cos, sin] = [cos, sin].map(|table| buffer(&table, by_place));
     let (own, to) = (buffer(&packed, stride), out.clone().into_buffer_arg());
-    turn_pairs::launch(
+    rotate_pairs::launch(
         &out.client,
         cubes,
         cube,
@@ -183,7 +183,7 @@ fn swiglu_back(
 /// One unit for each value of `y: [.., tokens, all]`, of which the first `columns` of a row turn. Rows of `x` begin `stride` values after
 /// one another; those of `cos` and `sin`, one for each token with a value for each pair, `by_place`.
 #[cube(launch, address_type = "dynamic")]
-fn turn_pairs(
+fn rotate_pairs(
     x: &[f32],
     cos: &[f32],
     sin: &[f32],

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ops::tests::gpu;
-use crate::ops::{Implementation, cross_entropy, inject, product};
+use crate::ops::{Implementation, cross_entropy, inject, matmul};
 use burn::tensor::TensorData;
 use cubecl::server::Handle;
 use std::fs;
@@ -15,12 +15,12 @@ type Place = burn::tensor::Device;
 
 /// Values in [-2, 2), a function of `seed`.
 fn made(seed: u64, length: usize) -> Vec<f32> {
-    let value = |i| (dtrain_protocol::order::mix(seed, i) % 4000) as f32 / 1000.0 - 2.0;
+    let value = |i| (dtrain_protocol::shuffle::splitmix64(seed, i) % 4000) as f32 / 1000.0 - 2.0;
     (0..length as u64).map(value).collect()
 }
 
 /// A tensor of these values with `room` values that are no numbers behind each row.
-fn spaced<const D: usize>(device: &Place, made: &[f32], shape: [usize; D], room: usize) -> Values {
+fn spaced<const D: usize>(device: &Place, made: &[f32], shape: [usize; D], room: usize) -> CubeValues {
     let width = shape[D - 1];
     let mut all = Vec::new();
     for row in made.chunks(width) {
@@ -65,7 +65,7 @@ fn lengths_that_32_bits_do_not_count_are_indexed_with_64() {
             u64::try_from(count * dtype.size()).unwrap(),
         );
         let (client, device) = (near.client.clone(), near.device.clone());
-        Values::new_contiguous(client, device, shape.to_vec().into(), handle, dtype)
+        CubeValues::new_contiguous(client, device, shape.to_vec().into(), handle, dtype)
     };
     const MOST: usize = u32::MAX as usize;
     for dtype in [DType::F32, DType::F16] {
@@ -145,8 +145,8 @@ fn burn_reads_rows_with_room_behind_them() {
         let swapped = heads.clone().swap_dims(1, 2);
         let grouped = swapped.clone().reshape([4, 18, 6]);
         let other = Tensor::<3>::from_data(TensorData::new(made(2, 4 * 6 * 9), [4, 6, 9]), &device);
-        let left = product(grouped.clone(), other.clone());
-        let right = product(other.transpose().reshape([2, 9, 12]).swap_dims(1, 2), tensor());
+        let left = matmul(grouped.clone(), other.clone());
+        let right = matmul(other.transpose().reshape([2, 9, 12]).swap_dims(1, 2), tensor());
         [
             ("reshape", flat(heads)),
             ("swap", flat(swapped)),
@@ -169,21 +169,21 @@ fn burn_reads_rows_with_room_behind_them() {
 #[test]
 fn room_behind_rows_is_neither_read_nor_copied_away() {
     let Some(device) = gpu() else { return };
-    let heads = Heads { query: 4, key: 2, width: 6 };
+    let heads = AttentionHeads { query: 4, key: 2, width: 6 };
     let table = Rotary::new(0..9, 6, 10_000);
     type Operation<'a> = Box<dyn Fn(Tensor<3>) -> Tensor<3> + 'a>;
     let vector = |seed, length| {
         Tensor::<1>::from_data(TensorData::new(made(seed, length), [length]), &device).autodiff()
     };
     let matrix = |seed, [rows, columns]: [usize; 2]| vector(seed, rows * columns).reshape([rows, columns]);
-    let project = |x| Device.project(Precision::F32, x, vec![matrix(3, [48, 7])], vec![vector(4, 7)], None);
+    let project = |x| AcceleratorOps.project(Precision::F32, x, vec![matrix(3, [48, 7])], vec![vector(4, 7)], None);
     let operations: [(&str, Operation<'_>); 7] = [
-        ("attention", Box::new(|x| Device.attention(DEVICE, x, heads))),
-        ("rotary", Box::new(|x| Device.rotary(x, heads, &table))),
-        ("layer norm", Box::new(|x| Device.layer_norm(x, vector(5, 48), vector(6, 48), 1e-5))),
-        ("rms norm", Box::new(|x| Device.rms_norm(x, vector(5, 48), 1e-5))),
-        ("gelu", Box::new(|x| Device.gelu(x))),
-        ("swiglu", Box::new(|x| Device.swiglu(x))),
+        ("attention", Box::new(|x| AcceleratorOps.attention(DEVICE, x, heads))),
+        ("rotary", Box::new(|x| AcceleratorOps.rotary(x, heads, &table))),
+        ("layer norm", Box::new(|x| AcceleratorOps.layer_norm(x, vector(5, 48), vector(6, 48), 1e-5))),
+        ("rms norm", Box::new(|x| AcceleratorOps.rms_norm(x, vector(5, 48), 1e-5))),
+        ("gelu", Box::new(|x| AcceleratorOps.gelu(x))),
+        ("swiglu", Box::new(|x| AcceleratorOps.swiglu(x))),
         ("projection", Box::new(project)),
     ];
     for (name, operation) in operations {
@@ -212,7 +212,7 @@ fn a_loss_and_a_softmax_change_rows_where_they_are() {
         let leaf = Tensor::<2>::zeros([23, 13], &device).autodiff().require_grad();
         let logits = spaced(&device, &made(1, 23 * 13), [23, 13], room);
         let logits: Tensor<2> = record(vec![input(leaf.clone())], |_| {
-            let gradient = move |d: Values, _: [bool; INPUTS]| {
+            let gradient = move |d: CubeValues, _: [bool; INPUTS]| {
                 assert_eq!(d.meta.strides()[0], 13 + room, "nothing was copied");
                 vec![Some(d)]
             };
@@ -248,13 +248,13 @@ fn a_loss_and_a_softmax_change_rows_where_they_are() {
 #[test]
 fn attention_keeps_heads_or_the_packed_tensor_and_never_both() {
     let Some(device) = gpu() else { return };
-    let heads = Heads { query: 4, key: 2, width: 6 };
+    let heads = AttentionHeads { query: 4, key: 2, width: 6 };
     for (forgets_scores, is_free) in [(false, true), (true, false)] {
         let leaf = spaced(&device, &made(1, 2 * 9 * 48), [2, 9, 48], 0);
         let leaf = Tensor::<3>::from_primitive::<Cube>(leaf).autodiff().require_grad();
         let packed = leaf.clone() * 1.0;
         let watched = values(packed.clone().inner());
-        let y = Device.attention(Arithmetic { forgets_scores, ..DEVICE }, packed, heads);
+        let y = AcceleratorOps.attention(Arithmetic { forgets_scores, ..DEVICE }, packed, heads);
         assert!(flat(y.clone().inner()).iter().all(|value| value.is_finite()));
         assert_eq!(watched.can_mut(), is_free, "whether nobody else holds the packed tensor");
         let mut gradients = y.sum().backward();
@@ -268,7 +268,7 @@ fn attention_keeps_heads_or_the_packed_tensor_and_never_both() {
 fn large_queries_and_keys_stay_within_the_range_of_f16() {
     let Some(device) = gpu() else { return };
     let (tokens, width) = (7, 64);
-    let heads = Heads { query: 1, key: 1, width };
+    let heads = AttentionHeads { query: 1, key: 1, width };
     // All keys are the same but for their last value, which no query looks at: every token sees all before it alike.
     let mut packed = made(1, tokens * 3 * width);
     for token in packed.chunks_mut(3 * width) {

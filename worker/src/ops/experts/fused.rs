@@ -1,17 +1,17 @@
 //! One matrix product for each expert and matrix, from rows that lie side by side into rows that do.
 
-use super::Matrices;
+use super::ExpertMatrices;
 use crate::ops::chunks;
-use crate::ops::kernels::{self, Into, Matrix, MatrixMut, Threads};
-use crate::ops::tape::{dense, input, record, shape, slice, vector};
+use crate::ops::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
+use crate::ops::custom_autograd::{dense, input, record, shape, slice, vector};
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use dtrain_recipes::Activation;
 use std::ops::Range;
 
 /// As [`super::feed`].
-pub(in crate::ops) fn feed(rows: Tensor<3>, matrices: Matrices, groups: Vec<Range<usize>>) -> Tensor<3> {
-    let Matrices { gate, up, down, activation } = matrices;
+pub(in crate::ops) fn feed(rows: Tensor<3>, matrices: ExpertMatrices, groups: Vec<Range<usize>>) -> Tensor<3> {
+    let ExpertMatrices { gate, up, down, activation } = matrices;
     let mut inputs = vec![input(rows)];
     inputs.extend(gate.map(input));
     inputs.extend([input(up), input(down)]);
@@ -21,7 +21,7 @@ pub(in crate::ops) fn feed(rows: Tensor<3>, matrices: Matrices, groups: Vec<Rang
         let mut ups: Vec<_> = values.collect();
         let down = ups.pop().expect("the last matrix is the last input");
         let [_, inner, width] = shape(&down);
-        let experts = Experts { groups, ups, down, activation, inner, width };
+        let experts = GroupedFeedForward { groups, ups, down, activation, inner, width };
         let wide = experts.widen(&rows);
         let active = experts.activate(&wide);
         let y = experts.narrow(&active);
@@ -31,7 +31,7 @@ pub(in crate::ops) fn feed(rows: Tensor<3>, matrices: Matrices, groups: Vec<Rang
 }
 
 /// The matrices, and which rows pass which.
-struct Experts {
+struct GroupedFeedForward {
     groups: Vec<Range<usize>>,
     /// Those that widen: with a gate two, which lie side by side in a wide row.
     ups: Vec<FlexTensor>,
@@ -41,7 +41,7 @@ struct Experts {
     width: usize,
 }
 
-impl Experts {
+impl GroupedFeedForward {
     /// Values of a wide row.
     fn wide(&self) -> usize {
         self.ups.len() * self.inner
@@ -64,7 +64,7 @@ impl Experts {
             let out = &mut wide[values(&group, self.wide())];
             let widths = vec![self.inner; self.ups.len()];
             for (out, up) in MatrixMut::columns(out, group.len(), &widths).into_iter().zip(&self.ups) {
-                kernels::product(out, Into::Overwrite, 1.0, left, matrix(up, expert), Threads::Pool);
+                kernels::matmul(out, Accumulate::Overwrite, 1.0, left, matrix(up, expert), ThreadUse::Pool);
             }
         }
         wide
@@ -89,7 +89,7 @@ impl Experts {
         for (expert, group) in self.busy() {
             let out = MatrixMut::dense(&mut y[values(&group, self.width)], [group.len(), self.width]);
             let left = part(active, &group, self.inner);
-            kernels::product(out, Into::Overwrite, 1.0, left, matrix(&self.down, expert), Threads::Pool);
+            kernels::matmul(out, Accumulate::Overwrite, 1.0, left, matrix(&self.down, expert), ThreadUse::Pool);
         }
         vector(y, [1, self.rows(), self.width])
     }
@@ -108,7 +108,7 @@ impl Experts {
             let upstream = part(slice(d), &group, self.width);
             let out = MatrixMut::dense(&mut d_active[values(&group, self.inner)], [group.len(), self.inner]);
             let right = matrix(&self.down, expert).transposed();
-            kernels::product(out, Into::Overwrite, 1.0, upstream, right, Threads::Pool);
+            kernels::matmul(out, Accumulate::Overwrite, 1.0, upstream, right, ThreadUse::Pool);
             let left = part(active, &group, self.inner).transposed();
             add_product(&mut d_down, expert, left, upstream, [self.inner, self.width]);
         }
@@ -124,7 +124,7 @@ impl Experts {
                 let upstream = all.part([0, place * self.inner], [group.len(), self.inner]);
                 let right = matrix(up, expert).transposed();
                 let out = out.part([0, 0], [group.len(), self.width]);
-                kernels::product(out, Into::Add, 1.0, upstream, right, Threads::Pool);
+                kernels::matmul(out, Accumulate::Add, 1.0, upstream, right, ThreadUse::Pool);
                 add_product(d_up, expert, left, upstream, [self.width, self.inner]);
             }
         }
@@ -171,5 +171,5 @@ fn matrix(all: &FlexTensor, expert: usize) -> Matrix<'_> {
 fn add_product(all: &mut [f32], expert: usize, left: Matrix<'_>, right: Matrix<'_>, size: [usize; 2]) {
     let length = size[0] * size[1];
     let out = MatrixMut::dense(&mut all[expert * length..][..length], size);
-    kernels::product(out, Into::Add, 1.0, left, right, Threads::Pool);
+    kernels::matmul(out, Accumulate::Add, 1.0, left, right, ThreadUse::Pool);
 }

@@ -3,9 +3,9 @@
 use super::*;
 use crate::comm::loopback;
 use crate::ops::Implementation;
-use crate::parallel::{Mesh, Partners};
+use crate::parallel::{Mesh, ModelParallelGroups};
 use burn::tensor::{Device, TensorData};
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Arrangement, Layout, Rank};
 use dtrain_recipes::Precision;
 use std::num::NonZeroU32;
@@ -24,7 +24,7 @@ const K: usize = 2;
 
 /// Values in [-1, 1), a function of `seed`.
 fn made<const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<D> {
-    let values = (0..shape.iter().product()).map(|i: usize| (mix(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
+    let values = (0..shape.iter().product()).map(|i: usize| (splitmix64(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
     Tensor::from_data(TensorData::new(values.collect::<Vec<_>>(), shape), &Device::flex())
 }
 
@@ -50,7 +50,7 @@ type Choices = Vec<Option<usize>>;
 /// Every token somewhere.
 fn scattered() -> Choices {
     let pair = |token: usize| {
-        let first = mix(3, token as u64) as usize % E;
+        let first = splitmix64(3, token as u64) as usize % E;
         [Some(first), (token % 5 != 2).then_some((first + 1 + token % (E - 1)) % E)]
     };
     (0..N).flat_map(pair).collect()
@@ -66,7 +66,7 @@ fn pass(
     arithmetic: Arithmetic,
     activation: Activation,
     choices: &Choices,
-    partners: &Partners,
+    partners: &ModelParallelGroups,
 ) -> Vec<Vec<f32>> {
     let peers = &partners.expert;
     let (rank, ranks) = (peers.rank() as usize, peers.size() as usize);
@@ -77,8 +77,8 @@ fn pass(
     let held = |seed, shape: [usize; 3]| leaf(made(seed, shape).narrow(0, rank * experts, experts));
     let gate = (activation == Activation::Swiglu).then(|| held(3, [E, W, F]));
     let (up, down) = (held(4, [E, W, F]), held(5, [E, F, W]));
-    let matrices = Matrices { gate: gate.clone(), up: up.clone(), down: down.clone(), activation };
-    let routes = Routes::of(own, K, E, peers);
+    let matrices = ExpertMatrices { gate: gate.clone(), up: up.clone(), down: down.clone(), activation };
+    let routes = TokenRoutes::of(own, K, E, peers);
     let rows = feed(arithmetic, dispatch(x.clone(), &routes), matrices, routes.groups());
     let y = combine(rows, gates.clone(), &routes, [1, tokens]);
     let upstream = made::<3>(6, [1, N, W]).narrow(1, rank * tokens, tokens).autodiff();
@@ -98,8 +98,8 @@ fn pass(
 fn the_fused_experts_are_the_plain_ones() {
     for activation in [Activation::Swiglu, Activation::Gelu, Activation::GeluTanh] {
         for choices in [scattered(), crowded()] {
-            let wanted = pass(REFERENCE, activation, &choices, &Partners::none());
-            let found = pass(HOST, activation, &choices, &Partners::none());
+            let wanted = pass(REFERENCE, activation, &choices, &ModelParallelGroups::none());
+            let found = pass(HOST, activation, &choices, &ModelParallelGroups::none());
             for (which, (found, wanted)) in found.iter().zip(&wanted).enumerate() {
                 assert!(wanted.iter().any(|value| *value != 0.0), "{which}: nothing to compare");
                 close(&format!("{activation:?}, {which} (0 is the value)"), found, wanted);
@@ -110,8 +110,8 @@ fn the_fused_experts_are_the_plain_ones() {
 
 #[test]
 fn each_row_passes_the_matrices_of_its_expert() {
-    let alone = Partners::none().expert;
-    let matrices = Matrices {
+    let alone = ModelParallelGroups::none().expert;
+    let matrices = ExpertMatrices {
         gate: None,
         up: made(4, [E, W, F]),
         down: made(5, [E, F, W]),
@@ -120,7 +120,7 @@ fn each_row_passes_the_matrices_of_its_expert() {
     let (x, up, down) =
         (flat(made::<3>(1, [1, N, W])), flat(matrices.up.clone()), flat(matrices.down.clone()));
     let choices = scattered();
-    let routes = Routes::of(&choices, K, E, &alone);
+    let routes = TokenRoutes::of(&choices, K, E, &alone);
     let rows = feed(HOST, dispatch(made(1, [1, N, W]), &routes), matrices, routes.groups());
     let y = flat(combine(rows, made(2, [1, N, K]), &routes, [1, N]));
     let gates = flat(made::<3>(2, [1, N, K]));
@@ -144,13 +144,13 @@ fn each_row_passes_the_matrices_of_its_expert() {
 fn experts_on_several_ranks_are_those_on_one() {
     for choices in [scattered(), crowded()] {
         for arithmetic in [REFERENCE, HOST] {
-            let alone = pass(arithmetic, Activation::Swiglu, &choices, &Partners::none());
+            let alone = pass(arithmetic, Activation::Swiglu, &choices, &ModelParallelGroups::none());
             for ranks in [2, 4] {
                 let layout = Layout { expert: NonZeroU32::new(ranks).unwrap(), ..Layout::SINGLE };
                 let arrangement = Arrangement { layout, ..Arrangement::SINGLE };
                 let groups = loopback::threads(ranks, Duration::from_secs(20));
                 let all: Vec<_> = std::thread::scope(|scope| {
-                    let spawn = |(rank, group): (u32, loopback::Thread)| {
+                    let spawn = |(rank, group): (u32, loopback::ThreadRank)| {
                         let choices = &choices;
                         scope.spawn(move || {
                             let mesh = Mesh::of(Box::new(group), &arrangement, Rank(rank)).unwrap();

@@ -4,18 +4,18 @@
 //! rank; what was not sent is added in the next step (error feedback). With `every` above 1 each replica moves its own weights, and
 //! the mean of their changes makes an outer step with momentum. The error feedback, the own weights and the outer moments of a replica
 //! belong to the checkpoint, by the number of the replica; another number of replicas begins them anew, with a notice. All of it is
-//! deterministic. Error feedback is in units without the loss scale, and keeps nothing of a batch that overflowed (`undo`).
+//! deterministic. Error feedback is in units without the loss scale, and keeps nothing of a batch that overflowed (`error_feedback_rollback`).
 
-mod half;
-mod largest;
-mod low_rank;
-mod outer;
-pub mod undo;
-mod wire;
+mod half_precision;
+mod top_k;
+mod power_sgd;
+mod outer_optimizer;
+pub mod error_feedback_rollback;
+mod compression;
 
-pub use half::Half;
-pub(super) use half::sum;
-pub use largest::Largest;
-pub use low_rank::LowRank;
-pub use outer::{Outer, norms_squared, put};
-pub use wire::Wire;
+pub use half_precision::HalfFormat;
+pub(super) use half_precision::sum;
+pub use top_k::TopKCompressor;
+pub use power_sgd::PowerSgdCompressor;
+pub use outer_optimizer::{OuterOptimizer, norms_squared, put};
+pub use compression::VectorCompressor;

@@ -1,15 +1,15 @@
 //! Writes an mlp or a cnn as an ONNX file: input `input`, output `logits`, both with a batch of any size.
 
-mod proto;
+mod protobuf;
 
 use super::PretrainedError;
-use crate::checkpoint::Reader;
-use crate::model::cnn::{self, EPSILON, Place};
-use dtrain_protocol::inputs::PREPROCESSING;
-use dtrain_protocol::split::Region;
+use crate::checkpoint::TensorReader;
+use crate::model::cnn::{self, EPSILON, BlockShape};
+use dtrain_protocol::input_manifest::PREPROCESSING;
+use dtrain_protocol::sharding::Region;
 use dtrain_protocol::{Preprocessing, Slice, TensorKind};
 use dtrain_recipes::{Cnn, Mlp, MlpActivation, Model};
-use proto::{Attribute, Graph, Message};
+use protobuf::{AttributeProto, GraphProto, EncodedMessage};
 use serde_json::{Value, json};
 
 /// Protocol buffers cannot be longer.
@@ -19,8 +19,8 @@ const MOST_BYTES: usize = 1 << 31;
 /// and `preprocessing`, as JSON: what samples must become before they are given to it.
 ///
 /// `Err` when the model is not an mlp or a cnn, or the checkpoint is damaged.
-pub(super) fn file(reader: &Reader, model: &Model) -> Result<Vec<u8>, PretrainedError> {
-    let mut builder = Builder { reader, nodes: Vec::new(), initializers: Vec::new() };
+pub(super) fn file(reader: &TensorReader, model: &Model) -> Result<Vec<u8>, PretrainedError> {
+    let mut builder = GraphBuilder { reader, nodes: Vec::new(), initializers: Vec::new() };
     let (input, classes) = match model {
         Model::Mlp(mlp) => {
             builder.mlp(mlp)?;
@@ -32,20 +32,20 @@ pub(super) fn file(reader: &Reader, model: &Model) -> Result<Vec<u8>, Pretrained
         }
         Model::Decoder(_) | Model::Own(_) | Model::Command(_) => return Err(PretrainedError::NoOnnx),
     };
-    let graph = Graph {
+    let graph = GraphProto {
         nodes: builder.nodes,
         initializers: builder.initializers,
-        input: proto::value("input", &input),
-        output: proto::value("logits", &[classes]),
+        input: protobuf::value("input", &input),
+        output: protobuf::value("logits", &[classes]),
     };
-    let file = proto::model(&graph, &metadata(reader)?).encoded().to_vec();
+    let file = protobuf::model(&graph, &metadata(reader)?).encoded().to_vec();
     if file.len() >= MOST_BYTES {
         return Err(PretrainedError::LongOnnx(file.len()));
     }
     Ok(file)
 }
 
-fn metadata(reader: &Reader) -> Result<Vec<(&'static str, String)>, PretrainedError> {
+fn metadata(reader: &TensorReader) -> Result<Vec<(&'static str, String)>, PretrainedError> {
     let json = reader.file(PREPROCESSING)?;
     let preprocessing = json.map(|json| serde_json::from_slice::<Preprocessing>(&json)).transpose();
     let preprocessing = preprocessing.map_err(|error| PretrainedError::Content {
@@ -64,13 +64,13 @@ fn metadata(reader: &Reader) -> Result<Vec<(&'static str, String)>, PretrainedEr
 }
 
 /// Makes the graph. Parameters keep their names; an output is called by its node.
-struct Builder<'a> {
-    reader: &'a Reader,
-    nodes: Vec<Message>,
-    initializers: Vec<Message>,
+struct GraphBuilder<'a> {
+    reader: &'a TensorReader,
+    nodes: Vec<EncodedMessage>,
+    initializers: Vec<EncodedMessage>,
 }
 
-impl Builder<'_> {
+impl GraphBuilder<'_> {
     fn mlp(&mut self, mlp: &Mlp) -> Result<(), PretrainedError> {
         let widths = mlp.widths();
         let last = widths.len() - 2;
@@ -94,16 +94,16 @@ impl Builder<'_> {
         let mut x = self.node("Relu", &[&x], "stem.relu", &[]);
         let blocks = u32::try_from(cnn.stages.len()).expect("a list in a recipe is short") * cnn.blocks;
         for index in 0..blocks {
-            x = self.block(&cnn::place(cnn, index), &x)?;
+            x = self.block(&cnn::block_shape(cnn, index), &x)?;
         }
         let last = *cnn.stages.last().expect("a checked cnn has a stage") as usize;
         let pooled = self.node("GlobalAveragePool", &[&x], "head.pool", &[]);
-        let flat = self.node("Flatten", &[&pooled], "head.flat", &[Attribute::Int("axis", 1)]);
+        let flat = self.node("Flatten", &[&pooled], "head.flat", &[AttributeProto::Int("axis", 1)]);
         self.linear("head.", [last, cnn.classes as usize], &flat, "logits").map(drop)
     }
 
     /// A residual block, as `model/cnn.rs` computes it.
-    fn block(&mut self, place: &Place, x: &str) -> Result<String, PretrainedError> {
+    fn block(&mut self, place: &BlockShape, x: &str) -> Result<String, PretrainedError> {
         let prefix = format!("stages.{}.{}.", place.stage, place.block);
         let [input, output] = place.channels;
         let size = [place.height, place.width].map(|side| side.div_ceil(place.stride));
@@ -164,9 +164,9 @@ impl Builder<'_> {
         let [kernel, padding, stride] =
             [kernel, kernel / 2, stride].map(|number| i64::try_from(number).expect("it is small"));
         let attributes = [
-            Attribute::Ints("kernel_shape", vec![kernel; 2]),
-            Attribute::Ints("pads", vec![padding; 4]),
-            Attribute::Ints("strides", vec![stride; 2]),
+            AttributeProto::Ints("kernel_shape", vec![kernel; 2]),
+            AttributeProto::Ints("pads", vec![padding; 4]),
+            AttributeProto::Ints("strides", vec![stride; 2]),
         ];
         Ok(self.node("Conv", &[x, &weight], name, &attributes))
     }
@@ -191,7 +191,7 @@ impl Builder<'_> {
         let bias = self.parameter(&at("bias"), &[channels], &per_channel)?;
         let grouped = self.node("Reshape", &[x, &to_groups], &at("grouped"), &[]);
         #[expect(clippy::cast_possible_truncation, reason = "ONNX has it as f32")]
-        let epsilon = [Attribute::Float("epsilon", EPSILON as f32)];
+        let epsilon = [AttributeProto::Float("epsilon", EPSILON as f32)];
         let normed = self.node("InstanceNormalization", &[&grouped, &ones, &zeros], &at("normed"), &epsilon);
         let image = self.node("Reshape", &[&normed, &to_image], &at("image"), &[]);
         let scaled = self.node("Mul", &[&image, &weight], &at("scaled"), &[]);
@@ -199,8 +199,8 @@ impl Builder<'_> {
     }
 
     /// Adds a node called `name`, which is also the name of its output.
-    fn node(&mut self, operator: &str, inputs: &[&str], name: &str, attributes: &[Attribute]) -> String {
-        self.nodes.push(proto::node(operator, inputs, name, attributes));
+    fn node(&mut self, operator: &str, inputs: &[&str], name: &str, attributes: &[AttributeProto]) -> String {
+        self.nodes.push(protobuf::node(operator, inputs, name, attributes));
         name.to_owned()
     }
 
@@ -215,22 +215,22 @@ impl Builder<'_> {
         let wanted = Slice::of(region.clone(), 0..region.elements());
         let mut values = vec![0.0; shape.iter().product()];
         self.reader.read(name, TensorKind::Parameter, &wanted, &mut values)?;
-        self.initializers.push(proto::floats(name, written, &values));
+        self.initializers.push(protobuf::floats(name, written, &values));
         Ok(name.to_owned())
     }
 
     fn scalar(&mut self, name: &str, value: f32) -> String {
-        self.initializers.push(proto::floats(name, &[], &[value]));
+        self.initializers.push(protobuf::floats(name, &[], &[value]));
         name.to_owned()
     }
 
     fn constant(&mut self, name: &str, length: usize, value: f32) -> String {
-        self.initializers.push(proto::floats(name, &[length], &vec![value; length]));
+        self.initializers.push(protobuf::floats(name, &[length], &vec![value; length]));
         name.to_owned()
     }
 
     fn shape(&mut self, name: &str, sides: &[i64]) -> String {
-        self.initializers.push(proto::ints(name, sides));
+        self.initializers.push(protobuf::ints(name, sides));
         name.to_owned()
     }
 }

@@ -7,9 +7,9 @@ mod validation;
 pub(super) mod world;
 mod zero;
 
-use crate::watch::Slowdown;
+use crate::step_timer::Slowdown;
 use dtrain_protocol::{
-    Event, Failure, HeldBytes, Order, SampleRequest, StepId, StopReason, Target, Training,
+    Event, Failure, ResidentBytes, Order, SampleRequest, StepId, StopReason, MetricTarget, Hyperparameters,
 };
 use dtrain_recipes::{Goal, Metric, OptimizerKind, ZeroStage};
 use std::path::Path;
@@ -89,7 +89,7 @@ fn an_order_to_one_rank_stops_all_at_the_same_step() {
 fn time_and_target_end_a_run() {
     let ended = World::new(2).edit(|a| a.until.seconds = Some(0.0)).run();
     assert!(ended.iter().all(|rank| rank.finished() == (StepId(1), StopReason::Time)));
-    let easy = Some(Target { metric: Metric::ValidLoss, goal: Goal::Min, value: 100.0 });
+    let easy = Some(MetricTarget { metric: Metric::ValidLoss, goal: Goal::Min, value: 100.0 });
     let ended = World::new(2).edit(|a| (a.until.target, a.validate_every) = (easy.clone(), 3)).run();
     assert!(ended.iter().all(|rank| rank.finished() == (StepId(3), StopReason::Target)));
 }
@@ -199,7 +199,7 @@ fn a_trained_decoder_writes_the_same_text_for_the_same_seed() {
             threads: 1,
         };
         let mut text = String::new();
-        crate::sample::write(&request, &mut |more| text.push_str(&more)).unwrap();
+        crate::generate::generate(&request, &mut |more| text.push_str(&more)).unwrap();
         text
     };
     let text = write(1, 1.0);
@@ -228,7 +228,7 @@ fn a_damaged_checkpoint_is_named() {
 #[test]
 fn a_checkpoint_of_another_training_tells_what_differs() {
     let saved = commit(&World::new(1).steps(2).run(), StepId(2));
-    let check = |change: fn(&mut Training), expected: &str| {
+    let check = |change: fn(&mut Hyperparameters), expected: &str| {
         let world = World::new(1).steps(4).resume(&saved, StepId(2));
         let ended = world.edit(|a| change(&mut a.training)).run();
         let Err(Failure::OtherTraining { folder, detail }) = &ended[0].result else {
@@ -267,7 +267,7 @@ fn phases_add_up_to_the_step() {
         assert!(times.forward > 0.0 && times.backward > 0.0 && times.optimizer > 0.0, "{times:?}");
         assert!(figures.memory_bytes > 1 << 20 && figures.tokens == 8 * 16);
         let weights = 4 * ended[0].assignment.model.parameters();
-        let HeldBytes { weights: held, gradients, optimizer } = figures.held;
+        let ResidentBytes { weights: held, gradients, optimizer } = figures.held;
         assert_eq!((held, gradients, optimizer), (weights, weights, 2 * weights));
     }
 }

@@ -1,9 +1,9 @@
 //! Replicas that are kept alike approximately learn as much for fewer bytes, and go on after a stop as if nothing was.
 
 use super::world::{Ended, World, commit, losses};
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Assignment, Event, StepId, StopReason};
-use dtrain_recipes::{Compression, Local, Model, Synchronisation};
+use dtrain_recipes::{Compression, DiLoCo, Model, Synchronisation};
 
 /// Steps that are compared, and of how many of them, the last, the mean loss counts.
 const STEPS: u64 = 200;
@@ -15,7 +15,7 @@ const fn compressed(compress: Compression) -> Synchronisation {
 
 /// Replicas that meet every `every` steps.
 const fn apart(compress: Compression, every: u64) -> Synchronisation {
-    let local = Local { every, outer_learning_rate: 0.7, outer_momentum: 0.9 };
+    let local = DiLoCo { every, outer_learning_rate: 0.7, outer_momentum: 0.9 };
     Synchronisation { compress, local: Some(local), staleness: 0 }
 }
 
@@ -40,7 +40,7 @@ const WAYS: [(Synchronisation, f64); 6] = [
 /// Letters of which each is followed by one of two, by chance: what can be learned is soon learned, ln 2 is left.
 fn walk() -> String {
     let step = |at: &mut u64, index: u64| {
-        *at = (*at + 1 + 2 * (mix(5, index) & 1)) % 8;
+        *at = (*at + 1 + 2 * (splitmix64(5, index) & 1)) % 8;
         Some(char::from(b'a' + *at as u8))
     };
     (0..60_000).scan(0, step).collect()

@@ -1,7 +1,7 @@
 //! A time limit: the learning rate follows the clock of rank 0, on all ranks, and across a stop.
 
 use super::world::{Ended, World, commit};
-use dtrain_protocol::rate::{Curve, Progress};
+use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
 use dtrain_protocol::{Assignment, Event, StepFigures, StepId, StopReason};
 
 fn steps(ended: &Ended) -> Vec<&StepFigures> {
@@ -27,7 +27,7 @@ fn until(seconds: f64, steps: u64) -> impl Fn(&mut Assignment) {
 fn check(ended: &[Ended]) {
     for rank in ended {
         let training = &rank.assignment.training;
-        let curve = Curve {
+        let curve = LearningRateSchedule {
             schedule: training.schedule,
             peak: training.learning_rate,
             final_fraction: training.final_fraction,
@@ -38,7 +38,7 @@ fn check(ended: &[Ended]) {
             assert_eq!((own.learning_rate, own.elapsed), (first.learning_rate, first.elapsed));
             assert!(own.elapsed.is_some_and(|share| (0.0..=1.0).contains(&share)), "{:?}", own.elapsed);
             let steps = rank.assignment.until.steps.map(|steps| steps.0);
-            let progress = Progress { step: own.step.0 - 1, steps, elapsed: own.elapsed };
+            let progress = SchedulePosition { step: own.step.0 - 1, steps, elapsed: own.elapsed };
             assert_eq!(own.learning_rate, curve.at(progress));
         }
         assert_eq!(steps(rank).len(), steps(&ended[0]).len());

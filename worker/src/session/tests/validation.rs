@@ -1,7 +1,7 @@
 //! Validation heeds orders and time limits, and says how far it is.
 
 use super::world::{Ended, World, commit};
-use crate::watch::Slowdown;
+use crate::step_timer::Slowdown;
 use dtrain_protocol::{Event, StepId, StopReason};
 use std::time::{Duration, Instant};
 

@@ -1,17 +1,17 @@
 //! A small world: a tiny decoder, a text to learn, and ranks as threads that share a mapping.
 
 use crate::comm::loopback;
-use crate::session::{Orders, Tell, attempt, attempt_anyway};
-use crate::watch::Slowdown;
+use crate::session::{AgentOrders, EventSink, attempt, attempt_anyway};
+use crate::step_timer::Slowdown;
 use dtrain_protocol::checkpoint::{folder_name, merge};
 use dtrain_protocol::{
-    Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, Link, Manifest, Order,
-    Pass, Placement, Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Training, TrialId,
-    WaitLimits, frame, mapping,
+    Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, RankTransport, Manifest, Order,
+    Pass, Placement, Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Hyperparameters, TrialId,
+    WaitLimits, frame, shared_memory_layout,
 };
 use dtrain_recipes::{
     Activation, Data, DataFormat, Decoder, Documents, Model, Norm, Optimizer, OptimizerKind, Positions,
-    Recompute, Schedule, Tokenizer, Valid, ZeroStage,
+    Recompute, Schedule, Tokenizer, ValidationSource, ZeroStage,
 };
 use std::num::NonZeroU32;
 use std::os::fd::IntoRawFd;
@@ -123,12 +123,12 @@ impl World {
     /// Joins the ranks by a mapping, as processes of one host are; otherwise they are threads.
     pub(super) fn share_memory(self) -> Self {
         let ranks = u32::try_from(self.assignments.len()).unwrap();
-        let bytes = mapping::bytes(ranks);
+        let bytes = shared_memory_layout::mapping_bytes(ranks);
         let file = rustix::fs::memfd_create("ranks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, bytes).unwrap();
         self.edit(|assignment| {
             let descriptor = file.try_clone().unwrap().into_raw_fd();
-            assignment.link = Link::SharedMemory { descriptor, bytes };
+            assignment.link = RankTransport::SharedMemory { descriptor, bytes };
         })
     }
 
@@ -136,7 +136,7 @@ impl World {
     pub(super) fn run(self) -> Vec<Ended> {
         let ranks = u32::try_from(self.assignments.len()).unwrap();
         let groups = loopback::threads(ranks, Duration::from_secs(20));
-        let run = |(assignment, group): (Assignment, loopback::Thread)| {
+        let run = |(assignment, group): (Assignment, loopback::ThreadRank)| {
             let (folder, stop_at, slowdown) = (Arc::clone(&self.folder), self.stop_at, self.slowdown);
             let is_last = assignment.rank.0 + 1 == ranks;
             let stops_in_validation = self.stops_in_validation;
@@ -145,7 +145,7 @@ impl World {
                 let (orders, inbox) = channel();
                 let events = Arc::new(Mutex::new(Vec::new()));
                 let told = Arc::clone(&events);
-                let tell: Tell = Arc::new(move |event| {
+                let tell: EventSink = Arc::new(move |event| {
                     // The order lies there before the next step begins, so the step after this is the last.
                     let before =
                         |stop: u64| matches!(&event, Event::Step(figures) if figures.step.0 + 1 == stop);
@@ -160,10 +160,10 @@ impl World {
                     }
                     told.lock().unwrap().push(as_the_agent_reads(&event));
                 });
-                let mut inbox = Orders::of(inbox);
+                let mut inbox = AgentOrders::of(inbox);
                 let result = match assignment.link {
-                    Link::Alone => attempt_anyway(&assignment, Box::new(group), slowdown, &mut inbox, &tell),
-                    Link::SharedMemory { .. } | Link::Tls { .. } => attempt(&assignment, &mut inbox, &tell),
+                    RankTransport::Alone => attempt_anyway(&assignment, Box::new(group), slowdown, &mut inbox, &tell),
+                    RankTransport::SharedMemory { .. } | RankTransport::Tls { .. } => attempt(&assignment, &mut inbox, &tell),
                 };
                 let events = events.lock().unwrap().clone();
                 Ended { result, events, assignment, _folder: folder }
@@ -278,7 +278,7 @@ pub(crate) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
                 separator: Default::default(),
             },
             train: vec!["text.txt".into()],
-            valid: Valid::Fraction(0.1),
+            valid: ValidationSource::Fraction(0.1),
             fraction: 1.0,
             mix: None,
         }),
@@ -287,7 +287,7 @@ pub(crate) fn assignment(rank: u32, ranks: u32, folder: &Path) -> Assignment {
         until: RunUntil::default(),
         step,
         placement: Placement { host: 0, device: DeviceKind::Cpu, index: 0, threads: 1 },
-        link: Link::Alone,
+        link: RankTransport::Alone,
         waits: WaitLimits::for_steps_of(None),
         validate_every: 0,
         validate_samples: 7,
@@ -323,9 +323,9 @@ fn decoder() -> Decoder {
     }
 }
 
-fn training(batch: u64, rank: u32, micro_batch: u32, micro_batches: u32) -> Training {
+fn training(batch: u64, rank: u32, micro_batch: u32, micro_batches: u32) -> Hyperparameters {
     let each = u64::from(micro_batch * micro_batches);
-    Training {
+    Hyperparameters {
         batch,
         share: each * u64::from(rank)..each * u64::from(rank + 1),
         micro_batch,

@@ -2,10 +2,10 @@
 
 use super::farthest;
 use super::world::{World, commit, losses, norms};
-use crate::parallel::Shards;
+use crate::parallel::ZeroShards;
 use crate::stage::Stage;
 use burn::tensor::Device;
-use dtrain_protocol::wire::ROW_VALUES;
+use dtrain_protocol::communication_volume::ROW_VALUES;
 use dtrain_protocol::{Assignment, Event, Rank, StepId};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, ZeroStage};
 
@@ -122,7 +122,7 @@ fn ranks_send_what_the_formula_says() {
     for zero in STAGES {
         let (sent, Assignment { model, arrangement, .. }) = sent(zero);
         let stage = Stage::build(&model, 0..2, 3, Precision::F32, Recompute::None, &Device::flex()).unwrap();
-        let shards = Shards::of(&arrangement, Rank(0), stage.parameters());
+        let shards = ZeroShards::of(&arrangement, Rank(0), stage.parameters());
         let unit = |unit: usize| -> u64 {
             let lengths = shards.packs_of(unit).map(|pack| shards.packs()[pack].length() as u64);
             lengths.map(|length| 4 * length / u64::from(ranks)).sum()

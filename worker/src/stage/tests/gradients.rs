@@ -1,19 +1,19 @@
 //! Gradients of a whole model, however they are computed.
 
-use super::super::pass::Output;
+use super::super::pass::PartOutput;
 use super::*;
 
 /// One graph over all parts, without any injected gradient: the loss with what blocks add to it, and its figures.
-fn one_graph(stage: &Stage, leaves: &[Tensor<1>], samples: &Samples<'_>) -> (Tensor<1>, LossFigures) {
+fn one_graph(stage: &Stage, leaves: &[Tensor<1>], samples: &ModelInput<'_>) -> (Tensor<1>, LossFigures) {
     let (mut flow, mut penalties) = (None, Vec::new());
     for unit in &stage.units {
         let own: Vec<_> = unit.uses.iter().map(|(_, index)| leaves[*index].clone()).collect();
         match stage.compute(unit, &stage.weights(unit, Some(&own)), flow.take(), samples) {
-            Output::Activation(x, penalty) => {
+            PartOutput::Activation(x, penalty) => {
                 flow = Some(x.autodiff());
                 penalties.extend(penalty);
             }
-            Output::Loss(loss, figures) => {
+            PartOutput::Loss(loss, figures) => {
                 return (penalties.into_iter().fold(loss, Tensor::add), figures.read());
             }
         }
@@ -110,10 +110,10 @@ fn fused_and_plain_operations_train_alike() {
             let plain =
                 Arithmetic { by: Implementation::Reference, precision: Precision::F32, forgets_scores };
             let blocks = 0..model.blocks();
-            let (chunks, partners) = ([blocks], Partners::none());
+            let (chunks, partners) = ([blocks], ModelParallelGroups::none());
             let arrangement = Arrangement { recompute, ..Arrangement::SINGLE };
             let (model, rank) = (&model, Rank(0));
-            let holding = Holding { model, chunks: &chunks, seed: 7, arrangement, rank, partners };
+            let holding = ModelShard { model, chunks: &chunks, seed: 7, arrangement, rank, partners };
             let stage = Stage::with_arithmetic(&holding, plain, &Device::flex());
             let (wanted_loss, wanted) = learn(&mut stage.unwrap(), &batch.samples());
             assert!((loss - wanted_loss).abs() < 1e-5, "{loss} for {wanted_loss}");

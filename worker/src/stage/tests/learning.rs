@@ -1,7 +1,7 @@
 //! Several steps, and what was learnt.
 
 use super::*;
-use crate::optimizer::Optimizer;
+use crate::optimizer::StageOptimizer;
 use dtrain_recipes::{Optimizer as Rule, OptimizerKind};
 
 const ADAMW: Rule =
@@ -15,7 +15,7 @@ fn training_is_the_same_to_the_last_bit_on_any_number_of_threads() {
             pool.install(|| {
                 let mut stage = whole(&model);
                 let batch = Batch::new(&model, 4);
-                let mut optimizer = Optimizer::new(&ADAMW, stage.parameters());
+                let mut optimizer = StageOptimizer::new(&ADAMW, stage.parameters());
                 let losses: Vec<f64> = (1..=5)
                     .map(|t| {
                         let (loss, _) = learn(&mut stage, &batch.samples());
@@ -38,7 +38,7 @@ fn every_model_learns_a_batch_by_heart() {
     for model in models().into_iter().filter(|model| !model.has_frozen_weights()) {
         let mut stage = whole(&model);
         let batch = Batch::new(&model, 4);
-        let mut optimizer = Optimizer::new(&ADAMW, stage.parameters());
+        let mut optimizer = StageOptimizer::new(&ADAMW, stage.parameters());
         let before = stage.evaluate(&batch.samples()).loss_sum;
         for t in 1..=150 {
             learn(&mut stage, &batch.samples());
@@ -63,7 +63,7 @@ fn the_last_logits_are_those_of_the_whole_sequence() {
         let mut loss = |length: usize| {
             let targets = vec![3; length];
             let inputs = &batch.tokens[..length];
-            stage.evaluate(&Samples::Tokens { inputs, targets: &targets, samples: 1, length }).loss_sum
+            stage.evaluate(&ModelInput::Tokens { inputs, targets: &targets, samples: 1, length }).loss_sum
         };
         let sum: f64 = logits.iter().map(|l| f64::from(*l).exp()).sum();
         let wanted = sum.ln() - f64::from(logits[3]);
@@ -81,14 +81,14 @@ fn kept_keys_and_values_give_the_logits_of_the_whole_sequence() {
         let wanted: Vec<_> = (4..=9).map(|length| stage.logits_last(&tokens[..length])).collect();
         // Twice: of the first text nothing is left.
         for _ in 0..2 {
-            stage.begin_text();
+            stage.begin_generation();
             let mut found = vec![stage.logits_next(&tokens[..4])];
             found.extend(tokens[4..].iter().map(|token| stage.logits_next(&[*token])));
             for (wanted, found) in wanted.iter().zip(&found) {
                 close(found, wanted, 1e-4);
             }
         }
-        stage.end_text();
+        stage.end_generation();
         assert_eq!(stage.logits_last(tokens), wanted[5]);
     }
 }

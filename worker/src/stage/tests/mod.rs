@@ -8,7 +8,7 @@ mod values;
 
 use super::*;
 use dtrain_recipes::{
-    Activation, AdaptedLayers, Cnn, Decoder, Experts, Lora, Mlp, MlpActivation, Norm, Positions, Reads,
+    Activation, AdaptedLayers, Cnn, Decoder, Experts, Lora, Mlp, MlpActivation, Norm, Positions, InputSignature,
 };
 
 fn gpt() -> Decoder {
@@ -111,56 +111,56 @@ struct Batch {
 
 impl Batch {
     fn new(model: &Model, samples: usize) -> Self {
-        let word = |i: usize, n: usize| (dtrain_protocol::order::mix(5, i as u64) % n as u64) as u32;
+        let word = |i: usize, n: usize| (dtrain_protocol::shuffle::splitmix64(5, i as u64) % n as u64) as u32;
         match model.reads().unwrap() {
-            Reads::Tokens { context, vocab } => {
+            InputSignature::Tokens { context, vocab } => {
                 let n = samples * context as usize;
                 let tokens = (0..n).map(|i| word(i, vocab as usize)).collect();
                 let targets = (0..n).map(|i| word(i + n, vocab as usize)).collect();
                 Self { tokens, targets, values: vec![], samples, width: context as usize }
             }
-            Reads::Rows { inputs, classes } => Self::rows(samples, inputs as usize, classes as usize),
+            InputSignature::Rows { inputs, classes } => Self::rows(samples, inputs as usize, classes as usize),
         }
     }
 
     fn rows(samples: usize, width: usize, classes: usize) -> Self {
-        let word = |i: usize| dtrain_protocol::order::mix(6, i as u64);
+        let word = |i: usize| dtrain_protocol::shuffle::splitmix64(6, i as u64);
         let values = (0..samples * width).map(|i| (word(i) % 2000) as f32 / 1000.0 - 1.0).collect();
         let targets = (0..samples).map(|i| (word(i + 99) % classes as u64) as u32).collect();
         Self { tokens: vec![], targets, values, samples, width }
     }
 
-    fn samples(&self) -> Samples<'_> {
+    fn samples(&self) -> ModelInput<'_> {
         self.slice(0..self.samples)
     }
 
-    fn slice(&self, range: Range<usize>) -> Samples<'_> {
+    fn slice(&self, range: Range<usize>) -> ModelInput<'_> {
         let (samples, width) = (range.len(), self.width);
         if self.tokens.is_empty() {
             let values = &self.values[range.start * width..range.end * width];
-            return Samples::Rows { values, classes: &self.targets[range], samples, width };
+            return ModelInput::Rows { values, classes: &self.targets[range], samples, width };
         }
         let tokens = range.start * width..range.end * width;
         let (inputs, targets) = (&self.tokens[tokens.clone()], &self.targets[tokens]);
-        Samples::Tokens { inputs, targets, samples, length: width }
+        ModelInput::Tokens { inputs, targets, samples, length: width }
     }
 }
 
 /// Mean loss and its gradient of one batch.
-fn learn(stage: &mut Stage, samples: &Samples<'_>) -> (f64, Vec<f32>) {
+fn learn(stage: &mut Stage, samples: &ModelInput<'_>) -> (f64, Vec<f32>) {
     stage.gradients().clear();
     let loss = mean(stage.forward(at(0), None, samples));
     assert!(stage.backward(at(0), None, 1.0, &mut |_, _| {}).is_none());
     (loss, stage.gradients().values().to_vec())
 }
 
-fn mean(flow: Flow) -> f64 {
+fn mean(flow: ForwardOutput) -> f64 {
     match flow {
-        Flow::Loss(figures) => {
+        ForwardOutput::Loss(figures) => {
             let LossFigures { loss_sum, count, .. } = figures.read();
             loss_sum / count as f64
         }
-        Flow::Activation(_) => panic!("the last stage gives a loss"),
+        ForwardOutput::Activation(_) => panic!("the last stage gives a loss"),
     }
 }
 

@@ -10,7 +10,7 @@ fn a_pipeline_of_two_stages_is_one_stage() {
         let (loss, wanted) = learn(&mut one, &batch.samples());
         let mut first = stage(&model, 0..1, Recompute::None);
         let mut last = stage(&model, 1..model.blocks(), Recompute::Full);
-        let Flow::Activation(x) = first.forward(at(3), None, &batch.samples()) else {
+        let ForwardOutput::Activation(x) = first.forward(at(3), None, &batch.samples()) else {
             panic!("no activation")
         };
         assert_eq!(mean(last.forward(at(3), Some(x), &batch.samples())), loss);
@@ -44,8 +44,8 @@ fn splitting(model: &Model, blocks: Range<u32>, recompute: Recompute, by: Implem
     let arrangement = Arrangement { recompute, schedule, ..Arrangement::SINGLE };
     let forgets_scores = recompute == Recompute::Selective;
     let arithmetic = Arithmetic { by, precision: Precision::F32, forgets_scores };
-    let (rank, partners) = (Rank(0), Partners::none());
-    let holding = Holding { model, chunks: &[blocks], seed: 7, arrangement, rank, partners };
+    let (rank, partners) = (Rank(0), ModelParallelGroups::none());
+    let holding = ModelShard { model, chunks: &[blocks], seed: 7, arrangement, rank, partners };
     Stage::with_arithmetic(&holding, arithmetic, &Device::flex()).unwrap()
 }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::session::assignment_of_tests as assignment;
 use dtrain_protocol::{
-    AttemptId, FileEntry, Layout, Manifest, Piece, Slice, StepId, Tensor, TensorKind, TrialId,
+    AttemptId, FileEntry, Layout, Manifest, StoredSlice, Slice, StepId, Tensor, TensorKind, TrialId,
 };
 use proptest::prelude::*;
 use std::num::NonZeroU32;
@@ -14,7 +14,7 @@ const KINDS: [TensorKind; 3] = [TensorKind::Parameter, TensorKind::FirstMoment, 
 fn manifest(model: &Model) -> Manifest {
     let mut tensors: Vec<Tensor> = Vec::new();
     let specs =
-        parts(&*network::of(model, 0).unwrap(), 0..model.blocks()).into_iter().flat_map(|(_, specs)| specs);
+        parts(&*network::build(model, 0).unwrap(), 0..model.blocks()).into_iter().flat_map(|(_, specs)| specs);
     for spec in specs {
         if tensors.iter().any(|tensor| tensor.name == spec.name) {
             continue;
@@ -23,7 +23,7 @@ fn manifest(model: &Model) -> Manifest {
         for kind in KINDS.into_iter().filter(|kind| !spec.is_frozen || *kind == TensorKind::Parameter) {
             let name = spec.name.clone();
             let key = format!("{name}{}", kind.suffix());
-            let pieces = vec![Piece::of(&Slice::whole(&shape), "a", key)];
+            let pieces = vec![StoredSlice::of(&Slice::whole(&shape), "a", key)];
             tensors.push(Tensor { name, kind, shape: shape.clone(), pieces });
         }
     }
@@ -79,19 +79,19 @@ proptest! {
             (name.clone(), *kind, reading.slice)
         }).collect();
 
-        let parts = chunks.iter().map(|chunk| parts(&*network::of(&model, 0).unwrap(), chunk.clone())).collect();
-        let Assembled { trained, frozen, .. } = assemble(parts, &layout, layout.coord(rank));
+        let parts = chunks.iter().map(|chunk| parts(&*network::build(&model, 0).unwrap(), chunk.clone())).collect();
+        let ChunkParameters { trained, frozen, .. } = assemble(parts, &layout, layout.coord(rank));
         let parameters = trained.parameters;
-        let shards = Shards::of(&arrangement, rank, &parameters);
+        let shards = ZeroShards::of(&arrangement, rank, &parameters);
         let mut held = Vec::new();
-        for (index, Parameter { name, region, range, .. }) in parameters.iter().enumerate() {
+        for (index, ModelParameter { name, region, range, .. }) in parameters.iter().enumerate() {
             for kind in KINDS {
                 let own = if kind == TensorKind::Parameter { 0..range.len() } else { shards.owned(index) };
                 let slice = Slice::of(region.clone(), own.start as u64..own.end as u64);
                 held.push((name.clone(), kind, slice));
             }
         }
-        held.extend(frozen.parameters.into_iter().map(|Parameter { name, region, .. }| {
+        held.extend(frozen.parameters.into_iter().map(|ModelParameter { name, region, .. }| {
             (name, TensorKind::Parameter, Slice::all(region))
         }));
         let order = |one: &(String, TensorKind, Slice)| (one.0.clone(), one.1);

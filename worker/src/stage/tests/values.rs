@@ -38,7 +38,7 @@ fn a_stage_of_no_blocks_of_the_model_is_refused() {
     };
     let found = build(&Model::Decoder(gpt()), 1..9).unwrap();
     assert_eq!(found, "blocks 1..9 were assigned, but the model has 2");
-    let command = Model::Command(dtrain_recipes::Command {
+    let command = Model::Command(dtrain_recipes::ForeignCommand {
         argv: vec!["true".into()],
         framework: dtrain_recipes::Framework::Pytorch,
         progress: Vec::new(),

@@ -2,20 +2,20 @@
 //!
 //! The device is opened by a child alone, as in training: a driver that takes its process down leaves what was found before.
 
-mod asked;
-mod child;
+mod device_request;
+mod probe_process;
 mod page;
 mod series;
 
 use super::gpu;
 use crate::args::{DeviceChoice, DoctorArgs};
 use crate::context::Context;
-use crate::failure::{Exit, Failure, Outcome};
-use crate::output::{document, word};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::output::{document, shell_quoted};
 use crate::plan_file::save;
 use crate::rates::PROGRAM;
 use crate::render::number::counted;
-use child::Heard;
+use probe_process::ProbeOutput;
 use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceRequest, HostFacts, Placement};
 use dtrain_runner::probe::host_facts;
 use dtrain_worker::device::{self, DeviceError};
@@ -26,7 +26,7 @@ use std::path::{Path, PathBuf};
 
 /// What the file says, and `--json`. No name of the host or the user is in it.
 #[derive(Serialize)]
-struct Document<'a> {
+struct HardwareReport<'a> {
     /// Such as `2026-11-25T16:30:00Z`.
     date: String,
     program: &'static str,
@@ -45,8 +45,8 @@ struct Document<'a> {
 }
 
 /// Examines a device.
-pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) -> Outcome {
-    let (parts, steps) = (asked::parts(&args.only), asked::steps(args)?);
+pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) -> CommandResult {
+    let (parts, steps) = (device_request::parts(&args.only), device_request::steps(args)?);
     let (kind, index) = (kind(choice)?, args.index);
     device::find(kind, index).map_err(|error| refusal(&error))?;
     let file = args
@@ -57,12 +57,12 @@ pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) ->
     // Said now rather than after minutes.
     let opened = File::options().append(true).create(true).open(&file);
     opened.map_err(|error| {
-        Failure::new(Exit::Usage, format!("cannot write {}", file.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot write {}", file.display())).cause(error.to_string())
     })?;
     let host = host_facts(Vec::new());
     let placement = Placement { host: 0, device: kind, index, threads: host.cores };
-    let Heard { findings, failure, is_interrupted } =
-        child::examine(context.out, &DeviceRequest { placement, parts, steps })?;
+    let ProbeOutput { findings, failure, is_interrupted } =
+        probe_process::probe_device(context.out, &DeviceRequest { placement, parts, steps })?;
     let Some(findings) = findings else {
         if is_new {
             // It is empty.
@@ -71,7 +71,7 @@ pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) ->
         return Err(ended_early(failure, is_interrupted, None));
     };
     let failure = if is_interrupted { Some("interrupted".to_owned()) } else { failure };
-    let text = written(context, &host, &findings, failure.as_deref())?;
+    let text = write_report(context, &host, &findings, failure.as_deref())?;
     save(&file, &text)?;
     if context.out.json {
         context.out.bytes(text.as_bytes())?;
@@ -82,17 +82,17 @@ pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) ->
     if failure.is_some() {
         return Err(ended_early(failure, is_interrupted, Some(&file)));
     }
-    judged(&findings, &file)
+    findings_result(&findings, &file)
 }
 
 /// The backend that a choice means.
-fn kind(choice: DeviceChoice) -> Result<DeviceKind, Failure> {
+fn kind(choice: DeviceChoice) -> Result<DeviceKind, CommandError> {
     match choice {
         DeviceChoice::Cuda => Ok(DeviceKind::Cuda),
         DeviceChoice::Wgpu => Ok(DeviceKind::Wgpu),
         DeviceChoice::Cpu => Ok(DeviceKind::Cpu),
         DeviceChoice::Gpu => device::gpus().first().map(|gpu| gpu.device).ok_or_else(|| {
-            Failure::new(Exit::Preflight, "this program can use no GPU here").hint(
+            CommandError::new(ExitReason::Preflight, "this program can use no GPU here").hint(
                 "`dtrain doctor` says what is missing; `dtrain doctor --device cpu` examines the processor",
             )
         }),
@@ -100,39 +100,39 @@ fn kind(choice: DeviceChoice) -> Result<DeviceKind, Failure> {
 }
 
 /// A device that is not there, with what to do.
-fn refusal(error: &DeviceError) -> Failure {
+fn refusal(error: &DeviceError) -> CommandError {
     match error {
         DeviceError::NotBuilt { device } => {
-            Failure::new(Exit::Preflight, format!("this program was built without the backend {device}"))
+            CommandError::new(ExitReason::Preflight, format!("this program was built without the backend {device}"))
                 .hint(format!("`cargo build --release --features {device}`"))
         }
-        DeviceError::Absent { device, wanted, found: 0 } => Failure::new(
-            Exit::Preflight,
+        DeviceError::Absent { device, wanted, found: 0 } => CommandError::new(
+            ExitReason::Preflight,
             format!("there is no {device} device {wanted}: {device} shows none"),
         )
         .hint("`dtrain doctor` says what is missing; `dtrain doctor --device cpu` examines the processor"),
         DeviceError::Absent { device, wanted, found } => {
             let devices = counted(*found as u64, "device");
             let what = format!("there is no {device} device {wanted}: {device} shows {devices}");
-            Failure::new(Exit::Preflight, what).hint(format!("--index is at most {}", found - 1))
+            CommandError::new(ExitReason::Preflight, what).hint(format!("--index is at most {}", found - 1))
         }
     }
 }
 
-fn written(
+fn write_report(
     context: &Context,
     host: &HostFacts,
     findings: &DeviceFindings,
     failure: Option<&str>,
-) -> Result<String, Failure> {
+) -> Result<String, CommandError> {
     let now_ms = context.out.style().now_ms;
     let seconds = now_ms / 1000;
     let system = rustix::system::uname();
     let words = [system.sysname(), system.release(), system.machine()].map(|word| word.to_string_lossy());
-    let document_of_this = Document {
+    let document_of_this = HardwareReport {
         date: format!(
             "{}T{:02}:{:02}:{:02}Z",
-            dtrain_planner::day(now_ms),
+            dtrain_planner::format_day(now_ms),
             seconds / 3600 % 24,
             seconds / 60 % 60,
             seconds % 60
@@ -167,73 +167,73 @@ fn without_home(value: Value, home: &str) -> Value {
     }
 }
 
-fn ended_early(failure: Option<String>, is_interrupted: bool, file: Option<&Path>) -> Failure {
-    let so_far = file.map(|file| format!("{} has what was found until then", word(file.display())));
+fn ended_early(failure: Option<String>, is_interrupted: bool, file: Option<&Path>) -> CommandError {
+    let so_far = file.map(|file| format!("{} has what was found until then", shell_quoted(file.display())));
     let ended = if is_interrupted {
-        Failure::new(Exit::Interrupted, "interrupted")
+        CommandError::new(ExitReason::Interrupted, "interrupted")
     } else {
-        let ended = Failure::new(Exit::WorkerFailed, "the device could not be examined to the end");
-        failure.into_iter().fold(ended, Failure::cause)
+        let ended = CommandError::new(ExitReason::WorkerFailed, "the device could not be examined to the end");
+        failure.into_iter().fold(ended, CommandError::cause)
     };
-    so_far.into_iter().fold(ended, Failure::hint)
+    so_far.into_iter().fold(ended, CommandError::hint)
 }
 
 /// Whether the device computes what the host computes, and all was measured.
-fn judged(findings: &DeviceFindings, file: &Path) -> Outcome {
+fn findings_result(findings: &DeviceFindings, file: &Path) -> CommandResult {
     let device = format!("{}:{}", findings.device.word(), findings.index);
     let wrong = findings.parity.iter().filter(|parity| !parity.is_within()).map(page::difference);
     let wrong: Vec<String> = wrong.collect();
-    let hint = format!("please report it with {}", word(file.display()));
+    let hint = format!("please report it with {}", shell_quoted(file.display()));
     if !wrong.is_empty() {
         let failure =
-            Failure::new(Exit::Preflight, format!("{device} does not compute what the host computes"));
-        return Err(wrong.into_iter().fold(failure, Failure::cause).hint(hint));
+            CommandError::new(ExitReason::Preflight, format!("{device} does not compute what the host computes"));
+        return Err(wrong.into_iter().fold(failure, CommandError::cause).hint(hint));
     }
     if !findings.faults.is_empty() {
         let failed = counted(findings.faults.len() as u64, "part");
         let failure =
-            Failure::new(Exit::Preflight, format!("{failed} of the examination of {device} failed"));
+            CommandError::new(ExitReason::Preflight, format!("{failed} of the examination of {device} failed"));
         let causes = findings.faults.iter().map(|fault| format!("{}: {}", fault.part, fault.reason));
-        return Err(causes.fold(failure, Failure::cause).hint(hint));
+        return Err(causes.fold(failure, CommandError::cause).hint(hint));
     }
     let wrong: Vec<String> =
         findings.nccl.iter().filter(|call| !call.agrees).map(series::difference).collect();
     if !wrong.is_empty() {
-        let failure = Failure::new(Exit::Preflight, format!("NCCL with one rank is wrong on {device}"));
-        return Err(wrong.into_iter().fold(failure, Failure::cause).hint(hint));
+        let failure = CommandError::new(ExitReason::Preflight, format!("NCCL with one rank is wrong on {device}"));
+        return Err(wrong.into_iter().fold(failure, CommandError::cause).hint(hint));
     }
     if !findings.is_compared() {
-        return Err(Failure::new(Exit::Preflight, format!("nothing was compared on {device}")).hint(hint));
+        return Err(CommandError::new(ExitReason::Preflight, format!("nothing was compared on {device}")).hint(hint));
     }
-    Ok(Exit::Done)
+    Ok(ExitReason::Done)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Paint;
-    use dtrain_protocol::device_check::{Fault, NcclCall, Parity, Part};
+    use crate::output::ColourMode;
+    use dtrain_protocol::device_check::{MeasurementError, NcclCall, Parity, DeviceTest};
     use dtrain_recipes::Precision;
 
     #[test]
     fn a_device_that_computes_something_else_or_not_everything_is_no_success() {
         let file = Path::new("found.json");
         let found = page::tests::findings();
-        assert_eq!(judged(&found, file).map_err(|failure| failure.exit()), Ok(Exit::Done));
+        assert_eq!(findings_result(&found, file).map_err(|failure| failure.exit()), Ok(ExitReason::Done));
         let told = |found: &DeviceFindings| {
-            let failure = judged(found, file).expect_err("it is refused");
-            (failure.exit(), failure.render(Paint::plain()))
+            let failure = findings_result(found, file).expect_err("it is refused");
+            (failure.exit(), failure.render(ColourMode::plain()))
         };
         let mut wrong = found.clone();
         wrong.parity[0] = Parity { gradient_difference: 0.5, ..wrong.parity[0].clone() };
         let (exit, words) = told(&wrong);
-        assert_eq!(exit, Exit::Preflight);
+        assert_eq!(exit, ExitReason::Preflight);
         assert!(words.contains("wgpu:0 does not compute what the host computes"), "{words}");
         assert!(words.contains("gpt in f32") && words.contains("found.json"), "{words}");
         let mut failed = found.clone();
-        failed.faults.push(Fault { part: "attention in f16".into(), reason: "no such kernel".into() });
+        failed.faults.push(MeasurementError { part: "attention in f16".into(), reason: "no such kernel".into() });
         let (exit, words) = told(&failed);
-        assert!(exit == Exit::Preflight && words.contains("attention in f16: no such kernel"), "{words}");
+        assert!(exit == ExitReason::Preflight && words.contains("attention in f16: no such kernel"), "{words}");
         let refused = NcclCall {
             call: "all-gather".into(),
             values: 3,
@@ -242,12 +242,12 @@ mod tests {
             detail: Some("value 1 is 0, not 1".into()),
         };
         let (exit, words) = told(&DeviceFindings { nccl: vec![refused], ..found.clone() });
-        assert!(exit == Exit::Preflight && words.contains("all-gather: value 1 is 0, not 1"), "{words}");
+        assert!(exit == ExitReason::Preflight && words.contains("all-gather: value 1 is 0, not 1"), "{words}");
         let nothing = DeviceFindings { parity: Vec::new(), ..found };
-        assert_eq!(told(&nothing).0, Exit::Preflight, "who compared nothing knows nothing");
+        assert_eq!(told(&nothing).0, ExitReason::Preflight, "who compared nothing knows nothing");
         assert!(!nothing.agrees());
-        let elsewhere = DeviceFindings { parts: vec![Part::Products], ..nothing };
-        assert_eq!(judged(&elsewhere, file).map_err(|failure| failure.exit()), Ok(Exit::Done));
+        let elsewhere = DeviceFindings { parts: vec![DeviceTest::Products], ..nothing };
+        assert_eq!(findings_result(&elsewhere, file).map_err(|failure| failure.exit()), Ok(ExitReason::Done));
         assert!(elsewhere.agrees(), "nobody asked for a comparison");
         assert_eq!(Precision::Bf16.name(), "bf16");
     }
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_there_is_told_with_what_to_do() {
-        let told = |error: &DeviceError| refusal(error).render(Paint::plain());
+        let told = |error: &DeviceError| refusal(error).render(ColourMode::plain());
         let built = told(&DeviceError::NotBuilt { device: "cuda" });
         assert!(built.contains("cargo build --release --features cuda"), "{built}");
         let none = told(&DeviceError::Absent { device: "cuda", wanted: 0, found: 0 });

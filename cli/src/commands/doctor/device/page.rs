@@ -2,16 +2,16 @@
 
 use super::series;
 use crate::render::number::{count, counted, seconds, whole};
-use crate::render::table::{Column, Style, Text, Tone, table};
+use crate::render::table::{TableColumn, PageStyle, StyledText, TextRole, table};
 use dtrain_protocol::DeviceFindings;
-use dtrain_protocol::device_check::{AttentionSpeed, Parity, ProductSpeed, TrainingSpeed, Tuning};
+use dtrain_protocol::device_check::{AttentionSpeed, Parity, ProductSpeed, TrainingSpeed, KernelTuning};
 use dtrain_recipes::{Bytes, Precision};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
 /// The whole page.
-pub(super) fn page(found: &DeviceFindings, style: Style) -> String {
+pub(super) fn page(found: &DeviceFindings, style: PageStyle) -> String {
     let mut page = head(found);
     let mut section = |title: &str, body: String| {
         if !body.is_empty() {
@@ -53,8 +53,8 @@ fn head(found: &DeviceFindings) -> String {
 }
 
 /// How kernels of matrix products were chosen.
-fn tuning(tuning: &Tuning) -> String {
-    let Tuning { seconds, tuned, known, untuned, folder, .. } = tuning;
+fn tuning(tuning: &KernelTuning) -> String {
+    let KernelTuning { seconds, tuned, known, untuned, folder, .. } = tuning;
     let over = if *untuned == 0 { String::new() } else { format!(", {untuned} without, as time was over") };
     let place = folder.as_ref().map(|folder| format!("; kept in {folder}")).unwrap_or_default();
     format!("kernels tuned for {tuned} products in {seconds:.1} s, {known} known{over}{place}")
@@ -79,15 +79,15 @@ fn share(value: f64) -> String {
     if value >= f64::MAX { "not a number".to_owned() } else { format!("{value:.1e}") }
 }
 
-pub(super) fn left(title: &'static str) -> Column {
-    Column { title: Cow::Borrowed(title), is_right: false, rank: 9, least: None }
+pub(super) fn left(title: &'static str) -> TableColumn {
+    TableColumn { title: Cow::Borrowed(title), is_right: false, rank: 9, least: None }
 }
 
-pub(super) fn right(title: impl Into<Cow<'static, str>>) -> Column {
-    Column { title: title.into(), is_right: true, rank: 9, least: None }
+pub(super) fn right(title: impl Into<Cow<'static, str>>) -> TableColumn {
+    TableColumn { title: title.into(), is_right: true, rank: 9, least: None }
 }
 
-fn parity(all: &[Parity], style: Style) -> String {
+fn parity(all: &[Parity], style: PageStyle) -> String {
     if all.is_empty() {
         return String::new();
     }
@@ -101,15 +101,15 @@ fn parity(all: &[Parity], style: Style) -> String {
         right("allowed"),
         right("first step"),
         right("later"),
-        Column { rank: 1, least: Some(8), ..left("most in") },
+        TableColumn { rank: 1, least: Some(8), ..left("most in") },
     ];
-    let rows: Vec<Vec<Text>> = all
+    let rows: Vec<Vec<StyledText>> = all
         .iter()
         .map(|parity| {
             let verdict = if parity.is_within() {
-                Text::new("agrees", Tone::Good)
+                StyledText::new("agrees", TextRole::Good)
             } else {
-                Text::new("DIFFERS", Tone::Bad)
+                StyledText::new("DIFFERS", TextRole::Bad)
             };
             vec![
                 parity.family.clone().into(),
@@ -141,7 +141,7 @@ fn decoder(all: &[TrainingSpeed]) -> String {
     )
 }
 
-fn training(all: &[TrainingSpeed], style: Style) -> String {
+fn training(all: &[TrainingSpeed], style: PageStyle) -> String {
     if all.is_empty() {
         return String::new();
     }
@@ -154,7 +154,7 @@ fn training(all: &[TrainingSpeed], style: Style) -> String {
         right("held"),
     ];
     let bytes = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| Bytes(bytes).to_string());
-    let rows: Vec<Vec<Text>> = all
+    let rows: Vec<Vec<StyledText>> = all
         .iter()
         .map(|speed| {
             vec![
@@ -171,7 +171,7 @@ fn training(all: &[TrainingSpeed], style: Style) -> String {
 }
 
 /// A row for each size, a column for each precision.
-fn products(all: &[ProductSpeed], style: Style) -> String {
+fn products(all: &[ProductSpeed], style: PageStyle) -> String {
     if all.is_empty() {
         return String::new();
     }
@@ -187,7 +187,7 @@ fn products(all: &[ProductSpeed], style: Style) -> String {
         let cells = precisions.iter().map(|precision| cell(size, *precision).into());
         std::iter::once(format!("{size} × {size}").into()).chain(cells).collect()
     };
-    let rows: Vec<Vec<Text>> = sizes.into_iter().map(row).collect();
+    let rows: Vec<Vec<StyledText>> = sizes.into_iter().map(row).collect();
     table(&columns, &rows, style)
 }
 
@@ -197,7 +197,7 @@ fn heads(all: &[AttentionSpeed]) -> String {
 }
 
 /// A row for each length and precision: in columns they would not fit into 80 characters.
-fn attention(all: &[AttentionSpeed], style: Style) -> String {
+fn attention(all: &[AttentionSpeed], style: PageStyle) -> String {
     if all.is_empty() {
         return String::new();
     }
@@ -208,7 +208,7 @@ fn attention(all: &[AttentionSpeed], style: Style) -> String {
         right("both ways"),
         right("operations a second"),
     ];
-    let rows: Vec<Vec<Text>> = all
+    let rows: Vec<Vec<StyledText>> = all
         .iter()
         .map(|one| {
             vec![
@@ -230,9 +230,9 @@ fn precisions(all: &[ProductSpeed]) -> Vec<Precision> {
     found
 }
 
-fn copies(found: &DeviceFindings, style: Style) -> String {
+fn copies(found: &DeviceFindings, style: PageStyle) -> String {
     let speed = |speed: f64| format!("{}B/s", count(speed * 1e9));
-    let mut rows: Vec<Vec<Text>> = Vec::new();
+    let mut rows: Vec<Vec<StyledText>> = Vec::new();
     for copy in &found.copies {
         let bytes = Bytes(copy.bytes).to_string();
         rows.push(vec!["host to device".into(), bytes.clone().into(), speed(copy.to_device).into()]);
@@ -251,9 +251,9 @@ fn copies(found: &DeviceFindings, style: Style) -> String {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::output::Paint;
+    use crate::output::ColourMode;
     use dtrain_protocol::DeviceKind;
-    use dtrain_protocol::device_check::{CopySpeed, LinkSpeed, Part};
+    use dtrain_protocol::device_check::{CopySpeed, LinkSpeed, DeviceTest};
 
     /// A device that agrees with the host.
     pub(in super::super) fn findings() -> DeviceFindings {
@@ -283,7 +283,7 @@ pub(super) mod tests {
             cubecl: "0.2".into(),
             tuning: None,
             precisions: vec![Precision::F32, Precision::F16],
-            parts: Part::USUAL.to_vec(),
+            parts: DeviceTest::USUAL.to_vec(),
             parity: vec![parity],
             training: Vec::new(),
             products: vec![
@@ -310,7 +310,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_page_has_a_table_for_each_part_and_none_for_what_was_not_measured() {
-        let style = Style { paint: Paint::plain(), width: 120, is_ascii: false, now_ms: 0 };
+        let style = PageStyle { paint: ColourMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
         insta::assert_snapshot!(page(&findings(), style));
     }
 

@@ -2,8 +2,8 @@
 
 use super::page::{left, right};
 use crate::render::number::{count, counted, loss, seconds, whole};
-use crate::render::table::{Style, Text, Tone, table};
-use dtrain_protocol::device_check::{NcclCall, StepSeries, StepTaken};
+use crate::render::table::{PageStyle, StyledText, TextRole, table};
+use dtrain_protocol::device_check::{NcclCall, StepSeries, MeasuredStep};
 use dtrain_recipes::Bytes;
 
 /// What was trained, and how fast.
@@ -20,10 +20,10 @@ pub(super) fn title(steps: &StepSeries) -> String {
 }
 
 /// A row for each step.
-pub(super) fn steps(steps: &StepSeries, style: Style) -> String {
+pub(super) fn steps(steps: &StepSeries, style: PageStyle) -> String {
     let columns = [right("step"), right("loss"), right("seconds"), right("memory used"), right("held")];
     let bytes = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| Bytes(bytes).to_string());
-    let row = |(number, step): (usize, &StepTaken)| {
+    let row = |(number, step): (usize, &MeasuredStep)| {
         vec![
             (number + 1).to_string().into(),
             loss(step.loss).into(),
@@ -32,21 +32,21 @@ pub(super) fn steps(steps: &StepSeries, style: Style) -> String {
             bytes(step.memory_reserved_bytes).into(),
         ]
     };
-    let rows: Vec<Vec<Text>> = steps.series.iter().enumerate().map(row).collect();
+    let rows: Vec<Vec<StyledText>> = steps.series.iter().enumerate().map(row).collect();
     table(&columns, &rows, style)
 }
 
 /// A row for each call.
-pub(super) fn nccl(calls: &[NcclCall], style: Style) -> String {
+pub(super) fn nccl(calls: &[NcclCall], style: PageStyle) -> String {
     if calls.is_empty() {
         return String::new();
     }
     let row = |call: &NcclCall| {
         let verdict =
-            if call.agrees { Text::new("agrees", Tone::Good) } else { Text::new("DIFFERS", Tone::Bad) };
+            if call.agrees { StyledText::new("agrees", TextRole::Good) } else { StyledText::new("DIFFERS", TextRole::Bad) };
         vec![call.call.clone().into(), verdict, whole(call.values).into(), seconds(call.seconds).into()]
     };
-    let rows: Vec<Vec<Text>> = calls.iter().map(row).collect();
+    let rows: Vec<Vec<StyledText>> = calls.iter().map(row).collect();
     table(&[left("call"), left(""), right("values"), right("seconds")], &rows, style)
 }
 
@@ -58,13 +58,13 @@ pub(super) fn difference(call: &NcclCall) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::Paint;
+    use crate::output::ColourMode;
     use dtrain_protocol::device_check::StepsModel;
     use dtrain_recipes::{Activation, Decoder, Norm, Positions, Precision};
 
     #[test]
     fn steps_and_calls_have_a_row_each() {
-        let style = Style { paint: Paint::plain(), width: 120, is_ascii: false, now_ms: 0 };
+        let style = PageStyle { paint: ColourMode::plain(), width: 120, is_ascii: false, now_ms: 0 };
         let decoder = Decoder {
             layers: 1,
             hidden: 8,
@@ -88,7 +88,7 @@ mod tests {
             mtp_layers: 0,
             lora: None,
         };
-        let step = StepTaken {
+        let step = MeasuredStep {
             loss: 10.5,
             seconds: 0.5,
             memory_used_bytes: Some(1 << 30),
@@ -100,7 +100,7 @@ mod tests {
             parameters: 1_234_567,
             batch: 8,
             precision: Precision::Bf16,
-            series: vec![step.clone(), StepTaken { memory_used_bytes: None, ..step }],
+            series: vec![step.clone(), MeasuredStep { memory_used_bytes: None, ..step }],
             tokens_per_second: 16_384.0,
         };
         let words = title(&found);

@@ -1,10 +1,10 @@
 //! The arguments that say what the model is.
 
-use super::Source;
-use dtrain_recipes::{Activation, Decoder, Experts, Fp8Recipe, Latent, Norm, Positions, Window};
+use super::DecoderPlan;
+use dtrain_recipes::{Activation, Decoder, Experts, Fp8Recipe, LatentAttention, Norm, Positions, SlidingWindow};
 
 /// What is told of the model.
-pub(super) fn notes(source: &Source) -> Vec<String> {
+pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if source.valid_fraction().is_none() {
         notes.push("the recipe validates on files of its own: give them with --valid-data-path, and the others with --train-data-path".into());
@@ -20,7 +20,7 @@ pub(super) fn notes(source: &Source) -> Vec<String> {
 }
 
 /// Sizes, kinds and experts.
-pub(super) fn arguments(source: &Source) -> Vec<String> {
+pub(super) fn arguments(source: &DecoderPlan) -> Vec<String> {
     let model = source.model;
     let mut arguments = vec![
         format!("--num-layers {}", model.layers),
@@ -85,7 +85,7 @@ fn attention(model: &Decoder) -> Vec<String> {
     if let Some(width) = model.head_width {
         arguments.push(format!("--kv-channels {width}"));
     }
-    if let Some(Latent { query, key_value, rotary, value }) = model.latent {
+    if let Some(LatentAttention { query, key_value, rotary, value }) = model.latent {
         arguments.extend([
             "--multi-latent-attention".into(),
             format!("--q-lora-rank {query}"),
@@ -99,7 +99,7 @@ fn attention(model: &Decoder) -> Vec<String> {
             "--no-rope-fusion".into(),
         ]);
     }
-    if let Some(Window { tokens, every }) = model.window {
+    if let Some(SlidingWindow { tokens, every }) = model.window {
         // Tokens to the left and to the right of the one that attends.
         arguments.push(format!("--window-size {},0", tokens - 1));
         arguments.extend(every.map(|every| format!("--window-attn-skip-freq {every}")));

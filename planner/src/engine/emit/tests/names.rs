@@ -25,13 +25,13 @@ fn all_known<'a>(names: impl IntoIterator<Item = &'a str>, path: &[&str]) {
 }
 
 /// All files of a format that is made of the sample plans.
-fn files(format: Format) -> Vec<File> {
+fn files(format: ConfigFormat) -> Vec<ConfigFile> {
     let emitted: Vec<_> = plans().iter().filter_map(|(_, plan)| emit(plan, format).ok()).collect();
     assert!(emitted.len() >= 3, "{format:?} was refused too often");
     emitted.into_iter().flat_map(|emitted| emitted.files).collect()
 }
 
-fn named(format: Format, name: &str) -> Vec<String> {
+fn named(format: ConfigFormat, name: &str) -> Vec<String> {
     files(format).into_iter().filter(|file| file.name == name).map(|file| file.text).collect()
 }
 
@@ -73,7 +73,7 @@ fn versions_are_those_whose_names_are_known() {
 
 #[test]
 fn megatron_has_every_argument() {
-    for text in named(Format::Megatron, "megatron.sh") {
+    for text in named(ConfigFormat::Megatron, "megatron.sh") {
         megatron_has_the_arguments_of(&text);
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn megatron_has_the_arguments_of(text: &str) {
 
 #[test]
 fn deepspeed_has_every_key_and_the_batch_is_the_product() {
-    for text in named(Format::Deepspeed, "ds_config.json") {
+    for text in named(ConfigFormat::Deepspeed, "ds_config.json") {
         let config: Value = serde_json::from_str(&text).expect("it is JSON");
         all_known(keys(&config), &["deepspeed", "keys"]);
         all_known(keys(&config["zero_optimization"]), &["deepspeed", "zero_optimization"]);
@@ -106,7 +106,7 @@ fn deepspeed_has_every_key_and_the_batch_is_the_product() {
         }
     }
     for (_, plan) in plans() {
-        let Ok(emitted) = emit(&plan, Format::Deepspeed) else { continue };
+        let Ok(emitted) = emit(&plan, ConfigFormat::Deepspeed) else { continue };
         let config: Value = serde_json::from_str(&emitted.files[0].text).expect("it is JSON");
         let number = |key: &str| config[key].as_u64().expect("a count");
         let readers = u64::from(plan.best().candidate.arrangement.layout.readers());
@@ -118,7 +118,7 @@ fn deepspeed_has_every_key_and_the_batch_is_the_product() {
 
 #[test]
 fn accelerate_and_transformers_have_every_key() {
-    let configs = named(Format::Fsdp, "accelerate.yaml");
+    let configs = named(ConfigFormat::Fsdp, "accelerate.yaml");
     for text in &configs {
         all_known(yaml_keys(text, None), &["accelerate", "keys"]);
     }
@@ -126,14 +126,14 @@ fn accelerate_and_transformers_have_every_key() {
         let written: Vec<_> = configs.iter().flat_map(|text| yaml_keys(text, Some(section))).collect();
         all_known(written, &["accelerate", section]);
     }
-    for text in named(Format::Fsdp, "training_arguments.yaml") {
+    for text in named(ConfigFormat::Fsdp, "training_arguments.yaml") {
         all_known(yaml_keys(&text, None), &["transformers", "training_arguments"]);
     }
 }
 
 #[test]
 fn maxtext_has_every_key_and_value() {
-    let configs = named(Format::Maxtext, "maxtext.yml");
+    let configs = named(ConfigFormat::Maxtext, "maxtext.yml");
     for text in &configs {
         all_known(yaml_keys(text, None), &["maxtext", "keys"]);
     }
@@ -149,7 +149,7 @@ fn maxtext_has_every_key_and_value() {
 
 #[test]
 fn transformers_have_every_key_of_the_models() {
-    let models = [named(Format::Deepspeed, "config.json"), named(Format::Fsdp, "config.json")].concat();
+    let models = [named(ConfigFormat::Deepspeed, "config.json"), named(ConfigFormat::Fsdp, "config.json")].concat();
     let mut families = Vec::new();
     for text in models {
         let config: Value = serde_json::from_str(&text).expect("it is JSON");

@@ -5,29 +5,29 @@ use super::*;
 /// A plan for a model that dtrain's own worker does not train, as `plan --on` makes one.
 fn newer(model: Model, precision: Precision) -> Plan {
     let layout = Layout { expert: n(2), ..Layout::replicas(n(2)) };
-    let mut plan = planned(sample::experts(), arranged(layout, ZeroStage::Zero1));
+    let mut plan = planned(fixtures::experts(), arranged(layout, ZeroStage::Zero1));
     plan.recipe.model = model;
     plan.choices[0].candidate.arrangement.precision = precision;
     plan
 }
 
 fn windowed(every: Option<u32>) -> Model {
-    let Model::Decoder(mixture) = sample::experts() else { unreachable!("it is a decoder") };
+    let Model::Decoder(mixture) = fixtures::experts() else { unreachable!("it is a decoder") };
     Model::Decoder(Decoder { window: Some(Window { tokens: 128, every }), head_width: Some(64), ..mixture })
 }
 
 #[test]
 fn megatron_says_all_of_it() {
-    let mut plan = newer(sample::deepseek(), Precision::Fp8);
+    let mut plan = newer(fixtures::deepseek(), Precision::Fp8);
     plan.recipe.train.fp8_recipe = Some(Fp8Recipe::Blockwise);
     insta::with_settings!({filters => vec![("plan [0-9a-f]{12}", "plan [digest]")]}, {
-        insta::assert_snapshot!("deepseek_megatron", shown(&plan, Format::Megatron));
+        insta::assert_snapshot!("deepseek_megatron", shown(&plan, ConfigFormat::Megatron));
     });
-    let slides = shown(&newer(windowed(Some(2)), Precision::Bf16), Format::Megatron);
+    let slides = shown(&newer(windowed(Some(2)), Precision::Bf16), ConfigFormat::Megatron);
     for argument in ["--window-size 127,0", "--window-attn-skip-freq 2", "--kv-channels 64"] {
         assert!(slides.contains(&format!("\n    {argument}\n")), "{argument}: {slides}");
     }
-    let always = shown(&newer(windowed(None), Precision::Bf16), Format::Megatron);
+    let always = shown(&newer(windowed(None), Precision::Bf16), ConfigFormat::Megatron);
     assert!(
         always.contains("--window-size 127,0") && !always.contains("--window-attn-skip-freq"),
         "{always}"
@@ -37,78 +37,78 @@ fn megatron_says_all_of_it() {
 #[test]
 fn every_argument_of_newer_models_is_one_that_megatron_has() {
     let mut plans =
-        vec![newer(windowed(Some(2)), Precision::Bf16), newer(sample::deepseek(), Precision::Fp8)];
+        vec![newer(windowed(Some(2)), Precision::Bf16), newer(fixtures::deepseek(), Precision::Fp8)];
     plans[1].recipe.train.fp8_recipe = Some(Fp8Recipe::Mxfp8);
     for plan in plans {
-        names::megatron_has_the_arguments_of(&shown(&plan, Format::Megatron));
+        names::megatron_has_the_arguments_of(&shown(&plan, ConfigFormat::Megatron));
     }
 }
 
 #[test]
 fn layers_that_predict_further_tokens_stand_in_the_last_of_uneven_stages() {
-    let Model::Decoder(model) = sample::deepseek() else { unreachable!("it is a decoder") };
+    let Model::Decoder(model) = fixtures::deepseek() else { unreachable!("it is a decoder") };
     let layout = Layout { pipeline: n(2), ..Layout::SINGLE };
-    let mut plan = planned(sample::llama(), arranged(layout, ZeroStage::Zero0));
+    let mut plan = planned(fixtures::llama(), arranged(layout, ZeroStage::Zero0));
     plan.recipe.model = Model::Decoder(Decoder { layers: 5, ..model });
-    let script = shown(&plan, Format::Megatron);
+    let script = shown(&plan, ConfigFormat::Megatron);
     assert!(script.contains("--pipeline-model-parallel-layout 'Et*2|t*3mL'"), "{script}");
 }
 
 #[test]
 fn heads_bases_and_windows_of_all_layers_are_said_everywhere() {
-    let Model::Decoder(model) = sample::llama() else { unreachable!("it is a decoder") };
+    let Model::Decoder(model) = fixtures::llama() else { unreachable!("it is a decoder") };
     let mut plan = llama();
     plan.recipe.model = Model::Decoder(Decoder { head_width: Some(48), rotary_base: Some(500_000), ..model });
-    let module = shown(&plan, Format::Torchtitan);
+    let module = shown(&plan, ConfigFormat::Torchtitan);
     assert!(module.contains("HEAD_WIDTH, FFN, VOCAB = ") && module.contains("theta=500000.0"), "{module}");
     plan.choices[0].candidate.arrangement.sequence = false;
-    let config = shown(&plan, Format::Fsdp);
+    let config = shown(&plan, ConfigFormat::Fsdp);
     assert!(config.contains("\"head_dim\": 48") && config.contains("\"rope_theta\": 500000.0"), "{config}");
     let mut slides = newer(windowed(None), Precision::Bf16);
     let arrangement = &mut slides.choices[0].candidate.arrangement;
     arrangement.layout.expert = n(1);
     arrangement.shard = arrangement.replicas();
-    let config = shown(&slides, Format::Deepspeed);
+    let config = shown(&slides, ConfigFormat::Deepspeed);
     assert!(config.contains("\"sliding_window\": 128"), "{config}");
 }
 
 #[test]
 fn biases_of_queries_keys_and_values_alone_are_those_of_qwen2() {
-    let Model::Decoder(model) = sample::llama() else { unreachable!("it is a decoder") };
+    let Model::Decoder(model) = fixtures::llama() else { unreachable!("it is a decoder") };
     let mut plan = llama();
     let qwen2 = Decoder { qkv_bias: Some(true), norm_epsilon: Some(1e-6), ..model };
     plan.recipe.model = Model::Decoder(qwen2);
-    let script = shown(&plan, Format::Megatron);
+    let script = shown(&plan, ConfigFormat::Megatron);
     assert!(script.contains("--disable-bias-linear") && script.contains("--add-qkv-bias"), "{script}");
     assert!(script.contains("--norm-epsilon 1e-6"), "{script}");
     plan.choices[0].candidate.arrangement.sequence = false;
-    let config = shown(&plan, Format::Fsdp);
+    let config = shown(&plan, ConfigFormat::Fsdp);
     assert!(config.contains("Qwen2ForCausalLM") && config.contains("\"rms_norm_eps\": 1e-6"), "{config}");
 }
 
 #[test]
 fn what_others_have_no_word_for_is_refused_with_the_engine_that_has() {
-    let plan = newer(sample::deepseek(), Precision::Bf16);
+    let plan = newer(fixtures::deepseek(), Precision::Bf16);
     refused(
         &plan,
-        Format::Torchtitan,
+        ConfigFormat::Torchtitan,
         "model.latent (data 2 × expert 2, 4 micro-batches); only files for `megatron`",
     );
     refused(
         &newer(windowed(Some(2)), Precision::Bf16),
-        Format::Torchtitan,
+        ConfigFormat::Torchtitan,
         "model.window (data 2 × expert 2, 4 micro-batches); only files for `megatron`",
     );
     refused(
         &newer(windowed(Some(2)), Precision::Bf16),
-        Format::Deepspeed,
+        ConfigFormat::Deepspeed,
         "model.window (data 2 × expert 2, 4 micro-batches); only files for `megatron`",
     );
-    let mut whole = newer(sample::experts(), Precision::Fp8);
+    let mut whole = newer(fixtures::experts(), Precision::Fp8);
     let arrangement = &mut whole.choices[0].candidate.arrangement;
     arrangement.layout.expert = n(1);
     arrangement.shard = arrangement.replicas();
-    for format in [Format::Deepspeed, Format::Fsdp, Format::Maxtext] {
+    for format in [ConfigFormat::Deepspeed, ConfigFormat::Fsdp, ConfigFormat::Maxtext] {
         refused(&whole, format, "only files for `megatron` and `torchtitan` say it");
     }
 }
@@ -129,7 +129,7 @@ fn torchtitan_converts_layers_and_experts_to_fp8() {
         ("experts_mxfp8_torchtitan", experts(), Fp8Recipe::Mxfp8),
     ] {
         insta::with_settings!({filters => vec![("plan [0-9a-f]{12}", "plan [digest]")]}, {
-            insta::assert_snapshot!(name, shown(&in_fp8(plan, Some(scales)), Format::Torchtitan));
+            insta::assert_snapshot!(name, shown(&in_fp8(plan, Some(scales)), ConfigFormat::Torchtitan));
         });
     }
 }
@@ -142,8 +142,8 @@ fn torchtitan_has_no_scale_of_a_whole_tensor() {
         (Some(Fp8Recipe::Delayed), "delayed"),
     ] {
         let plan = in_fp8(llama(), scales);
-        refused(&plan, Format::Torchtitan, &format!("train.fp8_recipe = \"{word}\" (data 4 × tensor 2"));
-        refused(&plan, Format::Torchtitan, "; it has no scale for a whole tensor; set \"blockwise\"");
+        refused(&plan, ConfigFormat::Torchtitan, &format!("train.fp8_recipe = \"{word}\" (data 4 × tensor 2"));
+        refused(&plan, ConfigFormat::Torchtitan, "; it has no scale for a whole tensor; set \"blockwise\"");
     }
 }
 
@@ -152,8 +152,8 @@ fn torchtitan_compiles_no_backward_in_two_halves() {
     let layout = Layout { pipeline: n(2), ..Layout::SINGLE };
     let of = |schedule| {
         let arrangement = Arrangement { schedule, ..arranged(layout, ZeroStage::Zero0) };
-        let plan = in_fp8(planned(sample::llama(), arrangement), Some(Fp8Recipe::Blockwise));
-        shown(&plan, Format::Torchtitan)
+        let plan = in_fp8(planned(fixtures::llama(), arrangement), Some(Fp8Recipe::Blockwise));
+        shown(&plan, ConfigFormat::Torchtitan)
     };
     let usual = of(PipelineSchedule::OneForwardOneBackward);
     assert!(

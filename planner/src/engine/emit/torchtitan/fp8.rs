@@ -3,17 +3,17 @@
 //! torchtitan 0.3.0 has a scale for each row (`Float8LinearConverter`, whose `recipe_name` is no longer "tensorwise") and
 //! one for each 32 values (`MXFP8LinearConverter`). With both, weights are gathered in bf16.
 
-use super::Source;
+use super::DecoderPlan;
 use dtrain_protocol::Axis;
 use dtrain_recipes::{Fp8Recipe, PipelineSchedule, Precision};
 
-fn recipe(source: &Source) -> Option<Fp8Recipe> {
+fn recipe(source: &DecoderPlan) -> Option<Fp8Recipe> {
     let is_fp8 = source.arrangement.precision == Precision::Fp8;
     is_fp8.then(|| source.train().fp8_recipe.unwrap_or_default())
 }
 
 /// What is told of the converters.
-pub(super) fn notes(source: &Source) -> Vec<String> {
+pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let Some(scales) = recipe(source) else { return Vec::new() };
     let mut notes = vec!["fp8 needs the package torchao".into()];
     if scales == Fp8Recipe::Blockwise {
@@ -27,14 +27,14 @@ pub(super) fn notes(source: &Source) -> Vec<String> {
 
 /// Whether `torch.compile` takes each block, which fuses the casts to fp8 into other kernels. torchtitan's own mixtures in
 /// fp8 are not compiled, nor is a backward that is done in two halves.
-fn is_compiled(source: &Source) -> bool {
+fn is_compiled(source: &DecoderPlan) -> bool {
     let is_piped = source.degree(Axis::Pipeline) > 1;
     let is_halved = is_piped && source.arrangement.schedule == PipelineSchedule::ZeroBubble;
     source.model.experts.is_none() && !is_halved
 }
 
 /// The line of imports, in the order of modules between `components.optimizer` and `config`.
-pub(super) fn imports(source: &Source) -> String {
+pub(super) fn imports(source: &DecoderPlan) -> String {
     let Some(scales) = recipe(source) else { return String::new() };
     let scales = prefix(scales);
     let experts = if source.model.experts.is_some() {
@@ -46,12 +46,12 @@ pub(super) fn imports(source: &Source) -> String {
 }
 
 /// `CompileConfig` as the first import of `torchtitan.config`.
-pub(super) fn compile_import(source: &Source) -> &'static str {
+pub(super) fn compile_import(source: &DecoderPlan) -> &'static str {
     if recipe(source).is_some() && is_compiled(source) { "CompileConfig, " } else { "" }
 }
 
 /// The argument `compile` of `Trainer.Config`.
-pub(super) fn compile(source: &Source) -> &'static str {
+pub(super) fn compile(source: &DecoderPlan) -> &'static str {
     if recipe(source).is_some() && is_compiled(source) {
         "        compile=CompileConfig(enable=True, components=[\"model\"]),\n"
     } else {
@@ -64,7 +64,7 @@ fn prefix(scales: Fp8Recipe) -> &'static str {
 }
 
 /// The loop that converts the model of `SPEC`. The head and routers stay in bf16.
-pub(super) fn convert(source: &Source) -> String {
+pub(super) fn convert(source: &DecoderPlan) -> String {
     let Some(scales) = recipe(source) else { return String::new() };
     let compiled = if is_compiled(source) { "True" } else { "False" };
     let (linear, experts) = if scales == Fp8Recipe::Mxfp8 {

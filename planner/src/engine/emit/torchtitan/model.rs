@@ -1,11 +1,11 @@
 //! The part of the Python module that builds the model.
 
-use super::{Source, fp8};
+use super::{DecoderPlan, fp8};
 
 use dtrain_recipes::{DataFormat, Experts, Recompute};
 
 /// What is told of the model.
-pub(super) fn notes(source: &Source) -> Vec<String> {
+pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {
     let mut notes = Vec::new();
     if matches!(source.data().format, DataFormat::Tokens { .. }) {
         notes.push("torchtitan reads text: name the files that the shards of tokens were made from".into());
@@ -23,11 +23,11 @@ pub(super) fn notes(source: &Source) -> Vec<String> {
 }
 
 /// Imports, what the user sets, and `SPEC`.
-pub(super) fn module(source: &Source) -> String {
+pub(super) fn module(source: &DecoderPlan) -> String {
     [imports(source), settings(source), blocks(source), spec(source), fp8::convert(source)].concat()
 }
 
-fn imports(source: &Source) -> String {
+fn imports(source: &DecoderPlan) -> String {
     let is_mixture = source.model.experts.is_some();
     let (family, base, rope) =
         if is_mixture { ("qwen3", "Qwen3", "CosSinRoPE") } else { ("llama3", "Llama3", "ComplexRoPE") };
@@ -66,7 +66,7 @@ fn imports(source: &Source) -> String {
     )
 }
 
-fn settings(source: &Source) -> String {
+fn settings(source: &DecoderPlan) -> String {
     // Text in JSON is text in Python.
     let files = serde_json::to_string(&source.train_files()).expect("a list of texts");
     let model = source.model;
@@ -88,7 +88,7 @@ fn settings(source: &Source) -> String {
     )
 }
 
-fn blocks(source: &Source) -> String {
+fn blocks(source: &DecoderPlan) -> String {
     let model = source.model;
     let (base, rope, inside) = match &model.experts {
         Some(experts) => ("Qwen3", "CosSinRoPE", mixture(experts)),
@@ -128,7 +128,7 @@ fn mixture(experts: &Experts) -> String {
     )
 }
 
-fn spec(source: &Source) -> String {
+fn spec(source: &DecoderPlan) -> String {
     let model = source.model;
     let (name, parallelize, hook) = match model.experts {
         Some(_) => ("Qwen3", "parallelize_qwen3", "register_moe_load_balancing_hook"),

@@ -1,10 +1,10 @@
 //! The two ends of a connection, and a cable between them that is cut, slow, shaky or bad.
 
 use super::super::super::messages::{HostMessage, LeaderMessage};
-use super::super::door::Door;
-use super::super::{Greeting, Names, PeerAddress, Seat, knock};
-use super::{Heard, PeerLink, Pulses, SILENCE};
-use crate::agent::agent_identities;
+use super::super::listener::PeerListener;
+use super::super::{Greeting, TrialAttempt, PeerAddress, AgentIdentity, connect};
+use super::{LinkEvent, PeerLink, LoopCounters, HEARTBEAT_TIMEOUT};
+use crate::agent::agent_certificates;
 use crate::home::TrialFolder;
 use dtrain_protocol::{AttemptId, TrialId};
 use std::io::{Read, Write};
@@ -86,12 +86,12 @@ struct Pair {
     leader: PeerLink,
     follower: PeerLink,
     /// What each heard beside heartbeats, and when.
-    by_leader: Receiver<(Instant, Heard<HostMessage>)>,
-    by_follower: Receiver<(Instant, Heard<LeaderMessage>)>,
+    by_leader: Receiver<(Instant, LinkEvent<HostMessage>)>,
+    by_follower: Receiver<(Instant, LinkEvent<LeaderMessage>)>,
     /// How far each says that it has come.
-    pulses: [Arc<Pulses>; 2],
-    /// The pulse that the leader heard last.
-    pulse: Arc<AtomicU64>,
+    loop_counters: [Arc<LoopCounters>; 2],
+    /// The heartbeat that the leader heard last.
+    heartbeat: Arc<AtomicU64>,
     _folder: tempfile::TempDir,
 }
 
@@ -99,36 +99,36 @@ impl Pair {
     fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let trial = TrialFolder::at(folder.path());
-        let names = Names { trial: TrialId("01JZX".into()), attempt: AttemptId(1) };
-        let made = agent_identities(&names.trial, names.attempt, 2).expect("keys");
+        let names = TrialAttempt { trial: TrialId("01JZX".into()), attempt: AttemptId(1) };
+        let made = agent_certificates(&names.trial, names.attempt, 2).expect("keys");
         let seat = |host: u32| {
             let identity = made[host as usize].clone();
-            Seat { host, bind: "127.0.0.1".into(), identity, is_shared: false }
+            AgentIdentity { host, bind: "127.0.0.1".into(), identity, is_shared: false }
         };
         let (came, visitor) = channel();
-        let door = Door::bind(&seat(1), names.clone(), &trial).expect("a free port");
-        let door = door.open(move |stream| drop(came.send(stream)));
-        let cable = Cable::to(&door.address);
+        let listener = PeerListener::bind(&seat(1), names.clone(), &trial).expect("a free port");
+        let listener = listener.open(move |stream| drop(came.send(stream)));
+        let cable = Cable::to(&listener.address);
         let peer = PeerAddress { host: 1, name: "node1".into(), address: cable.address.clone() };
-        let own = Door::bind(&seat(0), names, &trial).expect("a free port");
-        let stream = knock(&own.tls, &own.names, &peer, &Greeting::Lead).expect("it is let in");
-        let pulses = [Arc::<Pulses>::default(), Arc::default()];
-        let pulse = Arc::<AtomicU64>::default();
+        let own = PeerListener::bind(&seat(0), names, &trial).expect("a free port");
+        let stream = connect(&own.tls, &own.names, &peer, &Greeting::Lead).expect("it is let in");
+        let loop_counters = [Arc::<LoopCounters>::default(), Arc::default()];
+        let heartbeat = Arc::<AtomicU64>::default();
         let (to, by_leader) = channel();
-        let beaten = Arc::clone(&pulse);
-        let leader = PeerLink::start(stream, &pulses[0], move |heard| match heard {
-            Heard::Beat(pulse) => beaten.store(pulse.turns, Ordering::SeqCst),
+        let beaten = Arc::clone(&heartbeat);
+        let leader = PeerLink::start(stream, &loop_counters[0], move |heard| match heard {
+            LinkEvent::Beat(heartbeat) => beaten.store(heartbeat.turns, Ordering::SeqCst),
             heard => drop(to.send((Instant::now(), heard))),
         });
         let stream = visitor.recv_timeout(Duration::from_secs(10)).expect("the leader came");
         let (to, by_follower) = channel();
-        let follower = PeerLink::start(stream, &pulses[1], move |heard| {
-            if !matches!(heard, Heard::Beat(_)) {
+        let follower = PeerLink::start(stream, &loop_counters[1], move |heard| {
+            if !matches!(heard, LinkEvent::Beat(_)) {
                 drop(to.send((Instant::now(), heard)));
             }
         });
         let (leader, follower) = (leader.expect("a thread"), follower.expect("a thread"));
-        let pair = Self { cable, leader, follower, by_leader, by_follower, pulses, pulse, _folder: folder };
+        let pair = Self { cable, leader, follower, by_leader, by_follower, loop_counters, heartbeat, _folder: folder };
         pair.talk();
         pair
     }
@@ -140,11 +140,11 @@ impl Pair {
         let patience = Duration::from_secs(10);
         assert!(matches!(
             self.by_follower.recv_timeout(patience),
-            Ok((_, Heard::Message(LeaderMessage::Dismiss)))
+            Ok((_, LinkEvent::Message(LeaderMessage::Dismiss)))
         ));
         assert!(matches!(
             self.by_leader.recv_timeout(patience),
-            Ok((_, Heard::Message(HostMessage::Terminated)))
+            Ok((_, LinkEvent::Message(HostMessage::Terminated)))
         ));
     }
 
@@ -153,7 +153,7 @@ impl Pair {
         let patience = Duration::from_secs(10);
         let (follower, _) = self.by_follower.recv_timeout(patience).expect("the follower notices");
         match self.by_leader.recv_timeout(patience).expect("the leader notices") {
-            (leader, Heard::Lost(words)) => {
+            (leader, LinkEvent::Lost(words)) => {
                 ([leader, follower].map(|at| at.saturating_duration_since(began)), words)
             }
             (_, said) => panic!("nothing was said: {said:?}"),
@@ -183,8 +183,8 @@ fn a_cut_in_either_direction_or_both_is_noticed_at_both_ends() {
     });
     let lost = lost.into_inner().expect("whole");
     println!("noticed after {lost:.2?}");
-    let longest = 2 * SILENCE;
-    assert!(lost.iter().all(|after| *after >= SILENCE / 2 && *after < longest), "{lost:?}");
+    let longest = 2 * HEARTBEAT_TIMEOUT;
+    assert!(lost.iter().all(|after| *after >= HEARTBEAT_TIMEOUT / 2 && *after < longest), "{lost:?}");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn a_byte_that_arrives_altered_ends_the_connection_at_once() {
     pair.leader.send(&LeaderMessage::ReservePorts { ranks: 1, is_meeting: false });
     let ([leader, follower], words) = pair.lost_after(began);
     println!("noticed after {follower:.2?} and {leader:.2?}: {words}");
-    assert!(leader < SILENCE && follower < SILENCE, "{leader:?} {follower:?}");
+    assert!(leader < HEARTBEAT_TIMEOUT && follower < HEARTBEAT_TIMEOUT, "{leader:?} {follower:?}");
 }
 
 #[test]
@@ -205,7 +205,7 @@ fn a_slow_cable_loses_nobody() {
     let long = "x".repeat(300_000);
     pair.leader.send(&LeaderMessage::ListCheckpoint { folder: long.clone() });
     let told = pair.by_follower.recv_timeout(Duration::from_secs(20)).expect("it arrives");
-    assert!(matches!(told.1, Heard::Message(LeaderMessage::ListCheckpoint { folder }) if folder == long));
+    assert!(matches!(told.1, LinkEvent::Message(LeaderMessage::ListCheckpoint { folder }) if folder == long));
     pair.talk();
 }
 
@@ -216,7 +216,7 @@ fn a_message_of_many_megabytes_arrives_and_loses_nobody() {
     let long = "x".repeat(20 << 20);
     pair.leader.send(&LeaderMessage::ListCheckpoint { folder: long.clone() });
     let told = pair.by_follower.recv_timeout(Duration::from_secs(60)).expect("it arrives");
-    assert!(matches!(told.1, Heard::Message(LeaderMessage::ListCheckpoint { folder }) if folder == long));
+    assert!(matches!(told.1, LinkEvent::Message(LeaderMessage::ListCheckpoint { folder }) if folder == long));
     pair.talk();
 }
 
@@ -225,9 +225,9 @@ fn a_cable_that_fails_for_a_moment_again_and_again_loses_nobody() {
     let pair = Pair::new();
     for _ in 0..3 {
         pair.cable.set([Way::Cut, Way::Cut]);
-        thread::sleep(SILENCE / 2);
+        thread::sleep(HEARTBEAT_TIMEOUT / 2);
         pair.cable.set([Way::Open, Way::Open]);
-        thread::sleep(SILENCE / 4);
+        thread::sleep(HEARTBEAT_TIMEOUT / 4);
         pair.nobody_is_lost();
     }
     pair.talk();
@@ -237,8 +237,8 @@ fn a_cable_that_fails_for_a_moment_again_and_again_loses_nobody() {
 fn a_heartbeat_says_how_far_the_loop_of_its_agent_has_come() {
     let pair = Pair::new();
     for turns in 1..=3 {
-        pair.pulses[1].turn();
-        while pair.pulse.load(Ordering::SeqCst) < turns {
+        pair.loop_counters[1].turn();
+        while pair.heartbeat.load(Ordering::SeqCst) < turns {
             pair.nobody_is_lost();
             thread::sleep(Duration::from_millis(5));
         }
@@ -249,10 +249,10 @@ fn a_heartbeat_says_how_far_the_loop_of_its_agent_has_come() {
 fn every_door_has_a_port_of_its_own() {
     let folder = tempfile::tempdir().expect("a folder");
     let trial = TrialFolder::at(folder.path());
-    let names = Names { trial: TrialId("01JZX".into()), attempt: AttemptId(1) };
-    let made = agent_identities(&names.trial, names.attempt, 1).expect("keys");
-    let seat = Seat { host: 0, bind: "127.0.0.1".into(), identity: made[0].clone(), is_shared: false };
-    let doors: Vec<_> = (0..100).map(|_| Door::bind(&seat, names.clone(), &trial).expect("a port")).collect();
-    let ports: std::collections::BTreeSet<_> = doors.iter().map(|door| &door.address).collect();
+    let names = TrialAttempt { trial: TrialId("01JZX".into()), attempt: AttemptId(1) };
+    let made = agent_certificates(&names.trial, names.attempt, 1).expect("keys");
+    let seat = AgentIdentity { host: 0, bind: "127.0.0.1".into(), identity: made[0].clone(), is_shared: false };
+    let doors: Vec<_> = (0..100).map(|_| PeerListener::bind(&seat, names.clone(), &trial).expect("a port")).collect();
+    let ports: std::collections::BTreeSet<_> = doors.iter().map(|listener| &listener.address).collect();
     assert_eq!(ports.len(), 100);
 }

@@ -1,8 +1,8 @@
 //! The hosts of the live attempt: they load, train, save, lose each other, and the first of them leads.
 
 use super::{Fleet, Health, SILENCE, Stage};
-use crate::fact::Ended;
-use crate::machine::Input;
+use crate::fact::AttemptEnd;
+use crate::machine::TrialInput;
 use crate::machine::simulate::ranks::{figures, folder};
 use dtrain_protocol::{Event, Failure, Rank, StepId, StopReason};
 
@@ -155,9 +155,9 @@ impl Fleet<'_> {
         }
         if is_whole {
             self.world.committed.insert((attempt, step));
-            self.world.spool(attempt, Input::Committed { attempt, step, folder: at });
+            self.world.spool(attempt, TrialInput::Committed { attempt, step, folder: at });
         } else {
-            self.world.spool(attempt, Input::CommitFailed { attempt, step });
+            self.world.spool(attempt, TrialInput::CommitFailed { attempt, step });
         }
     }
 
@@ -165,10 +165,10 @@ impl Fleet<'_> {
     fn over(&mut self, how: Result<StopReason, Failure>) {
         let attempt = self.attempt;
         let ended = match how {
-            Ok(reason) => Ended::Finished(reason),
-            Err(failure) => Ended::Lost(failure),
+            Ok(reason) => AttemptEnd::Finished(reason),
+            Err(failure) => AttemptEnd::Lost(failure),
         };
-        self.world.spool(attempt, Input::Over { attempt, ended });
+        self.world.spool(attempt, TrialInput::Over { attempt, ended });
         self.world.live = None;
     }
 

@@ -1,7 +1,7 @@
 //! What goes wrong, once in every second.
 
 use super::{Fleet, Health, Stage};
-use crate::machine::Input;
+use crate::machine::TrialInput;
 use dtrain_protocol::{Failure, StepId};
 
 impl Fleet<'_> {
@@ -39,7 +39,7 @@ impl Fleet<'_> {
             _ if self.world.draw(4) == 0 => {
                 // Once: a second one would be a wish to kill.
                 if self.world.machine.stops == 0 {
-                    return self.measured(|world| world.tell(Input::Stop));
+                    return self.measured(|world| world.tell(TrialInput::Stop));
                 }
             }
             _ => self.rank_fails(),

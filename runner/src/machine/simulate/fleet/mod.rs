@@ -7,7 +7,7 @@ mod crew;
 mod faults;
 
 use super::{Fault, Reached, World};
-use crate::machine::{Input, Phase, Promise};
+use crate::machine::{TrialInput, Phase, Promise};
 use dtrain_protocol::{AttemptId, Failure, StopReason};
 use std::time::{Duration, Instant};
 
@@ -79,7 +79,7 @@ fn run(seed: u64, hosts: usize, seconds: u64, fault: Fault, reached: &mut Reache
     let mut world = World::new(seed, fault, reached);
     world.calm = 10;
     let mut fleet = Fleet::new(world, hosts);
-    fleet.world.tell(Input::Resume)?;
+    fleet.world.tell(TrialInput::Resume)?;
     for beat in 1..=seconds * 1000 / BEAT {
         if (beat * BEAT).is_multiple_of(1000) {
             fleet.strike()?;
@@ -132,9 +132,9 @@ impl Fleet<'_> {
         self.work();
         let up = self.hosts.iter().filter(|host| **host == Health::Up).count();
         self.world.crew = u32::try_from(up).ok();
-        self.measured(|world| world.tell(Input::Tick))?;
+        self.measured(|world| world.tell(TrialInput::Tick))?;
         if self.clock >= self.away_until {
-            self.measured(|world| if world.idles() { world.tell(Input::Resume) } else { Ok(()) })?;
+            self.measured(|world| if world.idles() { world.tell(TrialInput::Resume) } else { Ok(()) })?;
             self.attend()?;
         }
         self.board();
@@ -159,7 +159,7 @@ impl Fleet<'_> {
 
     /// The controller reads what it can reach of the open attempt.
     fn attend(&mut self) -> Result<(), String> {
-        let Some(open) = self.world.machine.open() else {
+        let Some(open) = self.world.machine.open_attempt() else {
             return self.measured(|world| world.deliver());
         };
         let is_ours = open == self.attempt && self.world.owed.is_empty();
@@ -169,14 +169,14 @@ impl Fleet<'_> {
                 return Ok(());
             }
             self.world.reached.note("spool out of reach");
-            return self.measured(|world| world.tell(Input::Gone { attempt: open, lost: None }));
+            return self.measured(|world| world.tell(TrialInput::Gone { attempt: open, lost: None }));
         }
         self.measured(|world| {
             for _ in 0..READ {
                 let unread =
                     world.spools.get(&open).map_or(0, |spool| spool.len() - world.read.min(spool.len()));
                 let is_over = world.live.as_ref().is_none_or(|live| live.attempt != open);
-                if world.machine.open() != Some(open) || (unread == 0 && !is_over && world.owed.is_empty()) {
+                if world.machine.open_attempt() != Some(open) || (unread == 0 && !is_over && world.owed.is_empty()) {
                     break;
                 }
                 world.deliver()?;
@@ -199,7 +199,7 @@ impl Fleet<'_> {
 impl World<'_> {
     /// Whether it is the user's turn.
     fn idles(&self) -> bool {
-        self.machine.open().is_none() && !matches!(self.machine.phase, Phase::Waiting(_))
+        self.machine.open_attempt().is_none() && !matches!(self.machine.phase, Phase::Waiting(_))
     }
 }
 
@@ -263,7 +263,7 @@ fn cut_off(seed: u64, outage_ms: u64) -> Result<(), String> {
     let mut reached = Reached::default();
     let mut fleet = Fleet::new(World::new(seed, Fault::None, &mut reached), 6);
     (fleet.world.chaos, fleet.last) = (false, 1_200);
-    fleet.world.tell(Input::Resume)?;
+    fleet.world.tell(TrialInput::Resume)?;
     let until = 60_000 + outage_ms;
     while fleet.clock < until + 600_000 && !fleet.is_complete() {
         if fleet.clock == 60_000 {

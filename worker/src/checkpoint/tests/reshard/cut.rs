@@ -1,7 +1,7 @@
 //! Tensors that are cut along other dimensions by those who write and by those who read, and those that lie.
 
 use super::*;
-use dtrain_protocol::split;
+use dtrain_protocol::sharding;
 use std::num::NonZeroU32;
 
 /// A matrix of many chunks, cut along the columns by those who write and along the rows by those who read.
@@ -11,7 +11,7 @@ fn columns_are_read_as_rows_across_chunks() {
     let matrix = whole("w", TensorKind::Parameter, &[1100, 3000]);
     let part = |dimension: usize, index: u32, parts: u32| {
         let mut region = Region::whole(&matrix.shape);
-        region.sides[dimension] = split::share(matrix.shape[dimension], index, parts);
+        region.sides[dimension] = sharding::shard_range(matrix.shape[dimension], index, parts);
         Slice::all(region)
     };
     let expected = |slice: &Slice| -> Vec<f32> {
@@ -27,7 +27,7 @@ fn columns_are_read_as_rows_across_chunks() {
     let saved: Vec<_> = (0..2).map(write).collect();
     assert!(saved.iter().all(|saved| saved.file.chunks.len() == 2));
     commit(folder.path(), saved);
-    let reader = Reader::open(folder.path()).expect("opened");
+    let reader = TensorReader::open(folder.path()).expect("opened");
     for index in 0..3 {
         let slice = part(0, index, 3);
         let mut values = vec![0.0; slice.elements() as usize];
@@ -63,7 +63,7 @@ fn a_corrupted_piece_of_a_cut_tensor_is_named_with_its_file_and_offset() {
     let last = bytes.len() - 1;
     bytes[last] ^= 16;
     fs::write(&path, bytes).expect("written");
-    let reader = Reader::open(folder.path()).expect("opened");
+    let reader = TensorReader::open(folder.path()).expect("opened");
     let parts = way.parts(&model, Rank(1));
     let read = |part: &Part<'_>| {
         let mut values = vec![0.0; part.region.elements() as usize];

@@ -26,7 +26,7 @@ impl Dice {
     /// A number below `sides`.
     fn below(&mut self, sides: u64) -> u64 {
         self.thrown += 1;
-        mix(self.seed, self.thrown) % sides
+        splitmix64(self.seed, self.thrown) % sides
     }
 
     pub(super) fn model(&mut self) -> Vec<Parameter> {

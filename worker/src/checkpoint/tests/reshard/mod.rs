@@ -9,7 +9,7 @@ mod way;
 
 use super::*;
 use dice::Dice;
-use dtrain_protocol::order::mix;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Arrangement, Axis};
 use dtrain_recipes::ZeroStage;
 use std::collections::BTreeMap;
@@ -44,7 +44,7 @@ struct Part<'a> {
     name: &'a str,
     kind: TensorKind,
     region: Region,
-    held: Held,
+    held: TensorShard,
     /// Whether another stage writes it.
     is_copy: bool,
 }
@@ -54,8 +54,8 @@ type Memory = Vec<Vec<f32>>;
 
 /// Every value of a tensor.
 fn truth(name: &str, kind: TensorKind, shape: &[u64]) -> Vec<f32> {
-    let seed = name.bytes().chain(kind.suffix().bytes()).fold(0, |hash, byte| mix(hash, u64::from(byte)));
-    (0..shape.iter().product()).map(|i| f32::from_bits(mix(seed, i) as u32)).collect()
+    let seed = name.bytes().chain(kind.suffix().bytes()).fold(0, |hash, byte| splitmix64(hash, u64::from(byte)));
+    (0..shape.iter().product()).map(|i| f32::from_bits(splitmix64(seed, i) as u32)).collect()
 }
 
 /// What every rank holds, cut out of the truth.
@@ -77,9 +77,9 @@ fn write_all(folder: &Path, model: &[Parameter], way: &Way, memories: &[Memory])
         // Weights and moments are shared on their own, as they may be held by others.
         let of = |part: &Part<'_>| {
             let range = if part.is_copy { 0..0 } else { part.held.range.clone() };
-            Held { range, holders: part.held.holders.clone() }
+            TensorShard { range, holders: part.held.holders.clone() }
         };
-        let shares = shares(&parts.iter().map(of).collect::<Vec<_>>(), rank);
+        let shares = write_shares(&parts.iter().map(of).collect::<Vec<_>>(), rank);
         let slice =
             |(index, range): &(usize, Range<u64>)| Slice::of(parts[*index].region.clone(), range.clone());
         let slices: Vec<_> = shares.iter().map(slice).collect();
@@ -95,7 +95,7 @@ fn write_all(folder: &Path, model: &[Parameter], way: &Way, memories: &[Memory])
 
 /// Every rank reads what it holds.
 fn read_all(folder: &Path, model: &[Parameter], way: &Way) -> Vec<Memory> {
-    let reader = Reader::open(folder).expect("opened");
+    let reader = TensorReader::open(folder).expect("opened");
     let read = |part: Part<'_>| {
         let slice = Slice::of(part.region, part.held.range);
         let mut values = vec![0.0; slice.elements() as usize];

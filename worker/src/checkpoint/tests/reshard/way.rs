@@ -1,9 +1,9 @@
 //! What each rank holds in some way.
 
 use super::*;
-use crate::comm::part;
+use crate::comm::rank_range;
 use dtrain_protocol::Channel;
-use dtrain_protocol::split::{self, holders};
+use dtrain_protocol::sharding::{self, ranks_holding};
 
 const KINDS: [TensorKind; 3] = [TensorKind::Parameter, TensorKind::FirstMoment, TensorKind::SecondMoment];
 
@@ -35,7 +35,7 @@ impl Way {
                 Place::FirstAndLast => is_first || is_last,
             };
             for kind in KINDS.into_iter().filter(|_| is_here) {
-                let region = split::region(name, shape, &layout, coord);
+                let region = sharding::region(name, shape, &layout, coord);
                 let is_sharded = match kind {
                     TensorKind::Parameter => zero == ZeroStage::Zero3,
                     TensorKind::FirstMoment | TensorKind::SecondMoment => zero != ZeroStage::Zero0,
@@ -49,15 +49,15 @@ impl Way {
         parts
     }
 
-    fn held(&self, name: &str, elements: u64, rank: Rank, is_sharded: bool) -> Held {
-        let same = holders(name, &self.arrangement.layout, rank);
+    fn held(&self, name: &str, elements: u64, rank: Rank, is_sharded: bool) -> TensorShard {
+        let same = ranks_holding(name, &self.arrangement.layout, rank);
         if !is_sharded {
-            return Held { range: 0..elements, holders: same };
+            return TensorShard { range: 0..elements, holders: same };
         }
         let (index, ranks) = place(&self.arrangement, name, rank);
-        let range = part(elements as usize, index, ranks);
+        let range = rank_range(elements as usize, index, ranks);
         let has_it = |other: &Rank| place(&self.arrangement, name, *other) == (index, ranks);
-        Held {
+        TensorShard {
             range: range.start as u64..range.end as u64,
             holders: same.into_iter().filter(has_it).collect(),
         }
@@ -70,7 +70,7 @@ fn place(arrangement: &Arrangement, name: &str, rank: Rank) -> (u32, u32) {
     let layout = &arrangement.layout;
     let replicas = layout.group(rank, Channel::Replicas.axes());
     let neighbours = replicas.chunks(arrangement.shard as usize).find(|ranks| ranks.contains(&rank));
-    let same = holders(name, layout, rank);
+    let same = ranks_holding(name, layout, rank);
     let group: Vec<_> =
         neighbours.expect("it is a replica").iter().filter(|rank| same.contains(rank)).collect();
     let index = group.iter().position(|member| **member == rank).expect("it holds what it holds");
@@ -82,6 +82,6 @@ pub(super) fn shards_evenly(arrangement: &Arrangement) -> bool {
     let name = "experts.up.weight";
     (0..arrangement.layout.world()).map(Rank).all(|rank| {
         let ranks = |rank| place(arrangement, name, rank).1;
-        holders(name, &arrangement.layout, rank).into_iter().all(|other| ranks(other) == ranks(rank))
+        ranks_holding(name, &arrangement.layout, rank).into_iter().all(|other| ranks(other) == ranks(rank))
     })
 }

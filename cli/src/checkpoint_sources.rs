@@ -1,0 +1,76 @@
+//! Who holds the checkpoints of a trial: this machine, or the hosts that it ran on.
+
+use crate::context::Context;
+use crate::command_error::{ExitReason, CommandError};
+use crate::{hosts, trials};
+use dtrain_protocol::TrialId;
+use dtrain_runner::checkpoints::{LocalStore, CheckpointStore, Inventory};
+use dtrain_runner::launch::relay::{RemoteHost, RemoteStore};
+use dtrain_runner::ledger::{Checkpoint, TrialDetails};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A trial, and who holds its checkpoints.
+pub(crate) struct TrialCheckpoints {
+    pub(crate) trial: TrialDetails,
+    /// Those of a trial on hosts; none when it is on this machine.
+    hosts: Vec<RemoteHost>,
+}
+
+impl TrialCheckpoints {
+    /// The trial that the user typed.
+    pub(crate) fn of(context: &Context, name: &str) -> Result<Self, CommandError> {
+        let history = trials::read_history(context)?;
+        Self::of_trial(context, trials::trial(context, &history, name)?)
+    }
+
+    /// This trial.
+    pub(crate) fn of_trial(context: &Context, trial: TrialDetails) -> Result<Self, CommandError> {
+        context.check_trial(&trial.row.id)?;
+        let hosts = hosts::connect_hosts_of_trial(context, &trial)?;
+        Ok(Self { trial, hosts })
+    }
+
+    /// Whether its checkpoints are on other hosts.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        !self.hosts.is_empty()
+    }
+
+    fn id(&self) -> TrialId {
+        self.trial.row.id.clone()
+    }
+
+    pub(crate) fn holders(&mut self, context: &Context) -> Vec<Box<dyn CheckpointStore + '_>> {
+        let id = self.id();
+        if self.hosts.is_empty() {
+            return vec![Box::new(LocalStore::new(context.home.trial(&id)))];
+        }
+        self.hosts.iter_mut().map(|host| Box::new(RemoteStore::new(host, &id)) as Box<dyn CheckpointStore>).collect()
+    }
+
+    /// The names of the folders of the checkpoints that the history knows, oldest first.
+    pub(crate) fn recorded_names(&self) -> Vec<String> {
+        let name = |known: &Checkpoint| Some(known.folder.file_name()?.to_str()?.to_owned());
+        self.trial.checkpoints.iter().filter_map(name).collect()
+    }
+
+    /// The checkpoints that no longer count, by the name of their folder, each with why not.
+    pub(crate) fn refused(&self) -> BTreeMap<String, String> {
+        let name = |folder: &PathBuf| Some(folder.file_name()?.to_str()?.to_owned());
+        let refused = self.trial.checkpoints.iter();
+        refused.filter_map(|known| Some((name(&known.folder)?, known.refused.clone()?))).collect()
+    }
+}
+
+/// Asks all holders what they have; says which could not be asked.
+pub(crate) fn inventory(
+    context: &Context,
+    holders: &mut [Box<dyn CheckpointStore + '_>],
+) -> Result<Inventory, CommandError> {
+    let inventory = Inventory::collect(holders)
+        .map_err(|reason| CommandError::new(ExitReason::Infrastructure, "nobody tells of checkpoints").cause(reason))?;
+    for (holder, reason) in &inventory.away {
+        context.out.say(&format!("{holder} cannot be reached, so its files are not included: {reason}"));
+    }
+    Ok(inventory)
+}

@@ -1,0 +1,294 @@
+//! The one table of exit codes, and how a failure is told to a person.
+
+use crate::output::ColourMode;
+use dtrain_recipes::problem::{Problem, render_all};
+use serde::Serialize;
+use std::error::Error;
+use std::fmt::Write as _;
+
+/// How the program ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ExitReason {
+    Done,
+    Usage,
+    NothingFits,
+    Preflight,
+    WorkerFailed,
+    Infrastructure,
+    Preempted,
+    StalePlan,
+    Interrupted,
+    Detached,
+}
+
+/// Every exit code with its meaning, in order.
+pub(crate) const EXIT_CODES: &[(ExitReason, u8, &str)] = &[
+    (ExitReason::Done, 0, "done"),
+    (ExitReason::Usage, 2, "usage error or invalid recipe"),
+    (ExitReason::NothingFits, 3, "no layout fits"),
+    (ExitReason::Preflight, 4, "a preflight check failed; nothing was started"),
+    (ExitReason::WorkerFailed, 5, "training failed, ran out of memory or diverged"),
+    (ExitReason::Infrastructure, 6, "infrastructure failed: hosts, network, disk or history"),
+    (ExitReason::Preempted, 7, "preempted; checkpoint saved, `dtrain resume` continues"),
+    (ExitReason::StalePlan, 8, "the plan is stale: something it depends on has changed"),
+    (ExitReason::Interrupted, 130, "interrupted; checkpoint saved, `dtrain resume` continues"),
+    (ExitReason::Detached, 131, "detached; training continues, `dtrain attach` follows it"),
+];
+
+impl ExitReason {
+    /// The number that the shell sees.
+    pub(crate) fn exit_code(self) -> u8 {
+        EXIT_CODES.iter().find(|(exit, ..)| *exit == self).map_or(1, |(_, code, _)| *code)
+    }
+
+    /// What a number means that a shell saw.
+    pub(crate) fn from_exit_code(code: u8) -> Option<Self> {
+        EXIT_CODES.iter().find(|(_, known, _)| *known == code).map(|(exit, ..)| *exit)
+    }
+}
+
+/// The table as text for `--help`.
+pub(crate) fn exit_codes() -> String {
+    EXIT_CODES.iter().fold("Exit codes:\n".to_owned(), |mut text, (_, code, meaning)| {
+        _ = writeln!(text, "  {code:>3}  {meaning}");
+        text
+    })
+}
+
+/// A failure: what to exit with, and what to say.
+#[derive(Debug)]
+pub(crate) struct CommandError {
+    exit: ExitReason,
+    /// What was wanted and what was found; lower case, no full stop. Empty: everything is said already.
+    message: String,
+    causes: Vec<String>,
+    hint: Option<String>,
+    /// Problems of a recipe, which render themselves.
+    problems: Vec<Problem>,
+}
+
+/// What a command returns.
+pub(crate) type CommandResult = Result<ExitReason, CommandError>;
+
+impl CommandError {
+    pub(crate) fn new(exit: ExitReason, message: impl Into<String>) -> Self {
+        Self { exit, message: message.into(), causes: Vec::new(), hint: None, problems: Vec::new() }
+    }
+
+    /// An error with its chain of causes.
+    pub(crate) fn of(exit: ExitReason, error: &(dyn Error + 'static)) -> Self {
+        let mut failure = Self::new(exit, error.to_string());
+        let mut source = error.source();
+        while let Some(cause) = source {
+            failure.causes.push(cause.to_string());
+            source = cause.source();
+        }
+        failure
+    }
+
+    /// Ends without a word: whoever read our output has seen enough.
+    pub(crate) fn closed_pipe() -> Self {
+        Self::new(ExitReason::Done, "")
+    }
+
+    pub(crate) fn problems(problems: Vec<Problem>) -> Self {
+        Self { problems, ..Self::new(ExitReason::Usage, "") }
+    }
+
+    #[must_use]
+    pub(crate) fn cause(mut self, cause: impl Into<String>) -> Self {
+        self.causes.push(cause.into());
+        self
+    }
+
+    #[must_use]
+    pub(crate) fn hint(mut self, hint: impl Into<String>) -> Self {
+        self.hint = Some(hint.into());
+        self
+    }
+
+    pub(crate) fn exit(&self) -> ExitReason {
+        self.exit
+    }
+
+    /// As `dtrain.error/1` has it; `None` when there is nothing to say.
+    pub(crate) fn json(&self) -> Option<ErrorJson> {
+        let problems: Vec<ProblemJson> = self.problems.iter().map(ProblemJson::of).collect();
+        let message = match (self.message.as_str(), &problems[..]) {
+            ("", []) => return None,
+            ("", [only]) => only.message.clone(),
+            ("", several) => format!("{} problems", several.len()),
+            (message, _) => message.to_owned(),
+        };
+        Some(ErrorJson {
+            causes: self.causes.clone(),
+            hint: self.hint.clone(),
+            problems,
+            ..ErrorJson::new(self.exit, message)
+        })
+    }
+
+    /// Whether the message or a cause contains one of `words`.
+    pub(crate) fn says(&self, words: &[&str]) -> bool {
+        let texts = || std::iter::once(&self.message).chain(&self.causes);
+        words.iter().any(|word| texts().any(|text| text.contains(word)))
+    }
+
+    /// What went wrong, without causes and hint.
+    pub(crate) fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// One line for a person where the program goes on.
+    pub(crate) fn warning(&self, paint: ColourMode) -> String {
+        let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
+        format!("{}: {}{hint}", paint.yellow("warning"), self.in_one_line())
+    }
+
+    /// What went wrong, with its causes, on one line.
+    pub(crate) fn in_one_line(&self) -> String {
+        let parts = std::iter::once(&self.message).chain(&self.causes);
+        parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(": ")
+    }
+
+    /// What is wrong with a recipe; empty for any other failure.
+    pub(crate) fn recipe_problems(&self) -> &[Problem] {
+        &self.problems
+    }
+
+    /// What went wrong and why, as text that another message quotes.
+    pub(crate) fn with_causes(&self) -> String {
+        let causes = self.causes.iter().flat_map(|cause| cause.lines());
+        causes.fold(self.message.clone(), |text, line| format!("{text}\n  | {line}"))
+    }
+
+    /// What goes to stderr; empty when there is nothing to say.
+    pub(crate) fn render(&self, paint: ColourMode) -> String {
+        let mut text = paint.adopt(&render_all(&self.problems, paint.is_coloured()));
+        if !self.message.is_empty() {
+            _ = writeln!(text, "{}: {}", paint.red("error"), paint.bold(&self.message));
+        }
+        for cause in &self.causes {
+            for (index, line) in cause.lines().enumerate() {
+                _ = writeln!(text, "  {} {line}", paint.blue(if index == 0 { "=" } else { " " }));
+            }
+        }
+        if let Some(hint) = &self.hint {
+            _ = writeln!(text, "{}: {hint}", paint.green("hint"));
+        }
+        text
+    }
+}
+
+/// A failure as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct ErrorJson {
+    /// The exit code, and what it means.
+    exit: u8,
+    meaning: &'static str,
+    pub(crate) message: String,
+    pub(crate) causes: Vec<String>,
+    pub(crate) hint: Option<String>,
+    /// What is wrong with a recipe; empty for any other failure.
+    problems: Vec<ProblemJson>,
+}
+
+impl ErrorJson {
+    pub(crate) fn new(exit: ExitReason, message: String) -> Self {
+        let meaning = EXIT_CODES.iter().find(|(known, ..)| *known == exit).map_or("", |(_, _, meaning)| *meaning);
+        let (causes, problems) = (Vec::new(), Vec::new());
+        Self { exit: exit.exit_code(), meaning, message, causes, hint: None, problems }
+    }
+}
+
+impl ErrorJson {
+    /// What clap says: the error, tips, the usage, and where to read more.
+    pub(crate) fn of_usage(text: &str) -> Self {
+        let mut parts = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
+        let first = parts.next().unwrap_or_default();
+        let message = first.strip_prefix("error: ").unwrap_or(&first).to_owned();
+        let mut error = Self::new(ExitReason::Usage, message);
+        for part in parts {
+            if let Some(tip) = part.strip_prefix("tip: ") {
+                error.hint = Some(tip.to_owned());
+            } else if part.starts_with("Usage: ") {
+                error.causes.push(part);
+            }
+        }
+        error
+    }
+}
+
+/// A problem of a recipe as JSON.
+#[derive(Debug, Serialize)]
+pub(crate) struct ProblemJson {
+    message: String,
+    /// `recipe.toml:12:9`, `--set`, …
+    #[serde(rename = "where")]
+    place: Option<String>,
+    line: Option<usize>,
+    column: Option<usize>,
+    notes: Vec<String>,
+    hint: Option<String>,
+}
+
+impl ProblemJson {
+    pub(crate) fn of(problem: &Problem) -> Self {
+        let position = problem.origin.as_ref().and_then(dtrain_recipes::Origin::position);
+        Self {
+            message: problem.message.clone(),
+            place: problem.origin.as_ref().map(ToString::to_string),
+            line: position.map(|(line, _)| line),
+            column: position.map(|(_, column)| column),
+            notes: problem.notes.iter().map(|(note, _)| note.clone()).collect(),
+            hint: problem.hint.clone(),
+        }
+    }
+}
+
+impl From<Vec<Problem>> for CommandError {
+    fn from(problems: Vec<Problem>) -> Self {
+        Self::problems(problems)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_exit_has_one_code_and_every_code_one_meaning() {
+        let codes: Vec<u8> = EXIT_CODES
+            .iter()
+            .map(|(exit, code, _)| {
+                assert_eq!(exit.exit_code(), *code);
+                *code
+            })
+            .collect();
+        assert_eq!(codes, [0, 2, 3, 4, 5, 6, 7, 8, 130, 131]);
+    }
+
+    #[test]
+    fn usage_errors_are_taken_apart() {
+        let text = "error: the following required arguments were not provided:\n  <TRIAL>...\n\n  tip: some\n  words\n\n\
+                    Usage: dtrain rm <TRIAL>...\n\nFor more information, try '--help'.\n";
+        let error = ErrorJson::of_usage(text);
+        assert_eq!(error.message, "the following required arguments were not provided: <TRIAL>...");
+        assert_eq!(error.hint.as_deref(), Some("some words"));
+        assert_eq!(error.causes, ["Usage: dtrain rm <TRIAL>..."]);
+    }
+
+    #[test]
+    fn a_failure_tells_its_causes_and_what_to_do() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("cannot open the history")]
+        struct WrappedIoError(#[source] std::io::Error);
+        let inner = std::io::Error::other("disk is full");
+        let failure = CommandError::of(ExitReason::Infrastructure, &WrappedIoError(inner)).hint("free some space");
+        let text = failure.render(ColourMode::plain());
+        assert_eq!(text, "error: cannot open the history\n  = disk is full\nhint: free some space\n");
+        assert_eq!(failure.exit().exit_code(), 6);
+        let warning = "warning: cannot open the history: disk is full; free some space";
+        assert_eq!(failure.warning(ColourMode::plain()), warning);
+    }
+}

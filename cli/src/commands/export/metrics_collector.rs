@@ -1,0 +1,140 @@
+//! What running trials report now, also those whose reports no controller copies to the history.
+
+use super::{ExportArgs, filtered};
+use crate::context::Context;
+use crate::command_error::CommandError;
+use crate::trials::{self, history_failure};
+use dtrain_protocol::{AttemptId, Rank, TrialId};
+use dtrain_runner::driver::Viewer;
+use dtrain_runner::export::prometheus::MetricsPage;
+use dtrain_runner::ledger::{
+    Checkpoint, Filter, History, Pagination, Sort, TrialStatus, Summary, TrialDetails, TrialRow, points_of,
+};
+use dtrain_runner::{Fact, TrialEvent};
+use std::collections::{BTreeMap, HashMap};
+use std::time::SystemTime;
+
+/// Reads the history and the reports of trials, again and again.
+pub(super) struct MetricsCollector<'a> {
+    context: &'a Context,
+    args: &'a ExportArgs,
+    followed: HashMap<TrialId, FollowedTrial>,
+}
+
+/// A running trial, and what was seen of it.
+struct FollowedTrial {
+    viewer: Viewer,
+    news: LatestSamples,
+}
+
+#[derive(Default)]
+struct LatestSamples {
+    /// The newest step and value of each series.
+    last: BTreeMap<(String, Rank), (u64, f64)>,
+    checkpoints: Vec<Checkpoint>,
+}
+
+impl<'a> MetricsCollector<'a> {
+    pub(super) fn new(context: &'a Context, args: &'a ExportArgs) -> Self {
+        Self { context, args, followed: HashMap::new() }
+    }
+
+    /// The page as it is now.
+    pub(super) fn page(&mut self) -> Result<String, CommandError> {
+        let history = trials::read_history(self.context)?;
+        let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
+        let rows = history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), &is_alive);
+        let mut counts = BTreeMap::new();
+        for row in rows.map_err(|error| history_failure(&error))? {
+            *counts.entry(row.status).or_default() += 1;
+        }
+        let shown = self.trials(&history)?;
+        self.followed.retain(|id, _| shown.iter().any(|row| row.id == *id));
+        let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        let mut page = MetricsPage::new(&counts, u64::try_from(now.as_millis()).unwrap_or(u64::MAX));
+        for row in &shown {
+            let mut trial = history.trial(&row.id, &is_alive).map_err(|error| history_failure(&error))?;
+            if trial.row.status == TrialStatus::Running {
+                self.follow(&mut trial);
+            }
+            page.add(&trial);
+        }
+        Ok(page.finish())
+    }
+
+    /// The trials that are asked for: those that run, unless others are named.
+    fn trials(&self, history: &History) -> Result<Vec<TrialRow>, CommandError> {
+        if !self.args.trials.is_empty() {
+            let names = self.args.trials.iter();
+            return names.map(|name| Ok(trials::trial(self.context, history, name)?.row)).collect();
+        }
+        let is_named = self.args.study.is_some() || self.args.condition.is_some();
+        if is_named {
+            return filtered(self.context, history, self.args);
+        }
+        let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
+        let running = Filter { status: vec![TrialStatus::Running], ..Filter::default() };
+        let rows = history.trials(&running, &Sort::Newest, Pagination::default(), &is_alive);
+        rows.map_err(|error| history_failure(&error))
+    }
+
+    /// Adds what the spool of a trial has that the history may not have.
+    fn follow(&mut self, trial: &mut TrialDetails) {
+        let attempt = trial.attempts.last().map_or(0, |attempt| attempt.number.0);
+        let followed = self.followed.entry(trial.row.id.clone()).or_insert_with(|| FollowedTrial {
+            viewer: Viewer::after(&self.context.home, &trial.row.id, AttemptId(attempt.saturating_sub(1))),
+            news: LatestSamples::default(),
+        });
+        let FollowedTrial { viewer, news } = followed;
+        // A spool that cannot be read now may be read at the next look; the history is shown meanwhile.
+        let is_script = trial.is_script();
+        drop(viewer.show_new_records(&mut |seen: &TrialEvent| news.apply(seen, is_script)));
+        news.put(trial);
+    }
+}
+
+impl LatestSamples {
+    fn apply(&mut self, seen: &TrialEvent, is_script: bool) {
+        match seen {
+            TrialEvent::Event(stamped) => {
+                for point in points_of(stamped, is_script) {
+                    self.last.insert((point.key, point.rank), (point.step, point.value));
+                }
+            }
+            TrialEvent::Fact(Fact::CheckpointDurable { attempt, step, folder }) => {
+                let at_ms = folder.metadata().and_then(|folder| folder.modified()).ok();
+                let at_ms = at_ms.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
+                let Some(at_ms) = at_ms.and_then(|at| u64::try_from(at.as_millis()).ok()) else { return };
+                let (attempt, step, folder) = (*attempt, *step, folder.clone());
+                self.checkpoints.push(Checkpoint { attempt, step, at_ms, folder, refused: None });
+            }
+            TrialEvent::Fact(_) | TrialEvent::Status(_) => {}
+        }
+    }
+
+    fn put(&self, trial: &mut TrialDetails) {
+        for ((key, rank), (step, value)) in &self.last {
+            let is_it = |figure: &&mut Summary| figure.key == *key && figure.rank == *rank;
+            match trial.figures.iter_mut().find(is_it) {
+                Some(figure) => (figure.last, figure.last_step) = (Some(*value), *step),
+                None => trial.figures.push(Summary {
+                    key: key.clone(),
+                    rank: *rank,
+                    points: 1,
+                    last: Some(*value),
+                    last_step: *step,
+                    min: None,
+                    min_step: None,
+                    max: None,
+                    max_step: None,
+                    mean: None,
+                }),
+            }
+        }
+        for checkpoint in &self.checkpoints {
+            if trial.checkpoints.iter().all(|known| known.folder != checkpoint.folder) {
+                trial.checkpoints.push(checkpoint.clone());
+            }
+        }
+    }
+}

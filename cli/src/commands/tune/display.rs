@@ -1,0 +1,231 @@
+//! What a person, or a program, sees of a study while it goes on.
+
+use super::study_config::StudyConfig;
+use super::report;
+use crate::output::Output;
+use crate::render::progress_bar::TrainingBar;
+use crate::render::figures::TrainingProgress;
+use crate::render::number::{counted, plain};
+use dtrain_planner::tune::{TrialFailure, TrialOutcome, ProposalSource, StudyEvent, TrialValue};
+use dtrain_recipes::Goal;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A trial as it is shown.
+#[derive(Default)]
+struct TrialLabel {
+    label: String,
+    words: String,
+    /// How far it is, and the metric then, as measured.
+    newest: Option<(u64, f64)>,
+    is_running: bool,
+}
+
+/// Shows a study: lines on standard error with a bar below them, or events as lines of JSON.
+pub(super) struct StudyDisplay<'a> {
+    out: Output,
+    kept: &'a StudyConfig,
+    names: Vec<String>,
+    metric: String,
+    goal: Goal,
+    /// Trials in all, those that were lost among them.
+    budget: u64,
+    trials: BTreeMap<u64, TrialLabel>,
+    /// Trials that are over.
+    over: u64,
+    /// The best trial that ended, and its metric as measured.
+    best: Option<(u64, f64)>,
+    bar: Option<TrainingBar>,
+}
+
+/// One line of `--json`.
+#[derive(Serialize)]
+struct EventLine<'a> {
+    event: &'a StudyEvent,
+}
+
+impl<'a> StudyDisplay<'a> {
+    /// Shows a study from after `log` on.
+    pub(super) fn new(out: Output, kept: &'a StudyConfig, log: &[StudyEvent]) -> Self {
+        let objective = &kept.settled.objective;
+        let mut show = Self {
+            out,
+            kept,
+            names: kept
+                .study
+                .space
+                .dimensions()
+                .iter()
+                .map(|one| report::short(&one.name).to_owned())
+                .collect(),
+            metric: objective.metric.name().to_owned(),
+            goal: objective.goal(),
+            budget: kept.study.trials.unwrap_or(u64::MAX),
+            trials: BTreeMap::new(),
+            over: 0,
+            best: None,
+            bar: out.draws().then(|| TrainingBar::new(out)),
+        };
+        log.iter().for_each(|event| drop(show.note(event)));
+        show
+    }
+
+    /// What the history calls a trial.
+    pub(super) fn label(&self, trial: u64) -> &str {
+        self.trials.get(&trial).map_or("last", |shown| shown.label.as_str())
+    }
+
+    /// A trial is recorded under a label.
+    pub(super) fn set_label(&mut self, trial: u64, label: &str) {
+        self.trials.entry(trial).or_default().label = label.to_owned();
+        self.tick();
+    }
+
+    /// Shows an event.
+    pub(super) fn event(&mut self, event: &StudyEvent) {
+        if self.out.json {
+            // Whoever read it may be gone; the study goes on.
+            drop(self.out.json_line("study_event", &EventLine { event }));
+        }
+        if let Some(line) = self.note(event) {
+            self.say(&line);
+        }
+        self.tick();
+    }
+
+    /// Takes note of an event; the line that it is worth.
+    fn note(&mut self, event: &StudyEvent) -> Option<String> {
+        let trial = event.trial();
+        let named = trial + 1;
+        let budget = self.budget;
+        match event {
+            StudyEvent::Launched { values, source, .. } => {
+                let words = self.values_text(values);
+                let line = format!("trial {named} of {budget}: {words} ({})", proposal_reason(source));
+                self.trials.insert(trial, TrialLabel { words, is_running: true, ..TrialLabel::default() });
+                Some(line)
+            }
+            StudyEvent::Reported { at, value, .. } => {
+                let measured = self.goal.cost(*value);
+                self.trials.entry(trial).or_default().newest = Some((*at, measured));
+                None
+            }
+            StudyEvent::Paused { at, .. } => {
+                self.trials.entry(trial).or_default().is_running = false;
+                Some(format!("trial {named}: paused after {}; others do better", self.kept.progress_text(*at)))
+            }
+            StudyEvent::Resumed { .. } => {
+                self.trials.entry(trial).or_default().is_running = true;
+                Some(format!("trial {named}: resumed"))
+            }
+            StudyEvent::Ended { outcome, .. } => Some(self.ended(trial, outcome)),
+        }
+    }
+
+    fn ended(&mut self, trial: u64, outcome: &TrialOutcome) -> String {
+        self.over += 1;
+        let shown = self.trials.entry(trial).or_default();
+        shown.is_running = false;
+        let label = if shown.label.is_empty() { String::new() } else { format!(" ({})", shown.label) };
+        let named = trial + 1;
+        match outcome {
+            TrialOutcome::Done { value } => {
+                let measured = self.goal.cost(*value);
+                let is_best = self.best.is_none_or(|(_, best)| self.goal.cost(best) > *value);
+                if is_best {
+                    self.best = Some((trial, measured));
+                }
+                let best = if is_best { ", the best so far" } else { "" };
+                format!("trial {named}{label}: {} {}{best}", self.metric, plain(measured))
+            }
+            TrialOutcome::Pruned { value } => {
+                format!("trial {named}{label}: pruned at {} {}", self.metric, plain(self.goal.cost(*value)))
+            }
+            TrialOutcome::Failed { why } => {
+                // It is tried again, as another trial.
+                self.budget = self.budget.saturating_add(u64::from(*why == TrialFailure::Lost));
+                format!("trial {named}{label}: {}", report::failure_reason(*why))
+            }
+        }
+    }
+
+    fn values_text(&self, values: &[TrialValue]) -> String {
+        let pairs = self.names.iter().zip(values).filter(|(_, value)| **value != TrialValue::Inactive);
+        pairs.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
+    }
+
+    /// A machine of a trial failed.
+    pub(super) fn print_host_failure(&self, trial: u64, reason: &str) {
+        let labels = self.trials.get(&trial).map(|shown| shown.label.as_str());
+        let label =
+            labels.filter(|label| !label.is_empty()).map_or(String::new(), |label| format!(" ({label})"));
+        let warning = self.out.paint.yellow("warning");
+        self.say(&format!("{warning}: trial {}{label}: {}", trial + 1, reason.trim_end()));
+    }
+
+    /// The user interrupted the study.
+    pub(super) fn print_interrupted(&self, times: u32) {
+        let running = counted(self.running(), "trial");
+        self.say(&match times {
+            1 => format!("stopping {running} after a checkpoint; press Ctrl-C again to stop now"),
+            _ => "stopping now".to_owned(),
+        });
+    }
+
+    /// Draws the bar.
+    pub(super) fn tick(&self) {
+        let Some(bar) = &self.bar else { return };
+        #[expect(clippy::cast_precision_loss, reason = "a share for display")]
+        let share = self.over.min(self.budget) as f64 / self.budget.max(1) as f64;
+        let noun = Some("trial");
+        let advance = TrainingProgress {
+            step: self.over,
+            of: Some(self.budget),
+            share: Some(share),
+            left: None,
+            noun,
+            validating: None,
+        };
+        let best = self.best.map(|(trial, best)| format!("best {} (trial {})", plain(best), trial + 1));
+        let running = self.trials.iter().filter(|(_, shown)| shown.is_running).map(|(trial, shown)| {
+            match shown.newest {
+                Some((at, measured)) => format!("#{} {} {}", trial + 1, self.kept.progress_text(at), plain(measured)),
+                None => format!("#{} {}", trial + 1, shown.words),
+            }
+        });
+        bar.set(&advance, &best.into_iter().chain(running).collect::<Vec<_>>().join("   "));
+    }
+
+    fn running(&self) -> u64 {
+        self.trials.values().map(|shown| u64::from(shown.is_running)).sum()
+    }
+
+    /// Takes the bar away.
+    pub(super) fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish();
+        }
+    }
+
+    fn say(&self, line: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| self.out.say(line)),
+            None => self.out.say(line),
+        }
+    }
+}
+
+/// Why something is tried, in words.
+pub(crate) fn proposal_reason(source: &ProposalSource) -> String {
+    match source {
+        ProposalSource::Given => "given".to_owned(),
+        ProposalSource::Grid => "grid".to_owned(),
+        ProposalSource::Random => "random".to_owned(),
+        ProposalSource::Sobol => "space-filling".to_owned(),
+        ProposalSource::Model { improvement } => format!("expected improvement {}", plain(*improvement)),
+        ProposalSource::Tpe { .. } => "like the best trials".to_owned(),
+        ProposalSource::CmaEs { .. } => "CMA-ES".to_owned(),
+        ProposalSource::Swarm { particle } => format!("particle {}", particle + 1),
+        ProposalSource::Mutated { parent } => format!("trial {} with one change", parent + 1),
+    }
+}

@@ -1,0 +1,193 @@
+//! What the history keeps of a study, and what it learns of how a trial ended.
+
+use crate::fork::differences;
+use crate::command_error::{ExitReason, CommandError};
+use crate::render::number::counted;
+use crate::trials::history_failure;
+use dtrain_planner::tune::{
+    TrialFailure, TrialOutcome, RecipeSearchSpace, Study, StudyEvent, TrialValue, limited_to_steps, limited_to_samples,
+};
+use dtrain_recipes::{Recipe, Tune};
+use dtrain_runner::Verdict;
+use dtrain_runner::ledger::{History, TrialDetails};
+use dtrain_runner::machine::Blame;
+use serde::{Deserialize, Serialize};
+
+/// Most differences that are told between the recipe of a study and that of the command.
+const DIFFERENCES: usize = 8;
+
+/// Version of what is kept; any other is refused.
+const FORMAT: u32 = 2;
+
+/// A study: written once, when it begins.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(super) struct StudyConfig {
+    format: u32,
+    /// The recipe as it was given.
+    recipe: Recipe,
+    /// The recipe with the layout that all trials have.
+    pub(super) settled: Recipe,
+    pub(super) study: Study,
+    pub(super) searched: RecipeSearchSpace,
+    /// Optimizer steps of a trial of the planned batch; `None` where a command decides.
+    pub(super) steps: Option<u64>,
+    /// Samples of a trial, where trials differ in their batch: they are trained equally.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) samples: Option<u64>,
+    /// Trials of other studies that it began with.
+    pub(super) learned: u64,
+}
+
+impl StudyConfig {
+    pub(super) fn new(
+        recipe: &Recipe,
+        settled: Recipe,
+        study: Study,
+        searched: RecipeSearchSpace,
+        steps: Option<u64>,
+    ) -> Self {
+        Self {
+            format: FORMAT,
+            recipe: without_resumable_keys(recipe),
+            settled,
+            study,
+            searched,
+            steps,
+            samples: None,
+            learned: 0,
+        }
+    }
+
+    /// The study with so many trials beside those it began with: that may change while it goes on.
+    pub(super) fn with_trials(mut self, trials: u64) -> Self {
+        self.study.trials = Some(trials + self.learned);
+        self
+    }
+
+    /// How many of its own trials are over, of all that happened in it.
+    pub(super) fn done(&self, log: &[StudyEvent]) -> u64 {
+        let over = log.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
+        over.saturating_sub(self.learned)
+    }
+
+    /// The recipe of a trial with these values.
+    pub(super) fn trial(&self, values: &[TrialValue]) -> Recipe {
+        let recipe = self.searched.recipe_with(&self.settled, values);
+        match (self.samples, self.steps) {
+            (Some(samples), _) => limited_to_samples(&recipe, samples),
+            (None, Some(steps)) => limited_to_steps(&recipe, steps),
+            (None, None) => recipe,
+        }
+    }
+
+    /// How far a trial is after so many steps of a batch, in units that all trials share: samples or steps.
+    pub(super) fn progress(&self, step: u64, batch: u64) -> u64 {
+        if self.samples.is_some() { step.saturating_mul(batch) } else { step }
+    }
+
+    /// The same in words.
+    pub(super) fn progress_text(&self, at: u64) -> String {
+        if self.samples.is_some() { counted(at, "sample") } else { format!("step {at}") }
+    }
+
+    /// How long trials are, in words; nothing where a command decides.
+    pub(super) fn length(&self) -> String {
+        let length = self.samples.map(|samples| counted(samples, "sample"));
+        let length = length.or_else(|| self.steps.map(|steps| counted(steps, "step")));
+        length.map_or(String::new(), |length| format!(" after {length}"))
+    }
+
+    /// The study with trials as long as those of another one.
+    pub(super) fn of_length(mut self, other: &Self) -> Self {
+        (self.steps, self.samples) = (other.steps, other.samples);
+        self
+    }
+
+    pub(super) fn json(&self) -> serde_json::Value {
+        serde_json::to_value(self).expect("a study has string keys only")
+    }
+
+    /// Reads a study. `Err` when another version wrote it, or when it is of another recipe or of trials of other than
+    /// `steps`.
+    pub(super) fn read(
+        json: serde_json::Value,
+        name: &str,
+        recipe: &Recipe,
+        steps: Option<u64>,
+    ) -> Result<Self, CommandError> {
+        let cannot =
+            |why: String| CommandError::new(ExitReason::Usage, format!("the study {name} cannot be resumed")).cause(why);
+        let kept = Self::parse(json).map_err(cannot)?;
+        if kept.recipe != without_resumable_keys(recipe) {
+            let failure = cannot("it was started with another recipe or other settings".to_owned());
+            let differences = differences("", &kept.recipe, &without_resumable_keys(recipe));
+            let failure = differences.into_iter().take(DIFFERENCES).fold(failure, CommandError::cause);
+            return Err(failure.hint(format!(
+                "use the original recipe and settings; `--from {name}` and a new name for --study begin a study that learns from it"
+            )));
+        }
+        if let Some(steps) = steps.filter(|steps| Some(*steps) != kept.steps) {
+            let known = kept.steps.map_or("those of the command".to_owned(), |steps| steps.to_string());
+            return Err(cannot(format!("its trials have {known} steps, not {steps}"))
+                .hint("omit --steps to resume, or omit --study to start a new study"));
+        }
+        Ok(kept)
+    }
+
+    fn parse(json: serde_json::Value) -> Result<Self, String> {
+        let format = json["format"].as_u64().unwrap_or(0);
+        if format != u64::from(FORMAT) {
+            return Err(format!("it has format {format}; this version reads {FORMAT}"));
+        }
+        serde_json::from_value(json).map_err(|error| error.to_string())
+    }
+
+    /// A study of this history by its name.
+    pub(super) fn named(history: &History, name: &str) -> Result<Self, CommandError> {
+        let json = history.study(name).map_err(|error| history_failure(&error))?;
+        let json = json.ok_or_else(|| CommandError::new(ExitReason::Usage, format!("there is no study {name}")))?;
+        Self::parse(json)
+            .map_err(|why| CommandError::new(ExitReason::Usage, format!("the study {name} cannot be read")).cause(why))
+    }
+}
+
+/// A recipe without what may change while a study goes on: how many trials there are, how many side by side, and with
+/// how many seeds the best is confirmed.
+fn without_resumable_keys(recipe: &Recipe) -> Recipe {
+    let mut recipe = recipe.clone();
+    let Tune { trials, time, confirm, .. } = Tune::default();
+    (recipe.tune.trials, recipe.tune.time, recipe.tune.confirm) = (trials, time, confirm);
+    recipe.cluster.slots = 1;
+    recipe
+}
+
+/// What happened in a study so far.
+pub(super) fn log(history: &History, name: &str) -> Result<Vec<StudyEvent>, CommandError> {
+    let events = history.study_events(name).map_err(|error| history_failure(&error))?;
+    events.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().map_err(|error| {
+        CommandError::new(ExitReason::Infrastructure, format!("the events of the study {name} cannot be read"))
+            .cause(error.to_string())
+    })
+}
+
+/// What a study learns of a verdict; `None` of a trial that can go on.
+pub(super) fn outcome_of_verdict(verdict: &Verdict, trial: &TrialDetails) -> Option<TrialOutcome> {
+    let failed = |why| Some(TrialOutcome::Failed { why });
+    match verdict {
+        Verdict::Completed(_) => {
+            Some(value(trial).map_or(TrialOutcome::Failed { why: TrialFailure::Unmeasured }, TrialOutcome::done))
+        }
+        Verdict::Pruned => value(trial).map(|value| TrialOutcome::Pruned { value }),
+        Verdict::OutOfMemory => failed(TrialFailure::OutOfMemory),
+        Verdict::Diverged => failed(TrialFailure::Diverged),
+        Verdict::Failed(failure) if Blame::of(failure) == Blame::Machines => failed(TrialFailure::Lost),
+        Verdict::Failed(_) => failed(TrialFailure::Crashed),
+        Verdict::Stopped => None,
+    }
+}
+
+/// What is to be made small: the newest value of the objective, with its sign turned where larger is better.
+fn value(trial: &TrialDetails) -> Option<f64> {
+    let figure = trial.figure(&trial.row.objective)?;
+    Some(trial.row.goal.cost(figure.last.unwrap_or(f64::NAN)))
+}

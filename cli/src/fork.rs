@@ -1,0 +1,304 @@
+//! Trials that begin with a checkpoint of another trial: `resume` with other settings or other data, and `run --from`.
+
+use crate::args::ResumeArgs;
+use crate::commands::resume;
+use crate::commands::run::{self, NewRun};
+use crate::context::Context;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::find_checkpoint::{self, CheckpointSelector};
+use crate::load_recipe::{LoadedRecipe, merge_user_layers};
+use crate::trials::history_failure;
+use crate::{slurm_job, networks, rates, trials};
+use dtrain_planner::{Plan, LearningRateChange, learning_rate_change};
+use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};
+use dtrain_protocol::{InputManifest, ResumePoint, StepId, TrialId};
+use dtrain_recipes::{CheckContext, Document, Recipe, check};
+use dtrain_runner::checkpoints::{self, Adoption};
+use dtrain_runner::ledger::{Checkpoint, History, Parent, TrialStatus, TrialDetails};
+use dtrain_runner::{Fact, Ledger, TrialUpdate};
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::discriminant;
+use std::path::Path;
+
+/// A checkpoint that another trial can begin with.
+pub(crate) struct SourceCheckpoint {
+    trial: TrialDetails,
+    plan: Plan,
+    checkpoint: Checkpoint,
+}
+
+impl SourceCheckpoint {
+    /// The checkpoint that the user typed: `TRIAL`, its newest, or `TRIAL@STEP`.
+    pub(crate) fn find(context: &Context, history: &History, typed: &str) -> Result<Self, CommandError> {
+        let (name, step) = split_step(typed)?;
+        let trial = trials::trial(context, history, name)?;
+        trials::refuse_imported(&trial)?;
+        let checkpoint = find_checkpoint::find_intact(context, &trial, CheckpointSelector::of(step))?;
+        let plan = resume::plan_of_trial(&trial)?;
+        Ok(Self { trial, plan, checkpoint })
+    }
+
+    /// The tokenizer of the checkpoint, as JSON.
+    pub(crate) fn tokenizer(&self) -> Option<Vec<u8>> {
+        std::fs::read(self.checkpoint.folder.join(TOKENIZER)).ok()
+    }
+
+    /// The data that the checkpoint was trained on; `None` where an older program wrote it.
+    fn inputs(&self) -> Option<InputManifest> {
+        serde_json::from_slice(&std::fs::read(self.checkpoint.folder.join(INPUTS)).ok()?).ok()
+    }
+
+    fn label(&self) -> &str {
+        &self.trial.row.label
+    }
+
+    fn parent(&self, weights_only: bool, changes: Vec<String>, inputs: Option<InputManifest>) -> Parent {
+        Parent {
+            trial: self.trial.row.id.clone(),
+            label: self.label().to_owned(),
+            step: self.checkpoint.step,
+            folder: self.checkpoint.folder.clone(),
+            weights_only,
+            changes,
+            inputs,
+        }
+    }
+
+    /// How the learning rate changes where `plan` continues it.
+    fn rate_change(&self, history: &History, plan: &Plan) -> Result<Option<LearningRateChange>, CommandError> {
+        let done = self.checkpoint.step.0;
+        let rates = history.curve(&self.trial.row.id, "learning_rate").map_err(|error| history_failure(&error))?;
+        let applied = rates.into_iter().find(|sample| sample.step == done).map(|sample| sample.value);
+        Ok(learning_rate_change(&self.plan, plan, done, applied))
+    }
+
+    /// The parent of a trial that begins with the weights alone, if its recipe has the same model.
+    pub(crate) fn weights_for(&self, recipe: &Recipe) -> Result<Parent, CommandError> {
+        let there = &self.plan.recipe.model;
+        // Adapters begin anew at weights that have none.
+        if recipe.model != *there && recipe.model.base() != *there {
+            let what =
+                format!("the model is not that of {}, whose weights it would begin with", self.label());
+            let failure = differences("model", there, &recipe.model)
+                .into_iter()
+                .fold(CommandError::new(ExitReason::Usage, what), CommandError::cause);
+            return Err(failure.hint("give the recipe the model of that trial"));
+        }
+        Ok(self.parent(true, Vec::new(), None))
+    }
+
+    /// The settings that the trial was trained with: what the planner decided counts as said.
+    fn settings(&self) -> Result<BTreeMap<String, String>, CommandError> {
+        let mut settings = self.plan.settings.clone();
+        if settings.is_empty() {
+            let what =
+                format!("the settings of {} were not recorded: an older dtrain planned it", self.label());
+            return Err(CommandError::new(ExitReason::Usage, what)
+                .hint(format!("`dtrain resume {0}` continues it as it is; `dtrain run RECIPE --from {0}` begins another training with its weights", self.label())));
+        }
+        let best = &self.plan.best().candidate;
+        settings.insert("train.batch".into(), best.split.global().to_string());
+        settings.insert("train.learning_rate".into(), format!("{:?}", best.learning_rate));
+        Ok(settings)
+    }
+
+    /// The recipe of the trial under the layers that the user gave.
+    fn reload(&self, args: &ResumeArgs) -> Result<(LoadedRecipe, Vec<String>), CommandError> {
+        let before = self.settings()?;
+        let name = format!("settings of {}", self.label());
+        let folder = self.plan.data_root.clone();
+        let checking = CheckContext { folder: folder.clone(), name: self.plan.recipe.name.clone() };
+        let document = merge_user_layers(Document::from_settings(&name, &before)?, &args.layers)?;
+        let mut checked = check(&document, &checking)?;
+        networks::outline_custom_network(&mut checked)?;
+        let changes = changed_keys(&before, &checked.settings());
+        let tokenizer = self.tokenizer();
+        let project = folder.clone();
+        Ok((LoadedRecipe { name, checked, folder, project, tokenizer }, changes))
+    }
+}
+
+/// `TRIAL` or `TRIAL@STEP`.
+fn split_step(typed: &str) -> Result<(&str, Option<StepId>), CommandError> {
+    let Some((name, step)) = typed.rsplit_once('@') else { return Ok((typed, None)) };
+    let step = step.parse().map_err(|_| {
+        CommandError::new(ExitReason::Usage, format!("`{step}` is not the number of a step"))
+            .hint("write TRIAL@STEP, such as `last@200`")
+    })?;
+    Ok((name, Some(StepId(step))))
+}
+
+/// Continues a trial with other settings, from an older checkpoint, or with data that has changed: as a trial of its own.
+pub(crate) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandResult {
+    drop(trials::read_history(context)?);
+    let mut history = trials::open_history(context)?;
+    let origin = SourceCheckpoint::find(context, &history, &args.trial.trial)?;
+    if origin.trial.row.status == TrialStatus::Running {
+        let label = origin.label();
+        return Err(CommandError::new(ExitReason::Usage, format!("{label} is running"))
+            .hint(format!("`dtrain stop {label}` saves a checkpoint and stops it")));
+    }
+    let (loaded, mut changes) = origin.reload(args)?;
+    let recipe = &loaded.checked.recipe;
+    refuse_other_training(&origin, recipe, args.accept_data)?;
+    if let Some(exit) = slurm_job::submit_if_needed(context, recipe, args.detach)? {
+        return Ok(exit);
+    }
+    if let Some(trial) = slurm_job::trial_of_requeued_job(context, recipe) {
+        return resume::resume_or_attach(context, &trial, crate::run_trial::RunMode::Resume, false);
+    }
+    let inputs = accepted_data_change(context, &origin, &loaded, args.accept_data, &mut changes)?;
+    let plan = rates::plan(context, &mut history, &loaded)?;
+    changes.extend(origin.rate_change(&history, &plan)?.map(|change| change.to_string()));
+    let parent = origin.parent(false, changes, inputs);
+    let sources = run::value_sources(&loaded);
+    let begin = NewRun {
+        plan: &plan,
+        sources,
+        folder: &loaded.folder,
+        recipe: crate::audit::recipe_owner(&loaded),
+        parent: Some(parent),
+        detach: args.detach,
+        weights: None,
+        sample: 0,
+    };
+    run::record_and_launch(context, &mut history, begin)
+}
+
+/// Training continues only where it is the same training: the state of another model, optimizer or order of samples means nothing.
+fn refuse_other_training(origin: &SourceCheckpoint, recipe: &Recipe, accept_data: bool) -> Result<(), CommandError> {
+    let (then, label) = (&origin.plan.recipe, origin.label());
+    let batch = origin.plan.best().candidate.split.global();
+    let is_batch =
+        matches!(&recipe.train.batch, dtrain_recipes::Tunable::Pinned(samples) if samples.0 == batch);
+    let format = |recipe: &Recipe| recipe.data.as_ref().map(|data| data.format.clone());
+    let differs = [
+        ("model", then.model != recipe.model),
+        ("train.batch", !is_batch),
+        ("train.seed", then.train.seed != recipe.train.seed),
+        (
+            "train.optimizer.kind",
+            discriminant(&then.train.optimizer.kind) != discriminant(&recipe.train.optimizer.kind),
+        ),
+        ("data", format(then) != format(recipe)),
+        ("sync", then.sync != recipe.sync),
+    ];
+    if let Some((key, _)) = differs.iter().find(|(_, differs)| *differs) {
+        let what = format!("{label} cannot continue with another `{key}`");
+        return Err(CommandError::new(ExitReason::Usage, what)
+            .hint(format!("`dtrain run RECIPE --from {label}` begins another training with its weights")));
+    }
+    if then.data != recipe.data && !accept_data {
+        return Err(CommandError::new(ExitReason::Usage, format!("{label} was trained on other data"))
+            .hint("--accept-data continues with the new data"));
+    }
+    let (step, last) = (origin.checkpoint.step, recipe.objective.stop.steps);
+    if let Some(last) = last.filter(|last| *last <= step.0) {
+        let what = format!("{label} is at step {step}, and `objective.stop.steps` is {last}");
+        return Err(CommandError::new(ExitReason::Usage, what)
+            .hint(format!("train longer, such as with `--set objective.stop.steps={}`", 2 * step.0)));
+    }
+    Ok(())
+}
+
+/// The data as it is now, where it differs from that of the checkpoint and the user accepts that.
+fn accepted_data_change(
+    context: &Context,
+    origin: &SourceCheckpoint,
+    loaded: &LoadedRecipe,
+    accept_data: bool,
+    changes: &mut Vec<String>,
+) -> Result<Option<InputManifest>, CommandError> {
+    let Some(then) = origin.inputs() else { return Ok(None) };
+    let Some(now) = rates::inputs(context, loaded)? else { return Ok(None) };
+    let found = then.differences(&now);
+    if found.is_empty() {
+        return Ok(None);
+    }
+    if !accept_data {
+        let what = format!("the data of {} has changed", origin.label());
+        let failure = found.into_iter().fold(CommandError::new(ExitReason::Usage, what), CommandError::cause);
+        return Err(failure.hint("restore the data, or continue with it as it is now with --accept-data"));
+    }
+    changes.extend(found.into_iter().map(|difference| format!("data: {difference}")));
+    Ok(Some(now))
+}
+
+/// Puts the checkpoint of its parent into the folder of a trial, and records it as the first one.
+pub(crate) fn copy_source_checkpoint(
+    context: &Context,
+    history: &mut History,
+    trial: &TrialId,
+    parent: &Parent,
+) -> Result<(), CommandError> {
+    let what = if parent.weights_only {
+        Adoption::Weights
+    } else {
+        Adoption::State { inputs: parent.inputs.clone() }
+    };
+    let point =
+        checkpoints::adopt(&parent.folder, trial, &context.home.trial(trial), &what).map_err(|reason| {
+            CommandError::new(ExitReason::Infrastructure, format!("cannot take over the checkpoint of {}", parent.label))
+                .cause(reason)
+                .hint("`dtrain checkpoint verify` reads all of it")
+        })?;
+    record_initial_checkpoint(history, trial, point)
+}
+
+/// Takes the checkpoint of its parent over again for a trial that has no other to continue from: it ended before it was taken over, or
+/// what was taken over is damaged.
+pub(crate) fn copy_source_checkpoint_again(
+    context: &Context,
+    history: &mut History,
+    trial: &TrialDetails,
+    parent: &Parent,
+) -> Result<(), CommandError> {
+    let damage = |folder: &Path| checkpoints::verify_checksums(folder, &mut |_, _| ()).err();
+    let (id, label) = (&trial.row.id, &trial.row.label);
+    let mut news = TrialUpdate::default();
+    for saved in trial.checkpoints.iter().filter(|saved| saved.refused.is_none()) {
+        let reason = if saved.attempt == checkpoints::ADOPTED { damage(&saved.folder) } else { None };
+        let Some(reason) = reason else { return Ok(()) };
+        let what = format!("the checkpoint at step {} that {label} begins with is damaged", saved.step);
+        context.out.say(&format!("{what} ({reason}); taking it over from {} again", parent.label));
+        let folder = saved.folder.clone();
+        news.facts.push(Fact::CheckpointRefused { step: saved.step, folder, reason });
+    }
+    history.record(id, &news).map_err(|error| history_failure(&error))?;
+    if damage(&parent.folder).is_none() {
+        return copy_source_checkpoint(context, history, id, parent);
+    }
+    let wanted = CheckpointSelector::UpTo(parent.step);
+    let origin = history.trial(&parent.trial, &|id| trials::is_alive(context, id));
+    let found = find_checkpoint::find_intact(context, &origin.map_err(|error| history_failure(&error))?, wanted)?;
+    let parent = Parent { step: found.step, folder: found.folder, ..parent.clone() };
+    copy_source_checkpoint(context, history, id, &parent)
+}
+
+/// Records the checkpoint that a trial begins with.
+pub(crate) fn record_initial_checkpoint(history: &mut History, trial: &TrialId, point: ResumePoint) -> Result<(), CommandError> {
+    let fact =
+        Fact::CheckpointDurable { attempt: checkpoints::ADOPTED, step: point.step, folder: point.folder };
+    let news = TrialUpdate { facts: vec![fact], ..TrialUpdate::default() };
+    history.record(trial, &news).map_err(|error| history_failure(&error))
+}
+
+/// Which settings differ, as `KEY = VALUE (was VALUE)`.
+fn changed_keys(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
+    let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
+    let differs = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
+    let value = |settings: &BTreeMap<String, String>, key| {
+        settings.get(key).map_or_else(|| "its default".to_owned(), String::clone)
+    };
+    differs.map(|key| format!("{key} = {} (was {})", value(after, key), value(before, key))).collect()
+}
+
+/// Which values of two parts of recipes differ.
+pub(crate) fn differences<T: serde::Serialize>(path: &str, then: &T, now: &T) -> Vec<String> {
+    let flat = |part: &T| -> BTreeMap<String, String> {
+        let json = serde_json::to_value(part).unwrap_or_default();
+        let params = dtrain_runner::ledger::flatten(path, &json, dtrain_runner::ledger::ValueSource::Recipe);
+        params.into_iter().map(|param| (param.path, param.value.to_string())).collect()
+    };
+    changed_keys(&flat(then), &flat(now))
+}

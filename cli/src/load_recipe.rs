@@ -1,0 +1,283 @@
+//! From what the user typed to a checked recipe: finds the text, lays the layers, looks for the files.
+
+use crate::args::LayerArgs;
+use crate::context::{check_obeyed, settings_file};
+use crate::command_error::{ExitReason, CommandError};
+use crate::networks;
+use crate::packages::{failure, store, trust};
+use crate::pretrained::WeightsFolder;
+use crate::settings::{LayeredConfig, assignment, environment};
+use dtrain_recipes::{
+    CheckContext, CheckedRecipe, Document, FilePattern, ConfigLayer, Problem, Source, check, resolve_extends, library, sharing,
+};
+use dtrain_worker::data::{downloaded, kind_of_file, matching};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A checked recipe and where it came from.
+#[derive(Debug)]
+pub(crate) struct LoadedRecipe {
+    /// What the user typed.
+    pub(crate) name: String,
+    /// The recipe, and where each value was said.
+    pub(crate) checked: CheckedRecipe,
+    /// Folder that relative data paths start from and that a command runs in, absolute.
+    pub(crate) folder: PathBuf,
+    /// Folder of the user's lock file: that of the recipe, or for a package's recipe the working folder.
+    pub(crate) project: PathBuf,
+    /// The tokenizer of the checkpoint that training begins with, as JSON.
+    pub(crate) tokenizer: Option<Vec<u8>>,
+}
+
+/// What is laid over a recipe; the later a field, the more it counts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct RecipeOverrides {
+    /// The file with the cluster section.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cluster: Option<PathBuf>,
+    /// Keys and values said by environment variables, by the name of the variable.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    environment: BTreeMap<String, (String, String)>,
+    /// Texts of `--set`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    set: Vec<String>,
+    /// Keys and values said by flags of their own.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    flags: Vec<(String, String)>,
+}
+
+impl RecipeOverrides {
+    /// What this call of the program lays over its recipe.
+    pub(crate) fn of(layers: &LayerArgs, flags: &[(&str, String)]) -> Self {
+        Self {
+            cluster: layers.cluster.clone(),
+            environment: environment(std::env::vars_os()),
+            set: layers.set.clone(),
+            flags: flags.iter().map(|(key, value)| ((*key).to_owned(), value.clone())).collect(),
+        }
+    }
+
+    /// The environment variables of this call that say something else than those of the call that this describes, by name.
+    pub(crate) fn other_variables(&self) -> Vec<String> {
+        let now = environment(std::env::vars_os());
+        now.into_iter()
+            .filter(|(name, said)| self.environment.get(name) != Some(said))
+            .map(|(name, _)| name)
+            .collect()
+    }
+
+    /// The same for a call from another folder.
+    pub(crate) fn with_absolute_paths(mut self) -> Self {
+        self.cluster = self.cluster.map(|path| std::path::absolute(&path).unwrap_or(path));
+        self
+    }
+}
+
+/// Loads a recipe under all layers, whose files must be there. `extra` are keys said by flags of their own; they count most.
+pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<LoadedRecipe, CommandError> {
+    let mut loaded = load_without_running(name, layers, extra)?;
+    let LoadedRecipe { checked, folder, project, .. } = &loaded;
+    // Not even whether files exist is found out for a package that may not read them.
+    sharing::trust::permit(&store(project, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
+    let unusable: Vec<Problem> =
+        checked.files.iter().filter_map(|pattern| missing_file_problem(pattern, folder)).collect();
+    if !unusable.is_empty() {
+        return Err(unusable.into());
+    }
+    if let Some(weights) = WeightsFolder::of_recipe(&checked.recipe, folder)? {
+        loaded.tokenizer = weights.tokenizer()?;
+    }
+    Ok(loaded)
+}
+
+/// Loads a recipe that is to be talked about only: its data may be elsewhere, and nothing of it is run.
+pub(crate) fn load_without_running(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<LoadedRecipe, CommandError> {
+    load_without_running_in(name, Path::new("."), &RecipeOverrides::of(layers, extra))
+}
+
+/// The same for a recipe that was typed in the folder `place`, under what was laid over it.
+pub(crate) fn load_without_running_in(name: &str, place: &Path, over: &RecipeOverrides) -> Result<LoadedRecipe, CommandError> {
+    let source = find_in(name, place)?;
+    let folder = match &source.folder {
+        Some(folder) => absolute(folder)?,
+        None => absolute(place)?,
+    };
+    let project = match &source.folder {
+        Some(_) if source.shared.is_none() => folder.clone(),
+        Some(_) | None => absolute(place)?,
+    };
+    let checking = CheckContext { folder: folder.clone(), ..named(&source, name) };
+    let document = merge_layers(&source, &project, over)?;
+    let mut checked = check(&document, &checking)?;
+    networks::outline_custom_network(&mut checked)?;
+    let folder = package_of_command(&checked).unwrap_or(folder);
+    Ok(LoadedRecipe { name: name.to_owned(), checked, folder, project, tokenizer: None })
+}
+
+/// The folder of the package that a command comes from, also where the user's recipe only extends the package's: what was
+/// trusted is what runs.
+fn package_of_command(checked: &CheckedRecipe) -> Option<PathBuf> {
+    let argv = checked.resolved.iter().find(|value| value.path == "model.argv")?;
+    let source = argv.origin.source().filter(|source| source.shared.is_some())?;
+    source.folder.clone()
+}
+
+fn check_context(source: &Source, typed: &str) -> CheckContext {
+    // `examples/quickstart/recipe.toml` is called after its folder: every recipe there has that file name.
+    let path = Path::new(typed.strip_suffix("/recipe.toml").unwrap_or(typed));
+    let path = if path.file_name().is_some() { path.to_path_buf() } else { PathBuf::from(&source.name) };
+    CheckContext::of_file(&path)
+}
+
+/// All layers as one document.
+fn merge_layers(source: &Source, project: &Path, over: &RecipeOverrides) -> Result<Document, CommandError> {
+    // The user cannot see the folder of a package: what is said over its recipe starts from the working folder.
+    let base = if source.shared.is_some() { project } else { Path::new("") };
+    let mut all = LayeredConfig::default();
+    let settings = settings_file()?;
+    check_obeyed(&settings)?;
+    if let Some(document) = read_if_present(&settings, ConfigLayer::Settings)? {
+        all = all.over(ConfigLayer::Settings, document)?;
+    }
+    let packages = store(project, false)?;
+    let recipe = resolve_extends(Document::parse(source)?, &sharing::resolver(Some(&packages)))?;
+    all = all.over(ConfigLayer::Recipe, recipe)?;
+    if let Some(path) = &over.cluster {
+        all = all.over(ConfigLayer::Cluster, Document::parse(&read(path, ConfigLayer::Cluster)?)?)?;
+    }
+    for (variable, (key, value)) in &over.environment {
+        let name = format!("environment variable {variable}");
+        let document = Document::from_override_in(base, ConfigLayer::Environment, &name, key, value)?;
+        all = all.over(ConfigLayer::Environment, document)?;
+    }
+    for text in &over.set {
+        all = all.over(ConfigLayer::Assignment, assignment(text, base)?)?;
+    }
+    for (key, value) in &over.flags {
+        let flag = format!("--{}", key.rsplit('.').next().unwrap_or(key));
+        all =
+            all.over(ConfigLayer::Assignment, Document::from_override(ConfigLayer::Assignment, &flag, key, value)?)?;
+    }
+    all.resolve()
+}
+
+/// A recipe under the layers that the user gave, and no others.
+pub(crate) fn merge_user_layers(recipe: Document, layers: &LayerArgs) -> Result<Document, CommandError> {
+    let mut all = LayeredConfig::default().over(ConfigLayer::Recipe, recipe)?;
+    if let Some(path) = &layers.cluster {
+        all = all.over(ConfigLayer::Cluster, Document::parse(&read(path, ConfigLayer::Cluster)?)?)?;
+    }
+    for text in &layers.set {
+        all = all.over(ConfigLayer::Assignment, assignment(text, Path::new(""))?)?;
+    }
+    all.resolve()
+}
+
+/// The text of the recipe called `name`: a file, a folder with a `recipe.toml`, `library/NAME`, `PACKAGE/RECIPE`.
+pub(crate) fn find(name: &str) -> Result<Source, CommandError> {
+    find_in(name, Path::new("."))
+}
+
+/// The same for a name that was typed in the folder `place`.
+fn find_in(name: &str, place: &Path) -> Result<Source, CommandError> {
+    let path = Path::new(name);
+    if path.is_dir() {
+        return read(&path.join("recipe.toml"), ConfigLayer::Recipe);
+    }
+    if path.is_file() {
+        return read(path, ConfigLayer::Recipe);
+    }
+    if let Some(source) = name.strip_prefix("library/").and_then(library::builtin_recipe) {
+        return Ok(Source { layer: ConfigLayer::Recipe, ..source });
+    }
+    if let Some(name) = name.strip_prefix("library/") {
+        let failure = CommandError::new(ExitReason::Usage, format!("the library has no recipe {name:?}"))
+            .cause(format!("it has {}", library::names().collect::<Vec<_>>().join(", ")));
+        return Err(failure.hint(match similar_library_recipe(name) {
+            Some(near) => format!("did you mean library/{near}?"),
+            None => "`dtrain recipe list` says what each is for".to_owned(),
+        }));
+    }
+    if !name.contains('/') || name.ends_with(".toml") {
+        let failure = CommandError::new(ExitReason::Usage, format!("there is no recipe {name}"));
+        return Err(failure.hint(match similar_library_recipe(name) {
+            Some(near) => format!("the library has one of this name: did you mean library/{near}?"),
+            None => "`dtrain init` writes a recipe, `dtrain recipe list` lists the available ones".to_owned(),
+        }));
+    }
+    let store = store(place, false)?;
+    sharing::read_recipe(&store, name, ConfigLayer::Recipe)
+        .map_err(|error| failure(&error).hint("`dtrain recipe list` lists the available recipes"))
+}
+
+/// The recipe of the library whose name is most like `name`; `None` where none is alike.
+fn similar_library_recipe(name: &str) -> Option<&'static str> {
+    /// Likeness of a name that may be meant; 1 is equal.
+    const LIKE: f64 = 0.85;
+    let near = library::names().map(|known| (strsim::jaro_winkler(name, known), known));
+    near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness >= LIKE).map(|(_, known)| known)
+}
+
+/// Reads a file that must be there.
+pub(crate) fn read(path: &Path, layer: ConfigLayer) -> Result<Source, CommandError> {
+    let text = std::fs::read(path).map_err(|error| {
+        CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display())).cause(error.to_string())
+    })?;
+    match String::from_utf8(text) {
+        Ok(text) => {
+            let folder = absolute(path.parent().unwrap_or(Path::new(".")))?;
+            Ok(Source { folder: Some(folder), ..Source::file(path, layer, text) })
+        }
+        Err(error) => match Document::parse_bytes(path, layer, error.into_bytes()) {
+            Err(problems) => Err(problems.into()),
+            Ok(_) => Err(CommandError::new(ExitReason::Usage, format!("{} is not UTF-8 text", path.display()))),
+        },
+    }
+}
+
+/// A document that need not be there.
+fn read_if_present(path: &Path, layer: ConfigLayer) -> Result<Option<Document>, CommandError> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    Ok(Some(Document::parse(&read(path, layer)?)?))
+}
+
+/// What is wrong with a pattern that names no file. What a URL names is downloaded by whoever reads it.
+fn missing_file_problem(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
+    // The folder of `train.from` is looked at by what reads weights.
+    if pattern.url().is_some() || pattern.key == "train.from" {
+        return None;
+    }
+    let full = folder.join(&pattern.pattern);
+    if full.is_file() {
+        return None;
+    }
+    if full.is_dir() {
+        return Some(pattern.is_folder(folder));
+    }
+    if let Ok(about) = full.metadata() {
+        return Some(pattern.is_special(folder, kind_of_file(&about)));
+    }
+    if !matching_files(pattern, folder).is_empty() {
+        return None;
+    }
+    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_absolute());
+    Some(pattern.missing(folder, home.as_deref()))
+}
+
+/// The files that a pattern names; of a URL the one that was downloaded to this host.
+pub(crate) fn matching_files(pattern: &FilePattern, folder: &Path) -> Vec<PathBuf> {
+    match downloaded(&pattern.pattern) {
+        Some(path) => vec![path],
+        None => matching(&pattern.pattern, folder),
+    }
+}
+
+fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
+    let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
+    std::fs::canonicalize(path).map_err(|error| {
+        CommandError::new(ExitReason::Usage, format!("cannot use {}", path.display())).cause(error.to_string())
+    })
+}

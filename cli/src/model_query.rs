@@ -1,0 +1,50 @@
+//! Asks a worker process that uses a trained model.
+
+use crate::command_error::{ExitReason, CommandError};
+use dtrain_protocol::frame;
+use dtrain_runner::channel;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use std::io;
+use std::ops::ControlFlow;
+use std::process::{Command, Stdio};
+
+/// Starts `dtrain worker PART` with `request`, and hands over its answers until `heard` breaks. `failed` makes a failure
+/// of its cause.
+pub(crate) fn query_worker<Answer: DeserializeOwned, Found>(
+    part: &str,
+    request: &impl Serialize,
+    failed: &dyn Fn(String) -> CommandError,
+    heard: &mut dyn FnMut(Answer) -> Result<ControlFlow<Found>, CommandError>,
+) -> Result<Found, CommandError> {
+    let program = std::env::current_exe().map_err(|error| worker_failed(error.to_string()))?;
+    let mut command = Command::new(program);
+    // What a library prints there is no result of this program.
+    command.args(["worker", part]).stdin(Stdio::piped()).stdout(Stdio::from(io::stderr()));
+    let (mut child, mut messages) = channel::spawn(command).map_err(|error| worker_failed(error.to_string()))?;
+    // The worker ends when its input does, so the pipe stays open until it is done.
+    let mut orders = child.stdin.take();
+    let answer = (|| {
+        let orders = orders.as_mut().expect("it is piped");
+        frame::write(orders, request).map_err(|error| worker_failed(error.to_string()))?;
+        loop {
+            let answer = frame::read(&mut messages).map_err(|error| worker_failed(error.to_string()))?;
+            if let ControlFlow::Break(found) = heard(answer)? {
+                return Ok(found);
+            }
+        }
+    })();
+    drop(orders);
+    drop(child.wait());
+    answer
+}
+
+/// What is told when a worker could not do `what`.
+pub(crate) fn worker_failed(what: &'static str) -> impl Fn(String) -> CommandError {
+    move |cause| CommandError::new(ExitReason::WorkerFailed, what).cause(cause)
+}
+
+/// What is told when a worker could not do `what` because of data that the user named.
+pub(crate) fn data_refused(what: &'static str, cause: String) -> CommandError {
+    CommandError::new(ExitReason::Usage, what).cause(cause)
+}

@@ -1,0 +1,74 @@
+//! What a page tells of a plan for dtrain's own worker.
+
+use super::{ParetoChart, AlternativeRow, StageMemoryBar, PlanPage, StepTimeShares, categories, causes, whole};
+use crate::render::number::{count, thousands};
+use crate::render::plan::unit;
+use dtrain_planner::choice::explain::{self, choice, device, subject};
+use dtrain_planner::choice::tradeoffs::amount;
+use dtrain_planner::{Alternative, MemoryBreakdown, StepProfile, Plan};
+
+/// A plan, with the picture of its best candidate.
+pub(crate) fn plan_page(plan: &Plan, picture: StepProfile) -> PlanPage {
+    let estimate = plan.best().price();
+    let name = |stage: usize| {
+        if picture.memory.len() == 1 { "every rank".to_owned() } else { format!("stage {stage}") }
+    };
+    let stages = picture.memory.iter().enumerate();
+    let words = |candidate: &dtrain_planner::Candidate| candidate.to_string();
+    PlanPage {
+        title: plan.recipe.name.clone(),
+        subtitle: subject(plan),
+        choice: choice(plan),
+        figures: figures(plan),
+        time: StepTimeShares {
+            seconds: estimate.step.0,
+            low: estimate.step_low.0,
+            high: estimate.step_high.0,
+            causes: causes(&picture.causes.parts()),
+        },
+        memory: stages.map(|(stage, memory)| stage_memory(name(stage), memory)).collect(),
+        available: whole(estimate.memory_available),
+        front: plan.weighed.as_ref().map(|weighed| ParetoChart::of(weighed, device(plan.best()), words)),
+        timeline: Some(picture.timeline),
+        losers: plan.alternatives.iter().map(|alternative| alternative_row(plan, alternative)).collect(),
+        sources: vec![
+            format!("constants: {}", estimate.source),
+            format!("planned by dtrain {}; digest {}", plan.program, plan.digest()),
+        ],
+    }
+}
+
+fn figures(plan: &Plan) -> Vec<(&'static str, String)> {
+    let estimate = plan.best().price();
+    let mut figures = vec![
+        ("a step", estimate.step.to_string()),
+        ("80 % interval", format!("{} to {}", estimate.step_low, estimate.step_high)),
+        ("speed", format!("{} {}/s", count(estimate.tokens_per_second), unit(plan))),
+        ("total", estimate.total.to_string()),
+        ("memory of a rank", format!("{} of {}", estimate.memory_peak, estimate.memory_available)),
+        ("batch", thousands(plan.batch.value)),
+        ("learning rate", plan.learning_rate.value.to_string()),
+    ];
+    if let Some(money) = plan.weighed.as_ref().and_then(|weighed| weighed.choice.money) {
+        figures.push(("money", amount(money)));
+    }
+    figures
+}
+
+fn stage_memory(name: String, memory: &MemoryBreakdown) -> StageMemoryBar {
+    let parts = memory.categories().map(|(name, bytes)| (name, whole(bytes)));
+    StageMemoryBar { name, parts: categories(parts) }
+}
+
+fn alternative_row(plan: &Plan, alternative: &Alternative) -> AlternativeRow {
+    let Alternative { axis, value, growth, memory_peak, tie, .. } = alternative;
+    let best = plan.best().price();
+    let longer: f64 = growth.iter().map(|(_, seconds)| seconds).sum();
+    AlternativeRow {
+        axis: axis.clone(),
+        value: value.clone(),
+        loss: explain::slowdown(longer / best.step.0, *tie),
+        memory: explain::memory(best.memory_peak, *memory_peak),
+        causes: explain::causes(growth, best.step.0),
+    }
+}

@@ -1,0 +1,387 @@
+//! What a page tells of a study: its trials, what they tried, and what came of it.
+
+use super::chart::{Chart, HALF, Trace, range, reduced};
+use super::document::{Cell, document, header, marked_table, section, table};
+use super::trial_page::HOVER;
+use super::parallel_coordinates::{CoordinateAxis, Ending, TrialPolyline, legend, parallel_coordinates};
+use super::search_space::{RecordedDimension, to_text};
+use super::slice_plot::{progress, slice_plots};
+use super::svg::escaped;
+use super::unit::{Unit, number};
+use crate::render::number::counted;
+use dtrain_runner::ledger::{MetricSample, TrialStatus};
+use serde_json::Value;
+
+/// Points of the curve of one trial, where there are many trials.
+const POINTS_MOST: usize = 400;
+
+/// A study with its trials.
+#[derive(Clone, Debug)]
+pub(crate) struct StudyPage {
+    /// Its name.
+    pub(crate) name: String,
+    /// What is searched and how, as it is kept.
+    pub(crate) json: Value,
+    /// The metric that is made small, or large.
+    pub(crate) metric: String,
+    /// Whether less of it is better.
+    pub(crate) is_less: bool,
+    /// What was tried, by number.
+    pub(crate) tried: Vec<PlottedTrial>,
+    /// The share of each dimension in what makes trials good.
+    pub(crate) importance: Vec<(String, f64)>,
+    /// Steps at which trials are judged.
+    pub(crate) rungs: Vec<u64>,
+    /// The trial that the study recommends.
+    pub(crate) believed: Option<PosteriorEstimate>,
+}
+
+/// The metric that is believed of a trial once luck is discounted, with its 90 % interval.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct PosteriorEstimate {
+    /// Number of the trial.
+    pub(crate) number: u64,
+    /// The middle.
+    pub(crate) mean: f64,
+    /// The ends of the interval.
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+}
+
+/// A trial of a study.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct PlottedTrial {
+    /// Its number in the study, from 0.
+    pub(crate) number: u64,
+    /// Its name; `None` where it was never trained, or deleted since.
+    pub(crate) label: Option<String>,
+    /// A value for every dimension; `null` where one does not exist.
+    pub(crate) values: Vec<Value>,
+    /// Why it was tried, as it is kept.
+    pub(crate) source: Value,
+    /// How it stands; `None` where it was never trained, or deleted since.
+    pub(crate) status: Option<TrialStatus>,
+    /// The last value of the metric.
+    pub(crate) result: Option<f64>,
+    /// Whether the study has paused it at a rung: it is not among the best there.
+    pub(crate) is_paused: bool,
+    /// Why it failed.
+    pub(crate) reason: String,
+    /// The metric on the way.
+    pub(crate) metric: Vec<MetricSample>,
+    /// The training loss on the way, where it is not the metric.
+    pub(crate) loss: Vec<MetricSample>,
+}
+
+impl PlottedTrial {
+    fn end(&self) -> Ending {
+        match self.status {
+            Some(TrialStatus::Completed) if self.result.is_some_and(f64::is_finite) => Ending::Done,
+            Some(TrialStatus::Pruned) => Ending::Pruned,
+            Some(_) if self.is_paused => Ending::Pruned,
+            Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost | TrialStatus::Stopped) => Ending::Open,
+            Some(TrialStatus::Completed | TrialStatus::OutOfMemory | TrialStatus::Diverged | TrialStatus::Failed) | None => {
+                Ending::Failed
+            }
+        }
+    }
+
+    fn ended(&self) -> String {
+        match self.status {
+            Some(_) if self.is_paused => "paused".to_owned(),
+            Some(status) => crate::render::history::status(status).text,
+            None if self.reason.is_empty() => "deleted".to_owned(),
+            None => "not trained".to_owned(),
+        }
+    }
+
+    /// Why it was tried, in a word.
+    fn source(&self) -> String {
+        let named = self.source.as_object().and_then(|kind| kind.keys().next().map(String::as_str));
+        match self.source.as_str().or(named).unwrap_or("-") {
+            "given" => "the plan's value".to_owned(),
+            "sobol" => "space-filling".to_owned(),
+            "tpe" => "TPE".to_owned(),
+            "cma_es" => "CMA-ES".to_owned(),
+            "swarm" => "particle swarm".to_owned(),
+            "mutated" => "evolution".to_owned(),
+            "model" => match self.source["model"]["improvement"].as_f64() {
+                Some(improvement) => format!("model, expected improvement {}", number(improvement)),
+                None => "model".to_owned(),
+            },
+            other => other.replace('_', " "),
+        }
+    }
+}
+
+/// The page of a study.
+pub(crate) fn study_page(study: &StudyPage) -> String {
+    let values: Vec<Vec<Value>> = study.tried.iter().map(|tried| tried.values.clone()).collect();
+    let dimensions = RecordedDimension::of_study(&study.json, &values);
+    let axes: Vec<CoordinateAxis> = dimensions.iter().map(RecordedDimension::axis).collect();
+    let strands = trial_polylines(study, &dimensions);
+    let within = result_range(study, &strands);
+    let metric = study.metric.as_str();
+    let mut page = String::new();
+    head(&mut page, study, &dimensions, &strands);
+    if let Some(within) = within {
+        let told =
+            "a ring was pruned or paused, a cross at the top failed; a point on the edge lies beyond it";
+        let best = progress(metric, &strands, within, study.is_less);
+        let weights = weights(study);
+        section(&mut page, "Progress", told, &format!("<div class=\"charts\">\n{best}{weights}</div>\n"));
+        let told = "a line for each trial through what it tried; drag or scroll sideways where it is wide";
+        if !axes.is_empty() {
+            let body = parallel_coordinates(&axes, metric, &strands, within) + &legend(&strands);
+            section(&mut page, "What was tried and what came of it", told, &body);
+            let body = slice_plots(&axes, metric, &strands, within);
+            section(
+                &mut page,
+                "Slices",
+                "the result against each param",
+                &format!("<div class=\"charts\">\n{body}</div>\n"),
+            );
+        }
+    }
+    section(
+        &mut page,
+        "Curves of all trials",
+        if study.rungs.is_empty() { "" } else { "dashed lines are the rungs at which trials are judged" },
+        &curves(study, &strands, within),
+    );
+    section(&mut page, "Pruned, paused and failed", "", &failed_trials(study));
+    section(&mut page, "Trials", "", &trials(study, &dimensions, &strands));
+    page += &format!("<footer><p>made by dtrain {}</p></footer>\n", env!("CARGO_PKG_VERSION"));
+    document(&study.name, &page, Some(HOVER))
+}
+
+/// The trials as lines, the good ones marked: the best tenth, at least three.
+fn trial_polylines(study: &StudyPage, dimensions: &[RecordedDimension]) -> Vec<TrialPolyline> {
+    let sign = if study.is_less { 1.0 } else { -1.0 };
+    let done = study.tried.iter().filter(|tried| tried.end() == Ending::Done);
+    let mut results: Vec<f64> = done.filter_map(|tried| tried.result).map(|value| sign * value).collect();
+    results.sort_by(f64::total_cmp);
+    let good = results.get((results.len() / 10).max(3).min(results.len()).saturating_sub(1)).copied();
+    let mut best = results.first().copied();
+    let strand = |tried: &PlottedTrial| {
+        let result = tried.result.filter(|value| value.is_finite());
+        let cost = result.filter(|_| tried.end() == Ending::Done).map(|value| sign * value);
+        let is_best = cost.is_some() && cost == best;
+        if is_best {
+            // Only one of equal ones.
+            best = None;
+        }
+        let places = dimensions.iter().enumerate().map(|(at, one)| one.place(tried.values.get(at)?));
+        let name = tried.label.clone().unwrap_or_else(|| tried.ended());
+        let values = dimensions.iter().zip(&tried.values).filter(|(_, value)| !value.is_null());
+        let values: Vec<String> =
+            values.map(|(one, value)| format!("{} {}", one.name, to_text(value))).collect();
+        let told =
+            result.map_or_else(|| tried.ended(), |value| format!("{} {}", study.metric, number(value)));
+        TrialPolyline {
+            number: tried.number,
+            places: places.collect(),
+            result,
+            end: tried.end(),
+            is_good: cost.zip(good).is_some_and(|(cost, good)| cost <= good),
+            is_best,
+            words: format!("trial {} ({name}): {}; {told}", tried.number + 1, values.join(", ")),
+        }
+    };
+    study.tried.iter().map(strand).collect()
+}
+
+/// Results between which is drawn: all of them, but for those that are worse than nine in ten by as much again as these differ.
+fn result_range(study: &StudyPage, strands: &[TrialPolyline]) -> Option<(f64, f64)> {
+    let mut all: Vec<f64> = strands.iter().filter_map(|strand| strand.result).collect();
+    all.sort_by(f64::total_cmp);
+    let (low, high) = range(all.iter().copied())?;
+    let most = all.len() - 1;
+    let tenth = most / 10;
+    let (low, high) = if study.is_less {
+        let usual = all[most - tenth];
+        (low, high.min(usual + (usual - low)))
+    } else {
+        let usual = all[tenth];
+        (low.max(usual - (high - usual)), high)
+    };
+    Some(if low < high { (low, high) } else { super::chart::room(low, high) })
+}
+
+fn head(page: &mut String, study: &StudyPage, dimensions: &[RecordedDimension], strands: &[TrialPolyline]) {
+    let count = |end: Ending| study.tried.iter().filter(|tried| tried.end() == end).count();
+    let kinds = [
+        (Ending::Done, "completed"),
+        (Ending::Pruned, "pruned or paused"),
+        (Ending::Failed, "failed"),
+        (Ending::Open, "not ended"),
+    ];
+    let kinds = kinds.into_iter().map(|(end, word)| (count(end), word)).filter(|(count, _)| *count > 0);
+    let kinds: Vec<String> = kinds.map(|(count, word)| format!("{count} {word}")).collect();
+    let way = if study.is_less { "less is better" } else { "more is better" };
+    let mut told = vec![
+        format!("{}: {}", counted(study.tried.len() as u64, "trial"), kinds.join(", ")),
+        format!("{}, {way}", study.metric),
+    ];
+    if let Some(steps) = study.json["steps"].as_u64() {
+        told.push(format!("{steps} steps a trial"));
+    }
+    let best = strands.iter().zip(&study.tried).find(|(strand, _)| strand.is_best);
+    let mut figures = Vec::new();
+    match best {
+        None => told.push("no trial has completed".to_owned()),
+        Some((strand, tried)) => {
+            let value = strand.result.map(number).unwrap_or_default();
+            figures.push((format!("best {}", study.metric), value));
+            let label = tried.label.clone().unwrap_or_default();
+            figures.push(("by trial".to_owned(), format!("{} ({label})", tried.number + 1)));
+            let values = dimensions.iter().zip(&tried.values).filter(|(_, value)| !value.is_null());
+            figures.extend(values.map(|(one, value)| (one.name.clone(), to_text(value))));
+        }
+    }
+    let recommended = study.believed.and_then(|best| {
+        let tried = study.tried.iter().find(|tried| tried.number == best.number)?;
+        let label = tried.label.as_ref()?;
+        let [mean, low, high] = [best.mean, best.low, best.high].map(number);
+        let number = best.number + 1;
+        Some(format!("recommended: trial {number} ({label}), believed {mean} (90 %: {low} to {high})"))
+    });
+    told.extend(recommended);
+    header(page, &study.name, &told, &figures);
+}
+
+/// How much each dimension decides, as bars.
+fn weights(study: &StudyPage) -> String {
+    let mut shares: Vec<&(String, f64)> = study.importance.iter().collect();
+    if shares.is_empty() {
+        return String::new();
+    }
+    shares.sort_by(|a, b| b.1.total_cmp(&a.1));
+    let row = |(name, share): &(String, f64)| {
+        let percent = 100.0 * share;
+        format!(
+            "<li><span>{}</span><span>{percent:.0} %</span><i><b style=\"width:{percent:.1}%\"></b></i></li>\n",
+            escaped(name)
+        )
+    };
+    let rows: String = shares.into_iter().map(row).collect();
+    format!(
+        "<figure>\n<figcaption>importance</figcaption>\n<ul class=\"bars\">\n{rows}</ul>\n<p class=\"none\">the share of \
+         each param in what makes trials good (PED-ANOVA); all together 100 %</p>\n</figure>\n"
+    )
+}
+
+/// The metric and the loss of all trials over steps.
+fn curves(study: &StudyPage, strands: &[TrialPolyline], within: Option<(f64, f64)>) -> String {
+    let rungs: Vec<f64> = study.rungs.iter().map(|rung| step(*rung)).collect();
+    let drawn = |key: &str, of: &dyn Fn(&PlottedTrial) -> &Vec<MetricSample>| {
+        let lines: Vec<Trace> =
+            ordered(study, strands).filter_map(|(strand, tried)| line(strand, of(tried))).collect();
+        // One point of each trial is no curve.
+        if lines.iter().all(|line| line.points.len() < 2) {
+            return String::new();
+        }
+        let within = if key == study.metric { curve_range(study, within, &lines) } else { None };
+        let across = ("steps", Unit::Count);
+        Chart { title: key, across, unit: Unit::of(key), lines: &lines, within, guides: &rungs, size: HALF }
+            .drawn()
+    };
+    let loss = if study.metric == "loss" { String::new() } else { drawn("loss", &|tried| &tried.loss) };
+    let charts = drawn(&study.metric, &|tried| &tried.metric) + &loss;
+    if charts.is_empty() {
+        return charts;
+    }
+    format!("<div class=\"charts\">\n{charts}</div>\n") + &legend(strands)
+}
+
+/// The best trials last, so that they lie over the others.
+fn ordered<'a>(study: &'a StudyPage, strands: &'a [TrialPolyline]) -> impl Iterator<Item = (&'a TrialPolyline, &'a PlottedTrial)> {
+    let mut all: Vec<_> = strands.iter().zip(&study.tried).collect();
+    all.sort_by_key(|(strand, _)| (strand.is_best, strand.is_good));
+    all.into_iter()
+}
+
+fn line(strand: &TrialPolyline, samples: &[MetricSample]) -> Option<Trace> {
+    if samples.is_empty() {
+        return None;
+    }
+    let class = match (strand.end, strand.is_best, strand.is_good) {
+        (_, true, _) => "look-1",
+        (_, _, true) => "look-0",
+        (Ending::Failed, _, _) => "faint failed",
+        (Ending::Pruned, _, _) => "faint pruned",
+        _ => "faint",
+    };
+    let points: Vec<_> = samples.iter().map(|sample| (step(sample.step), sample.value)).collect();
+    let mark = if strand.is_best { "★".to_owned() } else { String::new() };
+    let points = reduced(&points, POINTS_MOST);
+    Some(Trace {
+        name: strand.words.clone(),
+        mark,
+        class: class.to_owned(),
+        trial: Some(strand.number),
+        points,
+    })
+}
+
+/// The range of the results, with the better end of the curves.
+fn curve_range(study: &StudyPage, within: Option<(f64, f64)>, lines: &[Trace]) -> Option<(f64, f64)> {
+    let (low, high) = within?;
+    let all = lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);
+    let (least, most) = range(all)?;
+    let width = high - low;
+    Some(if study.is_less {
+        (least.min(low), most.min(high + width))
+    } else {
+        (least.max(low - width), most.max(high))
+    })
+    .filter(|(low, high)| low < high)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "it is drawn")]
+fn step(step: u64) -> f64 {
+    step as f64
+}
+
+fn failed_trials(study: &StudyPage) -> String {
+    let of = study.tried.iter().filter(|one| matches!(one.end(), Ending::Pruned | Ending::Failed));
+    let row = |tried: &PlottedTrial| -> Vec<Cell> {
+        let at = tried
+            .metric
+            .last()
+            .or_else(|| tried.loss.last())
+            .map_or(String::new(), |one| one.step.to_string());
+        let value = tried.result.map(number).unwrap_or_default();
+        let label = tried.label.clone().unwrap_or_default();
+        let ended = if tried.end() == Ending::Failed { Cell::bad(tried.ended()) } else { tried.ended().into() };
+        vec![
+            (tried.number + 1).to_string().into(),
+            label.into(),
+            ended,
+            at.into(),
+            value.into(),
+            tried.reason.clone().into(),
+        ]
+    };
+    table(&["trial", "name", "ended", "at step", &study.metric, "why"], &of.map(row).collect::<Vec<_>>())
+}
+
+fn trials(study: &StudyPage, dimensions: &[RecordedDimension], strands: &[TrialPolyline]) -> String {
+    let mut titles = vec!["trial", "name"];
+    titles.extend(dimensions.iter().map(|one| one.name.as_str()));
+    titles.extend([study.metric.as_str(), "ended", "source"]);
+    let row = |(tried, strand): (&PlottedTrial, &TrialPolyline)| -> Vec<Cell> {
+        let result = tried.result.map_or("-".to_owned(), number);
+        let mut row: Vec<Cell> =
+            vec![(tried.number + 1).to_string().into(), tried.label.clone().unwrap_or_default().into()];
+        row.extend(
+            (0..dimensions.len()).map(|at| Cell::from(tried.values.get(at).map_or("-".to_owned(), to_text))),
+        );
+        row.push(if strand.is_best { Cell::best(result) } else { result.into() });
+        row.push(if tried.end() == Ending::Failed { Cell::bad(tried.ended()) } else { tried.ended().into() });
+        row.push(tried.source().into());
+        row
+    };
+    let rows: Vec<Vec<Cell>> = study.tried.iter().zip(strands).map(row).collect();
+    marked_table(&titles, &rows, |at| study.tried.get(at).map(|tried| tried.number))
+}

@@ -1,0 +1,134 @@
+//! The bar of a training on a terminal: two lines that never reach the last columns.
+//!
+//! A line that fills its row is torn by whatever a terminal puts behind it, such as the `^C` of Ctrl-C, and indicatif fills
+//! every row. Nor does it know into how many rows a terminal breaks a line when it becomes narrower.
+
+use super::figures::TrainingProgress;
+use crate::output::{Output, write_stderr, write_control_sequence};
+use std::cell::{Cell, RefCell};
+use std::time::{Duration, Instant};
+
+/// Columns that stay free at the end of a line.
+const MARGIN: usize = 4;
+
+/// Columns of the bar itself: at most, and at least.
+const BAR: (usize, usize) = (30, 5);
+
+/// Shortest time between two drawings.
+const PAUSE: Duration = Duration::from_millis(125);
+
+/// A bar on standard error.
+pub(crate) struct TrainingBar {
+    out: Output,
+    /// The two lines as they should be, without colours.
+    lines: RefCell<[String; 2]>,
+    /// Columns of each line on the terminal; `None` while it is not drawn.
+    drawn: Cell<Option<[usize; 2]>>,
+    drawn_at: Cell<Option<Instant>>,
+}
+
+impl TrainingBar {
+    /// A bar; it is drawn when it is set.
+    pub(crate) fn new(out: Output) -> Self {
+        let (lines, drawn, drawn_at) = (RefCell::default(), Cell::new(None), Cell::new(None));
+        Self { out, lines, drawn, drawn_at }
+    }
+
+    /// Shows how far a training is.
+    pub(crate) fn set(&self, advance: &TrainingProgress, figures: &str) {
+        let columns = self.out.terminal_width();
+        *self.lines.borrow_mut() = lines(columns, advance, figures);
+        if self.drawn_at.get().is_none_or(|at| at.elapsed() >= PAUSE) {
+            self.clear(columns);
+            self.draw();
+        }
+    }
+
+    /// Does something that writes to the terminal, without tearing the bar.
+    pub(crate) fn suspend(&self, write: impl FnOnce()) {
+        let is_drawn = self.drawn.get().is_some();
+        self.clear(self.out.terminal_width());
+        write();
+        if is_drawn {
+            self.draw();
+        }
+    }
+
+    /// Takes it away.
+    pub(crate) fn finish(&self) {
+        self.clear(self.out.terminal_width());
+    }
+
+    fn draw(&self) {
+        let [bar, figures] = &*self.lines.borrow();
+        write_stderr(&format!("{}\n{figures}", self.out.paint.cyan(bar)));
+        self.drawn.set(Some([bar.chars().count(), figures.chars().count()]));
+        self.drawn_at.set(Some(Instant::now()));
+    }
+
+    fn clear(&self, columns: usize) {
+        if let Some(lines) = self.drawn.take() {
+            let up = rows(lines, columns) - 1;
+            let up = if up == 0 { String::new() } else { format!("\u{1b}[{up}A") };
+            write_control_sequence(&format!("\r{up}\u{1b}[J"));
+        }
+    }
+}
+
+impl Drop for TrainingBar {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// The two lines for a terminal of so many columns.
+fn lines(columns: usize, advance: &TrainingProgress, figures: &str) -> [String; 2] {
+    let room = columns.saturating_sub(MARGIN);
+    let words = match advance.percent() {
+        Some(percent) => {
+            format!(" {percent:>3}%   {}   {}", advance.steps(), advance.time_left().unwrap_or_default())
+        }
+        None => format!("   {}", advance.steps()),
+    };
+    let width = room.saturating_sub(words.chars().count()).clamp(BAR.1, BAR.0);
+    let full = width as u64 * u64::from(advance.percent().unwrap_or(0)) / 100;
+    let bar = (0..width as u64).map(|at| if at < full { '━' } else { '╌' });
+    let cut = |text: &mut dyn Iterator<Item = char>| text.take(room).collect::<String>();
+    [cut(&mut bar.chain(words.chars())), cut(&mut figures.chars())]
+}
+
+/// Rows that a terminal of so many columns breaks lines of these lengths into.
+fn rows(lines: [usize; 2], columns: usize) -> usize {
+    lines.iter().map(|length| length.div_ceil(columns.max(1)).max(1)).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_counted_as_a_terminal_breaks_lines() {
+        assert_eq!(rows([66, 70], 100), 2);
+        assert_eq!(rows([66, 60], 60), 3, "a line that fills its row is not broken");
+        assert_eq!(rows([66, 0], 20), 5);
+    }
+
+    #[test]
+    fn lines_leave_the_last_columns_free() {
+        let figures = "loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms";
+        let half =
+            TrainingProgress { step: 150, of: Some(300), share: Some(0.5), left: Some(112.0), ..TrainingProgress::default() };
+        for columns in [20, 40, 66, 80, 200] {
+            let [bar, figures] = lines(columns, &half, figures);
+            assert!(bar.chars().count() <= columns - MARGIN, "{bar}");
+            assert!(figures.chars().count() <= columns - MARGIN, "{figures}");
+        }
+        let [bar, _] = lines(80, &half, figures);
+        assert_eq!(bar, "━━━━━━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌  50%   step 150/300   112.0 s left");
+        let [bar, _] = lines(80, &TrainingProgress { step: 7, ..TrainingProgress::default() }, figures);
+        assert!(bar.ends_with("   step 7"), "nobody said how many there are: {bar}");
+        let timed = TrainingProgress { step: 14, of: None, ..half };
+        let [bar, _] = lines(80, &timed, figures);
+        assert!(bar.ends_with("╌  50%   step 14   112.0 s left"), "the number of steps is not known: {bar}");
+    }
+}

@@ -1,0 +1,222 @@
+//! Says how a trial ended: its figures, a sample, the next command and the exit code.
+
+use crate::commands::model::{SamplingParams, sampling_request};
+use crate::context::Context;
+use crate::run_trial::{RunMode, TrialRun, planned_training};
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::render::number::{accuracy, against, count, counted, loss, seconds, thousands};
+use crate::render::plan::unit;
+use crate::render::time_spent::TimeSpent;
+use crate::trials::history_failure;
+use crate::{slurm_job, sampler, signals, trials, unigram, unreported_metrics};
+use dtrain_planner::Plan;
+use dtrain_protocol::{StopReason, TrialId};
+use dtrain_recipes::{DataFormat, Model, Tokenizer};
+use dtrain_runner::Verdict;
+use dtrain_runner::driver::DriveOutcome;
+use dtrain_runner::ledger::{Checkpoint, History, TrialDetails};
+use serde::Serialize;
+
+/// The last document of `--json`.
+#[derive(Serialize)]
+struct RunResult<'a> {
+    trial: &'a TrialId,
+    label: &'a str,
+    verdict: Option<&'a Verdict>,
+    attempts: Option<u64>,
+    checkpoint: Option<&'a std::path::Path>,
+    /// PID of the agent, when the trial goes on without a controller.
+    agent: Option<u32>,
+}
+
+/// Says how it ended, and what to type next.
+pub(crate) fn print_result(context: &Context, history: &History, task: &TrialRun<'_>, ending: &DriveOutcome) -> CommandResult {
+    let out = context.out;
+    let label = task.label;
+    let mut result =
+        RunResult { trial: task.trial, label, verdict: None, attempts: None, checkpoint: None, agent: None };
+    match ending {
+        DriveOutcome::Detached { agent } => {
+            result.agent = *agent;
+            if out.json {
+                out.json_line("result", &result)?;
+            }
+            let process = agent.map_or(String::new(), |agent| format!(" (process {agent})"));
+            out.say(&format!("{label} continues in the background{process}"));
+            out.next(&format!("dtrain attach {label}"));
+            Ok(ExitReason::Detached)
+        }
+        DriveOutcome::Ended { verdict, checkpoint, attempts } => {
+            result.verdict = Some(verdict);
+            result.attempts = Some(*attempts);
+            result.checkpoint = checkpoint.as_ref().map(|point| point.folder.as_path());
+            if out.json {
+                out.json_line("result", &result)?;
+            }
+            let trial = history
+                .trial(task.trial, &|id| trials::is_alive(context, id))
+                .map_err(|error| history_failure(&error))?;
+            summary(context, task, &trial, verdict);
+            print_next_step(context, task, &trial, verdict)
+        }
+    }
+}
+
+/// What it came to, in numbers from the history.
+fn summary(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails, verdict: &Verdict) {
+    let out = context.out;
+    let words = out.paint.bold(&format!("{} {}", task.label, verdict_text(verdict)));
+    let step = trial.row.step;
+    let steps = match planned_training(task.plan).steps_at(step) {
+        Some(all) => format!("{} of {}", thousands(step), counted(all, "step")),
+        None => counted(step, "step"),
+    };
+    out.say(&format!("{words} after {steps}"));
+    let figure = |key: &str| trial.figure(key);
+    if let Some(last) = figure("loss").and_then(|figure| figure.last) {
+        let unit = if trial.is_script() { "" } else { " (nats)" };
+        out.say(&format!("  training loss    {}{unit}", loss(last)));
+    }
+    if let Some(valid) = figure("valid.loss")
+        && let Some(last) = valid.last
+    {
+        let best = match (valid.min, valid.min_step) {
+            (Some(min), Some(step)) if min < last => format!("; best {} at step {step}", loss(min)),
+            _ => String::new(),
+        };
+        out.say(&format!("  validation loss  {}{}{best}", loss(last), bits_per_byte(context, task.plan, last)));
+    }
+    if let Some(share) = figure("valid.accuracy").and_then(|figure| figure.last) {
+        out.say(&format!("  accuracy         {}", accuracy(share, 1)));
+    }
+    if let Some(measured) = trial.row.step_seconds {
+        let predicted = planned_training(task.plan).step_seconds;
+        let speed = trial
+            .row
+            .tokens_per_second
+            .filter(|speed| *speed > 0.0)
+            .map_or(String::new(), |speed| format!(", {} {}/s in a step", count(speed), unit(task.plan)));
+        let predicted = predicted.map_or(String::new(), |predicted| {
+            format!(", {} ({})", against(measured, predicted), seconds(predicted))
+        });
+        out.say(&format!("  typical step     {}{predicted}{speed}", seconds(measured)));
+    }
+    if let Some(spent) = TimeSpent::of(trial, out.style().now_ms) {
+        out.say(&format!("  time             {}", spent.summary(unit(task.plan))));
+    }
+    out.say(&format!("  history          {}", context.home.history().display()));
+}
+
+/// ` = 2.61 bits per byte; knowing only how often each byte occurs gives 4.52`, for text read byte by byte.
+fn bits_per_byte(context: &Context, plan: &Plan, nats: f64) -> String {
+    let Some(data) = &plan.recipe.data else { return String::new() };
+    let DataFormat::Text { tokenizer, .. } = &data.format else { return String::new() };
+    let bits = std::f64::consts::LOG2_E;
+    let alone = unigram::unigram_entropy(context, plan);
+    match (tokenizer, alone) {
+        (Tokenizer::Bytes, Some(alone)) => {
+            format!(" = {:.2} bits/byte; unigram baseline: {:.2}", nats * bits, alone * bits)
+        }
+        (Tokenizer::Bpe(_) | Tokenizer::File(_), Some(alone)) => {
+            format!("; unigram baseline: {}", loss(alone))
+        }
+        (_, None) => String::new(),
+    }
+}
+
+fn verdict_text(verdict: &Verdict) -> String {
+    match verdict {
+        Verdict::Completed(StopReason::Complete) => "completed".to_owned(),
+        Verdict::Completed(StopReason::Time) => "completed: time limit reached".to_owned(),
+        Verdict::Completed(StopReason::Target) => "completed: target reached".to_owned(),
+        Verdict::Completed(StopReason::Ordered) | Verdict::Stopped => "stopped".to_owned(),
+        Verdict::Pruned => "was pruned".to_owned(),
+        Verdict::OutOfMemory => "ran out of memory".to_owned(),
+        Verdict::Diverged => "diverged".to_owned(),
+        Verdict::Failed(failure) => format!("failed ({failure})"),
+    }
+}
+
+/// The sample, the hint, the next command and the exit code.
+fn print_next_step(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails, verdict: &Verdict) -> CommandResult {
+    let out = context.out;
+    let label = task.label;
+    let resumable = trial.checkpoints.iter().any(|saved| saved.refused.is_none());
+    let failure = |message: String| {
+        let failure = CommandError::new(ExitReason::WorkerFailed, message);
+        if resumable { failure } else { failure.cause("no checkpoint was saved before the failure") }
+    };
+    match verdict {
+        Verdict::Completed(_) | Verdict::Pruned => {
+            if *verdict == Verdict::Completed(StopReason::Complete)
+                && let Some(failure) = unreported_metrics::unreported_failure(context, &task.plan.recipe, trial, false)
+            {
+                return Err(failure);
+            }
+            if *verdict == Verdict::Completed(StopReason::Complete) {
+                for warning in unreported_metrics::warnings(context, &task.plan.recipe, trial) {
+                    out.say(&warning.warning(out.paint));
+                }
+            }
+            show_sample(context, task, trial)?;
+            let is_text = matches!(task.plan.recipe.model, Model::Decoder(_));
+            let next =
+                if is_text { format!("dtrain model sample {label}") } else { format!("dtrain show {label}") };
+            out.next(&next);
+            Ok(ExitReason::Done)
+        }
+        Verdict::Stopped => {
+            slurm_job::requeue_if_its_time_is_over(&task.plan.recipe)?;
+            out.next(&format!("dtrain resume {label}"));
+            Ok(match task.how {
+                RunMode::Stop => ExitReason::Done,
+                RunMode::Start | RunMode::Resume | RunMode::Attach => signals::stop_exit(),
+            })
+        }
+        Verdict::OutOfMemory => Err(failure(format!("{label} ran out of memory"))
+            .hint("try a smaller layout.micro_batch, or layout.recompute = \"full\"")),
+        Verdict::Diverged => Err(failure(format!("{label} diverged: its loss is not finite"))
+            .hint("try a smaller train.learning_rate or a longer train.warmup")),
+        Verdict::Failed(reason) => Err(failure(format!("{label} failed: {reason}"))
+            .hint(format!("`dtrain logs {label}` shows the logs of its processes"))),
+    }
+}
+
+/// Lets a decoder write a few words, so that a person sees what it learned.
+fn show_sample(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails) -> Result<(), CommandError> {
+    let out = context.out;
+    let is_text =
+        task.plan.recipe.data.as_ref().is_some_and(|data| matches!(data.format, DataFormat::Text { .. }));
+    let is_decoder = matches!(task.plan.recipe.model, Model::Decoder(_));
+    if task.sample == 0 || out.quiet || out.json || !is_text || !is_decoder {
+        return Ok(());
+    }
+    let wish = SamplingParams {
+        prompt: String::new(),
+        tokens: task.sample,
+        temperature: 0.8,
+        top_k: None,
+        top_p: None,
+        stop: Vec::new(),
+        seed: 0,
+    };
+    // Not worth copying a checkpoint from another host.
+    let is_here = |saved: &&Checkpoint| saved.refused.is_none() && saved.folder.is_dir();
+    let Some(newest) = trial.checkpoints.iter().rev().find(is_here) else { return Ok(()) };
+    let Ok(request) = sampling_request(trial, wish, || Ok(newest.folder.clone())) else { return Ok(()) };
+    let mut has_begun = false;
+    let written = sampler::generate(&request, &mut |more| {
+        if !std::mem::replace(&mut has_begun, true) {
+            out.say("  sample:");
+        }
+        out.write_raw(more)
+    });
+    if has_begun {
+        out.bytes(b"\n")?;
+    }
+    // The training is done and kept; a sample that fails takes nothing from it.
+    if let Err(failure) = written {
+        out.say(&format!("  no sample: {}", failure.in_one_line()));
+    }
+    Ok(())
+}

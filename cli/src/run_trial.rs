@@ -1,0 +1,358 @@
+//! Drives a trial to its end with somebody watching.
+
+use crate::audit;
+use crate::commands::resume::plan_of_trial;
+use crate::context::Context;
+use crate::run_summary::print_result;
+use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::render::figures::PlannedTraining;
+use crate::render::number::counted;
+use crate::render::plan::unit;
+use crate::render::progress::ProgressDisplay;
+use crate::trials::history_failure;
+use crate::viewer::{self, ViewerExit};
+use crate::{hosts, signals, trials};
+use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower, rates_key};
+use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
+use dtrain_recipes::{Tunable, Model, Samples};
+use dtrain_runner::agent::STOP_GRACE_PERIOD;
+use dtrain_runner::audit::AuditedAction;
+use dtrain_runner::driver::{self, DriveOutcome};
+use dtrain_runner::launch::relay::RemoteHost;
+use dtrain_runner::launch::{ClusterLauncher, Launcher};
+use dtrain_runner::ledger::History;
+use dtrain_runner::{Drive, DriveError, Interrupts, LaunchContext, Observer, OnInterrupt, Options, TrialEvent};
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How a trial is taken up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RunMode {
+    /// It was never launched.
+    Start,
+    /// It goes on from what still runs, or from its newest checkpoint.
+    Resume,
+    /// It is watched.
+    Attach,
+    /// It is watched until it has stopped.
+    Stop,
+}
+
+/// A trial and its plan.
+pub(crate) struct TrialRun<'a> {
+    pub(crate) trial: &'a TrialId,
+    pub(crate) label: &'a str,
+    pub(crate) plan: &'a Plan,
+    pub(crate) how: RunMode,
+    pub(crate) detach: bool,
+    /// Tokens of the sample at the end.
+    pub(crate) sample: u32,
+}
+
+/// Drives a trial, then tells how it ended.
+pub(crate) fn run_to_end(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
+    let ending = run_with_progress(context, history, task)?;
+    print_result(context, history, task, &ending)
+}
+
+/// Watches a trial: as its controller, or while another process controls it, as one of any number of viewers. A viewer takes
+/// over when that process leaves.
+pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
+    loop {
+        let ending = match watch(context, history, task)? {
+            Err(DriveError::Busy { process, .. }) => match viewer::watch_until_exit(context, history, task, process)? {
+                ViewerExit::Ended(ending) => ending,
+                ViewerExit::Left => return Ok(ExitReason::Detached),
+                ViewerExit::Unled => continue,
+            },
+            ending => ending.map_err(|error| drive_failure(&error, task.label))?,
+        };
+        return print_result(context, history, task, &ending);
+    }
+}
+
+/// Drives a trial with a progress display; how it ended is the caller's to tell.
+pub(crate) fn run_with_progress(context: &Context, history: &mut History, task: &TrialRun<'_>) -> Result<DriveOutcome, CommandError> {
+    watch(context, history, task)?.map_err(|error| drive_failure(&error, task.label))
+}
+
+/// Watches a trial until it has stopped, unless another terminal does; tells whether it was this one.
+pub(crate) fn watch_stopping(
+    context: &Context,
+    history: &mut History,
+    task: &TrialRun<'_>,
+) -> Result<bool, CommandError> {
+    match watch(context, history, task)? {
+        Ok(ending) => print_result(context, history, task, &ending).map(|_| true),
+        Err(DriveError::Busy { .. } | DriveError::NothingRuns(_)) => Ok(false),
+        Err(error) => Err(drive_failure(&error, task.label)),
+    }
+}
+
+/// Writes down how trials ended that ran on without a controller; starts nothing, and leaves alone what runs.
+///
+/// What cannot be read now is left for `resume`, which says why.
+pub(crate) fn record_finished_trials(context: &Context) {
+    if !context.home.history().exists() {
+        return;
+    }
+    let Ok(mut history) = History::open(&context.home.history()) else { return };
+    let mut open: Vec<TrialId> =
+        history.open_attempts().unwrap_or_default().into_iter().map(|(trial, _)| trial).collect();
+    open.dedup();
+    open.retain(|trial| !trials::is_alive(context, trial));
+    for trial in &open {
+        let Ok(known) = history.trial(trial, &|_| false) else { continue };
+        let plan = match plan_of_trial(&known) {
+            Ok(plan) => plan,
+            Err(failure) => {
+                context.out.say(&failure.warning(context.out.paint));
+                continue;
+            }
+        };
+        let label = known.row.label.as_str();
+        let task = TrialRun { trial, label, plan: &plan, how: RunMode::Attach, detach: false, sample: 0 };
+        // A trial that was lost in the middle is nobody's news: it is listed as lost.
+        let Ok(others) = connect_hosts(context, &task) else { continue };
+        drop(run(context, &mut history, &task, others, &mut |_: &TrialEvent| {}, Arc::default()));
+    }
+}
+
+/// Drives a trial with a progress display.
+fn watch(
+    context: &Context,
+    history: &mut History,
+    task: &TrialRun<'_>,
+) -> Result<Result<DriveOutcome, DriveError>, CommandError> {
+    // Until they are reached nothing was launched, and Ctrl-C ends this program as it ends any other.
+    let others = connect_hosts(context, task)?;
+    let interrupts = signals::listen()?;
+    let mut progress = ProgressDisplay::new(context.out, task.trial, planned_training(task.plan));
+    let ending = run(context, history, task, others, &mut progress, interrupts);
+    progress.finish();
+    ending
+}
+
+/// Drives a trial without a display of its own; `interrupts` stop it.
+pub(crate) fn run_quietly(
+    context: &Context,
+    history: &mut History,
+    task: &TrialRun<'_>,
+    observer: &mut dyn Observer,
+    interrupts: Arc<Interrupts>,
+) -> Result<DriveOutcome, CommandError> {
+    let others = connect_hosts(context, task)?;
+    run(context, history, task, others, observer, interrupts)?
+        .map_err(|error| drive_failure(&error, task.label))
+}
+
+/// The hosts of a trial; none on this machine.
+fn connect_hosts(context: &Context, task: &TrialRun<'_>) -> Result<Vec<RemoteHost>, CommandError> {
+    match task.how {
+        RunMode::Start => hosts::connect_all(context, &task.plan.recipe),
+        RunMode::Resume | RunMode::Attach | RunMode::Stop => hosts::connect_answering(context, &task.plan.recipe),
+    }
+}
+
+fn run(
+    context: &Context,
+    history: &mut History,
+    task: &TrialRun<'_>,
+    others: Vec<RemoteHost>,
+    observer: &mut dyn Observer,
+    interrupts: Arc<Interrupts>,
+) -> Result<Result<DriveOutcome, DriveError>, CommandError> {
+    let programs = hosts::programs()?;
+    let options = Options {
+        detach: task.detach,
+        on_interrupt: if task.how == RunMode::Attach { OnInterrupt::Leave } else { OnInterrupt::Stop },
+        stop: task.how == RunMode::Stop,
+        keep: task.plan.recipe.checkpoint.keep,
+        killed_after: matches!(task.plan.recipe.model, Model::Command(_)).then_some(STOP_GRACE_PERIOD),
+        lost_after: Duration::from_secs_f64(task.plan.recipe.cluster.lost_after().0),
+        ..Options::default()
+    };
+    let trial = history.trial(task.trial, &|_| false).map_err(|error| history_failure(&error))?;
+    let audit = audit::audit_log_for(context, &trial, task.plan)?;
+    match task.how {
+        RunMode::Start => audit::append(&audit, AuditedAction::Run)?,
+        RunMode::Resume => audit::append(&audit, AuditedAction::Resume)?,
+        // Who only watches does nothing; who stops it has said so.
+        RunMode::Attach | RunMode::Stop => {}
+    }
+    let is_job = task.plan.recipe.cluster.slurm.is_some();
+    let launcher = (!others.is_empty()).then(|| -> Box<dyn Launcher> {
+        let launcher = ClusterLauncher::new(task.trial, &context.home.trial(task.trial), others);
+        Box::new(if is_job { launcher.sharing(&context.home) } else { launcher })
+    });
+    let rates = history
+        .rates(&task.plan.host, &rates_key(&task.plan.recipe, &task.plan.host))
+        .map_err(|error| history_failure(&error))?;
+    let spell_out = |launching: &LaunchContext| assignments(task, rates.as_ref(), launching);
+    let drive = Drive {
+        home: &context.home,
+        trial: task.trial,
+        lower: &spell_out,
+        programs: &programs,
+        launcher,
+        audit: Some(audit),
+        options: &options,
+        ledger: history,
+        observer,
+        interrupts,
+    };
+    let ending = match task.how {
+        RunMode::Start => driver::start(drive),
+        RunMode::Resume => driver::resume(drive),
+        RunMode::Attach | RunMode::Stop => driver::attach(drive),
+    };
+    if matches!(ending, Ok(DriveOutcome::Ended { .. })) {
+        check_recorded(context, task)?;
+    }
+    Ok(ending)
+}
+
+/// Reads the end of a trial back as the next command will. `Err` where the history does not have it.
+fn check_recorded(context: &Context, task: &TrialRun<'_>) -> Result<(), CommandError> {
+    let lost = |failure: CommandError| {
+        failure.hint(format!(
+            "the end of {} could not be read back; its checkpoints are in {}",
+            task.label,
+            context.home.trial(task.trial).checkpoints().display()
+        ))
+    };
+    let history = trials::read_history(context).map_err(lost)?;
+    let read = history.trial(task.trial, &|_| false).map_err(|error| history_failure(&error));
+    let trial = read.map_err(lost)?;
+    if trial.attempts.iter().any(|attempt| attempt.ended.is_none()) {
+        let path = context.home.history();
+        let what = format!("{} does not have the end of {}", path.display(), task.label);
+        return Err(lost(CommandError::new(ExitReason::Infrastructure, what)));
+    }
+    Ok(())
+}
+
+/// What every rank of an attempt must know: by the plan, or where fewer hosts answer than it was made for, by a plan for those.
+fn assignments(
+    task: &TrialRun<'_>,
+    rates: Option<&Rates>,
+    launching: &LaunchContext,
+) -> Result<Vec<Assignment>, String> {
+    let launch = AttemptSpec {
+        trial: task.trial.clone(),
+        attempt: launching.attempt,
+        checkpoints: launching.checkpoints.clone(),
+        resume: launching.from.clone(),
+        spent_seconds: launching.spent_seconds,
+    };
+    let planned = task.plan.host.hosts.get();
+    if launching.hosts >= planned {
+        return Ok(lower(task.plan, task.plan.best(), &launch));
+    }
+    let mut fewer = (1..=launching.hosts).rev().filter_map(NonZeroU32::new);
+    let plan = fewer.find_map(|hosts| replan_on_hosts(task.plan, hosts, rates).ok()).ok_or_else(|| {
+        let found = counted(launching.hosts.into(), "host");
+        format!("{found} of {planned} responded, and no layout fits on so few")
+    })?;
+    Ok(lower(&plan, plan.best(), &launch))
+}
+
+/// The plan for as many of the hosts: what is trained stays as it is, how it is cut does not.
+fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Plan, PlanError> {
+    let best = &plan.best().candidate;
+    let mut recipe = plan.recipe.clone();
+    let is_foreign = matches!(recipe.model, Model::Command(_));
+    if !is_foreign {
+        recipe.train.batch = Tunable::Pinned(Samples(best.split.global()));
+        recipe.train.learning_rate = Tunable::Pinned(best.learning_rate);
+        // Figures before and after are those of the same samples.
+        recipe.validation.samples = Some(Samples(plan.best().pace.validate_samples));
+    }
+    // A foreign command keeps its ranks for each host; of our own models the planner finds the best number.
+    let each = best.arrangement.layout.world() / plan.host.hosts.get();
+    recipe.cluster.ranks = is_foreign.then(|| each * hosts.get());
+    dtrain_planner::plan(&PlanRequest {
+        recipe: &recipe,
+        host: &HostFacts { hosts, ..plan.host.clone() },
+        engine: None,
+        rates,
+        observations: &[],
+        corrections: &[],
+        data_root: plan.data_root.clone(),
+        train_samples: plan.train_samples,
+        valid_samples: plan.valid_samples,
+        seed: plan.seed,
+        program: &plan.program,
+    })
+}
+
+/// What the plan of a trial promises.
+pub(crate) fn planned_training(plan: &Plan) -> PlannedTraining {
+    let best = plan.best();
+    PlannedTraining {
+        steps: best.pace.steps.unwrap_or(0),
+        limit: plan.recipe.objective.stop.time.map(|time| time.0),
+        step_seconds: best.estimate.as_ref().map(|estimate| estimate.step.0),
+        unit: unit(plan),
+        metric: plan.recipe.objective.metric.name().to_owned(),
+    }
+}
+
+fn drive_failure(error: &DriveError, label: &str) -> CommandError {
+    match error {
+        DriveError::Busy { .. } => {
+            CommandError::of(ExitReason::Usage, error).hint(format!("`dtrain attach {label}` shows its progress"))
+        }
+        DriveError::NothingRuns(_) => CommandError::new(ExitReason::Usage, format!("{label} is not running"))
+            .hint(format!("`dtrain resume {label}` continues from its newest checkpoint")),
+        DriveError::Launched(_) => {
+            CommandError::of(ExitReason::Usage, error).hint(format!("`dtrain resume {label}` resumes it"))
+        }
+        DriveError::Away { .. } => CommandError::of(ExitReason::Infrastructure, error).hint(format!(
+            "it may still be running; `dtrain attach {label}` tries again, and `dtrain fence {label} HOST` gives a host up"
+        )),
+        DriveError::Unread { .. } => CommandError::of(ExitReason::Infrastructure, error).hint(format!(
+            "`dtrain attach {label}` tries again; `dtrain resume {label}` gives that host up after a while"
+        )),
+        DriveError::Removed(_) => CommandError::new(ExitReason::Usage, format!("{label} is partly removed: its checkpoints are gone"))
+            .hint(format!("`dtrain rm {label}` removes the rest")),
+        DriveError::Ledger(source) => trials::with_history_advice(CommandError::of(ExitReason::Infrastructure, error), source),
+        DriveError::Audit { .. } | DriveError::Folder { .. } | DriveError::Unreachable(_) => {
+            CommandError::of(ExitReason::Infrastructure, error).hint("`dtrain doctor` checks the state folder")
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_recipes::{CheckContext, Document, ConfigLayer, Source, check};
+
+    #[test]
+    fn a_command_on_fewer_hosts_keeps_the_values_of_its_recipe() {
+        let text = "[model]\nkind = \"command\"\nargv = [\"run\", \"{train.batch}\", \"{cluster.ranks}\"]\n\
+            [train]\nbatch = 64\n[cluster]\nranks = 4\n";
+        let document = Document::parse(&Source::new("r.toml", ConfigLayer::Recipe, text)).expect("TOML");
+        let context = CheckContext { folder: "/".into(), name: "r".into() };
+        let recipe = check(&document, &context).expect("a recipe").recipe;
+        let host = HostFacts { hosts: NonZeroU32::MIN.saturating_add(1), ..crate::rates::this_host_facts() };
+        let plan = dtrain_planner::plan(&PlanRequest {
+            recipe: &recipe,
+            host: &host,
+            engine: None,
+            rates: None,
+            observations: &[],
+            corrections: &[],
+            data_root: "/".into(),
+            train_samples: None,
+            valid_samples: None,
+            seed: 1,
+            program: "test",
+        });
+        let fewer = replan_on_hosts(&plan.expect("a plan"), NonZeroU32::MIN, None).expect("two ranks on one host");
+        let Model::Command(command) = &fewer.recipe.model else { panic!("it is a command") };
+        let argv = dtrain_planner::planning::foreign::command_with_values(&fewer, fewer.best(), command).argv;
+        assert_eq!(argv, ["run", "64", "2"]);
+    }
+}

@@ -1,0 +1,398 @@
+//! Names of GPUs as people type them and as vendors' tools print them: `H100 SXM`, `A100-SXM4-80GB`, `NVIDIA H100 80GB HBM3`.
+//!
+//! A name is read whole. A word that means nothing here is refused, so that a mistake never becomes another GPU.
+
+use super::hardware::{GpuSpec, gpus};
+
+/// A part, and what its name says beside it.
+#[derive(Clone, Copy, Debug)]
+pub struct ParsedGpuName {
+    /// The part.
+    pub gpu: &'static GpuSpec,
+    /// Power limit in watts, as in `H100 500W`.
+    pub watts: Option<f64>,
+    /// Memory in bytes.
+    pub memory: f64,
+}
+
+/// Why a name means no part.
+#[derive(Clone, Debug, PartialEq)]
+pub enum GpuNameError {
+    /// No part is called so; the word that is not understood, where the rest is.
+    Unknown(Option<String>),
+    /// The part is not sold with so much memory, in GB; the sizes that it is sold with.
+    Memory(u32, Vec<u32>),
+    /// No power limit of the part is known.
+    NoPower,
+    /// The power limit, in watts, is none that the part can have; the lowest and the highest.
+    Power(f64, f64, f64),
+}
+
+/// Longest name that is read, in bytes.
+const LONGEST: usize = 100;
+
+/// Power limits that a part can have, as shares of its usual one.
+const POWER: (f64, f64) = (0.25, 1.25);
+
+/// Words that name a part, beside those of the table.
+const ALIASES: &[&str] =
+    &["mi250x", "mi300x", "mi325x", "mi350x", "mi355x", "v5e", "v5lite", "v5litepod", "v6e", "rtxa6000"];
+
+/// Words that may stand beside the name of a part: makers, series, form factors, kinds of memory.
+const BESIDE: &[&str] = &[
+    "nvidia",
+    "amd",
+    "intel",
+    "google",
+    "cloud",
+    "habana",
+    "instinct",
+    "tesla",
+    "geforce",
+    "quadro",
+    "rtx",
+    "radeon",
+    "hgx",
+    "dgx",
+    "superchip",
+    "grace",
+    "hopper",
+    "blackwell",
+    "gpu",
+    "sxm",
+    "sxm2",
+    "sxm3",
+    "sxm4",
+    "sxm5",
+    "sxm6",
+    "pcie",
+    "nvl",
+    "nvl72",
+    "nvlink",
+    "oam",
+    "tpu",
+    "pod",
+    "hbm2",
+    "hbm2e",
+    "hbm3",
+    "hbm3e",
+];
+
+/// A piece of a name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum NameToken {
+    /// A word that names a part.
+    Part(usize),
+    /// A word beside it.
+    Word(usize),
+    /// So many GB of memory.
+    Gigabytes(u32),
+    /// So many watts.
+    Watts(u32),
+}
+
+/// A name in lower case without separators; of each character whether a separator stands before it, and its place in the text.
+struct NormalizedName {
+    text: String,
+    places: Vec<(bool, usize)>,
+}
+
+impl NormalizedName {
+    fn of(name: &str) -> Self {
+        let (mut text, mut places, mut is_apart) = (String::new(), Vec::new(), true);
+        for (place, c) in name.char_indices() {
+            if matches!(c, ' ' | '-' | '_' | '/' | '(' | ')' | ',') {
+                is_apart = true;
+            } else if c.is_ascii_alphanumeric() {
+                text.push(c.to_ascii_lowercase());
+                places.push((is_apart, place));
+                is_apart = false;
+            } else {
+                // No word of a name has it.
+                text.push('?');
+                places.push((is_apart, place));
+                is_apart = false;
+            }
+        }
+        Self { text, places }
+    }
+
+    /// Whether two digits meet at `at`.
+    fn has_seam(&self, at: usize) -> bool {
+        let is_digit = |at: usize| self.text.as_bytes().get(at).is_some_and(u8::is_ascii_digit);
+        at > 0 && is_digit(at - 1) && is_digit(at)
+    }
+
+    /// Whether a word of so many bytes may stand at `at`: no number is torn apart, and none is put together.
+    fn is_whole(&self, at: usize, length: usize) -> bool {
+        let is_apart = |at: usize| self.places.get(at).is_none_or(|(is_apart, _)| *is_apart);
+        let end = at + length;
+        let inside = (at + 1..end).all(|at| !is_apart(at) || !self.has_seam(at));
+        let begins = is_apart(at) || !self.has_seam(at);
+        let ends = is_apart(end) || !self.has_seam(end);
+        inside && begins && ends
+    }
+
+    /// The word of `name` that the character at `at` belongs to.
+    fn word_at<'n>(&self, name: &'n str, at: usize) -> &'n str {
+        let place = self.places.get(at).map_or(name.len(), |(_, place)| *place);
+        let begin = name[..place]
+            .char_indices()
+            .rfind(|(_, c)| c.is_whitespace())
+            .map_or(0, |(at, c)| at + c.len_utf8());
+        let end = name[place..].find(char::is_whitespace).map_or(name.len(), |found| place + found);
+        &name[begin..end]
+    }
+}
+
+/// Words that name a part.
+fn parts() -> Vec<&'static str> {
+    let main = |gpu: &'static GpuSpec| match gpu.words.as_slice() {
+        [first, second] if first == "tpu" => second.as_str(),
+        words => words[0].as_str(),
+    };
+    let mut parts: Vec<&str> = gpus().iter().map(main).chain(ALIASES.iter().copied()).collect();
+    parts.sort_by_key(|word| std::cmp::Reverse(word.len()));
+    parts.dedup();
+    parts
+}
+
+/// The pieces of a name from `at` on, with one part in all, longer words first; the furthest character that was understood is noted.
+fn pieces(
+    letters: &NormalizedName,
+    parts: &[&str],
+    at: usize,
+    has_part: bool,
+    far: &mut usize,
+) -> Option<Vec<NameToken>> {
+    *far = at.max(*far);
+    let rest = &letters.text[at..];
+    if rest.is_empty() {
+        return has_part.then(Vec::new);
+    }
+    let mut found = Vec::new();
+    let fits = |word: &&str| rest.starts_with(*word) && letters.is_whole(at, word.len());
+    if !has_part {
+        found.extend((0..parts.len()).filter(|n| fits(&parts[*n])).map(|n| (NameToken::Part(n), parts[n].len())));
+    }
+    let beside = (0..BESIDE.len()).filter(|n| fits(&BESIDE[*n]));
+    found.extend(beside.map(|n| (NameToken::Word(n), BESIDE[n].len())));
+    found.extend(numbers(rest).into_iter().filter(|(_, length)| letters.is_whole(at, *length)));
+    // `sxm5` before `sxm` and a number.
+    found.sort_by_key(|(_, length)| std::cmp::Reverse(*length));
+    found.into_iter().find_map(|(piece, length)| {
+        let is_part = has_part || matches!(piece, NameToken::Part(_));
+        let after = pieces(letters, parts, at + length, is_part, far)?;
+        Some(std::iter::once(piece).chain(after).collect())
+    })
+}
+
+/// What a number at the beginning of a text may mean, as `80`, `80g`, `80gb` or `500w`, and the length of each.
+fn numbers(text: &str) -> Vec<(NameToken, usize)> {
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let Some(number) = text[..digits].parse::<u32>().ok().filter(|number| *number > 0) else {
+        return Vec::new();
+    };
+    let unit = &text[digits..];
+    let gigabytes = ["gib", "gb", "g", ""].into_iter().filter(|word| unit.starts_with(word));
+    let mut found: Vec<_> = gigabytes.map(|word| (NameToken::Gigabytes(number), digits + word.len())).collect();
+    if unit.starts_with('w') {
+        found.push((NameToken::Watts(number), digits + 1));
+    }
+    found
+}
+
+/// The part that a name means, and what the name says beside it.
+pub fn parse_gpu_name(name: &str) -> Result<ParsedGpuName, GpuNameError> {
+    let (letters, parts, mut far) = (NormalizedName::of(name), parts(), 0);
+    let pieces = (name.len() <= LONGEST).then(|| pieces(&letters, &parts, 0, false, &mut far)).flatten();
+    let Some(pieces) = pieces else {
+        let is_known = parts.iter().any(|part| letters.text.contains(part));
+        let odd = (is_known && name.len() <= LONGEST).then(|| letters.word_at(name, far).to_owned());
+        return Err(GpuNameError::Unknown(odd.filter(|odd| !odd.is_empty() && *odd != name.trim())));
+    };
+    let words: String = pieces
+        .iter()
+        .map(|piece| match piece {
+            NameToken::Part(number) => parts[*number],
+            NameToken::Word(number) => BESIDE[*number],
+            NameToken::Gigabytes(_) | NameToken::Watts(_) => "",
+        })
+        .collect();
+    let sizes: Vec<u32> = pieces
+        .iter()
+        .filter_map(|piece| match piece {
+            NameToken::Gigabytes(size) => Some(*size),
+            _ => None,
+        })
+        .collect();
+    let has = |word: &String| {
+        words.contains(word.as_str()) || word.parse().is_ok_and(|size: u32| sizes.contains(&size))
+    };
+    let gpu = gpus().iter().find(|gpu| gpu.words.iter().all(has) && !gpu.unless.iter().any(has));
+    let gpu = gpu.ok_or(GpuNameError::Unknown(None))?;
+    let limits: Vec<f64> = pieces
+        .iter()
+        .filter_map(|piece| match piece {
+            NameToken::Watts(watts) => Some(f64::from(*watts)),
+            _ => None,
+        })
+        .collect();
+    Ok(ParsedGpuName { gpu, watts: watts(gpu, &limits)?, memory: memory(gpu, &sizes)? })
+}
+
+/// The power limit that a name gives; of several the first.
+fn watts(gpu: &GpuSpec, limits: &[f64]) -> Result<Option<f64>, GpuNameError> {
+    let Some(limit) = limits.first() else { return Ok(None) };
+    let usual = gpu.watts.ok_or(GpuNameError::NoPower)?;
+    let (low, high) = (POWER.0 * usual, POWER.1 * usual);
+    match limits.iter().find(|limit| !(low..=high).contains(*limit)) {
+        Some(odd) => Err(GpuNameError::Power(*odd, low, high)),
+        None => Ok(Some(*limit)),
+    }
+}
+
+/// Bytes of memory of the variant that a name means.
+fn memory(gpu: &GpuSpec, sizes: &[u32]) -> Result<f64, GpuNameError> {
+    let usual = gpu.gibibytes * 1024f64.powi(3);
+    let sizes: Vec<u32> = sizes.iter().copied().filter(|size| !gpu.beside.contains(size)).collect();
+    match (sizes.as_slice(), sizes.iter().find(|size| !gpu.sold.contains(size))) {
+        ([], _) => Ok(usual),
+        (_, Some(odd)) => Err(GpuNameError::Memory(*odd, gpu.sold.clone())),
+        ([first, others @ ..], None) => match others.iter().find(|size| *size != first) {
+            Some(other) => Err(GpuNameError::Memory(*other, vec![*first])),
+            None => Ok(usual * f64::from(*first) / f64::from(gpu.sold[0])),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn part(name: &str) -> String {
+        let named = parse_gpu_name(name).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+        named.gpu.words.join(" ")
+    }
+
+    #[test]
+    fn names_are_read_as_people_and_tools_write_them() {
+        for (name, expected) in [
+            ("H100", "h100"),
+            ("h100", "h100"),
+            ("H-100", "h100"),
+            ("H100 SXM", "h100"),
+            ("H100-SXM-80GB", "h100"),
+            ("H100-SXM-96GB", "h100"),
+            ("H100 SXM5 80 GB", "h100"),
+            ("NVIDIA H100 80GB HBM3", "h100"),
+            ("NVIDIA H100 PCIe", "h100 pcie"),
+            ("H100 NVL", "h100nvl"),
+            ("NVIDIA H100 NVL", "h100nvl"),
+            ("H100-NVLink", "h100"),
+            ("H100 SXM5", "h100"),
+            ("H100-SXM5", "h100"),
+            ("NVIDIA H100 SXM5 GPU", "h100"),
+            ("H100-80G", "h100"),
+            ("H100 80 GPU", "h100"),
+            ("H100-SXM-96GB-HBM2e-500W", "h100 hbm2e"),
+            ("DGX H100", "h100"),
+            ("H800", "h800"),
+            ("NVIDIA H20", "h20"),
+            ("NVIDIA H200", "h200"),
+            ("NVIDIA GH200 480GB", "gh200"),
+            ("GB200 NVL72", "gb200"),
+            ("GB200-NVL72-186GB", "gb200"),
+            ("A100 SXM4", "a100"),
+            ("A100-SXM4-HBM2e", "a100"),
+            ("A100-40G", "a100 40"),
+            ("V100 SXM2", "v100"),
+            ("V100-32G", "v100"),
+            ("B200", "b200"),
+            ("A100 40GB", "a100 40"),
+            ("A100-40", "a100 40"),
+            ("A100 400W", "a100"),
+            ("A100-SXM4-40GB", "a100 40"),
+            ("A100-SXM4-80GB", "a100"),
+            ("NVIDIA A100 80GB PCIe", "a100 pcie"),
+            ("NVIDIA A100-PCIE-40GB", "a100 pcie"),
+            ("Tesla V100-SXM2-16GB", "v100"),
+            ("Tesla T4", "t4"),
+            ("NVIDIA L4", "l4"),
+            ("NVIDIA L40S", "l40s"),
+            ("NVIDIA A10G", "a10g"),
+            ("NVIDIA A10", "a10"),
+            ("NVIDIA RTX A6000", "a6000"),
+            ("NVIDIA GeForce RTX 4090", "4090"),
+            ("RTX4090", "4090"),
+            ("AMD Instinct MI300X", "mi300"),
+            ("MI-300X", "mi300"),
+            ("Gaudi 3", "gaudi3"),
+            ("Intel Gaudi2", "gaudi2"),
+            ("TPU v5p", "tpu v5p"),
+            ("TPU v5e", "tpu v5"),
+            ("TPU v4", "tpu v4"),
+        ] {
+            assert_eq!(part(name), expected, "{name}");
+        }
+        // Each part by the words of the table.
+        for gpu in gpus() {
+            assert_eq!(part(&gpu.words.join(" ")), gpu.words.join(" "));
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_of_a_part_is_refused() {
+        for name in [
+            "H1000",
+            "A1000",
+            "B2000",
+            "H10",
+            "RTX A1000",
+            "L400",
+            "T40",
+            "H100X",
+            "H100 1x8 A100",
+            "H100 A100",
+            "H100 and A100",
+            "not an H100",
+            "not an H100 but a V100",
+            "H100?",
+            "H100 0",
+            "A10 0",
+            "H1 00",
+            "A1024",
+            "80GB",
+            "",
+            "SXM",
+            "NVIDIA",
+            "ähm H100",
+        ] {
+            assert!(matches!(parse_gpu_name(name), Err(GpuNameError::Unknown(_))), "{name}: {:?}", parse_gpu_name(name));
+        }
+        let long = format!("H100 {}", "SXM ".repeat(10_000));
+        assert_eq!(named(&long).expect_err("it is refused"), GpuNameError::Unknown(None));
+        let odd = |name| parse_gpu_name(name).expect_err("it is refused");
+        assert_eq!(odd("foo H100"), GpuNameError::Unknown(Some("foo".into())));
+        assert_eq!(odd("H100 1x8 A100"), GpuNameError::Unknown(Some("1x8".into())));
+    }
+
+    #[test]
+    fn a_size_of_memory_that_the_part_never_had_is_refused_and_another_one_counts() {
+        assert_eq!(parse_gpu_name("H100-SXM-40GB").expect_err("it is refused"), GpuNameError::Memory(40, vec![80, 96]));
+        assert!(matches!(parse_gpu_name("L4 80GB"), Err(GpuNameError::Memory(80, _))));
+        assert!(matches!(parse_gpu_name("H100 80GB 96GB"), Err(GpuNameError::Memory(96, _))));
+        let gib = |name: &str| parse_gpu_name(name).expect("a part").memory / 1024f64.powi(3);
+        assert_eq!((gib("V100"), gib("V100-SXM2-16GB")), (32.0, 16.0));
+        assert_eq!((gib("A100 PCIe"), gib("A100-PCIE-40GB")), (80.0, 40.0));
+        assert_eq!(gib("GH200 480GB"), gib("GH200"));
+    }
+
+    #[test]
+    fn a_power_limit_that_the_part_cannot_have_is_refused() {
+        assert_eq!(parse_gpu_name("H100 500W").expect("a part").watts, Some(500.0));
+        assert!(matches!(parse_gpu_name("H100 1W"), Err(GpuNameError::Power(..))));
+        assert!(matches!(parse_gpu_name("H100 9000W"), Err(GpuNameError::Power(..))));
+        assert_eq!(parse_gpu_name("L40S 200W").expect_err("it is refused"), GpuNameError::NoPower);
+    }
+}

@@ -1,0 +1,35 @@
+//! Seconds of what stands around the layers: the embedding before them, the head and its loss behind them.
+
+use super::StepInputs;
+use super::collective::all_reduce;
+use super::hardware::DeviceThroughput;
+use super::matmul::{ceiling, linear};
+
+/// Forward and backward of the head with its loss, on the last stage, for one micro-batch.
+pub fn head_seconds(case: &StepInputs<'_>) -> f64 {
+    let (c, model, tokens) = (case.general(), case.model, case.tokens());
+    let width = vocabulary_shard(case);
+    // The head stays in 16 bits.
+    let wide = DeviceThroughput { small: None, ..case.device };
+    let products = linear(tokens, width, model.hidden, &wide).sum();
+    let loss = c.loss_passes * 4.0 * tokens * width / case.device.stream;
+    let group = super::topology::tensor_group(case);
+    let sum = all_reduce(case.engine.profile.wire_bytes * tokens * model.hidden, group, &case.links);
+    let host = 30.0 * case.engine.profile.launch;
+    ((products + loss).max(host) + sum) * (1.0 + model.further())
+}
+
+/// Tokens of the vocabulary that one rank scores.
+fn vocabulary_shard(case: &StepInputs<'_>) -> f64 {
+    let (vocabulary, tensor) = (case.model.vocabulary, case.config.tensor());
+    if case.engine.profile.pads_vocabulary {
+        ceiling(vocabulary / (128.0 * tensor)) * 128.0
+    } else {
+        (vocabulary / tensor).floor()
+    }
+}
+
+/// Forward and backward of the embedding, on the first stage, for one micro-batch.
+pub fn embedding_seconds(case: &StepInputs<'_>) -> f64 {
+    20.0 * case.tokens() * case.model.hidden / case.device.stream + 10.0 * case.engine.profile.launch
+}

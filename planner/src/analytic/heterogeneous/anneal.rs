@@ -1,0 +1,258 @@
+//! Simulated annealing over the layouts of a mixture, with the exact partition of layers inside.
+
+use super::exhaustive::single_rank_layout;
+use super::best_n::{GroupedSearchResult, BestN};
+use super::grouped_layout::{GroupedLayout, GroupStages};
+use super::moves::LayoutMove;
+use super::price::Pricer;
+use super::space::{SharedDegree, GroupedProblem};
+use crate::analytic::StepConfig;
+use crate::analytic::search::{HomogeneousCluster, SearchProblem, fastest};
+use crate::planning::rng::SearchRng;
+use argmin::core::{CostFunction, Error, Executor};
+use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing};
+use dtrain_protocol::shuffle::splitmix64;
+use dtrain_recipes::{LayoutPins, Recompute};
+use std::cell::{Cell, RefCell};
+
+/// Layouts that are tried in one search, by all descents together.
+pub const ITERATIONS: u64 = 24_000;
+
+/// Temperatures between which a descent cools, in the logarithm of seconds.
+const TEMPERATURES: (f64, f64) = (0.2, 1e-4);
+
+/// What a layout that does not fit costs beside its time, in the logarithm of seconds: little, so that a descent can pass what
+/// does not fit, and in the next one more than any time.
+const FENCES: [f64; 2] = [0.3, 30.0];
+
+/// The best `keep` layouts that annealing comes across in `iterations` steps. They begin at the best layouts of each group
+/// alone, and of all devices if they were as weak as the weakest. The same seed finds the same.
+pub fn anneal(grouped: &GroupedProblem, seed: u64, keep: usize, iterations: u64) -> GroupedSearchResult {
+    let starts = starts(grouped);
+    let descents = u64::try_from((FENCES.len() * starts.len()).max(1)).expect("starts are few");
+    let mut landscape = AnnealingNeighborhood {
+        grouped,
+        pricer: Pricer::new(grouped),
+        moves: grouped.moves(),
+        fence: FENCES[0],
+        kept: RefCell::new(BestN::new(keep)),
+        stream: Cell::new(SearchRng::new(splitmix64(seed, 0))),
+    };
+    let mut lowest: Vec<GroupedLayout> = Vec::new();
+    for (descent, start) in (1..).zip(&starts) {
+        let mut at = start.clone();
+        for fence in FENCES {
+            landscape.fence = fence;
+            let random = SearchRng::new(splitmix64(seed, descent));
+            (landscape, at) = descend(landscape, at, random, iterations / descents);
+        }
+        if !lowest.contains(&at) {
+            lowest.push(at);
+        }
+    }
+    for layout in lowest {
+        landscape.polish(layout);
+    }
+    landscape.kept.into_inner().into_result()
+}
+
+/// Cools down from `start`, to the lowest layout on the way.
+fn descend(
+    landscape: AnnealingNeighborhood<'_>,
+    start: GroupedLayout,
+    random: SearchRng,
+    iterations: u64,
+) -> (AnnealingNeighborhood<'_>, GroupedLayout) {
+    let (hot, cold) = TEMPERATURES;
+    let steps = f64::from(u32::try_from(iterations.max(2)).unwrap_or(u32::MAX));
+    let solver = SimulatedAnnealing::new_with_rng(hot, random)
+        .expect("the temperature is positive")
+        .with_temp_func(SATempFunc::Exponential((cold / hot).powf(1.0 / steps)));
+    let mut result = Executor::new(landscape, solver)
+        .configure(|state| state.param(start.clone()).max_iters(iterations))
+        .ctrlc(false)
+        .run()
+        .expect("pricing has no error to return");
+    let landscape = result.problem.take_problem().expect("the executor gives the problem back");
+    (landscape, result.state.take_best_param().unwrap_or(start))
+}
+
+/// Layouts that can be tried from one to the next, with all that were seen.
+struct AnnealingNeighborhood<'a> {
+    grouped: &'a GroupedProblem,
+    pricer: Pricer<'a>,
+    moves: Vec<LayoutMove>,
+    /// What a layout that does not fit costs beside its time.
+    fence: f64,
+    kept: RefCell<BestN>,
+    stream: Cell<SearchRng>,
+}
+
+impl AnnealingNeighborhood<'_> {
+    /// The logarithm of the time of a step; where it does not fit higher by the fence, and the higher the more is missing.
+    fn height(&self, layout: &GroupedLayout) -> f64 {
+        let (seconds, full) = self.pricer.price(layout);
+        if !self.pricer.allows(layout) {
+            // A descent may pass it.
+            self.kept.borrow_mut().skip(1);
+            return seconds.max(1e-12).ln() + self.fence;
+        }
+        self.kept.borrow_mut().record(layout, seconds, full);
+        let missing = if full > 1.0 { self.fence * (1.0 + full.ln()) } else { 0.0 };
+        seconds.max(1e-12).ln() + missing
+    }
+
+    /// Goes to the lowest layout within one step, and where there is none within two, until nothing is lower. What a backward
+    /// computes again, the order of passes and what replicas shard may all change with it.
+    fn polish(&self, from: GroupedLayout) {
+        let mut height = self.height(&from);
+        let mut at = from;
+        loop {
+            let near = self.near(&at);
+            let lowest = self.lowest(&near, height).or_else(|| {
+                let far: Vec<GroupedLayout> = near.iter().flat_map(|layout| self.near(layout)).collect();
+                self.lowest(&far, height)
+            });
+            let Some((layout, lower)) = lowest else { return };
+            (at, height) = (layout, lower);
+        }
+    }
+
+    fn near(&self, layout: &GroupedLayout) -> Vec<GroupedLayout> {
+        self.moves.iter().filter_map(|step| self.grouped.apply_move(layout, *step)).collect()
+    }
+
+    /// The lowest of these layouts in any of their variants, where one is below `height`.
+    fn lowest(&self, layouts: &[GroupedLayout], height: f64) -> Option<(GroupedLayout, f64)> {
+        let mut lowest = None;
+        let mut below = height;
+        for layout in layouts {
+            for recompute in self.grouped.modes() {
+                let layout = GroupedLayout { recompute, ..layout.clone() };
+                if self.pricer.lower_bound(&layout).ln() >= below {
+                    continue;
+                }
+                for layout in self.grouped.variants(&layout) {
+                    let height = self.height(&layout);
+                    if height < below {
+                        below = height;
+                        lowest = Some((layout, height));
+                    }
+                }
+            }
+        }
+        lowest
+    }
+}
+
+impl CostFunction for AnnealingNeighborhood<'_> {
+    type Param = GroupedLayout;
+    type Output = f64;
+
+    fn cost(&self, layout: &GroupedLayout) -> Result<f64, Error> {
+        Ok(self.height(layout))
+    }
+}
+
+impl Anneal for AnnealingNeighborhood<'_> {
+    type Param = GroupedLayout;
+    type Output = GroupedLayout;
+    type Float = f64;
+
+    /// One step on, or some.
+    fn anneal(&self, layout: &GroupedLayout, _: f64) -> Result<GroupedLayout, Error> {
+        let mut stream = self.stream.get();
+        let mut next = layout.clone();
+        for _ in 0..[1, 1, 1, 1, 2, 2, 3, 6][stream.pick(8)] {
+            let step = self.moves[stream.pick(self.moves.len())];
+            next = self.grouped.apply_move(&next, step).unwrap_or(next);
+        }
+        self.stream.set(stream);
+        Ok(next)
+    }
+}
+
+/// Layouts to begin at: the best of each group alone, the best of equal devices as weak as the weakest laid on the groups in
+/// either order, and one that holds as little as can be.
+fn starts(grouped: &GroupedProblem) -> Vec<GroupedLayout> {
+    let problems = grouped.problems();
+    let alone = problems.iter().enumerate().filter_map(|(group, problem)| {
+        let stages = |layout: &GroupedLayout| vec![GroupStages { group, stages: layout.depth() }];
+        best(problem).map(|layout| GroupedLayout { runs: stages(&layout), ..layout })
+    });
+    let whole = SearchProblem { cluster: weakest(grouped), ..grouped.first().clone() };
+    let together = best(&whole).into_iter().flat_map(|layout| {
+        let (depth, width) = (layout.depth(), layout.width());
+        let forward: Vec<usize> = (0..problems.len()).collect();
+        let backward = forward.iter().rev().copied().collect();
+        [forward, backward]
+            .map(|order| GroupedLayout { runs: spread(grouped, &order, depth, width), ..layout.clone() })
+    });
+    alone.chain(together).chain(smallest(grouped)).filter_map(|layout| grouped.nearest_valid(layout)).collect()
+}
+
+/// The layout of one replica on all groups that fills the fullest stage least.
+fn smallest(grouped: &GroupedProblem) -> Option<GroupedLayout> {
+    let pricer = Pricer::new(grouped);
+    let all: Vec<GroupStages> =
+        (0..grouped.problems().len()).map(|group| GroupStages { group, stages: grouped.layers() }).collect();
+    let one = GroupedLayout { is_sequence_parallel: true, recompute: (Recompute::Full, 1), runs: all, ..any() };
+    let degrees = grouped.values(SharedDegree::Tensor, &one).into_iter().flat_map(|tensor| {
+        let contexts = grouped.values(SharedDegree::Context, &one).into_iter();
+        contexts.map(move |context| (tensor, context))
+    });
+    let settled =
+        degrees.filter_map(|(tensor, context)| grouped.nearest_valid(GroupedLayout { tensor, context, ..one.clone() }));
+    let full = settled.map(|layout| (pricer.price(&layout).1, layout));
+    full.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, layout)| layout)
+}
+
+/// `depth` stages on groups in this order, as many on each as it has room for; at least one each, where degrees must shrink.
+fn spread(grouped: &GroupedProblem, order: &[usize], depth: u32, width: u32) -> Vec<GroupStages> {
+    let mut left = depth;
+    let runs = order.iter().map(|group| {
+        let stages = grouped.room(*group, width).min(left).max(1);
+        left = left.saturating_sub(stages);
+        GroupStages { group: *group, stages }
+    });
+    runs.collect()
+}
+
+/// The best layout of equal devices, as one run of stages.
+fn best(problem: &SearchProblem) -> Option<GroupedLayout> {
+    // The layouts of a mixture compute all layers again, or none.
+    let every = problem.pins.recompute_every.or(Some(1));
+    let pins = LayoutPins { recompute_every: every, ..problem.pins.clone() };
+    let problem = SearchProblem { pins, ..problem.clone() };
+    let StepConfig { arrangement, micro_batch, .. } = fastest(&problem, f64::INFINITY)?.config;
+    let degrees = StepConfig { arrangement, micro_batch, batch: 0 }.degrees();
+    Some(GroupedLayout {
+        tensor: degrees.tensor,
+        context: degrees.context,
+        expert: degrees.expert,
+        data: degrees.data,
+        micro: micro_batch,
+        is_sequence_parallel: arrangement.sequence,
+        recompute: (arrangement.recompute, arrangement.recompute_every),
+        zero: arrangement.zero,
+        schedule: arrangement.schedule,
+        chunks: arrangement.chunks,
+        runs: vec![GroupStages { group: 0, stages: degrees.pipeline }],
+    })
+}
+
+/// All devices, as if each were the weakest of them in everything.
+fn weakest(grouped: &GroupedProblem) -> HomogeneousCluster {
+    let clusters = || grouped.problems().iter().map(|problem| problem.cluster);
+    let rate = |one: &HomogeneousCluster| one.gpu.dense_16 * one.watts.map_or(1.0, |watts| one.gpu.clock_at(watts));
+    let slowest = clusters().min_by(|a, b| rate(a).total_cmp(&rate(b)));
+    clusters().fold(slowest.expect("a cluster has groups"), |weakest, other| HomogeneousCluster {
+        gpu: weakest.gpu,
+        devices: grouped.devices(),
+        per_host: weakest.per_host.min(other.per_host),
+        link: weakest.link.min(other.link),
+        network: weakest.network.min(other.network),
+        memory: weakest.memory.min(other.memory),
+        watts: weakest.watts,
+    })
+}

@@ -1,0 +1,179 @@
+//! The layouts of a mixed cluster: degrees that all stages share, and stages of every group.
+
+use super::grouped_layout::{GroupedLayout, GroupStages};
+use crate::analytic::Degrees;
+use crate::analytic::search::{HomogeneousCluster, SearchProblem, divisors_of, to_count};
+use dtrain_recipes::{PipelineSchedule, Recompute};
+
+/// A shape of one rank, for cases whose cut is filled in later.
+pub(super) const ONE: Degrees = Degrees::ONE;
+
+/// What is to be trained on groups of equal hosts: a problem for each, which differ in nothing but the cluster.
+#[derive(Clone, Debug)]
+pub struct GroupedProblem {
+    problems: Vec<SearchProblem>,
+}
+
+/// A degree that all stages share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SharedDegree {
+    Tensor,
+    Context,
+    Expert,
+    Data,
+    Micro,
+}
+
+impl GroupedProblem {
+    /// What `problem` asks, on these groups rather than on its own cluster.
+    ///
+    /// # Panics
+    /// Where there is no group.
+    pub fn of(problem: &SearchProblem, groups: &[HomogeneousCluster]) -> Self {
+        assert!(!groups.is_empty(), "a cluster has devices");
+        let on = |cluster: &HomogeneousCluster| SearchProblem { cluster: *cluster, ..problem.clone() };
+        Self { problems: groups.iter().map(on).collect() }
+    }
+
+    /// The problem of every group.
+    pub fn problems(&self) -> &[SearchProblem] {
+        &self.problems
+    }
+
+    /// Samples of a step.
+    pub fn batch(&self) -> u32 {
+        self.first().batch
+    }
+
+    /// Layers that stages hold.
+    pub fn layers(&self) -> u32 {
+        to_count(self.first().model.layers)
+    }
+
+    /// Devices in all.
+    pub fn devices(&self) -> u32 {
+        self.problems.iter().map(|problem| problem.cluster.devices).sum()
+    }
+
+    /// The problem of the first group, for what all have in common.
+    pub(super) fn first(&self) -> &SearchProblem {
+        &self.problems[0]
+    }
+
+    /// What a backward may compute again: of all layers, unless a part of them is pinned.
+    pub(super) fn modes(&self) -> Vec<(Recompute, u32)> {
+        let problem = self.first();
+        let every = problem.pins.recompute_every.unwrap_or(1);
+        problem.modes().into_iter().filter(|(mode, of)| *of == every || *mode != Recompute::Full).collect()
+    }
+
+    /// Stages of `width` devices that a group has room for.
+    pub(super) fn room(&self, group: usize, width: u32) -> u32 {
+        (self.problems[group].cluster.devices / width).min(self.layers())
+    }
+
+    /// Values of a degree, ascending; those of the micro-batch depend on the replicas of `layout`.
+    pub(super) fn values(&self, degree: SharedDegree, layout: &GroupedLayout) -> Vec<u32> {
+        let problem = self.first();
+        let (model, pins) = (&problem.model, &problem.pins);
+        let (all, pin) = match degree {
+            SharedDegree::Tensor => (divisors_of(to_count(model.heads)).collect(), pins.tensor),
+            SharedDegree::Context => (cuts_of(to_count(model.sequence)), pins.context),
+            SharedDegree::Expert => {
+                let count = model.experts.map_or(1, |experts| to_count(experts.count));
+                (divisors_of(count).collect(), pins.expert)
+            }
+            SharedDegree::Data => (divisors_of(problem.batch).collect(), pins.data),
+            SharedDegree::Micro => (divisors_of(problem.batch / layout.data).collect(), pins.micro_batch),
+        };
+        let most = self.problems.iter().map(|problem| problem.cluster.devices).max().unwrap_or(1);
+        let is_cut = degree != SharedDegree::Micro && degree != SharedDegree::Expert;
+        let keep = |value: &u32| pin.is_none_or(|pin| pin == *value) && (!is_cut || *value <= most);
+        all.into_iter().filter(keep).collect()
+    }
+
+    /// Whether sequences are held in parts, where that is open.
+    pub(super) fn sequences(&self, layout: &GroupedLayout) -> &'static [bool] {
+        self.first().sequence_modes(&Degrees { tensor: layout.tensor, ..ONE })
+    }
+
+    /// Orders of the passes with the runs of layers of each stage; none where the pins cannot be met. GPipe is only taken where
+    /// it is pinned: it takes as long as 1F1B and more memory.
+    pub(super) fn schedules(&self, layout: &GroupedLayout) -> Vec<(PipelineSchedule, u32)> {
+        let plain = (PipelineSchedule::OneForwardOneBackward, 1);
+        let (depth, layers, pins) = (layout.depth(), self.layers(), &self.first().pins);
+        if depth <= 1 {
+            return vec![plain];
+        }
+        let mut all = vec![plain, (PipelineSchedule::ZeroBubble, 1)];
+        if pins.schedule == Some(PipelineSchedule::Gpipe) {
+            all.push((PipelineSchedule::Gpipe, 1));
+        }
+        if (self.batch() / (layout.data * layout.micro)).is_multiple_of(depth) {
+            let chunks = divisors_of(layers).filter(|chunks| *chunks > 1 && *chunks <= layers / depth);
+            all.extend(chunks.map(|chunks| (PipelineSchedule::Interleaved, chunks)));
+        }
+        all.retain(|(schedule, chunks)| {
+            pins.schedule.is_none_or(|pin| pin == *schedule) && pins.chunks.is_none_or(|pin| pin == *chunks)
+        });
+        all
+    }
+
+    /// A layout in every order of passes, and with all that replicas may shard.
+    pub(super) fn variants(&self, layout: &GroupedLayout) -> Vec<GroupedLayout> {
+        let zeros = self.first().zeros();
+        let orders = self.schedules(layout).into_iter();
+        let all = orders.flat_map(|(schedule, chunks)| {
+            zeros.iter().map(move |zero| GroupedLayout { schedule, chunks, zero: *zero, ..layout.clone() })
+        });
+        all.collect()
+    }
+
+    /// Visits all ways to order groups and to give them stages of `width` devices behind those of `runs`, until a visit says
+    /// no.
+    pub(super) fn ways(
+        &self,
+        width: u32,
+        runs: &mut Vec<GroupStages>,
+        visit: &mut impl FnMut(&[GroupStages]) -> bool,
+    ) -> bool {
+        let taken: u32 = runs.iter().map(|run| run.stages).sum();
+        if self.has_depth(taken) && !visit(runs) {
+            return false;
+        }
+        for group in 0..self.problems.len() {
+            if runs.iter().any(|run| run.group == group) {
+                continue;
+            }
+            for stages in 1..=self.room(group, width).min(self.layers() - taken) {
+                runs.push(GroupStages { group, stages });
+                let goes_on = self.ways(width, runs, visit);
+                runs.pop();
+                if !goes_on {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    /// Whether a pipeline may have so many stages.
+    pub(super) fn has_depth(&self, depth: u32) -> bool {
+        let pin = self.first().pins.pipeline;
+        depth >= 1 && depth <= self.layers() && pin.is_none_or(|pin| pin == depth)
+    }
+
+    /// Whether the ranks of a stage can share experts as `layout` says.
+    pub(super) fn shares_experts(&self, layout: &GroupedLayout) -> bool {
+        (layout.data * layout.context).is_multiple_of(layout.expert)
+    }
+}
+
+/// Ranks that can share a sequence: an early and a late piece for each.
+fn cuts_of(sequence: u32) -> Vec<u32> {
+    let mut cuts: Vec<u32> = divisors_of(sequence).filter(|c| sequence.is_multiple_of(2 * c)).collect();
+    if cuts.is_empty() {
+        cuts.push(1);
+    }
+    cuts
+}

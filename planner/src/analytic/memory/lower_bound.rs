@@ -1,0 +1,39 @@
+//! Bytes that layouts of a placement take at least, for a search that must not price them all.
+
+use super::{StepInputs, StepConfig, StagePartition, LayerMemory, StageLoad, process, stages, state};
+use dtrain_protocol::Arrangement;
+use dtrain_recipes::ZeroStage;
+
+/// State and gathered weights of some stages, which no micro-batch changes.
+pub(in crate::analytic) struct MemoryLowerBound {
+    division: StagePartition,
+    /// Bytes of each stage, for each way to shard.
+    states: Vec<[f64; 4]>,
+}
+
+impl MemoryLowerBound {
+    /// Of stages that have so many layers, where replicas shard one of `shards`.
+    pub(in crate::analytic) fn of(case: &StepInputs<'_>, shards: &[(ZeroStage, u32)], division: StagePartition) -> Self {
+        let of = |(zero, shard): &(ZeroStage, u32)| {
+            let arrangement = Arrangement { zero: *zero, shard: *shard, ..case.config.arrangement };
+            let case = StepInputs { config: StepConfig { arrangement, ..case.config }, ..*case };
+            let bytes = |stage: StageLoad| {
+                let (states, gathered) = state(&case, stage);
+                states + gathered
+            };
+            stages(&case, division).map(|stage| stage.map_or(0.0, bytes))
+        };
+        Self { division, states: shards.iter().map(of).collect() }
+    }
+
+    /// Bytes of the heaviest of these stages with the micro-batch of a case, where replicas shard what takes least.
+    pub(in crate::analytic) fn bytes(&self, case: &StepInputs<'_>, shared: &LayerMemory) -> f64 {
+        let alive = stages(case, self.division)
+            .map(|stage| stage.map_or(0.0, |stage| shared.alive(case, stage).iter().sum::<f64>()));
+        let heaviest = |states: &[f64; 4]| {
+            states.iter().zip(&alive).map(|(state, alive)| state + alive).fold(0.0, f64::max)
+        };
+        let least = self.states.iter().map(heaviest).fold(f64::INFINITY, f64::min);
+        least * case.general().memory.fragmentation + process(case)
+    }
+}

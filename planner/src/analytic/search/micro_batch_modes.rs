@@ -1,0 +1,118 @@
+//! What a micro-batch costs in each way to compute it, whatever the stages and replicas.
+
+use super::space::SearchProblem;
+use crate::analytic::layer::LayerTimesByKind;
+use crate::analytic::memory::LayerMemory;
+use crate::analytic::{StepInputs, StepConfig, MicroBatchTimes};
+use dtrain_protocol::{Arrangement, ContextExchange};
+use dtrain_recipes::Recompute;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// A way to compute a micro-batch, with its fastest exchange of keys and values.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MicroBatchMode {
+    sequence: bool,
+    pub(super) recompute: (Recompute, u32),
+    exchange: ContextExchange,
+    pub(super) unit: MicroBatchTimes,
+    /// Seconds in all stages together, at least.
+    pub(super) seconds: f64,
+    /// What forwards keep.
+    pub(super) kept: LayerMemory,
+}
+
+impl MicroBatchMode {
+    /// A layout that computes in this way.
+    pub(super) fn of(&self, open: &StepConfig) -> StepConfig {
+        let (recompute, recompute_every) = self.recompute;
+        let arrangement = Arrangement {
+            sequence: self.sequence,
+            recompute,
+            recompute_every,
+            context_exchange: self.exchange,
+            ..open.arrangement
+        };
+        StepConfig { arrangement, ..*open }
+    }
+}
+
+/// Ways of the latest tensor, context and expert degrees, by what experts are folded over and micro-batch.
+#[derive(Default)]
+pub(super) struct MicroBatchModeCache {
+    of: Option<[u32; 3]>,
+    known: BTreeMap<(u32, u32), Rc<[MicroBatchMode]>>,
+    /// What is kept where a backward computes all layers again.
+    least: BTreeMap<(u32, u32), LayerMemory>,
+}
+
+impl MicroBatchModeCache {
+    /// The ways to compute the micro-batch of a case; none where the engine has no exchange of keys and values for it.
+    pub(super) fn of(
+        ways: &RefCell<Self>,
+        problem: &SearchProblem,
+        case: &StepInputs<'_>,
+        modes: &[(Recompute, u32)],
+    ) -> Rc<[MicroBatchMode]> {
+        let mut ways = ways.borrow_mut();
+        let key = ways.key(case);
+        Rc::clone(ways.known.entry(key).or_insert_with(|| all(problem, case, modes)))
+    }
+
+    /// The layout of a case that keeps least for its backward, and what that is. Cheap beside [`MicroBatchModeCache::of`], which prices.
+    pub(super) fn lower_bound(ways: &RefCell<Self>, problem: &SearchProblem, case: &StepInputs<'_>) -> (StepConfig, LayerMemory) {
+        let mut ways = ways.borrow_mut();
+        let key = ways.key(case);
+        let sequence = problem.sequence_modes(&case.config.degrees()).contains(&true);
+        let arrangement = Arrangement {
+            sequence,
+            recompute: Recompute::Full,
+            recompute_every: 1,
+            ..case.config.arrangement
+        };
+        let config = StepConfig { arrangement, ..case.config };
+        (config, *ways.least.entry(key).or_insert_with(|| LayerMemory::of(&StepInputs { config, ..*case })))
+    }
+
+    /// What is known is forgotten at other degrees.
+    fn key(&mut self, case: &StepInputs<'_>) -> (u32, u32) {
+        let degrees = case.config.degrees();
+        let of = Some([degrees.tensor, degrees.context, degrees.expert]);
+        if self.of != of {
+            *self = Self { of, ..Self::default() };
+        }
+        (case.config.arrangement.expert_fold, case.config.micro_batch)
+    }
+}
+
+fn all(problem: &SearchProblem, case: &StepInputs<'_>, modes: &[(Recompute, u32)]) -> Rc<[MicroBatchMode]> {
+    let exchanges = problem.exchanges(&case.config);
+    let (mut all, mut known) = (Vec::new(), None::<LayerTimesByKind>);
+    for sequence in problem.sequence_modes(&case.config.degrees()) {
+        let mut units = |exchange: &ContextExchange| {
+            let arrangement =
+                Arrangement { sequence: *sequence, context_exchange: *exchange, ..case.config.arrangement };
+            let case = StepInputs { config: StepConfig { arrangement, ..case.config }, ..*case };
+            let layers = known.map_or_else(|| LayerTimesByKind::of(&case), |known| known.with_exchange(&case));
+            known = Some(layers);
+            (*exchange, MicroBatchTimes::each(&case, layers, modes))
+        };
+        let units: Vec<(ContextExchange, Vec<MicroBatchTimes>)> = exchanges.iter().map(&mut units).collect();
+        for (index, recompute) in modes.iter().enumerate() {
+            let of_mode = units.iter().map(|(exchange, units)| (*exchange, units[index]));
+            let fastest = of_mode.min_by(|a, b| a.1.layer.total().total_cmp(&b.1.layer.total()));
+            let Some((exchange, unit)) = fastest else { continue };
+            let arrangement = Arrangement {
+                sequence: *sequence,
+                recompute: recompute.0,
+                recompute_every: recompute.1,
+                ..case.config.arrangement
+            };
+            let kept = LayerMemory::of(&StepInputs { config: StepConfig { arrangement, ..case.config }, ..*case });
+            let seconds = unit.lower_bound(&problem.model);
+            all.push(MicroBatchMode { sequence: *sequence, recompute: *recompute, exchange, unit, seconds, kept });
+        }
+    }
+    all.into()
+}

@@ -1,0 +1,128 @@
+//! Orders of the passes of a step, and how its layers are divided among the stages.
+
+use super::space::{SearchProblem, divisors_of, to_count};
+use crate::analytic::{StepConfig, StagePartition, Transformer, MicroBatchTimes};
+use dtrain_protocol::{Arrangement, EmbeddingHeadCost};
+use dtrain_recipes::PipelineSchedule;
+use std::collections::BTreeMap;
+
+impl SearchProblem {
+    /// Orders of the passes, with the runs of layers of each stage and what the ends count as. Layers that do not divide are
+    /// interleaved where they do with the ends. GPipe is only there where it is pinned: it takes as long as 1F1B and more
+    /// memory.
+    pub fn schedules(&self, config: &StepConfig) -> Vec<PipelineOption> {
+        let plain = PipelineOption { schedule: PipelineSchedule::OneForwardOneBackward, chunks: 1, ends: EmbeddingHeadCost::FREE };
+        let stages = config.arrangement.layout.pipeline.get();
+        if stages == 1 {
+            return vec![plain];
+        }
+        let mut all = Vec::new();
+        for schedule in [PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZeroBubble] {
+            all.push(PipelineOption { schedule, ..plain });
+        }
+        if self.pins.schedule == Some(PipelineSchedule::Gpipe) {
+            all.push(PipelineOption { schedule: PipelineSchedule::Gpipe, ..plain });
+        }
+        let layers = to_count(self.model.layers);
+        if to_count(config.micro_batches()).is_multiple_of(stages) {
+            for ends in INTERLEAVED_ENDS {
+                let counted = layers + ends.embedding + ends.head;
+                if !counted.is_multiple_of(stages) {
+                    continue;
+                }
+                let chunks = divisors_of(counted / stages).skip(1);
+                all.extend(chunks.map(|chunks| PipelineOption {
+                    schedule: PipelineSchedule::Interleaved,
+                    chunks,
+                    ends,
+                }));
+            }
+        }
+        all.retain(|passes| {
+            self.pins.schedule.is_none_or(|pin| pin == passes.schedule)
+                && self.pins.chunks.is_none_or(|pin| pin == passes.chunks)
+        });
+        all
+    }
+
+    /// The layout with the layers of its stages divided so that the slowest is as fast as can be, where the schedule leaves that
+    /// open.
+    pub(in crate::analytic) fn divided(
+        &self,
+        config: &StepConfig,
+        unit: &MicroBatchTimes,
+        known: &mut StagePartitionCache,
+    ) -> (StepConfig, StagePartition) {
+        let of = |ends: EmbeddingHeadCost, known: &mut StagePartitionCache| {
+            let config = StepConfig { arrangement: Arrangement { ends, ..config.arrangement }, ..*config };
+            (config, known.of(&self.model, &config))
+        };
+        let is_open = config.arrangement.layout.pipeline.get() > 1 && config.arrangement.chunks == 1;
+        if !is_open {
+            return of(config.arrangement.ends, known);
+        }
+        let mean = unit.layers(&self.model, 0.0) / self.model.layers;
+        let slowest = |division: &StagePartition| {
+            let of = |layers: u32, extra: f64| f64::from(layers) * mean + extra;
+            of(division.first, unit.embedding).max(of(division.last, unit.head)).max(of(division.most, 0.0))
+        };
+        let mut best = of(EmbeddingHeadCost::FREE, known);
+        let mut seconds = slowest(&best.1);
+        for ends in PLAIN_ENDS {
+            let other = of(ends, known);
+            let other_seconds = slowest(&other.1);
+            let has_layers = other.1.first > 0 && other.1.last > 0;
+            if has_layers && other_seconds < seconds && self.allows(&other.0) {
+                (best, seconds) = (other, other_seconds);
+            }
+        }
+        best
+    }
+}
+
+/// What ends may count as where stages have one run each.
+pub(super) const PLAIN_ENDS: [EmbeddingHeadCost; 4] = [
+    EmbeddingHeadCost { embedding: 0, head: 1 },
+    EmbeddingHeadCost { embedding: 1, head: 1 },
+    EmbeddingHeadCost { embedding: 0, head: 2 },
+    EmbeddingHeadCost { embedding: 1, head: 2 },
+];
+
+/// What ends may count as where runs are interleaved.
+const INTERLEAVED_ENDS: [EmbeddingHeadCost; 4] = [
+    EmbeddingHeadCost::FREE,
+    EmbeddingHeadCost { embedding: 1, head: 1 },
+    EmbeddingHeadCost { embedding: 0, head: 1 },
+    EmbeddingHeadCost { embedding: 1, head: 0 },
+];
+
+/// How the passes of a step are ordered, and its layers divided into runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PipelineOption {
+    /// Order of the passes.
+    pub schedule: PipelineSchedule,
+    /// Runs of layers of each stage.
+    pub chunks: u32,
+    /// What the ends of the model count as.
+    pub ends: EmbeddingHeadCost,
+}
+
+impl PipelineOption {
+    /// A layout with these.
+    pub fn of(self, config: &StepConfig) -> StepConfig {
+        let Self { schedule, chunks, ends } = self;
+        StepConfig { arrangement: Arrangement { schedule, chunks, ends, ..config.arrangement }, ..*config }
+    }
+}
+
+/// Divisions that were asked for before.
+#[derive(Debug, Default)]
+pub(in crate::analytic) struct StagePartitionCache(BTreeMap<(u32, u32, EmbeddingHeadCost), StagePartition>);
+
+impl StagePartitionCache {
+    pub(in crate::analytic) fn of(&mut self, model: &Transformer, config: &StepConfig) -> StagePartition {
+        let Arrangement { layout, chunks, ends, .. } = config.arrangement;
+        let key = (layout.pipeline.get(), chunks, ends);
+        *self.0.entry(key).or_insert_with(|| StagePartition::of(model, config))
+    }
+}

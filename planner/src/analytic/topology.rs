@@ -1,0 +1,78 @@
+//! How the ranks that communicate lie on hosts.
+//!
+//! Ranks that share matrices are neighbours, next to them those that share sequences, then replicas and stages in the order
+//! that [`RankOrder`] says. Hosts are filled one after the other.
+
+use super::{StepInputs, GroupTopology};
+use dtrain_protocol::RankOrder;
+
+/// Ranks of a stage from one to the same rank of the next.
+fn stage_stride(case: &StepInputs<'_>) -> f64 {
+    let config = &case.config;
+    match config.arrangement.order {
+        RankOrder::PipelineOutermost => config.tensor() * config.context() * config.data(),
+        RankOrder::DataOutermost => config.tensor() * config.context(),
+    }
+}
+
+/// Ranks that share matrices.
+pub fn tensor_group(case: &StepInputs<'_>) -> GroupTopology {
+    case.links.group(case.config.tensor(), 1.0)
+}
+
+/// Ranks that share sequences.
+pub fn context_group(case: &StepInputs<'_>) -> GroupTopology {
+    case.links.group(case.config.context(), case.config.tensor())
+}
+
+/// Ranks that share the experts of a layer.
+pub fn expert_group(case: &StepInputs<'_>) -> GroupTopology {
+    let config = &case.config;
+    let is_folded = config.arrangement.expert_fold > 1;
+    case.links.group(config.expert(), if is_folded { 1.0 } else { config.tensor() * config.context() })
+}
+
+/// Replicas among which state is sharded: neighbours among those that hold the same weights.
+pub fn shard_group(case: &StepInputs<'_>) -> GroupTopology {
+    replica_subgroup(case, case.config.shard())
+}
+
+/// All ranks that hold the same weights, but for experts.
+pub fn replica_group(case: &StepInputs<'_>) -> GroupTopology {
+    replica_subgroup(case, case.config.replicas())
+}
+
+/// Replicas that hold the same shard.
+pub fn cross_shard_group(case: &StepInputs<'_>) -> GroupTopology {
+    let config = &case.config;
+    let copies = config.replicas() / config.shard();
+    case.links.group(copies, (config.tensor() * config.shard()).min(case.links.per_host))
+}
+
+/// The first `count` of the ranks that hold the same weights.
+fn replica_subgroup(case: &StepInputs<'_>, count: f64) -> GroupTopology {
+    let config = &case.config;
+    let near = case.links.group(count, config.tensor());
+    if config.arrangement.order == RankOrder::PipelineOutermost || count <= config.context() {
+        return near;
+    }
+    // Parts of a sequence are neighbours; replicas of it are a pipeline apart.
+    let parts = case.links.group(config.context(), config.tensor());
+    let pipelines = case.links.group(count / config.context(), stage_stride(case) * config.pipeline());
+    let inside = if parts.spans_hosts() { parts.inside } else { parts.inside * pipelines.inside };
+    GroupTopology { inside, outside: count / inside }
+}
+
+/// Ranks that hold the same experts: all of them, or `count` of them.
+pub fn expert_replica_group(case: &StepInputs<'_>, count: f64) -> GroupTopology {
+    let config = &case.config;
+    let is_folded = config.arrangement.expert_fold > 1;
+    let apart =
+        if is_folded { config.expert() } else { config.tensor() * config.context() * config.expert() };
+    case.links.group(count, apart)
+}
+
+/// Whether messages from a stage to the next leave the host.
+pub fn stages_span_hosts(case: &StepInputs<'_>) -> bool {
+    stage_stride(case) * case.config.pipeline() > case.links.per_host
+}

@@ -1,0 +1,217 @@
+//! How far off an estimate may be. Fitted constants are uncertain together ([`Covariance`]); what the formulas leave out is
+//! uncertain by cause, the more the larger the share of the step that no published run has shown.
+//!
+//! [`Covariance`]: super::constants::covariance::Covariance
+
+use super::hardware::GpuSpec;
+use super::{StepInputs, StepTimes, topology};
+use dtrain_recipes::{PipelineSchedule, ZeroStage};
+
+/// What is not known of a training and was taken to be as its engine does it by default.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each of them is a fact of its own")]
+pub struct MissingInputs {
+    /// The part is not in the table.
+    pub hardware: bool,
+    /// The engine is not one whose style is known.
+    pub software: bool,
+    /// Samples of a micro-batch.
+    pub micro_batch: bool,
+    /// Runs of layers of a stage.
+    pub chunks: bool,
+    /// What is computed again.
+    pub recompute: bool,
+    /// How attention is computed.
+    pub attention: bool,
+    /// The speed of the network, where there is more than one host.
+    pub network: bool,
+    /// The number format of products.
+    pub precision: bool,
+    /// What replicas shard.
+    pub zero: bool,
+}
+
+/// Half of the width of an 80 % interval, in standard deviations.
+pub const Z_80_PERCENT: f64 = 1.2816;
+
+/// Causes of doubt beside the fitted constants.
+const CAUSES: usize = 22;
+
+/// What is uncertain in the logarithm of measured over estimated step time of one case, in standard deviations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LogStdDevs {
+    /// By direction of the fitted constants, with its sign.
+    constants: Vec<f64>,
+    /// By cause that two cases may have in common.
+    causes: [f64; CAUSES],
+    /// Of each case for itself.
+    own: f64,
+}
+
+impl LogStdDevs {
+    /// Standard deviation of the logarithm of measured over estimated step time.
+    pub fn deviation(&self) -> f64 {
+        let shared = self.constants.iter().chain(&self.causes).map(|part| part * part).sum::<f64>();
+        (shared + self.own * self.own).sqrt()
+    }
+
+    /// The same of the ratio of the step times of two cases: what is off in both alike does not count.
+    pub fn deviation_of_ratio(&self, other: &Self) -> f64 {
+        let (ours, theirs) =
+            (self.constants.iter().chain(&self.causes), other.constants.iter().chain(&other.causes));
+        let apart: f64 = ours.zip(theirs).map(|(a, b)| (a - b) * (a - b)).sum();
+        (apart + self.own * self.own + other.own * other.own).sqrt()
+    }
+}
+
+/// The doubt of the step time of a case on `gpu`.
+pub fn step_time_uncertainty(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> LogStdDevs {
+    LogStdDevs {
+        constants: case.constants.covariance.directions(case, gpu),
+        causes: causes(case, gpu, unknown),
+        own: case.general().doubt.base,
+    }
+}
+
+fn causes(case: &StepInputs<'_>, gpu: &GpuSpec, unknown: MissingInputs) -> [f64; CAUSES] {
+    let (d, config, profile) = (&case.general().doubt, &case.config, &case.engine.profile);
+    let step = StepTimes::of(case);
+    let layer = &step.layer;
+    let all = layer.total().max(f64::MIN_POSITIVE);
+    // What most of a step is made of are its layers.
+    let share = |seconds: f64| (seconds / all).min(1.0);
+    let of_step = |seconds: f64| seconds / step.total();
+    let (hosts, is_measured) = (config.ranks() / profile.largest, case.constants.generation(gpu).is_measured);
+    let tensor = topology::tensor_group(case);
+    let split = share(layer.core.sum() + layer.context.sum());
+    let applies = |applies: bool, deviation: f64| if applies { deviation } else { 0.0 };
+    [
+        profile.doubt,
+        applies(case.model.experts.is_some(), d.experts),
+        d.exchange * share(layer.expert.sum()),
+        applies(config.context() > 1.0, d.context * split),
+        applies(config.context() > 1.0 && case.tokens() < d.short, d.context_short),
+        applies(layer.is_bound_by_host(), d.host),
+        d.messages * of_step(step.messages),
+        applies(tensor.spans_hosts(), d.tensor_hosts * share(layer.tensor.sum())),
+        // Two thirds of it may be there after all.
+        applies(
+            config.arrangement.schedule == PipelineSchedule::ZeroBubble,
+            2.0 * of_step(step.bubble) + d.zero_bubble,
+        ),
+        applies(config.arrangement.zero == ZeroStage::Zero2, d.zero_2),
+        d.larger * hosts.max(1.0).ln(),
+        d.power * (1.0 - case.device.power),
+        applies(!unknown.hardware && !is_measured, d.unmeasured),
+        applies(unknown.hardware, d.unknown_hardware),
+        applies(unknown.software, d.unknown_software),
+        applies(unknown.micro_batch, d.unknown_micro_batch),
+        applies(unknown.chunks, d.unknown_chunks),
+        applies(unknown.recompute, d.unknown_recompute),
+        applies(unknown.attention, d.unknown_attention * share(layer.core.sum())),
+        applies(unknown.network, d.unknown_network),
+        applies(unknown.precision, d.unknown_precision),
+        applies(unknown.zero, d.unknown_zero),
+    ]
+}
+
+/// The same of peak memory.
+pub fn memory_uncertainty(case: &StepInputs<'_>, unknown: MissingInputs) -> f64 {
+    let d = &case.general().doubt;
+    match () {
+        () if unknown.recompute || unknown.micro_batch => d.memory_unknown,
+        () if case.model.experts.is_some() => d.memory_experts,
+        () => d.memory,
+    }
+}
+
+/// Both ends of the interval that eight in ten measurements fall into.
+pub fn prediction_interval(estimate: f64, deviation: f64) -> (f64, f64) {
+    let factor = (Z_80_PERCENT * deviation).exp();
+    (estimate / factor, estimate * factor)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use crate::analytic::hardware::{MatmulPrecision, gpu};
+    use crate::analytic::search::{HomogeneousCluster, SearchProblem};
+    use crate::analytic::{StepConfig, Constants, Degrees, AttentionKernel, Software, SoftwareStyle, Transformer};
+    use dtrain_protocol::Arrangement;
+    use dtrain_recipes::LayoutPins;
+    use std::sync::LazyLock;
+
+    static QUESTION: LazyLock<SearchProblem> = LazyLock::new(|| SearchProblem {
+        model: Transformer {
+            layers: 32.0,
+            hidden: 4096.0,
+            heads: 32.0,
+            kv_heads: 8.0,
+            head: 128.0,
+            head_value: 128.0,
+            latent: None,
+            window: None,
+            ffn: 14_336.0,
+            is_gated: true,
+            experts: None,
+            vocabulary: 128_256.0,
+            sequence: 8192.0,
+            mtp_layers: 0.0,
+        },
+        cluster: HomogeneousCluster::of(gpu("H100").expect("it is in the table"), 8, 8),
+        engine: Software::of(SoftwareStyle::Modern, Constants::shipped()),
+        runs_on: None,
+        kernel: AttentionKernel::Fused,
+        products: MatmulPrecision::Bits16,
+        batch: 512,
+        pins: LayoutPins::default(),
+        constants: Constants::shipped(),
+    });
+
+    fn config(degrees: Degrees) -> StepConfig {
+        let arrangement = Arrangement { zero: ZeroStage::Zero1, ..Arrangement::SINGLE };
+        let any = StepConfig { arrangement, micro_batch: 1, batch: 512 };
+        let mut config = any.with_degrees(degrees, false).expect("there are no experts");
+        config.arrangement.shard = config.arrangement.replicas();
+        config
+    }
+
+    /// An 8B Llama under Megatron on 64 H100s with so many tensor-parallel ranks.
+    pub(in crate::analytic) fn case(tensor: u32) -> StepInputs<'static> {
+        QUESTION.at(&config(Degrees { tensor, data: 64 / tensor, ..Degrees::ONE }))
+    }
+
+    fn doubt(case: &StepInputs<'_>) -> LogStdDevs {
+        step_time_uncertainty(case, gpu("H100").expect("it is in the table"), MissingInputs::default())
+    }
+
+    #[test]
+    fn what_no_published_run_shows_is_more_uncertain() {
+        let usual = doubt(&case(8)).deviation();
+        assert!(doubt(&case(16)).deviation() > 1.5 * usual, "tensor parallel over two hosts");
+        let with = |change: fn(&mut StepConfig)| {
+            let mut case = case(8);
+            change(&mut case.config);
+            doubt(&case).deviation()
+        };
+        assert!(with(|config| config.arrangement.zero = ZeroStage::Zero2) > usual);
+        let pipeline = |schedule| {
+            let mut config = config(Degrees { pipeline: 4, data: 16, ..Degrees::ONE });
+            config.arrangement.schedule = schedule;
+            doubt(&QUESTION.at(&config)).deviation()
+        };
+        let (known, new) = (PipelineSchedule::OneForwardOneBackward, PipelineSchedule::ZeroBubble);
+        assert!(pipeline(new) > pipeline(known));
+        let ring =
+            |context| doubt(&QUESTION.at(&config(Degrees { context, data: 64 / context, ..Degrees::ONE })));
+        assert!(ring(8).deviation() > ring(2).deviation(), "pieces of 1,024 tokens");
+    }
+
+    #[test]
+    fn two_like_cases_are_better_compared_than_known() {
+        let (one, other) = (doubt(&case(1)), doubt(&case(2)));
+        let apart = one.deviation_of_ratio(&other);
+        assert!(apart < 0.8 * one.deviation().hypot(other.deviation()), "{apart}");
+        assert!(one.deviation_of_ratio(&doubt(&case(16))) > apart);
+    }
+}

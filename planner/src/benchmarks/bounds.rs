@@ -1,0 +1,108 @@
+//! Rows that describe no training that could be: they are refused by the column, and not priced.
+
+use super::table::TableRow;
+use super::sharding::stage;
+
+/// The largest value of each column, far above that of any training.
+const LARGEST: [(&str, f64); 23] = [
+    ("num_gpus", 1e7),
+    ("gpus_per_node", 1e5),
+    ("gpu_mem_gib", 1e5),
+    ("internode_gbps_per_gpu", 1e6),
+    ("layers", 1e4),
+    ("hidden", 1e7),
+    ("heads", 1e6),
+    ("kv_heads", 1e6),
+    ("ffn", 1e8),
+    ("vocab", 1e8),
+    ("seq", 1e9),
+    ("moe_experts", 1e5),
+    ("moe_topk", 1e5),
+    ("moe_ffn", 1e8),
+    ("global_batch", 1e9),
+    ("micro_batch", 1e9),
+    ("tp", 1e7),
+    ("pp", 1e7),
+    ("vp", 1e4),
+    ("cp", 1e7),
+    ("ep", 1e7),
+    ("dp", 1e7),
+    ("params_b", 1e9),
+];
+
+/// Those of them that may have fractions; all others count something.
+const FRACTIONS: [&str; 3] = ["gpu_mem_gib", "internode_gbps_per_gpu", "params_b"];
+
+/// Columns that are 0 or 1.
+const SWITCHES: [&str; 2] = ["gated_mlp", "seq_parallel"];
+
+/// Pairs of columns the first of which is never larger than the second, with the reason.
+const AT_MOST: [(&str, &str, &str); 10] = [
+    ("pp", "layers", "every stage has a layer"),
+    ("kv_heads", "heads", "heads share those of keys and values"),
+    ("heads", "hidden", "every head has a channel"),
+    ("moe_topk", "moe_experts", "a token goes to each expert once"),
+    ("ep", "moe_experts", "every rank has an expert"),
+    ("tp", "num_gpus", "every rank has a GPU"),
+    ("cp", "num_gpus", "every rank has a GPU"),
+    ("dp", "num_gpus", "every replica has a GPU"),
+    ("ep", "num_gpus", "every rank has a GPU"),
+    ("micro_batch", "global_batch", "a micro-batch is a part of it"),
+];
+
+/// Fails where the numbers of a row cannot be those of a training; says which column is wrong, and why.
+pub(super) fn check(row: &TableRow) -> Result<(), String> {
+    for (column, largest) in LARGEST {
+        number(row, column, largest)?;
+    }
+    for column in SWITCHES {
+        match row.text(column) {
+            "" | "0" | "1" => {}
+            text => return Err(format!("`{column}` is `{text}`: 0 or 1 is wanted")),
+        }
+    }
+    if let Some(stage) = stage(row).filter(|stage| ![0.0, 1.0, 2.0, 3.0].contains(stage)) {
+        return Err(format!("`zero` is {stage}: the stages of ZeRO are 0, 1, 2 and 3"));
+    }
+    for (column, other, why) in AT_MOST {
+        if let (Some(value), Some(most)) = (row.positive(column), row.positive(other))
+            && value > most
+        {
+            return Err(format!("`{column}` is {value}, more than `{other}`, which is {most}: {why}"));
+        }
+    }
+    let degree = |column| row.positive(column).unwrap_or(1.0).max(1.0);
+    let (ranks, devices) = (degree("tp") * degree("pp") * degree("cp"), degree("num_gpus"));
+    if ranks > devices {
+        return Err(format!("`tp` · `pp` · `cp` is {ranks}, more than `num_gpus`, which is {devices}"));
+    }
+    let (stages, layers) = (degree("pp") * degree("vp"), degree("layers"));
+    // The embedding and the head may count as a layer each.
+    if stages > layers + 2.0 {
+        return Err(format!(
+            "`pp` · `vp` is {stages}, more than `layers`, which is {layers}: every chunk has a layer"
+        ));
+    }
+    Ok(())
+}
+
+/// Fails where a cell that is not blank is no number that its column can have.
+fn number(row: &TableRow, column: &str, largest: f64) -> Result<(), String> {
+    let text = row.text(column);
+    if text.is_empty() {
+        return Ok(());
+    }
+    let Ok(value) = text.parse::<f64>() else {
+        return Err(format!("`{column}` is `{text}`: a number is wanted"));
+    };
+    match () {
+        () if value.is_nan() || value > largest => {
+            Err(format!("`{column}` is {text}, at most {largest} is possible"))
+        }
+        () if value < 0.0 => Err(format!("`{column}` is {value}, below 0")),
+        () if value.fract() != 0.0 && !FRACTIONS.contains(&column) => {
+            Err(format!("`{column}` is {text}: a whole number is wanted"))
+        }
+        () => Ok(()),
+    }
+}

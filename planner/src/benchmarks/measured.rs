@@ -1,0 +1,63 @@
+//! What a row says was measured, in seconds and bytes, whatever its unit.
+
+use super::table::TableRow;
+
+/// Seconds of a step that were measured, or follow from what was.
+pub fn step_seconds(row: &TableRow) -> Option<f64> {
+    row.positive("step_time_s").or_else(|| derived(row)).filter(|seconds| *seconds > 0.0)
+}
+
+/// Seconds from a throughput.
+fn derived(row: &TableRow) -> Option<f64> {
+    let (value, batch, sequence) =
+        (row.positive("value")?, row.positive("global_batch")?, row.positive("seq")?);
+    let (tokens, ranks) = (batch * sequence, row.positive("num_gpus")?);
+    match row.text("metric") {
+        "tokens_per_s" => Some(tokens / value),
+        "tokens_per_s_per_gpu" => Some(tokens / (value * ranks)),
+        "sequences_per_s" => Some(batch / value),
+        "step_time" | "iteration_time" if row.text("unit") == "s" => Some(value),
+        "step_time" | "iteration_time" => Some(value / 1e3),
+        "tflops_per_gpu" => Some(operations(row)? / (ranks * value * 1e12)),
+        _ => None,
+    }
+}
+
+/// Floating-point operations of a step, as the paper counts them: with a full recompute (Narayanan et al. 2021, equation
+/// 3), without (Korthikanti et al. 2022), or six for each parameter and token.
+fn operations(row: &TableRow) -> Option<f64> {
+    let [layers, hidden, s, batch] =
+        ["layers", "hidden", "seq", "global_batch"].map(|column| row.positive(column));
+    let (layers, hidden, s, batch) = (layers?, hidden?, s?, batch?);
+    let by_paper = |factor: f64, head: f64| {
+        let vocabulary =
+            row.positive("vocab").unwrap_or_else(|| super::families::vocabulary(row.text("model")));
+        factor
+            * batch
+            * s
+            * layers
+            * hidden
+            * hidden
+            * (1.0 + s / (6.0 * hidden) + vocabulary / (head * layers * hidden))
+    };
+    let unit = row.text("unit");
+    match () {
+        () if unit.contains("96Bslh") => Some(by_paper(96.0, 16.0)),
+        () if unit.contains("72Bslh") => Some(by_paper(72.0, 12.0)),
+        () => {
+            let parameters = row.positive("params_b")? * 1e9;
+            Some((6.0 * parameters + 6.0 * layers * hidden * s) * batch * s)
+        }
+    }
+}
+
+/// Bytes of peak memory that were measured, or computed by whoever published them.
+pub fn peak_bytes(row: &TableRow) -> Option<f64> {
+    let unit = if row.lower("mem_kind").contains("gib") { 1024f64.powi(3) } else { 1e9 };
+    row.positive("mem_gb").map(|value| value * unit)
+}
+
+/// Whether the memory of a row was computed rather than measured: state and activations, nothing else.
+pub fn is_computed(row: &TableRow) -> bool {
+    row.lower("mem_kind").contains("analytic")
+}

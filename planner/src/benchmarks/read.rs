@@ -1,0 +1,398 @@
+//! From the cells of a row to a training: every rule for a blank cell stands here.
+
+use super::bounds;
+use super::table::{TableRow, has_any, has_word};
+use super::families::{FamilyTraits, family, is_gated, vocabulary};
+use super::gpu_cell::gpu_of;
+use super::sharding::{shard, stage, zero};
+use super::software::style;
+use super::training::ResolvedTraining;
+use crate::analytic::hardware::{normalized_gpu_name, unknown};
+use crate::analytic::gpu_names::ParsedGpuName;
+use crate::analytic::search::to_count;
+use crate::analytic::{
+    StepConfig, Constants, Degrees, ExpertDims, GpuSpec, AttentionKernel, LatentDims, Interconnect, AcceleratorKind, MatmulPrecision, Software, SoftwareStyle,
+    Transformer, MissingInputs, WindowDims,
+};
+use dtrain_protocol::{Arrangement, DeviceKind, EmbeddingHeadCost};
+use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
+
+/// Devices of a host where the row does not say.
+const PER_HOST: f64 = 8.0;
+
+/// Columns whose absence leaves nothing to price.
+const NEEDED: [&str; 6] = ["layers", "hidden", "heads", "seq", "global_batch", "num_gpus"];
+
+/// The training of a row, or why there is none.
+pub fn resolve_training<'a>(row: &TableRow, constants: &'a Constants) -> Result<ResolvedTraining<'a>, String> {
+    bounds::check(row)?;
+    let missing: Vec<_> = NEEDED.into_iter().filter(|column| row.positive(column).is_none()).collect();
+    if !missing.is_empty() {
+        return Err(format!("{} missing or not above 0", missing.join(", ")));
+    }
+    let named = part(row)?;
+    let part = named.map(|named| named.gpu);
+    let model = model(row);
+    let shape = shape(row);
+    let known = style(row.text("framework"), row.text("notes"));
+    refuse_part(row, known, part)?;
+    let engine = engine(row, known.unwrap_or_else(|| likely_style(shape, part)), constants);
+    let config = config(row, &model, engine.style, shape);
+    let gpu = part.unwrap_or_else(unknown);
+    let network = row.positive("internode_gbps_per_gpu");
+    let (kernel, products) = (kernel(row, engine.style), products(row, gpu));
+    let mut training = ResolvedTraining {
+        power: named.and_then(|named| named.watts).map_or(1.0, |watts| gpu.clock_at(watts)),
+        links: Interconnect::of(
+            gpu.link * 1e9,
+            network.unwrap_or(gpu.network) / 8.0 * 1e9,
+            shape.per_host,
+            &constants.general,
+        ),
+        memory: memory(row, gpu, named),
+        unknown: MissingInputs {
+            hardware: part.is_none(),
+            software: known.is_none(),
+            micro_batch: row.positive("micro_batch").is_none(),
+            chunks: chunks_are_unknown(row, engine.style, config.pipeline()),
+            recompute: recompute(row).is_none(),
+            attention: row.text("attention").is_empty(),
+            network: network.is_none() && shape.ranks > shape.per_host,
+            precision: precision_is_doubtful(row),
+            zero: stage(row).is_none(),
+        },
+        model,
+        config,
+        engine,
+        gpu,
+        kernel,
+        products,
+        constants,
+        assumptions: Vec::new(),
+    };
+    training.assume_recompute();
+    describe(&mut training, row, shape);
+    if training.unknown.micro_batch && tunes_micro_batch(engine.style) {
+        training.assume_micro_batch();
+    }
+    Ok(training)
+}
+
+/// Bytes of a device: as the row says, as the name of the GPU says, or as the GPU usually has.
+fn memory(row: &TableRow, gpu: &GpuSpec, named: Option<ParsedGpuName>) -> f64 {
+    let gibibytes = |gibibytes: f64| gibibytes * 1024f64.powi(3);
+    let said = row.positive("gpu_mem_gib").map(gibibytes);
+    said.or(named.map(|named| named.memory)).unwrap_or_else(|| gibibytes(gpu.gibibytes))
+}
+
+/// Fails where an engine does not run on the part. Megatron-DeepSpeed has a port to Gaudi, and PyTorch one to TPUs.
+fn refuse_part(row: &TableRow, style: Option<SoftwareStyle>, part: Option<&GpuSpec>) -> Result<(), String> {
+    let is_refused = match part.map(GpuSpec::kind) {
+        Some(AcceleratorKind::Tpu) => matches!(style, Some(SoftwareStyle::Megatron | SoftwareStyle::Modern | SoftwareStyle::Research)),
+        Some(AcceleratorKind::Gaudi) => matches!(style, Some(SoftwareStyle::Megatron | SoftwareStyle::Modern | SoftwareStyle::Xla)),
+        Some(AcceleratorKind::Gpu) | None => false,
+    };
+    if is_refused {
+        let (framework, hardware) = (row.text("framework"), row.text("hardware"));
+        return Err(format!(
+            "`framework` is `{framework}`, which does not run on `hardware`, which is `{hardware}`"
+        ));
+    }
+    Ok(())
+}
+
+/// The style of an engine whose name says nothing: what cuts matrices or layers is no plain FSDP, and works as Megatron did when
+/// the part was new.
+fn likely_style(shape: RowDegrees, part: Option<&GpuSpec>) -> SoftwareStyle {
+    let is_old = part.is_some_and(|part| ["volta", "turing", "ampere"].contains(&part.generation.as_str()));
+    match () {
+        () if part.is_some_and(|part| part.kind() == AcceleratorKind::Tpu) => SoftwareStyle::Xla,
+        () if shape.pipeline <= 1.0 && shape.tensor <= 1.0 => SoftwareStyle::Fsdp,
+        () if is_old => SoftwareStyle::Megatron,
+        () => SoftwareStyle::Modern,
+    }
+}
+
+/// Degrees that do not depend on the model.
+#[derive(Clone, Copy, Debug)]
+struct RowDegrees {
+    ranks: f64,
+    per_host: f64,
+    tensor: f64,
+    pipeline: f64,
+    context: f64,
+    data: f64,
+}
+
+fn shape(row: &TableRow) -> RowDegrees {
+    let ranks = row.positive("num_gpus").unwrap_or(1.0);
+    let degree = |column| row.positive(column).unwrap_or(1.0).max(1.0);
+    let (tensor, pipeline, context) = (degree("tp"), degree("pp"), degree("cp"));
+    let others = tensor * pipeline * context;
+    let rest = (ranks / others).max(1.0);
+    // The number of devices is the truth: some tables count replicas of other things.
+    let data = row.positive("dp").filter(|data| (others * data - ranks).abs() < 0.5).unwrap_or(rest);
+    let name = normalized_gpu_name(row.text("hardware"));
+    let said = row.positive("gpus_per_node").unwrap_or(PER_HOST);
+    let domain = match () {
+        // One NVLink domain is a rack.
+        () if has_any(&name, &["gb200", "gb300", "nvl72"]) => said.max(72.0),
+        () if name.contains("tpu") => said.max(256.0),
+        () => said,
+    };
+    RowDegrees { ranks, per_host: domain.min(ranks), tensor, pipeline, context, data }
+}
+
+fn model(row: &TableRow) -> Transformer {
+    let name = row.text("model");
+    let number = |column: &str| row.positive(column);
+    let [layers, hidden, heads, sequence] =
+        ["layers", "hidden", "heads", "seq"].map(|column| number(column).unwrap_or(1.0));
+    let family = family(name);
+    let is_gated = row.number("gated_mlp").map_or_else(|| is_gated(name), |gated| gated > 0.0);
+    let count = number("moe_experts");
+    let usual = if is_gated { 8.0 * hidden / 3.0 } else { 4.0 * hidden };
+    let ffn = number("ffn").or(count.and(number("moe_ffn"))).unwrap_or(usual);
+    let head = family.head.unwrap_or(hidden / heads);
+    Transformer {
+        layers,
+        hidden,
+        heads,
+        kv_heads: number("kv_heads").unwrap_or(heads),
+        head,
+        head_value: family.head_value.unwrap_or(head),
+        latent: family.latent.map(|(query, key_value, rotary)| LatentDims { query, key_value, rotary }),
+        // Every second layer has it.
+        window: family.window.map(|tokens| WindowDims { tokens, share: 0.5 }),
+        ffn,
+        is_gated,
+        experts: count.map(|count| experts(row, &family, count, ffn)),
+        vocabulary: number("vocab").unwrap_or_else(|| vocabulary(name)),
+        sequence,
+        mtp_layers: if name.to_lowercase().contains("mtp") { 1.0 } else { 0.0 },
+    }
+}
+
+fn experts(row: &TableRow, family: &FamilyTraits, count: f64, ffn: f64) -> ExpertDims {
+    ExpertDims {
+        count,
+        chosen: row.positive("moe_topk").unwrap_or(1.0),
+        ffn: row.positive("moe_ffn").unwrap_or(ffn),
+        shared: family.shared,
+        dense_layers: family.dense_layers,
+        drop: row.lower("model").contains("tokendrop"),
+    }
+}
+
+fn engine(row: &TableRow, style: SoftwareStyle, constants: &Constants) -> Software {
+    let name = row.lower("framework");
+    let mut engine = Software::of(style, constants);
+    let profile = &mut engine.profile;
+    if has_any(&name, &["nemo", "bridge"]) {
+        // They sum gradients in 16 bits.
+        profile.gradient_bytes = 2.0;
+    }
+    if is_composer(row) {
+        // Its loss is fused with the head.
+        profile.logit_bytes = 4.0;
+    }
+    if has_any(&normalized_gpu_name(&format!("{name} {}", row.text("notes"))), &["asynctp"]) {
+        profile.hidden_tensor = profile.hidden_tensor.max(0.5);
+    }
+    engine
+}
+
+fn is_composer(row: &TableRow) -> bool {
+    has_any(&row.lower("framework"), &["foundry", "composer"])
+}
+
+fn config(row: &TableRow, model: &Transformer, style: SoftwareStyle, shape: RowDegrees) -> StepConfig {
+    let RowDegrees { tensor, pipeline, context, data, .. } = shape;
+    let batch = row.positive("global_batch").unwrap_or(1.0);
+    let sequence = row.number("seq_parallel").map(|value| value > 0.0);
+    let chunks = chunks(row, model, style, pipeline);
+    let zero = zero(row, style);
+    let arrangement = Arrangement {
+        zero,
+        sequence: sequence.unwrap_or(tensor > 1.0 && matches!(style, SoftwareStyle::Modern | SoftwareStyle::Compiled)),
+        recompute: recompute(row).unwrap_or(Recompute::None),
+        schedule: schedule(row, chunks),
+        chunks: to_count(chunks),
+        ends: ends(model, pipeline * chunks),
+        precision: Precision::Bf16,
+        device: DeviceKind::Cuda,
+        ..Arrangement::SINGLE
+    };
+    let micro = micro_batch(row, style, shape, batch).min((batch / data).max(1.0));
+    let any = StepConfig { arrangement, micro_batch: to_count(micro).max(1), batch: to_count(batch) };
+    let expert = if model.experts.is_some() { row.positive("ep").unwrap_or(1.0).max(1.0) } else { 1.0 };
+    let degrees = Degrees {
+        tensor: to_count(tensor),
+        context: to_count(context),
+        expert: to_count(expert),
+        pipeline: to_count(pipeline),
+        data: to_count(data.floor()).max(1),
+    };
+    // Megatron folds experts over tensor ranks. A degree that no ranks have is taken to be one.
+    let placed =
+        any.with_degrees(degrees, style == SoftwareStyle::Modern).or_else(|| any.with_degrees(degrees, true));
+    let alone = || any.with_degrees(Degrees { expert: 1, ..degrees }, false).unwrap_or(any);
+    let mut config = placed.unwrap_or_else(alone);
+    if zero != ZeroStage::Zero0 {
+        let replicas = config.arrangement.replicas();
+        let on_a_host = to_count((shape.per_host / (tensor * context)).floor().max(1.0));
+        config.arrangement.shard = shard(row, on_a_host, replicas).unwrap_or(replicas);
+    }
+    config
+}
+
+/// What the ends count as where layers do not divide into so many runs, and do so with the ends.
+fn ends(model: &Transformer, runs: f64) -> EmbeddingHeadCost {
+    let divides = |counted: f64| (model.layers + counted) % runs == 0.0;
+    match () {
+        () if divides(0.0) => EmbeddingHeadCost::FREE,
+        () if divides(2.0) => EmbeddingHeadCost { embedding: 1, head: 1 },
+        () if divides(1.0) => EmbeddingHeadCost { embedding: 0, head: 1 },
+        () => EmbeddingHeadCost::FREE,
+    }
+}
+
+/// Samples of a micro-batch; where the row does not say, one that [`ResolvedTraining::assume_micro_batch`] starts from, or what
+/// engines do that do not tune it.
+fn micro_batch(row: &TableRow, style: SoftwareStyle, shape: RowDegrees, batch: f64) -> f64 {
+    let local = batch / shape.data;
+    match () {
+        () if row.positive("micro_batch").is_some() => row.positive("micro_batch").unwrap_or(1.0),
+        () if tunes_micro_batch(style) => 1.0,
+        // torchtitan cuts the local batch into as many parts as there are stages.
+        () if shape.pipeline > 1.0 => (local / shape.pipeline).floor().max(1.0),
+        () => local.max(1.0),
+    }
+}
+
+/// Whether those who publish runs of this style choose the micro-batch that is fastest.
+fn tunes_micro_batch(style: SoftwareStyle) -> bool {
+    matches!(style, SoftwareStyle::Research | SoftwareStyle::Megatron | SoftwareStyle::Modern)
+}
+
+fn chunks(row: &TableRow, model: &Transformer, style: SoftwareStyle, pipeline: f64) -> f64 {
+    if let Some(chunks) = row.positive("vp") {
+        return chunks;
+    }
+    let (layers, interleaved) = (model.layers, row.lower("schedule").contains("interleaved"));
+    let divides = |chunks: &f64| layers % (chunks * pipeline) == 0.0;
+    match () {
+        () if pipeline <= 1.0 => 1.0,
+        // Their recipes interleave dense models: the most chunks up to five.
+        () if style == SoftwareStyle::Modern && model.experts.is_none() => {
+            if layers % pipeline == 0.0 {
+                [5.0, 4.0, 3.0, 2.0].into_iter().find(divides).unwrap_or(1.0)
+            } else {
+                (layers / pipeline).floor().clamp(1.0, 5.0)
+            }
+        }
+        () if interleaved && style == SoftwareStyle::Megatron => [2.0, 3.0].into_iter().find(divides).unwrap_or(1.0),
+        () if interleaved => 2.0,
+        () => 1.0,
+    }
+}
+
+/// Order of the passes; chunks are interleaved, whatever they are called.
+fn schedule(row: &TableRow, chunks: f64) -> PipelineSchedule {
+    let name = normalized_gpu_name(row.text("schedule"));
+    match () {
+        () if chunks > 1.0 => PipelineSchedule::Interleaved,
+        () if has_any(&name, &["zerobubble", "zbh", "zbv", "dualpipe"]) => PipelineSchedule::ZeroBubble,
+        () if name.contains("gpipe") => PipelineSchedule::Gpipe,
+        () => PipelineSchedule::OneForwardOneBackward,
+    }
+}
+
+fn chunks_are_unknown(row: &TableRow, style: SoftwareStyle, pipeline: f64) -> bool {
+    let may = row.lower("schedule").contains("interleaved") || style == SoftwareStyle::Modern;
+    row.positive("vp").is_none() && pipeline > 1.0 && may
+}
+
+fn recompute(row: &TableRow) -> Option<Recompute> {
+    match row.lower("recompute").as_str() {
+        "full" => Some(Recompute::Full),
+        "none" => Some(Recompute::None),
+        "selective" | "selective-op" => Some(Recompute::Selective),
+        _ => None,
+    }
+}
+
+fn products(row: &TableRow, gpu: &GpuSpec) -> MatmulPrecision {
+    let precision = row.lower("precision");
+    let by_tensor = has_any(&precision, &["tensor", "delayed", "current"]) || has_word(&precision, "cs");
+    let by_block = has_any(&precision, &["mx", "block", "nv"]);
+    match () {
+        () if has_any(&precision, &["fp32", "tf32", "float32"]) => MatmulPrecision::Bits32,
+        () if gpu.dense_8 <= 0.0 => MatmulPrecision::Bits16,
+        () if precision.contains("fp4") => MatmulPrecision::Blocks4,
+        () if !has_any(&precision, &["fp8", "float8"]) => MatmulPrecision::Bits16,
+        // Where a cell names both, the scale of a tensor is the older and more common one.
+        () if by_block && !by_tensor => MatmulPrecision::Blocks8,
+        () => MatmulPrecision::Bits8,
+    }
+}
+
+fn precision_is_doubtful(row: &TableRow) -> bool {
+    let precision = row.lower("precision");
+    precision.is_empty() || has_any(&precision, &["not stated", "fp4", "fp32", "tf32", "float32"])
+}
+
+fn kernel(row: &TableRow, style: SoftwareStyle) -> AttentionKernel {
+    let (attention, precision) = (row.lower("attention"), row.lower("precision"));
+    let is_flash = !attention.contains("sdpa")
+        && (has_any(&attention, &["cudnn", "fused", "fa3", "transformer engine"])
+            || has_word(&attention, "te"));
+    match style {
+        _ if attention.contains("unfused") => AttentionKernel::Unfused,
+        _ if is_flash => AttentionKernel::Fused,
+        _ if !attention.is_empty() && is_composer(row) => AttentionKernel::Flash1,
+        _ if !attention.is_empty() => AttentionKernel::Flash2,
+        SoftwareStyle::Xla if !has_word(&precision, "te") => AttentionKernel::Unfused,
+        _ => style.kernel(),
+    }
+}
+
+fn recomputed(recompute: Recompute) -> &'static str {
+    match recompute {
+        Recompute::None => "nothing is recomputed",
+        Recompute::Selective => "what is selected is recomputed",
+        Recompute::Full => "all is recomputed",
+    }
+}
+
+/// Says in words what the row leaves open.
+fn describe(training: &mut ResolvedTraining<'_>, row: &TableRow, degrees: RowDegrees) {
+    let MissingInputs { hardware, software, chunks, recompute, attention, network, precision, zero, .. } =
+        training.unknown;
+    let ResolvedTraining { config, engine, kernel, .. } = training;
+    let Arrangement { chunks: runs, recompute: again, zero: stage, .. } = config.arrangement;
+    let said = [
+        (hardware, "unknown GPU type: a mid-range one is assumed".to_owned()),
+        (
+            software,
+            format!(
+                "`{}` is assumed to work like engines of style {}",
+                row.text("framework"),
+                engine.style.name()
+            ),
+        ),
+        (chunks, format!("layers of a stage in runs: {runs}")),
+        (recompute, recomputed(again).to_owned()),
+        (attention, format!("{kernel:?} attention").to_lowercase()),
+        (network, "network typical for the GPU type".to_owned()),
+        (precision && row.text("precision").is_empty(), "products of 16 bits".to_owned()),
+        (
+            row.positive("dp").is_some_and(|data| data != degrees.data),
+            format!("{} replicas: `dp` does not agree with `num_gpus`", degrees.data),
+        ),
+        (zero, format!("{stage:?}, as engines of style {} do", engine.style.name()).to_lowercase()),
+    ];
+    let said: Vec<String> =
+        said.into_iter().filter(|(applies, _)| *applies).map(|(_, words)| words).collect();
+    training.assumptions.extend(said);
+}

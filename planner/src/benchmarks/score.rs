@@ -1,0 +1,186 @@
+//! How near estimates are to what was measured: by source, never pooled, as one large source would drown the others.
+
+use super::estimate::RowEstimate;
+use crate::analytic::site_calibration::median;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Scores of one set of rows. What cannot be said of it is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct AccuracyScores {
+    /// The source, and what part of it.
+    pub name: String,
+    /// Rows.
+    pub rows: usize,
+    /// Of them, rows that could not be priced.
+    pub refused: usize,
+    /// Of them, rows with a measured time.
+    pub measured: usize,
+    /// Mean of the errors' sizes.
+    pub mean: Option<f64>,
+    /// Their median.
+    pub median: Option<f64>,
+    /// Nineteen in twenty are at most this.
+    pub p95: Option<f64>,
+    /// Median of the errors with their sign.
+    pub bias: Option<f64>,
+    /// Share of rows within the printed 80 % interval.
+    pub covered: Option<f64>,
+    /// Pairs of rows of one model, hardware and size that differ by more than 5 %.
+    pub pairs: usize,
+    /// Share of them put in the right order.
+    pub ordered: Option<f64>,
+    /// Sets of rows that differ in layout alone.
+    pub choices: usize,
+    /// Mean over them: measured time of the layout that would be chosen, over the best measured, less one.
+    pub regret: Option<f64>,
+    /// Rows with a measured peak of memory.
+    pub memory_rows: usize,
+    /// Median of the sizes of their errors.
+    pub memory_median: Option<f64>,
+    /// Nineteen in twenty are at most this.
+    pub memory_p95: Option<f64>,
+}
+
+/// Estimates within this share of the best are a tie.
+const TIE: f64 = 0.04;
+
+/// Pairs that differ by less are not put in order.
+const APART: f64 = 1.05;
+
+/// Scores of every source, without rows that corrected others, each followed by those of its parts where it has several kinds of hardware or of models.
+pub fn scores(priced: &[RowEstimate]) -> Vec<AccuracyScores> {
+    let mut sources: BTreeMap<&str, BTreeMap<String, Vec<&RowEstimate>>> = BTreeMap::new();
+    for row in priced.iter().filter(|row| !row.is_known) {
+        sources.entry(&row.source).or_default().entry(part(row)).or_default().push(row);
+    }
+    let of_source = |(name, parts): (&str, BTreeMap<String, Vec<&RowEstimate>>)| {
+        let all: Vec<&RowEstimate> = parts.values().flatten().copied().collect();
+        let mut scores = vec![score_rows(name.to_owned(), &all)];
+        if parts.len() > 1 {
+            scores.extend(parts.iter().map(|(part, rows)| score_rows(format!("{name}: {part}"), rows)));
+        }
+        scores
+    };
+    sources.into_iter().flat_map(of_source).collect()
+}
+
+/// The hardware of a row, and whether its model has experts.
+fn part(row: &RowEstimate) -> String {
+    let experts = if row.group.has_experts { ", experts" } else { "" };
+    format!("{}{experts}", row.group.hardware)
+}
+
+fn score_rows(name: String, rows: &[&RowEstimate]) -> AccuracyScores {
+    let errors: Vec<f64> = rows.iter().filter_map(|row| row.error).collect();
+    let sizes = sizes(&errors);
+    let memory: Vec<f64> = rows.iter().filter_map(|row| row.peak_bytes_error).collect();
+    let memory_sizes = self::sizes(&memory);
+    let (pairs, ordered) = order(rows);
+    let (choices, regret) = regret(rows);
+    let is_any = !errors.is_empty();
+    AccuracyScores {
+        name,
+        rows: rows.len(),
+        refused: rows.iter().filter(|row| !row.supported).count(),
+        measured: errors.len(),
+        mean: mean(&sizes),
+        median: is_any.then(|| median(&sizes)),
+        p95: percentile(&sizes, 0.95),
+        bias: is_any.then(|| median(&errors)),
+        covered: mean(&rows.iter().filter_map(|row| covered(row)).collect::<Vec<_>>()),
+        pairs,
+        ordered,
+        choices,
+        regret,
+        memory_rows: memory.len(),
+        memory_median: (!memory.is_empty()).then(|| median(&memory_sizes)),
+        memory_p95: percentile(&memory_sizes, 0.95),
+    }
+}
+
+fn sizes(errors: &[f64]) -> Vec<f64> {
+    errors.iter().map(|error| error.abs()).collect()
+}
+
+/// 1 where the measured time is within the interval, otherwise 0.
+fn covered(row: &RowEstimate) -> Option<f64> {
+    let (low, high) = (row.step_seconds_low?, row.step_seconds_high?);
+    let seconds = row.measured_step_seconds?;
+    Some(if (low..=high).contains(&seconds) { 1.0 } else { 0.0 })
+}
+
+#[expect(clippy::cast_precision_loss, reason = "counts of rows")]
+fn mean(values: &[f64]) -> Option<f64> {
+    (!values.is_empty()).then(|| values.iter().sum::<f64>() / values.len() as f64)
+}
+
+/// The value that `share` of `values` do not exceed, with straight lines between neighbours.
+fn percentile(values: &[f64], share: f64) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let last = sorted.len().checked_sub(1)?;
+    #[expect(clippy::cast_precision_loss, reason = "counts of rows")]
+    let at = share * last as f64;
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the last")]
+    let below = (at.floor() as usize).min(last);
+    let above = (below + 1).min(last);
+    Some(sorted[below] + (sorted[above] - sorted[below]) * at.fract())
+}
+
+/// Estimated and measured seconds of a row that has both.
+fn estimated_and_measured(row: &RowEstimate) -> Option<(f64, f64)> {
+    Some((row.step_seconds?, row.measured_step_seconds?))
+}
+
+/// Rows by what `key` says they have in common.
+fn groups<'a, K: Ord>(rows: &[&'a RowEstimate], key: impl Fn(&'a RowEstimate) -> K) -> Vec<Vec<&'a RowEstimate>> {
+    let mut groups: BTreeMap<K, Vec<&RowEstimate>> = BTreeMap::new();
+    for row in rows.iter().filter(|row| estimated_and_measured(row).is_some()) {
+        groups.entry(key(row)).or_default().push(row);
+    }
+    groups.into_values().collect()
+}
+
+/// How many pairs differ clearly, and the share of them that estimates put in the right order.
+fn order(rows: &[&RowEstimate]) -> (usize, Option<f64>) {
+    let (mut pairs, mut right) = (0, 0);
+    for group in groups(rows, |row| (&row.group.model, &row.group.hardware, &row.group.devices)) {
+        let times: Vec<(f64, f64)> = group.into_iter().filter_map(estimated_and_measured).collect();
+        for (at, one) in times.iter().enumerate() {
+            for other in times[at + 1..].iter().filter(|other| is_apart(one.1, other.1)) {
+                pairs += 1;
+                right += usize::from((one.0 < other.0) == (one.1 < other.1));
+            }
+        }
+    }
+    #[expect(clippy::cast_precision_loss, reason = "counts of pairs")]
+    let share = (pairs > 0).then(|| right as f64 / pairs as f64);
+    (pairs, share)
+}
+
+fn is_apart(a: f64, b: f64) -> bool {
+    a > APART * b || b > APART * a
+}
+
+/// How many sets of rows differ in layout alone, and what our choice among them costs in the mean.
+fn regret(rows: &[&RowEstimate]) -> (usize, Option<f64>) {
+    let lost = |group: Vec<&RowEstimate>| {
+        let chosen = predicted_best(&group)?.measured_step_seconds?;
+        let best = group.iter().filter_map(|row| row.measured_step_seconds).min_by(f64::total_cmp)?;
+        Some(chosen / best - 1.0)
+    };
+    let sets = groups(rows, |row| &row.group).into_iter().filter(|group| group.len() > 1);
+    let lost: Vec<f64> = sets.filter_map(lost).collect();
+    (lost.len(), mean(&lost))
+}
+
+/// The row that would be chosen: of those that tie with the best estimate, one with the fewest tensor-parallel ranks.
+fn predicted_best<'a>(group: &[&'a RowEstimate]) -> Option<&'a RowEstimate> {
+    let seconds = |row: &RowEstimate| row.step_seconds.unwrap_or(f64::INFINITY);
+    let best = group.iter().map(|row| seconds(row)).min_by(f64::total_cmp)?;
+    let ties = group.iter().filter(|row| seconds(row) <= best * (1.0 + TIE));
+    let order =
+        |a: &&&RowEstimate, b: &&&RowEstimate| a.tensor.total_cmp(&b.tensor).then(seconds(a).total_cmp(&seconds(b)));
+    ties.min_by(order).copied()
+}

@@ -1,0 +1,51 @@
+//! What replicas shard among them.
+
+use super::table::{TableRow, has_any};
+use crate::analytic::SoftwareStyle;
+use dtrain_recipes::ZeroStage;
+
+/// The stage of ZeRO that a cell begins with, as in `3 (hsdp)`; FSDP is the third.
+pub(super) fn stage(row: &TableRow) -> Option<f64> {
+    let cell = row.lower("zero");
+    let word = cell.split(|c: char| !c.is_ascii_alphanumeric() && c != '.').next().unwrap_or_default();
+    let stage = word.strip_prefix("zero").unwrap_or(word).parse().ok();
+    stage.or_else(|| has_any(&cell, &["fsdp", "hsdp", "hybrid"]).then_some(3.0))
+}
+
+/// The stage of ZeRO of a row: as it says, or as engines of its style do.
+pub(super) fn zero(row: &TableRow, style: SoftwareStyle) -> ZeroStage {
+    let usual = match style {
+        SoftwareStyle::Research | SoftwareStyle::Megatron => 0.0,
+        SoftwareStyle::Modern => 1.0,
+        SoftwareStyle::Fsdp | SoftwareStyle::Compiled | SoftwareStyle::Xla | SoftwareStyle::Dtrain => 3.0,
+    };
+    match stage(row).unwrap_or(usual) {
+        stage if stage >= 3.0 => ZeroStage::Zero3,
+        stage if stage >= 2.0 => ZeroStage::Zero2,
+        stage if stage >= 1.0 => ZeroStage::Zero1,
+        _ => ZeroStage::Zero0,
+    }
+}
+
+/// Replicas among which state is sharded where others hold copies of it (hybrid sharding): as the row says, as in `replicate 4,
+/// shard 8` or `4x8`, and otherwise the `on_a_host` of one host. `None` where nothing is said to be hybrid.
+pub(super) fn shard(row: &TableRow, on_a_host: u32, replicas: u32) -> Option<u32> {
+    let said = format!("{} {} {}", row.lower("zero"), row.lower("framework"), row.lower("notes"));
+    if !has_any(&said, &["hsdp", "hybrid", "replicate"]) {
+        return None;
+    }
+    let words: Vec<&str> =
+        said.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty()).collect();
+    let after = |name: &str| {
+        let at =
+            words.iter().position(|word| word.strip_suffix('d').unwrap_or(word) == name || *word == name)?;
+        words.get(at + 1)?.parse::<u32>().ok()
+    };
+    let product = || {
+        let (copies, shard) = words.iter().find_map(|word| word.split_once('x'))?;
+        let (copies, shard): (u32, u32) = (copies.parse().ok()?, shard.parse().ok()?);
+        (copies.checked_mul(shard) == Some(replicas)).then_some(shard)
+    };
+    let shard = after("shard").or_else(|| Some(replicas / after("replicate")?.max(1))).or_else(product);
+    Some(shard.unwrap_or(on_a_host)).filter(|shard| *shard > 0 && replicas.is_multiple_of(*shard))
+}

@@ -1,0 +1,77 @@
+//! The style of an engine from its name.
+
+use super::table::{has_any, has_word};
+use crate::analytic::SoftwareStyle;
+use crate::analytic::hardware::normalized_gpu_name;
+
+/// Engines of the style of research, by a part of the name.
+const RESEARCH: &[&str] = &[
+    "megatrondeepspeed",
+    "sailor",
+    "neox",
+    "varuna",
+    "piper",
+    "metis",
+    "galvatron",
+    "vtrain",
+    "aceso",
+    "nnscaler",
+    "bpipe",
+];
+const MODERN: &[&str] = &["nemo", "bridge", "megatroncore", "mcore", "megascale", "transformerengine"];
+const YEARS: &[&str] = &["2019", "2020", "2021", "2022"];
+const XLA: &[&str] = &["jax", "pax", "xla", "maxtext", "axlearn", "t5x", "levanter", "alpa", "easylm"];
+const COMPILED: &[&str] = &["torchtitan", "compile"];
+const FSDP: &[&str] = &[
+    "fsdp",
+    "composer",
+    "foundry",
+    "deepspeed",
+    "zero",
+    "olmo",
+    "mosaic",
+    "litgpt",
+    "lightning",
+    "hugging",
+    "accelerate",
+    "nanotron",
+    "colossal",
+    "torch",
+];
+
+/// The style of the engine called `framework`, in a row with these `notes`; `None` where the name says nothing.
+pub fn style(framework: &str, notes: &str) -> Option<SoftwareStyle> {
+    let name = normalized_gpu_name(framework);
+    let is_megatron = name.contains("megatron");
+    match () {
+        () if has_any(&name, RESEARCH) || has_word(&framework.to_lowercase(), "amp") => Some(SoftwareStyle::Research),
+        () if has_any(&name, MODERN) => Some(SoftwareStyle::Modern),
+        () if name.contains("megatronlm") && has_any(&name, YEARS) => Some(SoftwareStyle::Megatron),
+        () if is_megatron => Some(SoftwareStyle::Modern),
+        () if has_any(&name, XLA) => Some(SoftwareStyle::Xla),
+        // torchtitan compiles only where it is told to.
+        () if name.contains("torchtitan") && !notes.to_lowercase().contains("compile") => Some(SoftwareStyle::Fsdp),
+        () if has_any(&name, COMPILED) => Some(SoftwareStyle::Compiled),
+        () if has_any(&name, FSDP) => Some(SoftwareStyle::Fsdp),
+        () => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_has_the_style_of_its_time() {
+        assert_eq!(style("Megatron-LM 2021", ""), Some(SoftwareStyle::Megatron));
+        assert_eq!(style("Megatron-LM core_r0.8", ""), Some(SoftwareStyle::Modern));
+        assert_eq!(style("Megatron-DeepSpeed", ""), Some(SoftwareStyle::Research));
+        assert_eq!(style("NeMo 24.07", ""), Some(SoftwareStyle::Modern));
+        assert_eq!(style("torchtitan", "FSDP2, torch.compile"), Some(SoftwareStyle::Compiled));
+        assert_eq!(style("torchtitan", "eager"), Some(SoftwareStyle::Fsdp));
+        assert_eq!(style("DeepSpeed ZeRO-3", ""), Some(SoftwareStyle::Fsdp));
+        assert_eq!(style("AMP (NeurIPS 2022)", ""), Some(SoftwareStyle::Research));
+        assert_eq!(style("MaxText", ""), Some(SoftwareStyle::Xla));
+        assert_eq!(style("frobnicate", ""), None);
+    }
+}

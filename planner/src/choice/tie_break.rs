@@ -1,0 +1,67 @@
+//! Which of several layouts to take where their prices cannot be told apart: one rule for all planners.
+
+use dtrain_protocol::{Arrangement, Axis};
+use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
+
+/// Share of the memory beyond which a layout is tight.
+pub const TIGHT: f64 = 0.9;
+
+/// How simple a layout is: the least comes first. What leaves memory is before what is tight; then come fewer ranks, fewer axes
+/// besides data, fewer tensor-parallel ranks, the simpler schedule, less recomputed and less sharded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TieBreak {
+    /// Whether it takes more than [`TIGHT`] of the memory.
+    pub is_tight: bool,
+    ranks: u32,
+    axes: usize,
+    tensor: u32,
+    schedule: u8,
+    recompute: Recompute,
+    zero: ZeroStage,
+}
+
+impl TieBreak {
+    /// The rule in words: why the choice goes before others as fast.
+    pub const RULE: &'static str = "it leaves more memory free, or has fewer axes, fewer tensor-parallel ranks, a \
+                                    simpler schedule or less to recompute, in this order";
+
+    /// That of a layout whose heaviest rank takes `full` of its memory.
+    pub fn of(arrangement: &Arrangement, full: f64) -> Self {
+        let layout = &arrangement.layout;
+        let axes = Axis::ALL.into_iter().filter(|axis| *axis != Axis::Data && layout.degree(*axis) > 1);
+        Self {
+            is_tight: full > TIGHT,
+            ranks: layout.world(),
+            axes: axes.count(),
+            tensor: layout.tensor.get(),
+            schedule: match arrangement.schedule {
+                PipelineSchedule::OneForwardOneBackward => 0,
+                PipelineSchedule::Gpipe => 1,
+                PipelineSchedule::Interleaved => 2,
+                PipelineSchedule::ZeroBubble => 3,
+            },
+            recompute: arrangement.recompute,
+            zero: arrangement.zero,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_protocol::Layout;
+    use std::num::NonZeroU32;
+
+    #[test]
+    fn memory_is_before_axes_and_axes_before_recompute() {
+        let two = NonZeroU32::MIN.saturating_add(1);
+        let data = Arrangement { layout: Layout::replicas(two), ..Arrangement::SINGLE };
+        let tensor = Arrangement { layout: Layout { tensor: two, ..Layout::SINGLE }, ..Arrangement::SINGLE };
+        let again = Arrangement { recompute: Recompute::Full, ..data };
+        let of = TieBreak::of;
+        assert!(of(&tensor, 0.5) < of(&data, 0.95), "what leaves memory comes first");
+        assert!(of(&again, 0.5) < of(&tensor, 0.5), "then fewer axes");
+        assert!(of(&data, 0.5) < of(&again, 0.5), "then less recomputed");
+        assert!(of(&Arrangement::SINGLE, 0.5) < of(&data, 0.5), "and fewer ranks before all of these");
+    }
+}

@@ -1,0 +1,11 @@
+//! dtrain itself: the plan, which `dtrain run` reads.
+
+use super::source::DecoderPlan;
+use super::{ConfigFiles, ConfigFile};
+
+/// `plan.json`.
+pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
+    let text = serde_json::to_string_pretty(source.plan).expect("a plan is made of plain values") + "\n";
+    let file = ConfigFile { name: "plan.json".into(), text };
+    ConfigFiles { files: vec![file], notes: Vec::new(), start: "dtrain run plan.json".into(), checkout: None }
+}

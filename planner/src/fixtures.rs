@@ -1,0 +1,231 @@
+//! Recipes, hosts and rates that tests share.
+
+use crate::planning::plan::PlanRequest;
+use dtrain_protocol::{DeviceKind, HostFacts, ProfilePoint, RankRates, Rates};
+use dtrain_recipes::*;
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+pub(crate) fn gpt2() -> Model {
+    Model::Decoder(Decoder {
+        layers: 12,
+        hidden: 768,
+        heads: 12,
+        kv_heads: 12,
+        ffn: 3072,
+        vocab: 50_257,
+        context: 1024,
+        positions: Positions::Learned,
+        norm: Norm::Layer,
+        activation: Activation::Gelu,
+        tied: true,
+        bias: true,
+        experts: None,
+        head_width: None,
+        rotary_base: None,
+        norm_epsilon: None,
+        qkv_bias: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
+        lora: None,
+    })
+}
+
+pub(crate) fn llama() -> Model {
+    Model::Decoder(Decoder {
+        layers: 4,
+        hidden: 256,
+        heads: 8,
+        kv_heads: 4,
+        ffn: 1024,
+        vocab: 256,
+        context: 256,
+        positions: Positions::Rotary,
+        norm: Norm::Rms,
+        activation: Activation::Swiglu,
+        tied: false,
+        bias: false,
+        experts: None,
+        head_width: None,
+        rotary_base: None,
+        norm_epsilon: None,
+        qkv_bias: None,
+        latent: None,
+        window: None,
+        mtp_layers: 0,
+        lora: None,
+    })
+}
+
+/// Eight experts a block, of which a token passes two.
+pub(crate) fn experts() -> Model {
+    let Model::Decoder(dense) = llama() else { unreachable!("it is a decoder") };
+    let experts = Experts::new(8, 2);
+    Model::Decoder(Decoder { experts: Some(experts), ..dense })
+}
+
+/// Latent attention, shared experts, a dense layer before the others, and a layer that predicts a further token.
+pub(crate) fn deepseek() -> Model {
+    let Model::Decoder(llama) = llama() else { unreachable!("it is a decoder") };
+    let experts = Experts {
+        shared_ffn: Some(96),
+        dense: Some(DenseLayers { layers: 1, ffn: 512 }),
+        ..Experts::new(8, 2)
+    };
+    Model::Decoder(Decoder {
+        kv_heads: llama.heads,
+        experts: Some(experts),
+        head_width: Some(24),
+        rotary_base: Some(50_000),
+        norm_epsilon: None,
+        qkv_bias: None,
+        latent: Some(LatentAttention { query: 48, key_value: 32, rotary: 8, value: 16 }),
+        mtp_layers: 1,
+        lora: None,
+        ..llama
+    })
+}
+
+pub(crate) fn models() -> [Model; 3] {
+    let mlp = Mlp { inputs: 16, hidden: vec![64, 32], classes: 4, activation: MlpActivation::Relu };
+    let cnn = Cnn { channels: 1, height: 28, width: 28, stages: vec![8, 16], blocks: 1, classes: 10 };
+    [llama(), Model::Mlp(mlp), Model::Cnn(cnn)]
+}
+
+pub(crate) fn adamw() -> Optimizer {
+    Optimizer { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.95, epsilon: 1e-8, weight_decay: 0.1 }
+}
+
+pub(crate) fn recipe() -> Recipe {
+    Recipe {
+        name: "tiny-llama".into(),
+        model: llama(),
+        data: Some(Data {
+            format: DataFormat::Text {
+                tokenizer: Tokenizer::Bytes,
+                documents: Documents::Files,
+                separator: Default::default(),
+            },
+            train: vec!["data/*.txt".into()],
+            valid: ValidationSource::Fraction(0.05),
+            fraction: 1.0,
+            mix: None,
+        }),
+        params: BTreeMap::new(),
+        ranges: BTreeMap::new(),
+        objective: Objective {
+            metric: Metric::ValidLoss,
+            goal: None,
+            stop: StopConditions { tokens: Some(Tokens(20_000_000)), ..StopConditions::default() },
+        },
+        train: Train {
+            optimizer: adamw(),
+            batch: Tunable::Pinned(Samples(32)),
+            learning_rate: Tunable::Auto,
+            warmup: Tunable::Auto,
+            schedule: Schedule::Cosine,
+            final_fraction: 0.1,
+            clip: Some(1.0),
+            precision: Tunable::Auto,
+            fp8_recipe: None,
+            from: None,
+            seed: 1,
+        },
+        layout: LayoutPins::default(),
+        sync: Synchronisation::EXACT,
+        checkpoint: CheckpointSchedule { every: Interval::Auto, keep: 3 },
+        validation: ValidationSchedule::AUTO,
+        tune: dtrain_recipes::Tune::default(),
+        cluster: Cluster::default(),
+    }
+}
+
+pub(crate) fn host(cores: u32) -> HostFacts {
+    HostFacts {
+        name: "bench".into(),
+        hosts: NonZeroU32::MIN,
+        processor: "an x86-64 processor".into(),
+        cores,
+        memory_bytes: 16 << 30,
+        gpus: Vec::new(),
+        links: None,
+    }
+}
+
+/// A request over the sample recipe; change what the test is about.
+pub(crate) fn request<'a>(
+    recipe: &'a Recipe,
+    host: &'a HostFacts,
+    rates: Option<&'a Rates>,
+) -> PlanRequest<'a> {
+    PlanRequest {
+        recipe,
+        host,
+        engine: None,
+        rates,
+        observations: &[],
+        corrections: &[],
+        data_root: "/data".into(),
+        train_samples: None,
+        valid_samples: None,
+        seed: 0,
+        program: "0.1.0",
+    }
+}
+
+/// Rates of a host where `ranks` ranks share the cores: perfectly divided compute, a 2 GB/s all-reduce.
+pub(crate) fn rates(cores: u32) -> Rates {
+    let by_ranks = (1..=cores).filter(|ranks| cores.is_multiple_of(*ranks)).map(|ranks| {
+        let threads = cores / ranks;
+        let each = 1.0 / f64::from(threads).powf(0.7);
+        let point = |micro_batch: u32| {
+            let seconds = each * (0.002 + 0.006 * f64::from(micro_batch));
+            ProfilePoint {
+                micro_batch,
+                block_forward: seconds,
+                block_backward: 2.1 * seconds,
+                outer_forward: seconds,
+                outer_backward: 1.5 * seconds,
+                overhead: 0.1 * seconds,
+            }
+        };
+        let curve = [1u64 << 12, 1 << 16, 1 << 20, 1 << 24];
+        #[expect(clippy::cast_precision_loss, reason = "four small sizes")]
+        let all_reduce = curve.iter().map(|bytes| (*bytes, 3e-5 + *bytes as f64 / 2e9)).collect();
+        RankRates {
+            ranks,
+            device: DeviceKind::Cpu,
+            threads,
+            profile: [1, 2, 4, 8].map(point).to_vec(),
+            optimizer_seconds_per_parameter: 2e-9 / f64::from(threads),
+            all_reduce: if ranks > 1 { all_reduce } else { Vec::new() },
+            spread: 0.02,
+            baseline_bytes: 20 << 20,
+            whole_step: None,
+            precision: Precision::F32,
+            first_step_seconds: None,
+        }
+    });
+    Rates {
+        host: host(cores),
+        measured_at_ms: 1_700_000_000_000,
+        model_digest: "sample".into(),
+        by_ranks: by_ranks.collect(),
+    }
+}
+
+/// A language model that is not dtrain's: two blocks over 16 tokens of 100.
+pub(crate) fn own() -> CustomModel {
+    let block = PartOutline { parameters: vec![vec![64, 128], vec![128], vec![128, 64]], output: [16, 64] };
+    CustomModel {
+        network: "mine".into(),
+        with: BTreeMap::new(),
+        reads: InputSignature::Tokens { context: 16, vocab: 100 },
+        outline: Outline {
+            first: PartOutline { parameters: vec![vec![100, 64]], output: [16, 64] },
+            blocks: vec![block.clone(), block],
+            head: PartOutline { parameters: vec![vec![64, 100]], output: [16, 100] },
+        },
+    }
+}

@@ -1,0 +1,223 @@
+//! Every arrangement of some ranks that the recipe leaves open.
+
+use crate::Rejection;
+use crate::layout::batch_split::divisors;
+use crate::step::schedule::{PipelineShape, chunks_of, is_possible};
+use dtrain_protocol::{Arrangement, Axis, DeviceKind, Layout};
+use dtrain_recipes::{Tunable, LayoutPins, Model, PipelineSchedule, Precision, Recipe, Recompute, ZeroStage};
+use std::num::NonZeroU32;
+
+/// Most chunks of a stage that are tried unless the recipe asks for more: messages grow with them.
+const CHUNKS_MOST: u32 = 4;
+
+/// Of how many blocks one may be computed again.
+const EVERY: [u32; 3] = [1, 2, 4];
+
+/// All layouts of `ranks` ranks that respect the pins, in a fixed order.
+pub(super) fn enumerate_layouts(ranks: u32, pins: &LayoutPins) -> Vec<Layout> {
+    let pin = |axis| match axis {
+        Axis::Tensor => pins.tensor,
+        Axis::Context => pins.context,
+        Axis::Expert => pins.expert,
+        Axis::Data => pins.data,
+        Axis::Pipeline => pins.pipeline,
+    };
+    let mut found = vec![(Vec::new(), ranks)];
+    for axis in Axis::ALL {
+        let cut = |(degrees, left): (Vec<u32>, u32)| {
+            let ways = divisors(u64::from(left)).into_iter().filter_map(|d| u32::try_from(d).ok());
+            let ways: Vec<u32> = ways.filter(|d| pin(axis).is_none_or(|pinned| pinned == *d)).collect();
+            ways.into_iter().map(move |d| {
+                let mut degrees = degrees.clone();
+                degrees.push(d);
+                (degrees, left / d)
+            })
+        };
+        found = found.into_iter().flat_map(cut).collect();
+    }
+    let whole = found.into_iter().filter(|(_, left)| *left == 1);
+    whole.filter_map(|(degrees, _)| layout(&degrees)).collect()
+}
+
+/// A layout from the degrees in the order of [`Axis::ALL`].
+fn layout(degrees: &[u32]) -> Option<Layout> {
+    let degree = |axis: Axis| NonZeroU32::new(*degrees.get(axis as usize)?);
+    Some(Layout {
+        tensor: degree(Axis::Tensor)?,
+        context: degree(Axis::Context)?,
+        expert: degree(Axis::Expert)?,
+        data: degree(Axis::Data)?,
+        pipeline: degree(Axis::Pipeline)?,
+    })
+}
+
+/// Why the model cannot be cut like this, or what is pinned cannot be met, whoever would run it.
+pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection> {
+    let pins = &recipe.layout;
+    let check = |what: &str, size: u32, degree: u32| {
+        let uneven = !size.is_multiple_of(degree);
+        uneven.then(|| Rejection::DoesNotDivide { what: what.into(), size, degree })
+    };
+    let decoder = match &recipe.model {
+        Model::Decoder(d) => {
+            let (tensor, context) = (layout.tensor.get(), layout.context.get());
+            // Every rank holds an early and a late piece of a sequence, so that all of them have the same work.
+            let pieces = if context > 1 { 2 * context } else { 1 };
+            let rows = if pins.sequence == Some(true) { context * tensor } else { 1 };
+            check("model.heads", d.heads, tensor)
+                .or_else(|| check("model.kv_heads", d.kv_heads, tensor))
+                .or_else(|| check("model.ffn", d.ffn, tensor))
+                .or_else(|| check("model.experts", d.experts?.count, layout.expert.get()))
+                // It may divide unevenly, but every rank needs a part of it.
+                .or_else(|| check("model.vocab", d.vocab, tensor).filter(|_| d.vocab < tensor))
+                .or_else(|| check("model.context", d.context, pieces))
+                .or_else(|| check("model.context", d.context, rows))
+        }
+        Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) | Model::Command(_) => None,
+    };
+    let replicas = Arrangement { layout: *layout, ..Arrangement::SINGLE }.replicas();
+    let stages = layout.pipeline.get();
+    let chunks = match pins.schedule {
+        Some(PipelineSchedule::Interleaved) => pins.chunks.unwrap_or(2),
+        Some(_) | None => 1,
+    };
+    let runs = if stages > 1 { stages * chunks } else { 1 };
+    let too_deep = (runs > 1 && runs > recipe.model.blocks()).then(|| Rejection::DoesNotDivide {
+        what: "the model's blocks".into(),
+        size: recipe.model.blocks(),
+        degree: runs,
+    });
+    let shard = pins.shard.unwrap_or(1);
+    decoder.or(too_deep).or_else(|| check("the number of replicas", replicas, shard))
+}
+
+/// What the number of micro-batches must be a multiple of, see [`crate::step::schedule::is_possible`].
+pub(super) fn round(arrangement: &Arrangement) -> u32 {
+    let stages = arrangement.layout.pipeline.get();
+    let shape = PipelineShape { stages, chunks: arrangement.chunks, micros: 1 };
+    if is_possible(arrangement.schedule, shape) { 1 } else { stages }
+}
+
+/// Every arrangement of one layout that the recipe leaves open.
+pub(super) fn enumerate_arrangements(recipe: &Recipe, layout: Layout, device: DeviceKind) -> Vec<Arrangement> {
+    let pins = &recipe.layout;
+    let base = Arrangement { layout, device, ..Arrangement::SINGLE };
+    // One replica has nobody to be kept alike with.
+    let sync = if base.replicas() > 1 { recipe.sync } else { base.sync };
+    let base = Arrangement { sync, ..base };
+    let mut all = vec![base];
+    let mut each = |options: &dyn Fn(&Arrangement) -> Vec<Arrangement>| {
+        all = all.iter().flat_map(options).collect();
+    };
+    each(&|a| {
+        let all = precisions(&recipe.train.precision).into_iter();
+        all.map(|precision| Arrangement { precision, ..*a }).collect()
+    });
+    each(&|a| zeros(pins.zero, a.replicas()).into_iter().map(|zero| Arrangement { zero, ..*a }).collect());
+    each(&|a| shards(recipe, a).into_iter().map(|shard| Arrangement { shard, ..*a }).collect());
+    each(&|a| {
+        let all = sequences(recipe, &a.layout).into_iter();
+        all.map(|sequence| Arrangement { sequence, ..*a }).collect()
+    });
+    each(&|a| {
+        let all = schedules(pins, layout, recipe.model.blocks()).into_iter();
+        all.map(|(schedule, chunks)| Arrangement { schedule, chunks, ..*a }).collect()
+    });
+    each(&|a| {
+        let all = recomputes(pins, a, recipe.model.blocks()).into_iter();
+        all.map(|(recompute, recompute_every)| Arrangement { recompute, recompute_every, ..*a }).collect()
+    });
+    all
+}
+
+fn precisions(choice: &Tunable<Precision>) -> Vec<Precision> {
+    match choice {
+        Tunable::Pinned(precision) => vec![*precision],
+        Tunable::Among(all) => all.clone(),
+        // Where there is bf16 it is as fast as f16, and needs no loss scale.
+        Tunable::Auto | Tunable::Log { .. } => vec![Precision::F32, Precision::Bf16],
+    }
+}
+
+/// Without replicas there is nothing to shard: only stage 0, unless the recipe pins another.
+fn zeros(pinned: Option<ZeroStage>, replicas: u32) -> Vec<ZeroStage> {
+    match pinned {
+        Some(zero) => vec![zero],
+        None if replicas == 1 => vec![ZeroStage::Zero0],
+        None => vec![ZeroStage::Zero0, ZeroStage::Zero1, ZeroStage::Zero2, ZeroStage::Zero3],
+    }
+}
+
+/// Among all replicas, or among those of one host, whose links are faster.
+fn shards(recipe: &Recipe, arrangement: &Arrangement) -> Vec<u32> {
+    let replicas = arrangement.replicas();
+    let hosts = recipe.cluster.host_count();
+    match recipe.layout.shard {
+        _ if arrangement.zero == ZeroStage::Zero0 => vec![1],
+        Some(shard) => vec![shard],
+        None if hosts > 1 && replicas > hosts && replicas.is_multiple_of(hosts) => {
+            vec![replicas, replicas / hosts]
+        }
+        None => vec![replicas],
+    }
+}
+
+/// Whether tensor-parallel ranks also hold parts of the sequence: both, where it divides.
+fn sequences(recipe: &Recipe, layout: &Layout) -> Vec<bool> {
+    let tensor = layout.tensor.get();
+    let divides = match &recipe.model {
+        Model::Decoder(d) => d.context.is_multiple_of(layout.context.get() * tensor),
+        Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) | Model::Command(_) => false,
+    };
+    match recipe.layout.sequence {
+        _ if tensor == 1 => vec![false],
+        Some(sequence) => vec![sequence],
+        None if divides => vec![false, true],
+        None => vec![false],
+    }
+}
+
+/// Schedules of a pipeline with the number of chunks a stage; without a pipeline there is nothing to order.
+fn schedules(pins: &LayoutPins, layout: Layout, blocks: u32) -> Vec<(PipelineSchedule, u32)> {
+    use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
+    let stages = layout.pipeline.get();
+    if stages == 1 {
+        return vec![(OneForwardOneBackward, 1)];
+    }
+    let chunks: Vec<u32> = match pins.chunks {
+        Some(chunks) => vec![chunks],
+        None => (1..=CHUNKS_MOST).collect(),
+    };
+    let pinned = |schedule: &PipelineSchedule| pins.schedule.is_none_or(|pinned| pinned == *schedule);
+    let all = [OneForwardOneBackward, ZeroBubble, Interleaved, Gpipe].into_iter().filter(pinned);
+    let with_chunks = |schedule| chunks.iter().map(move |chunks| (schedule, *chunks));
+    // Only several chunks are interleaved, and a chunk needs a block.
+    let fits = |(schedule, chunks): &(PipelineSchedule, u32)| {
+        (*schedule == Interleaved) == (*chunks > 1) && stages * chunks <= blocks.max(1)
+    };
+    all.flat_map(with_chunks).filter(fits).collect()
+}
+
+/// What is computed again, and of how many blocks one is: fewer choices where runs of blocks are short.
+fn recomputes(pins: &LayoutPins, arrangement: &Arrangement, blocks: u32) -> Vec<(Recompute, u32)> {
+    let all = match pins.recompute {
+        Some(one) => vec![one],
+        // A part that is gathered again for its backward is computed again.
+        None if arrangement.zero == ZeroStage::Zero3 => vec![Recompute::Full],
+        None => vec![Recompute::None, Recompute::Selective, Recompute::Full],
+    };
+    // The last run is never shorter than another.
+    let last = arrangement.layout.pipeline.get() - 1;
+    let longest = chunks_of(last, arrangement, blocks).map(|run| run.len()).max().unwrap_or(0);
+    let longest = u32::try_from(longest).unwrap_or(u32::MAX);
+    let is_new = |every: &u32| *every == 1 || longest.div_ceil(*every) < longest.div_ceil(every / 2);
+    let every = |recompute| match (recompute, pins.recompute_every) {
+        (Recompute::None, _) => vec![1],
+        (_, Some(every)) => vec![every],
+        (Recompute::Full, None) if arrangement.zero != ZeroStage::Zero3 => {
+            EVERY.into_iter().filter(is_new).collect()
+        }
+        (Recompute::Full | Recompute::Selective, None) => vec![1],
+    };
+    all.into_iter().flat_map(|one| every(one).into_iter().map(move |every| (one, every))).collect()
+}

@@ -1,0 +1,38 @@
+//! Candidates that cannot be used, by reason.
+
+use crate::Rejection;
+use crate::layout::candidate::RejectedGroup;
+use std::collections::BTreeMap;
+
+/// Candidates left out, counted by heading, each heading with the one that came nearest.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RejectionTally {
+    groups: BTreeMap<String, (u64, u64, String, Rejection)>,
+}
+
+impl RejectionTally {
+    /// Counts `count` more under the heading of `rejection`; the smallest `distance` is kept as the nearest.
+    pub fn add(&mut self, count: u64, rejection: &Rejection, described: impl Fn() -> String, distance: u64) {
+        match self.groups.get_mut(&rejection.heading()) {
+            Some((counted, nearest, words, kept)) => {
+                *counted += count;
+                if distance < *nearest {
+                    (*nearest, *words, *kept) = (distance, described(), rejection.clone());
+                }
+            }
+            None => {
+                let first = (count, distance, described(), rejection.clone());
+                self.groups.insert(rejection.heading(), first);
+            }
+        }
+    }
+
+    /// The groups, the most frequent first.
+    pub fn groups(self) -> Vec<RejectedGroup> {
+        let group =
+            |(heading, (count, _, nearest, rejection))| RejectedGroup { heading, count, nearest, rejection };
+        let mut groups: Vec<RejectedGroup> = self.groups.into_iter().map(group).collect();
+        groups.sort_by(|a, b| b.count.cmp(&a.count).then_with(|| a.heading.cmp(&b.heading)));
+        groups
+    }
+}

@@ -1,0 +1,273 @@
+//! Prices a candidate: the one place where compute, communication, schedule and memory come together.
+
+mod layout_costs;
+
+use crate::choice::pareto_front::CandidateCost;
+use crate::engine::Engine;
+use crate::layout::parameters::ModelParameters;
+use crate::layout::space::{CandidateId, CandidateSpace, LayoutOption};
+use crate::price::estimate::{TimeBreakdown, Causes};
+use crate::price::memory::{LargestTensor, MemoryBreakdown};
+use crate::rates::calibrate::Factors;
+use crate::rates::compute::MicroBatchCost;
+use crate::rates::speeds::{RankSpeeds, SpeedSource, nearest_measurement, rank_speeds};
+use crate::step::timeline::StepProfile;
+use crate::step::traffic::Traffic;
+use crate::{BatchSplit, Candidate};
+use layout_costs::LayoutCosts;
+use dtrain_protocol::{Arrangement, Axis, DeviceKind, HostFacts, Layout, RankRates, Rates};
+use dtrain_recipes::{Bytes, Model, Optimizer, Precision};
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64};
+
+/// What is asked about: everything but the layout.
+#[derive(Clone, Copy, Debug)]
+pub struct CostInputs<'a> {
+    /// The model.
+    pub model: &'a Model,
+    /// Optimizer.
+    pub optimizer: &'a Optimizer,
+    /// The host.
+    pub host: &'a HostFacts,
+    /// Another engine that the choice will be written for.
+    pub engine: Option<&'static dyn Engine>,
+    /// Measured speeds, where there are any.
+    pub rates: Option<&'a Rates>,
+    /// Correction from earlier trials.
+    pub factors: Factors,
+}
+
+/// Prices every candidate of a space.
+#[derive(Clone, Debug)]
+pub struct CostModel<'a> {
+    case: CostInputs<'a>,
+    space: &'a CandidateSpace,
+    micros: Vec<u32>,
+    speeds: Vec<RankSpeeds>,
+    /// By degrees of the axes that cut weights: the model as the largest rank holds it.
+    parts: BTreeMap<(u32, u32), ModelParameters>,
+}
+
+/// The degrees that weights are cut by.
+fn weight_cuts(layout: &Layout) -> (u32, u32) {
+    (layout.degree(Axis::Tensor), layout.degree(Axis::Expert))
+}
+
+/// A price, or how far it is from fitting.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Feasibility {
+    /// It fits and a step takes this much.
+    Fits(CandidateCost),
+    /// It needs this many bytes more than there are.
+    TooMuch(Bytes),
+}
+
+impl<'a> CostModel<'a> {
+    /// Prepares the tables: the cost of every micro-batch on every pool.
+    pub fn new(case: CostInputs<'a>, space: &'a CandidateSpace) -> Self {
+        let mut cost_model = Self::sum_of_parts(case, space);
+        for (pool, speeds) in space.pools.iter().zip(&mut cost_model.speeds) {
+            speeds.whole = nearest_measurement(&case, *pool).and_then(|rates| whole_step_ratio(&case, rates)).unwrap_or(1.0);
+        }
+        cost_model
+    }
+
+    /// As [`CostModel::new`], taking a step for the sum of its parts.
+    fn sum_of_parts(case: CostInputs<'a>, space: &'a CandidateSpace) -> Self {
+        let micros = space.all_micro_batch_sizes();
+        let speeds = space.pools.iter().map(|pool| rank_speeds(&case, *pool, &micros)).collect();
+        let mut parts = BTreeMap::new();
+        for layout in space.options.iter().map(|option| &option.arrangement.layout) {
+            parts.entry(weight_cuts(layout)).or_insert_with(|| ModelParameters::largest(case.model, layout));
+        }
+        Self { case, space, micros, speeds, parts }
+    }
+
+    /// The space that is priced.
+    pub fn space(&self) -> &'a CandidateSpace {
+        self.space
+    }
+
+    /// What a step takes, with pipelines priced in closed form; or the bytes that are missing.
+    pub fn feasibility(&self, id: CandidateId) -> Feasibility {
+        self.layout_costs(id.option).feasibility(id.micro)
+    }
+
+    /// The feasibility of many candidates; what those of one option have in common is counted once where they follow each other.
+    pub fn feasibilities(&self, ids: &[impl Borrow<CandidateId>]) -> Vec<Feasibility> {
+        let mut verdicts = Vec::with_capacity(ids.len());
+        for of_option in ids.chunk_by(|a, b| a.borrow().option == b.borrow().option) {
+            let common = self.layout_costs(of_option[0].borrow().option);
+            verdicts.extend(of_option.iter().map(|id| common.feasibility(id.borrow().micro)));
+        }
+        verdicts
+    }
+
+    /// Whether the memory of a rank suffices, and its device gives as much as is needed to one tensor.
+    pub fn fits(&self, id: CandidateId) -> bool {
+        self.memory(id).total() <= self.available(&self.space.options[id.option as usize])
+            && self.oversized_tensor(id).is_none()
+    }
+
+    /// A tensor that is larger than the device gives to one, and that size.
+    pub fn oversized_tensor(&self, id: CandidateId) -> Option<(LargestTensor, Bytes)> {
+        self.layout_costs(id.option).oversized_tensor(id.micro)
+    }
+
+    /// Where the time of a step goes, with pipelines walked action by action.
+    pub fn time(&self, id: CandidateId) -> TimeBreakdown {
+        self.layout_costs(id.option).time(id.micro, true)
+    }
+
+    /// What a step takes, with pipelines walked action by action.
+    pub fn cost(&self, id: CandidateId) -> CandidateCost {
+        self.layout_costs(id.option).cost(id.micro)
+    }
+
+    /// As [`CostModel::time`], with every communication by itself.
+    pub fn causes(&self, id: CandidateId) -> Causes {
+        self.layout_costs(id.option).causes(id.micro)
+    }
+
+    /// The stages of a pipeline side by side in one step, and the bytes of a rank of each; `None` where their actions wait
+    /// for each other forever.
+    pub fn step_profile(&self, id: CandidateId) -> Option<StepProfile> {
+        self.layout_costs(id.option).step_profile(id.micro)
+    }
+
+    /// Where the memory of the heaviest rank goes.
+    pub fn memory(&self, id: CandidateId) -> MemoryBreakdown {
+        self.layout_costs(id.option).memory(id.micro)
+    }
+
+    /// Bytes that the rank sends in a step that sends most.
+    pub fn traffic(&self, id: CandidateId) -> Traffic {
+        let option = &self.space.options[id.option as usize];
+        let split = (self.space.micro(id).get(), self.space.micro_batches(id));
+        Traffic::largest(self.case.model, &option.arrangement, split)
+    }
+
+    /// Bytes one rank of `option` may use: nine tenths of its share of the host, or of its GPU.
+    pub fn available(&self, option: &LayoutOption) -> Bytes {
+        let pool = self.space.pools[option.pool as usize];
+        let share = match pool.device {
+            DeviceKind::Cpu => {
+                self.case.host.memory_bytes / u64::from((pool.ranks / self.case.host.hosts).max(1))
+            }
+            DeviceKind::Cuda | DeviceKind::Wgpu => self.gpu_memory(),
+        };
+        Bytes(share / 10 * 9)
+    }
+
+    /// Bytes of the smallest GPU.
+    fn gpu_memory(&self) -> u64 {
+        self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0)
+    }
+
+    /// Bytes that the device of a rank of `option` gives to one tensor at most; `None` where it is as much as there is. The runtime
+    /// that the worker uses stops with CUDA at a quarter of the memory, and with wgpu at what a binding of Vulkan can hold.
+    pub fn largest_tensor(&self, option: &LayoutOption) -> Option<Bytes> {
+        if self.case.engine.is_some() {
+            return None;
+        }
+        match self.space.pools[option.pool as usize].device {
+            DeviceKind::Cpu => None,
+            DeviceKind::Cuda => Some(Bytes(self.gpu_memory() / 4)),
+            DeviceKind::Wgpu => Some(Bytes(i32::MAX.unsigned_abs().into())),
+        }
+    }
+
+    /// Devices that `option` keeps busy: GPUs, or cores where CPUs train.
+    pub fn devices(&self, option: &LayoutOption) -> u32 {
+        let pool = self.space.pools[option.pool as usize];
+        devices(pool.device, pool.ranks, pool.threads, self.case.host)
+    }
+
+    /// Relative half-width of the 80 % interval, and the relative difference that cannot be told apart.
+    pub fn uncertainty(&self, id: CandidateId) -> (f64, f64) {
+        let option = &self.space.options[id.option as usize];
+        let speeds = &self.speeds[option.pool as usize];
+        let beyond = self.micro_cost(option, self.space.micro(id).get()).beyond;
+        let known = self.case.factors.doubt_factor();
+        (speeds.doubt * known + 0.15 * beyond, speeds.resolution + 0.05 * beyond)
+    }
+
+    /// Where the constants come from.
+    pub fn source(&self, id: CandidateId) -> SpeedSource {
+        self.speeds[self.space.options[id.option as usize].pool as usize].source
+    }
+
+    /// Seconds that the first step takes beyond those after it: what a device compiles and tunes. `None` where nobody measured
+    /// them, and on CPUs.
+    pub fn first_step(&self, id: CandidateId) -> Option<f64> {
+        self.speeds[self.space.options[id.option as usize].pool as usize].first_step
+    }
+
+    /// The correction from earlier trials.
+    pub fn factors(&self) -> Factors {
+        self.case.factors
+    }
+
+    /// The id of a candidate, when it is in the space; the learning rate does not matter.
+    pub fn candidate_id(&self, candidate: &Candidate) -> Option<CandidateId> {
+        let same = |option: &LayoutOption| {
+            let pool = self.space.pools[option.pool as usize];
+            option.arrangement == candidate.arrangement && pool.threads == candidate.threads
+        };
+        let option = self.space.options.iter().position(same)?;
+        let micros = self.space.micros(&self.space.options[option]);
+        let micro = micros.iter().position(|m| m.get() == candidate.split.micro())?;
+        Some(CandidateId { option: u32::try_from(option).ok()?, micro: u32::try_from(micro).ok()? })
+    }
+
+    fn layout_costs(&self, option: u32) -> LayoutCosts<'_> {
+        LayoutCosts::of(self, &self.space.options[option as usize])
+    }
+
+    fn micro_cost(&self, option: &LayoutOption, micro: u32) -> MicroBatchCost {
+        let index =
+            self.micros.binary_search(&micro).expect("every micro-batch of the space is in the table");
+        self.speeds[option.pool as usize].micro[precision_index(option.arrangement.precision)][index]
+    }
+}
+
+/// Devices that `ranks` of so many threads keep busy: GPUs, or cores where CPUs train.
+pub fn devices(device: DeviceKind, ranks: u32, threads: u32, host: &HostFacts) -> u32 {
+    match device {
+        DeviceKind::Cpu => ranks.saturating_mul(threads).min(host.all_cores()).max(1),
+        DeviceKind::Cuda | DeviceKind::Wgpu => ranks,
+    }
+}
+
+/// How much longer the whole steps of a measurement took than the sum of their parts, which the same measurement
+/// timed one by one. `None` when no whole step was measured.
+fn whole_step_ratio(case: &CostInputs<'_>, rates: &RankRates) -> Option<f64> {
+    let measured = rates.whole_step?;
+    let positive = NonZeroU32::new;
+    let (micro, ranks) = (positive(measured.micro_batch)?, positive(rates.ranks)?);
+    let global = u64::from(measured.micro_batch) * u64::from(measured.micro_batches) * u64::from(rates.ranks);
+    let candidate = Candidate {
+        arrangement: Arrangement {
+            layout: Layout::replicas(ranks),
+            device: rates.device,
+            precision: rates.precision,
+            ..Arrangement::SINGLE
+        },
+        split: BatchSplit::of(NonZeroU64::new(global)?, micro, ranks).ok()?,
+        threads: rates.threads.max(1),
+        learning_rate: 0.0,
+    };
+    let space = CandidateSpace::single(&candidate)?;
+    let cost_model = CostModel::sum_of_parts(CostInputs { factors: Factors::default(), ..*case }, &space);
+    let parts = cost_model.time(CandidateId { option: 0, micro: 0 }).total();
+    let ratio = measured.seconds / parts;
+    ratio.is_finite().then(|| ratio.clamp(0.5, 2.0))
+}
+
+fn precision_index(precision: Precision) -> usize {
+    match precision {
+        Precision::F32 => 0,
+        Precision::Bf16 | Precision::F16 | Precision::Fp8 => 1,
+    }
+}

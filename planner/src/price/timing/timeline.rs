@@ -1,0 +1,59 @@
+//! The stages of a pipeline side by side: what each does when, until the step is over.
+
+use super::{Bottleneck, BatchCost, StageTimes, PipelineTiming};
+use crate::step::timeline::{Activity, Timeline, ChunkTimes, stage_tracks};
+use crate::step::schedule::{PipelineShape, passes};
+use crate::step::simulate::{PassCost, SimulatedPipeline, simulate_pipeline};
+use dtrain_protocol::Arrangement;
+
+impl StageTimes {
+    /// A pass through one of its chunks.
+    fn work(&self, chunks: u32) -> ChunkTimes {
+        let v = f64::from(chunks);
+        ChunkTimes {
+            forward: self.forward / v,
+            backward: self.backward / v,
+            weights: self.weights / v,
+            sent_forward: self.sent_forward / v,
+            sent_backward: self.sent_backward / v,
+        }
+    }
+}
+
+impl PipelineTiming<'_> {
+    /// One step of every stage, whose lanes end with the step that [`PipelineTiming::breakdown`] tells of a walked pipeline; `None`
+    /// where the stages wait for each other forever.
+    pub(crate) fn timeline(&self, split: &BatchCost) -> Option<Timeline> {
+        let (timing, arrangement) = (&self.timing, self.timing.arrangement);
+        let Bottleneck { busiest: (_, busiest), filling, .. } = self.deciding(split);
+        let stages: Vec<StageTimes> = self.stages.iter().map(|steady| timing.stage(steady, split)).collect();
+        let works: Vec<ChunkTimes> = stages.iter().map(|stage| stage.work(arrangement.chunks)).collect();
+        let mut lanes = stage_tracks(&works, arrangement.schedule, self.shape(split), filling.message)?;
+        let n = f64::from(split.micro_batches);
+        let step = self.breakdown(split, true).total() / timing.speeds.whole;
+        let waiting = timing.straggler_wait(n * (busiest.forward + busiest.backward), n);
+        for (lane, stage) in lanes.iter_mut().zip(&stages) {
+            lane.add(Activity::Overhead, n * split.cost.overhead);
+            lane.add(Activity::Idle, waiting);
+            lane.add(Activity::Communication, stage.end);
+            lane.add(Activity::Optimizer, stage.optimizer);
+            lane.until(step);
+            lane.scale(timing.speeds.whole);
+        }
+        Some(Timeline { step_seconds: step * timing.speeds.whole, lanes })
+    }
+
+    /// Walks the passes of a step action by action, where a message takes `transfer` seconds; see [`walk`].
+    pub(super) fn walked(&self, split: &BatchCost, transfer: f64) -> Option<SimulatedPipeline> {
+        let Arrangement { chunks, schedule, .. } = *self.timing.arrangement;
+        let stages = self.stages.iter().map(|steady| self.timing.stage(steady, split));
+        let costs: Vec<PassCost> = stages.map(|stage| stage.work(chunks).cost()).collect();
+        let shape = self.shape(split);
+        simulate_pipeline(&passes(schedule, shape), shape, &costs, transfer, |_, _, _| {})
+    }
+
+    fn shape(&self, split: &BatchCost) -> PipelineShape {
+        let Arrangement { layout, chunks, .. } = *self.timing.arrangement;
+        PipelineShape { stages: layout.pipeline.get(), chunks, micros: split.micro_batches }
+    }
+}

@@ -1,0 +1,64 @@
+//! The passes of a step, simulated action by action, as one track for each stage.
+
+use super::{Activity, StageTrack};
+use crate::step::schedule::{PipelineShape, passes};
+use crate::step::simulate::{PassCost, simulate_pipeline};
+use dtrain_protocol::Action;
+use dtrain_recipes::PipelineSchedule;
+
+/// Seconds of one pass through one chunk of a stage.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct ChunkTimes {
+    /// Computing forward.
+    pub(crate) forward: f64,
+    /// Computing backward, gradients of weights among it.
+    pub(crate) backward: f64,
+    /// Of `backward`, the gradients of weights.
+    pub(crate) weights: f64,
+    /// Communication inside the forward that nothing hides.
+    pub(crate) sent_forward: f64,
+    /// Communication inside the backward that nothing hides.
+    pub(crate) sent_backward: f64,
+}
+
+impl ChunkTimes {
+    /// As a walk prices it.
+    pub(crate) fn cost(&self) -> PassCost {
+        PassCost {
+            forward: self.forward + self.sent_forward,
+            input: self.backward + self.sent_backward - self.weights,
+            weights: self.weights,
+        }
+    }
+}
+
+/// The tracks of the stages, each up to the end of its last pass; `None` where the stages wait for each other forever.
+/// `transfer` is the seconds of a message between neighbours.
+pub(crate) fn stage_tracks(
+    works: &[ChunkTimes],
+    schedule: PipelineSchedule,
+    shape: PipelineShape,
+    transfer: f64,
+) -> Option<Vec<StageTrack>> {
+    let mut lanes = vec![StageTrack::default(); works.len()];
+    let costs: Vec<PassCost> = works.iter().map(ChunkTimes::cost).collect();
+    simulate_pipeline(&passes(schedule, shape), shape, &costs, transfer, |stage, action, begin| {
+        lanes[stage].until(begin);
+        act(&mut lanes[stage], &works[stage], action);
+    })?;
+    Some(lanes)
+}
+
+/// Adds what an action does: it computes first, and then sends what nothing hides.
+fn act(lane: &mut StageTrack, work: &ChunkTimes, action: Action) {
+    let ChunkTimes { forward, backward, weights, sent_forward, sent_backward } = *work;
+    let (pass, doing, computed, sent) = match action {
+        Action::Forward(pass) => (pass, Activity::Forward, forward, sent_forward),
+        Action::Backward(pass) => (pass, Activity::Backward, backward, sent_backward),
+        Action::BackwardInput(pass) => (pass, Activity::Backward, backward - weights, sent_backward),
+        Action::BackwardWeights(pass) => (pass, Activity::Weights, weights, 0.0),
+        Action::Exchange { .. } | Action::ReduceGradients | Action::UpdateWeights => return,
+    };
+    lane.put(doing, computed, Some(pass));
+    lane.put(Activity::Communication, sent, Some(pass));
+}

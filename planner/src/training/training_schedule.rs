@@ -1,0 +1,158 @@
+//! The pace of a run: how many steps, and when to warm up, save and validate.
+
+use crate::planning::checkpoint_interval::{CheckpointInterval, checkpoint_interval, final_checkpoint_seconds};
+use crate::training::batch_size;
+use crate::training::learning_rate::{self, Decision};
+use crate::training::validation::{ValidationInterval, Validation, affordable_samples, affordable_samples_within};
+use dtrain_recipes::{Tunable, Recipe, Warmup};
+use serde::{Deserialize, Serialize};
+
+/// The pace of a run with one candidate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct TrainingSchedule {
+    /// Steps after which training is complete; `None` when only time or the target ends it.
+    pub steps: Option<u64>,
+    /// Steps the learning-rate schedule is stretched over: fewer than `steps` where the time will end first.
+    pub schedule_steps: u64,
+    /// Warm-up in steps.
+    pub warmup: Decision<u64>,
+    /// Save after every this many steps, and after the last.
+    pub save_every: u64,
+    /// Why then; nothing in a plan of an older program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub saving: Option<CheckpointInterval>,
+    /// Validate after every this many steps, and after the last.
+    pub validate_every: u64,
+    /// At most this many validation samples are used.
+    pub validate_samples: u64,
+    /// What that takes; nothing where it is not priced, and in a plan of an older program.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub validation: Option<Validation>,
+}
+
+/// What a step and a validation take.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct StepAndValidationTime {
+    /// Seconds of a step.
+    pub step: f64,
+    /// Seconds of a validation sample; `None` where validation is not priced.
+    pub validation_sample: Option<f64>,
+}
+
+/// The pace of a run in which steps and validations take what `cost` says.
+pub fn training_schedule(
+    recipe: &Recipe,
+    batch: u64,
+    train_samples: Option<u64>,
+    valid_samples: Option<u64>,
+    cost: StepAndValidationTime,
+) -> TrainingSchedule {
+    let stop = &recipe.objective.stop;
+    let steps = batch_size::steps(stop, &recipe.model, batch, train_samples);
+    // The last checkpoint is part of the time, too.
+    let seconds = stop.time.map(|time| time.0 - cost.validation_sample.map_or(0.0, |_| final_checkpoint_seconds(recipe)));
+    let most =
+        seconds.map(|seconds| steps_in(seconds, cost.step)).into_iter().chain(steps).min().unwrap_or(1);
+    let affordable = match (seconds, cost.validation_sample) {
+        (Some(seconds), Some(sample)) => {
+            affordable_samples(recipe, batch, most).min(affordable_samples_within(seconds, sample))
+        }
+        (Some(_), None) | (None, _) => affordable_samples(recipe, batch, most),
+    };
+    let rhythm = ValidationInterval::of(recipe, (most, cost.step), affordable_samples, valid_samples);
+    #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
+    let each = cost.validation_sample.filter(|_| recipe.data.is_some()).map(|s| s * rhythm.samples as f64);
+    let by_time = seconds.map(|seconds| rhythm.steps_within(seconds, cost.step, each.unwrap_or(0.0)));
+    let schedule_steps = steps.into_iter().chain(by_time).min().unwrap_or(1);
+    let warmup = match recipe.train.warmup {
+        Tunable::Pinned(warmup) => Decision::pinned(warmup_steps(warmup, batch, recipe)),
+        Tunable::Auto => learning_rate::warmup(&recipe.train.optimizer, schedule_steps),
+        Tunable::Among(ref all) => nearest(all, batch, recipe, schedule_steps),
+        Tunable::Log { low, high } => bounded(low, high, batch, recipe, schedule_steps),
+    };
+    let saving = checkpoint_interval(recipe, schedule_steps, cost.step);
+    TrainingSchedule {
+        steps,
+        schedule_steps,
+        warmup,
+        save_every: saving.every,
+        saving: Some(saving),
+        validate_every: rhythm.every,
+        validate_samples: rhythm.samples,
+        validation: each.map(|each| rhythm.validation(schedule_steps, cost.step, each)),
+    }
+}
+
+fn warmup_steps(warmup: Warmup, batch: u64, recipe: &Recipe) -> u64 {
+    match warmup {
+        Warmup::Steps(steps) => steps,
+        Warmup::Tokens(tokens) => tokens.0.div_ceil(batch * recipe.model.sample_tokens()),
+    }
+}
+
+fn nearest(all: &[Warmup], batch: u64, recipe: &Recipe, steps: u64) -> Decision<u64> {
+    let wanted = learning_rate::warmup(&recipe.train.optimizer, steps);
+    let choices = all.iter().map(|warmup| warmup_steps(*warmup, batch, recipe));
+    let value = choices.min_by_key(|steps| (steps.abs_diff(wanted.value), *steps)).unwrap_or(wanted.value);
+    Decision {
+        value,
+        reason: format!("the recipe's choice nearest to {}: {}", wanted.value, wanted.reason),
+        ..wanted
+    }
+}
+
+fn bounded(low: Warmup, high: Warmup, batch: u64, recipe: &Recipe, steps: u64) -> Decision<u64> {
+    let wanted = learning_rate::warmup(&recipe.train.optimizer, steps);
+    let (low, high) = (warmup_steps(low, batch, recipe), warmup_steps(high, batch, recipe));
+    let value = wanted.value.max(low).min(high.max(low));
+    Decision { value, low, high, reason: format!("within the recipe's bounds; {}", wanted.reason) }
+}
+
+/// Whole steps that end within `seconds`, at least one.
+fn steps_in(seconds: f64, step_seconds: f64) -> u64 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "a cast of a float saturates"
+    )]
+    let steps = (seconds / step_seconds.max(1e-9)).floor() as u64;
+    steps.max(1)
+}
+
+/// The number of steps nearest to `seconds`, at least one.
+pub(crate) fn nearest_steps(seconds: f64, step_seconds: f64) -> u64 {
+    steps_in(seconds + 0.5 * step_seconds, step_seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fixtures;
+    use dtrain_recipes::{Seconds, StopConditions, Tokens};
+
+    fn of_steps(recipe: &Recipe, batch: u64, seconds: f64) -> TrainingSchedule {
+        training_schedule(recipe, batch, None, None, StepAndValidationTime { step: seconds, validation_sample: None })
+    }
+
+    #[test]
+    fn the_schedule_ends_with_whatever_ends_first() {
+        let mut recipe = fixtures::recipe();
+        recipe.objective.stop = StopConditions { steps: Some(1000), time: Some(Seconds(60.0)), ..StopConditions::default() };
+        let at = |recipe: &Recipe, seconds| of_steps(recipe, 8, seconds);
+        assert_eq!((at(&recipe, 0.01).steps, at(&recipe, 0.01).schedule_steps), (Some(1000), 1000));
+        assert_eq!((at(&recipe, 0.2).steps, at(&recipe, 0.2).schedule_steps), (Some(1000), 300));
+        recipe.objective.stop.steps = None;
+        assert_eq!((at(&recipe, 0.2).steps, at(&recipe, 0.2).schedule_steps), (None, 300));
+    }
+
+    #[test]
+    fn a_pinned_warm_up_is_kept_and_tokens_become_steps() {
+        let mut recipe = fixtures::recipe();
+        recipe.train.warmup = Tunable::Pinned(Warmup::Tokens(Tokens(256 * 100)));
+        assert_eq!(of_steps(&recipe, 32, 0.1).warmup.value, 4);
+        recipe.train.warmup = Tunable::Among(vec![Warmup::Steps(1), Warmup::Steps(50)]);
+        assert_eq!(of_steps(&recipe, 32, 0.1).warmup.value, 50);
+        recipe.train.warmup = Tunable::Log { low: Warmup::Steps(100), high: Warmup::Steps(200) };
+        assert_eq!(of_steps(&recipe, 32, 0.1).warmup.value, 100);
+    }
+}

@@ -1,0 +1,242 @@
+//! How a study stands: its log folded, one event at a time.
+//!
+//! Folding a whole log and noting its events one after the other as they happen give the same.
+
+use super::event::{PruneDecision, ProposalSource, StudyEvent};
+use super::outcome::{TrialFailure, TrialOutcome};
+use super::pruner::Pruner;
+use super::space::Coordinates;
+use super::study::Study;
+use super::value::TrialValue;
+use std::collections::{BTreeMap, HashMap};
+
+/// A trial as its events left it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StudyTrial {
+    /// What it tries.
+    pub values: Vec<TrialValue>,
+    /// Where that lies; `None` where the values are none of the space.
+    pub place: Option<Coordinates>,
+    /// Why it is tried.
+    pub source: ProposalSource,
+    /// Units of training done and what was to be made small then, in their order; infinite where it was not finite.
+    pub reports: Vec<(u64, f64)>,
+    /// Whether it runs.
+    pub status: TrialPhase,
+    /// What to do with it after its newest report; stays what it is until the trial is resumed.
+    pub decision: PruneDecision,
+    /// How many rungs it has reached.
+    pub rungs: u32,
+}
+
+/// Whether a trial runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum TrialPhase {
+    /// It does.
+    Running,
+    /// It can be resumed.
+    Paused,
+    /// It is over.
+    Ended(TrialOutcome),
+}
+
+impl StudyTrial {
+    /// What it had reported after `at` units of training; `None` when it did not train that long.
+    pub fn value_at(&self, at: u64) -> Option<f64> {
+        let after = self.reports.partition_point(|(done, _)| *done <= at);
+        let has_trained = self.reports.last().is_some_and(|(done, _)| *done >= at);
+        has_trained.then(|| Some(self.reports[after.checked_sub(1)?].1)).flatten()
+    }
+
+    /// Whether its machines failed: its values are tried again, as another trial.
+    pub fn is_lost(&self) -> bool {
+        matches!(self.status, TrialPhase::Ended(TrialOutcome::Failed { why: TrialFailure::Lost }))
+    }
+}
+
+/// Trials at a rung: the value that each had there, the best first.
+type Rung = Vec<(f64, u64)>;
+
+/// A study's log, folded.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct StudyState {
+    trials: Vec<StudyTrial>,
+    /// Numbers of the trials that ended, in the order in which they did.
+    ended: Vec<u64>,
+    running: usize,
+    /// How many trials that were not lost have these values.
+    tried: HashMap<String, usize>,
+    rungs: BTreeMap<(u32, u32), Rung>,
+}
+
+impl StudyState {
+    /// The state of a study after all events of its log.
+    pub fn of(study: &Study, log: &[StudyEvent]) -> Self {
+        let mut study_state = Self::default();
+        for event in log {
+            study_state.record(study, event);
+        }
+        study_state
+    }
+
+    /// Notes one more event. One that cannot be, such as a report of a trial that was never launched, changes nothing.
+    pub fn record(&mut self, study: &Study, event: &StudyEvent) {
+        match event {
+            StudyEvent::Launched { trial, values, source } => self.launched(study, *trial, values, *source),
+            StudyEvent::Reported { trial, at, value } => self.reported(&study.pruner, *trial, *at, *value),
+            StudyEvent::Paused { trial, .. } => self.change_phase(*trial, &TrialPhase::Running, TrialPhase::Paused),
+            StudyEvent::Resumed { trial } => self.change_phase(*trial, &TrialPhase::Paused, TrialPhase::Running),
+            StudyEvent::Ended { trial, outcome } => self.end_trial(*trial, outcome),
+        }
+    }
+
+    /// The trials in the order of launch.
+    pub fn trials(&self) -> &[StudyTrial] {
+        &self.trials
+    }
+
+    /// The trial of a number. Panics when it was never launched.
+    pub fn trial(&self, trial: u64) -> &StudyTrial {
+        self.find(trial).unwrap_or_else(|| panic!("trial {trial} was never launched"))
+    }
+
+    /// Trials that ended, in the order in which they did.
+    pub fn ended(&self) -> impl Iterator<Item = (u64, &StudyTrial)> {
+        self.ended.iter().map(|trial| (*trial, self.trial(*trial)))
+    }
+
+    /// How many trials run.
+    pub fn running(&self) -> usize {
+        self.running
+    }
+
+    /// How many trials were lost.
+    pub fn lost(&self) -> u64 {
+        self.trials.iter().map(|seen| u64::from(seen.is_lost())).sum()
+    }
+
+    /// Trials that are paused.
+    pub fn paused(&self) -> impl Iterator<Item = u64> {
+        (0..).zip(&self.trials).filter(|(_, seen)| seen.status == TrialPhase::Paused).map(|(trial, _)| trial)
+    }
+
+    /// Whether these values were tried or are being tried, and not lost.
+    pub fn is_tried(&self, values: &[TrialValue]) -> bool {
+        self.tried.contains_key(&values_key(values))
+    }
+
+    /// Trials that reached a rung of a bracket, the best first.
+    pub(super) fn rung(&self, bracket: u32, rung: u32) -> &[(f64, u64)] {
+        self.rungs.get(&(bracket, rung)).map_or(&[], Vec::as_slice)
+    }
+
+    /// A paused trial that is now among the best of its rung, at the highest rung that has one, and the units of training
+    /// at the rung after it.
+    pub(super) fn promotable(&self, pruner: &Pruner) -> Option<(u64, Option<u64>)> {
+        let mut rungs: Vec<_> = self.rungs.iter().collect();
+        rungs.sort_by_key(|((bracket, rung), _)| (std::cmp::Reverse(bracket + rung), *bracket));
+        rungs.into_iter().find_map(|((_, rung), seen)| {
+            let (_, first) = seen.first()?;
+            let (_, asha) = pruner.rungs(*first)?;
+            let waits = |trial: u64| {
+                let seen = self.trial(trial);
+                seen.status == TrialPhase::Paused && seen.rungs == rung + 1
+            };
+            let best = seen.iter().take(asha.promoted(seen.len()));
+            let (_, trial) = best.into_iter().find(|(value, trial)| value.is_finite() && waits(*trial))?;
+            Some((*trial, asha.level(rung + 1)))
+        })
+    }
+
+    fn find(&self, trial: u64) -> Option<&StudyTrial> {
+        self.trials.get(usize::try_from(trial).ok()?)
+    }
+
+    fn find_mut(&mut self, trial: u64) -> Option<&mut StudyTrial> {
+        self.trials.get_mut(usize::try_from(trial).ok()?)
+    }
+
+    fn launched(&mut self, study: &Study, trial: u64, values: &[TrialValue], source: ProposalSource) {
+        if usize::try_from(trial) != Ok(self.trials.len()) {
+            return;
+        }
+        *self.tried.entry(values_key(values)).or_insert(0) += 1;
+        self.running += 1;
+        self.trials.push(StudyTrial {
+            values: values.to_vec(),
+            place: study.space.coordinates(values),
+            source,
+            reports: Vec::new(),
+            status: TrialPhase::Running,
+            decision: PruneDecision::Continue,
+            rungs: 0,
+        });
+    }
+
+    fn reported(&mut self, pruner: &Pruner, trial: u64, at: u64, value: f64) {
+        let value = if value.is_finite() { value } else { f64::INFINITY };
+        let Some(seen) = self.find_mut(trial) else { return };
+        // A trial that went back to a checkpoint repeats itself.
+        let is_ahead = seen.reports.last().is_none_or(|(done, _)| at > *done);
+        if matches!(seen.status, TrialPhase::Ended(_)) || !is_ahead {
+            return;
+        }
+        seen.reports.push((at, value));
+        if let Some((bracket, asha)) = pruner.rungs(trial) {
+            let rungs = std::mem::replace(&mut seen.rungs, asha.reached(at))..asha.reached(at);
+            for rung in rungs {
+                let known = self.rungs.entry((bracket, rung)).or_default();
+                let place = known.partition_point(|other| (other.0, other.1) < (value, trial));
+                known.insert(place, (value, trial));
+            }
+        }
+        if self.trial(trial).decision == PruneDecision::Continue {
+            let decision = pruner.prune_decision(self, trial);
+            self.find_mut(trial).expect("it was just found").decision = decision;
+        }
+    }
+
+    fn change_phase(&mut self, trial: u64, from: &TrialPhase, to: TrialPhase) {
+        let Some(seen) = self.find_mut(trial).filter(|seen| seen.status == *from) else { return };
+        seen.status = to;
+        match from {
+            TrialPhase::Running => self.running -= 1,
+            TrialPhase::Paused | TrialPhase::Ended(_) => {
+                seen.decision = PruneDecision::Continue;
+                self.running += 1;
+            }
+        }
+    }
+
+    fn end_trial(&mut self, trial: u64, outcome: &TrialOutcome) {
+        let Some(seen) = self.find_mut(trial) else { return };
+        let was = seen.status.clone();
+        // A trial that was given up for lost may still come back with a value.
+        let was_lost = seen.is_lost();
+        if matches!(was, TrialPhase::Ended(_)) && !was_lost {
+            return;
+        }
+        seen.status = TrialPhase::Ended(outcome.clone());
+        let is_lost = seen.is_lost();
+        let key = values_key(&seen.values);
+        if was == TrialPhase::Running {
+            self.running -= 1;
+        }
+        if was_lost {
+            self.ended.retain(|other| *other != trial);
+            *self.tried.entry(key.clone()).or_insert(0) += 1;
+        }
+        self.ended.push(trial);
+        if is_lost && let Some(count) = self.tried.get_mut(&key) {
+            *count -= 1;
+            if *count == 0 {
+                self.tried.remove(&key);
+            }
+        }
+    }
+}
+
+/// Values as text: equal exactly where they are equal.
+fn values_key(values: &[TrialValue]) -> String {
+    serde_json::to_string(values).expect("values are plain")
+}

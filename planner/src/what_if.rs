@@ -1,0 +1,390 @@
+//! What a recipe would cost on GPUs that are not at hand: every layout priced from data sheets and formulas.
+//!
+//! For people who decide what to rent or buy, and for those who train with another engine. Nothing is measured and nothing
+//! is launched; [`crate::analytic`] is the model, and its interval is wide where nothing of the kind was ever published.
+
+mod advice;
+mod to_plan;
+mod stage_timeline;
+mod failures;
+mod host_count;
+mod alternatives;
+mod heterogeneous;
+mod ranking;
+mod tradeoffs;
+mod transformer;
+mod explain;
+
+#[cfg(test)]
+mod tests;
+
+pub use advice::{Advice, Measurement};
+pub use to_plan::to_plan;
+pub use failures::{FailureForecast, STORAGE_BYTES_PER_SECOND};
+pub use alternatives::AxisAlternative;
+pub use heterogeneous::{StandaloneGroup, MixedClusterPlan, MixedLayoutEstimate, GroupEstimate, explain_mixed_cluster, plan_mixed_cluster};
+pub use transformer::transformer;
+pub use explain::{constants_source, describe_layout, explain, subject};
+
+use crate::analytic::uncertainty::{prediction_interval, memory_uncertainty, step_time_uncertainty};
+use crate::analytic::search::{HomogeneousCluster, LayoutSearchResult, SearchProblem, EngineSupport, search_front, to_count};
+use crate::analytic::{StepConfig, Constants, PeakMemory, MatmulPrecision, Software, StepTimes, MissingInputs};
+use crate::choice::tradeoffs::{CostBasis, Tradeoffs};
+use crate::engine::{UnsupportedLayout, TrainingSpec};
+use crate::step::timeline::Timeline;
+use crate::training::batch_size;
+use crate::training::learning_rate::{self, Decision};
+use crate::training::training_schedule::{self, StepAndValidationTime};
+use dtrain_recipes::{Tunable, Decoder, Fp8Recipe, LayoutPins, Model, Precision, Recipe};
+use serde::Serialize;
+
+/// Estimates within this share of the best are a tie.
+pub const TIE: f64 = 0.04;
+
+/// Layouts that are kept.
+const KEEP: usize = 200;
+
+/// Layouts that come next of which an outlook knows, unless more are asked for.
+pub const NEXT: usize = 5;
+
+/// What a recipe would cost, and on what.
+#[derive(Clone, Copy, Debug)]
+pub struct DatasheetPlanRequest<'a> {
+    /// What to train.
+    pub recipe: &'a Recipe,
+    /// The devices.
+    pub cluster: HomogeneousCluster,
+    /// The engine that trains.
+    pub engine: &'static dyn crate::engine::Engine,
+    /// How many layouts to show that are slower than those that tie with the choice; at most 200 are kept.
+    pub next: usize,
+}
+
+/// What a recipe would cost.
+#[derive(Clone, Debug, Serialize)]
+pub struct DatasheetPlan {
+    /// Name of the recipe.
+    pub recipe: String,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// Devices in all.
+    pub devices: u32,
+    /// Devices that stay idle, because fewer hosts are faster.
+    pub idle: u32,
+    /// Devices of a host.
+    pub per_host: u32,
+    /// The part, by its words in the table, and where its figures come from.
+    pub gpu: (String, &'static str),
+    /// The engine that trains.
+    pub engine: &'static str,
+    /// Samples of a step.
+    pub batch: Decision<u64>,
+    /// Peak learning rate.
+    pub learning_rate: Decision<f64>,
+    /// The layout to train with.
+    pub choice: LayoutEstimate,
+    /// Layouts that cannot be told apart from it, in order of preference.
+    pub ties: Vec<LayoutEstimate>,
+    /// The fastest layouts that can, fastest first.
+    pub next: Vec<LayoutEstimate>,
+    /// The best layout of every value of every axis that was not chosen.
+    pub losers: Vec<AxisAlternative>,
+    /// The choice beside what nothing betters in time, memory and money, on all devices or on fewer.
+    pub weighed: Tradeoffs<StepConfig>,
+    /// Bytes of a device that may be used.
+    pub memory_bytes: f64,
+    /// Bytes of a rank of every stage of the choice by category, from the first to the last.
+    pub stages: Vec<Vec<(&'static str, f64)>>,
+    /// What every stage of the choice does when.
+    #[serde(skip)]
+    pub timeline: Option<Timeline>,
+    /// What one change would make of it, the most helpful first.
+    pub advice: Vec<Advice>,
+    /// Which layout to measure beside the choice, where some cannot be told apart from it.
+    pub measurement: Option<Measurement>,
+    /// Optimizer steps, where the recipe counts them.
+    pub steps: Option<u64>,
+    /// Seconds of all steps, where nothing fails.
+    pub total_seconds: Option<f64>,
+    /// Hours of all devices together in that time.
+    pub device_hours: Option<f64>,
+    /// Money for an hour of one device, where the recipe names it.
+    pub price: Option<f64>,
+    /// What failures of hosts make of it.
+    pub failures: FailureForecast,
+    /// Layouts in all.
+    pub layouts: u64,
+}
+
+/// A layout with its price.
+#[derive(Clone, Debug, Serialize)]
+pub struct LayoutEstimate {
+    /// The layout.
+    pub config: StepConfig,
+    /// Seconds of a step.
+    pub step_seconds: f64,
+    /// Nine steps in ten take at least this …
+    pub step_seconds_low: f64,
+    /// … and nine in ten at most this.
+    pub step_seconds_high: f64,
+    /// Where the seconds go.
+    pub causes: Vec<(&'static str, f64)>,
+    /// Tokens a second of one device.
+    pub tokens_per_second_per_device: f64,
+    /// Share of the data sheet's peak that the formulas of the model ask for.
+    pub model_flops_utilization: f64,
+    /// Bytes of the heaviest rank at its peak.
+    pub peak_bytes: f64,
+    /// High end of its 80 % interval.
+    pub peak_bytes_high: f64,
+    /// Where the bytes go.
+    pub bytes: Vec<(&'static str, f64)>,
+}
+
+/// Why there is no outlook.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum DatasheetPlanError {
+    /// The formulas are those of a transformer.
+    #[error(
+        "model.kind = \"{kind}\": only decoders can be planned from data sheets; plan other models on the \
+        machine itself"
+    )]
+    NoDecoder {
+        /// The kind of the model.
+        kind: &'static str,
+    },
+    /// The formulas count gradients and moments of every weight.
+    #[error(
+        "model.lora: adapters cannot be planned from data sheets; plan them on the machine itself, without --on"
+    )]
+    Adapters,
+    /// Nothing says how many samples a step has.
+    #[error(
+        "train.batch is \"auto\" and objective.stop names neither steps, samples nor tokens: name one of them, or the batch"
+    )]
+    NoBatch,
+    /// A decision that the space of layouts of equal devices has not.
+    #[error("layout.{key} is set: the cost model for other devices does not support it; remove it")]
+    Pin {
+        /// The key.
+        key: &'static str,
+    },
+    /// The engine is not written for the part.
+    #[error("{engine} does not run on {part}{instead}")]
+    Part {
+        /// The engine, as its authors write it.
+        engine: &'static str,
+        /// The part, by its words in the table.
+        part: String,
+        /// What does, in words.
+        instead: String,
+    },
+    /// No layout divides what it cuts.
+    #[error(
+        "no layout of {devices} devices is left: a batch of {batch} samples, {heads} heads and the pinned axes must divide"
+    )]
+    NoLayout {
+        /// Devices in all.
+        devices: u32,
+        /// Samples of a step.
+        batch: u32,
+        /// Heads of queries.
+        heads: u32,
+    },
+    /// The engine can run none of what is left.
+    #[error("{engine} can run no layout of {devices} devices: it does not support {what}; {instead}")]
+    Engine {
+        /// The engine, as its authors write it.
+        engine: &'static str,
+        /// Devices in all.
+        devices: u32,
+        /// What it has not.
+        what: &'static str,
+        /// What to do.
+        instead: &'static str,
+    },
+    /// Memory does not suffice.
+    #[error(
+        "no layout fits: the nearest needs {needed:.1} GiB of {available:.1} GiB on each device ({nearest})"
+    )]
+    NothingFits {
+        /// GiB of the heaviest rank.
+        needed: f64,
+        /// GiB of a device.
+        available: f64,
+        /// The layout, in words.
+        nearest: String,
+    },
+}
+
+/// The outlook of a request.
+pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<DatasheetPlan, DatasheetPlanError> {
+    let recipe = request.recipe;
+    let (asked, batch) = problem(request)?;
+    let problem = SearchProblem { cluster: host_count::cluster_to_use(&asked), ..asked };
+    let found = search_front(&problem, KEEP);
+    let preferred = ranking::rank_layouts(&problem, &found)?;
+    let chosen = preferred.chosen.choice;
+    let price = |one: &ranking::PessimisticLayout| layout_estimate(&problem, &one.choice.config);
+    let choice = price(&preferred.chosen);
+    let steps = batch_size::steps(&recipe.objective.stop, &recipe.model, batch.value, None);
+    #[expect(clippy::cast_precision_loss, reason = "steps are far below 2^52")]
+    let total_seconds = steps.map(|steps| steps as f64 * choice.step_seconds);
+    let devices = request.cluster.devices;
+    let cost_basis = CostBasis { steps, price: recipe.cluster.price };
+    Ok(DatasheetPlan {
+        recipe: recipe.name.clone(),
+        parameters: recipe.model.parameters(),
+        devices,
+        per_host: request.cluster.per_host,
+        gpu: (request.cluster.part(), &request.cluster.gpu.source),
+        engine: request.engine.name(),
+        learning_rate: rate(recipe, batch.value, choice.step_seconds),
+        batch,
+        idle: devices - problem.cluster.devices,
+        ties: preferred.ties.iter().map(price).collect(),
+        next: preferred.others.iter().take(request.next).map(price).collect(),
+        measurement: advice::measurement(&preferred, devices),
+        losers: alternatives::axis_alternatives(&problem, &found, &chosen),
+        advice: advice::advice(request, &problem, &found.best[0]),
+        failures: failures::failure_forecast(recipe, (devices, request.cluster.per_host), steps, choice.step_seconds),
+        memory_bytes: request.cluster.memory,
+        stages: stage_timeline::memory(&problem, &chosen.config),
+        timeline: stage_timeline::timeline(&problem, &chosen.config),
+        layouts: found.layouts,
+        weighed: tradeoffs::tradeoffs(&problem, found, &chosen, cost_basis),
+        choice,
+        steps,
+        total_seconds,
+        price: recipe.cluster.price,
+        device_hours: total_seconds.map(|seconds| seconds / 3600.0 * f64::from(devices)),
+    })
+}
+
+/// What is asked of the search, and how many samples a step has.
+fn problem(request: &DatasheetPlanRequest<'_>) -> Result<(SearchProblem, Decision<u64>), DatasheetPlanError> {
+    let recipe = request.recipe;
+    let decoder = decoder(&recipe.model)?;
+    refuse_part(request.engine, &request.cluster)?;
+    refuse_pins(&recipe.layout)?;
+    let batch = batch(recipe)?;
+    let problem = SearchProblem {
+        model: transformer(decoder),
+        cluster: request.cluster,
+        engine: Software::of(request.engine.style(), Constants::shipped()),
+        runs_on: Some(EngineSupport { engine: request.engine, training: TrainingSpec::of(decoder, &recipe.train) }),
+        kernel: request.engine.style().kernel(),
+        products: products(recipe),
+        batch: u32::try_from(batch.value).map_err(|_| DatasheetPlanError::NoBatch)?,
+        pins: recipe.layout.clone(),
+        constants: Constants::shipped(),
+    };
+    Ok((problem, batch))
+}
+
+fn decoder(model: &Model) -> Result<&Decoder, DatasheetPlanError> {
+    match model {
+        Model::Decoder(decoder) if decoder.lora.is_some() => Err(DatasheetPlanError::Adapters),
+        Model::Decoder(decoder) => Ok(decoder),
+        Model::Mlp(_) => Err(DatasheetPlanError::NoDecoder { kind: "mlp" }),
+        Model::Cnn(_) => Err(DatasheetPlanError::NoDecoder { kind: "cnn" }),
+        Model::Own(_) => Err(DatasheetPlanError::NoDecoder { kind: "own" }),
+        Model::Command(_) => Err(DatasheetPlanError::NoDecoder { kind: "command" }),
+    }
+}
+
+/// Refuses a part that the engine cannot use: nothing that is planned could be run.
+fn refuse_part(engine: &'static dyn crate::engine::Engine, cluster: &HomogeneousCluster) -> Result<(), DatasheetPlanError> {
+    let kind = cluster.gpu.kind();
+    if engine.kinds().contains(&kind) {
+        return Ok(());
+    }
+    let others = crate::engine::ALL.into_iter().filter(|other| other.kinds().contains(&kind));
+    let names: Vec<&str> = others.map(|other| other.name()).collect();
+    let instead = if names.is_empty() { String::new() } else { format!("; these do: {}", names.join(", ")) };
+    Err(DatasheetPlanError::Part { engine: engine.title(), part: cluster.part(), instead })
+}
+
+/// A pin that the problem cannot hold must not be dropped in silence.
+fn refuse_pins(pins: &LayoutPins) -> Result<(), DatasheetPlanError> {
+    let set = [("shares", pins.shares.is_some())];
+    match set.into_iter().find(|(_, is_set)| *is_set) {
+        Some((key, _)) => Err(DatasheetPlanError::Pin { key }),
+        None => Ok(()),
+    }
+}
+
+/// Samples of a step: as the recipe says, or as the length of the run recommends, in multiples that divide well.
+fn batch(recipe: &Recipe) -> Result<Decision<u64>, DatasheetPlanError> {
+    let budget = batch_size::budget(&recipe.objective.stop, &recipe.model, None, 0.0);
+    let is_open = !matches!(recipe.train.batch, Tunable::Pinned(_));
+    if is_open && budget.samples.is_none_or(|samples| samples <= 0.0) && budget.steps.is_none() {
+        return Err(DatasheetPlanError::NoBatch);
+    }
+    let recommended = batch_size::recommended(&recipe.model, budget, None, 64);
+    Ok(batch_size::clamp_to_choice(&recipe.train.batch, recommended))
+}
+
+fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
+    let pace = training_schedule::training_schedule(recipe, batch, None, None, StepAndValidationTime { step: step_seconds, validation_sample: None });
+    #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
+    let tokens = pace.schedule_steps as f64 * (batch * recipe.model.sample_tokens()) as f64;
+    let recommended = learning_rate::recommended_peak(&recipe.model, &recipe.train.optimizer, batch, tokens);
+    learning_rate::clamp_to_choice(&recipe.train.learning_rate, recommended)
+}
+
+/// The number format that the recipe asks for; 16 bits where it leaves it open.
+fn products(recipe: &Recipe) -> MatmulPrecision {
+    match recipe.train.precision {
+        Tunable::Pinned(Precision::F32) => MatmulPrecision::Bits32,
+        Tunable::Pinned(Precision::Fp8) => match recipe.train.fp8_recipe.unwrap_or_default() {
+            Fp8Recipe::Tensorwise | Fp8Recipe::Delayed => MatmulPrecision::Bits8,
+            Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => MatmulPrecision::Blocks8,
+        },
+        Tunable::Pinned(_) | Tunable::Auto | Tunable::Among(_) | Tunable::Log { .. } => MatmulPrecision::Bits16,
+    }
+}
+
+fn refusal(problem: &SearchProblem, found: &LayoutSearchResult) -> DatasheetPlanError {
+    const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+    match &found.nearest {
+        Some(nearest) => DatasheetPlanError::NothingFits {
+            needed: nearest.bytes / GIB,
+            available: problem.cluster.memory / GIB,
+            nearest: describe_layout(&nearest.config),
+        },
+        None => no_layout(problem, problem.cluster.devices),
+    }
+}
+
+/// Why nothing is left of `devices` devices: their engine, or what must divide.
+fn no_layout(problem: &SearchProblem, devices: u32) -> DatasheetPlanError {
+    match problem.runs_on.as_ref().zip(problem.infeasible_reason()) {
+        Some((EngineSupport { engine, .. }, UnsupportedLayout { what, instead })) => {
+            DatasheetPlanError::Engine { engine: engine.title(), devices, what, instead }
+        }
+        None => DatasheetPlanError::NoLayout { devices, batch: problem.batch, heads: to_count(problem.model.heads) },
+    }
+}
+
+/// The price of a layout.
+fn layout_estimate(problem: &SearchProblem, config: &StepConfig) -> LayoutEstimate {
+    let case = problem.at(config);
+    let (step, peak) = (StepTimes::of(&case), PeakMemory::of(&case));
+    let unknown = MissingInputs::default();
+    let gpu = problem.cluster.gpu;
+    let seconds = step.total();
+    let (low, high) = prediction_interval(seconds, step_time_uncertainty(&case, gpu, unknown).deviation());
+    LayoutEstimate {
+        config: *config,
+        step_seconds: seconds,
+        step_seconds_low: low,
+        step_seconds_high: high,
+        causes: step.causes(&case).to_vec(),
+        tokens_per_second_per_device: config.batch() * case.model.sequence / (config.ranks() * seconds),
+        model_flops_utilization: case.model_flops_utilization(seconds, gpu.peak()),
+        peak_bytes: peak.total(),
+        peak_bytes_high: prediction_interval(peak.total(), memory_uncertainty(&case, unknown)).1,
+        bytes: peak.categories().to_vec(),
+    }
+}

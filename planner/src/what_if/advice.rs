@@ -1,0 +1,132 @@
+//! Which one change would help most: the search again, with the change.
+
+use super::DatasheetPlanRequest;
+use super::ranking::RankedLayouts;
+use crate::analytic::search::{PricedLayout, HomogeneousCluster, SearchProblem, EngineSupport, fastest_beside};
+use crate::analytic::{Constants, Software};
+use crate::engine::{self, Engine as _};
+use crate::layout::batch_split::divisors;
+use crate::training::goodput::RESTART_SECONDS;
+use dtrain_recipes::number_format::thousands;
+use serde::Serialize;
+
+/// Steps that a measurement takes, the first of which do not count.
+const STEPS_TO_MEASURE: f64 = 20.0;
+
+/// The change that tells what a host is worth; told also where it slows.
+pub(super) const ONE_HOST_FEWER: &str = "one host fewer";
+
+/// What one change would make of a training.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Advice {
+    /// The change, in words.
+    pub change: String,
+    /// Tokens a second of all devices together over those without the change, less one.
+    pub speed: f64,
+    /// Seconds of a step with the change.
+    pub step_seconds: f64,
+}
+
+/// What each change would make of a training whose fastest layout is `known`, the most helpful first. A change with which
+/// nothing fits or divides is left out.
+pub(super) fn advice(request: &DatasheetPlanRequest<'_>, problem: &SearchProblem, known: &PricedLayout) -> Vec<Advice> {
+    let seconds = known.seconds;
+    let cluster = problem.cluster;
+    let HomogeneousCluster { devices, per_host, .. } = request.cluster;
+    let on = |cluster: HomogeneousCluster| SearchProblem { cluster, ..problem.clone() };
+    let of = |batch: u32| SearchProblem { batch, ..problem.clone() };
+    let hosts = devices / per_host;
+    let with = |hosts: u32| on(HomogeneousCluster { devices: hosts.saturating_mul(per_host), ..request.cluster });
+    let mut changes = vec![
+        ("twice the memory of each GPU".to_owned(), on(HomogeneousCluster { memory: 2.0 * cluster.memory, ..cluster })),
+        ("a network twice as fast".to_owned(), on(HomogeneousCluster { network: 2.0 * cluster.network, ..cluster })),
+        ("links in each host twice as fast".to_owned(), on(HomogeneousCluster { link: 2.0 * cluster.link, ..cluster })),
+        ("one more host".to_owned(), with(hosts + 1)),
+        ("two more hosts".to_owned(), with(hosts + 2)),
+        ("twice the hosts".to_owned(), with(hosts.saturating_mul(2))),
+        ("twice the batch".to_owned(), of(problem.batch.saturating_mul(2))),
+        ("half the batch".to_owned(), of(problem.batch / 2)),
+    ];
+    if hosts > 1 {
+        changes.push((ONE_HOST_FEWER.to_owned(), with(hosts - 1)));
+    }
+    changes.extend(
+        nearby_batches(problem.batch).map(|batch| (format!("a batch of {}", thousands(batch.into())), of(batch))),
+    );
+    // Nobody measured dtrain's own worker on a GPU: it is planned for on request.
+    let ours = [request.engine.name(), engine::DTRAIN.name()];
+    let kind = cluster.gpu.kind();
+    let others = engine::ALL
+        .into_iter()
+        .filter(|engine| !ours.contains(&engine.name()) && engine.kinds().contains(&kind));
+    changes.extend(others.filter_map(|engine| {
+        let training = problem.runs_on.as_ref()?.training.clone();
+        let software = Software::of(engine.style(), Constants::shipped());
+        let runs_on = Some(EngineSupport { engine, training });
+        let kernel = engine.style().kernel();
+        let changed = SearchProblem { engine: software, runs_on, kernel, ..problem.clone() };
+        Some((format!("the engine {}", engine.name()), changed))
+    }));
+    let before = f64::from(problem.batch) / seconds;
+    let mut all: Vec<Advice> = changes
+        .into_iter()
+        .filter(|(_, changed)| changed.batch > 0)
+        .filter_map(|(change, changed)| {
+            let limit = 2.0 * seconds * f64::from(changed.batch) / f64::from(problem.batch);
+            let best = fastest_beside(&changed, &known.config, limit)?.seconds;
+            Some(Advice { change, speed: f64::from(changed.batch) / best / before - 1.0, step_seconds: best })
+        })
+        .collect();
+    all.sort_by(|a, b| b.speed.total_cmp(&a.speed));
+    all
+}
+
+/// Batches within a tenth of one that divide into more parts than it does, the two that divide best.
+fn nearby_batches(batch: u32) -> impl Iterator<Item = u32> {
+    let parts = |batch: u32| divisors(batch.into()).len();
+    let (least, most) = (batch - batch / 10, batch + batch / 10);
+    // Of large batches those are looked at that a power of two divides.
+    let stride = (batch / 1024).next_power_of_two().max(1);
+    let all = (least.div_ceil(stride)..=most / stride).map(|n| n * stride);
+    let mut better: Vec<u32> = all.filter(|near| *near != batch && parts(*near) > parts(batch)).collect();
+    better.sort_by_key(|near| (std::cmp::Reverse(parts(*near)), near.abs_diff(batch)));
+    better.into_iter().take(2)
+}
+
+/// The measurement that says most about which layout to train with.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Measurement {
+    /// The layout to measure beside the choice, in words.
+    pub layout: String,
+    /// Standard deviation of the logarithm of the ratio of both steps, as estimated.
+    pub deviation: f64,
+    /// Seconds that both measurements take together, with a restart between them.
+    pub seconds: f64,
+    /// Hours of all devices in that time.
+    pub device_hours: f64,
+}
+
+/// Which layout to measure beside the choice: of those that cannot be told apart from it the one whose ratio is least certain.
+pub(super) fn measurement(preferred: &RankedLayouts, devices: u32) -> Option<Measurement> {
+    let chosen = &preferred.chosen;
+    let apart = preferred.ties.iter().map(|tie| (chosen.doubt.deviation_of_ratio(&tie.doubt), tie));
+    let (deviation, other) = apart.max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let seconds = STEPS_TO_MEASURE * (chosen.choice.seconds + other.choice.seconds) + RESTART_SECONDS;
+    Some(Measurement {
+        layout: super::describe_layout(&other.choice.config),
+        deviation,
+        seconds,
+        device_hours: seconds / 3600.0 * f64::from(devices),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn batches_that_divide_better_are_near() {
+        let near = |batch| super::nearby_batches(batch).collect::<Vec<_>>();
+        assert_eq!(near(500), [504, 480]);
+        assert!(near(2048).iter().all(|batch| (1844..=2252).contains(batch)));
+        assert!(near(1).is_empty());
+    }
+}

@@ -1,0 +1,397 @@
+//! An plan as people read it.
+
+use super::advice::ONE_HOST_FEWER;
+use super::{Advice, AxisAlternative, Measurement, DatasheetPlan, LayoutEstimate};
+use crate::analytic::StepConfig;
+use crate::analytic::search::{SearchAxis, GPIPE};
+use crate::choice::explain::{DetailLevel, causes, failure_count, memory, row, slowdown, whole};
+use crate::choice::tie_break::TieBreak;
+use crate::choice::tradeoffs::amount;
+use crate::engine::engine_by_name;
+use dtrain_protocol::{ContextExchange, EmbeddingHeadCost, RankOrder};
+use dtrain_recipes::number_format::{count, thousands};
+use dtrain_recipes::{Bytes, PipelineSchedule, Recompute, Seconds, ZeroStage};
+
+/// Losers told for one axis.
+const PER_AXIS: usize = 3;
+
+/// Bytes of a GiB.
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+/// What was chosen, what it costs, why the others lose; with `top` of the layouts that tie with it, and of the next.
+pub fn explain(plan: &DatasheetPlan, depth: DetailLevel, top: usize) -> String {
+    let mut text = String::new();
+    headline(&mut text, plan);
+    costs(&mut text, plan);
+    failures(&mut text, plan);
+    training(&mut text, plan);
+    ties(&mut text, plan, top);
+    match depth {
+        DetailLevel::Short => losers(&mut text, plan),
+        DetailLevel::Full => losers_fully(&mut text, plan),
+    }
+    advice(&mut text, plan);
+    row(&mut text, "searched", &format!("{} layouts", thousands(plan.layouts)));
+    plan.weighed.write_table(&mut text, "GPU", describe_layout);
+    summary(&mut text, plan);
+    text
+}
+
+/// The choice and what it costs in a line, for the end of a long text.
+fn summary(text: &mut String, plan: &DatasheetPlan) {
+    let choice = &plan.choice;
+    let told = format!(
+        "{}: {}/step, {} tokens/s per GPU, {:.1} GiB per GPU",
+        describe_layout(&choice.config),
+        Seconds(choice.step_seconds),
+        count(choice.tokens_per_second_per_device),
+        choice.peak_bytes / GIB
+    );
+    let total =
+        plan.total_seconds.map_or_else(String::new, |total| format!(", {} in total", Seconds(total)));
+    text.push('\n');
+    row(text, "in short", &(told + &total));
+}
+
+fn headline(text: &mut String, plan: &DatasheetPlan) {
+    row(text, "outlook", &format!("{}: {}", plan.recipe, subject(plan)));
+    row(text, "choice", &describe_layout(&plan.choice.config));
+    if plan.idle > 0 {
+        let working = (plan.devices - plan.idle) / plan.per_host;
+        let hosts = plan.devices / plan.per_host;
+        row(
+            text,
+            "hosts",
+            &format!("{working} of {hosts} work and the others stay idle: more are no faster"),
+        );
+    }
+    row(text, "constants", &constants_source(plan));
+    unmeasured(text, plan.engine);
+}
+
+/// What would narrow the interval of an engine of which no run is known.
+pub(super) fn unmeasured(text: &mut String, engine: &str) {
+    if engine_by_name(engine).is_some_and(|engine| !engine.style().is_measured()) {
+        let words = "no run of this engine on a GPU is known, so the interval is wide; on one such host `dtrain probe RECIPE` \
+                     measures what `dtrain plan RECIPE` then uses there";
+        row(text, "doubt", words);
+    }
+}
+
+/// What is trained, and on what.
+pub fn subject(plan: &DatasheetPlan) -> String {
+    let DatasheetPlan { parameters, devices, per_host, gpu, .. } = plan;
+    let devices = thousands((*devices).into());
+    format!("{} parameters on {devices} {} ({per_host} a host)", count(whole(*parameters)), gpu.0)
+}
+
+/// Where the figures come from.
+pub fn constants_source(plan: &DatasheetPlan) -> String {
+    format!("{}; engine {}; not measured", plan.gpu.1, plan.engine)
+}
+
+fn costs(text: &mut String, plan: &DatasheetPlan) {
+    let choice = &plan.choice;
+    let (low, high) = (Seconds(choice.step_seconds_low), Seconds(choice.step_seconds_high));
+    row(text, "step", &format!("{}, 80 % interval {low} to {high}", Seconds(choice.step_seconds)));
+    let share = |(name, seconds): &(&str, f64)| {
+        let percent = 100.0 * seconds / choice.step_seconds;
+        (percent >= 0.5).then(|| format!("{name} {percent:.0} %"))
+    };
+    row(text, "", &choice.causes.iter().filter_map(share).collect::<Vec<_>>().join(" · "));
+    let each = choice.tokens_per_second_per_device;
+    row(
+        text,
+        "speed",
+        &format!(
+            "{} tokens/s per GPU, {:.0} % model FLOPs utilization",
+            count(each),
+            100.0 * choice.model_flops_utilization
+        ),
+    );
+    if let (Some(steps), Some(total), Some(hours)) =
+        (plan.steps, plan.total_seconds, plan.device_hours)
+    {
+        row(
+            text,
+            "total",
+            &format!("{} steps, {}, {} GPU hours", thousands(steps), Seconds(total), amount(hours)),
+        );
+        if let Some(price) = plan.price {
+            row(text, "money", &format!("{}: {} GPU hours at {price}", amount(hours * price), amount(hours)));
+        }
+    }
+    let (bytes, most) = (choice.peak_bytes / GIB, choice.peak_bytes_high / GIB);
+    row(text, "memory", &format!("{bytes:.1} GiB on the heaviest GPU (90 % below {most:.1} GiB)"));
+    let held = choice.bytes.iter().filter(|(_, bytes)| *bytes > 0.005 * choice.peak_bytes);
+    let held: Vec<String> = held.map(|(name, bytes)| format!("{name} {:.1} GiB", bytes / GIB)).collect();
+    row(text, "", &held.join(" · "));
+}
+
+fn failures(text: &mut String, plan: &DatasheetPlan) {
+    let found = &plan.failures;
+    let host = Seconds(found.host_mtbf_seconds);
+    let known = if found.is_said { "set by the recipe" } else { "assumed; set `cluster.mtbf`" };
+    let often = match found.hosts {
+        1 => String::new(),
+        hosts => format!(", one of {} every {}", thousands(hosts.into()), Seconds(found.mtbf_seconds)),
+    };
+    let in_all = found.expected.map_or_else(String::new, |n| format!(", {} in total", failure_count(n)));
+    row(
+        text,
+        "failures",
+        &format!("a host fails every {host} ({known}){often}: {} per day{in_all}", failure_count(found.per_day)),
+    );
+    row(
+        text,
+        "checkpoint",
+        &format!(
+            "every {} steps (about {}), of {:.1} GiB; each takes {}",
+            thousands(found.checkpoint_every),
+            Seconds(found.checkpoint_every_seconds),
+            found.checkpoint_bytes / GIB,
+            Seconds(found.checkpoint_seconds)
+        ),
+    );
+    let total = match (found.total_seconds, found.device_hours) {
+        (Some(total), Some(hours)) => {
+            let money =
+                plan.price.map_or_else(String::new, |price| format!(", {}", amount(hours * price)));
+            format!(
+                "; with failures and checkpoints {} in total, {} GPU hours{money}",
+                Seconds(total),
+                amount(hours)
+            )
+        }
+        _ if plan.steps.is_some() => "; it would never finish".into(),
+        _ => String::new(),
+    };
+    row(
+        text,
+        "goodput",
+        &format!(
+            "{:.1} % of the time is useful if a restart takes {}, {:.1} % if hosts failed half as often{total}",
+            100.0 * found.goodput,
+            Seconds(found.restart_seconds),
+            100.0 * found.goodput_if_rarer
+        ),
+    );
+}
+
+fn training(text: &mut String, plan: &DatasheetPlan) {
+    let (batch, rate) = (&plan.batch, &plan.learning_rate);
+    row(text, "batch", &format!("{} samples: {}", thousands(batch.value), batch.reason));
+    row(text, "learning rate", &format!("{}: {}", rate.value, rate.reason));
+}
+
+fn ties(text: &mut String, plan: &DatasheetPlan, top: usize) {
+    if top > 0 && !plan.ties.is_empty() {
+        row(
+            text,
+            "why",
+            &format!("others are as fast within the error of the estimate; {}", TieBreak::RULE),
+        );
+    }
+    for (place, tie) in plan.ties.iter().take(top).enumerate() {
+        let title = if place == 0 { "as fast" } else { "" };
+        row(text, title, &line(tie));
+    }
+    for (place, next) in plan.next.iter().take(top).enumerate() {
+        let title = if place == 0 { "next" } else { "" };
+        row(text, title, &line(next));
+    }
+}
+
+/// Values that were not chosen; those that are slower for the same reason are together.
+fn losers(text: &mut String, plan: &DatasheetPlan) {
+    let mut told: Vec<(String, Vec<&str>)> = Vec::new();
+    for of_axis in plan.losers.chunk_by(|a, b| a.axis == b.axis) {
+        for loser in of_axis.iter().filter(|loser| loser.slower >= 0.005).take(PER_AXIS) {
+            let reason = reason(loser);
+            match told.iter_mut().find(|(known, _)| *known == reason) {
+                Some((_, values)) => values.push(&loser.value),
+                None => told.push((reason, vec![&loser.value])),
+            }
+        }
+    }
+    for (place, (reason, values)) in told.into_iter().enumerate() {
+        let title = if place == 0 { "slower" } else { "" };
+        row(text, title, &format!("{}: {reason}", values.join(", ")));
+    }
+}
+
+/// How much slower the best layout with a value is, and what takes longer.
+fn reason(loser: &AxisAlternative) -> String {
+    let (name, seconds) = loser.cause;
+    let slower = slower(loser.slower);
+    if seconds > 0.0 {
+        format!("{slower}, {name} takes {} longer", Seconds(seconds))
+    } else {
+        format!("{slower}, no single cause")
+    }
+}
+
+/// How much slower, in words: `12 % slower`, or `2.5 times as long` from twice the time on.
+pub(super) fn slower(share: f64) -> String {
+    if share >= 0.995 {
+        format!("{:.1} times as long", 1.0 + share)
+    } else {
+        format!("{:.0} % slower", 100.0 * share)
+    }
+}
+
+/// Every value that was not chosen, with the best layout that has it, its memory, and everything that costs or saves time.
+fn losers_fully(text: &mut String, plan: &DatasheetPlan) {
+    let ours = in_bytes(plan.choice.peak_bytes);
+    let mut last = None;
+    for loser in &plan.losers {
+        let title = if last == Some(loser.axis) { "" } else { loser.axis.words() };
+        last = Some(loser.axis);
+        let (loss, memory) = (slowdown(loser.slower, loser.tie), memory(ours, in_bytes(loser.peak_bytes)));
+        row(text, title, &format!("{}: {loss}, {memory}: {}", loser.value, loser.layout));
+        let causes = causes(&loser.growth, plan.choice.step_seconds);
+        if !causes.is_empty() {
+            row(text, "", &format!("because {causes}"));
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
+fn in_bytes(bytes: f64) -> Bytes {
+    Bytes(bytes as u64)
+}
+
+fn advice(text: &mut String, plan: &DatasheetPlan) {
+    let helps = |advice: &&Advice| advice.speed >= 0.01 || advice.change == ONE_HOST_FEWER;
+    for (place, advice) in plan.advice.iter().filter(helps).enumerate() {
+        let title = if place == 0 { "advice" } else { "" };
+        let more = if advice.speed < 0.0 { "fewer" } else { "more" };
+        let percent = 100.0 * advice.speed.abs();
+        row(text, title, &format!("{}: {percent:.0} % {more} tokens/s", advice.change));
+    }
+    if let Some(Measurement { layout, deviation, seconds, device_hours }) = &plan.measurement {
+        let spread = 100.0 * deviation;
+        let what = format!(
+            "measure the choice beside {layout}: which is faster is open by {spread:.0} %; 20 steps of each take {} and \
+             {} GPU hours",
+            Seconds(*seconds),
+            amount(*device_hours)
+        );
+        row(text, "measure", &what);
+    }
+}
+
+fn line(priced: &LayoutEstimate) -> String {
+    format!(
+        "{} a step, {:.1} GiB: {}",
+        Seconds(priced.step_seconds),
+        priced.peak_bytes / GIB,
+        describe_layout(&priced.config)
+    )
+}
+
+/// A layout in words; degrees of 1 are not told.
+pub fn describe_layout(config: &StepConfig) -> String {
+    let (degrees, arrangement) = (config.degrees(), &config.arrangement);
+    let degrees = [
+        ("data", degrees.data),
+        ("tensor", degrees.tensor),
+        ("pipeline", degrees.pipeline),
+        ("context", degrees.context),
+        ("expert", degrees.expert),
+    ];
+    let degrees: Vec<String> = degrees
+        .iter()
+        .filter(|(_, degree)| *degree > 1)
+        .map(|(axis, degree)| format!("{axis} {degree}"))
+        .collect();
+    let mut words = if degrees.is_empty() { "one GPU".to_owned() } else { degrees.join(" × ") };
+    words += &format!(", micro-batch {}", config.micro_batch);
+    if config.pipeline() > 1.0 {
+        words += &format!(", {}", schedule(arrangement.schedule, arrangement.chunks));
+        words += ends(arrangement.ends);
+    }
+    if arrangement.zero != ZeroStage::Zero0 {
+        words += &format!(", zero {}", arrangement.zero as u8);
+        if arrangement.shard < arrangement.replicas() {
+            words += &format!(" over {}", arrangement.shard);
+        }
+    }
+    if arrangement.sequence {
+        words += ", sequence parallel";
+    }
+    match arrangement.recompute {
+        Recompute::None => {}
+        Recompute::Selective => words += ", selective recompute",
+        Recompute::Full => {
+            words += ", full recompute";
+            if arrangement.recompute_every > 1 {
+                words += &format!(" of every {} layers", arrangement.recompute_every);
+            }
+        }
+    }
+    match arrangement.context_exchange {
+        ContextExchange::Ring => {}
+        ContextExchange::AllGather => words += ", keys and values gathered",
+        ContextExchange::AllToAll => words += ", heads exchanged",
+    }
+    if arrangement.expert_fold > 1 {
+        words += ", experts folded over tensor and context ranks";
+    }
+    if arrangement.order == RankOrder::DataOutermost {
+        words += ", stages within hosts";
+    }
+    words
+}
+
+/// What the ends of the model count as in a pipeline.
+fn ends(ends: EmbeddingHeadCost) -> &'static str {
+    match ends {
+        EmbeddingHeadCost { embedding: 0, head: 0 } => "",
+        EmbeddingHeadCost { embedding: 0, .. } => " with fewer layers in the last stage",
+        EmbeddingHeadCost { head: 0, .. } => " with fewer layers in the first stage",
+        EmbeddingHeadCost { .. } => " with fewer layers in the first and last stage",
+    }
+}
+
+fn schedule(schedule: PipelineSchedule, chunks: u32) -> String {
+    match schedule {
+        PipelineSchedule::Gpipe => "gpipe".into(),
+        PipelineSchedule::OneForwardOneBackward => "1f1b".into(),
+        PipelineSchedule::Interleaved => format!("interleaved over {chunks} chunks"),
+        PipelineSchedule::ZeroBubble => "zero bubble".into(),
+    }
+}
+
+/// The value of an axis in words.
+pub(super) fn value_of(axis: SearchAxis, value: u32) -> String {
+    match axis {
+        SearchAxis::Tensor => format!("tensor {value}"),
+        SearchAxis::Context => format!("context {value}"),
+        SearchAxis::Expert => format!("expert {value}"),
+        SearchAxis::Pipeline => format!("pipeline {value}"),
+        SearchAxis::Data => format!("data {value}"),
+        SearchAxis::MicroBatch => format!("micro-batch {value}"),
+        SearchAxis::Sequence if value == 0 => "no sequence parallelism".into(),
+        SearchAxis::Sequence => "sequence parallel".into(),
+        SearchAxis::Recompute => match value {
+            0 => "no recompute".into(),
+            1 => "selective recompute".into(),
+            2 => "full recompute".into(),
+            more => format!("full recompute of every {} layers", more - 1),
+        },
+        SearchAxis::Exchange => ["keys and values in a ring", "keys and values gathered", "heads exchanged"]
+            .get(value as usize)
+            .map_or_else(String::new, |words| (*words).into()),
+        SearchAxis::Order if value == 0 => "replicas within hosts".into(),
+        SearchAxis::Order => "stages within hosts".into(),
+        SearchAxis::Shard => format!("shards over {value}"),
+        SearchAxis::Zero => format!("zero {value}"),
+        SearchAxis::Schedule => match value {
+            0 => "zero bubble".into(),
+            1 => "1f1b".into(),
+            GPIPE => "gpipe".into(),
+            chunks => format!("interleaved over {chunks} chunks"),
+        },
+    }
+}

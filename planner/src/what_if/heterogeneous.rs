@@ -1,0 +1,235 @@
+//! What a recipe would cost on groups of GPUs that are not alike.
+
+mod explain;
+
+#[cfg(test)]
+mod tests;
+
+pub use explain::explain_mixed_cluster;
+
+use super::explain::describe_layout;
+use super::{DatasheetPlanError, DatasheetPlanRequest, TIE, no_layout, problem, rate, refuse_part};
+use crate::analytic::MissingInputs;
+use crate::analytic::uncertainty::{prediction_interval, memory_uncertainty, step_time_uncertainty};
+use crate::analytic::heterogeneous::{PricedGroupedLayout, GroupedSearchResult, GroupedLayout, GroupedProblem, Pricer, GroupStages, search};
+use crate::analytic::search::{self as equal, HomogeneousCluster};
+use crate::choice::tie_break::TieBreak;
+use crate::training::batch_size;
+use crate::training::learning_rate::Decision;
+use dtrain_recipes::Recipe;
+use serde::Serialize;
+
+/// Layouts that are kept.
+const KEEP: usize = 200;
+
+/// Ties that are told.
+const TIES: usize = 5;
+
+/// Bytes of a GiB.
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+/// What a recipe would cost on a mixed cluster.
+#[derive(Clone, Debug, Serialize)]
+pub struct MixedClusterPlan {
+    /// Name of the recipe.
+    pub recipe: String,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// What each group would do alone, in the order they were given.
+    pub groups: Vec<StandaloneGroup>,
+    /// The engine that trains.
+    pub engine: &'static str,
+    /// Samples of a step.
+    pub batch: Decision<u64>,
+    /// Peak learning rate.
+    pub learning_rate: Decision<f64>,
+    /// The layout to train with.
+    pub choice: MixedLayoutEstimate,
+    /// Some layouts that cannot be told apart from it, in order of preference.
+    pub ties: Vec<MixedLayoutEstimate>,
+    /// Optimizer steps, where the recipe counts them.
+    pub steps: Option<u64>,
+    /// Seconds of all steps.
+    pub total_seconds: Option<f64>,
+    /// Hours of all devices together, idle ones among them.
+    pub device_hours: Option<f64>,
+    /// Layouts that were priced.
+    pub layouts: u64,
+}
+
+/// A group of equal hosts, and what it would do alone.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct StandaloneGroup {
+    /// The part, by its words in the table, and where its figures come from.
+    pub gpu: (String, &'static str),
+    /// Devices in all.
+    pub devices: u32,
+    /// Devices of a host.
+    pub per_host: u32,
+    /// Seconds of its fastest step; `None` where nothing fits.
+    pub step_seconds: Option<f64>,
+}
+
+/// A layout of a mixed cluster with its price.
+#[derive(Clone, Debug, Serialize)]
+pub struct MixedLayoutEstimate {
+    /// The layout.
+    pub layout: GroupedLayout,
+    /// Groups with stages, from the first stage to the last.
+    pub groups: Vec<GroupEstimate>,
+    /// Devices that work; the others stay idle.
+    pub devices: u32,
+    /// Seconds of a step.
+    pub step_seconds: f64,
+    /// Nine steps in ten take at least this …
+    pub step_seconds_low: f64,
+    /// … and nine in ten at most this.
+    pub step_seconds_high: f64,
+    /// Where the seconds go.
+    pub causes: Vec<(&'static str, f64)>,
+    /// Tokens a second of all devices together.
+    pub tokens_per_second: f64,
+    /// Share of the data sheets' peaks of the devices that work, which the formulas of the model ask for.
+    pub model_flops_utilization: f64,
+}
+
+/// Stages of one group.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct GroupEstimate {
+    /// The group, by its place in the cluster.
+    pub group: usize,
+    /// Layers of each of its stages.
+    pub layers: Vec<u32>,
+    /// Seconds of its slowest stage for one micro-batch.
+    pub seconds: f64,
+    /// Bytes of its heaviest rank at its peak.
+    pub peak_bytes: f64,
+    /// High end of its 80 % interval.
+    pub peak_bytes_high: f64,
+    /// Bytes of memory of a device.
+    pub memory_bytes: f64,
+}
+
+/// The outlook of a recipe on `groups` of equal hosts.
+pub fn plan_mixed_cluster(
+    recipe: &Recipe,
+    groups: &[HomogeneousCluster],
+    engine: &'static dyn crate::engine::Engine,
+) -> Result<MixedClusterPlan, DatasheetPlanError> {
+    groups.iter().try_for_each(|group| refuse_part(engine, group))?;
+    let (asked, batch) = problem(&DatasheetPlanRequest { recipe, cluster: groups[0], engine, next: 0 })?;
+    let grouped = GroupedProblem::of(&asked, groups);
+    let found = search(&grouped, 0, KEEP);
+    let pricer = Pricer::new(&grouped);
+    let mut ties = preferred(&found).ok_or_else(|| refusal(&grouped, &pricer, &found))?;
+    let choice = layout_estimate(&grouped, &pricer, &ties.remove(0).layout);
+    let steps = batch_size::steps(&recipe.objective.stop, &recipe.model, batch.value, None);
+    #[expect(clippy::cast_precision_loss, reason = "steps are far below 2^52")]
+    let total_seconds = steps.map(|steps| steps as f64 * choice.step_seconds);
+    Ok(MixedClusterPlan {
+        recipe: recipe.name.clone(),
+        parameters: recipe.model.parameters(),
+        groups: grouped.problems().iter().map(alone).collect(),
+        engine: engine.name(),
+        learning_rate: rate(recipe, batch.value, choice.step_seconds),
+        batch,
+        ties: ties.iter().take(TIES).map(|tie| layout_estimate(&grouped, &pricer, &tie.layout)).collect(),
+        steps,
+        total_seconds,
+        device_hours: total_seconds.map(|seconds| seconds / 3600.0 * f64::from(grouped.devices())),
+        layouts: found.layouts,
+        choice,
+    })
+}
+
+/// What a group would do alone.
+fn alone(problem: &equal::SearchProblem) -> StandaloneGroup {
+    let HomogeneousCluster { gpu, devices, per_host, .. } = problem.cluster;
+    StandaloneGroup {
+        gpu: (problem.cluster.part(), &gpu.source),
+        devices,
+        per_host,
+        step_seconds: equal::fastest(problem, f64::INFINITY).map(|choice| choice.seconds),
+    }
+}
+
+/// The layouts that cannot be told apart from the fastest: first those that leave memory, then fewer groups and axes that cut
+/// the model, fewer tensor-parallel ranks, the simpler schedule, less computed again, and the faster.
+fn preferred(found: &GroupedSearchResult) -> Option<Vec<&PricedGroupedLayout>> {
+    let within = (1.0 + TIE) * found.best.first()?.seconds;
+    let mut ties: Vec<&PricedGroupedLayout> = found.best.iter().filter(|choice| choice.seconds <= within).collect();
+    let order = |choice: &PricedGroupedLayout| {
+        let simplicity = TieBreak::of(&choice.layout.config(1).arrangement, choice.full);
+        (simplicity.is_tight, choice.layout.runs.len(), simplicity)
+    };
+    ties.sort_by(|a, b| order(a).cmp(&order(b)).then(a.seconds.total_cmp(&b.seconds)));
+    Some(ties)
+}
+
+fn refusal(grouped: &GroupedProblem, pricer: &Pricer<'_>, found: &GroupedSearchResult) -> DatasheetPlanError {
+    let problem = &grouped.problems()[0];
+    let Some(nearest) = &found.nearest else {
+        return no_layout(problem, grouped.devices());
+    };
+    let priced = layout_estimate(grouped, pricer, &nearest.layout);
+    let full = |on: &&GroupEstimate| on.peak_bytes / on.memory_bytes;
+    let fullest = priced.groups.iter().max_by(|a, b| full(a).total_cmp(&full(b)));
+    let fullest = fullest.expect("a layout uses a group");
+    DatasheetPlanError::NothingFits {
+        needed: fullest.peak_bytes / GIB,
+        available: fullest.memory_bytes / GIB,
+        nearest: describe_layout(&nearest.layout.config(grouped.batch())),
+    }
+}
+
+/// The price of a layout.
+fn layout_estimate(grouped: &GroupedProblem, pricer: &Pricer<'_>, layout: &GroupedLayout) -> MixedLayoutEstimate {
+    let stages = pricer.stages(layout);
+    let seconds = stages.step.total();
+    let slowest = (0..stages.seconds.len()).max_by(|a, b| stages.seconds[*a].total_cmp(&stages.seconds[*b]));
+    let slowest = slowest.expect("a layout has stages");
+    let (low, high) = prediction_interval(seconds, doubt(grouped, pricer, layout));
+    let model = &grouped.problems()[0].model;
+    let tokens = f64::from(grouped.batch()) * model.sequence;
+    let peak = |run: &GroupStages| {
+        f64::from(run.stages * layout.width()) * grouped.problems()[run.group].cluster.gpu.peak()
+    };
+    let peaks: f64 = layout.runs.iter().map(peak).sum();
+    let on_group = |group: usize| {
+        let own = || (0..stages.groups.len()).filter(|stage| stages.groups[*stage] == group);
+        let peak_bytes = own().map(|stage| stages.peaks[stage].total()).fold(0.0, f64::max);
+        let doubt = memory_uncertainty(&pricer.case(layout, group), MissingInputs::default());
+        GroupEstimate {
+            group,
+            layers: own().map(|stage| stages.layers[stage]).collect(),
+            seconds: own().map(|stage| stages.seconds[stage]).fold(0.0, f64::max),
+            peak_bytes,
+            peak_bytes_high: prediction_interval(peak_bytes, doubt).1,
+            memory_bytes: grouped.problems()[group].cluster.memory,
+        }
+    };
+    MixedLayoutEstimate {
+        layout: layout.clone(),
+        groups: layout.runs.iter().map(|run| on_group(run.group)).collect(),
+        devices: layout.devices(),
+        step_seconds: seconds,
+        step_seconds_low: low,
+        step_seconds_high: high,
+        causes: stages.step.causes_of(stages.layers[slowest].into()).to_vec(),
+        tokens_per_second: tokens / seconds,
+        model_flops_utilization: model.flops_per_token() * tokens / (seconds * peaks),
+    }
+}
+
+/// Standard deviation of the logarithm of measured over estimated step time: that of the group of which least is known, and where
+/// several work together also that of what no published run was seen of.
+fn doubt(grouped: &GroupedProblem, pricer: &Pricer<'_>, layout: &GroupedLayout) -> f64 {
+    let each = layout.runs.iter().map(|run| {
+        let case = pricer.case(layout, run.group);
+        let gpu = grouped.problems()[run.group].cluster.gpu;
+        step_time_uncertainty(&case, gpu, MissingInputs::default()).deviation()
+    });
+    let own = each.fold(0.0, f64::max);
+    let d = &grouped.problems()[0].constants.general.doubt;
+    if layout.runs.len() > 1 { own.hypot(d.several) } else { own }
+}

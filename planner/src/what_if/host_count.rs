@@ -1,0 +1,45 @@
+//! How many of the hosts to use: a number of devices that divides badly is slower than a smaller one that divides well.
+
+use crate::analytic::search::{HomogeneousCluster, SearchProblem, fastest, fastest_beside};
+use crate::layout::batch_split::divisors;
+
+/// What fewer hosts must save of the time of a step for the others to stay idle.
+const WORTH: f64 = 0.01;
+
+/// Numbers of hosts that are tried.
+const TRIED: usize = 8;
+
+/// The hosts of the problem's cluster that are to work: all of them, unless fewer are faster or alone have a layout.
+pub(super) fn cluster_to_use(problem: &SearchProblem) -> HomogeneousCluster {
+    let fewer = smaller_clusters(problem.cluster);
+    if fewer.is_empty() {
+        return problem.cluster;
+    }
+    let mut best = (problem.cluster, fastest(problem, f64::INFINITY));
+    for cluster in fewer {
+        let fewer = SearchProblem { cluster, ..problem.clone() };
+        let found = match &best.1 {
+            Some(known) => fastest_beside(&fewer, &known.config, (1.0 - WORTH) * known.seconds),
+            None => fastest(&fewer, f64::INFINITY),
+        };
+        if found.is_some() {
+            best = (cluster, found);
+        }
+    }
+    best.0
+}
+
+/// Clusters of fewer hosts, of at least half of them, those first whose devices have most divisors.
+fn smaller_clusters(cluster: HomogeneousCluster) -> Vec<HomogeneousCluster> {
+    let HomogeneousCluster { devices, per_host, .. } = cluster;
+    let hosts = devices / per_host;
+    // These divide as well as any.
+    if hosts.is_power_of_two() {
+        return Vec::new();
+    }
+    let least = if hosts <= 16 { hosts.div_ceil(2) } else { hosts - hosts / 5 };
+    let count = |hosts: &u32| divisors(u64::from(*hosts) * u64::from(per_host)).len();
+    let mut all: Vec<u32> = (least.max(1)..hosts).collect();
+    all.sort_by(|a, b| count(b).cmp(&count(a)).then(b.cmp(a)));
+    all.into_iter().take(TRIED).map(|hosts| HomogeneousCluster { devices: hosts * per_host, ..cluster }).collect()
+}

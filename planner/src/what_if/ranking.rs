@@ -1,0 +1,95 @@
+//! Which of the layouts that a search found is to be trained with.
+//!
+//! A search that takes the least of many estimates takes those that are too low: the more layouts it looks at, the surer. So the
+//! choice is not the least estimate but the least of what a step takes in eight of ten cases: layouts of a kind that nobody
+//! published must be faster by as much as they are uncertain.
+
+use super::{DatasheetPlanError, TIE, refusal};
+use crate::analytic::uncertainty::{LogStdDevs, step_time_uncertainty};
+use crate::analytic::search::{PricedLayout, LayoutSearchResult, SearchProblem};
+use crate::analytic::{StepConfig, MissingInputs};
+use crate::choice::tie_break::TieBreak;
+
+/// Standard deviations above the estimate: one step in five takes longer.
+const PESSIMISTIC: f64 = 0.8416;
+
+/// A layout with what a step of it takes in eight of ten cases.
+#[derive(Clone, Debug)]
+pub(super) struct PessimisticLayout {
+    pub(super) choice: PricedLayout,
+    pub(super) doubt: LogStdDevs,
+    /// Seconds that one step in five exceeds.
+    pub(super) seconds: f64,
+}
+
+/// The layout to train with, those that cannot be told apart from it in order of preference, and the others, fastest first.
+#[derive(Clone, Debug)]
+pub(super) struct RankedLayouts {
+    pub(super) chosen: PessimisticLayout,
+    pub(super) ties: Vec<PessimisticLayout>,
+    pub(super) others: Vec<PessimisticLayout>,
+}
+
+/// The layouts that were found, in order.
+pub(super) fn rank_layouts(problem: &SearchProblem, found: &LayoutSearchResult) -> Result<RankedLayouts, DatasheetPlanError> {
+    let mut all = pessimistic_layouts(problem, found);
+    let Some(fastest) = all.first() else { return Err(refusal(problem, found)) };
+    let within = (1.0 + TIE) * fastest.seconds;
+    let is_bettered = |one: &PessimisticLayout| {
+        let betters = |other: &PessimisticLayout| {
+            let (seconds, bytes) = ((other.seconds, one.seconds), (other.choice.bytes, one.choice.bytes));
+            seconds.0 <= seconds.1 && bytes.0 <= bytes.1 && (seconds.0 < seconds.1 || bytes.0 < bytes.1)
+        };
+        all.iter().any(betters)
+    };
+    let mut ties: Vec<PessimisticLayout> =
+        all.iter().filter(|one| one.seconds <= within && !is_bettered(one)).cloned().collect();
+    let order = |one: &PessimisticLayout| {
+        TieBreak::of(&one.choice.config.arrangement, one.choice.bytes / problem.cluster.memory)
+    };
+    ties.sort_by(|a, b| order(a).cmp(&order(b)).then(a.seconds.total_cmp(&b.seconds)));
+    all.retain(|one| one.seconds > within);
+    let mut ties = distinct(ties);
+    let chosen = ties.remove(0);
+    Ok(RankedLayouts { chosen, ties, others: distinct(all) })
+}
+
+/// All layouts that were kept, fastest first.
+fn pessimistic_layouts(problem: &SearchProblem, found: &LayoutSearchResult) -> Vec<PessimisticLayout> {
+    let best_per_axis = found.best_per_axis.iter().map(|(_, _, choice)| choice);
+    let mut all: Vec<PessimisticLayout> = Vec::new();
+    for choice in found.best.iter().chain(best_per_axis) {
+        if all.iter().any(|known| known.choice.config == choice.config) {
+            continue;
+        }
+        let doubt = step_time_uncertainty(&problem.at(&choice.config), problem.cluster.gpu, MissingInputs::default());
+        let seconds = choice.seconds * (PESSIMISTIC * doubt.deviation()).exp();
+        all.push(PessimisticLayout { choice: *choice, doubt, seconds });
+    }
+    all.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
+    all
+}
+
+/// The first of those that differ in nothing but among how many replicas they shard, and which ranks are neighbours.
+fn distinct(all: Vec<PessimisticLayout>) -> Vec<PessimisticLayout> {
+    let mut kept: Vec<PessimisticLayout> = Vec::new();
+    let same = |a: &StepConfig, b: &StepConfig| {
+        let alike = |config: &StepConfig| {
+            let arrangement = config.arrangement;
+            (
+                config.degrees(),
+                config.micro_batch,
+                arrangement.schedule,
+                arrangement.chunks,
+                arrangement.recompute,
+            )
+        };
+        alike(a) == alike(b)
+    };
+    for one in all {
+        if !kept.iter().any(|known| same(&known.choice.config, &one.choice.config)) {
+            kept.push(one);
+        }
+    }
+    kept
+}

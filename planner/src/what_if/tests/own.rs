@@ -1,0 +1,166 @@
+//! Outlooks for dtrain's own worker, of which no run on a GPU is known, and for GPUs with a power limit.
+
+use super::*;
+use crate::choice::explain::{WIDTH, wrapped};
+use crate::engine::{ALL, DTRAIN};
+use dtrain_protocol::ContextExchange;
+use dtrain_recipes::{OptimizerKind, SlidingWindow};
+
+fn spread(priced: &LayoutEstimate) -> f64 {
+    priced.step_seconds_high / priced.step_seconds_low
+}
+
+#[test]
+fn an_outlook_for_the_worker_reads_as_ever() {
+    let found = of(&recipe(), on("H100", 64), &DTRAIN).expect("it fits");
+    insta::assert_snapshot!(
+        "llama_8b_on_64_h100_for_dtrain",
+        wrapped(&explain(&found, DetailLevel::Short, NEXT), WIDTH)
+    );
+}
+
+#[test]
+fn the_worker_is_doubted_more_than_any_engine_that_was_measured() {
+    let own = of(&recipe(), on("H100", 64), &DTRAIN).expect("it fits");
+    let words = explain(&own, DetailLevel::Short, NEXT);
+    assert!(
+        words.contains("no run of this engine on a GPU is known") && words.contains("dtrain probe"),
+        "{words}"
+    );
+    for engine in ALL.into_iter().filter(|engine| engine.name() != "dtrain") {
+        let other = of(&recipe(), on("H100", 64), engine).expect("it fits");
+        assert!(spread(&own.choice) > 2.0 * spread(&other.choice), "{}", engine.name());
+        assert!(!explain(&other, DetailLevel::Short, NEXT).contains("no run of this engine"), "{}", engine.name());
+    }
+}
+
+#[test]
+fn what_is_chosen_for_the_worker_is_within_its_abilities() {
+    let recipe = recipe();
+    let found = of(&recipe, on("H100", 64), &DTRAIN).expect("it fits");
+    let Model::Decoder(model) = &recipe.model else { panic!("it is a decoder") };
+    let training = TrainingSpec::of(model, &recipe.train);
+    for priced in found.ties.iter().chain(&found.next).chain([&found.choice]) {
+        let arrangement = &priced.config.arrangement;
+        assert_eq!(DTRAIN.unsupported_layout(&training, arrangement, to_count(priced.config.micro_batches())), None);
+        assert_eq!(
+            (arrangement.layout.context.get(), arrangement.context_exchange),
+            (1, ContextExchange::Ring)
+        );
+    }
+    let request = DatasheetPlanRequest { recipe: &recipe, cluster: on("H100", 64), engine: &DTRAIN, next: NEXT };
+    let plan = to_plan(&request, &found, ("/data".into(), "0")).expect("it is a plan");
+    assert_eq!(plan.engine, None, "`dtrain run` reads it");
+    let told = crate::explain(&plan, DetailLevel::Full);
+    assert!(told.contains("estimated from data sheets"), "{told}");
+}
+
+/// Its ranks exchange f32 through host memory, whatever links the devices have.
+#[test]
+fn faster_links_do_not_help_the_worker() {
+    let usual = on("H100", 64);
+    let fast = HomogeneousCluster { link: 4.0 * usual.link, network: 4.0 * usual.network, ..usual };
+    let seconds = |cluster| of(&recipe(), cluster, &DTRAIN).expect("it fits").choice.step_seconds;
+    assert!((seconds(fast) / seconds(usual) - 1.0).abs() < 1e-12);
+    let slow = HomogeneousCluster { network: 1e8, ..usual };
+    assert!(seconds(slow) > 1.2 * seconds(usual));
+}
+
+#[test]
+fn what_an_engine_cannot_train_is_said_with_the_reason() {
+    let message = |change: fn(&mut Recipe), engine| {
+        let mut recipe = recipe();
+        change(&mut recipe);
+        of(&recipe, on("H100", 64), engine).expect_err("it cannot be trained").to_string()
+    };
+    let fp8 = |recipe: &mut Recipe| recipe.train.precision = Choice::Pinned(Precision::Fp8);
+    let words = message(fp8, &DTRAIN);
+    assert!(words.contains("dtrain can run no layout of 64 devices: it does not support fp8; "), "{words}");
+    let words = message(fp8, &TORCHTITAN);
+    assert!(
+        words.contains("train.fp8_recipe = \"tensorwise\"; it has no scale for a whole tensor"),
+        "{words}"
+    );
+    let words = message(|recipe| recipe.train.optimizer.kind = OptimizerKind::Lamb, &FSDP);
+    assert!(words.contains("FSDP2 can run no layout of 64 devices"), "{words}");
+    assert!(words.contains("train.optimizer = \"lamb\"; transformers have adamw"), "{words}");
+    let windowed = |recipe: &mut Recipe| {
+        let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
+        decoder.window = Some(SlidingWindow { tokens: 128, every: None });
+    };
+    assert!(message(windowed, &DTRAIN).contains("sliding windows"));
+    let latent = |recipe: &mut Recipe| recipe.model = fixtures::deepseek();
+    assert!(message(latent, &DTRAIN).contains("latent attention"));
+}
+
+/// Megatron-LM trains with lion where Megatron-FSDP does not shard gradients.
+#[test]
+fn an_optimizer_decides_what_may_be_sharded() {
+    let mut recipe = recipe();
+    assert_eq!(stage(&recipe), dtrain_recipes::ZeroStage::Zero2);
+    recipe.train.optimizer.kind = OptimizerKind::Lion;
+    assert!(stage(&recipe) <= dtrain_recipes::ZeroStage::Zero1);
+}
+
+fn stage(recipe: &Recipe) -> dtrain_recipes::ZeroStage {
+    of(recipe, on("H100", 64), &MEGATRON).expect("it fits").choice.config.arrangement.zero
+}
+
+#[test]
+fn a_power_limit_slows_and_is_told() {
+    let clipped = HomogeneousCluster { watts: Some(500.0), ..on("H100", 64) };
+    let (usual, slow) = (of(&recipe(), on("H100", 64), &MEGATRON), of(&recipe(), clipped, &MEGATRON));
+    let (usual, slow) = (usual.expect("it fits"), slow.expect("it fits"));
+    let ratio = slow.choice.step_seconds / usual.choice.step_seconds;
+    // Products take 1 / sqrt(500/700) as long, everything else as long as before.
+    assert!((1.05..1.19).contains(&ratio), "{ratio}");
+    assert!(spread(&slow.choice) > spread(&usual.choice));
+    assert_eq!(slow.gpu.0, "H100 500W");
+    let row = as_row(&slow, "Megatron-Core", "fused");
+    let priced = benchmarks::estimate_rows(&[row], &[], Constants::shipped()).remove(0);
+    let there = priced.step_seconds.expect("it can be priced");
+    assert!((there / slow.choice.step_seconds - 1.0).abs() < 1e-9, "{there} {:?}", slow.choice);
+}
+
+#[test]
+fn an_engine_refuses_a_part_that_it_is_not_written_for() {
+    let refused = |part, engine| match of(&recipe(), on(part, 64), engine) {
+        Err(error @ DatasheetPlanError::Part { .. }) => error.to_string(),
+        other => panic!("{part}: {other:?}"),
+    };
+    assert_eq!(refused("TPU v5p", &MEGATRON), "Megatron-LM does not run on TPU V5P; these do: jax");
+    assert_eq!(
+        refused("Gaudi3", &FSDP).split(" does not").last(),
+        Some(" run on GAUDI3; these do: deepspeed")
+    );
+    assert!(refused("TPU v6", &DTRAIN).contains("jax"));
+    of(&recipe(), on("TPU v5p", 64), &crate::engine::JAX).expect("MaxText trains on TPUs");
+    let mixed = plan_mixed_cluster(&recipe(), &[on("H100", 8), on("TPU v5p", 8)], &MEGATRON);
+    assert!(matches!(mixed, Err(DatasheetPlanError::Part { .. })), "{mixed:?}");
+    // Unless an engine is named, one is taken that can; of advice, no other engine is named.
+    let usual = |kinds: &[_]| crate::engine::default_engine(kinds).map(|engine| engine.name());
+    let [gpu, gaudi, tpu] = ["H100", "Gaudi2", "TPU v4"].map(|part| on(part, 8).gpu.kind());
+    assert_eq!(
+        [usual(&[gpu]), usual(&[gaudi]), usual(&[tpu])],
+        [Some("megatron"), Some("deepspeed"), Some("jax")]
+    );
+    assert_eq!(usual(&[gaudi, tpu]), None);
+    let found = of(&recipe(), on("TPU v5p", 64), &crate::engine::JAX).expect("it fits");
+    assert!(found.advice.iter().all(|advice| !advice.change.contains("engine")), "{:?}", found.advice);
+}
+
+#[test]
+fn a_reason_is_said_once_and_twice_the_time_is_no_percentage() {
+    let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
+    let told = explain(&found, DetailLevel::Short, NEXT);
+    let rows: Vec<&str> = told.lines().skip_while(|line| !line.starts_with("slower")).collect();
+    let rows: Vec<&str> = rows.into_iter().take_while(|line| !line.starts_with("advice")).collect();
+    let reasons: std::collections::BTreeSet<_> =
+        rows.iter().filter_map(|row| row.split_once(": ")).map(|(_, reason)| reason).collect();
+    assert_eq!(reasons.len(), rows.len(), "{told}");
+    assert!(told.lines().last().is_some_and(|line| line.starts_with("in short")), "{told}");
+    assert_eq!(
+        [0.12, 0.994, 0.996, 9.06].map(explain::slower),
+        ["12 % slower", "99 % slower", "2.0 times as long", "10.1 times as long"]
+    );
+}

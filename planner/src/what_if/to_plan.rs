@@ -1,0 +1,82 @@
+//! An outlook as a plan, so that it can be saved and written for another engine.
+
+use super::{DatasheetPlan, DatasheetPlanRequest, LayoutEstimate};
+use crate::engine::{DTRAIN, Engine as _};
+use crate::planning::plan::{FORMAT, Plan, RankedCandidate};
+use crate::rates::calibrate::Factors;
+use crate::training::training_schedule::{self, StepAndValidationTime};
+use crate::{BatchSplit, Candidate, Rejection};
+use dtrain_protocol::{Gpu, HostFacts};
+use std::collections::BTreeMap;
+use std::num::{NonZeroU32, NonZeroU64};
+use std::path::PathBuf;
+
+/// `found`, the outlook of `request`, as a plan: its choice, then the layouts that tie with it, then the next. They have
+/// no [`RankedCandidate::estimate`]: its parts are those of rates that were measured, and an outlook divides time and memory
+/// otherwise. `Err` when the batch cannot be split so.
+pub fn to_plan(
+    request: &DatasheetPlanRequest<'_>,
+    found: &DatasheetPlan,
+    (data_root, program): (PathBuf, &str),
+) -> Result<Plan, Rejection> {
+    let recipe = request.recipe;
+    let near = std::iter::once(&found.choice).chain(&found.ties).map(|priced| (priced, true));
+    let all = near.chain(found.next.iter().map(|priced| (priced, false)));
+    let choices = all.map(|(priced, tie)| ranked(request, found, priced, tie)).collect::<Result<_, _>>()?;
+    let hosts = NonZeroU32::new((found.devices - found.idle) / found.per_host).unwrap_or(NonZeroU32::MIN);
+    Ok(Plan {
+        format: FORMAT,
+        recipe: recipe.clone(),
+        settings: BTreeMap::new(),
+        data_root,
+        host: host(found, hosts),
+        engine: (found.engine != DTRAIN.name()).then(|| found.engine.into()),
+        rates: None,
+        factors: Factors::default(),
+        seed: recipe.train.seed,
+        program: program.into(),
+        train_samples: None,
+        valid_samples: None,
+        batch: found.batch.clone(),
+        learning_rate: found.learning_rate.clone(),
+        choices,
+        priced: found.layouts,
+        weighed: None,
+        alternatives: Vec::new(),
+        rejected: Vec::new(),
+    })
+}
+
+fn ranked(
+    request: &DatasheetPlanRequest<'_>,
+    found: &DatasheetPlan,
+    priced: &LayoutEstimate,
+    tie: bool,
+) -> Result<RankedCandidate, Rejection> {
+    let arrangement = priced.config.arrangement;
+    let batch = NonZeroU64::new(found.batch.value).unwrap_or(NonZeroU64::MIN);
+    let readers = NonZeroU32::new(arrangement.layout.readers()).unwrap_or(NonZeroU32::MIN);
+    let micro_batch = NonZeroU32::new(priced.config.micro_batch).unwrap_or(NonZeroU32::MIN);
+    let split = BatchSplit::of(batch, micro_batch, readers)?;
+    // Cores of the hosts are not known; torchrun gives each rank one thread unless told otherwise.
+    let candidate = Candidate { arrangement, split, threads: 1, learning_rate: found.learning_rate.value };
+    let cost = StepAndValidationTime { step: priced.step_seconds, validation_sample: None };
+    let pace = training_schedule::training_schedule(request.recipe, batch.get(), None, None, cost);
+    Ok(RankedCandidate { candidate, estimate: None, pace, tie })
+}
+
+/// The hosts that work in the outlook. What is not known of them is zero.
+fn host(found: &DatasheetPlan, hosts: NonZeroU32) -> HostFacts {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
+    let memory_bytes = found.memory_bytes as u64;
+    let gpu = Gpu { device: dtrain_protocol::DeviceKind::Cuda, name: found.gpu.0.clone(), memory_bytes };
+    HostFacts {
+        name: format!("{hosts}x{} {}", found.per_host, found.gpu.0),
+        hosts,
+        processor: String::new(),
+        cores: 0,
+        memory_bytes: 0,
+        gpus: vec![gpu; found.per_host as usize],
+        links: None,
+    }
+}

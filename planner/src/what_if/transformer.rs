@@ -1,0 +1,40 @@
+//! What the cost model reads of a decoder.
+
+use crate::analytic::{ExpertDims, LatentDims, Transformer, WindowDims};
+use dtrain_recipes::{Activation, Decoder};
+
+/// The dimensions of a decoder that decide its cost.
+pub fn transformer(decoder: &Decoder) -> Transformer {
+    let head = f64::from(decoder.head_width());
+    let rotary = decoder.latent.map_or(0.0, |latent| latent.rotary.into());
+    Transformer {
+        layers: decoder.layers.into(),
+        hidden: decoder.hidden.into(),
+        heads: decoder.heads.into(),
+        kv_heads: decoder.kv_heads.into(),
+        head: head + rotary,
+        head_value: decoder.latent.map_or(head, |latent| latent.value.into()),
+        latent: decoder.latent.map(|latent| LatentDims {
+            query: latent.query.into(),
+            key_value: latent.key_value.into(),
+            rotary,
+        }),
+        window: decoder.window.map(|window| WindowDims {
+            tokens: window.tokens.into(),
+            share: window.every.map_or(1.0, |every| 1.0 - 1.0 / f64::from(every)),
+        }),
+        ffn: decoder.dense_ffn().into(),
+        is_gated: decoder.activation == Activation::Swiglu,
+        experts: decoder.experts.map(|experts| ExpertDims {
+            count: experts.count.into(),
+            chosen: experts.per_token.into(),
+            ffn: decoder.ffn.into(),
+            shared: experts.shared_ffn.unwrap_or(0).into(),
+            dense_layers: decoder.dense_layers().into(),
+            drop: experts.capacity.is_some(),
+        }),
+        vocabulary: decoder.vocab.into(),
+        sequence: decoder.context.into(),
+        mtp_layers: decoder.mtp_layers.into(),
+    }
+}

@@ -1,0 +1,126 @@
+//! What the value of a key looks like.
+
+use super::LARGEST_WHOLE;
+use crate::keyword_enum::Keywords;
+use std::fmt;
+
+/// What a value looks like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ValueType {
+    /// Any text.
+    Text,
+    /// Letters, digits, `-`, `_` and `.`, at most 128.
+    Name,
+    /// A host name, a user name, or an address with a range; one word that does not begin with `-`.
+    Host,
+    /// A range of addresses, such as `10.0.0.0/16`.
+    Network,
+    /// `true` or `false`.
+    Flag,
+    /// A whole number between two bounds, both included.
+    Whole(u64, u64),
+    /// A number above the first bound and at most the second.
+    Above(f64, f64),
+    /// A number from the first bound to below the second.
+    Below(f64, f64),
+    /// Any number, or a percentage.
+    Level,
+    /// Name of a metric.
+    Metric,
+    /// A share from 0 to 1, both included; a number or a percentage.
+    Share,
+    /// A share above 0 and at most 1; a number or a percentage.
+    Part,
+    /// A number of passes above 0, with or without `epochs`.
+    Epochs,
+    /// A number of tokens, at least 1.
+    Tokens,
+    /// A number of samples, at least 1 and at most this many.
+    Samples(u64),
+    /// A number of optimizer steps, at least 1.
+    Steps,
+    /// A duration above 0, with its unit.
+    Time,
+    /// A length in steps or tokens.
+    Warmup,
+    /// A period in steps or time.
+    Period,
+    /// A word of an enum.
+    OneOf(Keywords),
+    /// One file or glob pattern, or a list of them.
+    Files,
+    /// The path of a folder.
+    Folder,
+    /// A list of texts, not empty.
+    Texts,
+    /// A table of environment variables, each with its text.
+    Environment,
+    /// A table of values, or ranges of values, under names of the user's own.
+    Params,
+    /// A table of values under names of the user's own.
+    Settings,
+    /// A list of names of environment variables, not empty.
+    Variables,
+    /// A list of whole numbers between two bounds, not empty.
+    Wholes(u64, u64),
+    /// `"bytes"`, `{ bpe = 4096 }` or the path of a `tokenizer.json`.
+    Tokenizer,
+    /// A share of the training data below 1, or files.
+    Valid,
+    /// `"none"` or the shape.
+    OrNone(&'static Self),
+    /// `"auto"` or the shape.
+    OrAuto(&'static Self),
+    /// `"auto"`, the shape, `{ choices = [..] }` or, where values have an order, `{ log = [low, high] }`.
+    Choice(&'static Self),
+}
+
+impl fmt::Display for ValueType {
+    /// What a person writes.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text => f.write_str("a text"),
+            Self::Name => f.write_str("a name of letters, digits, `-`, `_` and `.`"),
+            Self::Host => f.write_str("a name or an address"),
+            Self::Network => f.write_str("a network such as \"10.0.0.0/16\""),
+            Self::Flag => f.write_str("true or false"),
+            Self::Whole(low, LARGEST_WHOLE) => write!(f, "a whole number from {low}"),
+            Self::Whole(low, high) => write!(f, "a whole number from {low} to {high}"),
+            Self::Above(low, high) => write!(f, "a number above {low}, at most {high}"),
+            Self::Below(low, high) => write!(f, "a number from {low} to below {high}"),
+            Self::Level => f.write_str("a number or a percentage"),
+            Self::Metric => f.write_str("the name of a metric"),
+            Self::Share => f.write_str("a share from 0 to 1, or a percentage"),
+            Self::Part => f.write_str("a share above 0 and at most 1, or a percentage"),
+            Self::Epochs => f.write_str("a number of passes"),
+            Self::Tokens => f.write_str("tokens, such as \"20M\""),
+            Self::Samples(_) => f.write_str("samples, such as \"1M\""),
+            Self::Steps => f.write_str("steps, such as 500"),
+            Self::Time => f.write_str("a time, such as \"30 min\""),
+            Self::Warmup => f.write_str("\"500 steps\" or \"10M tokens\""),
+            Self::Period => f.write_str("\"100 steps\" or \"5 min\""),
+            Self::OneOf(words) => {
+                let quoted: Vec<String> = words.names().iter().map(|word| format!("{word:?}")).collect();
+                f.write_str(&quoted.join(", "))
+            }
+            Self::Files => f.write_str("a file or pattern, or a list of them"),
+            Self::Folder => f.write_str("the path of a folder"),
+            Self::Texts => f.write_str("a list of texts"),
+            Self::Environment => f.write_str("a table such as { NAME = \"a text\" }"),
+            Self::Params => {
+                f.write_str("a section; each value is a number, a text, true or false, or a range")
+            }
+            Self::Settings => f.write_str("a table of numbers, texts, and true or false"),
+            Self::Variables => f.write_str("a list of names of environment variables"),
+            Self::Wholes(low, high) => write!(f, "a list of whole numbers from {low} to {high}"),
+            Self::Tokenizer => f.write_str("\"bytes\", { bpe = 4096 } or the path of a tokenizer.json"),
+            Self::Valid => f.write_str("a share such as \"5%\", or files"),
+            Self::OrNone(inner) => write!(f, "{inner}, or \"none\""),
+            Self::OrAuto(inner) => write!(f, "{inner}, or \"auto\""),
+            Self::Choice(inner @ Self::OneOf(_)) => write!(f, "{inner}, \"auto\", or {{ choices = [..] }}"),
+            Self::Choice(inner) => {
+                write!(f, "{inner}, \"auto\", {{ choices = [..] }}, or {{ log = [low, high] }}")
+            }
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Holds a line against the parts of a template.
+
+use super::{Number, TemplatePart, number};
+
+/// How far a template fits a line, where it does not fit whole.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct PartialMatch {
+    /// Parts that fit.
+    pub(super) parts: usize,
+    /// Bytes that fit of the next part, where that is a text, in whatever case.
+    pub(super) alike: usize,
+}
+
+/// Where and at which part a template stops to fit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MismatchPosition {
+    pub(super) fit: PartialMatch,
+    /// Offset in the line, in bytes.
+    pub(super) at: usize,
+}
+
+/// A search for the parts in a line. Each part is tried once at each offset, so that the time is bounded by their product.
+pub(super) struct TemplateMatcher<'t, 'l> {
+    parts: &'t [TemplatePart],
+    line: &'l str,
+    /// For each part and offset whether the rest of the template is known not to follow there.
+    failed: Vec<bool>,
+    found: Vec<(&'t str, Number)>,
+    /// The best attempt so far, where it is wanted.
+    stop: Option<MismatchPosition>,
+    is_traced: bool,
+}
+
+impl<'t, 'l> TemplateMatcher<'t, 'l> {
+    pub(super) fn new(parts: &'t [TemplatePart], line: &'l str, is_traced: bool) -> Self {
+        let failed = vec![false; parts.len() * (line.len() + 1)];
+        Self { parts, line, failed, found: Vec::new(), stop: None, is_traced }
+    }
+
+    /// The numbers of the line, by name; otherwise where the best attempt stopped, where that is wanted.
+    pub(super) fn run(mut self) -> Result<Vec<(&'t str, Number)>, Option<MismatchPosition>> {
+        let starts_with_number = matches!(self.parts.first(), Some(TemplatePart::Number(_)));
+        for at in offsets(self.line, 0) {
+            // A sign that follows a digit is a dash, as in `2024-11-26`.
+            let is_inside = starts_with_number
+                && (!number::begins(self.line, at)
+                    || self.line[..at].ends_with(['.', '-', '+'])
+                    || (self.line[..at].ends_with(|c: char| c.is_ascii_digit())
+                        && self.line[at..].starts_with(['-', '+'])));
+            if !is_inside && self.follows(0, at) {
+                return Ok(self.found);
+            }
+        }
+        Err(self.stop)
+    }
+
+    /// Whether the parts from `index` on stand at `at` of the line; what they name is added to `found`.
+    fn follows(&mut self, index: usize, at: usize) -> bool {
+        let Some(part) = self.parts.get(index) else { return true };
+        let state = index * (self.line.len() + 1) + at;
+        if self.failed[state] {
+            return false;
+        }
+        let rest = &self.line[at..];
+        let follows = match part {
+            TemplatePart::Text(text) => match rest.strip_prefix(text.as_str()) {
+                Some(_) => self.follows(index + 1, at + text.len()),
+                None => self.stops(index, at, Some(text)),
+            },
+            TemplatePart::Blanks => self.blanks(index, at),
+            TemplatePart::Number(name) => self.number(index, at, name),
+            TemplatePart::Anything => self.anything(index, at),
+        };
+        self.failed[state] |= !follows;
+        follows
+    }
+
+    /// One or more blanks. Those before and after a `*` may be the same ones, or the end of the line.
+    fn blanks(&mut self, index: usize, at: usize) -> bool {
+        let rest = &self.line[at..];
+        let blanks = rest.len() - rest.trim_start().len();
+        let is_anything = |index: Option<usize>| {
+            index.and_then(|index| self.parts.get(index)).is_some_and(|part| *part == TemplatePart::Anything)
+        };
+        let is_at_blank = at == 0 || self.line[..at].ends_with(char::is_whitespace);
+        let may_be_none = is_anything(index.checked_sub(1)) && is_at_blank
+            || is_anything(Some(index + 1)) && rest.is_empty();
+        if blanks > 0 && self.follows(index + 1, at + blanks) {
+            return true;
+        }
+        if may_be_none && self.follows(index + 1, at) {
+            return true;
+        }
+        if blanks > 0 || may_be_none { false } else { self.stops(index, at, None) }
+    }
+
+    fn number(&mut self, index: usize, at: usize, name: &'t str) -> bool {
+        let is_after_anything = index > 0 && self.parts[index - 1] == TemplatePart::Anything;
+        if is_after_anything && !number::begins(self.line, at) {
+            return false;
+        }
+        let next = match self.parts.get(index + 1) {
+            Some(TemplatePart::Text(text)) => text.chars().next(),
+            Some(TemplatePart::Blanks | TemplatePart::Anything | TemplatePart::Number(_)) | None => None,
+        };
+        let readings = number::readings(&self.line[at..], next);
+        if readings.is_empty() {
+            return self.stops(index, at, None);
+        }
+        let is_percent = name == "valid_accuracy" && self.has_percent(index + 1);
+        readings.into_iter().any(|(value, length)| {
+            let known = self.found.len();
+            let has_decimals = self.line[at..at + length].contains('.');
+            let value = if is_percent { value / 100.0 } else { value };
+            self.found.push((name, Number { value, has_decimals }));
+            self.follows(index + 1, at + length) || {
+                self.found.truncate(known);
+                false
+            }
+        })
+    }
+
+    /// Whether a percent sign stands at part `index`, or behind blanks there.
+    fn has_percent(&self, index: usize) -> bool {
+        let mut parts = self.parts.iter().skip(index).skip_while(|part| **part == TemplatePart::Blanks);
+        matches!(parts.next(), Some(TemplatePart::Text(text)) if text.starts_with('%'))
+    }
+
+    /// Any text, the shortest that fits.
+    fn anything(&mut self, index: usize, at: usize) -> bool {
+        let width = self.line.len() + 1;
+        let mut tried = Vec::new();
+        for end in offsets(self.line, at) {
+            // What does not follow here follows nowhere behind it.
+            if self.failed[index * width + end] {
+                break;
+            }
+            if self.follows(index + 1, end) {
+                return true;
+            }
+            tried.push(end);
+        }
+        for end in tried {
+            self.failed[index * width + end] = true;
+        }
+        false
+    }
+
+    /// Takes note of where part `index` does not stand.
+    fn stops(&mut self, index: usize, at: usize, text: Option<&str>) -> bool {
+        if !self.is_traced {
+            return false;
+        }
+        let rest = &self.line[at..];
+        let (mut alike, mut same) = (0, 0);
+        for (found, wanted) in rest.chars().zip(text.unwrap_or_default().chars()) {
+            if !found.eq_ignore_ascii_case(&wanted) {
+                break;
+            }
+            if alike == same && found == wanted {
+                same += found.len_utf8();
+            }
+            alike += found.len_utf8();
+        }
+        let fit = PartialMatch { parts: index, alike };
+        if self.stop.as_ref().is_none_or(|stop| stop.fit < fit) {
+            self.stop = Some(MismatchPosition { fit, at: at + same });
+        }
+        false
+    }
+}
+
+/// Where the characters of `line` from `at` on begin, and where it ends.
+fn offsets(line: &str, at: usize) -> impl Iterator<Item = usize> {
+    line[at..].char_indices().map(move |(offset, _)| at + offset).chain([line.len()])
+}

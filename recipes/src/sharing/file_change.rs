@@ -1,0 +1,73 @@
+//! What an update changed.
+
+use super::tree::Tree;
+
+/// One file that two versions of a repository do not share.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileChange {
+    /// Path in the repository.
+    pub path: String,
+    /// How it differs.
+    pub kind: ChangeKind,
+}
+
+/// How a file differs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangeKind {
+    /// It is new.
+    Added,
+    /// It is gone.
+    Removed,
+    /// Other contents or another mode; with the lines that are new and gone.
+    Changed {
+        /// Lines only in the new version.
+        added: usize,
+        /// Lines only in the old version.
+        removed: usize,
+    },
+}
+
+impl std::fmt::Display for FileChange {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.kind {
+            ChangeKind::Added => write!(f, "new      {}", self.path),
+            ChangeKind::Removed => write!(f, "removed  {}", self.path),
+            ChangeKind::Changed { added, removed } => {
+                write!(f, "changed  {} (+{added} −{removed} lines)", self.path)
+            }
+        }
+    }
+}
+
+pub(super) fn between(before: &Tree, after: &Tree) -> Vec<FileChange> {
+    let mut paths: Vec<&String> = before.keys().chain(after.keys()).collect();
+    paths.sort();
+    paths.dedup();
+    let kind = |path: &String| match (before.get(path), after.get(path)) {
+        (None, _) => Some(ChangeKind::Added),
+        (_, None) => Some(ChangeKind::Removed),
+        (Some(old), Some(new)) if old == new => None,
+        (Some(old), Some(new)) => {
+            let (added, removed) = lines(&old.bytes, &new.bytes);
+            Some(ChangeKind::Changed { added, removed })
+        }
+    };
+    paths.into_iter().filter_map(|path| Some(FileChange { path: path.clone(), kind: kind(path)? })).collect()
+}
+
+/// Lines that only the new and only the old version has, each counted as often as it stands there.
+fn lines(old: &[u8], new: &[u8]) -> (usize, usize) {
+    let count = |bytes: &[u8]| {
+        let mut counts = std::collections::BTreeMap::<Vec<u8>, usize>::new();
+        for line in bytes.split(|byte| *byte == b'\n') {
+            *counts.entry(line.to_vec()).or_default() += 1;
+        }
+        counts
+    };
+    let (old, new) = (count(old), count(new));
+    let only = |a: &std::collections::BTreeMap<Vec<u8>, usize>,
+                b: &std::collections::BTreeMap<Vec<u8>, usize>| {
+        a.iter().map(|(line, n)| n.saturating_sub(*b.get(line).unwrap_or(&0))).sum()
+    };
+    (only(&new, &old), only(&old, &new))
+}

@@ -1,0 +1,102 @@
+//! The texts of a command, with the values that its placeholders can have.
+
+use crate::params::{ParamValue, ParamDomain};
+use crate::placeholder::{RUN_DIR, Ranks, value_at_path, paths, plain, replaced, values};
+use crate::recipe::Recipe;
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Stands for a value that is not known before a run.
+pub(super) const UNKNOWN: char = '\u{0}';
+
+/// Stands for the folder of a run.
+pub(super) const IN_RUN_DIR: char = '\u{1}';
+
+/// Most texts that one text may stand for.
+const MOST_TEXTS: usize = 1000;
+
+/// The values that placeholders of a recipe can have.
+pub(super) struct PlaceholderValues {
+    /// All values of each param; `None` where they are not a list.
+    params: BTreeMap<String, Option<Vec<ParamValue>>>,
+    /// What else the recipe decides.
+    recipe: Value,
+}
+
+impl PlaceholderValues {
+    pub(super) fn of(recipe: &Recipe) -> Self {
+        let mut params: BTreeMap<_, _> =
+            recipe.params.iter().map(|(name, value)| (name.clone(), Some(vec![value.clone()]))).collect();
+        for (name, range) in &recipe.ranges {
+            let mut all = domain_values(&range.within);
+            if let Some(all) = &mut all {
+                all.extend(params.remove(name).flatten().unwrap_or_default());
+                all.extend(range.default.clone());
+            }
+            params.insert(name.clone(), all);
+        }
+        Self { params, recipe: values(recipe, Ranks::SINGLE) }
+    }
+
+    /// All texts among the values of params.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
+        self.params.values().flatten().flatten().filter_map(|value| match value {
+            ParamValue::Text(text) => Some(text.as_str()),
+            _ => None,
+        })
+    }
+
+    /// A text with each combination of values of what it names; `None` where there are too many.
+    pub(super) fn filled(&self, text: &str) -> Option<Vec<String>> {
+        let mut combinations = vec![BTreeMap::<&str, String>::new()];
+        for path in paths(text) {
+            if combinations[0].contains_key(path) {
+                continue;
+            }
+            let values = self.values(path);
+            if combinations.len().saturating_mul(values.len()) > MOST_TEXTS {
+                return None;
+            }
+            let mut more = Vec::new();
+            for (known, value) in combinations.iter().flat_map(|known| values.iter().map(move |v| (known, v)))
+            {
+                let mut known = known.clone();
+                known.insert(path, value.clone());
+                more.push(known);
+            }
+            combinations = more;
+        }
+        let fill = |known: &BTreeMap<&str, String>| {
+            replaced(text, |path| known.get(path).cloned().unwrap_or_else(|| UNKNOWN.into()))
+        };
+        Some(combinations.iter().map(fill).collect())
+    }
+
+    /// The values of a placeholder, never none.
+    fn values(&self, path: &str) -> Vec<String> {
+        let unknown = || vec![UNKNOWN.to_string()];
+        if path == RUN_DIR {
+            return vec![IN_RUN_DIR.to_string()];
+        }
+        if let Some(name) = path.strip_prefix("params.") {
+            let values = self.params.get(name).and_then(Option::as_ref);
+            return values.map_or_else(unknown, |all| all.iter().map(ParamValue::plain).collect());
+        }
+        let is_decided = ["train.", "objective."].iter().any(|section| path.starts_with(section));
+        let value = value_at_path(&self.recipe, path).filter(|_| is_decided);
+        value.map_or_else(unknown, |value| vec![plain(value).into_owned()])
+    }
+}
+
+/// All values of a range; `None` where they are not a list, or too many.
+fn domain_values(within: &ParamDomain) -> Option<Vec<ParamValue>> {
+    match within {
+        ParamDomain::Choices(choices) => Some(choices.clone()),
+        ParamDomain::Log(ParamValue::Whole(low), ParamValue::Whole(high))
+        | ParamDomain::Uniform(ParamValue::Whole(low), ParamValue::Whole(high)) => {
+            let is_short = high.checked_sub(*low).is_some_and(|more| (0..MOST_TEXTS as i64).contains(&more));
+            is_short.then(|| (*low..=*high).map(ParamValue::Whole).collect())
+        }
+        ParamDomain::Log(..) | ParamDomain::Uniform(..) => None,
+    }
+}

@@ -1,0 +1,223 @@
+//! What the ranks of a host read of a checkpoint, brought together in a folder of its own: links to the files that are here, and
+//! of the others the chunks that are read.
+//!
+//! Nothing of it is flushed, and no list of what is there is kept: a chunk is there when its hash says so. So a fetch that was cut
+//! off is gone on with, whatever became of the machine. The folder is no checkpoint: nobody lends it, counts it or adopts it.
+
+use super::messages::FetchSummary;
+use super::peers::PeerAddress;
+use super::peers::listener::PeerListener;
+use super::peers::fetch_chunks::{ReceivedChunks, ChunkId, ChunkFetcher, WantedFile};
+use super::peers::link::LoopCounters;
+use crate::checkpoints::{COMMIT, MANIFEST};
+use crate::files;
+use crate::home::TrialFolder;
+use crate::launch::LaunchError;
+use dtrain_protocol::checkpoint::header::{self, ByteRanges};
+use dtrain_protocol::checkpoint::{ChunkSet, FETCHED, TensorRead};
+use dtrain_protocol::{Assignment, FileEntry, Manifest};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+/// A checkpoint of which the ranks of this host read some.
+pub(super) struct CheckpointParts<'a> {
+    pub(super) trial: &'a TrialFolder,
+    /// Name of its folder.
+    pub(super) name: &'a str,
+    /// Its table of contents, as text and as it says.
+    pub(super) text: &'a str,
+    pub(super) manifest: &'a Manifest,
+    /// Who has each of its files.
+    pub(super) holders: &'a [(FileEntry, Vec<PeerAddress>)],
+    /// The ranks of this host.
+    pub(super) assignments: &'a [Assignment],
+    pub(super) listener: &'a PeerListener,
+    /// Index of this host.
+    pub(super) own: u32,
+    pub(super) loop_counters: &'a LoopCounters,
+}
+
+/// What this host has of a file.
+enum LocalFile {
+    /// All of it.
+    All,
+    /// Perhaps something; the file has its length.
+    Some(File),
+}
+
+impl CheckpointParts<'_> {
+    /// Brings together what the ranks of this host read; gives the folder they go on from, and what was fetched for it.
+    ///
+    /// `Err` says whether the checkpoint is to blame, or only what keeps it from being had here now.
+    pub(super) fn fetch(&self) -> Result<(PathBuf, FetchSummary), LaunchError> {
+        let since = Instant::now();
+        let (own, folder) =
+            (self.trial.checkpoints().join(self.name), self.trial.fetched_checkpoint(self.name));
+        if self.manifest.files.iter().all(|file| is_whole(&own, file)) {
+            return Ok((own, FetchSummary::default()));
+        }
+        let words = |error: io::Error| format!("{}: {error}", folder.display());
+        self.open(&folder).map_err(words)?;
+        let reads = self.assignments.iter().flat_map(|assignment| self.manifest.reads(assignment));
+        let reads: Vec<TensorRead> = reads.collect();
+        let have_some = self.manifest.files_of(&reads);
+        let beside: BTreeSet<&str> = self.manifest.files_beside().map(|file| file.name.as_str()).collect();
+        let mut targets = Vec::new();
+        let mut lacking = BTreeMap::new();
+        for (entry, holders) in self.holders {
+            let name = entry.name.as_str();
+            // Where nothing is read, a file of the right length is enough, and is not kept open.
+            if let LocalFile::Some(to) = link_or_create(&own, &folder, entry).map_err(words)?
+                && (have_some.contains(name) || beside.contains(name))
+            {
+                let chunks = if beside.contains(name) { ChunkSet::all(entry) } else { ChunkSet::none(entry) };
+                lacking.insert(entry.name.clone(), chunks);
+                targets.push(WantedFile { entry, holders, to });
+            }
+        }
+        let fetcher = ChunkFetcher { listener: self.listener, own: self.own, folder: self.name, loop_counters: self.loop_counters };
+        let mut received = ReceivedChunks::default();
+        let places = self.read_headers(&fetcher, &targets, &have_some, &mut received)?;
+        self.manifest
+            .add_chunks(&reads, &places, &mut lacking)
+            .map_err(|detail| LaunchError::Checkpoint(format!("{}: {detail}", self.name)))?;
+        let mut needed = 0;
+        let mut wanted = Vec::new();
+        for (index, target) in targets.iter().enumerate() {
+            for chunk in lacking.get(&target.entry.name).into_iter().flat_map(ChunkSet::indices) {
+                let range = target.entry.chunk(chunk);
+                needed += range.end - range.start;
+                wanted.push((index, chunk));
+            }
+        }
+        self.fetch_chunks(&fetcher, &targets, wanted, &mut received)?;
+        let hosts = u32::try_from(received.hosts.len()).unwrap_or(u32::MAX);
+        let milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        Ok((folder, FetchSummary { bytes: received.bytes, needed, hosts, milliseconds }))
+    }
+
+    /// Makes the folder, with the table of contents; what lies there of another checkpoint is removed.
+    fn open(&self, folder: &Path) -> io::Result<()> {
+        if files::read(&folder.join(MANIFEST)).is_ok_and(|found| found != self.text.as_bytes()) {
+            fs::remove_dir_all(folder)?;
+        }
+        files::make_folder(folder)?;
+        files::write(&folder.join(MANIFEST), self.text.as_bytes())?;
+        files::write(&folder.join(COMMIT), blake3::hash(self.text.as_bytes()).to_hex().as_bytes())
+    }
+
+    /// Where things lie in the files that `have_some` of what is read. A head may be longer than a chunk.
+    fn read_headers(
+        &self,
+        fetcher: &ChunkFetcher<'_>,
+        targets: &[WantedFile<'_>],
+        have_some: &BTreeSet<&str>,
+        received: &mut ReceivedChunks,
+    ) -> Result<BTreeMap<String, ByteRanges>, LaunchError> {
+        let is_read = |(_, target): &(usize, &WantedFile<'_>)| have_some.contains(target.entry.name.as_str());
+        let read: Vec<(usize, &WantedFile<'_>)> = targets.iter().enumerate().filter(is_read).collect();
+        self.fetch_chunks(fetcher, targets, read.iter().map(|(index, _)| (*index, 0)).collect(), received)?;
+        let wrong = |entry: &FileEntry, detail: String| {
+            LaunchError::Checkpoint(format!("{}/{}: {detail}", self.name, entry.name))
+        };
+        let bytes = |target: &WantedFile<'_>, from: u64, to: u64| -> Result<Vec<u8>, LaunchError> {
+            let mut bytes = vec![0; usize::try_from(to - from).unwrap_or(usize::MAX)];
+            let read = target.to.read_exact_at(&mut bytes, from);
+            read.map_err(|error| format!("{}/{}: {error}", self.name, target.entry.name))?;
+            Ok(bytes)
+        };
+        let mut ends = Vec::new();
+        for (index, target) in &read {
+            let entry = target.entry;
+            let first = bytes(target, 0, entry.bytes.min(8))?;
+            let length = header::length(&first, entry.bytes).map_err(|detail| wrong(entry, detail))?;
+            ends.push((*index, 8 + length));
+        }
+        let mut rest = Vec::new();
+        for (index, end) in &ends {
+            let mut chunks = ChunkSet::none(targets[*index].entry);
+            chunks.add(&(0..*end));
+            rest.extend(chunks.indices().map(|chunk| (*index, chunk)));
+        }
+        self.fetch_chunks(fetcher, targets, rest, received)?;
+        let mut places = BTreeMap::new();
+        for (index, end) in ends {
+            let (target, entry) = (&targets[index], targets[index].entry);
+            let found = header::decode(&bytes(target, 8, end)?, entry.bytes);
+            places.insert(entry.name.clone(), found.map_err(|detail| wrong(entry, detail))?);
+        }
+        Ok(places)
+    }
+
+    /// Fetches those of the chunks that are not here.
+    fn fetch_chunks(
+        &self,
+        fetcher: &ChunkFetcher<'_>,
+        targets: &[WantedFile<'_>],
+        mut wanted: Vec<ChunkId>,
+        received: &mut ReceivedChunks,
+    ) -> Result<(), LaunchError> {
+        let mut bytes = Vec::new();
+        wanted.retain(|(file, chunk)| {
+            self.loop_counters.work();
+            !is_chunk_valid(&targets[*file], *chunk, &mut bytes)
+        });
+        fetcher.fetch_chunks(targets, wanted, received)
+    }
+}
+
+/// Whether a chunk is as it was written.
+fn is_chunk_valid(target: &WantedFile<'_>, chunk: u64, bytes: &mut Vec<u8>) -> bool {
+    let range = target.entry.chunk(chunk);
+    bytes.resize(usize::try_from(range.end - range.start).unwrap_or(0), 0);
+    target.to.read_exact_at(bytes, range.start).is_ok()
+        && target.entry.check(chunk, &blake3::hash(bytes).to_hex()).is_ok()
+}
+
+fn is_whole(folder: &Path, file: &FileEntry) -> bool {
+    fs::symlink_metadata(folder.join(&file.name))
+        .is_ok_and(|found| found.is_file() && found.len() == file.bytes)
+}
+
+/// Puts a file into `folder`: a link to the one in `own` when that is whole, else one of its length that is filled in.
+fn link_or_create(own: &Path, folder: &Path, entry: &FileEntry) -> io::Result<LocalFile> {
+    let path = folder.join(&entry.name);
+    let source = own.join(&entry.name);
+    if is_whole(own, entry) {
+        drop(fs::remove_file(&path));
+        if fs::hard_link(&source, &path).is_ok() {
+            return Ok(LocalFile::All);
+        }
+        // A file system without links: the disk takes it twice until the attempt has its own checkpoint.
+        files::copy(&source, &path)?;
+        return Ok(LocalFile::All);
+    }
+    // Another name of a committed file is never written to.
+    if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file() || found.nlink() > 1) {
+        fs::remove_file(&path)?;
+    }
+    let options = OpenOptions::new().read(true).write(true).create(true).truncate(false).clone();
+    let file = files::open_as(&options, &path)?;
+    file.set_len(entry.bytes)?;
+    Ok(LocalFile::Some(file))
+}
+
+/// Removes what was fetched of all checkpoints but that in the folder `except`. `Err` is the first that could not be removed.
+pub(super) fn remove_fetched(trial: &TrialFolder, except: Option<&Path>) -> io::Result<()> {
+    let mut outcome = Ok(());
+    for entry in fs::read_dir(trial.checkpoints())? {
+        let path = entry?.path();
+        let is_fetched = path.file_name().is_some_and(|name| name.to_string_lossy().ends_with(FETCHED));
+        if is_fetched && Some(path.as_path()) != except {
+            outcome = outcome.and(fs::remove_dir_all(&path));
+        }
+    }
+    outcome
+}
+
+#[cfg(test)]
+mod tests;

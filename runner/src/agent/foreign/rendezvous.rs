@@ -1,0 +1,86 @@
+//! Where foreign ranks meet.
+
+use super::horovod_store;
+use dtrain_recipes::Framework;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::net::{IpAddr, TcpListener};
+use sysinfo::Networks;
+
+/// Where foreign ranks meet: addresses that were free, and that ranks bind themselves. Other ranks do not use it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(in crate::agent) struct Rendezvous {
+    /// Address of the host of rank 0 …
+    pub(super) address: String,
+    /// … and a port there, on which rank 0 may listen; under Horovod its [`horovod_store`] does.
+    pub(super) port: u16,
+    /// Hosts of the attempt.
+    pub(super) hosts: u32,
+    /// An address and a port for each rank, on its own host.
+    pub(super) peers: Vec<String>,
+}
+
+impl Rendezvous {
+    /// A meeting at the host of rank 0, `address`, and a port there, `meeting`; `peers` are an address and a port for each rank.
+    pub(in crate::agent) fn at(
+        address: &str,
+        meeting: &str,
+        hosts: u32,
+        peers: Vec<String>,
+    ) -> Result<Self, String> {
+        let port = meeting.rsplit_once(':').and_then(|(_, port)| port.parse().ok());
+        let port = port.ok_or_else(|| format!("{meeting:?} is not an address with its port"))?;
+        Ok(Self { address: address.into(), port, hosts, peers })
+    }
+}
+
+/// So many different ports of an address of this host that are free now, as `address:port`.
+pub(in crate::agent) fn free_ports(address: &str, count: u32) -> io::Result<Vec<String>> {
+    let bound: Vec<TcpListener> =
+        (0..count).map(|_| TcpListener::bind((address, 0))).collect::<io::Result<_>>()?;
+    bound.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
+}
+
+/// A port of an address of this host where the ranks of an attempt meet: free for rank 0, or under Horovod that of a store.
+pub(in crate::agent) fn rendezvous_port(address: &str, framework: Framework) -> io::Result<String> {
+    match framework {
+        Framework::Horovod => Ok(format!("{address}:{}", horovod_store::serve(address)?)),
+        _ => free_ports(address, 1).map(|mut ports| ports.remove(0)),
+    }
+}
+
+/// The network interface of this host that has an address.
+pub(super) fn interface_of(address: &str) -> Option<String> {
+    let address: IpAddr = address.parse().ok()?;
+    let networks = Networks::new_with_refreshed_list().ok()?;
+    let mut all = networks.iter();
+    let found = all.find(|(_, data)| data.ip_networks().iter().any(|network| network.addr == address));
+    found.and_then(|(name, _)| name.to_str().map(str::to_owned))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn every_rank_has_a_port_and_the_meeting_one_more() {
+        for framework in [Framework::Pytorch, Framework::Horovod] {
+            let meeting = rendezvous_port("127.0.0.1", framework).expect("a port is free");
+            let mut peers = free_ports("127.0.0.1", 2).expect("ports are free");
+            peers.push("10.0.0.2:77".to_owned());
+            let all: BTreeSet<&String> = peers.iter().chain([&meeting]).collect();
+            assert_eq!(all.len(), 4, "{all:?}");
+            let rendezvous = Rendezvous::at("127.0.0.1", &meeting, 2, peers.clone()).expect("a port");
+            assert_eq!(format!("127.0.0.1:{}", rendezvous.port), meeting);
+        }
+        assert!(Rendezvous::at("127.0.0.1", "nowhere", 1, Vec::new()).is_err());
+    }
+
+    #[test]
+    fn an_interface_is_found_by_its_address() {
+        assert_eq!(interface_of("127.0.0.1").as_deref(), Some("lo"));
+        assert_eq!(interface_of("203.0.113.7"), None);
+        assert_eq!(interface_of("node1"), None);
+    }
+}

@@ -1,0 +1,241 @@
+//! A host in an attempt: the state machine of its follower, with the processes, the disk and the clock that it lacks.
+
+use super::follower::{HostEffect, Follower, HostInput, HostConfig};
+use super::foreign::Rendezvous;
+use super::messages::{RankExit, HostMessage};
+use super::spool_mirror::SpoolMirror;
+use super::control_protocol::{FollowerOrder, Process};
+use super::checkpoint_parts;
+use super::peers::listener::PeerListener;
+use super::peers::link::LoopCounters;
+use super::rank_process::{self, RankChange, SpawnContext, RankProcess};
+use super::work_queue::{WorkQueue, WorkContext};
+use super::{InboxMessage, log_line, resumed_folder_name};
+use crate::checkpoints::commit;
+use crate::descendants;
+use crate::home::TrialFolder;
+use crate::machine::Millis;
+use dtrain_protocol::{Event, RankTransport, Rank};
+use dtrain_recipes::Model;
+use rustix::fd::OwnedFd;
+use std::io;
+use std::path::PathBuf;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+/// How long work on checkpoints may take once the attempt is over.
+const TO_FINISH: Duration = Duration::from_secs(60);
+
+/// How long what ranks started may take to go once killed. The next attempt waits longer for this agent to leave.
+const TO_GO: Duration = Duration::from_secs(5);
+
+/// How often what ranks started, and left, is let go of.
+const REAP_EVERY: Duration = Duration::from_secs(1);
+
+/// A host in an attempt.
+pub(super) struct HostDriver<'a> {
+    order: &'a FollowerOrder,
+    folder: TrialFolder,
+    follower: Follower,
+    ranks: Vec<RankProcess>,
+    /// What the ranks of this host inherit for their link.
+    mapping: Option<Arc<OwnedFd>>,
+    work_queue: WorkQueue,
+    mirror: SpoolMirror,
+    /// Where the ranks go on from, when that is not the checkpoint itself.
+    fetched: Arc<OnceLock<PathBuf>>,
+    inbox: Sender<InboxMessage>,
+    began: Instant,
+    /// When output that is still open is given up.
+    closed_by: Option<Instant>,
+    /// When ended orphans were last let go of.
+    reaped_at: Instant,
+    /// How it ended.
+    pub(super) ended: Option<Result<(), String>>,
+}
+
+impl<'a> HostDriver<'a> {
+    /// A host that starts nothing yet. `listener` is there where other hosts take part.
+    pub(super) fn new(
+        order: &'a FollowerOrder,
+        is_remote: bool,
+        listener: Option<Arc<PeerListener>>,
+        mapping: Option<Arc<OwnedFd>>,
+        loop_counters: &Arc<LoopCounters>,
+        inbox: &Sender<InboxMessage>,
+    ) -> Self {
+        let first = order.assignments.first();
+        let framework = first.and_then(|one| match &one.model {
+            Model::Command(command) => Some(command.framework),
+            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) => None,
+        });
+        let folder = TrialFolder::at(&order.folder);
+        let fetched = Arc::<OnceLock<PathBuf>>::default();
+        let context = WorkContext {
+            attempt: order.attempt,
+            trial: folder.clone(),
+            listener,
+            host: order.seat.host,
+            bind: order.seat.bind.clone(),
+            framework,
+            assignments: order.assignments.clone(),
+            fetched: Arc::clone(&fetched),
+            loop_counters: Arc::clone(loop_counters),
+        };
+        let done = inbox.clone();
+        let work_queue = WorkQueue::start(context, move |message| drop(done.send(InboxMessage::Done(message))));
+        let begin = first.map_or(0, |one| one.rank.0);
+        let end = begin + u32::try_from(order.assignments.len()).unwrap_or(u32::MAX);
+        let settings = HostConfig { ranks: begin..end, resume: resumed_folder_name(&order.assignments), is_remote };
+        Self {
+            order,
+            follower: Follower::new(settings, Millis(0)),
+            ranks: Vec::new(),
+            mapping,
+            work_queue,
+            mirror: SpoolMirror::at(folder.mirror(order.attempt)),
+            folder,
+            fetched,
+            inbox: inbox.clone(),
+            began: Instant::now(),
+            closed_by: None,
+            reaped_at: Instant::now(),
+            ended: None,
+        }
+    }
+
+    /// Takes in what happened; gives what is to be told to the leader.
+    pub(super) fn step(&mut self, input: HostInput) -> Vec<HostMessage> {
+        if let HostInput::OutputClosed { rank, .. } = &input {
+            let index = self.index(*rank);
+            self.ranks[index].is_output_closed = true;
+        }
+        let passed = u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let mut told = Vec::new();
+        for effect in self.follower.step(Millis(passed), input) {
+            self.carry_out(effect, &mut told);
+        }
+        told
+    }
+
+    fn carry_out(&mut self, effect: HostEffect, told: &mut Vec<HostMessage>) {
+        match effect {
+            HostEffect::Tell(message) => told.push(message),
+            HostEffect::CheckSaved { rank, step, folder, files, stall_seconds } => {
+                let event = match commit::check(&folder, &files) {
+                    Ok(()) => Event::Saved { step, folder, files, stall_seconds },
+                    Err(reason) => Event::SaveFailed { step, reason, retries: false },
+                };
+                told.extend(self.step(HostInput::Done(HostMessage::Event { rank, event })));
+            }
+            HostEffect::Mirror { from, records } => {
+                if let Err(words) = self.mirror.append(from, &records) {
+                    log_line(&format!("the copy of the leader's record is not kept: {words}"));
+                }
+            }
+            HostEffect::Work(work) => self.work_queue.add(work),
+            HostEffect::StartRanks(rendezvous) => {
+                let outcome = self.start(&rendezvous);
+                told.extend(self.step(HostInput::Done(HostMessage::Started { outcome })));
+            }
+            HostEffect::Order(rank, order) => {
+                let index = self.index(rank);
+                if let Some(process) = self.ranks.get(index) {
+                    process.send_order(&order);
+                }
+            }
+            HostEffect::Kill(rank) => {
+                let index = self.index(rank);
+                if let Some(process) = self.ranks.get_mut(index) {
+                    process.kill();
+                }
+            }
+            HostEffect::End(outcome) => self.ended = Some(outcome),
+        }
+    }
+
+    fn index(&self, rank: Rank) -> usize {
+        let first = self.order.assignments.first().map_or(0, |one| one.rank.0);
+        rank.0.saturating_sub(first) as usize
+    }
+
+    /// Starts the ranks that the controller ordered.
+    fn start(&mut self, rendezvous: &Rendezvous) -> Result<(), String> {
+        let assignments = &self.order.assignments;
+        let checkpoints = self.folder.checkpoints();
+        // Not before: a part of what an earlier attempt did not commit on all hosts may lie under that name alone. Where all hosts
+        // see one folder, the leader's host is enough.
+        if !self.order.seat.is_shared || self.order.seat.host == 0 {
+            commit::remove_partial(&checkpoints, self.order.attempt)
+                .and_then(|()| checkpoint_parts::remove_fetched(&self.folder, self.fetched.get().map(PathBuf::as_path)))
+                .map_err(|error| format!("old checkpoints: {error}"))?;
+        }
+        let (first, resume) = (assignments.first().map_or(Rank(0), |one| one.rank), resumed_folder_name(assignments));
+        let context = SpawnContext {
+            attempt: self.order.attempt,
+            folder: &self.folder,
+            worker: &self.order.worker,
+            rendezvous,
+            bind: &self.order.seat.bind,
+            first,
+            ranks: u32::try_from(assignments.len()).unwrap_or(u32::MAX),
+        };
+        for assignment in assignments {
+            let mut assignment = assignment.clone();
+            assignment.checkpoints.clone_from(&checkpoints);
+            if let (Some(point), Some(name)) = (&mut assignment.resume, &resume) {
+                point.folder = self.fetched.get().cloned().unwrap_or_else(|| checkpoints.join(name));
+            }
+            if let RankTransport::Tls { bind, .. } = &mut assignment.link {
+                bind.clone_from(&self.order.seat.bind);
+            }
+            let rank = RankProcess::start(&context, &assignment, self.mapping.clone(), &self.inbox)
+                .map_err(|error| format!("rank {} cannot be started: {error}", assignment.rank))?;
+            self.ranks.push(rank);
+        }
+        Ok(())
+    }
+
+    /// The processes of the ranks that were started.
+    pub(super) fn processes(&self) -> Vec<Process> {
+        self.ranks.iter().filter_map(|rank| Process::of(rank.id())).collect()
+    }
+
+    /// Looks what became of the ranks, and lets time pass; gives what is to be told to the leader.
+    pub(super) fn poll(&mut self) -> io::Result<Vec<HostMessage>> {
+        let first = self.order.assignments.first().map_or(0, |one| one.rank.0);
+        let rank = |index: usize| Rank(first + u32::try_from(index).unwrap_or(u32::MAX));
+        let mut told = Vec::new();
+        for change in rank_process::poll_ranks(&mut self.ranks, &mut self.closed_by)? {
+            told.extend(self.step(match change {
+                RankChange::Exited { index, code, signal, failure } => {
+                    HostInput::Exited { rank: rank(index), exit: RankExit { code, signal }, failure }
+                }
+                RankChange::GivenUp { index } => {
+                    HostInput::OutputClosed { rank: rank(index), garbled: None, last: Vec::new() }
+                }
+                RankChange::Frozen { index, failure } => HostInput::Stuck(rank(index), failure),
+            }));
+        }
+        if self.reaped_at.elapsed() >= REAP_EVERY {
+            self.reaped_at = Instant::now();
+            rank_process::reap_orphans(&self.ranks);
+        }
+        told.extend(self.step(HostInput::Tick));
+        Ok(told)
+    }
+
+    /// Kills what lives of the ranks and of what they started; at an orderly end also finishes the work that is under way.
+    pub(super) fn close(&mut self, is_orderly: bool) {
+        self.ranks.iter_mut().for_each(RankProcess::kill);
+        self.ranks.iter().for_each(RankProcess::kill_leftovers);
+        let alive = descendants::kill_all(std::process::id(), TO_GO);
+        if !alive.is_empty() {
+            log_line(&format!("what the ranks started cannot be killed: processes {alive:?}"));
+        }
+        if is_orderly {
+            self.work_queue.finish(TO_FINISH);
+        }
+    }
+}

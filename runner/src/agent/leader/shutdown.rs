@@ -1,0 +1,61 @@
+//! How an attempt ends: once no rank lives, what the spool says of it is put on a second disk, and all hosts are dismissed.
+
+use super::super::messages::LeaderMessage;
+use super::super::control_protocol::SpoolRecord;
+use super::rank_state::RankState;
+use super::{AttemptEffect, HostState, Leader, LEADER_HOST, AttemptPhase};
+use crate::fact::AttemptEnd;
+use crate::launch::LaunchError;
+use dtrain_protocol::StopReason;
+
+impl Leader {
+    pub(super) fn end_when_over(&mut self) {
+        let is_done = self.phase == AttemptPhase::Running
+            && self.ranks.iter().all(RankState::is_over)
+            && self.commits.is_empty();
+        if !is_done {
+            return;
+        }
+        let reason = self.ranks.iter().find_map(|rank| rank.finished);
+        let ended = match (self.cause.take(), reason) {
+            (Some(cause), _) => AttemptEnd::Lost(cause),
+            (None, reason) => AttemptEnd::Finished(reason.unwrap_or(StopReason::Ordered)),
+        };
+        let attempt = self.settings.attempt;
+        self.effects.push(AttemptEffect::Spool(SpoolRecord::Over { attempt, ended }));
+        match self.mirror() {
+            Some(host) => {
+                self.phase = AttemptPhase::Sealing(self.now.moment);
+                self.ask(host, LeaderMessage::SealMirror);
+            }
+            None => self.dismiss(),
+        }
+    }
+
+    /// The host that keeps a copy of the spool, so that how the attempt ended outlives the leader's disk: the first of the others.
+    /// None where all hosts see one folder, or the leader's is alone.
+    pub(in crate::agent) fn mirror(&self) -> Option<u32> {
+        let mirrors = |(index, host): &(&u32, &HostState)| **index != LEADER_HOST && !host.only_lends();
+        let first = self.hosts.iter().find(mirrors).filter(|(_, host)| !host.is_lost);
+        first.map(|(index, _)| *index).filter(|_| self.settings.gathers)
+    }
+
+    /// The copy of the spool is on disk, or there will be none.
+    pub(super) fn mirror_sealed(&mut self, host: u32) {
+        if matches!(self.phase, AttemptPhase::Sealing(_)) && self.mirror().is_none_or(|mirror| mirror == host) {
+            self.dismiss();
+        }
+    }
+
+    pub(super) fn dismiss(&mut self) {
+        self.phase = AttemptPhase::Over;
+        self.ask_all(|_| LeaderMessage::Dismiss);
+        self.effects.push(AttemptEffect::End);
+    }
+
+    pub(super) fn refuse(&mut self, reason: LaunchError) {
+        self.phase = AttemptPhase::Over;
+        self.ask_all(|_| LeaderMessage::Dismiss);
+        self.effects.push(AttemptEffect::Refuse(reason));
+    }
+}

@@ -1,0 +1,177 @@
+//! Files of checkpoints that come from other hosts: as they were written there, or not at all.
+
+use super::listener::{BUSY, PeerListener, file_path};
+use super::link::LoopCounters;
+use super::{Greeting, PeerAddress, connect};
+use crate::files;
+use crate::home::TrialFolder;
+use crate::launch::LaunchError;
+use dtrain_protocol::FileEntry;
+use dtrain_protocol::checkpoint::CHUNK_BYTES;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a host may be too busy to give a file before it counts as one that does not.
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// Pause before hosts that were too busy are asked again.
+pub(super) const BUSY_RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Why a file did not come.
+pub(super) enum FetchError {
+    /// The other host has too many clients now.
+    Busy,
+    /// It cannot be kept here.
+    Here(io::Error),
+    /// It did not come: the other host cannot be reached, or what came ended too soon.
+    There(io::Error),
+    /// It is not what was written.
+    Damaged(String),
+}
+
+/// Gets a file of the checkpoint `folder` from one of `from` that has it as it was written; nothing to do when it is here in
+/// its length. Hosts begin with different ones, so that not all come to the same. Gives the host that it came from, if any.
+///
+/// `Err` says for every host why not, and whether the checkpoint is to blame.
+pub(in crate::agent) fn fetch_file(
+    listener: &PeerListener,
+    own: u32,
+    trial: &TrialFolder,
+    folder: &str,
+    file: &FileEntry,
+    from: &[PeerAddress],
+    loop_counters: &LoopCounters,
+) -> Result<Option<u32>, LaunchError> {
+    let path = file_path(trial, folder, &file.name)
+        .ok_or_else(|| format!("{folder}/{} is not a checkpoint file", file.name))?;
+    if fs::metadata(&path).is_ok_and(|found| found.len() == file.bytes) {
+        return Ok(None);
+    }
+    // What the ranks went on from may have all of it.
+    if let Ok(parts) = files::open(&trial.fetched_checkpoint(folder).join(&file.name))
+        && write(file.bytes.to_le_bytes().chain(parts), file, &path, loop_counters).is_ok()
+    {
+        return Ok(None);
+    }
+    let ask = |peer: &PeerAddress| {
+        let greeting = Greeting::Read { host: own, folder: folder.into(), file: file.name.clone() };
+        let stream = connect(&listener.tls, &listener.names, peer, &greeting).map_err(FetchError::There)?;
+        write(stream, file, &path, loop_counters)
+    };
+    let mut peers: Vec<&PeerAddress> = from.iter().collect();
+    let first = own as usize % peers.len().max(1);
+    peers.rotate_left(first);
+    let words = |reasons: &str| format!("cannot fetch {folder}/{}: {reasons}", file.name);
+    let (mut reasons, mut is_of_checkpoint) = (Vec::new(), true);
+    let until = Instant::now() + BUSY_TIMEOUT;
+    while !peers.is_empty() {
+        let mut busy = Vec::new();
+        for peer in peers {
+            match ask(peer) {
+                Ok(()) => return Ok(Some(peer.host)),
+                Err(FetchError::Here(error)) => return Err(words(&format!("it cannot be kept: {error}")).into()),
+                Err(FetchError::Busy) if Instant::now() < until => busy.push(peer),
+                Err(FetchError::Busy) => {
+                    is_of_checkpoint = false;
+                    reasons.push(format!("{}: it is too busy", peer.name));
+                }
+                Err(FetchError::There(error)) => {
+                    // What the system refuses says nothing of the file.
+                    is_of_checkpoint &= error.raw_os_error().is_none();
+                    reasons.push(format!("{}: {error}", peer.name));
+                }
+                Err(FetchError::Damaged(detail)) => reasons.push(format!("{}: {detail}", peer.name)),
+            }
+        }
+        if !busy.is_empty() {
+            thread::sleep(BUSY_RETRY_INTERVAL);
+        }
+        peers = busy;
+    }
+    let reasons = if reasons.is_empty() { "no host has it".into() } else { reasons.join("; ") };
+    Err(LaunchError::because(words(&reasons), is_of_checkpoint))
+}
+
+/// Reads how long the file is at the other end: `Err` when it is not as long as it was written, or that end has no time.
+pub(super) fn has_length(from: &mut impl Read, entry: &FileEntry) -> Result<(), FetchError> {
+    let mut length = [0; 8];
+    from.read_exact(&mut length).map_err(FetchError::There)?;
+    match u64::from_le_bytes(length) {
+        BUSY => Err(FetchError::Busy),
+        length if length == entry.bytes => Ok(()),
+        length => Err(FetchError::Damaged(format!("it has {length} bytes, {} were written", entry.bytes))),
+    }
+}
+
+/// Writes what comes, checks every chunk, and gives the file its name once it is durable.
+fn write(mut from: impl Read, entry: &FileEntry, path: &Path, loop_counters: &LoopCounters) -> Result<(), FetchError> {
+    has_length(&mut from, entry)?;
+    let unfinished = path.with_extension("coming");
+    drop(fs::remove_file(&unfinished));
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&unfinished);
+    let mut to = made.map_err(FetchError::Here)?;
+    let named = chunks(&mut from, entry, &mut to, loop_counters)
+        .and_then(|()| to.sync_all().and_then(|()| fs::rename(&unfinished, path)).map_err(FetchError::Here));
+    if named.is_err() {
+        drop(fs::remove_file(&unfinished));
+        return named;
+    }
+    crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/"))).map_err(FetchError::Here)
+}
+
+fn chunks(from: &mut impl Read, entry: &FileEntry, to: &mut File, loop_counters: &LoopCounters) -> Result<(), FetchError> {
+    let mut chunk = Vec::new();
+    for index in 0..entry.chunks.len() as u64 {
+        let range = entry.chunk(index);
+        chunk.clear();
+        from.by_ref().take(range.end - range.start).read_to_end(&mut chunk).map_err(FetchError::There)?;
+        let wrong = |detail| FetchError::Damaged(format!("at byte {}: {detail}", range.start));
+        entry.check(index, &blake3::hash(&chunk).to_hex()).map_err(wrong)?;
+        to.write_all(&chunk).map_err(FetchError::Here)?;
+        loop_counters.work();
+    }
+    let is_all = entry.chunks.len() as u64 == entry.bytes.div_ceil(CHUNK_BYTES);
+    if is_all { Ok(()) } else { Err(FetchError::Damaged("its table of contents is too short".into())) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(bytes: &[u8]) -> FileEntry {
+        let chunks = bytes.chunks(4 << 20).map(|chunk| blake3::hash(chunk).to_hex().to_string());
+        FileEntry {
+            name: "rank-00000.safetensors".into(),
+            bytes: bytes.len() as u64,
+            chunks: chunks.collect(),
+        }
+    }
+
+    #[test]
+    fn only_what_was_written_gets_its_name() {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        let path = root.path().join("rank-00000.safetensors");
+        let bytes: Vec<u8> = (0..(5u32 << 20)).map(|i| i.to_le_bytes()[i as usize % 4]).collect();
+        let entry = entry(&bytes);
+        let mut sent = entry.bytes.to_le_bytes().to_vec();
+        sent.extend(&bytes);
+        let mut flipped = sent.clone();
+        flipped[8 + (4 << 20) + 3] ^= 1;
+        let loop_counters = LoopCounters::default();
+        let busy = BUSY.to_le_bytes();
+        assert!(matches!(write(busy.as_slice(), &entry, &path, &loop_counters), Err(FetchError::Busy)));
+        let nowhere = root.path().join("nowhere/rank-00000.safetensors");
+        assert!(matches!(write(sent.as_slice(), &entry, &nowhere, &loop_counters), Err(FetchError::Here(_))));
+        assert!(matches!(write(flipped.as_slice(), &entry, &path, &loop_counters), Err(FetchError::Damaged(_))));
+        for bad in [&flipped, &sent[..sent.len() - 1].to_vec(), &sent[..4].to_vec()] {
+            assert!(write(bad.as_slice(), &entry, &path, &loop_counters).is_err());
+            assert_eq!(fs::read_dir(root.path()).expect("it is there").count(), 0, "nothing is left behind");
+        }
+        assert!(write(sent.as_slice(), &entry, &path, &loop_counters).is_ok(), "it is as it was written");
+        assert_eq!(fs::read(&path).expect("it is there"), bytes);
+    }
+}

@@ -1,0 +1,82 @@
+//! The copy of the leader's spool that another host keeps: how an attempt ended outlives the disk of the host that led.
+//!
+//! Its bytes are those of the spool from the beginning, so that an offset means the same in both. It is written as records come and
+//! put on disk at the end of the attempt: what is lost when this host alone fails is on the leader's.
+
+use crate::files;
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// A copy that is written to, from the first byte on.
+pub(super) struct SpoolMirror {
+    path: PathBuf,
+    file: Option<File>,
+    length: u64,
+    /// Why nothing more is written.
+    broken: Option<String>,
+}
+
+impl SpoolMirror {
+    /// A copy at `path`, which is made with the first byte.
+    pub(super) fn at(path: PathBuf) -> Self {
+        Self { path, file: None, length: 0, broken: None }
+    }
+
+    /// Appends bytes, in base64, that begin at `from`. Once that failed, nothing more is written; `Err` is said once.
+    pub(super) fn append(&mut self, from: u64, records: &str) -> Result<(), String> {
+        if self.broken.is_some() {
+            return Ok(());
+        }
+        let bytes = BASE64_STANDARD.decode(records).map_err(io::Error::other);
+        let written = bytes.and_then(|bytes| self.write(from, &bytes));
+        written.map_err(|error| {
+            let words = format!("{}: {error}", self.path.display());
+            self.broken.insert(words).clone()
+        })
+    }
+
+    fn write(&mut self, from: u64, bytes: &[u8]) -> io::Result<()> {
+        if from != self.length {
+            return Err(io::Error::other(format!("byte {from} follows byte {}", self.length)));
+        }
+        let file = match &mut self.file {
+            Some(file) => file,
+            None => self.file.insert(files::create(&self.path)?),
+        };
+        file.write_all(bytes)?;
+        self.length += bytes.len() as u64;
+        Ok(())
+    }
+}
+
+/// Puts the copy at `path` on disk, with its name.
+pub(super) fn seal(path: &Path) -> Result<(), String> {
+    let sealed = files::open(path).and_then(|file| file.sync_all());
+    let named = || crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/")));
+    sealed.and_then(|()| named()).map_err(|error| format!("{}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    #[test]
+    fn a_copy_is_a_beginning_of_the_spool_whatever_is_lost_on_the_way() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("attempt-1.mirror");
+        assert!(seal(&path).is_err(), "there is none");
+        let mut mirror = SpoolMirror::at(path.clone());
+        let text = |bytes: &[u8]| BASE64_STANDARD.encode(bytes);
+        mirror.append(0, &text(b"began")).expect("room on disk");
+        mirror.append(5, &text(b"step")).expect("room on disk");
+        let error = mirror.append(10, &text(b"after a gap")).expect_err("a byte is missing");
+        assert!(error.contains("byte 10 follows byte 9"), "{error}");
+        mirror.append(9, &text(b"too late")).expect("said once");
+        seal(&path).expect("it is there");
+        assert_eq!(fs::read(&path).expect("just written"), b"beganstep");
+    }
+}

@@ -1,0 +1,237 @@
+//! The work of a host on checkpoints and ports, in a thread of its own and in order.
+
+use super::follower::HostTask;
+use super::foreign::{free_ports, rendezvous_port};
+use super::messages::{FetchSummary, HostMessage, FetchRefusal};
+use super::checkpoint_parts::{self, CheckpointParts};
+use super::peers::PeerAddress;
+use super::peers::listener::{self, PeerListener};
+use super::peers::fetch_file::fetch_file;
+use super::peers::link::LoopCounters;
+use super::{log_line, spool_mirror};
+use crate::checkpoints::{self, commit};
+use crate::files;
+use crate::home::TrialFolder;
+use crate::launch::LaunchError;
+use dtrain_protocol::checkpoint::{folder_name, parse_folder_name};
+use dtrain_protocol::{Assignment, AttemptId, FileEntry, Manifest};
+use dtrain_recipes::Framework;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What the work of a host needs.
+pub(super) struct WorkContext {
+    pub(super) attempt: AttemptId,
+    pub(super) trial: TrialFolder,
+    /// The listener, of a host that is not alone.
+    pub(super) listener: Option<Arc<PeerListener>>,
+    /// Index of the host.
+    pub(super) host: u32,
+    /// Address of the host for the others.
+    pub(super) bind: String,
+    /// What foreign ranks are written for.
+    pub(super) framework: Option<Framework>,
+    /// The ranks of the host.
+    pub(super) assignments: Vec<Assignment>,
+    /// Set to the folder that the ranks go on from, when that is not the checkpoint itself.
+    pub(super) fetched: Arc<OnceLock<PathBuf>>,
+    pub(super) loop_counters: Arc<LoopCounters>,
+}
+
+/// The thread that works.
+pub(super) struct WorkQueue {
+    queue: Option<Sender<HostTask>>,
+    ended: Receiver<()>,
+}
+
+impl WorkQueue {
+    /// Works on one thing after the other; `done` gets what to tell the leader.
+    pub(super) fn start(context: WorkContext, done: impl Fn(HostMessage) + Send + 'static) -> Self {
+        let (queue, todo) = channel::<HostTask>();
+        let (end, ended) = channel();
+        thread::spawn(move || {
+            for work in todo {
+                if let Some(message) = context.carry_out(work) {
+                    done(message);
+                }
+                context.loop_counters.work();
+            }
+            drop(end);
+        });
+        Self { queue: Some(queue), ended }
+    }
+
+    /// Adds work to what is to be done.
+    pub(super) fn add(&self, work: HostTask) {
+        if let Some(queue) = &self.queue {
+            drop(queue.send(work));
+        }
+    }
+
+    /// Waits until all is done, for so long at most.
+    pub(super) fn finish(&mut self, patience: Duration) {
+        self.queue = None;
+        let _ = self.ended.recv_timeout(patience);
+    }
+}
+
+impl WorkContext {
+    fn carry_out(&self, work: HostTask) -> Option<HostMessage> {
+        Some(match work {
+            HostTask::List { folder } => {
+                let (manifest, files) = list(&self.trial, &folder);
+                HostMessage::Listed { manifest, files }
+            }
+            HostTask::Fetch { folder, files, manifest } => {
+                let fetched = self.fetch(&folder, &files, Some(&manifest));
+                HostMessage::Fetched { outcome: fetched.map_err(log_refusal) }
+            }
+            HostTask::FetchParts { folder, files, manifest, keep } => {
+                let fetched = self.fetch_parts(&folder, &files, &manifest, &keep);
+                HostMessage::Fetched { outcome: fetched.map_err(log_refusal) }
+            }
+            HostTask::ReservePorts { ranks, is_meeting } => {
+                let meeting = if is_meeting {
+                    rendezvous_port(&self.bind, self.framework.unwrap_or_default()).map(|port| vec![port])
+                } else {
+                    Ok(Vec::new())
+                };
+                let addresses = meeting.and_then(|mut all| {
+                    all.extend(free_ports(&self.bind, ranks)?);
+                    Ok(all)
+                });
+                let addresses = addresses.map_err(|error| format!("a free port of {}: {error}", self.bind));
+                HostMessage::Reserved { addresses }
+            }
+            HostTask::Prepare { step, manifest, copies } => {
+                let partial = self.trial.partial_checkpoint(step, self.attempt);
+                let outcome = self
+                    .fetch(&folder_name(step, self.attempt), &copies, None)
+                    .map_err(|error| error.to_string())
+                    .and_then(|_| commit::prepare(&partial, &manifest));
+                HostMessage::Prepared { step, outcome }
+            }
+            HostTask::SealMirror => {
+                HostMessage::MirrorSealed { outcome: spool_mirror::seal(&self.trial.mirror(self.attempt)) }
+            }
+            HostTask::Commit { step } => {
+                let outcome = commit::finish(&self.trial, step, self.attempt);
+                HostMessage::Committed { step, outcome }
+            }
+            HostTask::Retain { keep, resumed } => {
+                let checkpoints = self.trial.checkpoints();
+                if let Err(error) = commit::apply_retention(&checkpoints, keep, self.attempt, resumed.as_deref()) {
+                    log_line(&format!("an old checkpoint cannot be removed: {error}"));
+                }
+                // All ranks have saved, so that none reads any more what it went on from.
+                if let Err(error) = checkpoint_parts::remove_fetched(&self.trial, None) {
+                    log_line(&format!("what was fetched of an old checkpoint cannot be removed: {error}"));
+                }
+                return None;
+            }
+            HostTask::Discard { step } => {
+                if let Err(error) = commit::discard(&self.trial, step, self.attempt) {
+                    log_line(&format!("cannot remove the partial checkpoint of step {step}: {error}"));
+                }
+                return None;
+            }
+        })
+    }
+
+    /// Fetches the files of the checkpoint `name` that are not here, whole; with `manifest` it is committed here then.
+    ///
+    /// `Err` says whether the checkpoint is to blame, or only what keeps it from being had here now.
+    fn fetch(
+        &self,
+        name: &str,
+        files: &[(FileEntry, Vec<PeerAddress>)],
+        manifest: Option<&str>,
+    ) -> Result<FetchSummary, LaunchError> {
+        let since = Instant::now();
+        let mut fetched = FetchSummary::default();
+        let mut hosts = BTreeSet::new();
+        let folder =
+            listener::checkpoint_path(&self.trial, name).ok_or_else(|| format!("{name} is not a checkpoint"))?;
+        files::make_folder(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        for (file, from) in files {
+            let listener = self.listener.as_deref().ok_or("this host is alone")?;
+            if let Some(host) = fetch_file(listener, self.host, &self.trial, name, file, from, &self.loop_counters)? {
+                fetched.bytes += file.bytes;
+                hosts.insert(host);
+            }
+        }
+        fetched.needed = fetched.bytes;
+        fetched.hosts = u32::try_from(hosts.len()).unwrap_or(u32::MAX);
+        fetched.milliseconds = u64::try_from(since.elapsed().as_millis()).unwrap_or(u64::MAX);
+        match (manifest, parse_folder_name(name)) {
+            (Some(manifest), Some((step, attempt))) if folder != self.trial.checkpoint(step, attempt) => {
+                commit::prepare(&folder, manifest)?;
+                commit::finish(&self.trial, step, attempt)?;
+            }
+            _ => {}
+        }
+        Ok(fetched)
+    }
+
+    /// Fetches what the ranks of this host read of the checkpoint `name`, and the files `keep` whole.
+    fn fetch_parts(
+        &self,
+        name: &str,
+        files: &[(FileEntry, Vec<PeerAddress>)],
+        text: &str,
+        keep: &[String],
+    ) -> Result<FetchSummary, LaunchError> {
+        let kept: Vec<_> = files.iter().filter(|(file, _)| keep.contains(&file.name)).cloned().collect();
+        // What an attempt prepared here, and others committed, is committed here too.
+        let is_here = listener::checkpoint_path(&self.trial, name).is_some_and(|folder| folder.is_dir());
+        let whole = if is_here || !kept.is_empty() {
+            self.fetch(name, &kept, Some(text))?
+        } else {
+            FetchSummary::default()
+        };
+        let manifest: Manifest = serde_json::from_str(text)
+            .map_err(|error| LaunchError::Checkpoint(format!("{name}: {error}")))?;
+        let (folder, parts) = CheckpointParts {
+            trial: &self.trial,
+            name,
+            text,
+            manifest: &manifest,
+            holders: files,
+            assignments: &self.assignments,
+            listener: self.listener.as_deref().ok_or("this host is alone")?,
+            own: self.host,
+            loop_counters: &self.loop_counters,
+        }
+        .fetch()?;
+        // The leader asks once.
+        drop(self.fetched.set(folder));
+        let milliseconds = whole.milliseconds + parts.milliseconds;
+        let all = FetchSummary { milliseconds, ..whole.and(&parts) };
+        if all.bytes > 0 {
+            log_line(&format!("{name}: {all}"));
+        }
+        Ok(all)
+    }
+}
+
+/// What the leader is told of a fetch that failed.
+fn log_refusal(error: LaunchError) -> FetchRefusal {
+    log_line(&error.to_string());
+    let is_of_checkpoint = matches!(error, LaunchError::Checkpoint(_));
+    FetchRefusal { reason: error.to_string(), is_of_checkpoint }
+}
+
+/// What lies here of the checkpoint `name`: its table of contents if that is what was committed, and the files that are whole.
+fn list(trial: &TrialFolder, name: &str) -> (Option<Arc<str>>, Vec<String>) {
+    let Some(folder) = listener::checkpoint_path(trial, name) else { return (None, Vec::new()) };
+    let Ok((text, manifest)) = checkpoints::read_local_manifest(&folder) else { return (None, Vec::new()) };
+    let is_whole = |file: &&FileEntry| {
+        fs::metadata(folder.join(&file.name)).is_ok_and(|found| found.len() == file.bytes)
+    };
+    (Some(text.into()), manifest.files.iter().filter(is_whole).map(|file| file.name.clone()).collect())
+}

@@ -1,0 +1,137 @@
+//! Who holds files of a trial's checkpoints: this machine, or a host that is asked.
+
+use crate::files;
+use crate::home::TrialFolder;
+use dtrain_protocol::checkpoint::{CHUNK_BYTES, is_file_name, parse_folder_name};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::time::UNIX_EPOCH;
+
+/// Most bytes that are given at once.
+const MOST: u64 = CHUNK_BYTES;
+
+/// One place where files of a trial's checkpoints lie.
+pub trait CheckpointStore {
+    /// What people call it.
+    fn name(&self) -> &str;
+
+    /// The folders of checkpoints there, committed or not.
+    fn folders(&mut self) -> Result<Vec<FolderListing>, String>;
+
+    /// Bytes of a file from byte `from` on, at most as many as a chunk has; none where it ends.
+    fn read(&mut self, folder: &str, file: &str, from: u64) -> Result<Vec<u8>, String>;
+
+    /// The blake3 in hex of `count` chunks of a file from chunk `first` on, as they are there; fewer where it ends. A chunk
+    /// that cannot be read says why.
+    fn hashes(
+        &mut self,
+        folder: &str,
+        file: &str,
+        first: u64,
+        count: u64,
+    ) -> Result<Vec<Result<String, String>>, String>;
+}
+
+/// The folder of a checkpoint, as it lies somewhere.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FolderListing {
+    /// Its name: that of the checkpoint, or with `.partial` behind it.
+    pub name: String,
+    /// When it was changed last, in milliseconds since the Unix epoch.
+    pub modified_ms: u64,
+    /// The files in it with their lengths in bytes.
+    pub files: BTreeMap<String, u64>,
+}
+
+/// This machine.
+pub struct LocalStore {
+    trial: TrialFolder,
+}
+
+impl LocalStore {
+    /// What of the trial in this folder lies on this machine.
+    pub fn new(trial: TrialFolder) -> Self {
+        Self { trial }
+    }
+
+    /// A file of a checkpoint; `Err` for names that are none, and for links, which may lead anywhere.
+    fn open(&self, folder: &str, file: &str) -> Result<File, String> {
+        if parse_folder_name(folder).is_none() || !is_file_name(file) {
+            return Err(format!("{folder}/{file} is not a checkpoint file"));
+        }
+        let path = self.trial.checkpoints().join(folder).join(file);
+        files::open(&path).map_err(|error| format!("{}: {error}", path.display()))
+    }
+}
+
+impl CheckpointStore for LocalStore {
+    fn name(&self) -> &'static str {
+        "this machine"
+    }
+
+    fn folders(&mut self) -> Result<Vec<FolderListing>, String> {
+        let path = self.trial.checkpoints();
+        match folders(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
+            found => found.map_err(|error| format!("{}: {error}", path.display())),
+        }
+    }
+
+    fn read(&mut self, folder: &str, file: &str, from: u64) -> Result<Vec<u8>, String> {
+        let mut opened = self.open(folder, file)?;
+        let mut bytes = Vec::new();
+        let read = opened.seek(SeekFrom::Start(from)).and_then(|_| opened.take(MOST).read_to_end(&mut bytes));
+        read.map(|_| bytes).map_err(|error| format!("{file} at byte {from}: {error}"))
+    }
+
+    fn hashes(
+        &mut self,
+        folder: &str,
+        file: &str,
+        first: u64,
+        count: u64,
+    ) -> Result<Vec<Result<String, String>>, String> {
+        let opened = self.open(folder, file)?;
+        let bytes = opened.metadata().map_err(|error| format!("{file}: {error}"))?.len();
+        let mut chunk = Vec::new();
+        let mut hashes = Vec::new();
+        for index in first..first.saturating_add(count) {
+            let begin = index.saturating_mul(CHUNK_BYTES);
+            if begin >= bytes {
+                break;
+            }
+            chunk.clear();
+            let mut from = &opened;
+            let read = from.seek(SeekFrom::Start(begin));
+            let read = read.and_then(|_| from.take(CHUNK_BYTES).read_to_end(&mut chunk));
+            let hash = read.map(|_| blake3::hash(&chunk).to_hex().to_string());
+            hashes.push(hash.map_err(|error| format!("reading failed: {error}")));
+        }
+        Ok(hashes)
+    }
+}
+
+/// The folders of checkpoints in `path`. What vanishes meanwhile was never there.
+fn folders(path: &std::path::Path) -> io::Result<Vec<FolderListing>> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(path)? {
+        let entry = entry?;
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        if parse_folder_name(&name).is_none() {
+            continue;
+        }
+        let (Ok(about), Ok(entries)) = (entry.metadata(), fs::read_dir(entry.path())) else { continue };
+        let since = about.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
+        let modified_ms = since.map_or(0, |since| u64::try_from(since.as_millis()).unwrap_or(u64::MAX));
+        let file = |entry: fs::DirEntry| {
+            let about = entry.metadata().ok().filter(fs::Metadata::is_file)?;
+            Some((entry.file_name().into_string().ok()?, about.len()))
+        };
+        let files = entries.flatten().filter_map(file).collect();
+        found.push(FolderListing { name, modified_ms, files });
+    }
+    found.sort_by_key(|folder| parse_folder_name(&folder.name).map(|(step, attempt)| (attempt, step)));
+    Ok(found)
+}

@@ -1,0 +1,181 @@
+//! Reads everything of a checkpoint and compares it with what was written.
+
+use super::inventory::read_manifest;
+use super::{FolderListing, CheckpointStore, Inventory, MANIFEST};
+use dtrain_protocol::checkpoint::CorruptRange;
+use dtrain_protocol::checkpoint::header::{self, ByteRanges};
+use dtrain_protocol::{FileEntry, Manifest};
+use serde::Serialize;
+
+/// Chunks that a holder hashes at once.
+const CHUNKS: u64 = 16;
+
+/// What was found in a checkpoint.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct VerificationReport {
+    /// Name of its folder.
+    pub name: String,
+    /// Bytes that were read, of all copies.
+    pub bytes: u64,
+    /// Files of the table of contents.
+    pub files: usize,
+    /// Tensors of the table of contents.
+    pub tensors: usize,
+    /// What is not as it was written, each with who holds it.
+    pub damaged: Vec<DamagedItem>,
+    /// Files that nobody who answered has as they were written. Without any, all of the checkpoint can be had.
+    pub lost: Vec<String>,
+}
+
+/// Something that is not as it was written.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct DamagedItem {
+    /// Who holds it; nobody, where nobody does.
+    pub holder: Option<String>,
+    /// What.
+    #[serde(flatten)]
+    pub damage: CorruptRange,
+}
+
+/// Reads everything that holders have of a committed checkpoint; `read` is told of bytes that were read and bytes in all.
+///
+/// `Err` when nobody has it, or nobody committed it.
+pub fn verify_all_copies(
+    holders: &mut [Box<dyn CheckpointStore + '_>],
+    inventory: &Inventory,
+    name: &str,
+    read: &mut dyn FnMut(u64, u64),
+) -> Result<VerificationReport, String> {
+    if !inventory.is_committed(name) {
+        return Err(format!("{name} was not committed"));
+    }
+    let held = inventory.copies_of(name);
+    let mut found = VerificationReport {
+        name: name.to_owned(),
+        bytes: 0,
+        files: 0,
+        tensors: 0,
+        damaged: Vec::new(),
+        lost: Vec::new(),
+    };
+    let mut manifest = None;
+    for (index, folder) in &held {
+        match read_manifest(&mut *holders[*index], folder) {
+            Ok((_, table)) => manifest = manifest.or(Some(table)),
+            // Who was cut off while it committed need not have one.
+            Err(_) if folder.name != name => {}
+            Err(detail) => {
+                let end = folder.files.get(MANIFEST).copied().unwrap_or(0);
+                let damage = CorruptRange { file: MANIFEST.into(), begin: 0, end, tensors: Vec::new(), detail };
+                found.damaged.push(DamagedItem { holder: Some(holders[*index].name().to_owned()), damage });
+            }
+        }
+    }
+    let Some(manifest) = manifest else {
+        found.lost.push(MANIFEST.into());
+        return Ok(found);
+    };
+    (found.files, found.tensors) = (manifest.files.len(), manifest.tensors.len());
+    let copies = |file: &FileEntry| {
+        held.iter().filter(|(_, folder)| folder.files.contains_key(&file.name)).collect::<Vec<_>>()
+    };
+    let total = manifest.files.iter().map(|file| file.bytes * copies(file).len() as u64).sum();
+    for file in &manifest.files {
+        let mut is_somewhere = false;
+        let copies = copies(file);
+        if copies.is_empty() {
+            let damage = manifest.wrong_length(file, None, None);
+            found.damaged.extend(damage.map(|damage| DamagedItem { holder: None, damage }));
+        }
+        for (index, folder) in copies {
+            let holder = &mut *holders[*index];
+            let mut bytes = 0;
+            let damages = verify_copy(holder, folder, file, &manifest, &mut |more| {
+                bytes += more;
+                read(found.bytes + bytes, total);
+            })?;
+            found.bytes += bytes;
+            is_somewhere |= damages.is_empty();
+            let of = |damage| DamagedItem { holder: Some(holder.name().to_owned()), damage };
+            found.damaged.extend(damages.into_iter().map(of));
+        }
+        if !is_somewhere {
+            found.lost.push(file.name.clone());
+        }
+    }
+    Ok(found)
+}
+
+/// What is wrong with a copy of a file; `read` is told of bytes as they are read.
+fn verify_copy(
+    holder: &mut dyn CheckpointStore,
+    folder: &FolderListing,
+    file: &FileEntry,
+    manifest: &Manifest,
+    read: &mut dyn FnMut(u64),
+) -> Result<Vec<CorruptRange>, String> {
+    // As long as nothing is known of the file, its head may tell wrong names, but no more than that.
+    let holds_tensors =
+        manifest.tensors.iter().any(|tensor| tensor.pieces.iter().any(|p| p.file == file.name));
+    let places = if holds_tensors { tensor_ranges(holder, folder, file, manifest) } else { Ok(ByteRanges::default()) };
+    let known = places.as_ref().ok().filter(|_| holds_tensors);
+    if let Some(damage) = manifest.wrong_length(file, folder.files.get(&file.name).copied(), known) {
+        return Ok(vec![damage]);
+    }
+    let chunks = file.chunks.len() as u64;
+    let mut damages = Vec::new();
+    let mut first = 0;
+    while first < chunks {
+        let count = CHUNKS.min(chunks - first);
+        let hashes = match holder.hashes(&folder.name, &file.name, first, count) {
+            Ok(hashes) => hashes,
+            Err(detail) => {
+                let rest = file.chunk(first).start..file.bytes;
+                damages.push(manifest.damage(&file.name, known, rest, detail));
+                return Ok(damages);
+            }
+        };
+        for (index, hash) in (first..first + count).zip(pad(hashes)) {
+            let range = file.chunk(index);
+            read(range.end - range.start);
+            if let Err(detail) = hash.and_then(|hash| file.check(index, &hash)) {
+                damages.push(manifest.damage(&file.name, known, range, detail));
+            }
+        }
+        first += count;
+    }
+    // All is as it was written; then so is the head, and it must name everything.
+    if let (true, Err(damage)) = (damages.is_empty(), places) {
+        damages.push(damage);
+    }
+    Ok(damages)
+}
+
+/// The hashes, and then a word for every chunk that had none.
+fn pad(hashes: Vec<Result<String, String>>) -> impl Iterator<Item = Result<String, String>> {
+    hashes.into_iter().chain(std::iter::repeat_with(|| Err("the file ends before it".into())))
+}
+
+/// Where the entries of a file lie, as its head tells; `Err` when that cannot be.
+fn tensor_ranges(
+    holder: &mut dyn CheckpointStore,
+    folder: &FolderListing,
+    file: &FileEntry,
+    manifest: &Manifest,
+) -> Result<ByteRanges, CorruptRange> {
+    let mut read = || -> Result<ByteRanges, String> {
+        let mut bytes = holder.read(&folder.name, &file.name, 0)?;
+        let length = usize::try_from(header::length(&bytes, file.bytes)?).map_err(|error| error.to_string())?;
+        while bytes.len() < 8 + length {
+            let mut more = holder.read(&folder.name, &file.name, bytes.len() as u64)?;
+            if more.is_empty() {
+                return Err("the file ends inside its head".into());
+            }
+            bytes.append(&mut more);
+        }
+        header::decode(&bytes[8..8 + length], file.bytes)
+    };
+    let places = read().map_err(|detail| manifest.damage(&file.name, None, 0..file.bytes, detail))?;
+    manifest.check_places(file, &places)?;
+    Ok(places)
+}

@@ -1,0 +1,117 @@
+//! A part of CUDA: where it is, of which release, and who brought it.
+
+use serde::{Serialize, Serializer};
+use std::fmt;
+use std::path::PathBuf;
+
+/// A release, such as 12.4 of CUDA or 2.27.3 of NCCL.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Release(Vec<u32>);
+
+impl Release {
+    /// The first `most` numbers of a text such as `12.4.127`; `None` where it does not begin with a number.
+    pub fn of(text: &str, most: usize) -> Option<Self> {
+        let numbers: Vec<u32> = text.split('.').map_while(|number| number.parse().ok()).take(most).collect();
+        (!numbers.is_empty()).then_some(Self(numbers))
+    }
+
+    /// A release of CUDA as its headers and its driver write it: 12040 is 12.4.
+    pub fn of_number(number: u32) -> Self {
+        Self(vec![number / 1000, number % 1000 / 10])
+    }
+
+    /// Its first number.
+    pub fn major(&self) -> u32 {
+        self.0.first().copied().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Release {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let numbers: Vec<String> = self.0.iter().map(u32::to_string).collect();
+        f.write_str(&numbers.join("."))
+    }
+}
+
+impl Serialize for Release {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// Who brought a part to this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum InstallOrigin {
+    /// An environment variable names the folder.
+    Variable(&'static str, PathBuf),
+    /// It is in none of the folders below, and the dynamic loader finds it by itself.
+    Loader,
+    /// A CUDA toolkit in this folder.
+    Toolkit(PathBuf),
+    /// The wheels that PyTorch depends on, in this folder of packages.
+    PyTorch(PathBuf),
+    /// NVIDIA's wheels, in this folder of packages.
+    Wheels(PathBuf),
+}
+
+impl InstallOrigin {
+    /// Whether it is the folder of the packages of a Python.
+    pub fn is_wheels(&self) -> bool {
+        matches!(self, Self::PyTorch(_) | Self::Wheels(_))
+    }
+}
+
+impl fmt::Display for InstallOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Variable(name, folder) => write!(f, "{name} {}", folder.display()),
+            Self::Loader => f.write_str("the folders of the loader"),
+            Self::Toolkit(folder) => write!(f, "toolkit {}", folder.display()),
+            Self::PyTorch(folder) => write!(f, "PyTorch's wheels in {}", folder.display()),
+            Self::Wheels(folder) => write!(f, "NVIDIA's wheels in {}", folder.display()),
+        }
+    }
+}
+
+impl Serialize for InstallOrigin {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// A library, or a folder of headers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ToolkitComponent {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// `None` where neither a name nor a header tells.
+    pub release: Option<Release>,
+    /// Who brought it.
+    pub from: InstallOrigin,
+}
+
+impl fmt::Display for ToolkitComponent {
+    /// Such as `/usr/local/cuda/lib64/libnvrtc.so, 12.4, of toolkit /usr/local/cuda`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        if let Some(release) = &self.release {
+            write!(f, ", {release}")?;
+        }
+        write!(f, ", of {}", self.from)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn releases_are_read_and_compared_as_numbers() {
+        let of = |text| Release::of(text, 2).expect("it begins with a number");
+        assert!(of("12.10.3") > of("12.4") && of("13") > of("12.9"));
+        assert!(of("13") <= of("13.0"), "a library that does not tell its minor release is not newer");
+        assert_eq!(Release::of_number(12040), of("12.4.127"));
+        assert_eq!(Release::of("alt", 2), None);
+        assert_eq!(Release::of("2.27.3", 3).expect("numbers").to_string(), "2.27.3");
+    }
+}

@@ -1,0 +1,84 @@
+//! The connection to the agent of the open attempt, and the load of the host it runs on.
+
+use crate::agent::spool::{SpoolEnd, SpoolReader};
+use crate::agent::{AgentRequest, SpoolRecord};
+use crate::fact::MetricPoint;
+use crate::launch::ConnectedAgent;
+use crate::host_monitor::{LoadSampler, HostMonitor};
+use dtrain_protocol::{AttemptId, Rank, frame};
+use std::io::{BufReader, Read, Write};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
+use std::thread;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Records that may wait between the thread that reads and the loop.
+const QUEUE: usize = 4096;
+
+/// How often the load of the host is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+
+/// A connection to an agent.
+pub(super) struct AgentConnection {
+    pub(super) attempt: AttemptId,
+    pub(super) agent: u32,
+    /// Records, each with the offset of its end.
+    pub(super) heard: Receiver<Result<(u64, SpoolRecord), SpoolEnd>>,
+    requests: Box<dyn Write + Send>,
+    /// How loaded the host is; `None` when it cannot be told.
+    load: Option<HostLoad>,
+}
+
+/// Figures of the host, sampled in a thread that ends with this.
+struct HostLoad {
+    figures: Receiver<Vec<(String, f64)>>,
+    _sampler: LoadSampler,
+}
+
+impl AgentConnection {
+    /// Listens to a connection whose spool stands at `read`.
+    pub(super) fn of(attempt: AttemptId, read: u64, connection: ConnectedAgent, folder: &Path) -> Self {
+        let ConnectedAgent { agent, ranks, spool, requests } = connection;
+        let (sender, heard) = sync_channel(QUEUE);
+        let reader = SpoolReader::at(read, BufReader::new(spool));
+        thread::spawn(move || forward_records(reader, &sender));
+        Self { attempt, agent, heard, requests, load: sample_load(&ranks, folder) }
+    }
+
+    /// Asks the ranks to stop. When the agent is gone the loop is about to find out, and no attempt follows a stop.
+    pub(super) fn ask_to_stop(&mut self) {
+        drop(frame::write(&mut self.requests, &AgentRequest::Stop));
+    }
+
+    /// How loaded the host was since this was last asked.
+    pub(super) fn take_load(&self) -> Vec<MetricPoint> {
+        let Some(load) = &self.load else { return Vec::new() };
+        let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let (step, at_ms) = (at.as_secs(), u64::try_from(at.as_millis()).unwrap_or(u64::MAX));
+        let point = |(key, value)| MetricPoint { attempt: self.attempt, rank: Rank(0), key, step, at_ms, value };
+        load.figures.try_iter().flatten().map(point).collect()
+    }
+}
+
+/// Watches the load of this machine and of the ranks on it, where there are any.
+fn sample_load(ranks: &[u32], folder: &Path) -> Option<HostLoad> {
+    if ranks.is_empty() {
+        return None;
+    }
+    let (sender, figures) = channel();
+    let sink = move |sample| drop(sender.send(sample));
+    let sampler = LoadSampler::start(HostMonitor::new(ranks, folder)?, LOOK_EVERY, sink);
+    Some(HostLoad { figures, _sampler: sampler })
+}
+
+/// Hands records on until the spool ends or nobody listens.
+fn forward_records(mut reader: SpoolReader<impl Read>, to: &SyncSender<Result<(u64, SpoolRecord), SpoolEnd>>) {
+    loop {
+        let next = reader.next();
+        let is_end = next.is_err();
+        let offset = reader.offset();
+        if to.send(next.map(|record| (offset, record))).is_err() || is_end {
+            return;
+        }
+    }
+}

@@ -1,0 +1,169 @@
+//! What is held against the hosts of an attempt, and which hosts the next one does without.
+
+use super::TrialController;
+use crate::driver::DriveError;
+use crate::launch::AvailableHosts;
+use crate::machine::{Blame, more_severe};
+use crate::trial_event::{TrialEvent, ControllerStatus};
+use crate::strikes::{StrikeCause, ExcludedHost, Strike, hosts_to_exclude, excluded_hosts};
+use dtrain_protocol::{Assignment, Event, Failure, Rank, StampedEvent};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// What the ranks of the open attempt said about what went wrong.
+#[derive(Default)]
+pub(super) struct FailureReports {
+    /// The host of each rank; empty where this controller did not launch the attempt, and on one machine.
+    hosts: Vec<String>,
+    /// The gravest failure, and who said it first.
+    gravest: Option<(Rank, Failure)>,
+}
+
+impl FailureReports {
+    /// Of an attempt that is about to be launched on hosts called `names`.
+    pub(super) fn of(assignments: &[Assignment], names: &[String]) -> Self {
+        let host = |assignment: &Assignment| names.get(assignment.placement.host as usize).cloned();
+        Self { hosts: assignments.iter().filter_map(host).collect(), gravest: None }
+    }
+
+    /// Takes in an event.
+    pub(super) fn observe(&mut self, stamped: &StampedEvent) {
+        let Event::Failed(failure) = &stamped.event else { return };
+        let known = self.gravest.take();
+        let is_graver = known.as_ref().is_none_or(|(_, known)| {
+            known != failure && more_severe(Some(known.clone()), failure.clone()) == *failure
+        });
+        self.gravest = if is_graver { Some((stamped.rank, failure.clone())) } else { known };
+    }
+
+    /// The host of a rank, where it is known.
+    pub(super) fn host(&self, rank: Rank) -> Option<String> {
+        self.hosts.get(rank.0 as usize).cloned()
+    }
+
+    /// What an attempt that was lost by `failure` is held against.
+    fn strike_for(&self, failure: &Failure, at_ms: u64) -> Option<Strike> {
+        let said_by = self.gravest.as_ref().filter(|(_, gravest)| gravest == failure).map(|(rank, _)| *rank);
+        let there = said_by.and_then(|rank| self.host(rank));
+        let (host, with, cause) = match failure {
+            Failure::HostLost { host, .. } => (Some(host.clone()), None, StrikeCause::Lost),
+            Failure::Infrastructure { host, .. } => (host.clone(), None, StrikeCause::Launch),
+            Failure::PeerLost { peer, .. } => {
+                let other =
+                    peer.and_then(|peer| self.host(peer)).filter(|other| there.as_ref() != Some(other));
+                let host = there.filter(|_| other.is_some());
+                (host, other, StrikeCause::Link)
+            }
+            Failure::Stuck { peer, .. } => (self.host(*peer), None, StrikeCause::Rank),
+            Failure::Exited { .. } | Failure::Command { .. } => {
+                let is_killed = Blame::of(failure) == Blame::Machines;
+                (there, None, if is_killed { StrikeCause::Killed } else { StrikeCause::Rank })
+            }
+            Failure::Other(_) => (there, None, StrikeCause::Rank),
+            Failure::DataOn { host, .. } => (host.clone().or(there), None, StrikeCause::Data),
+            Failure::OutOfMemory { .. }
+            | Failure::NotFinite { .. }
+            | Failure::CorruptCheckpoint { .. }
+            | Failure::OtherTraining { .. }
+            | Failure::Data(_)
+            | Failure::Unsaved { .. } => (None, None, StrikeCause::Rank),
+        };
+        Some(Strike { host: host?, with, cause, at_ms, detail: failure.to_string() })
+    }
+}
+
+impl TrialController<'_> {
+    /// Holds against a host that an attempt was lost, to be kept with the fact that it was.
+    pub(super) fn add_strike(&mut self, failure: &Failure) {
+        self.news.hosts.strikes.extend(self.reports.strike_for(failure, now_ms()));
+    }
+
+    /// Holds against the host of a rank that the rank has been slow for long.
+    pub(super) fn add_slow_strike(&mut self, rank: Rank, detail: String) {
+        let (cause, at_ms) = (StrikeCause::Slow, now_ms());
+        let strike = self.reports.host(rank).map(|host| Strike { host, with: None, cause, at_ms, detail });
+        self.news.hosts.strikes.extend(strike);
+    }
+
+    /// The names of the hosts in the order in which the next attempt takes them, and those at the end that it does without if it can,
+    /// the worst first.
+    pub(super) fn choose_hosts(&mut self, usable: &AvailableHosts) -> Result<(Vec<String>, Vec<ExcludedHost>), DriveError> {
+        let mut names = usable.names.clone();
+        self.news.hosts.answered.clone_from(&names);
+        if names.len() < 2 {
+            return Ok((names, Vec::new()));
+        }
+        let strikes = self.drive.ledger.strikes()?;
+        let gone = hosts_to_exclude(&excluded_hosts(&strikes, now_ms()), &names);
+        let last: Vec<String> = gone.iter().rev().map(|one| one.host.clone()).collect();
+        self.launcher.as_mut().expect("nobody waits for it").deprioritize(&last);
+        names.retain(|name| !last.contains(name));
+        names.extend(last);
+        Ok((names, gone))
+    }
+
+    /// Says which hosts are left out of the attempt that is launched.
+    pub(super) fn report_excluded_hosts(&mut self, hosts: Vec<ExcludedHost>) {
+        if !hosts.is_empty() {
+            self.queue_event(TrialEvent::Status(ControllerStatus::HostsLeftOut { hosts }));
+        }
+    }
+}
+
+fn now_ms() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_protocol::AttemptId;
+
+    /// Four ranks on two hosts each.
+    fn reports(said: &[(u32, Failure)]) -> FailureReports {
+        let hosts = ["a", "a", "b", "b"].map(str::to_owned).to_vec();
+        let mut reports = FailureReports { hosts, gravest: None };
+        for (rank, failure) in said {
+            let event = Event::Failed(failure.clone());
+            reports.observe(&StampedEvent { attempt: AttemptId(1), rank: Rank(*rank), sequence: 0, at_ms: 0, event });
+        }
+        reports
+    }
+
+    fn silent(peer: u32) -> Failure {
+        Failure::PeerLost { peer: Some(Rank(peer)), detail: "silent".into() }
+    }
+
+    fn held(said: &[(u32, Failure)], ended: &Failure) -> Option<(String, Option<String>, StrikeCause)> {
+        reports(said).strike_for(ended, 7).map(|strike| (strike.host, strike.with, strike.cause))
+    }
+
+    #[test]
+    fn the_first_who_does_not_hear_another_is_held_against_both_hosts() {
+        let said = [(1, silent(2)), (3, silent(1)), (0, silent(2))];
+        assert_eq!(held(&said, &silent(2)), Some(("a".into(), Some("b".into()), StrikeCause::Link)));
+        assert_eq!(held(&[(1, silent(0))], &silent(0)), None, "on one host there is no cable");
+        assert_eq!(held(&[], &silent(2)), None, "nobody knows who said so");
+    }
+
+    #[test]
+    fn a_failure_is_held_against_the_host_it_is_of() {
+        let exited = |signal| Failure::Exited { code: None, signal: Some(signal) };
+        let said = [(0, silent(2)), (2, exited(9)), (1, silent(2))];
+        assert_eq!(held(&said, &exited(9)), Some(("b".into(), None, StrikeCause::Killed)));
+        assert_eq!(held(&[(0, exited(11))], &exited(11)), Some(("a".into(), None, StrikeCause::Rank)));
+        let stuck = Failure::Stuck { peer: Rank(3), detail: "idle".into() };
+        assert_eq!(held(&[(0, stuck.clone())], &stuck), Some(("b".into(), None, StrikeCause::Rank)));
+        let lost = Failure::HostLost { host: "c".into(), detail: "silent".into() };
+        assert_eq!(held(&[], &lost), Some(("c".into(), None, StrikeCause::Lost)));
+        let data = |host: Option<&str>| Failure::DataOn {
+            host: host.map(str::to_owned),
+            detail: "no such file".into(),
+        };
+        let own = data(None);
+        assert_eq!(held(&[(1, own.clone())], &own), Some(("a".into(), None, StrikeCause::Data)), "the leader's");
+        assert_eq!(held(&[], &data(Some("b"))), Some(("b".into(), None, StrikeCause::Data)));
+        let memory = Failure::OutOfMemory { detail: "8 GiB".into() };
+        assert_eq!(held(&[(0, memory.clone())], &memory), None, "it would run out on any other");
+    }
+}

@@ -1,0 +1,51 @@
+//! A trial whose history is gone: it stops, as nobody could record how it goes on, and no later controller would know of it.
+
+use super::{BEAT, TrialController};
+use crate::agent::{SpoolRecord, STOP_GRACE_PERIOD};
+use crate::driver::DriveError;
+use crate::trial_event::{TrialEvent, ControllerStatus};
+use std::sync::mpsc::RecvTimeoutError;
+use std::time::Instant;
+
+impl TrialController<'_> {
+    /// Stops what runs where `result` says that the history is gone; gives `result` back.
+    pub(super) fn stop_if_history_lost<T>(&mut self, result: Result<T, DriveError>) -> Result<T, DriveError> {
+        if let Err(DriveError::Ledger(error)) = &result
+            && error.is_gone()
+        {
+            self.stop_without_history();
+        }
+        result
+    }
+
+    fn stop_without_history(&mut self) {
+        let Some(attempt) = self.machine.open_attempt() else { return };
+        self.drive.observer.observe(&TrialEvent::Status(ControllerStatus::Stopping {
+            attempt,
+            killed_after_seconds: Some(STOP_GRACE_PERIOD.as_secs_f64()),
+        }));
+        self.send_stop();
+        if !self.wait_for_end() {
+            self.drive.observer.observe(&TrialEvent::Status(ControllerStatus::Killing { attempt }));
+        }
+        // What cannot be killed is not told: the failure is about the history.
+        drop(self.with_launcher(|launcher| launcher.kill(attempt)));
+    }
+
+    /// Waits until the agent says that its attempt is over, or is gone; tells whether it does so in time. An interrupt ends the wait.
+    fn wait_for_end(&mut self) -> bool {
+        let until = Instant::now() + STOP_GRACE_PERIOD;
+        while let Some(link) = &self.link
+            && Instant::now() < until
+            && !self.drive.interrupts.is_pending()
+        {
+            match link.heard.recv_timeout(BEAT) {
+                Ok(Ok((_, SpoolRecord::Over { .. }))) | Ok(Err(_)) | Err(RecvTimeoutError::Disconnected) => {
+                    return true;
+                }
+                Ok(Ok(_)) | Err(RecvTimeoutError::Timeout) => {}
+            }
+        }
+        false
+    }
+}

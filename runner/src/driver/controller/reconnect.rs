@@ -1,0 +1,234 @@
+//! Finding out what became of an attempt: its agent is connected with, or waited for, or what it left behind is read.
+
+use super::attempt::launch_failure;
+use super::{TrialController, SILENCE};
+use crate::agent::SpoolRecord;
+use crate::agent::spool::{SpoolEnd, SpoolReader};
+use crate::driver::DriveError;
+use crate::driver::agent_connection::AgentConnection;
+use crate::launch::{LaunchError, AgentContact, SpoolUnreadable};
+use crate::machine::TrialInput;
+use crate::trial_event::ControllerStatus;
+use dtrain_protocol::frame::FrameError;
+use dtrain_protocol::{AttemptId, Failure};
+use std::io::Read;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long before a host that could not be asked is asked again.
+const AWAY: Duration = Duration::from_millis(500);
+
+/// How often the user is looked after while a record is read.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
+/// Records that may wait between the thread that reads what was left and the loop.
+const QUEUE: usize = 256;
+
+/// What is known of an attempt that nobody is connected with.
+struct ReconnectState {
+    /// Until when a living agent may stay silent, and whether it was killed for it.
+    silent_until: Instant,
+    is_killed: bool,
+    /// Since when its hosts cannot be asked, and nobody vouches for it.
+    away_since: Option<Instant>,
+    is_away_told: bool,
+    /// How far its record had been read when it could not be read on, and since when.
+    unread: Option<(u64, Instant)>,
+}
+
+impl TrialController<'_> {
+    /// Connects to the agent of the open attempt; when it is gone, reads what it left behind and says so.
+    pub(super) fn reconnect(&mut self, attempt: AttemptId) -> Result<(), DriveError> {
+        self.link = None;
+        let mut search = ReconnectState {
+            silent_until: Instant::now() + SILENCE,
+            is_killed: false,
+            away_since: None,
+            is_away_told: false,
+            unread: None,
+        };
+        loop {
+            let read = self.read;
+            match self.with_launcher(|launcher| launcher.reach(attempt, read))? {
+                AgentContact::Connected(connection) => {
+                    let agent = connection.agent;
+                    (self.heard_at, self.followed) = (Instant::now(), Some(attempt));
+                    self.is_cancelled = false;
+                    self.link = Some(AgentConnection::of(attempt, self.read, connection, self.folder.path()));
+                    return self.show(ControllerStatus::Attached { attempt, agent });
+                }
+                AgentContact::Away { reason, is_at_work } => {
+                    self.wait_for_hosts(attempt, reason, is_at_work, &mut search)?;
+                }
+                AgentContact::Silent if Instant::now() < search.silent_until => {
+                    thread::sleep(Duration::from_millis(20));
+                }
+                AgentContact::Silent if search.is_killed => return Err(DriveError::Unreachable(attempt)),
+                AgentContact::Silent => {
+                    self.show(ControllerStatus::Killing { attempt })?;
+                    self.with_launcher(|launcher| launcher.kill(attempt))?;
+                    (search.silent_until, search.is_killed) = (Instant::now() + SILENCE, true);
+                }
+                AgentContact::Gone => {
+                    if self.finish_lost_attempt(attempt, None, &mut search)? {
+                        return Ok(());
+                    }
+                }
+                AgentContact::GoneWithItsHost { host, reason } => {
+                    let lost = Failure::HostLost { host, detail: reason };
+                    if self.finish_lost_attempt(attempt, Some(lost), &mut search)? {
+                        return Ok(());
+                    }
+                }
+            }
+        }
+    }
+
+    /// Waits a moment for hosts that cannot be asked; gives them up when that lasts, unless others say that the agent is at work.
+    fn wait_for_hosts(
+        &mut self,
+        attempt: AttemptId,
+        reason: String,
+        is_at_work: bool,
+        search: &mut ReconnectState,
+    ) -> Result<(), DriveError> {
+        if self.is_cancelled || self.drive.interrupts.is_pending() {
+            return Err(DriveError::Away { attempt, reason });
+        }
+        let lost_after = self.drive.options.lost_after;
+        let since = *search.away_since.get_or_insert_with(Instant::now);
+        if is_at_work {
+            search.away_since = None;
+        } else if self.may_give_up && since.elapsed() >= lost_after {
+            if self.with_launcher(|launcher| launcher.give_up(attempt))? {
+                self.show(ControllerStatus::HostLost { attempt, reason, seconds: lost_after.as_secs_f64() })?;
+                return Ok(());
+            }
+            search.away_since = None;
+        }
+        if !search.is_away_told {
+            search.is_away_told = true;
+            self.show(ControllerStatus::Away { attempt, reason })?;
+        }
+        thread::sleep(AWAY);
+        search.silent_until = Instant::now() + SILENCE;
+        Ok(())
+    }
+
+    /// Reads what an attempt that is gone left behind, then tells the machine so; tells whether it did. While the rest cannot be
+    /// read the machine is not told, until its host, which may be `lost`, is given up.
+    fn finish_lost_attempt(
+        &mut self,
+        attempt: AttemptId,
+        lost: Option<Failure>,
+        search: &mut ReconnectState,
+    ) -> Result<bool, DriveError> {
+        let read = self.read;
+        let leftover = self.with_launcher(|launcher| launcher.spool_remainder(attempt, read))?;
+        let unread = match leftover {
+            Ok(leftover) => self.read_leftover(attempt, leftover)?.err(),
+            Err(SpoolUnreadable::Away(reason)) => Some(reason),
+            Err(SpoolUnreadable::Failed(source)) => {
+                let path = self.folder.spool(attempt);
+                return Err(DriveError::Folder { doing: "read", path, source });
+            }
+        };
+        // Another host may have more of it than one that is gone, or that came back without its disk.
+        let read = self.read;
+        if self.machine.open_attempt() == Some(attempt)
+            && let Some(mirror) = self.with_launcher(|launcher| launcher.mirrored_spool(attempt, read))?
+        {
+            // What is wrong with a mirror is no reason to wait for it.
+            drop(self.read_leftover(attempt, mirror)?);
+        }
+        let Some(reason) = unread.filter(|_| self.machine.open_attempt() == Some(attempt)) else {
+            self.report_attempt_gone(attempt, lost);
+            return Ok(true);
+        };
+        // What this controller did not hear of an attempt that it followed is little, and the other hosts wait.
+        let is_little = lost.is_some() && self.followed == Some(attempt);
+        let patience = if is_little { Duration::ZERO } else { self.drive.options.patience };
+        let begun = search.unread.filter(|(read, _)| *read == self.read);
+        let (_, since) = *search.unread.insert(begun.unwrap_or((self.read, Instant::now())));
+        let is_over = since.elapsed() >= patience;
+        if is_over && self.may_give_up {
+            self.report_attempt_gone(attempt, lost);
+            self.show(ControllerStatus::RecordLost { attempt, reason })?;
+            return Ok(true);
+        }
+        if is_over || self.is_cancelled || self.drive.interrupts.is_pending() {
+            self.flush()?;
+            return Err(DriveError::Unread { attempt, reason });
+        }
+        if begun.is_none() {
+            let seconds = patience.as_secs_f64();
+            self.show(ControllerStatus::RecordAway { attempt, reason, seconds })?;
+        }
+        thread::sleep(AWAY);
+        Ok(false)
+    }
+
+    /// Takes in what an attempt left behind, to its end. The inner `Err` says why the rest cannot be read now.
+    fn read_leftover(
+        &mut self,
+        attempt: AttemptId,
+        leftover: Box<dyn Read + Send>,
+    ) -> Result<Result<(), String>, DriveError> {
+        let mut reader = SpoolReader::at(self.read, leftover);
+        let (sender, records) = sync_channel::<(u64, Result<SpoolRecord, SpoolEnd>)>(QUEUE);
+        thread::spawn(move || {
+            loop {
+                let next = reader.next();
+                let is_end = next.is_err();
+                if sender.send((reader.offset(), next)).is_err() || is_end {
+                    return;
+                }
+            }
+        });
+        loop {
+            let (offset, next) = match records.recv_timeout(LOOK_EVERY) {
+                Ok(next) => next,
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.drive.interrupts.is_pending() {
+                        return Ok(Err("interrupted while it was read".into()));
+                    }
+                    continue;
+                }
+                Err(RecvTimeoutError::Disconnected) => unreachable!("the end of it is sent"),
+            };
+            match next {
+                Ok(record) => {
+                    self.process_record(attempt, offset, record)?;
+                    if self.machine.open_attempt() != Some(attempt) {
+                        return Ok(Ok(()));
+                    }
+                    // There may be more of it than memory.
+                    self.flush_if_due()?;
+                }
+                Err(SpoolEnd::Damaged(FrameError::Io(error))) => return Ok(Err(error.to_string())),
+                Err(SpoolEnd::Damaged(error)) => {
+                    self.report_damage(attempt, &error)?;
+                    return Ok(Ok(()));
+                }
+                Err(SpoolEnd::End) => return Ok(Ok(())),
+            }
+            if self.drive.interrupts.is_pending() {
+                return Ok(Err("interrupted while it was read".into()));
+            }
+        }
+    }
+
+    /// Nothing of an attempt lives, and all it left behind that can be read was.
+    fn report_attempt_gone(&mut self, attempt: AttemptId, lost: Option<Failure>) {
+        if self.machine.open_attempt() != Some(attempt) {
+            return;
+        }
+        self.inputs.push_back(match self.unlaunched.take().filter(|_| self.read == 0) {
+            Some(reason) => {
+                TrialInput::LaunchFailed { attempt, failure: launch_failure(&LaunchError::Unknown(reason)) }
+            }
+            None => TrialInput::Gone { attempt, lost },
+        });
+    }
+}

@@ -1,0 +1,220 @@
+//! Short questions to hosts, each of which may be silent.
+
+use super::cancellation::{CancellationToken, CANCEL_POLL_INTERVAL};
+use super::relay::{Disconnect, RemoteHost};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};
+use std::sync::{Arc, Mutex, TryLockError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long a suspect host is waited for while others may answer. One that is well answers within a round trip.
+const SUSPECT_TIMEOUT: Duration = Duration::from_millis(300);
+
+/// A host that is asked.
+pub(super) struct PolledHost {
+    /// What people call it.
+    pub(super) name: String,
+    remote: Arc<Mutex<RemoteHost>>,
+    disconnect: Disconnect,
+    cancel: CancellationToken,
+    /// It was silent when it was asked last, or somebody lost it. Any answer settles that, also one that comes too late.
+    is_suspect: Arc<AtomicBool>,
+}
+
+impl PolledHost {
+    /// A host; waits for its answers end with `cancel`.
+    pub(super) fn new(remote: RemoteHost, cancel: &CancellationToken) -> Self {
+        let (name, disconnect) = (remote.name.clone(), remote.disconnect());
+        let (remote, cancel) = (Arc::new(Mutex::new(remote)), cancel.clone());
+        Self { name, remote, disconnect, cancel, is_suspect: Arc::default() }
+    }
+
+    /// Ends the conversation under way, so that the host can be asked something else.
+    pub(super) fn disconnect(&self) {
+        self.disconnect.disconnect();
+    }
+
+    /// Has little patience with it until it has answered something.
+    pub(super) fn suspect(&self) {
+        self.is_suspect.store(true, Ordering::SeqCst);
+    }
+
+    pub(super) fn is_suspect(&self) -> bool {
+        self.is_suspect.load(Ordering::SeqCst)
+    }
+
+    /// Of `usual`, what it is waited for while others may answer.
+    pub(super) fn patience(&self, usual: Duration) -> Duration {
+        if self.is_suspect() { usual.min(SUSPECT_TIMEOUT) } else { usual }
+    }
+
+    /// Begins to ask it a short question. While an earlier one has no answer, that is the answer.
+    pub(super) fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
+    ) -> HostQuery<T> {
+        let (sender, answer) = channel();
+        let (remote, is_suspect) = (Arc::clone(&self.remote), Arc::clone(&self.is_suspect));
+        thread::spawn(move || {
+            let answer = match remote.try_lock() {
+                Ok(mut host) => question(&mut host),
+                Err(TryLockError::Poisoned(host)) => question(&mut host.into_inner()),
+                Err(TryLockError::WouldBlock) => Err("an earlier question has no answer yet".into()),
+            };
+            if answer.is_ok() {
+                is_suspect.store(false, Ordering::SeqCst);
+            }
+            drop(sender.send(answer));
+        });
+        let (name, is_suspect) = (self.name.clone(), Arc::clone(&self.is_suspect));
+        HostQuery { name, is_suspect, asked_at: Instant::now(), answer, cancel: self.cancel.clone() }
+    }
+}
+
+/// A question that was put to a host.
+pub(super) struct HostQuery<T> {
+    name: String,
+    is_suspect: Arc<AtomicBool>,
+    asked_at: Instant,
+    answer: Receiver<Result<T, String>>,
+    cancel: CancellationToken,
+}
+
+impl<T> HostQuery<T> {
+    /// Waits for the answer until so long after it was asked; `Err` when there is none, and then the host is suspect.
+    pub(super) fn answer(&self, patience: Duration) -> Result<T, String> {
+        let answer = loop {
+            let left = patience.saturating_sub(self.asked_at.elapsed());
+            match self.answer.recv_timeout(left.min(CANCEL_POLL_INTERVAL)) {
+                Ok(answer) => break answer,
+                Err(RecvTimeoutError::Disconnected) => break Err("it has answered before".into()),
+                Err(RecvTimeoutError::Timeout) if self.cancel.is_cancelled() => {
+                    break Err("interrupted before it answered".into());
+                }
+                Err(RecvTimeoutError::Timeout) if left > CANCEL_POLL_INTERVAL => {}
+                Err(RecvTimeoutError::Timeout) => {
+                    self.is_suspect.store(true, Ordering::SeqCst);
+                    break Err(format!("no answer within {:.1} s", patience.as_secs_f64()));
+                }
+            }
+        };
+        answer.map_err(|reason| format!("{}: {reason}", self.name))
+    }
+
+    /// The answer, if there is one already; `Err` too when there will be none.
+    pub(super) fn try_answer(&self) -> Option<Result<T, String>> {
+        let answer = match self.answer.try_recv() {
+            Ok(answer) => answer,
+            Err(TryRecvError::Empty) => return None,
+            Err(TryRecvError::Disconnected) => Err("it has answered before".into()),
+        };
+        Some(answer.map_err(|reason| format!("{}: {reason}", self.name)))
+    }
+}
+
+/// Asks several hosts at the same time; answers in their order. Suspect hosts are not waited for as long as others, unless all are.
+pub(super) fn ask_all<T: Send + 'static>(
+    hosts: &[&PolledHost],
+    patience: Duration,
+    question: impl Fn(&mut RemoteHost) -> Result<T, String> + Clone + Send + 'static,
+) -> Vec<Result<T, String>> {
+    let are_all_suspect = hosts.iter().all(|host| host.is_suspect());
+    let ask = |host: &&PolledHost| {
+        let patience = if are_all_suspect { patience } else { host.patience(patience) };
+        (host.ask(question.clone()), patience)
+    };
+    let asked: Vec<(HostQuery<T>, Duration)> = hosts.iter().map(ask).collect();
+    asked.into_iter().map(|(question, patience)| question.answer(patience)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::relay::Connector;
+    use super::*;
+    use std::io;
+    use std::os::unix::net::UnixStream;
+    use std::sync::MutexGuard;
+
+    /// Nobody dials: the questions here answer themselves.
+    struct Nobody;
+
+    impl Connector for Nobody {
+        fn dial(&mut self) -> io::Result<UnixStream> {
+            unreachable!("no question here is sent")
+        }
+    }
+
+    /// Far more than a suspect host is given.
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn host(name: &str) -> PolledHost {
+        PolledHost::new(RemoteHost::new(name, Box::new(Nobody)), &CancellationToken::default())
+    }
+
+    /// A question that `silent` answers once it may, and every other host at once.
+    fn question(
+        may: &Arc<Mutex<()>>,
+    ) -> impl Fn(&mut RemoteHost) -> Result<String, String> + Clone + Send + 'static {
+        let may = Arc::clone(may);
+        move |host| {
+            let _waited = (host.name == "silent").then(|| may.lock());
+            Ok(host.name.clone())
+        }
+    }
+
+    #[test]
+    fn a_suspect_host_is_not_waited_for_until_it_has_answered() {
+        let (well, silent, may) = (host("well"), host("silent"), Arc::default());
+        silent.suspect();
+        let held = may_not(&may);
+        let begun = Instant::now();
+        let answers = ask_all(&[&silent, &well], LONG, question(&may));
+        assert!(begun.elapsed() < LONG / 2, "it took {:?}", begun.elapsed());
+        assert_eq!(answers[0], Err("silent: no answer within 0.3 s".into()));
+        assert_eq!(answers[1], Ok("well".into()));
+        drop(held);
+        while silent.is_suspect() {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(silent.patience(LONG), LONG);
+    }
+
+    #[test]
+    fn who_gives_no_answer_is_suspect_and_alone_is_waited_for_all_the_same() {
+        let (silent, may) = (host("silent"), Arc::default());
+        let held = may_not(&may);
+        let asked = silent.ask(question(&may));
+        assert!(asked.answer(Duration::ZERO).is_err() && silent.is_suspect());
+        drop(held);
+        assert_eq!(asked.answer(LONG), Ok("silent".into()), "late, and still an answer");
+        silent.suspect();
+        let held = may_not(&may);
+        let answers = thread::scope(|scope| {
+            let asking = scope.spawn(|| ask_all(&[&silent], LONG, question(&may)));
+            thread::sleep(2 * SUSPECT_TIMEOUT);
+            drop(held);
+            asking.join().expect("it does not panic")
+        });
+        assert_eq!(answers, [Ok("silent".into())]);
+    }
+
+    #[test]
+    fn who_is_interrupted_waits_no_longer() {
+        let (cancel, may) = (CancellationToken::default(), Arc::default());
+        let silent = PolledHost::new(RemoteHost::new("silent", Box::new(Nobody)), &cancel);
+        let held = may_not(&may);
+        let asked = silent.ask(question(&may));
+        let begun = Instant::now();
+        cancel.cancel();
+        assert_eq!(asked.answer(LONG), Err("silent: interrupted before it answered".into()));
+        assert!(begun.elapsed() < LONG / 2 && !silent.is_suspect(), "it is not the host's fault");
+        drop(held);
+        cancel.reset();
+        assert_eq!(asked.answer(LONG), Ok("silent".into()));
+    }
+
+    fn may_not(may: &Arc<Mutex<()>>) -> MutexGuard<'_, ()> {
+        may.lock().expect("nobody panics")
+    }
+}

@@ -1,0 +1,38 @@
+//! Which host of an attempt has which ranks, and who each rank is to the others.
+
+use crate::agent::{AgentOrder, rank_certificates};
+use dtrain_protocol::RankTransport;
+use std::ops::Range;
+
+/// The order with a certificate for each rank, where ranks are on several hosts. Each host binds an address of its own.
+pub(super) fn with_certificates(order: &AgentOrder, ranks: &[Range<u32>]) -> Result<AgentOrder, String> {
+    let mut order = order.clone();
+    if ranks.len() > 1 {
+        let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks")?;
+        let identities = rank_certificates(&order.trial, order.attempt, world);
+        let identities = identities.map_err(|error| format!("certificates: {error}"))?;
+        for (assignment, identity) in order.assignments.iter_mut().zip(identities) {
+            assignment.link = RankTransport::Tls { bind: String::new(), identity };
+        }
+    }
+    Ok(order)
+}
+
+/// The ranks of each host, which are neighbours, for the first of `hosts` hosts.
+pub(super) fn ranks_by_host(order: &AgentOrder, hosts: usize) -> Result<Vec<Range<u32>>, String> {
+    let mut ranges: Vec<Range<u32>> = Vec::new();
+    for (rank, assignment) in (0u32..).zip(&order.assignments) {
+        let host = assignment.placement.host as usize;
+        if host >= hosts || host > ranges.len() || host + 1 < ranges.len() {
+            let before = ranges.len().saturating_sub(1);
+            return Err(format!(
+                "rank {rank} is placed on host {host} of {hosts}, after one on host {before}"
+            ));
+        }
+        if host == ranges.len() {
+            ranges.push(rank..rank);
+        }
+        ranges[host].end = rank + 1;
+    }
+    Ok(ranges)
+}

@@ -1,0 +1,53 @@
+//! Files of checkpoints that lie on a host.
+
+use super::client::unexpected_reply;
+use super::{RemoteHost, Reply, Request};
+use crate::checkpoints::{FolderListing, CheckpointStore};
+use dtrain_protocol::TrialId;
+
+/// What of a trial's checkpoints lies on a host.
+pub struct RemoteStore<'a> {
+    host: &'a mut RemoteHost,
+    name: String,
+    trial: TrialId,
+}
+
+impl<'a> RemoteStore<'a> {
+    /// What of `trial` lies on `host`.
+    pub fn new(host: &'a mut RemoteHost, trial: &TrialId) -> Self {
+        let name = host.name.clone();
+        Self { host, name, trial: trial.clone() }
+    }
+}
+
+impl CheckpointStore for RemoteStore<'_> {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn folders(&mut self) -> Result<Vec<FolderListing>, String> {
+        match self.host.ask(&Request::Checkpoints { trial: self.trial.clone() })? {
+            Reply::Checkpoints(folders) => Ok(folders),
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+
+    fn read(&mut self, folder: &str, file: &str, from: u64) -> Result<Vec<u8>, String> {
+        let (folder, file) = (folder.to_owned(), file.to_owned());
+        self.host.bytes(&Request::Piece { trial: self.trial.clone(), folder, file, from })
+    }
+
+    fn hashes(
+        &mut self,
+        folder: &str,
+        file: &str,
+        first: u64,
+        count: u64,
+    ) -> Result<Vec<Result<String, String>>, String> {
+        let (folder, file) = (folder.to_owned(), file.to_owned());
+        match self.host.ask(&Request::Hashes { trial: self.trial.clone(), folder, file, first, count })? {
+            Reply::Hashes(hashes) => Ok(hashes),
+            other => Err(unexpected_reply(&other)),
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! What an attempt left behind on a host, as it comes over.
+
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// How long nothing may come before the host counts as one that cannot be asked now.
+pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// So many bytes that a host sends. How long all of them take does not matter, as long as some come.
+///
+/// Reading fails when they stop coming, and when they end too soon: an end is the end of what the attempt left.
+pub(in crate::launch) struct SpoolRemainder {
+    from: UnixStream,
+    left: u64,
+    patience: Duration,
+}
+
+impl SpoolRemainder {
+    /// The next `bytes` of `from`, which nobody else reads.
+    pub(super) fn new(from: UnixStream, bytes: u64, patience: Duration) -> io::Result<Self> {
+        from.set_read_timeout(Some(patience))?;
+        Ok(Self { from, left: bytes, patience })
+    }
+}
+
+impl Read for SpoolRemainder {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let most = buffer.len().min(usize::try_from(self.left).unwrap_or(usize::MAX));
+        if most == 0 {
+            return Ok(0);
+        }
+        match self.from.read(&mut buffer[..most]) {
+            Ok(0) => {
+                let words = format!("the connection ended {} bytes too soon", self.left);
+                Err(io::Error::new(ErrorKind::UnexpectedEof, words))
+            }
+            Ok(length) => {
+                self.left -= length as u64;
+                Ok(length)
+            }
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                let words = format!("nothing came for {} s", self.patience.as_secs_f64());
+                Err(io::Error::new(ErrorKind::TimedOut, words))
+            }
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn pair(bytes: u64, patience: Duration) -> (UnixStream, SpoolRemainder) {
+        let (far, near) = UnixStream::pair().expect("a pair of sockets");
+        (far, SpoolRemainder::new(near, bytes, patience).expect("not zero"))
+    }
+
+    #[test]
+    fn what_comes_is_told_from_what_stopped_coming_and_from_what_ended_too_soon() {
+        let mut got = Vec::new();
+        let (mut far, mut all) = pair(3, STALL_TIMEOUT);
+        far.write_all(b"one and the answer to the next question").expect("room");
+        all.read_to_end(&mut got).expect("as much as was announced");
+        assert_eq!(got, b"one");
+
+        let (mut far, mut stalled) = pair(8, Duration::from_millis(20));
+        far.write_all(b"half").expect("room");
+        let error = stalled.read_to_end(&mut got).expect_err("the rest does not come");
+        assert_eq!(
+            (error.kind(), error.to_string()),
+            (ErrorKind::TimedOut, "nothing came for 0.02 s".into())
+        );
+        far.write_all(b"rest").expect("room");
+        stalled.read_to_end(&mut got).expect("it came late");
+        assert_eq!(got, b"onehalfrest");
+
+        let (mut far, mut cut) = pair(8, STALL_TIMEOUT);
+        far.write_all(b"half").expect("room");
+        drop(far);
+        let error = cut.read_to_end(&mut got).expect_err("the rest never comes");
+        assert_eq!(error.kind(), ErrorKind::UnexpectedEof);
+        assert!(error.to_string().contains("4 bytes too soon"), "{error}");
+    }
+}

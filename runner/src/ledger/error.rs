@@ -1,0 +1,166 @@
+//! Why the history could not be read or written, in words that say what to do.
+
+use super::BoxError;
+use super::file_identity::MissingFile;
+use crate::fact::LedgerError;
+use dtrain_recipes::Bytes;
+use rusqlite::{ErrorCode, ffi};
+use std::error::Error;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Less free space than this is none: SQLite needs some pages at once.
+const TOO_LITTLE: u64 = 64 << 10;
+
+/// Stored bytes are not as they were written.
+#[derive(Debug, thiserror::Error)]
+#[error("{0} is not as it was written")]
+pub(super) struct Corruption(pub(super) &'static str);
+
+/// The file system of a history has no room left.
+#[derive(Debug, thiserror::Error)]
+#[error("the disk is full: no space left on device for {} ({free} free)", path.display())]
+struct DiskFull {
+    path: PathBuf,
+    free: Bytes,
+}
+
+impl LedgerError {
+    /// Whether the file was removed or replaced while it was open: what is written to it is lost.
+    pub fn is_gone(&self) -> bool {
+        self.source.is::<MissingFile>()
+    }
+
+    /// Whether the file system has no room left.
+    pub fn is_disk_full(&self) -> bool {
+        self.source.is::<DiskFull>()
+    }
+}
+
+/// The error of a call that failed by `source` while it was `doing` something with the history at `path`.
+pub(super) fn ledger_error(doing: &'static str, path: &Path, source: BoxError) -> LedgerError {
+    let source = if is_damage(&*source) {
+        corruption_error(path, &source.to_string())
+    } else if is_full(&*source, path) {
+        let free = Bytes(free_bytes(path).unwrap_or(0));
+        DiskFull { path: path.to_path_buf(), free }.into()
+    } else if is_unwritable(&source) && is_on_read_only_disk(path) {
+        format!("{} is on a read-only file system, so that nothing can be recorded", path.display()).into()
+    } else {
+        source
+    };
+    LedgerError { doing, path: path.to_path_buf(), source }
+}
+
+/// The error for a damaged file, with what to do.
+pub(super) fn corruption_error(path: &Path, found: &str) -> BoxError {
+    let path = path.display();
+    format!(
+        "the file is damaged ({found}); move {path}, {path}-wal and {path}-shm aside, and the next command \
+        creates a new history. \
+         Plans, spools and checkpoints of all trials stay below trials/"
+    )
+    .into()
+}
+
+/// Whether SQLite could not make or write its files, so that a copy may still be read.
+pub(super) fn is_unwritable(error: &BoxError) -> bool {
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        use io::ErrorKind as Kind;
+        return matches!(error.kind(), Kind::PermissionDenied | Kind::ReadOnlyFilesystem | Kind::StorageFull);
+    }
+    match sqlite(&**error) {
+        Some((ErrorCode::SystemIoFailure, extended)) => is_write(extended),
+        Some((code, _)) => matches!(
+            code,
+            ErrorCode::CannotOpen | ErrorCode::ReadOnly | ErrorCode::DiskFull | ErrorCode::PermissionDenied
+        ),
+        None => false,
+    }
+}
+
+/// Whether the file is not as it was written.
+fn is_damage(error: &(dyn Error + Send + Sync + 'static)) -> bool {
+    let is_damaged = |(code, _)| matches!(code, ErrorCode::DatabaseCorrupt | ErrorCode::NotADatabase);
+    error.is::<Corruption>() || sqlite(error).is_some_and(is_damaged)
+}
+
+/// Whether there was no room to write.
+fn is_full(error: &(dyn Error + Send + Sync + 'static), path: &Path) -> bool {
+    if let Some(error) = error.downcast_ref::<io::Error>() {
+        return error.kind() == io::ErrorKind::StorageFull;
+    }
+    match sqlite(error) {
+        Some((ErrorCode::DiskFull, _)) => true,
+        Some((ErrorCode::SystemIoFailure, extended)) => {
+            is_write(extended) && free_bytes(path).is_some_and(|free| free < TOO_LITTLE)
+        }
+        Some((ErrorCode::CannotOpen, _)) => free_bytes(path).is_some_and(|free| free < TOO_LITTLE),
+        Some(_) | None => false,
+    }
+}
+
+/// Whether the file system that a file is on is mounted for reading only.
+fn is_on_read_only_disk(path: &Path) -> bool {
+    let known = path.ancestors().find_map(|above| rustix::fs::statvfs(above).ok());
+    known.is_some_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
+}
+
+/// Whether an I/O error of SQLite is one of writing, or of the shared memory, which it writes.
+fn is_write(extended: i32) -> bool {
+    matches!(
+        extended,
+        ffi::SQLITE_IOERR_WRITE
+            | ffi::SQLITE_IOERR_FSYNC
+            | ffi::SQLITE_IOERR_DIR_FSYNC
+            | ffi::SQLITE_IOERR_TRUNCATE
+            | ffi::SQLITE_IOERR_SHMOPEN
+            | ffi::SQLITE_IOERR_SHMSIZE
+            | ffi::SQLITE_IOERR_SHMMAP
+    )
+}
+
+/// Code and extended code of an error of SQLite.
+fn sqlite(error: &(dyn Error + Send + Sync + 'static)) -> Option<(ErrorCode, i32)> {
+    let error = error.downcast_ref::<rusqlite::Error>()?.sqlite_error()?;
+    Some((error.code, error.extended_code))
+}
+
+/// Bytes that are free on the file system of `path`; `None` where it cannot be asked.
+fn free_bytes(path: &Path) -> Option<u64> {
+    let found = path.ancestors().skip(1).find_map(|folder| rustix::fs::statvfs(folder).ok())?;
+    Some(found.f_bavail.saturating_mul(found.f_frsize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(extended: i32) -> BoxError {
+        rusqlite::Error::SqliteFailure(ffi::Error::new(extended), None).into()
+    }
+
+    #[test]
+    fn a_full_disk_is_named_with_its_path_and_what_is_free() {
+        let path = Path::new("/nowhere/history.db");
+        for source in [failure(ffi::SQLITE_FULL), io::Error::from(io::ErrorKind::StorageFull).into()] {
+            let error = ledger_error("write to", path, source);
+            let words = error.source.to_string();
+            assert!(error.is_disk_full() && !error.is_gone(), "{words}");
+            assert!(words.contains("no space left on device for /nowhere/history.db ("), "{words}");
+        }
+        assert!(!ledger_error("write to", path, failure(ffi::SQLITE_BUSY)).is_disk_full());
+    }
+
+    #[test]
+    fn what_keeps_sqlite_from_making_its_files_is_told_from_damage() {
+        for extended in
+            [ffi::SQLITE_IOERR_SHMSIZE, ffi::SQLITE_CANTOPEN, ffi::SQLITE_READONLY, ffi::SQLITE_FULL]
+        {
+            assert!(is_unwritable(&failure(extended)), "{extended}");
+        }
+        for extended in [ffi::SQLITE_CORRUPT, ffi::SQLITE_IOERR_READ, ffi::SQLITE_BUSY] {
+            assert!(!is_unwritable(&failure(extended)), "{extended}");
+        }
+    }
+}

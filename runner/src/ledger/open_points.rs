@@ -1,0 +1,291 @@
+//! The open points of trials: each commit appends a record to the log of its trial, which is sealed by series when it is full.
+//!
+//! The log is a blob that is overwritten in place, so that a commit writes the pages that it fills and no others. Whoever reads folds
+//! what it holds onto what is sealed.
+
+use super::running_summary::RunningSummary;
+use super::point_log::{self, RecordHeader, PointLog, PointsBySeries};
+use super::{Corruption, BoxError, MetricSample, chunk, stored};
+use dtrain_protocol::{AttemptId, Rank};
+use rusqlite::blob::ZeroBlob;
+use rusqlite::{Connection, MAIN_DB, OptionalExtension, Transaction, params};
+use std::collections::BTreeMap;
+use std::io::{Seek, SeekFrom, Write};
+
+/// Bytes of a new log.
+const FIRST: usize = 16 << 10;
+
+/// Bytes of a log for each of its series, so that a full one has a full chunk of most of them.
+const EACH: usize = 6 << 10;
+
+/// Bytes of a log at most: whoever reads a figure of a trial reads all of it.
+const MOST: usize = 4 << 20;
+
+/// A series: what identifies it beside its trial.
+struct SeriesKey {
+    key: i64,
+    rank: u32,
+    attempt: AttemptId,
+}
+
+const DAMAGE: Corruption = Corruption("a log of open points");
+
+/// The log of a trial; `None` where it has no open points.
+pub(super) fn read(database: &Connection, trial: i64) -> Result<Option<PointLog>, BoxError> {
+    let bytes: Option<Vec<u8>> = database
+        .prepare_cached("SELECT data FROM live WHERE trial = ?1")?
+        .query_row([trial], |row| row.get(0))
+        .optional()?;
+    bytes.map(|bytes| PointLog::read(bytes).ok_or(DAMAGE.into())).transpose()
+}
+
+/// The open points of a trial by series, in the order in which they came.
+pub(super) fn points(log: &PointLog) -> Result<BTreeMap<i64, Vec<MetricSample>>, BoxError> {
+    let mut all = BTreeMap::<_, Vec<_>>::new();
+    for (series, samples) in log.points().ok_or(DAMAGE)? {
+        all.entry(series).or_default().extend(samples);
+    }
+    Ok(all)
+}
+
+/// The open points of one series.
+pub(super) fn points_of(log: Option<&PointLog>, series: i64) -> Result<Vec<MetricSample>, BoxError> {
+    let Some(log) = log else { return Ok(Vec::new()) };
+    let all = log.points().ok_or(DAMAGE)?;
+    Ok(all.into_iter().filter(|(id, _)| *id == series).flat_map(|(_, samples)| samples).collect())
+}
+
+/// Appends a record to the log of a trial; seals and makes room where it does not fit.
+pub(super) fn append(
+    transaction: &Transaction<'_>,
+    trial: i64,
+    log: Option<PointLog>,
+    head: &RecordHeader,
+    points: &PointsBySeries,
+) -> Result<(), BoxError> {
+    let record = point_log::record(head, points);
+    let used = log.as_ref().map_or(0, PointLog::used);
+    if log.as_ref().is_some_and(|log| used + record.len() <= log.capacity()) {
+        return write(transaction, trial, used, &record);
+    }
+    let log = log.unwrap_or_default();
+    let whole = [log.records(), &record].concat();
+    let series = points.len().max(self::points(&log)?.len());
+    let most = (series * EACH).clamp(FIRST, MOST);
+    if whole.len() <= most {
+        let capacity = (2 * log.capacity()).clamp(FIRST, most).max(whole.len());
+        return replace_log(transaction, trial, capacity, &whole);
+    }
+    let capacity = log.capacity();
+    let log = PointLog::read(whole).ok_or(DAMAGE)?;
+    let rest = seal_full(transaction, trial, &log, false)?;
+    let mut left = point_log::record(&RecordHeader::default(), &rest);
+    if 2 * left.len() > most {
+        let left_over = PointLog::read(left).ok_or(DAMAGE)?;
+        left = point_log::record(&RecordHeader::default(), &seal_full(transaction, trial, &left_over, true)?);
+    }
+    if capacity >= most / 2 && left.len() <= capacity {
+        return write(transaction, trial, 0, &left);
+    }
+    replace_log(transaction, trial, most, &left)
+}
+
+/// Seals all open points of a trial.
+pub(super) fn seal(transaction: &Transaction<'_>, trial: i64) -> Result<(), BoxError> {
+    if let Some(log) = read(transaction, trial)? {
+        seal_full(transaction, trial, &log, true)?;
+        transaction.prepare_cached("DELETE FROM live WHERE trial = ?1")?.execute([trial])?;
+    }
+    Ok(())
+}
+
+/// Overwrites a part of a log with records; what follows them does not count.
+fn write(transaction: &Transaction<'_>, trial: i64, at: usize, records: &[u8]) -> Result<(), BoxError> {
+    let mut blob = transaction.blob_open(MAIN_DB, "live", "data", trial, false)?;
+    blob.seek(SeekFrom::Start(at as u64))?;
+    blob.write_all(records)?;
+    let room = blob.len().saturating_sub(at + records.len()).min(4);
+    blob.write_all(&[0; 4][..room])?;
+    Ok(blob.close()?)
+}
+
+/// Puts a log of another size in place of that of a trial.
+fn replace_log(transaction: &Transaction<'_>, trial: i64, capacity: usize, records: &[u8]) -> Result<(), BoxError> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO live(trial, data) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET data = excluded.data",
+        )?
+        .execute(params![trial, ZeroBlob(capacity as u64)])?;
+    write(transaction, trial, 0, records)
+}
+
+/// Moves open points into chunks and summaries: all of them, or those of full chunks; returns the others.
+fn seal_full(transaction: &Transaction<'_>, trial: i64, log: &PointLog, all: bool) -> Result<PointsBySeries, BoxError> {
+    for RecordHeader { offset, heard } in log.heads() {
+        if let Some((attempt, offset)) = offset {
+            store_spool_offset(transaction, trial, *attempt, *offset)?;
+        }
+        for (attempt, rank, sequence) in heard {
+            store_latest_events(transaction, trial, *attempt, *rank, *sequence)?;
+        }
+    }
+    let mut rest = PointsBySeries::new();
+    for (id, samples) in points(log)? {
+        let samples = sorted_by_step(samples);
+        let (chunks, sealed) = chunk::cut(&samples, all);
+        if sealed > 0 {
+            let series = series(transaction, id)?;
+            add_chunks(transaction, id, &chunks)?;
+            let last = samples[..sealed].iter().map(|sample| stored(sample.step)).max().unwrap_or(-1);
+            transaction
+                .prepare_cached("UPDATE series SET last_step = max(last_step, ?2) WHERE id = ?1")?
+                .execute([id, last])?;
+            let mut fold = RunningSummary::stored(transaction, trial, series.key, series.rank)?;
+            fold.add(series.attempt, &samples[..sealed]);
+            fold.write(transaction, trial, series.key, series.rank)?;
+        }
+        if sealed < samples.len() {
+            rest.push((id, samples[sealed..].to_vec()));
+        }
+    }
+    Ok(rest)
+}
+
+/// Adds chunks to a series.
+pub(super) fn add_chunks(
+    transaction: &Transaction<'_>,
+    series: i64,
+    chunks: &[Vec<u8>],
+) -> Result<(), BoxError> {
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO chunk(series, number, data)
+         VALUES (?1, (SELECT coalesce(max(number) + 1, 0) FROM chunk WHERE series = ?1), ?2)",
+    )?;
+    for chunk in chunks {
+        insert.execute(params![series, chunk])?;
+    }
+    Ok(())
+}
+
+/// Samples by step; of two with the same step, the later in the list wins.
+pub(super) fn sorted_by_step(samples: Vec<MetricSample>) -> Vec<MetricSample> {
+    if samples.is_sorted_by(|a, b| a.step < b.step) {
+        return samples;
+    }
+    samples
+        .into_iter()
+        .map(|sample| (sample.step, sample))
+        .collect::<BTreeMap<_, _>>()
+        .into_values()
+        .collect()
+}
+
+/// Keeps how far an attempt's spool is kept.
+pub(super) fn store_spool_offset(
+    transaction: &Transaction<'_>,
+    trial: i64,
+    attempt: AttemptId,
+    offset: u64,
+) -> Result<(), BoxError> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO spool(trial, attempt, offset) VALUES (?1, ?2, ?3)
+             ON CONFLICT DO UPDATE SET offset = max(offset, excluded.offset)",
+        )?
+        .execute(params![trial, stored(attempt.0), stored(offset)])?;
+    Ok(())
+}
+
+fn store_latest_events(
+    transaction: &Transaction<'_>,
+    trial: i64,
+    attempt: AttemptId,
+    rank: Rank,
+    sequence: u64,
+) -> Result<(), BoxError> {
+    transaction
+        .prepare_cached(
+            "INSERT INTO heard(trial, attempt, rank, sequence) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)",
+        )?
+        .execute(params![trial, stored(attempt.0), rank.0, stored(sequence)])?;
+    Ok(())
+}
+
+fn series(database: &Connection, id: i64) -> Result<SeriesKey, BoxError> {
+    let series = database.prepare_cached("SELECT key, rank, attempt FROM series WHERE id = ?1")?.query_row(
+        [id],
+        |row| {
+            let attempt = AttemptId(super::unstored(row.get(2)?));
+            Ok(SeriesKey { key: row.get(0)?, rank: row.get(1)?, attempt })
+        },
+    )?;
+    Ok(series)
+}
+
+/// Reads all logs; `Err` when one is not as it was written.
+pub(super) fn check(database: &Connection) -> Result<(), BoxError> {
+    for trial in trials(database)? {
+        read(database, trial)?.map(|log| points(&log)).transpose()?;
+    }
+    Ok(())
+}
+
+/// Trials with open points.
+pub(super) fn trials(database: &Connection) -> Result<Vec<i64>, BoxError> {
+    let mut select = database.prepare_cached("SELECT trial FROM live")?;
+    Ok(select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
+}
+
+/// Does `work`, which reads summaries of these trials and no others, while their summaries are complete: a temporary table of the
+/// same name has them with the open points folded in.
+pub(super) fn with_summaries<T>(
+    database: &Connection,
+    trials: &[i64],
+    work: impl FnOnce() -> Result<T, BoxError>,
+) -> Result<T, BoxError> {
+    let mut logs = Vec::new();
+    for trial in trials {
+        logs.extend(read(database, *trial)?.map(|log| (*trial, log)));
+    }
+    if logs.is_empty() {
+        return work();
+    }
+    let is_reader: bool = database.pragma_query_value(None, "query_only", |row| row.get(0))?;
+    database.pragma_update(None, "query_only", false)?;
+    let made = create_summary_overlay(database, &logs);
+    database.pragma_update(None, "query_only", is_reader)?;
+    let answer = made.and_then(|()| work());
+    database.pragma_update(None, "query_only", false)?;
+    let dropped = database.execute_batch("DROP TABLE IF EXISTS temp.summary");
+    database.pragma_update(None, "query_only", is_reader)?;
+    let answer = answer?;
+    dropped?;
+    Ok(answer)
+}
+
+fn create_summary_overlay(database: &Connection, logs: &[(i64, PointLog)]) -> Result<(), BoxError> {
+    database.execute_batch(
+        "CREATE TEMP TABLE summary AS SELECT * FROM main.summary WHERE 0;
+         CREATE UNIQUE INDEX temp.summary_key ON summary(trial, key, rank);",
+    )?;
+    let mut copy =
+        database.prepare("INSERT INTO temp.summary SELECT * FROM main.summary WHERE trial = ?1")?;
+    for (trial, log) in logs {
+        copy.execute([trial])?;
+        let mut folds = BTreeMap::new();
+        for (id, samples) in points(log)? {
+            let series = series(database, id)?;
+            let fold = match folds.remove(&(series.key, series.rank)) {
+                Some(fold) => fold,
+                None => RunningSummary::stored(database, *trial, series.key, series.rank)?,
+            };
+            let fold: &mut RunningSummary = folds.entry((series.key, series.rank)).or_insert(fold);
+            fold.add(series.attempt, &sorted_by_step(samples));
+        }
+        for ((key, rank), fold) in folds {
+            fold.write(database, *trial, key, rank)?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,212 @@
+//! The thread of a session.
+
+use super::channel_pump::{ChannelPump, PumpRound};
+use super::pending_open::PendingOpen;
+use super::{OpenRequest, OpenError, ChannelKind};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
+use rustix::net::Shutdown;
+use ssh2::{Channel, Session};
+use std::collections::{BTreeMap, VecDeque};
+use std::io::{self, Read};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::Duration;
+
+/// How long a session with open channels waits at most: a call for one channel may take from the socket what another waits for.
+const MAX_POLL_WAIT: Duration = Duration::from_millis(50);
+
+/// The thread of a session.
+pub(super) struct SessionThread {
+    // Channels are dropped before their session.
+    pumps: BTreeMap<u64, ChannelPump>,
+    opening: Option<PendingOpen>,
+    session: Session,
+    socket: OwnedFd,
+    requests: Receiver<OpenRequest>,
+    waiting: VecDeque<OpenRequest>,
+    waker: UnixStream,
+    /// Nobody can give requests any more.
+    is_left: bool,
+    is_stuck: Arc<AtomicBool>,
+    eof_turn: Option<u64>,
+    is_half_sent: bool,
+    broken: Option<String>,
+    next: u64,
+}
+
+impl SessionThread {
+    pub(super) fn new(
+        session: Session,
+        socket: OwnedFd,
+        requests: Receiver<OpenRequest>,
+        waker: UnixStream,
+        is_stuck: Arc<AtomicBool>,
+    ) -> Self {
+        Self {
+            pumps: BTreeMap::new(),
+            opening: None,
+            session,
+            socket,
+            requests,
+            waiting: VecDeque::new(),
+            waker,
+            is_left: false,
+            is_stuck,
+            eof_turn: None,
+            is_half_sent: false,
+            broken: None,
+            next: 0,
+        }
+    }
+
+    /// Serves until nobody needs the session any more.
+    pub(super) fn serve(mut self) {
+        loop {
+            self.receive_requests();
+            let has_moved = self.turn();
+            if self.is_done() || !self.wait(has_moved) {
+                break;
+            }
+        }
+        // libssh2 frees a channel without asking the host only when it knows that the host is gone.
+        let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
+    }
+
+    fn receive_requests(&mut self) {
+        while let Ok(1..) = self.waker.read(&mut [0; 64]) {}
+        loop {
+            match self.requests.try_recv() {
+                Ok(order) => self.waiting.push_back(order),
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => {
+                    self.is_left = true;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Moves what can be moved; tells whether anything was.
+    fn turn(&mut self) -> bool {
+        let mut has_moved = self.open();
+        let (session, eof_turn) = (&self.session, &mut self.eof_turn);
+        let mut round = PumpRound { session, eof_turn, is_half_sent: false, broken: self.broken.take() };
+        round.look();
+        for (id, pump) in &mut self.pumps {
+            has_moved |= pump.turn(&mut round, *id);
+        }
+        (self.is_half_sent, self.broken) = (round.is_half_sent, round.broken);
+        if let Some(reason) = &self.broken {
+            self.pumps.values_mut().filter(|pump| pump.is_open()).for_each(|pump| pump.break_off(reason));
+        }
+        self.pumps.retain(|_, pump| !pump.is_finished());
+        has_moved
+    }
+
+    fn is_done(&self) -> bool {
+        let is_said = self.broken.is_some() || !self.is_half_sent;
+        self.is_left && self.waiting.is_empty() && is_said && self.pumps.values().all(ChannelPump::is_idle)
+    }
+
+    /// Goes on with the request under way, or begins the next.
+    fn open(&mut self) -> bool {
+        if let Some(reason) = self.broken.clone() {
+            let gone = || OpenError::Gone(io::Error::other(reason.clone()));
+            self.opening.take().into_iter().for_each(|opening| opening.fail(gone()));
+            self.waiting.drain(..).for_each(|order| drop(order.reply.send(Err(gone()))));
+        }
+        let waiting = &mut self.waiting;
+        let opening = self.opening.take().or_else(|| waiting.pop_front().map(PendingOpen::new));
+        let Some(mut opening) = opening else { return false };
+        match opening.go_on(&self.session) {
+            Ok(Some(channel)) => self.opened(opening, channel),
+            Ok(None) => {
+                if opening.is_slow() {
+                    self.is_stuck.store(true, Ordering::Release);
+                    self.waiting.drain(..).for_each(|order| drop(order.reply.send(Err(OpenError::Stuck))));
+                }
+                let has_moved = opening.give_up();
+                self.opening = Some(opening);
+                return has_moved;
+            }
+            Err(error) => {
+                if let Some(channel) = opening.channel.take() {
+                    self.close_unused(channel);
+                }
+                opening.fail(OpenError::of(error));
+            }
+        }
+        self.is_stuck.store(false, Ordering::Release);
+        true
+    }
+
+    fn opened(&mut self, opening: PendingOpen, channel: Channel) {
+        if opening.is_given_up() {
+            return self.close_unused(channel);
+        }
+        match ChannelPump::new(channel, matches!(opening.kind, ChannelKind::Tunnel { .. })) {
+            Ok((pump, stream)) => {
+                self.add(pump);
+                opening.succeed(stream);
+            }
+            Err(error) => opening.fail(OpenError::Gone(error)),
+        }
+    }
+
+    fn add(&mut self, pump: ChannelPump) {
+        self.pumps.insert(self.next, pump);
+        self.next += 1;
+    }
+
+    /// Closes a channel that nobody wants.
+    fn close_unused(&mut self, channel: Channel) {
+        if let Ok((mut pump, _)) = ChannelPump::new(channel, true) {
+            pump.abandon();
+            self.add(pump);
+        }
+    }
+
+    /// Waits until something can be moved, or only looks who left; `false` when that cannot be told.
+    fn wait(&mut self, is_brief: bool) -> bool {
+        let mut files = Vec::with_capacity(self.pumps.len() + 2);
+        if self.broken.is_none() && (self.opening.is_some() || self.pumps.values().any(ChannelPump::is_open)) {
+            let mut wanted = PollFlags::IN;
+            wanted.set(PollFlags::OUT, self.is_half_sent);
+            files.push(PollFd::new(&self.socket, wanted));
+        }
+        if !self.is_left {
+            files.push(PollFd::new(&self.waker, PollFlags::IN));
+        }
+        let first = files.len();
+        let mut ids = Vec::with_capacity(self.pumps.len());
+        for (id, pump) in &self.pumps {
+            if let Some(events) = pump.waits_for() {
+                ids.push(*id);
+                files.push(PollFd::new(pump.pipe(), events));
+            }
+        }
+        let patience = self.opening.as_ref().and_then(PendingOpen::patience);
+        let patience = match patience {
+            _ if is_brief => Some(Duration::ZERO),
+            // What one pump took from the socket for another is seen by nobody but the other.
+            None if self.pumps.values().any(ChannelPump::is_open) => Some(MAX_POLL_WAIT),
+            Some(patience) => Some(patience.min(MAX_POLL_WAIT)),
+            None => None,
+        };
+        let patience = patience.and_then(|time| Timespec::try_from(time).ok());
+        match poll(&mut files, patience.as_ref()) {
+            Ok(_) => {}
+            Err(rustix::io::Errno::INTR) => return true,
+            Err(_) => return false,
+        }
+        let has_left = |file: &PollFd<'_>| file.revents().intersects(PollFlags::HUP | PollFlags::ERR);
+        let is_left: Vec<bool> = files[first..].iter().map(has_left).collect();
+        for (id, _) in ids.iter().zip(is_left).filter(|(_, has_left)| *has_left) {
+            self.pumps.get_mut(id).into_iter().for_each(ChannelPump::abandon);
+        }
+        true
+    }
+}

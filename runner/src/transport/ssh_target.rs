@@ -1,0 +1,259 @@
+//! Where to connect, as whom, with which files of the user, and through which bastions.
+
+use super::TransportError;
+use super::ssh_config::SshConfig;
+use dtrain_recipes::Host;
+use std::net::Ipv6Addr;
+use std::path::{Path, PathBuf};
+
+/// Most bastions one after the other.
+const MOST_HOPS: usize = 8;
+
+/// Whose SSH files count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// User name on this machine.
+    pub name: String,
+    /// Home folder, in which `.ssh` is.
+    pub home: PathBuf,
+    /// Read in place of `~/.ssh/config` and of the machine's configuration.
+    pub config: Option<PathBuf>,
+}
+
+/// Where to connect, as whom, with which files of the user, and through which bastions.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SshTarget {
+    /// Name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// User name.
+    pub user: String,
+    /// Private keys to try after the SSH agent, in order.
+    pub keys: Vec<PathBuf>,
+    /// Of the keys of the SSH agent, only those in `keys` are tried.
+    pub is_keys_only: bool,
+    /// Socket of the SSH agent, when it is not the one of the environment.
+    pub agent: Option<PathBuf>,
+    /// known_hosts files; missing ones are skipped.
+    pub known_hosts: Vec<PathBuf>,
+    /// Files of keys that are refused for every host; one that cannot be read refuses all.
+    pub revoked_keys: Vec<PathBuf>,
+    /// The name under which known_hosts has the host's key, when it is not its own.
+    pub key_alias: Option<String>,
+    /// The bastion to go through.
+    pub via: Option<Box<Self>>,
+}
+
+impl SshTarget {
+    /// What the recipe says of a host, completed by the user's SSH configuration.
+    ///
+    /// What the recipe says goes first: a user name, a port other than 22, a bastion (`none` is none). Where there
+    /// is no program `ssh`, its defaults are taken. Names that begin with `-`, or hold anything but letters,
+    /// digits, `.`, `-` and `_`, or an IPv6 address, are refused before anything is run. A user may also have `@`, `+` and `\`.
+    pub fn resolve(host: &Host, user: &User) -> Result<Self, TransportError> {
+        resolve_route(&HostSpec::of(host)?, host.via.as_deref(), user, 0)
+    }
+
+    /// Reads `[user@]host[:port]`, and completes it as [`resolve`](Self::resolve) does.
+    pub fn parse(text: &str, user: &User) -> Result<Self, TransportError> {
+        resolve_route(&HostSpec::parse(text)?, None, user, 0)
+    }
+
+    /// Host and port, for messages.
+    pub fn name(&self) -> String {
+        if self.host.contains(':') {
+            format!("[{}]:{}", self.host, self.port)
+        } else {
+            format!("{}:{}", self.host, self.port)
+        }
+    }
+
+    /// All there is to tell one bastion from another.
+    pub(super) fn route(&self) -> String {
+        let before = self.via.as_ref().map_or_else(String::new, |via| format!(" via {}", via.route()));
+        format!("{}@{}{before}", self.user, self.name())
+    }
+
+    /// The name and port under which known_hosts has the host's key.
+    pub(super) fn known_as(&self) -> (&str, u16) {
+        self.key_alias.as_deref().map_or((&self.host, self.port), |alias| (alias, 22))
+    }
+}
+
+/// A host as somebody wrote it, checked to be nothing else.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct HostSpec {
+    pub(super) user: Option<String>,
+    pub(super) name: String,
+    pub(super) port: Option<u16>,
+}
+
+impl HostSpec {
+    pub(super) fn of(host: &Host) -> Result<Self, TransportError> {
+        let address = host.address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+        let name = address.unwrap_or(&host.address).to_owned();
+        let port = (host.port != 22).then_some(host.port);
+        Self { user: host.user.clone(), name, port }.checked(&host.address)
+    }
+
+    /// Reads `[user@]host[:port]`, where the host may be an IPv6 address in brackets. The last `@` ends the user.
+    pub(super) fn parse(text: &str) -> Result<Self, TransportError> {
+        let refuse = |why| TransportError::Name(text.to_owned(), why);
+        let (user, rest) =
+            text.rsplit_once('@').map_or((None, text), |(user, rest)| (Some(user.to_owned()), rest));
+        let bracketed = rest.strip_prefix('[').and_then(|rest| rest.split_once(']'));
+        let (name, port) = match bracketed {
+            Some((name, "")) => (name, None),
+            Some((name, port)) => (name, Some(port.strip_prefix(':').unwrap_or(port))),
+            None if rest.matches(':').count() == 1 => {
+                rest.split_once(':').map_or((rest, None), |(name, port)| (name, Some(port)))
+            }
+            None => (rest, None),
+        };
+        let port =
+            port.map(|port| port.parse().map_err(|_| refuse("the port is not a number"))).transpose()?;
+        Self { user, name: name.to_owned(), port }.checked(text)
+    }
+
+    fn checked(self, text: &str) -> Result<Self, TransportError> {
+        if !self.user.as_deref().is_none_or(is_user) {
+            return Err(TransportError::Name(
+                text.to_owned(),
+                "the user is not a name: expected letters, digits, and any of `. - _ @ + \\`, not `-` first",
+            ));
+        }
+        if is_host(&self.name) {
+            return Ok(self);
+        }
+        let why = "expected [user@]host[:port] of letters, digits, `.`, `-` and `_`";
+        Err(TransportError::Name(text.to_owned(), why))
+    }
+}
+
+fn is_host(name: &str) -> bool {
+    is_plain(name) || name.parse::<Ipv6Addr>().is_ok()
+}
+
+/// A user of this machine or of a directory service, such as `me@corp.example` or `CORP\me`. Whatever a shell or `ssh` would take for
+/// more than a name is none.
+fn is_user(word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '+' | '\\');
+    !word.is_empty()
+        && !word.starts_with(['-', '@'])
+        && !word.ends_with(['\\', '@'])
+        && word.chars().all(is_part)
+}
+
+fn is_plain(word: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    !word.is_empty() && !word.starts_with('-') && word.chars().all(is_plain)
+}
+
+/// `via` is a list of bastions that goes before what the configuration says.
+fn resolve_route(host_spec: &HostSpec, via: Option<&str>, user: &User, hops: usize) -> Result<SshTarget, TransportError> {
+    if hops > MOST_HOPS {
+        let why = "more than 8 bastions one after the other: does `ProxyJump` lead back to itself?";
+        return Err(TransportError::Name(host_spec.name.clone(), why));
+    }
+    let config = SshConfig::of(host_spec, user)?;
+    let target = merge_config(host_spec, config.as_ref(), user)?;
+    let config = config.unwrap_or_default();
+    if let (None, None, Some(command)) = (via, &config.proxy_jump, config.proxy_command) {
+        return Err(TransportError::ProxyCommand { host: host_spec.name.clone(), command });
+    }
+    let via = via.or(config.proxy_jump.as_deref()).filter(|via| !via.eq_ignore_ascii_case("none"));
+    let via = via.map(|via| bastion(via, user, hops + 1)).transpose()?;
+    Ok(SshTarget { via: via.map(Box::new), ..target })
+}
+
+/// The last of a list of bastions, reached through those before it.
+fn bastion(list: &str, user: &User, hops: usize) -> Result<SshTarget, TransportError> {
+    let (before, last) = list.rsplit_once(',').map_or((None, list), |(before, last)| (Some(before), last));
+    let last = last.trim();
+    let last = last.strip_prefix("ssh://").unwrap_or(last);
+    resolve_route(&HostSpec::parse(last)?, before, user, hops)
+}
+
+/// A target without its bastion.
+fn merge_config(host_spec: &HostSpec, config: Option<&SshConfig>, user: &User) -> Result<SshTarget, TransportError> {
+    let ssh = user.home.join(".ssh");
+    let empty = SshConfig::default();
+    let said = config.unwrap_or(&empty);
+    let host = said.host_name.clone().unwrap_or_else(|| host_spec.name.clone());
+    if !is_host(&host) {
+        let why = "the SSH configuration gives it a `HostName` that is neither a plain name nor an address";
+        return Err(TransportError::Name(host_spec.name.clone(), why));
+    }
+    let login = host_spec.user.clone().or_else(|| said.user.clone()).unwrap_or_else(|| user.name.clone());
+    if !is_user(&login) {
+        let why = "the SSH configuration gives it a `User` that is not the name of a user";
+        return Err(TransportError::Name(host_spec.name.clone(), why));
+    }
+    let mut target = SshTarget {
+        host,
+        port: host_spec.port.or(said.port).unwrap_or(22),
+        user: login,
+        keys: ["id_ed25519", "id_ecdsa", "id_rsa"].iter().map(|name| ssh.join(name)).collect(),
+        is_keys_only: said.is_identities_only,
+        agent: None,
+        known_hosts: vec![ssh.join("known_hosts"), "/etc/ssh/ssh_known_hosts".into()],
+        revoked_keys: Vec::new(),
+        key_alias: said.host_key_alias.clone(),
+        via: None,
+    };
+    if config.is_some() {
+        let path = |text: &String| path(text, host_spec, &target, user);
+        let (keys, agent) = (said.identity_files.iter().filter_map(path).collect(), &said.identity_agent);
+        // What is not a path, such as `none` or `$NAME`, leads nowhere, so that no agent is asked.
+        let agent = agent
+            .as_ref()
+            .filter(|agent| *agent != "SSH_AUTH_SOCK")
+            .map(|agent| path(agent).unwrap_or_default());
+        let known_hosts = said.known_hosts.iter().map(|file| in_home(file, &user.home)).collect();
+        // A path that is not understood leads nowhere, which refuses.
+        let revoked = |text: &str| path(&text.to_owned()).unwrap_or_else(|| text.into());
+        let revoked_keys = match said.revoked_keys.as_deref() {
+            None => Vec::new(),
+            // One path with blanks, or several.
+            Some(text) if revoked(text).exists() => vec![revoked(text)],
+            Some(text) => text.split_whitespace().map(revoked).collect(),
+        };
+        (target.keys, target.agent, target.known_hosts) = (keys, agent, known_hosts);
+        target.revoked_keys = revoked_keys;
+    }
+    Ok(target)
+}
+
+/// A path with `~` and the usual tokens replaced; `None` when it has others.
+fn path(text: &str, host_spec: &HostSpec, target: &SshTarget, user: &User) -> Option<PathBuf> {
+    let home = user.home.to_string_lossy();
+    let text = text.strip_prefix("~/").map_or_else(|| text.to_owned(), |rest| format!("%d/{rest}"));
+    let (mut out, mut rest) = (String::new(), text.as_str());
+    while let Some((before, after)) = rest.split_once('%') {
+        out.push_str(before);
+        match after.chars().next()? {
+            '%' => out.push('%'),
+            'd' => out.push_str(&home),
+            'h' => out.push_str(&target.host),
+            'n' => out.push_str(&host_spec.name),
+            'p' => out.push_str(&target.port.to_string()),
+            'r' => out.push_str(&target.user),
+            'u' => out.push_str(&user.name),
+            _ => return None,
+        }
+        rest = &after[1..];
+    }
+    out.push_str(rest);
+    Some(out.into())
+}
+
+/// The default files of known hosts are those of `home`, whatever home `ssh` takes from the list of users.
+fn in_home(file: &str, home: &Path) -> PathBuf {
+    let default =
+        ["known_hosts", "known_hosts2"].into_iter().find(|name| file.ends_with(&format!("/.ssh/{name}")));
+    default.map_or_else(|| file.into(), |name| home.join(".ssh").join(name))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,86 @@
+//! Heartbeats between hosts, on connections of their own: those of the collectives may be full, or hold a message that
+//! nobody reads yet.
+
+use super::super::heartbeat::Liveness;
+use super::peer::PeerConnection;
+use dtrain_protocol::Rank;
+use rustls::Connection;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+
+/// A connection with one rank on which nothing but beats travel: each is one number `u64`, little-endian.
+#[derive(Debug)]
+pub(super) struct HeartbeatConnection {
+    rank: Rank,
+    tls: Connection,
+    socket: TcpStream,
+    /// The bytes of a beat that came so far.
+    word: [u8; 8],
+    have: usize,
+}
+
+impl HeartbeatConnection {
+    pub(super) fn of(peer: PeerConnection) -> Self {
+        let (rank, tls, socket) = peer.into_parts();
+        Self { rank, tls, socket, word: [0; 8], have: 0 }
+    }
+
+    /// Takes in what came, then sends a beat. An `Err` says that the connection is over.
+    fn beat(&mut self, pulse: &Liveness) -> io::Result<()> {
+        while self.fill()? {
+            self.tls.process_new_packets().map_err(io::Error::other)?;
+            while let Some(idle) = self.take()? {
+                pulse.record_beat(self.rank, idle);
+            }
+        }
+        // Who takes nothing for long is not sent more than what already waits.
+        if !self.tls.wants_write() {
+            self.tls.writer().write_all(&pulse.idle().to_le_bytes())?;
+        }
+        self.flush()
+    }
+
+    /// Reads from the socket without waiting; false when nothing is there.
+    fn fill(&mut self) -> io::Result<bool> {
+        match self.tls.read_tls(&mut self.socket) {
+            Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) => Ok(true),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next whole beat.
+    fn take(&mut self) -> io::Result<Option<u64>> {
+        match self.tls.reader().read(&mut self.word[self.have..]) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(length) => self.have += length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        if self.have < self.word.len() {
+            return self.take();
+        }
+        self.have = 0;
+        Ok(Some(u64::from_le_bytes(self.word)))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        while self.tls.wants_write() {
+            match self.tls.write_tls(&mut self.socket) {
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// One beat on all lines. A line that is over is dropped, and its rank silent from then on: what else is known of it, the
+/// connections of the collectives tell.
+pub(super) fn beat(lines: &mut Vec<HeartbeatConnection>, pulse: &Liveness) {
+    lines.retain_mut(|line| line.beat(pulse).is_ok());
+}

@@ -1,0 +1,137 @@
+//! Keeps validation files out of the training files, in whatever format they are.
+
+use super::files::{self, ResolvedFile};
+use super::{DataError, notes};
+use dtrain_recipes::{Data, DataFormat, ValidationSource};
+use std::borrow::Cow;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// What files of one length are compared by first: this much at either end.
+const END_BYTES: u64 = 64 << 10;
+
+/// The data without the training files that are validation files, too. Where none would be left, the recipe means it: the data as it is.
+pub(super) fn without_validation_files<'d>(data: &'d Data, root: &Path) -> Result<Cow<'d, Data>, DataError> {
+    let DistinctFiles { train, shared } = DistinctFiles::of(data, root)?;
+    if shared.is_empty() || shared.len() == train.len() {
+        return Ok(Cow::Borrowed(data));
+    }
+    let mut apart = data.clone();
+    let kept = (0..).zip(&train).filter(|(number, _)| !shared.contains(number));
+    apart.train = kept.map(|(_, found)| found.pattern()).collect::<Result<_, _>>()?;
+    if let DataFormat::Idx { labels, .. } = &mut apart.format {
+        let of_all = files::resolve_patterns(labels, root)?;
+        // Another number is an error of whoever opens them.
+        if of_all.len() == train.len() {
+            let kept = (0..).zip(&of_all).filter(|(number, _)| !shared.contains(number));
+            *labels = kept.map(|(_, found)| found.pattern()).collect::<Result<_, _>>()?;
+        }
+    }
+    Ok(Cow::Owned(apart))
+}
+
+/// Says which files are in both; `None` where none is.
+pub(super) fn overlap_note(data: &Data, root: &Path) -> Result<Option<String>, DataError> {
+    let DistinctFiles { train, shared } = DistinctFiles::of(data, root)?;
+    let names: Vec<&str> = (0..)
+        .zip(&train)
+        .filter(|(number, _)| shared.contains(number))
+        .map(|(_, found)| &*found.name)
+        .collect();
+    let what = if names.len() == train.len() {
+        "all training files are in both the training and the validation data, so validation says nothing about new data"
+    } else {
+        "in both the training and the validation data, so only validated on"
+    };
+    Ok((!names.is_empty()).then(|| notes::format_note(what, &names)))
+}
+
+/// The training files, and the numbers of those whose contents are those of a validation file.
+struct DistinctFiles {
+    train: Vec<ResolvedFile>,
+    shared: HashSet<usize>,
+}
+
+impl DistinctFiles {
+    fn of(data: &Data, root: &Path) -> Result<Self, DataError> {
+        let ValidationSource::Files(patterns) = &data.valid else {
+            return Ok(Self { train: Vec::new(), shared: HashSet::new() });
+        };
+        let (train, valid) = (files::resolve_patterns(&data.train, root)?, files::resolve_patterns(patterns, root)?);
+        let shared = shared(&train, &valid)?;
+        Ok(Self { train, shared })
+    }
+}
+
+fn shared(train: &[ResolvedFile], valid: &[ResolvedFile]) -> Result<HashSet<usize>, DataError> {
+    let valid = valid.iter().map(PossibleDuplicate::of).collect::<Result<Vec<_>, _>>()?;
+    let places: HashSet<_> = valid.iter().map(|file| file.place).collect();
+    let lengths: HashSet<u64> = valid.iter().map(|file| file.bytes).collect();
+    let train = train.iter().map(PossibleDuplicate::of).collect::<Result<Vec<_>, _>>()?;
+    let mut shared = HashSet::new();
+    let mut alike = Vec::new();
+    for (number, file) in (0..).zip(&train) {
+        if places.contains(&file.place) {
+            shared.insert(number);
+        } else if file.is_data && lengths.contains(&file.bytes) {
+            alike.push(number);
+        }
+    }
+    // Files of one length are many where images or shards are; most of them differ at an end.
+    let lengths: HashSet<u64> = alike.iter().map(|number| train[*number].bytes).collect();
+    let valid = valid.iter().filter(|file| file.is_data && lengths.contains(&file.bytes));
+    let mut ends: HashMap<blake3::Hash, Vec<&PossibleDuplicate<'_>>> = HashMap::new();
+    for file in valid {
+        ends.entry(file.ends()?).or_default().push(file);
+    }
+    let mut wholes: HashMap<&Path, blake3::Hash> = HashMap::new();
+    for number in alike {
+        let file = &train[number];
+        for &other in ends.get(&file.ends()?).into_iter().flatten() {
+            for file in [file, other] {
+                if let Entry::Vacant(entry) = wholes.entry(&file.found.path) {
+                    entry.insert(file.whole()?);
+                }
+            }
+            if wholes[&*file.found.path] == wholes[&*other.found.path] {
+                shared.insert(number);
+            }
+        }
+    }
+    Ok(shared)
+}
+
+/// A file that may be the same as another.
+struct PossibleDuplicate<'f> {
+    found: &'f ResolvedFile,
+    /// Its device, and its number there.
+    place: (u64, u64),
+    bytes: u64,
+    /// Whether it is a regular file that is not empty; others are refused by whoever opens them.
+    is_data: bool,
+}
+
+impl<'f> PossibleDuplicate<'f> {
+    fn of(found: &'f ResolvedFile) -> Result<Self, DataError> {
+        let about = found.path.metadata();
+        let about = about.map_err(|source| DataError::Io { file: found.name.clone(), source })?;
+        let is_data = about.is_file() && about.len() > 0;
+        Ok(Self { found, place: (about.dev(), about.ino()), bytes: about.len(), is_data })
+    }
+
+    fn ends(&self) -> Result<blake3::Hash, DataError> {
+        let file = self.found.open()?;
+        let mut hasher = blake3::Hasher::new();
+        for begin in [0, self.bytes.saturating_sub(END_BYTES)] {
+            hasher.update(&file.read_up_to(begin, END_BYTES)?);
+        }
+        Ok(hasher.update(&self.bytes.to_le_bytes()).finalize())
+    }
+
+    /// Of a long file, blocks that are evenly spread.
+    fn whole(&self) -> Result<blake3::Hash, DataError> {
+        files::hash(&self.found.open()?)
+    }
+}

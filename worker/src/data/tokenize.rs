@@ -1,0 +1,163 @@
+//! Text that is made into tokens once: a stream through all cores into one file of the cache.
+
+use super::cache::{self, cache_error, key, lock, write_whole};
+use super::corpus::{CorpusReader, DocumentPiece};
+use super::download::DownloadProgress;
+use super::files::DataFile;
+use super::tokens::{TokenSegment, TokenFiles};
+use super::{DataError, TextTokenizer};
+use crate::comm::WorkCounter;
+use dtrain_recipes::Documents;
+use rayon::prelude::*;
+use std::io::Write;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
+
+/// Text that is tokenized side by side: this much for each thread, at least four times as much in all.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// How far the making of tokens has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TokenizationProgress {
+    /// Bytes of text, decompressed, that were made into tokens.
+    pub bytes: u64,
+    /// Documents that ended in them.
+    pub documents: u64,
+    /// Tokens written.
+    pub tokens: u64,
+}
+
+/// What is done with data before it is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreparationStep<'a> {
+    /// A file is downloaded.
+    Fetching(DownloadProgress<'a>),
+    /// Text is made into tokens.
+    Tokenizing(TokenizationProgress),
+}
+
+/// Who is told while files are downloaded and tokens are made.
+pub(super) struct PreparationObserver<'a> {
+    /// Advances with each piece of a file and with each batch.
+    pub(super) progress: &'a WorkCounter,
+    /// Called as often.
+    pub(super) tell: &'a dyn Fn(PreparationStep<'_>),
+}
+
+/// How a corpus is made into tokens.
+pub(super) struct Tokenization<'a> {
+    pub(super) tokenizer: &'a TextTokenizer,
+    pub(super) corpus: CorpusReader<'a>,
+    /// Tokens behind each document.
+    pub(super) separator: Vec<u32>,
+    /// Bytes of a token.
+    pub(super) width: u64,
+}
+
+impl Tokenization<'_> {
+    /// Name of the file in the cache that holds the tokens of `files`, and the key of its lock.
+    pub(super) fn name(&self, files: &[Arc<DataFile>]) -> Result<(String, String), DataError> {
+        let tokenizer = self.tokenizer.key()?;
+        let method = match (self.corpus.documents, self.separator.as_slice()) {
+            (Documents::Files, []) => tokenizer.clone(),
+            (documents, separator) => format!("{tokenizer} {documents:?} {separator:?}"),
+        };
+        let name = format!("{}{tokenizer}-{}.tokens", cache::PREFIX, key(&method, files)?);
+        Ok((name, tokenizer))
+    }
+
+    /// The tokens of `files`, end to end: from `folder`, otherwise made now.
+    pub(super) fn tokens(
+        &self,
+        files: &[Arc<DataFile>],
+        folder: &Path,
+        watch: &PreparationObserver<'_>,
+    ) -> Result<TokenFiles, DataError> {
+        crate::files::make_folder(folder).map_err(cache_error("making", folder))?;
+        let (name, tokenizer) = self.name(files)?;
+        let path = folder.join(name);
+        let _lock = lock(folder, &tokenizer, watch.progress)?;
+        if !path.exists() {
+            write_whole(&path, |to| self.write(files, to, &path, watch))?;
+        }
+        let file = Arc::new(DataFile::open(&path, folder)?);
+        Ok(TokenFiles::new(vec![TokenSegment::raw(file, self.width)?]))
+    }
+
+    /// Reads in a thread of its own, tokenizes in all, writes in this one.
+    fn write(
+        &self,
+        files: &[Arc<DataFile>],
+        to: &mut dyn Write,
+        path: &Path,
+        watch: &PreparationObserver<'_>,
+    ) -> Result<(), DataError> {
+        let mut done = TokenizationProgress::default();
+        let (batches, next) = sync_channel(1);
+        let corpus = self.corpus;
+        std::thread::scope(|scope| {
+            scope.spawn(move || read(corpus, files, &batches));
+            for batch in next {
+                let batch: Vec<DocumentPiece> = batch?;
+                done.bytes += batch.iter().map(|piece| piece.bytes.len() as u64).sum::<u64>();
+                done.documents += batch.iter().filter(|piece| piece.is_last).count() as u64;
+                let encoded: Vec<(Vec<u8>, u64)> =
+                    batch.into_par_iter().map(|piece| self.encode(piece)).collect::<Result<_, _>>()?;
+                for (bytes, tokens) in encoded {
+                    to.write_all(&bytes).map_err(cache_error("writing", path))?;
+                    done.tokens += tokens;
+                }
+                watch.progress.advance();
+                (watch.tell)(PreparationStep::Tokenizing(done));
+            }
+            if done.tokens == 0 {
+                let what = "no text".to_owned();
+                return Err(DataError::TooFew { what, hint: "name files that have some in `data.train`" });
+            }
+            Ok(())
+        })
+    }
+
+    /// The tokens of a piece, `width` bytes each, and how many they are.
+    fn encode(&self, piece: DocumentPiece) -> Result<(Vec<u8>, u64), DataError> {
+        let is_last = piece.is_last;
+        let mut tokens = match self.tokenizer {
+            TextTokenizer::Bytes => piece.bytes.into_iter().map(u32::from).collect(),
+            TextTokenizer::Subword(_) => self.tokenizer.encode(&piece.text()?)?,
+        };
+        if is_last {
+            tokens.extend(&self.separator);
+        }
+        let width = usize::try_from(self.width).expect("1, 2 or 4");
+        let bytes = tokens.iter().flat_map(|token| token.to_le_bytes().into_iter().take(width)).collect();
+        Ok((bytes, tokens.len() as u64))
+    }
+}
+
+/// Sends the pieces of `files` in batches; ends with an error, or when nobody listens.
+fn read(corpus: CorpusReader<'_>, files: &[Arc<DataFile>], to: &SyncSender<Result<Vec<DocumentPiece>, DataError>>) {
+    let most = BATCH_BYTES * rayon::current_num_threads().max(4);
+    let (mut batch, mut bytes) = (Vec::new(), 0);
+    for piece in corpus.pieces(files) {
+        match piece {
+            Ok(piece) => {
+                bytes += piece.bytes.len();
+                batch.push(piece);
+            }
+            Err(error) => {
+                // Nobody listens when another piece was wrong; that error is the one that is told.
+                drop(to.send(Ok(std::mem::take(&mut batch))));
+                drop(to.send(Err(error)));
+                return;
+            }
+        }
+        if bytes >= most {
+            bytes = 0;
+            if to.send(Ok(std::mem::take(&mut batch))).is_err() {
+                return;
+            }
+        }
+    }
+    drop(to.send(Ok(batch)));
+}

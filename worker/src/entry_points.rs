@@ -1,0 +1,247 @@
+//! The entries that other parts of the program start as processes, and what they owe the process they live in:
+//! frames through the channel and nothing else, a last word before any end, and never to outlive the one that asked.
+//!
+//! The channel is a pipe of its own: standard output is for what libraries, and networks of users, print.
+
+use crate::session::{AgentOrders, EventSink};
+use crate::{device_check, generate, inference, out_of_memory, probe as measure, session};
+use dtrain_protocol::frame::{self, FrameError};
+use dtrain_protocol::{
+    Assignment, DeviceResponse, DeviceRequest, EvaluateRequest, EvaluateResponse, Event, Failure, Order, PredictRequest,
+    PredictResponse, ProbeRequest, SampleRequest, SampleResponse,
+};
+use serde::{Serialize, de::DeserializeOwned};
+use std::any::Any;
+use std::fs::File;
+use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, mpsc};
+
+/// Trains as the first frame on standard input, an [`Assignment`], says; [`Order`]s may follow.
+///
+/// Writes [`Event`]s. Ends with 0 after `Finished` and with 1 after `Failed`. When standard input ends, whoever
+/// started this rank is gone, and the process ends at once without a word.
+pub fn run(channel: File) -> ExitCode {
+    begin(channel);
+    outlive_signals();
+    let tell: EventSink = Arc::new(|event| send_message(&event));
+    let finished = guarded(|| {
+        let assignment: Assignment = first_frame()?;
+        session::attempt(&assignment, &mut AgentOrders::of(listen()), &tell)
+    });
+    match finished {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            tell(Event::Failed(failure));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Measures as the first frame on standard input, a [`ProbeRequest`], says; writes one
+/// [`dtrain_protocol::RankRates`]. Over TLS an [`Event::Listening`] comes first, which [`Order::Peers`] answers. Ends
+/// with 1, and the reason on standard error, when it cannot.
+pub fn probe(channel: File) -> ExitCode {
+    begin(channel);
+    let measured = guarded(|| {
+        let request: ProbeRequest = first_frame()?;
+        let mut orders = AgentOrders::of(listen());
+        measure::rates(&request, |address| {
+            send_message(&Event::Listening(address.to_owned()));
+            orders.peers()
+        })
+    });
+    match measured {
+        Ok(rates) => {
+            send_message(&rates);
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            complain(&failure.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says how a request ended: with `done` of its result, with `refused` of what is wrong with the user's data, or with `failed` of
+/// any other reason.
+fn ended<Found, Answer: Serialize>(
+    result: Result<Found, Failure>,
+    done: impl FnOnce(Found) -> Answer,
+    refused: impl FnOnce(String) -> Answer,
+    failed: impl FnOnce(String) -> Answer,
+) -> ExitCode {
+    match result {
+        Ok(found) => {
+            send_message(&done(found));
+            ExitCode::SUCCESS
+        }
+        Err(failure) => {
+            send_message(&match failure {
+                Failure::Data(reason) => refused(reason),
+                failure => failed(failure.to_string()),
+            });
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Examines a device as the first frame on standard input, a [`DeviceRequest`], says; writes [`DeviceResponse`] frames, the last
+/// of which is `Done` (ends with 0) or `Failed` (ends with 1).
+pub fn examine(channel: File) -> ExitCode {
+    begin(channel);
+    // Whoever asked heeds Ctrl-C, and ends this process.
+    outlive_signals();
+    let examined = guarded(|| {
+        let request: DeviceRequest = first_frame()?;
+        let _orders = listen();
+        device_check::examine(&request, &mut |news| send_message(&news))
+    });
+    ended(examined, |()| DeviceResponse::Done, DeviceResponse::Failed, DeviceResponse::Failed)
+}
+
+/// Continues a prompt as the first frame on standard input, a [`SampleRequest`], says; writes [`SampleResponse`] frames,
+/// the last of which is `Done` (ends with 0), `Refused` or `Failed` (ends with 1).
+pub fn sample(channel: File) -> ExitCode {
+    begin(channel);
+    print_no_panics();
+    let written = guarded(|| {
+        let request: SampleRequest = first_frame()?;
+        let _orders = listen();
+        generate::generate(&request, &mut |more| send_message(&SampleResponse::Text(more)))
+    });
+    ended(written, SampleResponse::Done, SampleResponse::Refused, SampleResponse::Failed)
+}
+
+/// Classifies what the first frame on standard input, a [`PredictRequest`], names; writes [`PredictResponse`] frames, the last
+/// of which is `Done` (ends with 0), `Refused` or `Failed` (ends with 1).
+pub fn predict(channel: File) -> ExitCode {
+    begin(channel);
+    print_no_panics();
+    let predicted = guarded(|| {
+        let request: PredictRequest = first_frame()?;
+        let _orders = listen();
+        inference::predict(&request, &mut |rows| send_message(&PredictResponse::Rows(rows)))
+    });
+    ended(predicted, |()| PredictResponse::Done, PredictResponse::Refused, PredictResponse::Failed)
+}
+
+/// Measures a model as the first frame on standard input, an [`EvaluateRequest`], says; writes [`EvaluateResponse`] frames, the
+/// last of which is `Done` (ends with 0), `Refused` or `Failed` (ends with 1).
+pub fn evaluate(channel: File) -> ExitCode {
+    begin(channel);
+    print_no_panics();
+    let evaluated = guarded(|| {
+        let request: EvaluateRequest = first_frame()?;
+        let _orders = listen();
+        inference::evaluate(&request, &mut |done, of| send_message(&EvaluateResponse::Progress { done, of }))
+    });
+    ended(evaluated, EvaluateResponse::Done, EvaluateResponse::Refused, EvaluateResponse::Failed)
+}
+
+/// The first frame, which says what is to be done.
+fn first_frame<T: DeserializeOwned>() -> Result<T, Failure> {
+    frame::read_within(&mut io::stdin().lock(), frame::MAX_IN_PIECES).map_err(|error| {
+        Failure::Other(format!("the first message could not be read: {}", with_cause(&error)))
+    })
+}
+
+/// An error with what is behind it.
+fn with_cause(error: &dyn std::error::Error) -> String {
+    error.source().map_or_else(|| error.to_string(), |cause| format!("{error}: {cause}"))
+}
+
+/// Reads orders on a thread of its own, for as long as the process lives.
+fn listen() -> mpsc::Receiver<Order> {
+    let (orders, inbox) = mpsc::channel();
+    let read = move || {
+        loop {
+            match frame::read::<Order>(&mut io::stdin().lock()) {
+                // Nobody may be left who takes orders: then the session is at its last words.
+                Ok(order) => drop(orders.send(order)),
+                Err(FrameError::Closed | FrameError::Torn) => vanish(),
+                Err(error) => {
+                    complain(&format!("an order could not be read: {error}"));
+                    vanish();
+                }
+            }
+        }
+    };
+    std::thread::Builder::new().name("orders".into()).spawn(read).expect("a process may start a thread");
+    inbox
+}
+
+/// Where frames go.
+static CHANNEL: OnceLock<Mutex<File>> = OnceLock::new();
+
+/// Sends frames through `channel` from here on.
+fn begin(channel: File) {
+    assert!(CHANNEL.set(Mutex::new(channel)).is_ok(), "a process has one entry");
+}
+
+/// Sends one frame. When nobody reads it any more, this process has no reason to live.
+fn send_message<T: Serialize>(message: &T) {
+    let channel = CHANNEL.get().expect("an entry begins with it");
+    let mut channel = channel.lock().unwrap_or_else(PoisonError::into_inner);
+    if frame::write(&mut *channel, message).is_err() {
+        vanish();
+    }
+}
+
+/// Ends this process at once: no unwinding, no flushing, nothing that could hang.
+fn vanish() -> ! {
+    let me = rustix::process::getpid();
+    let killed = rustix::process::kill_process(me, rustix::process::Signal::KILL);
+    unreachable!("a process may kill itself: {killed:?}")
+}
+
+/// Runs `work`; a panic becomes a failure with its message.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| Err(panic_failure(panic.as_ref())))
+}
+
+/// Lets panics of this process be told by [`guarded`] alone: the answer has the message, and whoever reads it is no developer.
+fn print_no_panics() {
+    std::panic::set_hook(Box::new(|_| ()));
+}
+
+/// The failure behind a panic. Device runtimes tell of exhausted memory in the message only.
+fn panic_failure(panic: &(dyn Any + Send)) -> Failure {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic without a message");
+    match out_of_memory::out_of_memory_line(text) {
+        Some(detail) => Failure::OutOfMemory { detail },
+        None => Failure::Other(format!("the worker panicked: {text}")),
+    }
+}
+
+/// Ctrl-C and a closed terminal reach every process of the terminal; what becomes of a rank is its agent's to say.
+fn outlive_signals() {
+    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGHUP] {
+        // Noting a signal in a flag that nobody reads is the safe way to ignore it.
+        if let Err(error) = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))) {
+            complain(&format!("signal {signal} is not ignored: {error}"));
+        }
+    }
+}
+
+/// A line for the log of this rank.
+fn complain(words: &str) {
+    use io::Write;
+    drop(writeln!(io::stderr(), "{words}"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_told_with_its_message() {
+        let failure = guarded::<()>(|| panic!("shapes {} and {} differ", 2, 3)).unwrap_err();
+        assert_eq!(failure, Failure::Other("the worker panicked: shapes 2 and 3 differ".into()));
+        let failure = guarded::<()>(|| panic!("CUDA_ERROR_OUT_OF_MEMORY")).unwrap_err();
+        assert!(matches!(failure, Failure::OutOfMemory { .. }), "{failure:?}");
+    }
+}

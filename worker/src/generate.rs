@@ -1,0 +1,306 @@
+//! Writes text with a trained decoder, token by token.
+
+use crate::data::{self, TextTokenizer};
+use crate::stage::Stage;
+use crate::{session, inference};
+use dtrain_protocol::input_manifest::TOKENIZER;
+use dtrain_protocol::shuffle::splitmix64;
+use dtrain_protocol::{Failure, SampleRequest, GenerationStats};
+use dtrain_recipes::{DataFormat, Decoder, Model, Tokenizer};
+use std::time::Instant;
+
+/// Continues the prompt of `request`; hands over the text piece by piece.
+pub fn generate(request: &SampleRequest, more: &mut dyn FnMut(String)) -> Result<GenerationStats, Failure> {
+    let Model::Decoder(decoder) = &request.model else {
+        return Err(Failure::Other("only a decoder generates text; this model is of another kind".into()));
+    };
+    let (reader, stage) = inference::open(&request.model, &request.checkpoint, request.threads)?;
+    let tokenizer = match reader.file(TOKENIZER).map_err(inference::corrupt(&request.checkpoint))? {
+        Some(json) => TextTokenizer::parse(&json).map_err(|error| Failure::Data(error.to_string()))?,
+        None => tokenizer(request)?,
+    };
+
+    let mut tokens = prompt(&tokenizer, &request.prompt)?;
+    let begin = tokens.len();
+    let began = Instant::now();
+    let mut text = TextStreamer { stop: &request.stop, told: 0 };
+    let mut generator = LogitGenerator::new(stage, decoder);
+    let is_token: Vec<bool> = (0..decoder.vocab).map(|token| tokenizer.has(token)).collect();
+    for index in 0..request.tokens {
+        let mut logits = generator.logits(&tokens);
+        forbid_unknown(&mut logits, &is_token);
+        let dice = unit(splitmix64(request.seed, u64::from(index)));
+        tokens.push(sample_token(&logits, request, dice));
+        let all = tokenizer.decode(&tokens[begin..]).map_err(data_failure)?;
+        let is_last = index + 1 == request.tokens;
+        let (new, has_ended) = text.more(&all, is_last);
+        if !new.is_empty() {
+            more(new.to_owned());
+        }
+        if has_ended {
+            break;
+        }
+    }
+    let tokens = u32::try_from(tokens.len() - begin).expect("no more than were asked for");
+    Ok(GenerationStats { tokens, seconds: began.elapsed().as_secs_f64() })
+}
+
+fn data_failure(error: data::DataError) -> Failure {
+    Failure::Data(error.to_string())
+}
+
+/// The tokens that the model continues, at least one: those of `text`, or of a new line where it is empty. A text without any word may
+/// have no tokens; then the model begins with [`TextTokenizer::first_token`].
+///
+/// `Err` where the tokenizer knows no part of `text`.
+fn prompt(tokenizer: &TextTokenizer, text: &str) -> Result<Vec<u32>, Failure> {
+    let tokens = if text.is_empty() {
+        // A tokenizer that has no token for a new line need not take one.
+        tokenizer.encode("\n").unwrap_or_default()
+    } else {
+        tokenizer.encode(text).map_err(data_failure)?
+    };
+    if !tokens.is_empty() {
+        return Ok(tokens);
+    }
+    let first = tokenizer.first_token().filter(|_| text.trim().is_empty());
+    first.map(|token| vec![token]).ok_or_else(|| {
+        Failure::Data(format!(
+            "the tokenizer of this model has no token for any part of the prompt {text:?}; use words of the training text"
+        ))
+    })
+}
+
+/// Lets no number be chosen that the tokenizer has no token for: it would have no text.
+fn forbid_unknown(logits: &mut [f32], is_token: &[bool]) {
+    for (logit, _) in logits.iter_mut().zip(is_token).filter(|(_, is_token)| !**is_token) {
+        *logit = f32::NEG_INFINITY;
+    }
+}
+
+/// Gives the scores of the next token, one text after the other.
+struct LogitGenerator {
+    stage: Stage,
+    context: usize,
+    /// Tokens whose keys and values are kept; `None` where every pass computes all of them.
+    kept: Option<usize>,
+}
+
+impl LogitGenerator {
+    fn new(mut stage: Stage, decoder: &Decoder) -> Self {
+        // Which tokens an expert has room for depends on all tokens of a pass.
+        let has_room = decoder.experts.is_none_or(|experts| experts.capacity.is_none());
+        if has_room {
+            stage.begin_generation();
+        }
+        Self { stage, context: decoder.context as usize, kept: has_room.then_some(0) }
+    }
+
+    /// Scores of the token after `tokens`, of which at most the last `context` are read. `tokens` has one more than in
+    /// the call before.
+    fn logits(&mut self, tokens: &[u32]) -> Vec<f32> {
+        if let Some(kept) = self.kept.filter(|_| tokens.len() <= self.context) {
+            self.kept = Some(tokens.len());
+            return self.stage.logits_next(&tokens[kept..]);
+        }
+        // Positions are counted from the first token that is read, which is another one for each token from here on.
+        if self.kept.take().is_some() {
+            self.stage.end_generation();
+        }
+        self.stage.logits_last(&tokens[tokens.len().saturating_sub(self.context)..])
+    }
+}
+
+/// What of a continuation was handed over.
+struct TextStreamer<'a> {
+    stop: &'a [String],
+    /// Bytes.
+    told: usize,
+}
+
+impl TextStreamer<'_> {
+    /// What is new in `all`, the continuation so far, and whether it has ended. What may still change, or be the beginning
+    /// of a stop text, is held back unless `is_last`.
+    fn more<'t>(&mut self, all: &'t str, is_last: bool) -> (&'t str, bool) {
+        let stopped = self.stop.iter().filter_map(|stop| all.find(stop.as_str())).min();
+        let end = match stopped {
+            Some(end) => end,
+            None if is_last => all.len(),
+            None => self.stable(all),
+        };
+        let new = all.get(self.told..end).unwrap_or("");
+        self.told = self.told.max(end);
+        (new, is_last || stopped.is_some())
+    }
+
+    /// Bytes that stay as they are: bytes of a character may come in several tokens.
+    fn stable(&self, all: &str) -> usize {
+        let all = all.trim_end_matches(char::REPLACEMENT_CHARACTER);
+        let begins =
+            |at: &usize| all.is_char_boundary(*at) && self.stop.iter().any(|s| s.starts_with(&all[*at..]));
+        let longest = self.stop.iter().map(String::len).max().unwrap_or(0);
+        (all.len().saturating_sub(longest)..all.len()).find(begins).unwrap_or(all.len())
+    }
+}
+
+/// The tokenizer where the checkpoint has none: bytes are the tokens, the data names none, or an older program wrote the checkpoint.
+fn tokenizer(request: &SampleRequest) -> Result<TextTokenizer, Failure> {
+    if let DataFormat::Text { tokenizer: Tokenizer::Bytes, .. } = &request.data.format {
+        return Ok(TextTokenizer::Bytes);
+    }
+    let checkpoints = request.checkpoint.parent().unwrap_or(&request.checkpoint);
+    let cache = session::cache(checkpoints);
+    let data = data::open(&request.data, &request.data_root, &request.model, &cache)
+        .map_err(|error| Failure::Data(error.to_string()))?;
+    let without = "this model was trained on token shards; without their tokenizer no text can be written: name it with \
+         `data.tokenizer`";
+    data.tokenizer.ok_or_else(|| Failure::Data(without.into()))
+}
+
+/// A number in [0, 1) from 53 of the bits.
+#[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
+fn unit(bits: u64) -> f64 {
+    (bits >> 11) as f64 / (1u64 << 53) as f64
+}
+
+/// The token at position `dice` (in [0, 1)) of the distribution of `logits`, sharpened by `1 / temperature` and cut
+/// to the likeliest as the request says; with temperature 0 the likeliest.
+#[expect(clippy::cast_possible_truncation, reason = "an index below the vocabulary, a u32")]
+fn sample_token(logits: &[f32], request: &SampleRequest, dice: f64) -> u32 {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
+    if request.temperature <= 0.0 {
+        return order[0] as u32;
+    }
+    order.truncate(request.top_k.map_or(usize::MAX, |k| k.max(1) as usize));
+    let largest = f64::from(logits[order[0]]);
+    let weight = |index: &usize| ((f64::from(logits[*index]) - largest) / request.temperature).exp();
+    let mut weights: Vec<_> = order.iter().map(weight).collect();
+    if let Some(share) = request.top_p {
+        let mut left = share * weights.iter().sum::<f64>();
+        let kept = weights.iter().take_while(|weight| {
+            let is_kept = left > 0.0;
+            left -= **weight;
+            is_kept
+        });
+        let kept = kept.count();
+        weights.truncate(kept.max(1));
+    }
+    let mut left = dice * weights.iter().sum::<f64>();
+    let chosen = weights.iter().position(|weight| {
+        left -= weight;
+        left < 0.0
+    });
+    order[chosen.unwrap_or(weights.len() - 1)] as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_recipes::{Mlp, MlpActivation};
+
+    fn request(temperature: f64, top_k: Option<u32>, top_p: Option<f64>) -> SampleRequest {
+        let mlp = Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: MlpActivation::Relu };
+        SampleRequest {
+            model: Model::Mlp(mlp),
+            data: crate::session::assignment_of_tests(0, 1, std::path::Path::new("/"))
+                .data
+                .expect("it has some"),
+            data_root: "/".into(),
+            checkpoint: "/".into(),
+            prompt: String::new(),
+            tokens: 1,
+            temperature,
+            top_k,
+            top_p,
+            stop: Vec::new(),
+            seed: 0,
+            threads: 1,
+        }
+    }
+
+    /// A tokenizer of words, without a token for a new line; numbers 3 and 4 are left out.
+    fn of_words(more: &str) -> TextTokenizer {
+        let json = format!(
+            r#"{{"version":"1.0","truncation":null,"padding":null,"normalizer":null,"post_processor":null,"decoder":null,
+            "added_tokens":[],"pre_tokenizer":{{"type":"Whitespace"}},
+            "model":{{"type":"WordLevel","unk_token":"[UNK]","vocab":{{"[UNK]":0,",":1,"the":2,"fox":5{more}}}}}}}"#
+        );
+        TextTokenizer::parse(json.as_bytes()).expect("a tokenizer")
+    }
+
+    #[test]
+    fn a_prompt_always_has_a_token_to_begin_with() {
+        let words = of_words("");
+        assert_eq!(prompt(&words, "the fox").expect("it has tokens"), [2, 5]);
+        for blank in ["", " ", "\n \t"] {
+            assert_eq!(prompt(&words, blank).expect("it begins somewhere"), [2], "the first word");
+        }
+        for (special, token) in [("<s>", 7), ("</s>", 8)] {
+            let tokenizer = of_words(&format!(r#","{special}":{token}"#));
+            assert_eq!(prompt(&tokenizer, "").expect("it has one"), [token]);
+        }
+        assert_eq!(prompt(&TextTokenizer::Bytes, "").expect("a byte"), [10]);
+        let silent = r#"{"version":"1.0","truncation":null,"padding":null,"normalizer":null,"post_processor":null,
+            "decoder":null,"added_tokens":[],"pre_tokenizer":null,
+            "model":{"type":"BPE","vocab":{"a":0},"merges":[]}}"#;
+        let silent = TextTokenizer::parse(silent.as_bytes()).expect("a tokenizer");
+        assert_eq!(prompt(&silent, "").expect("it has one"), [0]);
+        let error = prompt(&silent, "xyz").expect_err("it knows no letter of it").to_string();
+        assert!(error.contains("tokenizer") && error.contains("\"xyz\""), "{error}");
+    }
+
+    #[test]
+    fn numbers_without_a_token_are_never_chosen() {
+        let words = of_words("");
+        assert_eq!(words.vocabulary(), 6);
+        let is_token: Vec<bool> = (0..8).map(|token| words.has(token)).collect();
+        let mut logits = [0.0, 0.0, 0.5, 9.0, 9.0, 1.0, 9.0, 9.0];
+        forbid_unknown(&mut logits, &is_token);
+        assert_eq!(sample_token(&logits, &request(0.0, None, None), 0.0), 5);
+        for dice in [0.0, 0.3, 0.6, 0.999] {
+            assert!(words.has(sample_token(&logits, &request(1.0, None, None), dice)));
+        }
+        assert_eq!(
+            words.decode(&[2, 3, 5, 900]).expect("it has text"),
+            "the fox",
+            "what is left out has none"
+        );
+    }
+
+    #[test]
+    fn temperature_zero_takes_the_likeliest_and_top_k_and_top_p_cut_the_tail() {
+        let logits = [0.0, 3.0, 1.0, 2.0];
+        let choose =
+            |temperature, top_k, top_p, dice| sample_token(&logits, &request(temperature, top_k, top_p), dice);
+        assert_eq!(sample_token(0.0, None, None, 0.99), 1);
+        assert_eq!(sample_token(1.0, Some(1), None, 0.99), 1);
+        assert_eq!(sample_token(1.0, Some(2), None, 0.999), 3);
+        assert_eq!(sample_token(1.0, None, None, 0.999), 0);
+        // The probabilities are 0.644, 0.237, 0.087 and 0.032.
+        for (share, last) in [(0.6, 1), (0.65, 3), (0.88, 3), (0.89, 2), (1.0, 0)] {
+            assert_eq!(sample_token(1.0, None, Some(share), 0.999), last, "{share}");
+        }
+    }
+
+    #[test]
+    fn tokens_come_as_often_as_the_model_says() {
+        let logits = [0.0, f32::ln(3.0)];
+        let request = request(1.0, None, None);
+        let ones = (0..4000).filter(|i| sample_token(&logits, &request, unit(splitmix64(5, *i))) == 1).count();
+        assert!((2880..3120).contains(&ones), "three in four, found {ones} of 4000");
+    }
+
+    #[test]
+    fn a_text_ends_before_a_stop_text_and_shows_nothing_of_it() {
+        let stop = ["end".to_owned(), "\n\n".to_owned()];
+        let mut text = TextStreamer { stop: &stop, told: 0 };
+        let steps = ["a", "a e", "a en", "a ent", "a ent\n", "a ent\ne", "a ent\nend of"];
+        let found: Vec<_> = steps.iter().map(|all| text.more(all, false)).collect();
+        let wanted =
+            [("a", false), (" ", false), ("", false), ("ent", false), ("", false), ("\n", false), ("", true)];
+        assert_eq!(found, wanted);
+        let mut text = TextStreamer { stop: &stop, told: 0 };
+        assert_eq!(text.more("it e", true), ("it e", true), "the last token is not held back");
+    }
+}

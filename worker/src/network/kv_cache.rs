@@ -1,0 +1,57 @@
+//! Keys and values of the tokens that a decoder has read, kept while it generates a text token by token.
+// Shapes in this file: b samples · t tokens · d width of one head
+
+use crate::ops::{self, Arithmetic, AttentionHeads};
+use burn::tensor::{Tensor, activation};
+
+/// Keys and values of all blocks.
+#[derive(Default)]
+pub(crate) struct KvCache {
+    /// `[b, heads, t, d]` each, by block.
+    blocks: Vec<[Tensor<4>; 2]>,
+    /// Tokens before those of the pass.
+    tokens: usize,
+    /// The block that computes next.
+    next: usize,
+}
+
+impl KvCache {
+    /// Tokens before those of the pass.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Ends a pass over `tokens` tokens.
+    pub(crate) fn end_pass(&mut self, tokens: usize) {
+        self.tokens += tokens;
+        self.next = 0;
+    }
+
+    /// Causal attention of the tokens of the pass over these and all before. Either there are none before, or the pass is
+    /// one token. `[b, t, (query + 2·key)·d]` → `[b, t, query·d]`
+    pub(crate) fn attention(&mut self, arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
+        let [b, t, _] = packed.dims();
+        let AttentionHeads { query, key, width } = heads;
+        let of = |begin: usize| {
+            let columns = packed.clone().narrow(2, begin * width, key * width);
+            columns.reshape([b, t, key, width]).swap_dims(1, 2)
+        };
+        let new = [of(query), of(query + key)];
+        let place = self.next;
+        self.next += 1;
+        if self.tokens == 0 {
+            self.blocks.push(new);
+            return ops::attention(arithmetic, packed, heads);
+        }
+        assert_eq!(t, 1, "tokens come one by one after the first pass");
+        let [keys, values] = &mut self.blocks[place];
+        for (all, new) in [&mut *keys, &mut *values].into_iter().zip(new) {
+            *all = Tensor::cat(vec![all.clone(), new], 2);
+        }
+        // Every key head serves `query / key` query heads.
+        let queries = packed.narrow(2, 0, query * width).reshape([b, key, query / key, width]);
+        #[expect(clippy::cast_precision_loss, reason = "the width of a head")]
+        let scores = queries.matmul(keys.clone().transpose()) * (width as f32).powf(-0.5);
+        activation::softmax(scores, 3).matmul(values.clone()).reshape([b, 1, query * width])
+    }
+}

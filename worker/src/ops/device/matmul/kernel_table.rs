@@ -1,0 +1,250 @@
+//! The kernels that were chosen, in a file beside the compiled ones, so that the next process need not choose again.
+//!
+//! A kernel may take the process down. So its name is in a file of this process, which it keeps locked, before it runs for the first
+//! time; whoever finds such a file without a lock knows which kernel did it.
+
+use crate::files;
+use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Changes when candidates or their names do: what was chosen before counts no more.
+const FORMAT: &str = "dtrain.products/1";
+
+/// What begins the name of a file that tells which kernel runs for the first time.
+const RUNNING: &str = "running-";
+
+/// Products after which a kernel that took processes down is left out for all of them. A process that is killed while it tries a
+/// kernel looks the same, so one is not enough.
+const CRASHES: usize = 3;
+
+/// What is known of the products of one kind of device.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct KernelTable {
+    format: String,
+    /// Version of the kernels.
+    cubecl: String,
+    /// By the name of a product.
+    pub(super) products: BTreeMap<String, ChosenKernel>,
+    /// Products in which a kernel took the process down, by the name of the kernel.
+    crashes: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// The kernel of one product.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct ChosenKernel {
+    /// Its name.
+    pub(super) kernel: String,
+    /// Whether all candidates were tried: not where time was over.
+    pub(super) is_complete: bool,
+    /// The seconds that there were. With more, the other candidates are tried as well.
+    pub(super) limit_seconds: f64,
+    /// Those that were tried, in their order.
+    pub(super) tried: Vec<KernelTrial>,
+}
+
+/// A kernel that was tried.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(super) struct KernelTrial {
+    pub(super) kernel: String,
+    /// Seconds of the first launch, which compiles it, until the device had nothing left to do.
+    pub(super) first_seconds: f64,
+    /// Seconds of the fastest of later launches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) seconds: Option<f64>,
+    /// Why it is left out.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) error: Option<String>,
+}
+
+impl KernelTable {
+    fn new(cubecl: &str) -> Self {
+        Self { format: FORMAT.to_owned(), cubecl: cubecl.to_owned(), ..Self::default() }
+    }
+
+    /// Whether a kernel is not to be tried for a product, because it took a process down.
+    pub(super) fn is_left_out(&self, kernel: &str, product: &str) -> bool {
+        let crashed = self.crashes.get(kernel);
+        crashed.is_some_and(|products| products.contains(product) || products.len() >= CRASHES)
+    }
+
+    /// Takes what another table has and this one lacks.
+    fn merge(&mut self, other: Self) {
+        for (product, choice) in other.products {
+            let own = self.products.entry(product).or_default();
+            if own.tried.len() < choice.tried.len() {
+                *own = choice;
+            }
+        }
+        for (kernel, products) in other.crashes {
+            self.crashes.entry(kernel).or_default().extend(products);
+        }
+    }
+}
+
+/// A table in a folder, and the file that tells which kernel this process runs for the first time.
+#[derive(Debug)]
+pub(super) struct KernelTableFile {
+    path: PathBuf,
+    cubecl: String,
+    running: Option<File>,
+}
+
+impl KernelTableFile {
+    /// The table of the devices of this name in `folder`, and what it says. What cannot be read counts as nothing.
+    pub(super) fn open(folder: &Path, device: &str, cubecl: &str) -> (Self, KernelTable) {
+        let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
+        let name: String = device.chars().map(plain).collect();
+        let path = folder.join(format!("products-{name}.json"));
+        let kept = Self { path, cubecl: cubecl.to_owned(), running: None };
+        let mut table = kept.read();
+        for (kernel, product) in kept.crashed() {
+            table.crashes.entry(kernel).or_default().insert(product);
+        }
+        (kept, table)
+    }
+
+    fn read(&self) -> KernelTable {
+        let text = fs::read(&self.path).unwrap_or_default();
+        let table: Option<KernelTable> = serde_json::from_slice(&text).ok();
+        let is_current = |table: &KernelTable| table.format == FORMAT && table.cubecl == self.cubecl;
+        table.filter(is_current).unwrap_or_else(|| KernelTable::new(&self.cubecl))
+    }
+
+    /// Writes what was found, with what other processes wrote meanwhile.
+    pub(super) fn write(&self, table: &KernelTable) -> io::Result<()> {
+        files::make_folder(self.path.parent().unwrap_or(Path::new(".")))?;
+        let lock = files::lock_file(&self.path.with_extension("lock"))?;
+        flock(&lock, FlockOperation::LockExclusive)?;
+        let mut all = table.clone();
+        all.merge(self.read());
+        let new = self.path.with_extension(format!("new-{}", std::process::id()));
+        let text = serde_json::to_vec_pretty(&all)?;
+        fs::write(&new, text).and_then(|()| fs::rename(&new, &self.path)).inspect_err(|_| {
+            drop(fs::remove_file(&new));
+        })
+    }
+
+    /// Notes that `kernel` is about to run for the first time, for `product`; nothing runs where both are empty.
+    pub(super) fn note(&mut self, kernel: &str, product: &str) {
+        // Without the note a crash is told by nobody, and training goes on as well.
+        drop(self.try_note(kernel, product));
+    }
+
+    fn try_note(&mut self, kernel: &str, product: &str) -> io::Result<()> {
+        if self.running.is_none() {
+            let folder = self.path.parent().unwrap_or(Path::new("."));
+            files::make_folder(folder)?;
+            let name = format!("{RUNNING}{}-{}", std::process::id(), self.stem());
+            let file = File::create(folder.join(name))?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+            self.running = Some(file);
+        }
+        let Some(mut file) = self.running.as_ref() else { return Ok(()) };
+        file.set_len(0)?;
+        io::Seek::rewind(&mut file)?;
+        if !kernel.is_empty() {
+            file.write_all(format!("{kernel}\n{product}\n").as_bytes())?;
+        }
+        Ok(())
+    }
+
+    fn stem(&self) -> &str {
+        self.path.file_stem().and_then(|stem| stem.to_str()).unwrap_or("products")
+    }
+
+    /// Kernels that ran when a process ended, each with the product. Their files are removed once the table is written.
+    fn crashed(&self) -> Vec<(String, String)> {
+        let folder = self.path.parent().unwrap_or(Path::new("."));
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path());
+        let is_of_table = |path: &PathBuf| {
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            name.starts_with(RUNNING) && name.ends_with(self.stem())
+        };
+        let ended = entries.filter(is_of_table).filter_map(|path| {
+            // To be written: on a network file system only such a file can be locked.
+            let file = files::lock_file(&path).ok()?;
+            flock(&file, FlockOperation::NonBlockingLockExclusive).ok()?;
+            let text = fs::read_to_string(&path).ok()?;
+            let mut lines = text.lines().map(str::to_owned);
+            let found = lines.next().zip(lines.next());
+            if found.is_none() {
+                drop(fs::remove_file(&path));
+            }
+            Some((path, found?))
+        });
+        let ended: Vec<_> = ended.collect();
+        if !ended.is_empty() {
+            let mut table = self.read();
+            for (_, (kernel, product)) in &ended {
+                table.crashes.entry(kernel.clone()).or_default().insert(product.clone());
+            }
+            if self.write(&table).is_ok() {
+                ended.iter().for_each(|(path, _)| drop(fs::remove_file(path)));
+            }
+        }
+        ended.into_iter().map(|(_, found)| found).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn choice(kernel: &str) -> ChosenKernel {
+        let tried = vec![KernelTrial { kernel: kernel.to_owned(), first_seconds: 0.5, ..KernelTrial::default() }];
+        ChosenKernel { kernel: kernel.to_owned(), is_complete: true, limit_seconds: 6.0, tried }
+    }
+
+    #[test]
+    fn a_table_is_found_again_and_two_processes_lose_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let (first, mut table) = KernelTableFile::open(folder.path(), "NVIDIA H100", "0.11");
+        let (second, mut other) = KernelTableFile::open(folder.path(), "NVIDIA H100", "0.11");
+        table.products.insert("a".into(), choice("unit"));
+        other.products.insert("b".into(), choice("naive"));
+        first.write(&table).unwrap();
+        second.write(&other).unwrap();
+        let (_, both) = KernelTableFile::open(folder.path(), "NVIDIA H100", "0.11");
+        assert_eq!(both.products.keys().collect::<Vec<_>>(), ["a", "b"]);
+        assert_eq!(both.products["a"], choice("unit"));
+        assert!(KernelTableFile::open(folder.path(), "NVIDIA A100", "0.11").1.products.is_empty(), "another device");
+        assert!(KernelTableFile::open(folder.path(), "NVIDIA H100", "0.12").1.products.is_empty(), "other kernels");
+        fs::write(folder.path().join("products-nvidia-h100.json"), "{").unwrap();
+        assert!(KernelTableFile::open(folder.path(), "NVIDIA H100", "0.11").1.products.is_empty(), "a damaged file");
+    }
+
+    #[test]
+    fn a_kernel_that_takes_the_process_down_is_left_out_by_the_next_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let (mut first, _) = KernelTableFile::open(folder.path(), "gpu", "0.11");
+        first.note("ordered", "a");
+        let (_, meanwhile) = KernelTableFile::open(folder.path(), "gpu", "0.11");
+        assert!(!meanwhile.is_left_out("ordered", "a"), "the process lives");
+        drop(first);
+        let (mut second, table) = KernelTableFile::open(folder.path(), "gpu", "0.11");
+        assert!(table.is_left_out("ordered", "a") && !table.is_left_out("ordered", "b"));
+        second.note("ordered", "b");
+        drop(second);
+        let (mut third, table) = KernelTableFile::open(folder.path(), "gpu", "0.11");
+        assert!(table.is_left_out("ordered", "b") && !table.is_left_out("ordered", "c"));
+        third.note("ordered", "c");
+        drop(third);
+        let (mut third, table) = KernelTableFile::open(folder.path(), "gpu", "0.11");
+        assert!(table.is_left_out("ordered", "d"), "three times are enough");
+        // What ended well is remembered by nobody.
+        third.note("unit", "a");
+        third.note("", "");
+        drop(third);
+        let (_, table) = KernelTableFile::open(folder.path(), "gpu", "0.11");
+        assert!(!table.is_left_out("unit", "a"));
+        let names = fs::read_dir(folder.path()).unwrap().flatten().map(|entry| entry.file_name());
+        assert_eq!(
+            names.collect::<BTreeSet<_>>(),
+            ["products-gpu.json", "products-gpu.lock"].map(Into::into).into()
+        );
+    }
+}

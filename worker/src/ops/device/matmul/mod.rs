@@ -1,0 +1,65 @@
+//! Matrix products, each by the fastest of several kernels.
+//!
+//! Which one is fastest depends on the device and on the sizes. When a product of new sizes comes up, candidates run on its own factors
+//! until all were tried or time is over; the best so far is used from then on, and kept in a table beside the compiled kernels. A
+//! candidate that does not compile, that asks for memory which the device lacks, or whose result differs from that of the first one is
+//! left out; so is one that took a process down.
+
+mod candidates;
+mod gemm_shape;
+mod kernel_table;
+mod autotune;
+
+use super::{CubeValues, values};
+use burn::backend::Cube;
+use burn::tensor::{DType, Device, Tensor};
+use cubecl::prelude::*;
+use std::sync::{Arc, Mutex, PoisonError};
+use autotune::KernelTuner;
+
+/// `lhs · rhs`, in the type of both.
+///
+/// The last two dimensions are those of the matrices, all others are the same in both.
+pub(crate) fn matmul<const D: usize>(lhs: Tensor<D>, rhs: Tensor<D>) -> Tensor<D> {
+    let tuning = of_device(&lhs.device());
+    let mut tuning = tuning.lock().unwrap_or_else(PoisonError::into_inner);
+    Tensor::from_primitive::<Cube>(tuning.matmul::<D>(values(lhs), values(rhs)))
+}
+
+/// What is known of the products of a device.
+fn of_device(device: &Device) -> Arc<Mutex<KernelTuner>> {
+    static ALL: Mutex<Vec<(Device, Arc<Mutex<KernelTuner>>)>> = Mutex::new(Vec::new());
+    let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some((_, tuning)) = all.iter().find(|(other, _)| other == device) {
+        return Arc::clone(tuning);
+    }
+    let tuning = Arc::new(Mutex::new(KernelTuner::of(device)));
+    all.push((device.clone(), Arc::clone(&tuning)));
+    tuning
+}
+
+/// Fills a result with what no product has.
+fn spoil(out: &CubeValues) {
+    let (out, stride) = super::rows(out.clone());
+    let all = super::buffer(&out, stride);
+    let (cubes, cube, indices) = super::of_each(all.len(), [&out]);
+    match out.dtype {
+        DType::BF16 => spoil_values::launch::<half::bf16>(&out.client, cubes, cube, indices, all),
+        DType::F16 => spoil_values::launch::<half::f16>(&out.client, cubes, cube, indices, all),
+        _ => spoil_values::launch::<f32>(&out.client, cubes, cube, indices, all),
+    }
+}
+
+#[cube(launch, address_type = "dynamic")]
+fn spoil_values<F: Float>(values: &mut [F]) {
+    if ABSOLUTE_POS < values.len() {
+        values[ABSOLUTE_POS] = F::new(30_000.0);
+    }
+}
+
+/// How matrix products are computed on a device, as far as the sizes came up.
+pub(crate) fn report(device: &Device) -> Option<dtrain_protocol::device_check::KernelTuning> {
+    let tuning = of_device(device);
+    let tuning = tuning.lock().unwrap_or_else(PoisonError::into_inner);
+    tuning.report()
+}

@@ -1,0 +1,79 @@
+//! What the head measures besides the gradient: the loss and the hits.
+
+use burn::tensor::{Int, Tensor, Transaction};
+
+/// Losses and hits of some predictions.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LossFigures {
+    /// Sum of the cross-entropies of all predictions, in nats.
+    pub loss_sum: f64,
+    /// Predictions whose most likely class was right.
+    pub hits: u64,
+    /// Predictions.
+    pub count: u64,
+}
+
+impl LossFigures {
+    fn add(&mut self, other: Self) {
+        self.loss_sum += other.loss_sum;
+        self.hits += other.hits;
+        self.count += other.count;
+    }
+}
+
+/// [`LossFigures`] of some micro-batches, which stay on the device that computed them until they are read: a read waits for all
+/// that the device was asked for before.
+#[derive(Clone, Debug, Default)]
+pub struct DeferredLossFigures {
+    read: LossFigures,
+    unread: Vec<PendingFigures>,
+}
+
+/// Figures of one micro-batch on a device.
+#[derive(Clone, Debug)]
+struct PendingFigures {
+    mean_loss: Tensor<1>,
+    hits: Tensor<1, Int>,
+    count: u64,
+}
+
+impl DeferredLossFigures {
+    /// Figures on a device: the mean loss of `count` predictions, and how many were right.
+    pub(crate) fn on_device(mean_loss: Tensor<1>, hits: Tensor<1, Int>, count: u64) -> Self {
+        Self { read: LossFigures::default(), unread: vec![PendingFigures { mean_loss, hits, count }] }
+    }
+
+    /// Adds those of other micro-batches.
+    pub fn add(&mut self, other: Self) {
+        self.read.add(other.read);
+        self.unread.extend(other.unread);
+    }
+
+    /// The figures on the host; waits once for the device, when there is one.
+    pub fn read(self) -> LossFigures {
+        let Self { mut read, unread } = self;
+        if unread.is_empty() {
+            return read;
+        }
+        let transaction = unread.iter().fold(Transaction::default(), |transaction, one| {
+            transaction.register(one.mean_loss.clone()).register(one.hits.clone())
+        });
+        let values = transaction.execute();
+        for (one, values) in unread.iter().zip(values.chunks_exact(2)) {
+            let mean_loss = values[0].iter::<f64>().next().expect("the mean loss is one value");
+            let hits = values[1].iter::<i64>().next().expect("the number of hits is one value");
+            read.add(LossFigures {
+                loss_sum: mean_loss * one.count as f64,
+                hits: u64::try_from(hits).unwrap_or(0),
+                count: one.count,
+            });
+        }
+        read
+    }
+}
+
+impl From<LossFigures> for DeferredLossFigures {
+    fn from(read: LossFigures) -> Self {
+        Self { read, unread: Vec::new() }
+    }
+}

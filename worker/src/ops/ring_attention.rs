@@ -1,0 +1,236 @@
+//! Causal attention over sequences that several ranks hold parts of: keys and values travel around a ring, and every
+//! rank attends to those that are with it.
+//!
+//! A sequence is cut into `2·ranks` equal pieces, and rank `i` holds pieces `i` and `2·ranks − 1 − i`. So it sees half
+//! of all pairs of its queries and another rank's keys, whoever that is: all queries see the first piece of a rank
+//! before it, and the queries of its second piece see all keys of a rank behind it. No round waits for a mask, and
+//! every rank computes as much as any other.
+//!
+//! Keys travel downwards, from each rank to the one before it. They are whole until they were at rank 0; from there
+//! they go to ranks behind the one that they began at, which see their first piece only, and so only that goes on.
+//! Neither bits nor messages depend on time: sums are made in the order of the ring.
+// Shapes in this file: b samples · t tokens of a sample that this rank holds · d width of one head
+
+use super::AttentionHeads;
+use super::attention::{HeadGradients, OutputGradient, QueryKeyView, attend, attend_back};
+use super::kernels::{self, Accumulate, MatrixMut};
+use super::custom_autograd::{dense, input, record, shape, slice, vector};
+use crate::comm::{Incoming, Outgoing};
+use crate::parallel::Peers;
+use burn::backend::flex::FlexTensor;
+use burn::tensor::Tensor;
+
+/// Attention of the queries of this rank to the keys of all ranks of `peers`.
+/// `[b, t, (query + 2·key)·d]` → `[b, t, query·d]`
+pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads, peers: &Peers) -> Tensor<3> {
+    let peers = peers.clone();
+    record(vec![input(packed)], |values| {
+        let [packed] = <[_; 1]>::try_from(values).expect("attention has one input");
+        let packed = dense(packed);
+        let [b, t, _] = shape(&packed);
+        let ring = RingAttention { rank: peers.rank() as usize, ranks: peers.size() as usize, peers, b, t, heads };
+        let (out, log_sums) = ring.forward(slice(&packed));
+        let out = vector(out, [b, t, heads.query * heads.width]);
+        let mixed = out.clone();
+        let gradient = move |d: FlexTensor, _: [bool; 8]| {
+            let d = dense(d);
+            let upstream = OutputGradient::of_parts(slice(&d), slice(&mixed), &log_sums, [b, t], heads);
+            vec![Some(vector(ring.backward(slice(&packed), &upstream), shape::<3>(&packed)))]
+        };
+        (out, Box::new(gradient))
+    })
+}
+
+/// The queries and keys of one rank that see one another, of each sample: all pairs of the last `queries` and the
+/// first `keys`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct AttentionBlock {
+    pub(crate) queries: usize,
+    pub(crate) keys: usize,
+}
+
+/// What rank `rank`, with `t` tokens of each sample, sees of another rank's.
+pub(crate) fn visible_block(rank: usize, other: usize, t: usize) -> AttentionBlock {
+    assert_ne!(rank, other, "what a rank sees of itself is no rectangle");
+    if other < rank { AttentionBlock { queries: t, keys: t / 2 } } else { AttentionBlock { queries: t / 2, keys: t } }
+}
+
+/// Where this rank stands among those that hold parts of the same sequences.
+struct RingAttention {
+    peers: Peers,
+    rank: usize,
+    ranks: usize,
+    b: usize,
+    t: usize,
+    heads: AttentionHeads,
+}
+
+impl RingAttention {
+    /// Result, and the logarithms of the sums of exponentials, `[b, query, t]`.
+    fn forward(&self, packed: &[f32]) -> (Vec<f32>, Vec<f32>) {
+        let Self { b, t, heads, .. } = *self;
+        let mut out = vec![0.0; b * t * heads.query * heads.width];
+        let mut log_sums = vec![0.0; b * heads.query * t];
+        let mut keys = self.own(packed);
+        for round in 0..self.ranks {
+            let pass = |peers: &Peers| self.pass_keys(peers, round, &keys);
+            let (next, ()) = self.peers.meanwhile(pass, || match round {
+                0 => attend(&QueryKeyView::causal(packed, [b, t], heads), &mut out, &mut log_sums, Accumulate::Overwrite),
+                _ => attend(&self.view(round, packed, &keys), &mut out, &mut log_sums, Accumulate::Add),
+            });
+            keys = next;
+        }
+        (out, log_sums)
+    }
+
+    /// Gradient of `packed`.
+    ///
+    /// The keys go round as in the forward pass. A rank that has computed with them hands what it adds to their
+    /// gradient on to where they went, while it computes with the next; the last rank hands the sum home.
+    fn backward(&self, packed: &[f32], upstream: &OutputGradient<'_>) -> Vec<f32> {
+        let Self { b, t, heads, .. } = *self;
+        let mut d_packed = vec![0.0; packed.len()];
+        let (mut keys, mut d_own, mut d_keys) = (self.own(packed), Vec::new(), Vec::new());
+        for round in 0..self.ranks {
+            let pass = |peers: &Peers| {
+                (self.pass_keys(peers, round, &keys), self.pass_gradient(peers, round, &d_keys))
+            };
+            let ((next, sum), found) = self.peers.meanwhile(pass, || {
+                let mut found = vec![0.0; keys.len()];
+                let places = self.places(round, &mut d_packed, &mut found);
+                match round {
+                    0 => attend_back(&QueryKeyView::causal(packed, [b, t], heads), upstream, places, Accumulate::Overwrite),
+                    _ => attend_back(&self.view(round, packed, &keys), upstream, places, Accumulate::Add),
+                }
+                found
+            });
+            keys = next;
+            match round {
+                0 => d_own = found,
+                1 => d_keys = found,
+                _ => {
+                    d_keys = sum;
+                    self.add(&mut d_keys, &found);
+                }
+            }
+        }
+        let home = self.pass_gradient(&self.peers, self.ranks, &d_keys);
+        self.add(&mut d_own, &home);
+        self.scatter_own(&d_own, &mut d_packed);
+        d_packed
+    }
+
+    /// The rank whose keys are here in `round`.
+    fn owner(&self, round: usize) -> usize {
+        (self.rank + round) % self.ranks
+    }
+
+    /// Values of a token's keys and values.
+    fn width(&self) -> usize {
+        2 * self.heads.key * self.heads.width
+    }
+
+    /// Values of the keys that are here in `round`.
+    fn keys_length(&self, round: usize) -> usize {
+        let owner = self.owner(round);
+        let tokens = if owner == self.rank { self.t } else { visible_block(self.rank, owner, self.t).keys };
+        self.b * tokens * self.width()
+    }
+
+    /// Values of the gradient that goes with the keys that are here in `round`. It is of both pieces to the end,
+    /// unless no other rank sees the second: that of rank 0.
+    fn gradient_length(&self, round: usize) -> usize {
+        let tokens = if self.owner(round) == 0 { self.t / 2 } else { self.t };
+        self.b * tokens * self.width()
+    }
+
+    /// A copy of the keys and values of this rank. `[b, t, 2·key·d]`
+    fn own(&self, packed: &[f32]) -> Vec<f32> {
+        let width = self.width();
+        let row = self.heads.query * self.heads.width + width;
+        packed.chunks(row).flat_map(|row| &row[row.len() - width..]).copied().collect()
+    }
+
+    /// What the queries of this rank see of the keys that are here in `round`.
+    fn view<'a>(&self, round: usize, packed: &'a [f32], keys: &'a [f32]) -> QueryKeyView<'a> {
+        let AttentionBlock { queries, .. } = visible_block(self.rank, self.owner(round), self.t);
+        QueryKeyView::all(packed, [self.b, self.t], queries, keys, self.heads)
+    }
+
+    /// Hands the keys of `round` to the rank before, and returns those of the next round.
+    fn pass_keys(&self, peers: &Peers, round: usize, keys: &[f32]) -> Vec<f32> {
+        if round + 1 == self.ranks {
+            return Vec::new();
+        }
+        let mut next = vec![0.0; self.keys_length(round + 1)];
+        if self.rank == 0 {
+            // From here on only first pieces travel.
+            let whole = self.t * self.width();
+            let first = keys.chunks(whole).flat_map(|sample| &sample[..whole / 2]);
+            self.pass(peers, &first.copied().collect::<Vec<_>>(), &mut next);
+        } else {
+            self.pass(peers, keys, &mut next);
+        }
+        next
+    }
+
+    /// Hands the gradient of the keys of the round before `round` on to where those keys are now, and returns that of
+    /// the keys that are here now; empty as long as no rank but their own has computed with them.
+    fn pass_gradient(&self, peers: &Peers, round: usize, gradient: &[f32]) -> Vec<f32> {
+        if round < 2 {
+            return Vec::new();
+        }
+        let mut next = vec![0.0; self.gradient_length(round)];
+        self.pass(peers, gradient, &mut next);
+        next
+    }
+
+    /// Gives to the rank before and takes from the rank behind, at once.
+    fn pass(&self, peers: &Peers, send: &[f32], receive: &mut [f32]) {
+        let index = |rank: usize| u32::try_from(rank % self.ranks).expect("an index among u32 ranks");
+        let outgoing = Outgoing { to: index(self.rank + self.ranks - 1), values: send };
+        let incoming = Incoming { from: index(self.rank + 1), values: receive };
+        peers.exchange(Some(outgoing), Some(incoming));
+    }
+
+    /// Where the gradients of [`RingAttention::view`] go: those of the queries into `d_packed`, those of keys and values into
+    /// `d_keys`, which lies as the keys do.
+    fn places<'a>(&self, round: usize, d_packed: &'a mut [f32], d_keys: &'a mut [f32]) -> HeadGradients<'a> {
+        let Self { b, t, heads: AttentionHeads { query, key, width }, .. } = *self;
+        let rows = if round == 0 { t } else { visible_block(self.rank, self.owner(round), t).queries };
+        let row = d_packed.len() / (b * t);
+        let mut widths = vec![query / key * width; key];
+        widths.push(self.width());
+        let mut out = HeadGradients { queries: Vec::new(), keys: Vec::new(), values: Vec::new() };
+        for sample in d_packed.chunks_mut(t * row) {
+            let columns = MatrixMut::columns(&mut sample[(t - rows) * row..], rows, &widths);
+            out.queries.extend(columns.into_iter().take(key));
+        }
+        let tokens = d_keys.len() / (b * self.width());
+        for sample in d_keys.chunks_mut(tokens * self.width()) {
+            let mut columns = MatrixMut::columns(sample, tokens, &vec![width; 2 * key]);
+            out.values.extend(columns.split_off(key));
+            out.keys.extend(columns);
+        }
+        out
+    }
+
+    /// Adds `part` to the first tokens of each sample of `sum`, as many as there are.
+    fn add(&self, sum: &mut [f32], part: &[f32]) {
+        let (whole, length) = (sum.len() / self.b, part.len() / self.b);
+        for (sum, part) in sum.chunks_mut(whole).zip(part.chunks(length)) {
+            kernels::add(&mut sum[..length], part);
+        }
+    }
+
+    /// Puts the gradient of this rank's keys and values beside that of its queries.
+    fn scatter_own(&self, d_own: &[f32], d_packed: &mut [f32]) {
+        let row = d_packed.len() / (self.b * self.t);
+        for (packed, own) in d_packed.chunks_mut(row).zip(d_own.chunks(self.width())) {
+            packed[row - self.width()..].copy_from_slice(own);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

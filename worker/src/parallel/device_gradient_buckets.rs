@@ -1,0 +1,138 @@
+//! Sums gradients that live on a device over the replicas, while backward still computes the others.
+//!
+//! As [`super::GradientBuckets`], but nothing comes to the host where the devices reach each other: a bucket is whole parameters, joined
+//! into one tensor on the device. Kernels and collectives have a price of their own there, so buckets are larger.
+
+use super::CommQueue;
+use crate::gradients::Gradients;
+use crate::stage::ModelParameter;
+use burn::tensor::Tensor;
+use dtrain_protocol::Failure;
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Least elements of a bucket, but for the last: 25 MiB of `f32`, as of PyTorch's `DistributedDataParallel`.
+const ELEMENTS: usize = 25 << 18;
+
+/// Gradients of one step on their way to the ranks that hold the same parameters, on a device.
+#[derive(Debug)]
+pub struct DeviceGradientBuckets {
+    /// Those that travel, in the order in which backward finishes them.
+    parameters: Vec<InFlightGradient>,
+    /// Ranges of them, in the order in which they leave.
+    buckets: Vec<Range<usize>>,
+    /// Units of this step that are final.
+    finished: Vec<usize>,
+    /// Buckets of this step that left.
+    sent: usize,
+    /// Buckets that left and are not back.
+    on_the_way: VecDeque<usize>,
+}
+
+/// A parameter whose gradient travels.
+#[derive(Clone, Copy, Debug)]
+struct InFlightGradient {
+    index: usize,
+    unit: usize,
+    length: usize,
+}
+
+impl DeviceGradientBuckets {
+    /// Of those of `parameters` whose names are `wanted`.
+    pub fn new(parameters: &[ModelParameter], wanted: impl Fn(&str) -> bool) -> Self {
+        Self::with_size(parameters, wanted, ELEMENTS)
+    }
+
+    fn with_size(parameters: &[ModelParameter], wanted: impl Fn(&str) -> bool, elements: usize) -> Self {
+        let all = parameters.iter().enumerate().rev().filter(|(_, parameter)| wanted(&parameter.name));
+        let travelling = |(index, parameter): (usize, &ModelParameter)| InFlightGradient {
+            index,
+            unit: parameter.unit,
+            length: parameter.range.len(),
+        };
+        let parameters: Vec<_> = all.map(travelling).collect();
+        let (mut buckets, mut begin, mut length) = (Vec::new(), 0, 0);
+        for (at, parameter) in parameters.iter().enumerate() {
+            length += parameter.length;
+            if length >= elements || at + 1 == parameters.len() {
+                buckets.push(begin..at + 1);
+                (begin, length) = (at + 1, 0);
+            }
+        }
+        Self { parameters, buckets, finished: Vec::new(), sent: 0, on_the_way: VecDeque::new() }
+    }
+
+    /// Notes that the gradients of `unit` are final, and sends every bucket that became complete by it.
+    pub fn finish(&mut self, unit: usize, gradients: &Gradients, queue: &CommQueue) {
+        self.finished.push(unit);
+        while let Some(bucket) = self.buckets.get(self.sent) {
+            let parameters = &self.parameters[bucket.clone()];
+            if !parameters.iter().all(|parameter| self.finished.contains(&parameter.unit)) {
+                return;
+            }
+            self.send(gradients, queue);
+        }
+    }
+
+    /// Sends what has not left: the gradients of a step are complete.
+    pub fn start_remaining(&mut self, gradients: &Gradients, queue: &CommQueue) {
+        while self.sent < self.buckets.len() {
+            self.send(gradients, queue);
+        }
+        self.sent = 0;
+        self.finished.clear();
+    }
+
+    /// Waits for the sums, and puts them into `gradients`.
+    pub fn collect(&mut self, gradients: &mut Gradients, queue: &CommQueue) -> Result<(), Failure> {
+        while let Some(bucket) = self.on_the_way.pop_front() {
+            let sum = queue.wait_for_tensor()?;
+            let mut begin = 0;
+            for parameter in &self.parameters[self.buckets[bucket].clone()] {
+                let part = begin..begin + parameter.length;
+                begin = part.end;
+                gradients.set_tensor(parameter.index, sum.clone().slice([part]));
+            }
+        }
+        Ok(())
+    }
+
+    /// Bytes of what is on its way.
+    pub fn bytes(&self) -> u64 {
+        let buckets =
+            self.on_the_way.iter().flat_map(|bucket| &self.parameters[self.buckets[*bucket].clone()]);
+        4 * buckets.map(|parameter| parameter.length as u64).sum::<u64>()
+    }
+
+    /// Sends the next bucket.
+    fn send(&mut self, gradients: &Gradients, queue: &CommQueue) {
+        let parameters = &self.parameters[self.buckets[self.sent].clone()];
+        let tensors = parameters.iter().map(|parameter| gradients.tensor_or_zeros(parameter.index));
+        queue.start_all_reduce_of_tensor(Tensor::cat(tensors.collect(), 0));
+        self.on_the_way.push_back(self.sent);
+        self.sent += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use dtrain_protocol::Region;
+
+    fn parameter(unit: usize, range: Range<usize>) -> ModelParameter {
+        let (name, shape, region) =
+            (format!("{unit}.weight"), vec![range.len()], Region::whole(&[range.len() as u64]));
+        ModelParameter { name, shape, region, has_weight_decay: true, unit, range }
+    }
+
+    #[test]
+    fn buckets_are_whole_parameters_from_the_last_to_the_first() {
+        let parameters = [parameter(0, 0..6), parameter(1, 6..9), parameter(1, 9..10), parameter(2, 10..14)];
+        let buckets = DeviceGradientBuckets::with_size(&parameters, |_| true, 5);
+        let indices = buckets.parameters.iter().map(|parameter| parameter.index).collect::<Vec<_>>();
+        assert_eq!((indices, buckets.buckets), (vec![3, 2, 1, 0], vec![0..2, 2..4]));
+        let some = DeviceGradientBuckets::with_size(&parameters, |name| name != "1.weight", 5);
+        assert_eq!(some.buckets, vec![0..2]);
+        assert!(DeviceGradientBuckets::with_size(&parameters, |_| false, 5).buckets.is_empty());
+    }
+}

@@ -1,0 +1,190 @@
+//! Sums gradients over the replicas, as the arrangement tells.
+
+use super::reduce_scatter::ReduceScatter;
+use super::sync::PowerSgdCompressor;
+use super::{GradientBuckets, DeviceGradientBuckets, Mesh};
+use crate::gradients::Gradients;
+use crate::stage::Stage;
+use dtrain_protocol::sharding::is_sharded;
+use dtrain_protocol::{Arrangement, Axis, Failure};
+use dtrain_recipes::{Compression, ZeroStage};
+
+/// The gradients of one step on their way to the other replicas.
+#[derive(Debug)]
+pub enum GradientReduction {
+    /// Every replica gets all sums.
+    Buckets {
+        /// Of what all replicas hold.
+        common: GradientBuckets,
+        /// Of experts that are spread, which some replicas hold.
+        experts: GradientBuckets,
+    },
+    /// The same, of gradients that are tensors of a device.
+    DeviceBuckets {
+        /// Of what all replicas hold.
+        common: DeviceGradientBuckets,
+        /// Of experts that are spread.
+        experts: DeviceGradientBuckets,
+    },
+    /// The same, about, from factors of low rank.
+    LowRank(PowerSgdCompressor),
+    /// Every replica gets the sums of its shards.
+    ReduceScatter(ReduceScatter),
+}
+
+impl GradientReduction {
+    /// For the gradients of `stage`.
+    pub fn of(stage: &Stage, arrangement: &Arrangement) -> Self {
+        let (parameters, are_tensors) = (stage.parameters(), stage.has_gradient_tensors());
+        match arrangement.zero {
+            ZeroStage::Zero0 => {
+                if let Compression::PowerSgd { rank } = arrangement.sync.compress {
+                    return Self::LowRank(PowerSgdCompressor::new(parameters, rank));
+                }
+                let is_spread = arrangement.layout.degree(Axis::Expert) > 1;
+                let is_own = |name: &str| is_spread && is_sharded(name, Axis::Expert);
+                if are_tensors && arrangement.sync.is_exact() {
+                    return Self::DeviceBuckets {
+                        common: DeviceGradientBuckets::new(parameters, |name| !is_own(name)),
+                        experts: DeviceGradientBuckets::new(parameters, is_own),
+                    };
+                }
+                let compress = arrangement.sync.compress;
+                Self::Buckets {
+                    common: GradientBuckets::new(parameters, compress, |name| !is_own(name)),
+                    experts: GradientBuckets::new(parameters, compress, is_own),
+                }
+            }
+            ZeroStage::Zero1 => Self::ReduceScatter(ReduceScatter::once(stage.shards())),
+            ZeroStage::Zero2 | ZeroStage::Zero3 => Self::ReduceScatter(ReduceScatter::always(stage.shards())),
+        }
+    }
+
+    /// Whether gradients are tensors of a device, which is not waited for while a batch is computed.
+    pub fn is_of_device(&self) -> bool {
+        matches!(self, Self::DeviceBuckets { .. })
+    }
+
+    /// Notes that a backward has added the gradients of `unit`; `is_final` when no other follows in this step.
+    /// Sends what can leave.
+    pub fn finish(&mut self, unit: usize, gradients: &mut Gradients, mesh: &Mesh, is_final: bool) {
+        match self {
+            Self::Buckets { common, experts } if is_final => {
+                if mesh.replicas().ranks() > 1 {
+                    common.finish(unit, gradients, mesh.replicas());
+                }
+                if let Some(queue) = mesh.experts() {
+                    experts.finish(unit, gradients, queue);
+                }
+            }
+            Self::DeviceBuckets { common, experts } if is_final => {
+                if mesh.replicas().ranks() > 1 {
+                    common.finish(unit, gradients, mesh.replicas());
+                }
+                if let Some(queue) = mesh.experts() {
+                    experts.finish(unit, gradients, queue);
+                }
+            }
+            // Factors are made of whole matrices, at the end.
+            Self::Buckets { .. } | Self::DeviceBuckets { .. } | Self::LowRank(_) => {}
+            Self::ReduceScatter(scatter) => scatter.finish(unit, gradients, mesh, is_final),
+        }
+    }
+
+    /// Sends what has not left after the last backward of a step. Where all replicas get all sums and compute none
+    /// at the end, the gradients of further steps may follow before these are collected.
+    pub fn start_remaining(&mut self, gradients: &Gradients, mesh: &Mesh) {
+        let replicas = Some(mesh.replicas()).filter(|queue| queue.ranks() > 1);
+        match self {
+            Self::Buckets { common, experts } => {
+                replicas.into_iter().for_each(|queue| common.start_remaining(gradients.values(), queue));
+                mesh.experts().into_iter().for_each(|queue| experts.start_remaining(gradients.values(), queue));
+            }
+            Self::DeviceBuckets { common, experts } => {
+                replicas.into_iter().for_each(|queue| common.start_remaining(gradients, queue));
+                mesh.experts().into_iter().for_each(|queue| experts.start_remaining(gradients, queue));
+            }
+            Self::LowRank(_) | Self::ReduceScatter(_) => {}
+        }
+    }
+
+    /// Waits for the sums of the oldest step that left, and puts them into `gradients`.
+    pub fn collect(&mut self, gradients: &mut Gradients, mesh: &Mesh) -> Result<(), Failure> {
+        match self {
+            Self::Buckets { common, experts } => {
+                if mesh.replicas().ranks() > 1 {
+                    common.collect(gradients, mesh.replicas())?;
+                }
+                mesh.experts().map_or(Ok(()), |queue| experts.collect(gradients, queue))
+            }
+            Self::DeviceBuckets { common, experts } => {
+                if mesh.replicas().ranks() > 1 {
+                    common.collect(gradients, mesh.replicas())?;
+                }
+                mesh.experts().map_or(Ok(()), |queue| experts.collect(gradients, queue))
+            }
+            Self::LowRank(low_rank) if mesh.replicas().ranks() > 1 => {
+                let all = 0..low_rank.parameters();
+                gradients.to_host(all.clone());
+                low_rank.sum(gradients.values_mut(), mesh.replicas())?;
+                gradients.from_host(all);
+                Ok(())
+            }
+            Self::LowRank(_) => Ok(()),
+            Self::ReduceScatter(scatter) => scatter.collect(gradients, mesh),
+        }
+    }
+
+    /// Replaces `values`, as many as there are gradients, by their sum over the replicas.
+    pub fn sum(&mut self, values: &mut [f32], mesh: &Mesh) -> Result<(), Failure> {
+        match self {
+            Self::Buckets { common, .. } => {
+                common.start_remaining(values, mesh.replicas());
+                common.collect_flat(values, mesh.replicas())
+            }
+            Self::LowRank(low_rank) => low_rank.sum(values, mesh.replicas()),
+            Self::DeviceBuckets { .. } => unreachable!("replicas that move apart sum vectors of the host"),
+            Self::ReduceScatter(_) => unreachable!("replicas that shard their state have no whole vectors"),
+        }
+    }
+
+    /// What this replica owes the others: values that have not travelled yet, in flat order.
+    pub fn residual(&self) -> Option<&[f32]> {
+        match self {
+            Self::Buckets { common, .. } => common.wire().largest().map(|largest| largest.residual()),
+            Self::LowRank(low_rank) => Some(low_rank.residual()),
+            Self::DeviceBuckets { .. } | Self::ReduceScatter(_) => None,
+        }
+    }
+
+    /// As [`GradientReduction::residual`], to be replaced by that of a checkpoint.
+    pub fn residual_mut(&mut self) -> Option<&mut [f32]> {
+        match self {
+            Self::Buckets { common, .. } => {
+                common.wire_mut().largest_mut().map(|largest| largest.residual_mut())
+            }
+            Self::LowRank(low_rank) => Some(low_rank.residual_mut()),
+            Self::DeviceBuckets { .. } | Self::ReduceScatter(_) => None,
+        }
+    }
+
+    /// The factors of matrices that travel in low rank.
+    pub fn low_rank_mut(&mut self) -> Option<&mut PowerSgdCompressor> {
+        if let Self::LowRank(low_rank) = self { Some(low_rank) } else { None }
+    }
+
+    /// As [`GradientReduction::low_rank_mut`], to be read.
+    pub fn low_rank(&self) -> Option<&PowerSgdCompressor> {
+        if let Self::LowRank(low_rank) = self { Some(low_rank) } else { None }
+    }
+
+    /// Bytes of what it keeps from step to step.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Self::LowRank(low_rank) => low_rank.bytes(),
+            Self::Buckets { common, experts } => common.bytes() + experts.bytes(),
+            Self::DeviceBuckets { common, experts } => common.bytes() + experts.bytes(),
+            Self::ReduceScatter(_) => 0,
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! The ranks that take part in one rank's passes: they are talked to in the middle of forward and backward, where
+//! nothing can return an error.
+
+use super::AllGatherQueue;
+use crate::comm::{CommError, Communicator, Incoming, Outgoing, loopback};
+use burn::tensor::{Device, Tensor};
+use dtrain_protocol::Failure;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+/// The ranks that take part in one rank's passes, by what they hold a part of.
+#[derive(Clone, Debug)]
+pub struct ModelParallelGroups {
+    /// Ranks that hold parts of the same matrices.
+    pub tensor: Peers,
+    /// Ranks that hold parts of the same sequences.
+    pub context: Peers,
+    /// Ranks that hold other experts.
+    pub expert: Peers,
+    /// Ranks that hold the other parts of the weights, where weights are sharded.
+    pub weights: Option<AllGatherQueue>,
+    /// Those that hold the other parts of the weights of the same experts, where experts are spread.
+    pub expert_weights: Option<AllGatherQueue>,
+    /// Whether the ranks of [`ModelParallelGroups::tensor`] hold parts of the sequence where matrices are not cut.
+    pub sequence: bool,
+}
+
+impl ModelParallelGroups {
+    /// A rank that holds everything.
+    pub fn none() -> Self {
+        let alone = || Peers::of(Communicator::staged(Box::new(loopback::SingleRank)), FirstFailure::default());
+        let (tensor, context, expert) = (alone(), alone(), alone());
+        Self { tensor, context, expert, weights: None, expert_weights: None, sequence: false }
+    }
+
+    /// Seconds spent with them so far.
+    pub fn waited(&self) -> f64 {
+        let passes: f64 = [&self.tensor, &self.context, &self.expert].into_iter().map(Peers::waited).sum();
+        passes + self.weights.iter().chain(&self.expert_weights).map(AllGatherQueue::waited).sum::<f64>()
+    }
+}
+
+/// The first thing that went wrong between this rank and any other.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FirstFailure(Arc<Mutex<Option<Failure>>>);
+
+impl FirstFailure {
+    /// `Err` when anything went wrong so far.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        let seen = self.0.lock().expect("no thread panics while it holds the failure");
+        seen.clone().map_or(Ok(()), Err)
+    }
+
+    /// Keeps `failure`, unless it is not the first.
+    pub(super) fn keep(&self, failure: Failure) {
+        self.0.lock().expect("no thread panics while it holds the failure").get_or_insert(failure);
+    }
+}
+
+/// A group that is talked to in the middle of a pass.
+///
+/// An error is kept, not returned: values are then meaningless, and later calls do nothing. Whoever runs the pass asks
+/// [`crate::parallel::Mesh::check`] afterwards.
+#[derive(Clone)]
+pub struct Peers {
+    rank: u32,
+    size: u32,
+    group: Arc<Mutex<Communicator>>,
+    failure: FirstFailure,
+    /// Nanoseconds spent inside calls.
+    waited: Arc<AtomicU64>,
+}
+
+impl Peers {
+    pub(super) fn of(group: Communicator, failure: FirstFailure) -> Self {
+        let (rank, size) = (group.rank(), group.size());
+        Self { rank, size, group: Arc::new(Mutex::new(group)), failure, waited: Arc::default() }
+    }
+
+    /// Index of this rank among them.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// How many they are, this rank included.
+    pub fn size(&self) -> u32 {
+        self.size
+    }
+
+    /// Bytes this rank sent to them.
+    pub fn bytes_sent(&self) -> u64 {
+        self.group.lock().expect("no thread panics while it holds the group").bytes_sent()
+    }
+
+    /// Seconds spent inside calls so far, by all who share this group.
+    pub fn waited(&self) -> f64 {
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed)).as_secs_f64()
+    }
+
+    /// Replaces `values` by their sum over the ranks.
+    pub fn all_reduce(&self, values: &mut [f32]) {
+        self.with(|group| group.host().all_reduce(values));
+    }
+
+    /// Sums into this rank's part of `values`, as [`crate::comm::rank_range`] cuts them.
+    pub fn reduce_scatter(&self, values: &mut [f32]) {
+        self.with(|group| group.host().reduce_scatter(values).map(drop));
+    }
+
+    /// Fills the parts of the other ranks.
+    pub fn all_gather(&self, values: &mut [f32]) {
+        self.with(|group| group.host().all_gather(values));
+    }
+
+    /// The sum of `values` over the ranks, on their device.
+    pub fn all_reduce_tensor(&self, values: Tensor<1>) -> Tensor<1> {
+        if self.size == 1 {
+            return values;
+        }
+        let (length, device) = (values.dims()[0], values.device());
+        let sum = self.with(|group| group.all_reduce(values));
+        sum.unwrap_or_else(|| Tensor::zeros([length], &device))
+    }
+
+    /// This rank's part of the sum of `values` over the ranks, whose number divides theirs, on their device.
+    pub fn reduce_scatter_tensor(&self, values: Tensor<1>) -> Tensor<1> {
+        let (part, device) = (values.dims()[0] / self.size as usize, values.device());
+        let sum = self.with(|group| group.reduce_scatter(values));
+        sum.unwrap_or_else(|| Tensor::zeros([part], &device))
+    }
+
+    /// The parts of all ranks in their order, of which this one gives `part`, on its device. All have the same length.
+    pub fn all_gather_tensor(&self, part: Tensor<1>) -> Tensor<1> {
+        let (whole, device) = (part.dims()[0] * self.size as usize, part.device());
+        let all = self.with(|group| group.all_gather(part));
+        all.unwrap_or_else(|| Tensor::zeros([whole], &device))
+    }
+
+    /// As [`Peers::exchange`], of values on `device`; what is received has as many values as `recv` says.
+    pub fn exchange_tensors(
+        &self,
+        send: Option<(u32, Tensor<1>)>,
+        recv: Option<(u32, usize)>,
+        device: &Device,
+    ) -> Option<Tensor<1>> {
+        let received = self.with(|group| group.exchange(send, recv, device)).flatten();
+        received.or_else(|| recv.map(|(_, values)| Tensor::zeros([values], device)))
+    }
+
+    /// Gives block `p` of `send` to rank `p` and takes block `p` of `recv` from it.
+    pub fn all_to_all(&self, send: &[f32], recv: &mut [f32]) {
+        self.with(|group| group.host().all_to_all(send, recv));
+    }
+
+    /// Sends to one rank and receives from one, both at once.
+    pub fn exchange(&self, send: Option<Outgoing<'_>>, recv: Option<Incoming<'_>>) {
+        self.with(|group| group.host().exchange(send, recv));
+    }
+
+    /// Does `work` here while `talk` talks to them in a thread of its own; waited is what `talk` takes beyond the work.
+    pub(crate) fn meanwhile<A: Send, B>(
+        &self,
+        talk: impl FnOnce(&Self) -> A + Send,
+        work: impl FnOnce() -> B,
+    ) -> (A, B) {
+        std::thread::scope(|scope| {
+            let uncounted = Self { waited: Arc::default(), ..self.clone() };
+            let talking = scope.spawn(move || talk(&uncounted));
+            let done = work();
+            let began = Instant::now();
+            let told = talking.join().expect("errors of a group are kept, not raised");
+            self.count(began);
+            (told, done)
+        })
+    }
+
+    /// Counts the time since `began` as waited.
+    fn count(&self, began: Instant) {
+        let nanoseconds = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.waited.fetch_add(nanoseconds, Ordering::Relaxed);
+    }
+
+    /// What `act` gives; `None` where there is no other rank, or something went wrong.
+    fn with<T>(&self, act: impl FnOnce(&mut Communicator) -> Result<T, CommError>) -> Option<T> {
+        if self.size == 1 || self.failure.check().is_err() {
+            return None;
+        }
+        let mut group: MutexGuard<'_, _> =
+            self.group.lock().expect("no thread panics while it holds the group");
+        let began = Instant::now();
+        let done = act(&mut group);
+        self.count(began);
+        done.map_err(|error| self.failure.keep(error.failure())).ok()
+    }
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Peers({} of {})", self.rank, self.size)
+    }
+}

@@ -1,0 +1,69 @@
+//! How a bucket of gradients travels.
+
+use super::{HalfFormat, TopKCompressor};
+use crate::parallel::CommQueue;
+use dtrain_recipes::Compression;
+use std::ops::Range;
+
+/// How the buckets of one vector travel.
+#[derive(Debug)]
+pub enum VectorCompressor {
+    /// As they are.
+    Exact,
+    /// Rounded to 16 bits.
+    Half(HalfFormat),
+    /// The largest values.
+    Largest(TopKCompressor),
+}
+
+impl VectorCompressor {
+    /// As `compress` asks for, for a vector of `length` values.
+    pub fn of(compress: Compression, length: usize) -> Self {
+        match (compress, HalfFormat::of(compress)) {
+            (_, Some(half)) => Self::Half(half),
+            (Compression::TopK { keep }, None) => Self::Largest(TopKCompressor::new(length, keep)),
+            (_, None) => Self::Exact,
+        }
+    }
+
+    /// Begins to sum `values`, which lie at `range` of the vector.
+    pub fn send(&mut self, range: Range<usize>, values: Vec<f32>, queue: &CommQueue) {
+        match self {
+            Self::Exact => queue.start_all_reduce(values),
+            Self::Half(half) => queue.start_half_all_reduce(values, *half),
+            Self::Largest(largest) => {
+                let mut rows = Vec::new();
+                largest.compress(range, &values, (queue.rank(), queue.ranks()), &mut rows);
+                queue.start_all_gather(rows);
+            }
+        }
+    }
+
+    /// The sum of `length` values, from what came back among `ranks` ranks.
+    pub fn receive(&self, arrived: Vec<f32>, ranks: u32, length: usize) -> Vec<f32> {
+        match self {
+            Self::Exact | Self::Half(_) => arrived,
+            Self::Largest(_) => {
+                let mut sum = vec![0.0; length];
+                TopKCompressor::decompress_sum(&arrived, ranks, &mut sum);
+                sum
+            }
+        }
+    }
+
+    /// What keeps the values that have not travelled yet.
+    pub fn largest(&self) -> Option<&TopKCompressor> {
+        match self {
+            Self::Largest(largest) => Some(largest),
+            Self::Exact | Self::Half(_) => None,
+        }
+    }
+
+    /// As [`VectorCompressor::largest`], to be changed.
+    pub fn largest_mut(&mut self) -> Option<&mut TopKCompressor> {
+        match self {
+            Self::Largest(largest) => Some(largest),
+            Self::Exact | Self::Half(_) => None,
+        }
+    }
+}

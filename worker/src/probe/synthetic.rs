@@ -1,0 +1,83 @@
+//! Made-up samples of the right shape.
+
+use crate::data::Batch;
+use crate::stage::ModelInput;
+use dtrain_protocol::shuffle::splitmix64;
+use dtrain_recipes::{Decoder, Model, CustomModel, InputSignature};
+use std::time::Instant;
+
+/// One micro-batch of made-up samples.
+#[derive(Clone, Debug)]
+pub(crate) struct SyntheticSamples {
+    samples: usize,
+    /// Tokens of a sequence, or values of a row.
+    width: usize,
+    tokens: Vec<u32>,
+    targets: Vec<u32>,
+    values: Vec<f32>,
+}
+
+impl SyntheticSamples {
+    /// `samples` samples for `model`; empty for a foreign command, of which no stage can be built.
+    #[expect(clippy::cast_possible_truncation, reason = "below the number of classes, a u32")]
+    pub(crate) fn of(model: &Model, samples: u32) -> Self {
+        let samples = samples as usize;
+        let below = |length: usize, classes: u32| -> Vec<u32> {
+            (0..length as u64).map(|i| (splitmix64(1, i) % u64::from(classes)) as u32).collect()
+        };
+        let rows = |width: usize, classes: u32| Self {
+            samples,
+            width,
+            tokens: Vec::new(),
+            targets: below(samples, classes),
+            values: (0..samples as u64 * width as u64)
+                .map(|i| (splitmix64(2, i) % 1000) as f32 / 500.0 - 1.0)
+                .collect(),
+        };
+        match model {
+            Model::Decoder(Decoder { context, vocab, .. })
+            | Model::Own(CustomModel { reads: InputSignature::Tokens { context, vocab }, .. }) => {
+                let width = *context as usize;
+                let tokens = below(samples * width, *vocab);
+                Self {
+                    samples,
+                    width,
+                    targets: tokens.iter().rev().copied().collect(),
+                    tokens,
+                    values: Vec::new(),
+                }
+            }
+            Model::Mlp(mlp) => rows(mlp.inputs as usize, mlp.classes),
+            Model::Cnn(cnn) => rows((cnn.channels * cnn.height * cnn.width) as usize, cnn.classes),
+            Model::Own(CustomModel { reads: InputSignature::Rows { inputs, classes }, .. }) => {
+                rows(*inputs as usize, *classes)
+            }
+            Model::Command(_) => rows(0, 1),
+        }
+    }
+
+    /// As a stage reads them.
+    pub(crate) fn view(&self) -> ModelInput<'_> {
+        let Self { samples, width, tokens, targets, values } = self;
+        if tokens.is_empty() {
+            return ModelInput::Rows { values, classes: targets, samples: *samples, width: *width };
+        }
+        ModelInput::Tokens { inputs: tokens, targets, samples: *samples, length: *width }
+    }
+
+    /// As a data set gives them.
+    pub(super) fn batch(&self) -> Batch {
+        let Self { samples, width, tokens, targets, values } = self.clone();
+        if tokens.is_empty() {
+            return Batch::Rows { values, classes: targets, samples, width };
+        }
+        Batch::Tokens { inputs: tokens, targets, samples, length: width }
+    }
+
+    /// Seconds to bring the samples together in memory, as a data set does.
+    pub(super) fn seconds_to_gather(&self) -> f64 {
+        let began = Instant::now();
+        drop(std::hint::black_box(self.clone()));
+        began.elapsed().as_secs_f64()
+    }
+}

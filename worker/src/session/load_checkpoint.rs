@@ -1,0 +1,198 @@
+//! Goes on from a checkpoint, whatever layout wrote it: a rank reads its region of every parameter, and of the moments
+//! the part that its optimizer holds.
+
+use super::extra_state;
+use crate::checkpoint::{CheckpointError, TensorReader};
+use crate::data::DataSet;
+use crate::train_step::Replica;
+use crate::optimizer::StageOptimizer;
+use crate::stage::{ModelParameter, Stage};
+use dtrain_protocol::checkpoint::FETCHED;
+use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};
+use dtrain_protocol::{Assignment, Failure, InputManifest, Manifest, ResumePoint, Slice, StepId, TensorKind};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Opens the checkpoint at `point`.
+///
+/// `Err` unless it is what was committed after that step.
+pub(super) fn open(point: &ResumePoint) -> Result<TensorReader, Failure> {
+    let reader = TensorReader::open(&point.folder).map_err(|error| failure(&point.folder, &error))?;
+    let Manifest { step, cursor, .. } = *reader.manifest();
+    let corrupt = |detail: String| Failure::CorruptCheckpoint { folder: checkpoint(&point.folder), detail };
+    if step != point.step {
+        return Err(corrupt(format!("it is for step {step}, expected step {}", point.step)));
+    }
+    if !cursor.is_multiple_of(step.0) {
+        return Err(corrupt(format!(
+            "its next sample is {cursor}, which is within a batch after {step} steps"
+        )));
+    }
+    Ok(reader)
+}
+
+/// The tokenizer that a checkpoint has, as JSON.
+pub(super) fn tokenizer(reader: &TensorReader) -> Result<Option<Vec<u8>>, Failure> {
+    reader.file(TOKENIZER).map_err(|error| failure(reader.folder(), &error))
+}
+
+/// Puts the state of a checkpoint into `replica`; gives what of it could not be taken up, in words.
+///
+/// A checkpoint of step 0 has the weights to begin with, and nothing else.
+///
+/// `Err` when anything is not as it was written, lacks, or has another shape, or when the checkpoint is of another
+/// training or of other data; then the replica is unusable.
+pub(super) fn load(
+    reader: &TensorReader,
+    assignment: &Assignment,
+    data: &DataSet,
+    replica: &mut Replica<'_>,
+) -> Result<Option<String>, Failure> {
+    let folder = reader.folder();
+    let failed = |error: CheckpointError| failure(folder, &error);
+    let other = |detail| Failure::OtherTraining { folder: folder.to_owned(), detail };
+    if reader.manifest().step == StepId(0) {
+        return weights(reader, &mut replica.stage).map_err(failed).map(|()| None);
+    }
+    if let Some(detail) = difference(reader.manifest(), assignment) {
+        return Err(other(detail));
+    }
+    let recorded = inputs(reader)?;
+    if let Some(detail) = recorded.as_ref().and_then(|then| changed_data(then, data)) {
+        return Err(other(detail));
+    }
+    let Replica { stage, optimizer, .. } = &mut *replica;
+    let notice = weights(reader, stage)
+        .and_then(|()| moments(reader, stage.parameters(), optimizer))
+        .and_then(|()| extra_state::load(reader, replica))
+        .map_err(failed)?;
+    let unknown = "the checkpoint does not record its data, so that the data was not compared";
+    Ok(notice.or_else(|| recorded.is_none().then(|| unknown.to_owned())))
+}
+
+/// What becomes of a rank that cannot read a checkpoint.
+fn failure(folder: &Path, error: &CheckpointError) -> Failure {
+    // A disk that lost it is to blame; files, rights or memory that the system refuses say nothing of the checkpoint.
+    if error.is_of_this_process() {
+        Failure::Other(error.to_string())
+    } else {
+        Failure::CorruptCheckpoint { folder: checkpoint(folder), detail: error.to_string() }
+    }
+}
+
+/// The folder of the checkpoint itself, where `folder` has what was fetched of it: whoever decides knows it by that name.
+fn checkpoint(folder: &Path) -> PathBuf {
+    let name = folder.file_name().and_then(|name| name.to_str()).and_then(|name| name.strip_suffix(FETCHED));
+    name.map_or_else(|| folder.to_owned(), |name| folder.with_file_name(name))
+}
+
+/// The data that a checkpoint was trained on; `None` where an older program wrote it.
+fn inputs(reader: &TensorReader) -> Result<Option<InputManifest>, Failure> {
+    let json = reader.file(INPUTS).map_err(|error| failure(reader.folder(), &error))?;
+    let parse = |json: Vec<u8>| {
+        serde_json::from_slice(&json).map_err(|error| Failure::CorruptCheckpoint {
+            folder: checkpoint(reader.folder()),
+            detail: format!("{INPUTS}: {error}"),
+        })
+    };
+    json.map(parse).transpose()
+}
+
+/// How the data differs from that of the checkpoint, and what to do about it.
+fn changed_data(then: &InputManifest, data: &DataSet) -> Option<String> {
+    let differences = then.differences(&data.inputs());
+    (!differences.is_empty()).then(|| {
+        format!(
+            "its data has changed: {}; restore the data, or accept it as it is now with `dtrain resume --accept-data`",
+            differences.join("; ")
+        )
+    })
+}
+
+/// Which settings of the checkpoint give other samples than those of the assignment, and what to do about it.
+fn difference(manifest: &Manifest, assignment: &Assignment) -> Option<String> {
+    let training = &assignment.training;
+    let batch = manifest.cursor.checked_div(manifest.step.0);
+    let settings = [("train.batch", batch, training.batch), ("train.seed", manifest.seed, training.seed)];
+    let differs = settings.into_iter().filter_map(|(key, found, wanted)| {
+        let found = found.filter(|found| *found != wanted)?;
+        Some(format!("it has {key} = {found}, expected {wanted}"))
+    });
+    let differs: Vec<_> = differs.collect();
+    (!differs.is_empty())
+        .then(|| format!("{}; resume with its settings, or start a new trial", differs.join("; ")))
+}
+
+/// Puts the weights of a checkpoint into `stage`. Adapters that a checkpoint of step 0 lacks, as it is that of a model
+/// without adapters, stay as they are.
+pub(crate) fn weights(reader: &TensorReader, stage: &mut Stage) -> Result<(), CheckpointError> {
+    let begins = reader.manifest().step == StepId(0);
+    let has_frozen = !stage.frozen_parameters().is_empty();
+    for index in 0..stage.parameters().len() {
+        let parameter = &stage.parameters()[index];
+        let is_there = reader.tensor(&parameter.name, TensorKind::Parameter).is_some();
+        if begins && has_frozen && !is_there {
+            continue;
+        }
+        let values = read(reader, parameter, TensorKind::Parameter, 0..parameter.range.len())?;
+        stage.set_values(index, values);
+    }
+    for index in 0..stage.frozen_parameters().len() {
+        let parameter = &stage.frozen_parameters()[index];
+        let values = read(reader, parameter, TensorKind::Parameter, 0..parameter.range.len())?;
+        stage.set_frozen(index, values);
+    }
+    Ok(())
+}
+
+fn moments(
+    reader: &TensorReader,
+    parameters: &[ModelParameter],
+    optimizer: &mut StageOptimizer,
+) -> Result<(), CheckpointError> {
+    for (index, parameter) in parameters.iter().enumerate() {
+        let (first, second) = optimizer.moments(index);
+        let own = optimizer.owned(index);
+        let read = |moment: Option<_>, kind| {
+            moment.map(|_: Vec<f32>| read(reader, parameter, kind, own.clone())).transpose()
+        };
+        let first = read(first, TensorKind::FirstMoment)?;
+        let second = read(second, TensorKind::SecondMoment)?;
+        optimizer.set_moments(index, first, second);
+    }
+    Ok(())
+}
+
+/// Elements `range` of what this rank holds of `parameter`, or of one of its moments.
+pub(super) fn read(
+    reader: &TensorReader,
+    parameter: &ModelParameter,
+    kind: TensorKind,
+    range: Range<usize>,
+) -> Result<Vec<f32>, CheckpointError> {
+    let mut values = vec![0.0; range.len()];
+    let slice = Slice::of(parameter.region.clone(), range.start as u64..range.end as u64);
+    reader.read(&parameter.name, kind, &slice, &mut values)?;
+    if kind == TensorKind::Parameter && values.iter().any(|value| !value.is_finite()) {
+        let detail = format!("tensor {} has a weight that is not finite", parameter.name);
+        return Err(CheckpointError::Unusable { folder: reader.folder().to_owned(), detail });
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damage_of_what_was_fetched_is_damage_of_the_checkpoint() {
+        let folder = Path::new("/t/step-000000005.a1.fetched");
+        let found = || CheckpointError::Unusable { folder: folder.to_owned(), detail: "damage".into() };
+        let Failure::CorruptCheckpoint { folder: named, .. } = failure(folder, &found()) else {
+            panic!("damage")
+        };
+        assert_eq!(named, Path::new("/t/step-000000005.a1"));
+        let hole = CheckpointError::NotFetched { tensor: "w".into(), file: "a".into(), offset: 0 };
+        assert!(matches!(failure(folder, &hole), Failure::Other(_)), "a hole says nothing of the checkpoint");
+    }
+}

@@ -1,0 +1,316 @@
+//! Writes checkpoints while training goes on.
+//!
+//! At a step boundary a rank takes hold of its share of the state as it is, and goes on. A thread copies what it took
+//! while the next step computes its gradients, and then writes the copy; weights and moments wait for the copy before they
+//! change, and for nothing else. At most one checkpoint is being written: a second save waits for the first. What several
+//! ranks hold alike they write in equal parts, every element exactly once. It does not commit: that is for whoever sees
+//! all ranks.
+//!
+//! Hashing and writing bypass the page cache. Memory is bounded by one copy, which the planner counts. State on a GPU, and what
+//! approximate synchronisation keeps, is copied at once.
+
+use super::{AgentOrders, EventSink, extra_state};
+use crate::checkpoint::{self, CheckpointError, TensorShard, NamedPiece};
+use crate::data::DataSet;
+use crate::train_step::Replica;
+use crate::snapshot::Snapshot;
+use crate::stage::ModelParameter;
+use dtrain_protocol::checkpoint::folder_name;
+use dtrain_protocol::input_manifest::{INPUTS, PREPROCESSING, TOKENIZER};
+use dtrain_protocol::sharding::ranks_holding;
+use dtrain_protocol::{
+    Arrangement, Assignment, Event, Failure, Rank, SavedFile, Slice, StepId, StopReason, TensorKind,
+};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long after a last save that failed the next try begins.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Where a rank's checkpoints go.
+#[derive(Debug)]
+pub(super) struct CheckpointSaver {
+    folder: PathBuf,
+    attempt: dtrain_protocol::AttemptId,
+    rank: Rank,
+    arrangement: Arrangement,
+    /// Files that say what was trained on; rank 0 writes them.
+    inputs: Arc<[(&'static str, Vec<u8>)]>,
+    /// Gives back the memory that it copied into, and why it could not write.
+    writing: Option<JoinHandle<(Vec<Vec<f32>>, Option<String>)>>,
+    /// Why the last save failed.
+    failure: Option<String>,
+    /// Memory of the last copy, for the next one.
+    room: Vec<Vec<f32>>,
+}
+
+/// What follows where a checkpoint cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OnFailure {
+    /// Training continues without it.
+    Continue,
+    /// Training is over: [`CheckpointSaver::insist`] tries again.
+    Retry,
+    /// The same, and it was reported.
+    RetrySilently,
+}
+
+impl OnFailure {
+    /// What `SaveFailed` says of it; `None` where it is not reported.
+    fn retries(self) -> Option<bool> {
+        match self {
+            Self::Continue => Some(false),
+            Self::Retry => Some(true),
+            Self::RetrySilently => None,
+        }
+    }
+}
+
+/// Some elements of one tensor, as they were after a step.
+#[derive(Clone, Debug)]
+pub(super) struct TensorSnapshot {
+    pub(super) name: String,
+    pub(super) kind: TensorKind,
+    pub(super) slice: Slice,
+    pub(super) values: Snapshot,
+}
+
+impl CheckpointSaver {
+    pub(super) fn new(assignment: &Assignment, inputs: Vec<(&'static str, Vec<u8>)>) -> Self {
+        let Assignment { checkpoints, attempt, rank, arrangement, .. } = assignment;
+        let (folder, arrangement) = (checkpoints.clone(), *arrangement);
+        let inputs = if rank.0 == 0 { inputs.into() } else { Arc::default() };
+        Self {
+            folder,
+            attempt: *attempt,
+            rank: *rank,
+            arrangement,
+            inputs,
+            writing: None,
+            failure: None,
+            room: Vec::new(),
+        }
+    }
+
+    /// Takes the state after `step` and begins to write it; `Saved` or `SaveFailed` is reported when it is done.
+    pub(super) fn save(
+        &mut self,
+        replica: &mut Replica<'_>,
+        step: StepId,
+        on_failure: OnFailure,
+        tell: &EventSink,
+    ) {
+        let began = Instant::now();
+        self.wait();
+        self.failure = None;
+        let taken = take_snapshots(replica, self.rank, &self.arrangement);
+        let copying = Arc::new(CopyCompletion::default());
+        replica.copying = Some(Arc::clone(&copying));
+        let stalled = began.elapsed();
+        let folder = self.folder.join(format!("{}.partial", folder_name(step, self.attempt)));
+        let (rank, tell, slowdown) = (self.rank, tell.clone(), replica.slowdown);
+        let room = std::mem::take(&mut self.room);
+        let inputs = Arc::clone(&self.inputs);
+        let write = move || {
+            let began = Instant::now();
+            let ends = CopyEndGuard(&copying);
+            let copied = copies(taken, room);
+            slowdown.hold_copy(began);
+            drop(ends);
+            let stall_seconds = (stalled + copying.stalled()).as_secs_f64();
+            let pieces: Vec<_> = copied.iter().map(TensorSnapshot::piece).collect();
+            let reason = match write_files(&folder, rank, &pieces, &inputs) {
+                Ok(files) => {
+                    tell(Event::Saved { step, folder, files, stall_seconds });
+                    None
+                }
+                Err(error) => Some(error.to_string()),
+            };
+            if let (Some(reason), Some(retries)) = (&reason, on_failure.retries()) {
+                tell(Event::SaveFailed { step, reason: reason.clone(), retries });
+            }
+            (copied.into_iter().filter_map(|taken| taken.values.give_back()).collect(), reason)
+        };
+        let thread = std::thread::Builder::new().name("save".into()).spawn(write);
+        self.writing = Some(thread.expect("a process may start a thread"));
+    }
+
+    /// Waits until the last save is done and reported. A panic of its thread was reported on standard error already.
+    pub(super) fn wait(&mut self) {
+        if let Some(writing) = self.writing.take() {
+            let panicked = |_| (Vec::new(), Some("the thread that saves panicked".to_owned()));
+            (self.room, self.failure) = writing.join().unwrap_or_else(panicked);
+        }
+    }
+
+    /// Waits until the state after `step`, the last one, is saved, and tries again while it cannot be: what was learned
+    /// is not dropped because a disk is full.
+    ///
+    /// `Err` when a stop is ordered meanwhile.
+    pub(super) fn insist(
+        &mut self,
+        replica: &mut Replica<'_>,
+        (step, reason): (StepId, StopReason),
+        orders: &mut AgentOrders,
+        tell: &EventSink,
+    ) -> Result<(), Failure> {
+        // The stop that ended training does not mean this.
+        let was_stopped = reason == StopReason::Ordered;
+        self.wait();
+        while let Some(reason) = self.failure.take() {
+            let until = Instant::now() + RETRY;
+            while Instant::now() < until {
+                if !was_stopped && orders.stop() {
+                    return Err(Failure::Unsaved { step, reason });
+                }
+                std::thread::sleep(RETRY / 20);
+            }
+            self.save(replica, step, OnFailure::RetrySilently, tell);
+            self.wait();
+        }
+        Ok(())
+    }
+}
+
+/// What a checkpoint says of the data, as files: [`INPUTS`], [`TOKENIZER`] where text has one, and [`PREPROCESSING`] where
+/// rows have one.
+pub(super) fn inputs(data: &DataSet) -> Vec<(&'static str, Vec<u8>)> {
+    let json = serde_json::to_vec(&data.inputs()).expect("inputs have string keys only");
+    let tokenizer = data.tokenizer.as_ref().and_then(crate::data::TextTokenizer::json);
+    let tokenizer = tokenizer.map(|json| (TOKENIZER, json.into_bytes()));
+    let preprocessing = data.preprocessing.as_ref().map(|preprocessing| {
+        (PREPROCESSING, serde_json::to_vec(preprocessing).expect("it has string keys only"))
+    });
+    std::iter::once((INPUTS, json)).chain(tokenizer).chain(preprocessing).collect()
+}
+
+/// Writes what a rank has of a checkpoint; the file with its tensors is the first.
+fn write_files(
+    folder: &Path,
+    rank: Rank,
+    pieces: &[NamedPiece<'_>],
+    inputs: &[(&'static str, Vec<u8>)],
+) -> Result<Vec<SavedFile>, CheckpointError> {
+    let others = inputs.iter().map(|(name, content)| checkpoint::save_file(folder, name, content));
+    let others = others.collect::<Result<Vec<_>, _>>()?;
+    let tensors = checkpoint::save(folder, rank, pieces)?;
+    Ok(std::iter::once(tensors).chain(others).collect())
+}
+
+impl TensorSnapshot {
+    fn piece(&self) -> NamedPiece<'_> {
+        let Self { name, kind, slice, values } = self;
+        NamedPiece { name, kind: *kind, slice, values: values.as_slice() }
+    }
+}
+
+/// What was taken, as copies; those of the save before give the room for them.
+fn copies(taken: Vec<TensorSnapshot>, room: Vec<Vec<f32>>) -> Vec<TensorSnapshot> {
+    let mut room = room.into_iter();
+    let copy = |taken: TensorSnapshot| {
+        let values = taken.values.copy(|| room.next().unwrap_or_default());
+        TensorSnapshot { values, ..taken }
+    };
+    taken.into_iter().map(copy).collect()
+}
+
+/// Tells the owner of a state when it was copied.
+#[derive(Debug, Default)]
+pub(crate) struct CopyCompletion {
+    progress: Mutex<CopyState>,
+    ended: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct CopyState {
+    has_ended: bool,
+    /// Since when the owner waits.
+    waits_since: Option<Instant>,
+    /// How long it waited.
+    stalled: Duration,
+}
+
+impl CopyCompletion {
+    /// Waits until everything is copied: the state may change from then on.
+    pub(crate) fn wait(&self) {
+        let mut progress = self.progress();
+        if !progress.has_ended {
+            progress.waits_since = Some(Instant::now());
+        }
+        drop(self.ended.wait_while(progress, |progress| !progress.has_ended));
+    }
+
+    /// How long the owner waited, once it has ended.
+    fn stalled(&self) -> Duration {
+        self.progress().stalled
+    }
+
+    fn progress(&self) -> MutexGuard<'_, CopyState> {
+        self.progress.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Ends a copying when it is dropped, in a panic too.
+struct CopyEndGuard<'a>(&'a CopyCompletion);
+
+impl Drop for CopyEndGuard<'_> {
+    fn drop(&mut self) {
+        let mut progress = self.0.progress();
+        progress.has_ended = true;
+        progress.stalled = progress.waits_since.map_or(Duration::ZERO, |since| since.elapsed());
+        self.0.ended.notify_all();
+    }
+}
+
+/// What this rank writes of weights and moments. A tied embedding is written by the first stage.
+fn take_snapshots(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) -> Vec<TensorSnapshot> {
+    let Replica { stage, optimizer, outer, .. } = replica;
+    let parameters = stage.parameters();
+    let again = stage.tied_across_stages().filter(|_| !stage.has_embedding());
+    let held = |(index, parameter): (usize, &ModelParameter)| {
+        let own = if Some(index) == again { 0..0 } else { optimizer.owned(index) };
+        let range = own.start as u64..own.end as u64;
+        TensorShard { range, holders: arrangement.owners(rank, &parameter.name) }
+    };
+    let mut held: Vec<_> = parameters.iter().enumerate().map(held).collect();
+    held.extend(stage.frozen_parameters().iter().map(|parameter| {
+        // A tied embedding, again.
+        let is_again = parameter.name == "embedding.weight" && !stage.has_embedding();
+        let length = if is_again { 0 } else { parameter.range.len() as u64 };
+        TensorShard { range: 0..length, holders: ranks_holding(&parameter.name, &arrangement.layout, rank) }
+    }));
+    let mut taken = Vec::new();
+    for (index, range) in checkpoint::write_shares(&held, rank) {
+        #[expect(clippy::cast_possible_truncation, reason = "a position in memory")]
+        let inside = range.start as usize..range.end as usize;
+        if let Some(frozen) = index.checked_sub(parameters.len()) {
+            let parameter = &stage.frozen_parameters()[frozen];
+            let slice = Slice::of(parameter.region.clone(), range);
+            let values = stage.frozen_snapshot(frozen, inside);
+            taken.push(TensorSnapshot { name: parameter.name.clone(), kind: TensorKind::Parameter, slice, values });
+            continue;
+        }
+        let parameter = &parameters[index];
+        let mut put = |kind, values| {
+            let slice = Slice::of(parameter.region.clone(), range.clone());
+            taken.push(TensorSnapshot { name: parameter.name.clone(), kind, slice, values });
+        };
+        if let Some(outer) = outer {
+            let start = parameter.range.start;
+            let common = start + inside.start..start + inside.end;
+            put(TensorKind::Parameter, Snapshot::Copy(outer.anchor()[common.clone()].to_vec()));
+            put(TensorKind::OuterMomentum, Snapshot::Copy(outer.velocity()[common].to_vec()));
+            continue;
+        }
+        put(TensorKind::Parameter, stage.snapshot(index, inside.clone()));
+        let begin = optimizer.owned(index).start;
+        let moments = optimizer.snapshot(index, inside.start - begin..inside.end - begin);
+        for (kind, moment) in [TensorKind::FirstMoment, TensorKind::SecondMoment].into_iter().zip(moments) {
+            moment.into_iter().for_each(|moment| put(kind, moment));
+        }
+    }
+    taken.extend(extra_state::taken(replica));
+    taken
+}

@@ -1,0 +1,372 @@
+//! Executes the actions of one optimizer step, exactly as the assignment lists them.
+
+use crate::loss_scale::LossScale;
+use crate::ops::DeferredLossFigures;
+use crate::optimizer::{WeightUpdate, StageOptimizer};
+use crate::parallel::pipeline::PipelineMessages;
+use crate::parallel::sync::{OuterOptimizer, norms_squared, error_feedback_rollback};
+use crate::parallel::{
+    Mesh, NoiseGauge, GradientReduction, StepTotals, context, grad_norm_squared, step_totals, tensor, update,
+};
+use crate::session::{CopyCompletion, MicroBatchLoader};
+use crate::stage::{ForwardOutput, ModelInput, Stage};
+use crate::step_timer::{DeviceClock, StepPhase, Slowdown, StepTimer};
+use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
+use dtrain_protocol::{Action, Failure, GradientNoise, Pass, PhaseTimes, RunUntil, StepId, Neighbor, Hyperparameters};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One rank's part of the model, with what moves its weights.
+pub(crate) struct Replica<'a> {
+    pub(crate) training: &'a Hyperparameters,
+    /// When training is over, which the learning rate depends on.
+    pub(crate) until: &'a RunUntil,
+    pub(crate) stage: Stage,
+    pub(crate) optimizer: StageOptimizer,
+    pub(crate) reduction: GradientReduction,
+    /// Where replicas move apart: what they have in common.
+    pub(crate) outer: Option<OuterOptimizer>,
+    /// Where products are of f16: what the loss is multiplied by.
+    pub(crate) loss_scale: Option<LossScale>,
+    /// Where replicas' gradients can be compared with their sum: what compares them.
+    pub(crate) noise: Option<NoiseGauge>,
+    pub(crate) messages: PipelineMessages,
+    pub(crate) mesh: Mesh,
+    pub(crate) slowdown: Slowdown,
+    /// Tells the phases of a step apart where a device computes them.
+    pub(crate) clock: DeviceClock,
+    /// The state that is being copied, where it is: it must not change before it was.
+    pub(crate) copying: Option<Arc<CopyCompletion>>,
+}
+
+/// What a step gave.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct StepOutcome {
+    /// Figures and flags of all replicas.
+    pub(crate) totals: StepTotals,
+    /// Global gradient norm before clipping; none when a loss scale was too large and nothing moved.
+    pub(crate) gradient_norm: Option<f64>,
+    /// Learning rate that was applied.
+    pub(crate) learning_rate: f64,
+    /// What the gradients of the step before tell.
+    pub(crate) noise: Option<GradientNoise>,
+    /// Where this rank's time went.
+    pub(crate) times: PhaseTimes,
+}
+
+/// Computes the gradients of `fresh` batches, and makes the update after `done` steps with those of the oldest batch that
+/// is owed one; mostly that is one batch and its own update.
+///
+/// `actions` are those of one batch and one update. `flags` are this rank's wish to stop and its clock, which travel with each
+/// batch; its figures are ignored. An `Err` leaves the weights as they were when a figure is not finite, and unusable otherwise.
+pub(crate) fn run_step(
+    replica: &mut Replica<'_>,
+    actions: &[Action],
+    stream: &mut MicroBatchLoader,
+    (done, fresh): (StepId, u64),
+    flags: StepTotals,
+) -> Result<StepOutcome, Failure> {
+    let passes = actions.iter().position(|action| *action == Action::ReduceGradients);
+    let passes = passes.ok_or_else(|| unsupported("a step that does not reduce its gradients"))?;
+    let (passes, end) = actions.split_at(passes);
+    let is_timed = replica.clock.begin_step();
+    let watch = StepTimer::start(replica.mesh.waited());
+    let outcome = StepOutcome {
+        totals: StepTotals::default(),
+        gradient_norm: None,
+        learning_rate: 0.0,
+        noise: None,
+        times: PhaseTimes::default(),
+    };
+    let measured = DeferredLossFigures::default();
+    let mut run = TrainStep { replica, done, totals: flags, measured, outcome, watch, is_timed };
+    for _ in 0..fresh {
+        let square = run.replica.noise.as_ref().map_or(0.0, NoiseGauge::own);
+        run.totals = StepTotals { square, ..flags };
+        run.begin_batch();
+        run.run_schedule(passes, stream)?;
+        let Replica { stage, reduction, outer, mesh, .. } = &mut *run.replica;
+        if outer.is_none() {
+            reduction.start_remaining(stage.gradients(), mesh);
+        }
+        if run.replica.reduction.is_of_device() {
+            run.send_totals();
+            run.record_phase(StepPhase::Backward);
+        }
+        let Replica { stage, loss_scale, noise, .. } = &mut *run.replica;
+        if let Some(noise) = noise {
+            noise.measure(stage.gradients(), loss_scale.as_ref().map_or(1.0, LossScale::scale));
+        }
+        if let Some(scale) = loss_scale {
+            scale.push_in_flight();
+        }
+        run.record_phase(StepPhase::Optimizer);
+    }
+    run.run_schedule(end, stream)?;
+    let times = run.replica.clock.end_step(run.watch.times(), is_timed);
+    Ok(StepOutcome { times, ..run.outcome })
+}
+
+/// Whether the action at `index` is the last backward of all, and the last of its chunk: gradients are final then.
+fn final_backward(actions: &[Action], index: usize) -> FinalBackward {
+    let chunk = |action: &Action| match action {
+        Action::Backward(pass) | Action::BackwardWeights(pass) => Some(pass.chunk),
+        _ => None,
+    };
+    let mut later = actions[index + 1..].iter().filter_map(chunk).peekable();
+    let own = chunk(&actions[index]);
+    FinalBackward { of_step: later.peek().is_none(), of_chunk: later.all(|other| Some(other) != own) }
+}
+
+/// What a backward is the last of.
+#[derive(Clone, Copy, Debug)]
+struct FinalBackward {
+    of_step: bool,
+    of_chunk: bool,
+}
+
+/// The failure of an assignment that asks for more than the worker can.
+fn unsupported(what: &str) -> Failure {
+    Failure::Other(format!("the assignment needs {what}, which this worker does not support; plan again"))
+}
+
+/// A step in progress.
+struct TrainStep<'r, 'a> {
+    replica: &'r mut Replica<'a>,
+    /// Steps completed before this one.
+    done: StepId,
+    totals: StepTotals,
+    /// Losses that are not in the totals yet.
+    measured: DeferredLossFigures,
+    outcome: StepOutcome,
+    watch: StepTimer,
+    /// Whether every phase ends only when the device has done it.
+    is_timed: bool,
+}
+
+impl TrainStep<'_, '_> {
+    /// Does `actions` in their order.
+    fn run_schedule(&mut self, actions: &[Action], stream: &mut MicroBatchLoader) -> Result<(), Failure> {
+        for (index, action) in actions.iter().enumerate() {
+            let began = Instant::now();
+            let phase = match action {
+                Action::Forward(pass) => self.forward(*pass, stream)?,
+                Action::Backward(pass) => self.backward(*pass, final_backward(actions, index)),
+                Action::BackwardInput(pass) => self.backward_input(*pass),
+                Action::BackwardWeights(pass) => self.backward_weights(*pass, final_backward(actions, index)),
+                Action::Exchange { with, send, recv } => self.exchange(*with, *send, *recv),
+                Action::ReduceGradients => self.reduce()?,
+                Action::UpdateWeights => self.update()?,
+            };
+            self.replica.slowdown.hold(action, began);
+            self.record_phase(phase);
+            self.replica.mesh.check()?;
+        }
+        Ok(())
+    }
+
+    /// Makes room for the gradients of a batch.
+    fn begin_batch(&mut self) {
+        let Replica { stage, reduction, outer, loss_scale, messages, .. } = &mut *self.replica;
+        stage.gradients().clear();
+        messages.clear();
+        // Replicas that move apart sum changes of weights, which know no loss scale.
+        if let Some(scale) = loss_scale.as_mut().filter(|_| outer.is_none()) {
+            if let Some(old) = scale.take_feedback() {
+                error_feedback_rollback::unscale(reduction, old);
+            }
+            error_feedback_rollback::begin(reduction, scale.scale());
+        }
+        self.record_phase(StepPhase::Optimizer);
+    }
+
+    /// Puts the time since this was last called down to `phase`.
+    fn record_phase(&mut self, phase: StepPhase) {
+        if self.is_timed {
+            self.replica.clock.wait();
+        }
+        self.watch.record_phase(phase, self.replica.mesh.waited());
+    }
+
+    fn forward(&mut self, pass: Pass, stream: &mut MicroBatchLoader) -> Result<StepPhase, Failure> {
+        let reads = self.replica.stage.reads_samples(pass.chunk);
+        let batch = if reads { Some(stream.next()?) } else { None };
+        let batch = batch.map(|batch| context::cut(batch, &self.replica.mesh.partners().context));
+        self.record_phase(StepPhase::Data);
+
+        let Replica { stage, messages, mesh, .. } = &mut *self.replica;
+        let samples = batch.as_ref().map_or(ModelInput::NOTHING, ModelInput::of);
+        match stage.forward(pass, messages.take(Neighbor::Previous, pass), &samples) {
+            ForwardOutput::Loss(figures) if mesh.reports_loss() => self.measured.add(figures),
+            ForwardOutput::Loss(_) => {}
+            ForwardOutput::Activation(activation) => messages.give(Neighbor::Next, pass, activation),
+        }
+        Ok(StepPhase::Forward)
+    }
+
+    fn backward(&mut self, pass: Pass, last: FinalBackward) -> StepPhase {
+        self.before_last(last);
+        let weight = self.weight();
+        let Replica { stage, reduction, outer, messages, mesh, .. } = &mut *self.replica;
+        let is_final = last.of_chunk && outer.is_none();
+        let upstream = messages.take(Neighbor::Next, pass);
+        let before = stage.backward(pass, upstream, weight, &mut |unit, gradients| {
+            reduction.finish(unit, gradients, mesh, is_final);
+        });
+        if let Some(gradient) = before {
+            messages.give(Neighbor::Previous, pass, gradient);
+        }
+        StepPhase::Backward
+    }
+
+    fn backward_input(&mut self, pass: Pass) -> StepPhase {
+        let weight = self.weight();
+        let Replica { stage, messages, .. } = &mut *self.replica;
+        let upstream = messages.take(Neighbor::Next, pass);
+        if let Some(gradient) = stage.backward_input(pass, upstream, weight) {
+            messages.give(Neighbor::Previous, pass, gradient);
+        }
+        StepPhase::Backward
+    }
+
+    fn backward_weights(&mut self, pass: Pass, last: FinalBackward) -> StepPhase {
+        self.before_last(last);
+        let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
+        let is_final = last.of_chunk && outer.is_none();
+        stage.backward_weights(pass, &mut |unit, gradients| {
+            reduction.finish(unit, gradients, mesh, is_final);
+        });
+        StepPhase::Backward
+    }
+
+    /// The host knows the loss before the last backward, so its sum over the ranks travels first, and gradients follow while
+    /// backward computes. A device would have to be waited for in the middle of the batch: there gradients go first.
+    fn before_last(&mut self, last: FinalBackward) {
+        if last.of_step && !self.replica.reduction.is_of_device() {
+            self.send_totals();
+        }
+    }
+
+    /// Reads the figures of the batch and begins to sum them over the ranks.
+    fn send_totals(&mut self) {
+        self.totals.add(&StepTotals::of(std::mem::take(&mut self.measured).read()));
+        step_totals::send(&self.totals, self.replica.mesh.world());
+    }
+
+    /// What the mean loss of a micro-batch on this rank counts in the loss of the batch, times the loss scale.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "a share of a batch")]
+    fn weight(&self) -> f32 {
+        let Replica { training, outer, loss_scale, mesh, .. } = &*self.replica;
+        // A replica that moves by itself knows its own samples only.
+        let batch = if outer.is_some() { training.share.end - training.share.start } else { training.batch };
+        // The mean over this rank's part of the sequences stands for as large a part of the batch.
+        let parts = batch * u64::from(mesh.partners().context.size());
+        let scale = loss_scale.as_ref().map_or(1.0, LossScale::scale);
+        scale * (f64::from(training.micro_batch) / parts as f64) as f32
+    }
+
+    fn exchange(&mut self, with: Neighbor, send: Option<Pass>, recv: Option<Pass>) -> StepPhase {
+        let Replica { training, stage, messages, .. } = &mut *self.replica;
+        let samples = training.micro_batch as usize;
+        let recv = recv.map(|pass| (pass, stage.message_shape(pass.chunk, with, samples)));
+        messages.exchange(with, send, recv);
+        StepPhase::Bubble
+    }
+
+    fn reduce(&mut self) -> Result<StepPhase, Failure> {
+        // In the order in which they left.
+        let gradients_first = self.replica.reduction.is_of_device();
+        if gradients_first {
+            self.collect_gradients()?;
+        }
+        let totals = step_totals::collect(self.replica.mesh.world())?;
+        // Stages that are done early wait here for the last one.
+        let is_pipeline = self.replica.mesh.pipeline().size() > 1;
+        self.record_phase(if is_pipeline { StepPhase::Bubble } else { StepPhase::Communication });
+        if !gradients_first {
+            self.collect_gradients()?;
+        }
+        let Replica { stage, messages, mesh, .. } = &mut *self.replica;
+        tensor::sum_parts(stage, mesh.partners());
+        if let Some(index) = stage.tied_across_stages() {
+            stage.gradients().change(index, |values| messages.sum_with_other_end(values));
+        }
+        self.outcome.totals = totals;
+        if totals.loss().is_finite() { Ok(StepPhase::Communication) } else { Err(self.not_finite("the loss")) }
+    }
+
+    /// Waits for the sums of the gradients of the oldest batch that left.
+    fn collect_gradients(&mut self) -> Result<(), Failure> {
+        let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
+        if outer.is_none() {
+            reduction.collect(stage.gradients(), mesh)?;
+        }
+        self.record_phase(StepPhase::Communication);
+        Ok(())
+    }
+
+    /// Clips and applies. Unless the gradient is finite, nothing is applied and error feedback forgets the batch; that is
+    /// an error unless a smaller loss scale may help.
+    #[expect(clippy::cast_possible_truncation, reason = "a factor in (0, 1]")]
+    fn update(&mut self) -> Result<StepPhase, Failure> {
+        if let Some(copying) = self.replica.copying.take() {
+            copying.wait();
+        }
+        let Replica { training, until, stage, optimizer, reduction, outer, loss_scale, noise, mesh, .. } =
+            &mut *self.replica;
+        let loss_was = loss_scale.as_mut().map_or(1.0, LossScale::pop_in_flight);
+        let (own, norm) = if outer.is_some() {
+            let (own, mean) = norms_squared(stage, mesh)?;
+            (own.sqrt(), mean.sqrt())
+        } else {
+            let norm = grad_norm_squared(stage, mesh)?.sqrt();
+            (norm, norm)
+        };
+        let (own, norm) = (own / f64::from(loss_was), norm / f64::from(loss_was));
+        self.outcome.gradient_norm = Some(norm).filter(|norm| norm.is_finite());
+        error_feedback_rollback::resolve(reduction, norm.is_finite());
+        let may_shrink = match loss_scale {
+            None => false,
+            Some(scale) if norm.is_finite() => {
+                scale.record_finite();
+                false
+            }
+            Some(scale) => scale.shrink(loss_was),
+        };
+        if !norm.is_finite() {
+            self.record_phase(StepPhase::Optimizer);
+            return if may_shrink { self.outer_step() } else { Err(self.not_finite("the gradient norm")) };
+        }
+        self.outcome.noise = noise.as_mut().and_then(|n| n.compare(norm * norm, self.outcome.totals.square));
+        let rate = learning_rate(training, until, self.done, self.outcome.totals.elapsed);
+        let scale = training.clip.map_or(1.0, |largest| (largest / own).min(1.0)) / f64::from(loss_was);
+        update(stage, optimizer, mesh, WeightUpdate { rate, scale: scale as f32, t: self.done.0 + 1 })?;
+        self.outcome.learning_rate = rate;
+        self.record_phase(StepPhase::Optimizer);
+        self.outer_step()
+    }
+
+    /// Replicas that move apart meet when it is time.
+    fn outer_step(&mut self) -> Result<StepPhase, Failure> {
+        let Replica { stage, reduction, outer, mesh, .. } = &mut *self.replica;
+        let Some(outer) = outer else { return Ok(StepPhase::Optimizer) };
+        outer.mark_diverged();
+        if outer.is_due(StepId(self.done.0 + 1)) {
+            outer.outer_step(stage, reduction, mesh)?;
+        }
+        Ok(StepPhase::Communication)
+    }
+
+    fn not_finite(&self, figure: &str) -> Failure {
+        Failure::NotFinite { step: StepId(self.done.0 + 1), figure: figure.into() }
+    }
+}
+
+/// Learning rate of the step after `done` steps, when a share of `elapsed` of the time limit has passed.
+fn learning_rate(training: &Hyperparameters, until: &RunUntil, done: StepId, elapsed: f64) -> f64 {
+    let elapsed = until.seconds.map(|_| elapsed);
+    LearningRateSchedule::of(training).at(SchedulePosition { step: done.0, steps: until.steps.map(|steps| steps.0), elapsed })
+}
+
+#[cfg(test)]
+pub(crate) mod tests;
