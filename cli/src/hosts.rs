@@ -184,13 +184,13 @@ mod tests {
             let facts = vec![here.clone(); hosts.len()];
             host_digest(&combine_facts(&facts, names(hosts), over).expect("there are hosts"))
         };
-        let fast = connect_all(&["a", "b"], network("10.0.0.0/16"));
-        assert_eq!(fast, connect_all(&["b", "a"], network("10.0.0.0/16")), "their order makes no links");
-        assert_ne!(fast, connect_all(&["a", "b"], network("192.168.0.0/16")));
-        assert_ne!(fast, connect_all(&["a", "b"], None));
-        assert_ne!(fast, connect_all(&["a", "c"], network("10.0.0.0/16")));
+        let fast = of(&["a", "b"], network("10.0.0.0/16"));
+        assert_eq!(fast, of(&["b", "a"], network("10.0.0.0/16")), "their order makes no links");
+        assert_ne!(fast, of(&["a", "b"], network("192.168.0.0/16")));
+        assert_ne!(fast, of(&["a", "b"], None));
+        assert_ne!(fast, of(&["a", "c"], network("10.0.0.0/16")));
         // One host has no links: what is known of it stays known.
-        assert_eq!(connect_all(&["a"], network("10.0.0.0/16")), host_digest(&here));
+        assert_eq!(of(&["a"], network("10.0.0.0/16")), host_digest(&here));
         assert_eq!(combine_facts(&[], Vec::new(), None), None);
     }
 }

@@ -107,7 +107,7 @@ pub(crate) fn load_without_running_in(name: &str, place: &Path, over: &RecipeOve
         Some(_) if source.shared.is_none() => folder.clone(),
         Some(_) | None => absolute(place)?,
     };
-    let checking = CheckContext { folder: folder.clone(), ..named(&source, name) };
+    let checking = CheckContext { folder: folder.clone(), ..check_context(&source, name) };
     let document = merge_layers(&source, &project, over)?;
     let mut checked = check(&document, &checking)?;
     networks::outline_custom_network(&mut checked)?;

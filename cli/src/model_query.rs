@@ -17,18 +17,18 @@ pub(crate) fn query_worker<Answer: DeserializeOwned, Found>(
     failed: &dyn Fn(String) -> CommandError,
     heard: &mut dyn FnMut(Answer) -> Result<ControlFlow<Found>, CommandError>,
 ) -> Result<Found, CommandError> {
-    let program = std::env::current_exe().map_err(|error| worker_failed(error.to_string()))?;
+    let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
     let mut command = Command::new(program);
     // What a library prints there is no result of this program.
     command.args(["worker", part]).stdin(Stdio::piped()).stdout(Stdio::from(io::stderr()));
-    let (mut child, mut messages) = channel::spawn(command).map_err(|error| worker_failed(error.to_string()))?;
+    let (mut child, mut messages) = channel::spawn(command).map_err(|error| failed(error.to_string()))?;
     // The worker ends when its input does, so the pipe stays open until it is done.
     let mut orders = child.stdin.take();
     let answer = (|| {
         let orders = orders.as_mut().expect("it is piped");
-        frame::write(orders, request).map_err(|error| worker_failed(error.to_string()))?;
+        frame::write(orders, request).map_err(|error| failed(error.to_string()))?;
         loop {
-            let answer = frame::read(&mut messages).map_err(|error| worker_failed(error.to_string()))?;
+            let answer = frame::read(&mut messages).map_err(|error| failed(error.to_string()))?;
             if let ControlFlow::Break(found) = heard(answer)? {
                 return Ok(found);
             }

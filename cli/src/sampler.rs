@@ -20,7 +20,7 @@ pub(crate) fn generate(
             Ok(ControlFlow::Break(()))
         }
         SampleResponse::Refused(reason) => Err(data_refused(what, reason)),
-        SampleResponse::Failed(reason) => Err(worker_failed(reason)),
+        SampleResponse::Failed(reason) => Err(failed(reason)),
     })?;
     Ok(done)
 }

@@ -77,7 +77,7 @@ pub(crate) fn run(context: &Context, args: &EvaluateArgs) -> CommandResult {
         }
         EvaluateResponse::Done(found) => Ok(ControlFlow::Break(found)),
         EvaluateResponse::Refused(reason) => Err(data_refused(what, reason)),
-        EvaluateResponse::Failed(reason) => Err(worker_failed(reason)),
+        EvaluateResponse::Failed(reason) => Err(failed(reason)),
     });
     bar.finish_and_clear();
     let found = found?;

@@ -41,7 +41,7 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> CommandResult {
         }
         PredictResponse::Done => to.write(&titles).map(ControlFlow::Break),
         PredictResponse::Refused(reason) => Err(data_refused(what, reason)),
-        PredictResponse::Failed(reason) => Err(worker_failed(reason)),
+        PredictResponse::Failed(reason) => Err(failed(reason)),
     })?;
     to.finish()?;
     Ok(ExitReason::Done)

@@ -371,7 +371,7 @@ mod tests {
             assert!(matches!(parse_gpu_name(name), Err(GpuNameError::Unknown(_))), "{name}: {:?}", parse_gpu_name(name));
         }
         let long = format!("H100 {}", "SXM ".repeat(10_000));
-        assert_eq!(named(&long).expect_err("it is refused"), GpuNameError::Unknown(None));
+        assert_eq!(parse_gpu_name(&long).expect_err("it is refused"), GpuNameError::Unknown(None));
         let odd = |name| parse_gpu_name(name).expect_err("it is refused");
         assert_eq!(odd("foo H100"), GpuNameError::Unknown(Some("foo".into())));
         assert_eq!(odd("H100 1x8 A100"), GpuNameError::Unknown(Some("1x8".into())));

@@ -30,7 +30,7 @@ pub fn resolve_training<'a>(row: &TableRow, constants: &'a Constants) -> Result<
     if !missing.is_empty() {
         return Err(format!("{} missing or not above 0", missing.join(", ")));
     }
-    let named = part(row)?;
+    let named = gpu_of(row)?;
     let part = named.map(|named| named.gpu);
     let model = model(row);
     let shape = shape(row);

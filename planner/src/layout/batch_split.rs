@@ -11,7 +11,7 @@ pub const MOST_MICRO_BATCHES: u64 = 1 << 16;
 /// How the global batch is split: every reader does passes of the same micro-batch, as many as make its share. A value
 /// that exists keeps `micro · (passes of all readers) = global`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(try_from = "Parts", into = "Parts")]
+#[serde(try_from = "BatchSplitFields", into = "BatchSplitFields")]
 pub struct BatchSplit {
     micro: NonZeroU32,
     /// Of the reader that does most.

@@ -104,7 +104,7 @@ fn automatic_interval(failure_model: &FailureModel, seconds: f64) -> (f64, Check
     if best < patience.max(affordable) {
         (best, CheckpointReason::Failures)
     } else if affordable > patience {
-        (affordable_samples, CheckpointReason::Cost)
+        (affordable, CheckpointReason::Cost)
     } else {
         (patience, CheckpointReason::Patience)
     }

@@ -109,14 +109,14 @@ fn ranks(host: &HostFacts, device: DeviceKind) -> u32 {
 }
 
 /// What the recipe says, or the command knows itself.
-fn said<T, U: Copy + Default>(choice: &Tunable<T>, of: impl Fn(&T) -> U) -> Decision<U> {
+fn from_recipe<T, U: Copy + Default>(choice: &Tunable<T>, of: impl Fn(&T) -> U) -> Decision<U> {
     match choice.pinned() {
-        Some(value) => Decision { reason: "set in the recipe".into(), ..own(of(value)) },
+        Some(value) => Decision { reason: "set in the recipe".into(), ..undecided(of(value)) },
         None => undecided(U::default()),
     }
 }
 
 /// What nobody here decides.
-fn own<T: Copy>(value: T) -> Decision<T> {
+fn undecided<T: Copy>(value: T) -> Decision<T> {
     Decision { value, low: value, high: value, reason: "the command's own".into() }
 }

@@ -59,7 +59,7 @@ pub fn training_schedule(
         }
         (Some(_), None) | (None, _) => affordable_samples(recipe, batch, most),
     };
-    let rhythm = ValidationInterval::of(recipe, (most, cost.step), affordable_samples, valid_samples);
+    let rhythm = ValidationInterval::of(recipe, (most, cost.step), affordable, valid_samples);
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     let each = cost.validation_sample.filter(|_| recipe.data.is_some()).map(|s| s * rhythm.samples as f64);
     let by_time = seconds.map(|seconds| rhythm.steps_within(seconds, cost.step, each.unwrap_or(0.0)));

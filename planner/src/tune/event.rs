@@ -41,7 +41,7 @@ pub enum StudyEvent {
         trial: u64,
     },
     /// A trial is over.
-    TrialResult {
+    Ended {
         /// Which.
         trial: u64,
         /// How.

@@ -28,7 +28,7 @@ fn recipe() -> Recipe {
         bias: false,
         ..*decoder
     };
-    recipe.train.batch = Choice::Pinned(Samples(128));
+    recipe.train.batch = Tunable::Pinned(Samples(128));
     recipe
 }
 
@@ -87,7 +87,7 @@ fn what_newer_models_have_is_priced() {
     assert_eq!([window(None), window(Some(4))], [Some((128.0, 1.0)), Some((128.0, 0.75))]);
     let mut recipe = recipe();
     let mut products = |fp8| {
-        (recipe.train.precision, recipe.train.fp8_recipe) = (Choice::Pinned(Precision::Fp8), fp8);
+        (recipe.train.precision, recipe.train.fp8_recipe) = (Tunable::Pinned(Precision::Fp8), fp8);
         products(&recipe)
     };
     assert_eq!(products(None), MatmulPrecision::Bits8);
@@ -129,7 +129,7 @@ fn no_layout_is_faster_than_the_choice_and_needs_less_memory() {
     let mut recipe = recipe();
     let Model::Decoder(decoder) = &mut recipe.model else { panic!("the sample is a decoder") };
     *decoder = Decoder { layers: 126, hidden: 16_384, heads: 128, ffn: 53_248, ..*decoder };
-    recipe.train.batch = Choice::Pinned(Samples(2048));
+    recipe.train.batch = Tunable::Pinned(Samples(2048));
     let found = of(&recipe, on("H100", 2048 * 8), &MEGATRON).expect("it fits");
     let chosen = found.weighed.choice.cost;
     let better = found.weighed.front.iter().find(|point| {
@@ -144,7 +144,7 @@ fn no_layout_is_faster_than_the_choice_and_needs_less_memory() {
 fn more_devices_take_less_time_and_more_hours() {
     let (few, many) = (on("H100", 64), on("H100", 512));
     let mut recipe = recipe();
-    recipe.train.batch = Choice::Pinned(Samples(1024));
+    recipe.train.batch = Tunable::Pinned(Samples(1024));
     let (few, many) =
         (of(&recipe, few, &MEGATRON).expect("fits"), of(&recipe, many, &MEGATRON).expect("fits"));
     assert!(many.choice.step_seconds < few.choice.step_seconds);
@@ -161,7 +161,7 @@ fn what_cannot_be_priced_is_refused_with_its_reason() {
     third.layout.tensor = Some(3);
     assert!(message(&third, on("H100", 8)).contains("must divide"));
     let mut open = recipe();
-    open.train.batch = Choice::Auto;
+    open.train.batch = Tunable::Auto;
     open.objective.stop =
         dtrain_recipes::StopConditions { time: Some(dtrain_recipes::Seconds(60.0)), ..Default::default() };
     assert!(message(&open, on("H100", 8)).contains("train.batch"));

@@ -170,7 +170,7 @@ pub(super) fn resolved_hosts(hosts: &[DeclaredHost]) -> Vec<ResolvedValue> {
 
 #[cfg(test)]
 mod tests {
-    use super::expanded;
+    use super::expand_range;
 
     #[test]
     fn ranges_keep_their_width() {

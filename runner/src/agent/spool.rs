@@ -264,7 +264,7 @@ mod tests {
 
     #[test]
     fn a_follower_sees_each_length_and_then_the_end() {
-        let published = HighWatermark::default();
+        let high_watermark = HighWatermark::default();
         high_watermark.extend(10);
         assert_eq!(high_watermark.beyond(0), Some(10));
         high_watermark.close();

@@ -187,7 +187,7 @@ fn check_completeness(
 ) -> Result<(), String> {
     let mut reasons = Vec::new();
     for (index, folder) in held {
-        match read_manifest(*index, folder) {
+        match table(*index, folder) {
             Ok(manifest) => return every_file(&manifest, held),
             Err(reason) => reasons.push(reason),
         }

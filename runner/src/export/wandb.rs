@@ -67,7 +67,7 @@ fn id(run: &TrackedRun<'_>) -> String {
 
 /// `20261124_194954`, in UTC.
 fn stamp(ms: u64) -> String {
-    let (day, seconds) = (dtrain_planner::day(ms).replace('-', ""), ms / 1000 % 86_400);
+    let (day, seconds) = (dtrain_planner::format_day(ms).replace('-', ""), ms / 1000 % 86_400);
     format!("{day}_{:02}{:02}{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)
 }
 

@@ -256,7 +256,7 @@ pub(crate) fn what_cannot_be_started_is_tried_again() {
         let driving = scope.spawn(|| world.drive(driver::start));
         // Stopping while the next attempt is waited for ends the trial at once.
         wait("three attempts", || {
-            let lost = |fact: &&Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::LaunchError(_), .. });
+            let lost = |fact: &&Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(_), .. });
             world.facts().iter().filter(lost).count() >= 3
         });
         world.interrupts.add();

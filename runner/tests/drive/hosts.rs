@@ -134,7 +134,7 @@ pub(crate) fn a_checkpoint_on_a_host_that_is_away_is_waited_for() {
             fs::remove_dir_all(checkpoints_of(&world, 0)).expect("it trained");
         });
         world.switch(0, true);
-        let is_not = |fact: Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::LaunchError(_), .. });
+        let is_not = |fact: Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(_), .. });
         wait("an attempt without it", || world.facts().into_iter().any(is_not));
         world.switch(1, true);
     });

@@ -19,7 +19,7 @@ pub(crate) fn a_launch_whose_answer_is_lost_is_found_out() {
         world.switch(0, true);
         driven.join().expect("it does not panic")
     });
-    let is_end = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::LaunchError(_), .. });
+    let is_end = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(_), .. });
     assert!(!world.facts().iter().any(is_end), "it was launched: {:?}", world.facts());
     assert!(matches!(outcome, DriveOutcome::Ended { attempts: 1, .. }), "{outcome:?}");
     world.assert_completed(&outcome);

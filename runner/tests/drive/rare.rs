@@ -197,7 +197,7 @@ pub(crate) fn a_launch_needs_enough_files() {
         .args(["-c", "ulimit -n 64 && exec \"$@\"", "sh"])
         .arg(std::env::current_exe().expect("this program"));
     let mut child = world.controller_by(limited, "start");
-    let refused = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::LaunchError(Failure::Other(words)), .. } if words.contains("open 64 files") && words.contains("ulimit"));
+    let refused = |fact: &Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(Failure::Other(words)), .. } if words.contains("open 64 files") && words.contains("ulimit"));
     wait("a word about it", || world.facts().iter().any(refused));
     signal(&child, Signal::KILL);
     child.wait().expect("our child");

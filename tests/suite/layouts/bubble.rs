@@ -5,7 +5,7 @@
 use super::Case;
 use super::world::{assignments, events, write_data};
 use dtrain_planner::step::schedule::PipelineShape;
-use dtrain_planner::step::simulate::{PassCost, walk};
+use dtrain_planner::step::simulate::{PassCost, simulate_pipeline};
 use dtrain_protocol::{Assignment, Event, PhaseTimes};
 use dtrain_worker::Slowdown;
 use std::time::Duration;
@@ -53,7 +53,7 @@ fn simulated(assignments: &[Assignment], shape: PipelineShape, pass: Duration) -
     let steps: Vec<_> = assignments.iter().map(|assignment| assignment.step.clone()).collect();
     let pass = pass.as_secs_f64();
     let costs = vec![PassCost { forward: pass, input: pass, weights: pass }; steps.len()];
-    let walked = walk(&steps, shape, &costs, 0.0, |_, _, _| {}).expect("no stage waits forever");
+    let walked = simulate_pipeline(&steps, shape, &costs, 0.0, |_, _, _| {}).expect("no stage waits forever");
     walked.bubble() / walked.seconds
 }
 

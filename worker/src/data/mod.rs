@@ -41,7 +41,7 @@ pub use describe::{CorpusFacts, FileFacts, corpus, files, table_facts, unpacked_
 pub use download::{DownloadProgress, downloaded};
 pub use error::DataError;
 pub use files::{kind_of_file, matching};
-pub use unlabelled::{InputManifest as Unlabelled, SampleOrigin};
+pub use unlabelled::{UnlabelledSamples, SampleOrigin};
 pub use labelled::{TrainedEncoding, labelled};
 pub use notes::notes;
 pub use prefetch::Prefetch;

@@ -64,9 +64,9 @@ fn serve(context: &Context, address: SocketAddr, live: MetricsCollector<'_>) -> 
             .cause(error.to_string())
             .hint("`--listen ADDRESS:PORT` takes another address")
     };
-    let listener = TcpListener::bind(address).map_err(export_failed)?;
-    listener.set_nonblocking(true).map_err(export_failed)?;
-    let address = listener.local_addr().map_err(export_failed)?;
+    let listener = TcpListener::bind(address).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    let address = listener.local_addr().map_err(failed)?;
     let interrupts = signals::listen()?;
     if !address.ip().is_loopback() {
         context.out.say(&format!(

@@ -155,7 +155,7 @@ fn search(
         let mut runner = Runner::new(scope, ground, history, slots, &log);
         let search = search.run(&mut runner);
         runner.show.finish();
-        (search, runner.settled(), runner.failure.take())
+        (search, runner.pinned_to_candidate(), runner.failure.take())
     });
     if let Some(failure) = failure {
         return Err(failure);

@@ -196,7 +196,7 @@ fn smallest(grouped: &GroupedProblem) -> Option<GroupedLayout> {
     let pricer = Pricer::new(grouped);
     let all: Vec<GroupStages> =
         (0..grouped.problems().len()).map(|group| GroupStages { group, stages: grouped.layers() }).collect();
-    let one = GroupedLayout { is_sequence_parallel: true, recompute: (Recompute::Full, 1), runs: all, ..any() };
+    let one = GroupedLayout { is_sequence_parallel: true, recompute: (Recompute::Full, 1), runs: all, ..single_rank_layout() };
     let degrees = grouped.values(SharedDegree::Tensor, &one).into_iter().flat_map(|tensor| {
         let contexts = grouped.values(SharedDegree::Context, &one).into_iter();
         contexts.map(move |context| (tensor, context))

@@ -166,7 +166,7 @@ impl<'a> DecoderPlan<'a> {
     fn data_words(&self) -> String {
         let how = match &self.data().format {
             DataFormat::Text { tokenizer: Tokenizer::Bytes, .. } => "text whose bytes are the tokens".into(),
-            DataFormat::Text { tokenizer: Tokenizer::ConfigFile(file), .. } => {
+            DataFormat::Text { tokenizer: Tokenizer::File(file), .. } => {
                 format!("text and the tokenizer {file}")
             }
             DataFormat::Text { tokenizer: Tokenizer::Bpe(size), .. } => {

@@ -270,11 +270,11 @@ fn replicas_that_are_alike_approximately_keep_more() {
         peak(&Asked { arrangement, ..held(&model, &optimizer) }).optimizer.0 / (4 * model.parameters())
     };
     let local = Some(DiLoCo { every: 10, outer_learning_rate: 0.7, outer_momentum: 0.9 });
-    assert_eq!(saved_activations(Compression::Bf16, None, 0), 2, "nothing but the moments");
-    assert_eq!(saved_activations(Compression::PowerSgd { rank: 4 }, None, 0), 3);
-    assert_eq!(saved_activations(Compression::None, local, 0), 5, "weights, momentum and a change");
-    assert_eq!(saved_activations(Compression::TopK { keep: 0.1 }, local, 0), 6);
-    assert_eq!(saved_activations(Compression::Bf16, None, 3), 5, "gradients of three more steps");
+    assert_eq!(kept(Compression::Bf16, None, 0), 2, "nothing but the moments");
+    assert_eq!(kept(Compression::PowerSgd { rank: 4 }, None, 0), 3);
+    assert_eq!(kept(Compression::None, local, 0), 5, "weights, momentum and a change");
+    assert_eq!(kept(Compression::TopK { keep: 0.1 }, local, 0), 6);
+    assert_eq!(kept(Compression::Bf16, None, 3), 5, "gradients of three more steps");
 }
 
 proptest! {

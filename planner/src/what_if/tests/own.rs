@@ -73,7 +73,7 @@ fn what_an_engine_cannot_train_is_said_with_the_reason() {
         change(&mut recipe);
         of(&recipe, on("H100", 64), engine).expect_err("it cannot be trained").to_string()
     };
-    let fp8 = |recipe: &mut Recipe| recipe.train.precision = Choice::Pinned(Precision::Fp8);
+    let fp8 = |recipe: &mut Recipe| recipe.train.precision = Tunable::Pinned(Precision::Fp8);
     let words = message(fp8, &DTRAIN);
     assert!(words.contains("dtrain can run no layout of 64 devices: it does not support fp8; "), "{words}");
     let words = message(fp8, &TORCHTITAN);

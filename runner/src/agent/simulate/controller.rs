@@ -158,7 +158,7 @@ impl World<'_> {
             TrialEffect::Kill { attempt } => {
                 self.reached.note("attempt killed");
                 for machine in self.controller.launched.get(&attempt).cloned().unwrap_or_default() {
-                    if self.talk(Endpoint::Controller, Endpoint::TrialMachine(machine)) {
+                    if self.talk(Endpoint::Controller, Endpoint::Machine(machine)) {
                         self.agents.remove(&(attempt, machine));
                     }
                 }
@@ -179,7 +179,7 @@ impl World<'_> {
     fn look(&mut self) {
         self.controller.owed.retain(|input| !input.is_from_discovery());
         let reachable: Vec<bool> = (0..self.setup.machines)
-            .map(|machine| self.talk(Endpoint::Controller, Endpoint::TrialMachine(machine)))
+            .map(|machine| self.talk(Endpoint::Controller, Endpoint::Machine(machine)))
             .collect();
         let disks = self.places.iter().zip(&reachable).filter(|(_, answers)| **answers);
         let names: BTreeSet<_> = disks.flat_map(|(place, _)| place.disk.committed()).collect();
@@ -203,7 +203,7 @@ impl World<'_> {
     }
 
     fn launch(&mut self, attempt: AttemptId, from: Option<ResumePoint>) {
-        let reachable = |machine: &usize| self.talk(Endpoint::Controller, Endpoint::TrialMachine(*machine));
+        let reachable = |machine: &usize| self.talk(Endpoint::Controller, Endpoint::Machine(*machine));
         let machines: Vec<usize> = (0..self.setup.machines).filter(reachable).take(self.setup.most).collect();
         self.controller.read = 0;
         self.controller.unreachable_since = None;
@@ -236,7 +236,7 @@ impl World<'_> {
 
     fn ask_to_stop(&mut self, attempt: AttemptId) {
         if let Some(machine) = self.leader_of(attempt)
-            && self.talk(Endpoint::Controller, Endpoint::TrialMachine(machine))
+            && self.talk(Endpoint::Controller, Endpoint::Machine(machine))
         {
             self.reached.note("asked to stop");
             self.tell_leader(attempt, machine, leader::AttemptInput::Stop);

@@ -359,7 +359,7 @@ impl<'a> TrialController<'a> {
 /// The failure an attempt was lost by.
 fn lost_by(fact: &Fact) -> Option<Failure> {
     match fact {
-        Fact::AttemptEnded { ended: AttemptEnd::Lost(failure) | AttemptEnd::LaunchError(failure), .. } => {
+        Fact::AttemptEnded { ended: AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure), .. } => {
             Some(failure.clone())
         }
         _ => None,

@@ -145,7 +145,7 @@ fn shared_memory_of_another_attempt_or_size_is_refused() {
 #[test]
 fn ranks_without_a_link_cannot_be_many() {
     let join = |ranks| {
-        join(&Link::Alone, &seat(0, ranks), &WaitPolicy::new(within(SHORT)), |_| panic!("nothing to announce"))
+        join(&RankTransport::Alone, &seat(0, ranks), &WaitPolicy::new(within(SHORT)), |_| panic!("nothing to announce"))
             .map(drop)
     };
     assert!(join(1).is_ok());

@@ -1,11 +1,11 @@
 //! Formulas of `docs/cost-model.md` that occur more than once, as the page writes them.
 
 use crate::analytic::Constants;
-use crate::analytic::constants::fitted::Fitted;
+use crate::analytic::constants::fitted::FittedConstant;
 
 /// A constant of the files by its table and key.
 pub(super) fn constant(name: &str) -> f64 {
-    Fitted::named(name).unwrap_or_else(|| panic!("there is no constant {name}")).of(Constants::shipped())
+    FittedConstant::named(name).unwrap_or_else(|| panic!("there is no constant {name}")).of(Constants::shipped())
 }
 
 /// Named values in the order in which they are computed.

@@ -13,7 +13,7 @@ fn newer(model: Model, precision: Precision) -> Plan {
 
 fn windowed(every: Option<u32>) -> Model {
     let Model::Decoder(mixture) = fixtures::experts() else { unreachable!("it is a decoder") };
-    Model::Decoder(Decoder { window: Some(Window { tokens: 128, every }), head_width: Some(64), ..mixture })
+    Model::Decoder(Decoder { window: Some(SlidingWindow { tokens: 128, every }), head_width: Some(64), ..mixture })
 }
 
 #[test]
