@@ -273,13 +273,13 @@ mod tests {
         let logits = [0.0, 3.0, 1.0, 2.0];
         let choose =
             |temperature, top_k, top_p, dice| sample_token(&logits, &request(temperature, top_k, top_p), dice);
-        assert_eq!(sample_token(0.0, None, None, 0.99), 1);
-        assert_eq!(sample_token(1.0, Some(1), None, 0.99), 1);
-        assert_eq!(sample_token(1.0, Some(2), None, 0.999), 3);
-        assert_eq!(sample_token(1.0, None, None, 0.999), 0);
+        assert_eq!(choose(0.0, None, None, 0.99), 1);
+        assert_eq!(choose(1.0, Some(1), None, 0.99), 1);
+        assert_eq!(choose(1.0, Some(2), None, 0.999), 3);
+        assert_eq!(choose(1.0, None, None, 0.999), 0);
         // The probabilities are 0.644, 0.237, 0.087 and 0.032.
         for (share, last) in [(0.6, 1), (0.65, 3), (0.88, 3), (0.89, 2), (1.0, 0)] {
-            assert_eq!(sample_token(1.0, None, Some(share), 0.999), last, "{share}");
+            assert_eq!(choose(1.0, None, Some(share), 0.999), last, "{share}");
         }
     }
 

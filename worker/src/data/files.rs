@@ -257,7 +257,7 @@ impl DataFile {
         let read = self.contents()?.take(file_type::HEAD_BYTES).read_to_end(&mut head);
         read.map_err(|error| self.unreadable(error))?;
         if head.starts_with(file_type::MARK) {
-            head.drain(..contents::MARK.len());
+            head.drain(..file_type::MARK.len());
         }
         Ok(head)
     }

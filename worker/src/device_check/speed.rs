@@ -144,7 +144,7 @@ fn last_value(data: &TensorData) -> Option<f32> {
 
 /// Copies from this device to each other one through the memory of the host.
 pub(super) fn links(kind: DeviceKind, index: u32, device: &Device) -> Result<Vec<LinkSpeed>, Failure> {
-    let others = (0u32..).zip(device::all(kind)).filter(|(other, _)| *other != index);
+    let others = (0u32..).zip(device::devices_of_kind(kind)).filter(|(other, _)| *other != index);
     let links = others.map(|(to, other)| {
         let tensor = Tensor::<1>::from_data(values(LINK), device);
         let copy = || {

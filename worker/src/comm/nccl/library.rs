@@ -136,7 +136,7 @@ impl Library {
             }
         };
         if library.version < OLDEST {
-            let [found, oldest] = [library.version, OLDEST].map(words);
+            let [found, oldest] = [library.version, OLDEST].map(version_text);
             return Err(format!("this is NCCL {found}, and at least {oldest} is needed"));
         }
         Ok(library)

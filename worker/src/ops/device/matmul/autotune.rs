@@ -3,7 +3,7 @@
 use super::candidates::{CANDIDATES, MatmulKernel, DEFAULTS, named};
 use super::gemm_shape::GemmShape;
 use super::spoil;
-use super::table::{ChosenKernel, KernelTableFile, KernelTable, KernelTrial};
+use super::kernel_table::{ChosenKernel, KernelTableFile, KernelTable, KernelTrial};
 use crate::device::TUNING_SECONDS;
 use crate::device_check::CUBECL;
 use crate::out_of_memory::out_of_memory_line;
