@@ -111,7 +111,7 @@ impl CommandError {
         self.exit
     }
 
-    /// As `dtrain.error/1` has it; `None` when there is nothing to say.
+    /// As `dtrain.error/2` has it; `None` when there is nothing to say.
     pub(crate) fn json(&self) -> Option<ErrorJson> {
         let problems: Vec<ProblemJson> = self.problems.iter().map(ProblemJson::of).collect();
         let message = match (self.message.as_str(), &problems[..]) {

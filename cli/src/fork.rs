@@ -278,7 +278,7 @@ pub(crate) fn copy_source_checkpoint_again(
 /// Records the checkpoint that a trial begins with.
 pub(crate) fn record_initial_checkpoint(history: &mut History, trial: &TrialId, point: ResumePoint) -> Result<(), CommandError> {
     let fact =
-        Fact::CheckpointDurable { attempt: checkpoints::ADOPTED, step: point.step, folder: point.folder };
+        Fact::CheckpointCommitted { attempt: checkpoints::ADOPTED, step: point.step, folder: point.folder };
     let news = TrialUpdate { facts: vec![fact], ..TrialUpdate::default() };
     history.record(trial, &news).map_err(|error| history_failure(&error))
 }

@@ -83,7 +83,7 @@ impl Program {
         Self(())
     }
 
-    /// Also trains what `build` makes, where a recipe says `kind = "own"` and `network = NAME`.
+    /// Also trains what `build` makes, where a recipe says `kind = "custom"` and `network = NAME`.
     ///
     /// `build` is called in the controller, to plan, and in every rank. Its modules are made on [`ModelSettings::device`]; what
     /// they draw at random there follows from `train.seed`.

@@ -4,6 +4,7 @@ use crate::args::LayerArgs;
 use crate::context::{check_obeyed, settings_file};
 use crate::command_error::{ExitReason, CommandError};
 use crate::networks;
+use crate::output::note;
 use crate::packages::{failure, store, trust};
 use crate::pretrained::WeightsFolder;
 use crate::settings::{LayeredConfig, assignment, environment};
@@ -93,7 +94,9 @@ pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> 
 
 /// Loads a recipe that is to be talked about only: its data may be elsewhere, and nothing of it is run.
 pub(crate) fn load_without_running(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<LoadedRecipe, CommandError> {
-    load_without_running_in(name, Path::new("."), &RecipeOverrides::of(layers, extra))
+    let loaded = load_without_running_in(name, Path::new("."), &RecipeOverrides::of(layers, extra))?;
+    loaded.checked.notes.iter().for_each(note);
+    Ok(loaded)
 }
 
 /// The same for a recipe that was typed in the folder `place`, under what was laid over it.

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Builds the network of a checked recipe, if it has one, and notes what it is made of: with that the planner plans.
 pub(crate) fn outline_custom_network(checked: &mut CheckedRecipe) -> Result<(), Vec<Problem>> {
-    let Model::Own(own) = &mut checked.recipe.model else { return Ok(()) };
+    let Model::Custom(own) = &mut checked.recipe.model else { return Ok(()) };
     match cached_outline(own) {
         Ok(outline) => own.outline = outline,
         Err(unbuilt) => {

@@ -6,6 +6,7 @@ pub(crate) use colour::ColourMode;
 
 use crate::command_error::{ErrorJson, ExitReason, CommandError};
 use crate::render::table::PageStyle;
+use dtrain_recipes::Problem;
 use dtrain_recipes::sanitize::is_harmful;
 use colour::sanitize;
 use serde::Serialize;
@@ -15,6 +16,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether this program has written a JSON document to stdout that is not one of JSON Lines.
 static HAS_DOCUMENT: AtomicBool = AtomicBool::new(false);
+
+/// Whether stderr is for errors only.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
 /// How a command may speak.
 #[derive(Clone, Copy, Debug)]
@@ -31,6 +35,7 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn new(json: bool, quiet: bool) -> Self {
+        IS_QUIET.store(quiet, Ordering::Relaxed);
         let paint = ColourMode::when(wants_colour() && io::stderr().is_terminal());
         let paint_data = ColourMode::when(wants_colour() && io::stdout().is_terminal());
         Self { json, quiet, paint, paint_data }
@@ -108,7 +113,7 @@ impl Output {
         })
     }
 
-    /// Writes one JSON document: `{"format": "dtrain.<kind>/1", …}` and the fields of `value`.
+    /// Writes one JSON document: `{"format": "dtrain.<kind>/2", …}` and the fields of `value`.
     pub(crate) fn json(&self, kind: &str, value: &impl Serialize) -> Result<(), CommandError> {
         HAS_DOCUMENT.store(true, Ordering::Relaxed);
         self.line(&document(kind, value, true)?)
@@ -206,8 +211,17 @@ pub(crate) fn write_stderr(text: &str) {
     drop(io::stderr().lock().write_all(sanitize(text, paint).as_bytes()));
 }
 
+/// Tells a person what does no harm yet, such as an old name of a key, unless asked to be quiet.
+pub(crate) fn note(note: &Problem) {
+    if !IS_QUIET.load(Ordering::Relaxed) {
+        let place = note.origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"));
+        write_stderr(&format!("note: {}{place}
+", note.message));
+    }
+}
+
 /// Version of every JSON document; grows when a field changes its meaning or goes.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> Result<String, CommandError> {
     #[derive(Serialize)]
@@ -270,7 +284,7 @@ mod tests {
             step: u64,
         }
         let text = document("progress", &ExampleStep { step: 3 }, false).expect("plain data");
-        assert_eq!(text, r#"{"format":"dtrain.progress/1","step":3}"#);
+        assert_eq!(text, r#"{"format":"dtrain.progress/2","step":3}"#);
         assert_eq!(escaped("{\"a\":\"\u{9b}2J\u{7f}ä\"}"), r#"{"a":"\u009b2J\u007fä"}"#);
         assert_eq!(escaped("\"\u{202e}\u{e0041}\""), r#""\u202e\udb40\udc41""#);
     }

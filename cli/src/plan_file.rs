@@ -8,6 +8,7 @@ use crate::output::{VERSION, document};
 use crate::pretrained::WeightsFolder;
 use crate::rates;
 use dtrain_planner::Plan;
+use dtrain_planner::planning::written::digest_of;
 use dtrain_planner::rates::drift::recipe_changes;
 use dtrain_protocol::InputManifest;
 use serde::{Deserialize, Serialize};
@@ -127,13 +128,17 @@ impl SavedPlan {
         let words = |error: &dyn std::error::Error| error.to_string();
         // The format first: a newer one may have other fields.
         let json: Value = serde_json::from_str(text).map_err(|error| words(&error))?;
-        check_format(&json)?;
+        let format = check_format(&json)?;
         let mut plan = match json.get("plan") {
             Some(plan) => Plan::read(plan).map_err(|error| words(&error))?,
             None => return Err("it has no plan".to_owned()),
         };
         let stored = PlanFileHeader::deserialize(&json).map_err(|error| words(&error))?;
-        let digest = plan.digest();
+        // The digest of an older format is of the names that it was written with.
+        let digest = match format {
+            VERSION => plan.digest(),
+            _ => digest_of("plan", text).map_err(|error| words(&error))?.unwrap_or_default(),
+        };
         if stored.digest.as_ref() != Some(&digest) {
             let expected = stored.digest.as_deref().unwrap_or("none");
             return Err(format!(
@@ -215,13 +220,13 @@ impl SavedPlan {
     }
 }
 
-/// `Err` unless the document is a plan of a format that this program reads.
-fn check_format(json: &Value) -> Result<(), String> {
+/// The number of the format of a document; `Err` unless it is a plan of a format that this program reads.
+fn check_format(json: &Value) -> Result<u32, String> {
     let format = json.get("format").and_then(Value::as_str).ok_or("it has no format")?;
     match format.strip_prefix("dtrain.plan/").map(str::parse::<u32>) {
-        Some(Ok(version)) if version == VERSION => Ok(()),
+        Some(Ok(version)) if (1..=VERSION).contains(&version) => Ok(version),
         Some(Ok(version)) if version > VERSION => Err(format!(
-            "it has the format {format} of a newer version of dtrain; this one reads dtrain.plan/{VERSION}"
+            "it has the format {format} of a newer version of dtrain; this one reads up to dtrain.plan/{VERSION}"
         )),
         _ => Err(format!("its format is {format}, expected dtrain.plan/{VERSION}")),
     }
@@ -257,10 +262,10 @@ mod tests {
     #[test]
     fn only_the_format_of_plans_is_read() {
         let checked = |format: &str| check_format(&serde_json::json!({ "format": format }));
-        assert_eq!(checked("dtrain.plan/1"), Ok(()));
-        assert!(checked("dtrain.plan/2").expect_err("newer").contains("newer version of dtrain"));
+        assert_eq!((checked("dtrain.plan/1"), checked("dtrain.plan/2")), (Ok(1), Ok(2)));
+        assert!(checked("dtrain.plan/3").expect_err("newer").contains("newer version of dtrain"));
         for other in ["dtrain.trial/1", "dtrain.plan/0", "dtrain.plan/x", ""] {
-            assert!(checked(other).expect_err(other).contains("expected dtrain.plan/1"), "{other}");
+            assert!(checked(other).expect_err(other).contains("expected dtrain.plan/2"), "{other}");
         }
         assert!(check_format(&serde_json::json!({})).is_err());
     }

@@ -44,7 +44,8 @@ pub(crate) fn print_result(context: &Context, history: &History, task: &TrialRun
             let process = agent.map_or(String::new(), |agent| format!(" (process {agent})"));
             out.say(&format!("{label} continues in the background{process}"));
             out.next(&format!("dtrain attach {label}"));
-            Ok(ExitReason::Detached)
+            // Asked for, it is done; a terminal that is gone leaves it undone.
+            Ok(if task.detach { ExitReason::Done } else { ExitReason::Detached })
         }
         DriveOutcome::Ended { verdict, checkpoint, attempts } => {
             result.verdict = Some(verdict);

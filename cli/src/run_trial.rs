@@ -170,7 +170,7 @@ fn run(
         stop: task.how == RunMode::Stop,
         keep: task.plan.recipe.checkpoint.keep,
         killed_after: matches!(task.plan.recipe.model, Model::Command(_)).then_some(STOP_GRACE_PERIOD),
-        lost_after: Duration::from_secs_f64(task.plan.recipe.cluster.lost_after().0),
+        lost_after: Duration::from_secs_f64(task.plan.recipe.cluster.unreachable_timeout().0),
         ..Options::default()
     };
     let trial = history.trial(task.trial, &|_| false).map_err(|error| history_failure(&error))?;
@@ -267,7 +267,7 @@ fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Res
         recipe.train.batch = Tunable::Pinned(Samples(best.split.global()));
         recipe.train.learning_rate = Tunable::Pinned(best.learning_rate);
         // Figures before and after are those of the same samples.
-        recipe.validation.samples = Some(Samples(plan.best().pace.validate_samples));
+        recipe.validation.samples = Some(Samples(plan.best().run_length.validate_samples));
     }
     // A foreign command keeps its ranks for each host; of our own models the planner finds the best number.
     let each = best.arrangement.layout.world() / plan.host.hosts.get();
@@ -291,7 +291,7 @@ fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Res
 pub(crate) fn planned_training(plan: &Plan) -> PlannedTraining {
     let best = plan.best();
     PlannedTraining {
-        steps: best.pace.steps.unwrap_or(0),
+        steps: best.run_length.steps.unwrap_or(0),
         limit: plan.recipe.objective.stop.time.map(|time| time.0),
         step_seconds: best.estimate.as_ref().map(|estimate| estimate.step.0),
         unit: unit(plan),

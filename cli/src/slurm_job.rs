@@ -98,7 +98,7 @@ fn submit(
 fn follow_or_detach(context: &Context, job: &JobId, detach: bool) -> Result<ExitReason, CommandError> {
     if detach {
         context.out.next(&format!("squeue --job {job}"));
-        return Ok(ExitReason::Detached);
+        return Ok(ExitReason::Done);
     }
     follow_job(context, job, RunMode::Start)
 }

@@ -68,7 +68,7 @@ fn problems_are_json_on_request() {
     house.file("bad.toml", "[model]\nkind = \"decodr\"\n");
     let said = house.dtrain(&["check", "bad.toml", "--json"]);
     let json: Value = serde_json::from_str(&said.stdout).expect("one document");
-    assert_eq!((said.code, &json["format"], &json["valid"]), (2, &"dtrain.check/1".into(), &false.into()));
+    assert_eq!((said.code, &json["format"], &json["valid"]), (2, &"dtrain.check/2".into(), &false.into()));
     assert_eq!((&json["problems"][0]["line"], &json["problems"][0]["column"]), (&2.into(), &8.into()));
 }
 
@@ -183,11 +183,11 @@ fn documents_are_json_with_a_format_and_a_version() {
     let house = TestEnv::new();
     house.recipe();
     for (args, format) in [
-        (&["check", "--json"][..], "dtrain.check/1"),
-        (&["doctor", "--json"], "dtrain.doctor/1"),
-        (&["recipe", "keys", "--json"], "dtrain.keys/1"),
-        (&["recipe", "list", "--json"], "dtrain.recipes/1"),
-        (&["show", "--resolved", "recipe.toml", "--json"], "dtrain.settings/1"),
+        (&["check", "--json"][..], "dtrain.check/2"),
+        (&["doctor", "--json"], "dtrain.doctor/2"),
+        (&["recipe", "keys", "--json"], "dtrain.keys/2"),
+        (&["recipe", "list", "--json"], "dtrain.recipes/2"),
+        (&["show", "--resolved", "recipe.toml", "--json"], "dtrain.settings/2"),
     ] {
         let said = house.dtrain(args);
         let json: Value = serde_json::from_str(&said.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}"));
@@ -328,7 +328,7 @@ fn a_foreign_command_that_fails_is_kept_with_its_code_and_its_last_words() {
 #[test]
 fn a_file_that_is_no_plan_is_refused_by_name() {
     let house = TestEnv::new();
-    house.file("plan.json", "{\"format\": \"dtrain.plan/1\", \"plan\": {\"format\": 99}}");
+    house.file("plan.json", "{\"format\": \"dtrain.plan/2\", \"plan\": {\"format\": 99}}");
     let newer = house.dtrain(&["run", "plan.json"]);
     assert_eq!(newer.code, 2);
     assert!(newer.stderr.contains("format 99"), "{}", newer.stderr);

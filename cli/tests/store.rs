@@ -91,7 +91,7 @@ fn a_trial_that_is_removed_is_gone_from_history_and_disk() {
     let removed = house.dtrain(&["rm", "quick-1", "last", "quick-1", "--yes", "--json"]);
     assert_eq!(removed.code, 0, "{}", removed.stderr);
     let report = json(&removed);
-    assert_eq!(report["format"], "dtrain.removed/1");
+    assert_eq!(report["format"], "dtrain.removed/2");
     let labels: Vec<&Value> =
         report["trials"].as_array().expect("trials").iter().map(|one| &one["label"]).collect();
     assert_eq!(labels, ["quick-1", "quick-3"]);
@@ -107,7 +107,7 @@ fn a_trial_that_is_removed_is_gone_from_history_and_disk() {
 fn a_running_trial_is_not_removed_and_its_process_is_named() {
     let house = trials(0);
     fs::remove_file(house.path().join("go")).expect("it is there");
-    assert_eq!(house.dtrain(&["run", "command.toml", "--detach"]).code, 131);
+    assert_eq!(house.dtrain(&["run", "command.toml", "--detach"]).code, 0);
     let refused = house.dtrain(&["rm", "last", "--yes"]);
     assert_eq!(refused.code, 2, "{}", refused.stderr);
     let agent = fs::read_to_string(folders(&house)[0].join("agent.json")).expect("an agent");
@@ -214,7 +214,7 @@ fn a_package_that_is_removed_leaves_the_lock_file_the_trust_and_the_store() {
     let report = json(&removed);
     assert_eq!(
         (&report["format"], &report["was_trusted"]),
-        (&"dtrain.package_removed/1".into(), &true.into())
+        (&"dtrain.package_removed/2".into(), &true.into())
     );
     assert!(!trust().contains("team"), "{}", trust());
     assert!(!house.path().join(".local/share/dtrain/recipes/team").exists());
@@ -236,7 +236,7 @@ fn a_command_that_fails_says_so_in_json_too() {
     ] {
         let said = house.dtrain(arguments);
         let error = json(&said);
-        assert_eq!((said.code, &error["format"]), (2, &"dtrain.error/1".into()), "{arguments:?}");
+        assert_eq!((said.code, &error["format"]), (2, &"dtrain.error/2".into()), "{arguments:?}");
         assert_eq!((&error["exit"], &error["meaning"]), (&2.into(), &"usage error or invalid recipe".into()));
         assert!(error["message"].as_str().expect("words").contains(message), "{error}");
         assert!(said.stderr.contains("error"), "the text stays: {}", said.stderr);
@@ -250,13 +250,13 @@ fn a_command_that_fails_says_so_in_json_too() {
     let problem = &json(&house.dtrain(&["plan", "bad.toml", "--json"]))["problems"][0];
     assert_eq!((&problem["line"], &problem["column"]), (&2.into(), &8.into()), "as `check` has it");
     let checked = json(&house.dtrain(&["check", "bad.toml", "--json"]));
-    assert_eq!((&checked["format"], &checked["problems"][0]), (&"dtrain.check/1".into(), problem));
+    assert_eq!((&checked["format"], &checked["problems"][0]), (&"dtrain.check/2".into(), problem));
     let hint = json(&house.dtrain(&["runn", "--json"]));
     assert!(hint["hint"].as_str().expect("a tip").contains("'run'"), "{hint}");
 
     let said = house.dtrain(&["run", "bad.toml", "--json"]);
     assert_eq!(said.stdout.lines().count(), 1, "one line: {}", said.stdout);
-    assert_eq!(json(&said)["format"], "dtrain.error/1");
+    assert_eq!(json(&said)["format"], "dtrain.error/2");
     let said = house.dtrain(&["run", "--json", "--rank", "2"]);
     assert_eq!((said.stdout.lines().count(), said.code), (1, 2), "{}", said.stdout);
 }
@@ -271,13 +271,13 @@ fn every_line_of_a_run_names_its_trial_and_its_attempt() {
         run.stdout.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     let (error, rest) = lines.split_last().expect("lines");
     let (result, seen) = rest.split_last().expect("lines");
-    assert_eq!((&error["format"], &error["exit"]), (&"dtrain.error/1".into(), &5.into()));
-    assert_eq!(result["format"], "dtrain.result/1");
+    assert_eq!((&error["format"], &error["exit"]), (&"dtrain.error/2".into(), &5.into()));
+    assert_eq!(result["format"], "dtrain.result/2");
     let id = result["trial"].as_str().expect("an id");
     assert!(!seen.is_empty() && seen.iter().all(|line| line["trial"] == id), "{}", run.stdout);
     for line in seen {
         let is_of_the_trial =
-            line["seen"]["fact"].get("trial_ended").is_some() || line["seen"]["fact"] == "resumed";
+            line["record"].get("trial_ended").is_some() || line["record"] == "resumed";
         assert_eq!(line["attempt"].is_u64(), !is_of_the_trial, "{line}");
     }
 }
@@ -368,7 +368,7 @@ fn what_is_held_against_hosts_is_listed_and_forgiven() {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("it is after 1970");
     let at_ms = u64::try_from(now.as_millis()).expect("a time of this age");
     let detail = "lost host gpu-02: it is silent".to_owned();
-    let strike = Strike { host: "gpu-02".into(), with: None, cause: StrikeCause::Lost, at_ms, detail };
+    let strike = Strike { host: "gpu-02".into(), partner: None, cause: StrikeCause::Lost, at_ms, detail };
     let answered = vec!["gpu-01".to_owned(), "gpu-02".to_owned()];
     let hosts = HostUpdate { answered, strikes: vec![strike.clone(), strike] };
     history.record(&trial, &TrialUpdate { hosts, ..TrialUpdate::default() }).expect("kept");
@@ -381,12 +381,12 @@ fn what_is_held_against_hosts_is_listed_and_forgiven() {
     assert!(bad.contains("10 min") || bad.contains("600 s") || bad.contains("9."), "{bad}");
     assert!(bad.contains("the host was lost") && line("gpu-01").is_some(), "{}", listed.stdout);
     let document = json(&house.dtrain(&["hosts", "--json"]));
-    assert_eq!(document["hosts"][1]["left_out"]["cause"], "lost", "{document}");
+    assert_eq!(document["hosts"][1]["excluded"]["cause"], "lost", "{document}");
 
     let unknown = house.dtrain(&["hosts", "forgive", "gpu-03"]);
     assert!(unknown.code == 2 && unknown.stderr.contains("`dtrain hosts` lists them"), "{}", unknown.stderr);
     let forgiven = house.dtrain(&["hosts", "forgive", "gpu-02"]);
     assert!(forgiven.stderr.contains("2 strikes forgiven"), "{}", forgiven.stderr);
     let document = json(&house.dtrain(&["hosts", "--json"]));
-    assert!(document["hosts"][1]["left_out"].is_null(), "{document}");
+    assert!(document["hosts"][1]["excluded"].is_null(), "{document}");
 }

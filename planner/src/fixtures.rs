@@ -220,7 +220,7 @@ pub(crate) fn own() -> CustomModel {
     let block = PartOutline { parameters: vec![vec![64, 128], vec![128], vec![128, 64]], output: [16, 64] };
     CustomModel {
         network: "mine".into(),
-        with: BTreeMap::new(),
+        settings: BTreeMap::new(),
         reads: InputSignature::Tokens { context: 16, vocab: 100 },
         outline: Outline {
             first: PartOutline { parameters: vec![vec![100, 64]], output: [16, 64] },

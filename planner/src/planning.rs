@@ -7,6 +7,7 @@ pub mod precheck;
 pub(crate) mod rng;
 pub mod checkpoint_interval;
 pub mod search;
+pub mod written;
 
 use self::search::Ranking;
 use crate::choice::alternatives::alternatives;
@@ -69,8 +70,8 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let recommended = learning_rate::for_stale_gradients(recommended, sync.staleness);
     let learning_rate = learning_rate::clamp_to_choice(&recipe.train.learning_rate, recommended);
     let estimator = Estimator { request, cost_model: &cost_model, batch: batch.value, learning_rate: learning_rate.value };
-    let choices: Vec<RankedCandidate> = order.iter().map(|(id, tie)| estimator.ranked_candidate(*id, *tie)).collect();
-    let weighed = estimator.tradeoffs(order[0].0, &ranking);
+    let choices: Vec<RankedCandidate> = order.iter().map(|(id, is_tied)| estimator.ranked_candidate(*id, *is_tied)).collect();
+    let tradeoffs = estimator.tradeoffs(order[0].0, &ranking);
     let alternatives = alternatives(&estimator, &ranking, &choices[0]);
     Ok(Plan {
         format: FORMAT,
@@ -91,7 +92,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         learning_rate,
         choices,
         priced: ranking.priced,
-        weighed: Some(weighed),
+        tradeoffs: Some(tradeoffs),
         alternatives,
         rejected,
     })
@@ -217,8 +218,8 @@ fn rejected_groups(space: &CandidateSpace, cost_model: &CostModel<'_>, ranking: 
         let option = &space.options[id.option as usize];
         let (needed, available) = (cost_model.memory(id).total(), cost_model.available(option));
         let rejection = match cost_model.oversized_tensor(id) {
-            Some((tensor, most)) if needed <= available => {
-                Rejection::TooLargeTensor { what: tensor.what.to_owned(), needed: tensor.bytes, most }
+            Some((tensor, limit)) if needed <= available => {
+                Rejection::TooLargeTensor { tensor: tensor.what.to_owned(), needed: tensor.bytes, limit }
             }
             _ => Rejection::TooMuchMemory { needed, available },
         };

@@ -88,9 +88,9 @@ pub struct DatasheetPlan {
     /// The fastest layouts that can, fastest first.
     pub next: Vec<LayoutEstimate>,
     /// The best layout of every value of every axis that was not chosen.
-    pub losers: Vec<AxisAlternative>,
+    pub alternatives: Vec<AxisAlternative>,
     /// The choice beside what nothing betters in time, memory and money, on all devices or on fewer.
-    pub weighed: Tradeoffs<StepConfig>,
+    pub tradeoffs: Tradeoffs<StepConfig>,
     /// Bytes of a device that may be used.
     pub memory_bytes: f64,
     /// Bytes of a rank of every stage of the choice by category, from the first to the last.
@@ -245,14 +245,14 @@ pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<Datash
         ties: preferred.ties.iter().map(price).collect(),
         next: preferred.others.iter().take(request.next).map(price).collect(),
         measurement: advice::measurement(&preferred, devices),
-        losers: alternatives::axis_alternatives(&problem, &found, &chosen),
+        alternatives: alternatives::axis_alternatives(&problem, &found, &chosen),
         advice: advice::advice(request, &problem, &found.best[0]),
         failures: failures::failure_forecast(recipe, (devices, request.cluster.per_host), steps, choice.step_seconds),
         memory_bytes: request.cluster.memory,
         stages: stage_timeline::memory(&problem, &chosen.config),
         timeline: stage_timeline::timeline(&problem, &chosen.config),
         layouts: found.layouts,
-        weighed: tradeoffs::tradeoffs(&problem, found, &chosen, cost_basis),
+        tradeoffs: tradeoffs::tradeoffs(&problem, found, &chosen, cost_basis),
         choice,
         steps,
         total_seconds,
@@ -288,7 +288,7 @@ fn decoder(model: &Model) -> Result<&Decoder, DatasheetPlanError> {
         Model::Decoder(decoder) => Ok(decoder),
         Model::Mlp(_) => Err(DatasheetPlanError::NoDecoder { kind: "mlp" }),
         Model::Cnn(_) => Err(DatasheetPlanError::NoDecoder { kind: "cnn" }),
-        Model::Own(_) => Err(DatasheetPlanError::NoDecoder { kind: "own" }),
+        Model::Custom(_) => Err(DatasheetPlanError::NoDecoder { kind: "custom" }),
         Model::Command(_) => Err(DatasheetPlanError::NoDecoder { kind: "command" }),
     }
 }

@@ -25,7 +25,7 @@ pub const LONGEST_NOTE: usize = 1 << 16;
 pub const MAGIC: [u8; 8] = *b"DTRNHIST";
 
 /// The format that is written, and the newest that is read.
-pub const FORMAT: u32 = 1;
+pub const FORMAT: u32 = 2;
 
 /// Largest payload in bytes: a plan of very many ranks.
 const MAX_PAYLOAD: usize = 1 << 30;
@@ -104,8 +104,8 @@ pub struct TrialRecord {
     pub environment: Option<String>,
     /// Path, value as JSON text, and source of each value.
     pub params: Vec<(String, String, String)>,
-    /// When each fact became known, and the fact as JSON text.
-    pub facts: Vec<(u64, String)>,
+    /// When each record of what happened was made, and the record as JSON text.
+    pub records: Vec<(u64, String)>,
     /// Series, sorted; their points follow in this order.
     pub series: Vec<Series>,
     /// When, in milliseconds since the Unix epoch, and what users wrote.
@@ -146,7 +146,7 @@ pub struct StudyRecord {
     /// Milliseconds since the Unix epoch.
     pub created_ms: u64,
     /// What was tried, by number.
-    pub tried: Vec<StudyTrialRecord>,
+    pub trials: Vec<StudyTrialRecord>,
     /// What happened, by number: when, in milliseconds since the Unix epoch, and as JSON text.
     pub events: Vec<(u64, u64, String)>,
 }
@@ -161,7 +161,7 @@ pub struct StudyTrialRecord {
     /// Where it was trained.
     pub trial: Option<TrialId>,
     /// Why it was not.
-    pub refused: Option<String>,
+    pub rejection: Option<String>,
 }
 
 /// One record of a bundle after its head.

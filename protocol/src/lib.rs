@@ -20,6 +20,7 @@ pub mod layout;
 pub mod shared_memory_size;
 pub mod shared_memory_layout;
 pub mod non_finite;
+pub mod old_names;
 pub mod shuffle;
 pub mod series_codec;
 pub mod predict;

@@ -103,7 +103,7 @@ pub fn unsupported_reason(arrangement: &Arrangement, model: &Model) -> Option<Un
 }
 
 fn cannot_multiply(arrangement: &Arrangement, model: &Model) -> Option<&'static str> {
-    if matches!(model, Model::Own(_)) && arrangement.precision != Precision::F32 {
+    if matches!(model, Model::Custom(_)) && arrangement.precision != Precision::F32 {
         return Some("a network of your own computes in f32 (train.precision = \"f32\")");
     }
     match (arrangement.precision, arrangement.device) {
@@ -170,7 +170,7 @@ fn recomputes_in_vain(arrangement: &Arrangement, model: &Model) -> Option<&'stat
         (Model::Mlp(_) | Model::Cnn(_) | Model::Command(_), _) => {
             Some("selective recompute drops attention scores, and this model has no attention")
         }
-        (Model::Own(_), _) => Some(
+        (Model::Custom(_), _) => Some(
             "selective recompute drops attention scores, which dtrain cannot tell in a network of your own",
         ),
         (Model::Decoder(_), DeviceKind::Cpu) if arrangement.precision == Precision::F32 => {
@@ -231,15 +231,15 @@ fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
     match (axis, model) {
         (Axis::Data | Axis::Pipeline, _)
         | (Axis::Tensor | Axis::Context, Model::Decoder(_) | Model::Command(_)) => None,
-        (Axis::Tensor, Model::Own(_)) => Some(
+        (Axis::Tensor, Model::Custom(_)) => Some(
             "tensor parallelism needs declared cuts, and the parameters of a network of your own have none",
         ),
         (Axis::Tensor, Model::Mlp(_) | Model::Cnn(_)) => Some("tensor parallelism needs a decoder"),
-        (Axis::Context, Model::Mlp(_) | Model::Cnn(_) | Model::Own(_)) => {
+        (Axis::Context, Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_)) => {
             Some("context parallelism needs a decoder")
         }
         (Axis::Expert, Model::Decoder(Decoder { experts: Some(_), .. }) | Model::Command(_)) => None,
-        (Axis::Expert, Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Own(_)) => {
+        (Axis::Expert, Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_)) => {
             Some("expert parallelism needs a model with experts")
         }
     }

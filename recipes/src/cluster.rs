@@ -39,13 +39,13 @@ pub struct Cluster {
     pub slots: u32,
     /// How long hosts may be out of reach before the one that leads is given up for lost, above 0; `None` for 10 minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lost_after: Option<Seconds>,
+    pub unreachable_timeout: Option<Seconds>,
 }
 
 impl Cluster {
     /// How long hosts may be out of reach before the one that leads is given up for lost.
-    pub fn lost_after(&self) -> Seconds {
-        self.lost_after.unwrap_or(Seconds(600.0))
+    pub fn unreachable_timeout(&self) -> Seconds {
+        self.unreachable_timeout.unwrap_or(Seconds(600.0))
     }
 
     /// Hosts that train: those that are named, the nodes of a Slurm job, or this machine alone.
@@ -151,7 +151,7 @@ impl Default for Cluster {
             probe: None,
             price: None,
             slots: 1,
-            lost_after: None,
+            unreachable_timeout: None,
             network: None,
             slurm: None,
         }

@@ -11,7 +11,7 @@ pub struct CustomModel {
     pub network: String,
     /// Settings for the function that builds it.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub with: BTreeMap<String, ParamValue>,
+    pub settings: BTreeMap<String, ParamValue>,
     /// What it reads.
     pub reads: InputSignature,
     /// What it is made of. Empty in a checked recipe until the program has built the network.

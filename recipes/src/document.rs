@@ -1,7 +1,8 @@
 //! A TOML document in which every key and value knows its [`Origin`], and the layering of such documents.
 //!
-//! Knows nothing of the keys of a recipe; see [`crate::check()`] for those.
+//! Knows nothing of the keys of a recipe but what they were called before; see [`crate::check()`] for the others.
 
+use crate::keys;
 use crate::problem::Problem;
 use crate::source::{LARGEST, ConfigLayer, Origin, Source};
 use std::collections::BTreeMap;
@@ -82,7 +83,8 @@ impl Document {
         let source = Arc::new(source.clone());
         let (table, errors) = DeTable::parse_recoverable(&source.text);
         if errors.is_empty() {
-            let table = table_of(&source, table.get_ref());
+            let mut table = table_of(&source, table.get_ref());
+            keys::rename(&mut table);
             return Ok(Self { source: Some(source), table });
         }
         let problem = |error: &toml::de::Error| syntax(&source, error);

@@ -1,7 +1,10 @@
 //! The table of every key a recipe may have. The checker, the JSON schema and `dtrain recipe keys` all read it.
 
+mod old;
 mod value_type;
 
+pub use old::{OLD_KEYS, OLD_WORDS};
+pub(crate) use old::{notes, rename};
 pub use value_type::ValueType;
 
 use crate::cluster::{Devices, LauncherKind, SshBackend};
@@ -25,7 +28,7 @@ keyword_enum! {
         /// A residual convolutional network.
         Cnn = "cnn",
         /// A network that is not dtrain's.
-        Own = "own",
+        Custom = "custom",
         /// A foreign script.
         Command = "command",
     }
@@ -57,17 +60,17 @@ pub struct Key {
     pub doc: &'static str,
 }
 
-const ANY: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn, Kind::Own, Kind::Command];
-const OURS: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn, Kind::Own];
+const ANY: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn, Kind::Custom, Kind::Command];
+const OURS: &[Kind] = &[Kind::Decoder, Kind::Mlp, Kind::Cnn, Kind::Custom];
 const DECODER: &[Kind] = &[Kind::Decoder];
 const MLP: &[Kind] = &[Kind::Mlp];
 const CNN: &[Kind] = &[Kind::Cnn];
-const OWN: &[Kind] = &[Kind::Own];
+const CUSTOM: &[Kind] = &[Kind::Custom];
 /// Kinds that tell classes apart.
 const CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn];
 /// Kinds that may read classes, and those that may read text.
-const OF_CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn, Kind::Own];
-const OF_TEXT: &[Kind] = &[Kind::Decoder, Kind::Own];
+const OF_CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn, Kind::Custom];
+const OF_TEXT: &[Kind] = &[Kind::Decoder, Kind::Custom];
 const COMMAND: &[Kind] = &[Kind::Command];
 
 use Requirement::{Default, Optional, Required};
@@ -176,17 +179,18 @@ pub const KEYS: &[Key] = keys![
     "model.stages", ValueType::Wholes(1, 65_536), Required, CNN, "Channels of each residual stage; each after the first halves the image";
     "model.blocks", Whole(1, 4096), Default("2"), CNN, "Residual blocks in each stage";
     "model.classes", Whole(2, 1_048_576), Required, CLASSES, "Number of classes";
-    "model.network", ValueType::Name, Required, OWN,
+    "model.network", ValueType::Name, Required, CUSTOM,
         "Network of your own, under the name by which your program registered it";
-    "model.with", ValueType::Settings, Optional("none"), OWN,
+    "model.settings", ValueType::Settings, Optional("none"), CUSTOM,
         "Settings for the function that builds your network, under names of your own";
-    "model.context", Whole(1, 16_777_216), Optional("the network reads rows"), OWN,
+    "model.context", Whole(1, 16_777_216), Optional("the network reads rows"), CUSTOM,
         "Sequence length in tokens, where the network reads tokens";
-    "model.vocab", Whole(2, 16_777_216), Default("with context: that of the tokenizer; required for token shards and a tokenizer.json"), OWN,
+    "model.vocab", Whole(2, 16_777_216),
+        Default("with context: that of the tokenizer; required for token shards and a tokenizer.json"), CUSTOM,
         "Vocabulary size, where the network reads tokens";
-    "model.inputs", Whole(1, 1_048_576), Optional("the network reads tokens"), OWN,
+    "model.inputs", Whole(1, 1_048_576), Optional("the network reads tokens"), CUSTOM,
         "Numbers of a row, where the network reads rows; `dtrain data` counts them";
-    "model.classes", Whole(2, 1_048_576), Optional("the network reads tokens"), OWN,
+    "model.classes", Whole(2, 1_048_576), Optional("the network reads tokens"), CUSTOM,
         "Number of classes, where the network reads rows";
     "model.argv", ValueType::Texts, Required, COMMAND, "Program and arguments; `{params.lr}` stands for the value of a key, and no shell is involved";
     "model.env", ValueType::Environment, Optional("none"), COMMAND,
@@ -305,7 +309,7 @@ pub const KEYS: &[Key] = keys![
     "tune.pruner", one_of::<PrunerKind>(), Default("\"none\""), ANY, "Which trials `dtrain tune` ends early";
     "tune.trials", Whole(1, 1_000_000), Default("12"), ANY, "Trials of a study in all";
     "tune.time", ValueType::Time, Optional("no limit"), ANY, "`dtrain tune` begins no trial after so long";
-    "tune.least", Whole(1, 1_000_000_000), Default("1"), ANY,
+    "tune.min_steps", Whole(1, 1_000_000_000), Default("1"), ANY,
         "Steps before which no trial ends early: the first rung of asha and hyperband";
     "tune.eta", Whole(2, 100), Default("3"), ANY, "One trial in so many passes a rung of asha and hyperband";
     "tune.threshold", ValueType::Level, Optional("required for the pruner \"threshold\""), ANY,
@@ -328,7 +332,7 @@ pub const KEYS: &[Key] = keys![
         "Price per GPU hour, or per core hour on CPUs, in any currency";
     "cluster.network", ValueType::Network, Optional("that over which each host was reached"), ANY,
         "Network over which the hosts of a run communicate with each other, such as `10.0.0.0/16`";
-    "cluster.lost_after", ValueType::Time, Optional("10 min"), ANY,
+    "cluster.unreachable_timeout", ValueType::Time, Optional("10 min"), ANY,
         "How long the hosts of a run may be out of reach before the one that leads is given up for lost";
     "cluster.slurm.nodes", Whole(1, 100_000), Default("1"), ANY, "Nodes of the Slurm job";
     "cluster.slurm.partition", ValueType::Host, Optional("Slurm's default"), ANY, "Partition of the job";

@@ -44,6 +44,7 @@ pub use decoder::{
 };
 pub use document::{Document, Leaf};
 pub use extends::resolve_extends;
+pub use keys::{OLD_KEYS, OLD_WORDS};
 pub use model::{Activation, Cnn, ForeignCommand, Family, Framework, Mlp, MlpActivation, Model, Norm, Positions};
 pub use subnet::Subnet;
 pub use objective::{Goal, Metric, Objective, StopConditions};

@@ -17,7 +17,7 @@ pub enum Model {
     /// A residual convolutional network over images.
     Cnn(Cnn),
     /// A network that is not dtrain's, which the program registered.
-    Own(CustomModel),
+    Custom(CustomModel),
     /// A foreign script that trains by itself; dtrain places and watches it.
     Command(ForeignCommand),
 }
@@ -172,7 +172,7 @@ impl Model {
             Self::Decoder(d) => d.parameters(),
             Self::Mlp(m) => m.widths().windows(2).map(|w| (u64::from(w[0]) + 1) * u64::from(w[1])).sum(),
             Self::Cnn(c) => c.parameters(),
-            Self::Own(own) => own.parameters(),
+            Self::Custom(own) => own.parameters(),
             Self::Command(_) => 0,
         }
     }
@@ -181,7 +181,7 @@ impl Model {
     pub fn sample_tokens(&self) -> u64 {
         match self {
             Self::Decoder(d) => u64::from(d.context),
-            Self::Own(own) => own.reads.context().unwrap_or(1).into(),
+            Self::Custom(own) => own.reads.context().unwrap_or(1).into(),
             Self::Mlp(_) | Self::Cnn(_) | Self::Command(_) => 1,
         }
     }
@@ -198,7 +198,7 @@ impl Model {
                 let pixels = u64::from(halved(c.height)) * u64::from(halved(c.width));
                 [c.stages[stage as usize].into(), pixels]
             }
-            Self::Own(own) => own.activation_at(boundary),
+            Self::Custom(own) => own.activation_at(boundary),
             Self::Command(_) => [0, 0],
         }
     }
@@ -212,7 +212,7 @@ impl Model {
             #[expect(clippy::cast_possible_truncation, reason = "a list in a recipe is short")]
             Self::Cnn(c) => c.stages.len() as u32 * c.blocks,
             #[expect(clippy::cast_possible_truncation, reason = "each block was built")]
-            Self::Own(own) => own.outline.blocks.len() as u32,
+            Self::Custom(own) => own.outline.blocks.len() as u32,
             Self::Command(_) => 0,
         }
     }
@@ -224,7 +224,7 @@ impl Model {
             Self::Decoder(d) => Some(InputSignature::Tokens { context: d.context, vocab: d.vocab }),
             Self::Mlp(m) => rows(m.inputs, m.classes),
             Self::Cnn(c) => rows(c.channels * c.height * c.width, c.classes),
-            Self::Own(own) => Some(own.reads),
+            Self::Custom(own) => Some(own.reads),
             Self::Command(_) => None,
         }
     }

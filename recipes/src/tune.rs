@@ -17,7 +17,7 @@ pub struct Tune {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Seconds>,
     /// Steps before which no trial is ended early: the first rung of ASHA and Hyperband.
-    pub least: u64,
+    pub min_steps: u64,
     /// ASHA and Hyperband: one trial in so many passes a rung.
     pub eta: u32,
     /// The pruner "threshold": a trial ends whose metric is worse.
@@ -75,7 +75,7 @@ impl Default for Tune {
             pruner: PrunerKind::None,
             trials: 12,
             time: None,
-            least: 1,
+            min_steps: 1,
             eta: 3,
             threshold: None,
             confirm: 0,

@@ -93,8 +93,8 @@ fn base(kind: Kind) -> &'static str {
             "[model]\nkind = 'cnn'\nchannels = 1\nheight = 8\nwidth = 8\nstages = [8]\nclasses = 3\n\
              [data]\ntrain = '*/*.png'\n[objective]\nstop = { steps = 10 }"
         }
-        Kind::Own => {
-            "[model]\nkind = 'own'\nnetwork = 'mine'\ncontext = 64\n\
+        Kind::Custom => {
+            "[model]\nkind = 'custom'\nnetwork = 'mine'\ncontext = 64\n\
              [data]\ntrain = 'a.txt'\n[objective]\nstop = { steps = 10 }"
         }
         Kind::Command => "[model]\nkind = 'command'\nargv = ['true']",

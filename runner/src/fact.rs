@@ -17,7 +17,7 @@ pub enum Fact {
         from: Option<StepId>,
     },
     /// Every rank of the attempt saved, and the agent committed.
-    CheckpointDurable {
+    CheckpointCommitted {
         /// The attempt that wrote it.
         attempt: AttemptId,
         /// Steps completed in it.

@@ -97,7 +97,7 @@ pub struct Strike {
     /// What people call the host.
     pub host: String,
     /// The other host of a pair that did not hear each other.
-    pub with: Option<String>,
+    pub partner: Option<String>,
     /// What for.
     pub cause: StrikeCause,
     /// When, in milliseconds since the Unix epoch by the clock of the controller.
@@ -179,8 +179,8 @@ fn tally_strikes(strikes: &[Strike], now_ms: u64) -> BTreeMap<(String, StrikeCau
         }
         // Of two that are equal the one goes that was not heard.
         let both = [
-            strike.with.as_ref().map(|with| (with, Some(&strike.host))),
-            Some((&strike.host, strike.with.as_ref())),
+            strike.partner.as_ref().map(|partner| (partner, Some(&strike.host))),
+            Some((&strike.host, strike.partner.as_ref())),
         ];
         let both: Vec<(&String, Option<&String>)> = both.into_iter().flatten().collect();
         for (host, other) in &both {
@@ -222,11 +222,17 @@ mod tests {
     const START: u64 = 1_800_000_000_000;
 
     fn strike(host: &str, cause: StrikeCause, minute: u64) -> Strike {
-        Strike { host: host.into(), with: None, cause, at_ms: START + minute * MINUTE, detail: "seen".into() }
+        Strike {
+            host: host.into(),
+            partner: None,
+            cause,
+            at_ms: START + minute * MINUTE,
+            detail: "seen".into(),
+        }
     }
 
     fn pair(host: &str, with: &str, minute: u64) -> Strike {
-        Strike { with: Some(with.into()), ..strike(host, StrikeCause::Link, minute) }
+        Strike { partner: Some(with.into()), ..strike(host, StrikeCause::Link, minute) }
     }
 
     /// Host and minutes for which each is still left out.

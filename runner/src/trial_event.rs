@@ -13,7 +13,7 @@ use std::path::PathBuf;
 #[serde(rename_all = "snake_case")]
 pub enum TrialEvent {
     /// Something accepted as true. It is seen after it was kept.
-    Fact(Fact),
+    Record(Fact),
     /// A rank said something. It is seen after it was kept, and never again.
     Event(StampedEvent),
     /// What the controller itself is about.
@@ -41,19 +41,19 @@ pub enum ControllerStatus {
         agent: u32,
     },
     /// Not all hosts answer; the attempt is launched on the others.
-    HostsAway {
+    HostsUnreachable {
         /// Hosts that answer.
         hosts: u32,
         /// Those that do not, each with why not.
-        away: Vec<String>,
+        unreachable: Vec<String>,
     },
     /// Hosts that answer are left out of the attempt, for what is held against them.
-    HostsLeftOut {
+    HostsExcluded {
         /// Which, why and until when.
         hosts: Vec<ExcludedHost>,
     },
     /// The hosts of the attempt cannot be asked. It may go on without its controller, which goes on asking.
-    Away {
+    Unreachable {
         /// The attempt.
         attempt: AttemptId,
         /// Why they cannot.
@@ -78,7 +78,7 @@ pub enum ControllerStatus {
     /// The user interrupted what was waited for: it is given up, or ended as soon as its hosts answer.
     Interrupted,
     /// Nothing of the attempt lives, and what it left behind cannot be read now; it is tried again.
-    RecordAway {
+    SpoolUnavailable {
         /// The attempt.
         attempt: AttemptId,
         /// Why it cannot.
@@ -87,14 +87,14 @@ pub enum ControllerStatus {
         seconds: f64,
     },
     /// The host that has what the attempt left behind was given up; what was not read by now is not known.
-    RecordLost {
+    SpoolLost {
         /// The attempt.
         attempt: AttemptId,
         /// Why it could not be read.
         reason: String,
     },
     /// The attempt was lost; the next follows after a pause.
-    Waiting {
+    Backoff {
         /// The attempt that was lost.
         attempt: AttemptId,
         /// Length of the pause in seconds.
@@ -134,27 +134,27 @@ pub enum ControllerStatus {
         reason: String,
     },
     /// The loss is far above what it was, several times in a row.
-    LossLeapt {
+    LossSpike {
         /// Steps completed.
         step: StepId,
         /// The loss.
         loss: f64,
         /// The middle of those before.
-        usual: f64,
+        median: f64,
     },
     /// A rank computes longer than those that do the same work, which wait for it.
-    Slow {
+    Straggler {
         /// The rank.
         rank: Rank,
         /// Seconds that it computes in a step.
         seconds: f64,
         /// Seconds that the middle one of them does.
-        usual: f64,
+        median: f64,
     },
     /// A record of an attempt is damaged, or cannot be understood.
-    RecordSkipped {
+    SpoolRecordSkipped {
         /// Where in the spool, in bytes.
-        at: u64,
+        offset: u64,
         /// Why not.
         reason: String,
     },
@@ -181,33 +181,33 @@ impl TrialEvent {
     pub fn attempt(&self) -> Option<AttemptId> {
         match self {
             Self::Event(stamped) => Some(stamped.attempt),
-            Self::Fact(
+            Self::Record(
                 Fact::AttemptStarted { attempt, .. }
                 | Fact::AttemptEnded { attempt, .. }
-                | Fact::CheckpointDurable { attempt, .. },
+                | Fact::CheckpointCommitted { attempt, .. },
             )
             | Self::Status(
                 ControllerStatus::Launching { attempt, .. }
                 | ControllerStatus::Attached { attempt, .. }
-                | ControllerStatus::Away { attempt, .. }
+                | ControllerStatus::Unreachable { attempt, .. }
                 | ControllerStatus::HostLost { attempt, .. }
-                | ControllerStatus::RecordAway { attempt, .. }
-                | ControllerStatus::RecordLost { attempt, .. }
-                | ControllerStatus::Waiting { attempt, .. }
+                | ControllerStatus::SpoolUnavailable { attempt, .. }
+                | ControllerStatus::SpoolLost { attempt, .. }
+                | ControllerStatus::Backoff { attempt, .. }
                 | ControllerStatus::Stopping { attempt, .. }
                 | ControllerStatus::TargetReached { attempt, .. }
                 | ControllerStatus::Killing { attempt },
             ) => Some(*attempt),
-            Self::Fact(Fact::CheckpointRefused { .. } | Fact::TrialEnded { .. } | Fact::Resumed)
+            Self::Record(Fact::CheckpointRefused { .. } | Fact::TrialEnded { .. } | Fact::Resumed)
             | Self::Status(
-                ControllerStatus::HostsAway { .. }
+                ControllerStatus::HostsUnreachable { .. }
                 | ControllerStatus::Fenced { .. }
                 | ControllerStatus::Interrupted
-                | ControllerStatus::HostsLeftOut { .. }
+                | ControllerStatus::HostsExcluded { .. }
                 | ControllerStatus::CommitFailed { .. }
-                | ControllerStatus::LossLeapt { .. }
-                | ControllerStatus::Slow { .. }
-                | ControllerStatus::RecordSkipped { .. }
+                | ControllerStatus::LossSpike { .. }
+                | ControllerStatus::Straggler { .. }
+                | ControllerStatus::SpoolRecordSkipped { .. }
                 | ControllerStatus::SpoolDamaged { .. },
             ) => None,
         }
@@ -219,9 +219,9 @@ impl TrialEvent {
             self,
             Self::Status(
                 ControllerStatus::CommitFailed { .. }
-                    | ControllerStatus::LossLeapt { .. }
-                    | ControllerStatus::Slow { .. }
-                    | ControllerStatus::RecordSkipped { .. }
+                    | ControllerStatus::LossSpike { .. }
+                    | ControllerStatus::Straggler { .. }
+                    | ControllerStatus::SpoolRecordSkipped { .. }
                     | ControllerStatus::SpoolDamaged { .. }
             )
         )

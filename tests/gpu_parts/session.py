@@ -8,7 +8,7 @@ from pathlib import Path
 
 from . import processes
 
-FORMAT = "dtrain.device/1"
+FORMAT = "dtrain.device/2"
 
 
 class Skip(Exception):
@@ -90,7 +90,7 @@ class Part:
         ended = self.run(command, {"DTRAIN_CLUSTER__PROBE": "2 s"} | (environment or {}))
         losses = {}
         for line in ended.stdout.splitlines():
-            step = told(line, "seen", "event", "event", "step")
+            step = told(line, "event", "event", "step")
             if isinstance(step, dict):
                 losses[step["step"]] = step["loss"]
         self.documents[label] = {"settings": settings, "losses": losses}

@@ -129,16 +129,13 @@ fn follow(page: &str, done: &mut Done) {
 }
 
 /// Runs a command, with a training of a recipe cut to five steps; its `> FILE` is written.
-///
-/// A detached training ends with 131.
 fn run(house: &TestEnv, block: &Block, command: Vec<String>, exit: Option<i32>) {
     let (mut command, file) = redirected(command);
     let names_a_recipe = |word: &String| word.ends_with(".toml") || word.starts_with("library/");
     if command[0] == "run" && command.get(1).is_some_and(names_a_recipe) {
         command.extend(["--set", "objective.stop={ steps = 5 }"].map(str::to_owned));
     }
-    let usual = if command.iter().any(|word| word == "--detach") { 131 } else { 0 };
-    let output = expect(&mut house.dtrain(&command), block, exit.unwrap_or(usual));
+    let output = expect(&mut house.dtrain(&command), block, exit.unwrap_or(0));
     if let Some(file) = file {
         house.file(&file, output);
     }

@@ -148,7 +148,7 @@ fn one_file_goes_to_stdout_and_several_want_a_folder() {
     assert!(refused.stdout.is_empty());
     let json = house.expect(0, ["plan", recipe, "--emit", "deepspeed", "--json"]);
     let json: Value = serde_json::from_slice(&json.stdout).expect("it is JSON");
-    assert_eq!(json["format"], "dtrain.emitted/1");
+    assert_eq!(json["format"], "dtrain.emitted/2");
     let names: Vec<_> = json["files"].as_array().expect("files").iter().map(|file| &file["name"]).collect();
     assert_eq!(names, ["ds_config.json", "config.json", "deepspeed.sh"]);
     assert!(!json["notes"].as_array().expect("notes").is_empty());

@@ -81,7 +81,7 @@ fn exports_are_read_back_by_the_packages_they_are_for() {
         ("parquet", "all.parquet"),
     ] {
         let written = export(to, name);
-        assert_eq!((&written["format"], &written["path"]), (&"dtrain.export/1".into(), &at(name).into()));
+        assert_eq!((&written["format"], &written["path"]), (&"dtrain.export/2".into(), &at(name).into()));
         let points = written["runs"][0]["points"].as_u64().expect("a number");
         assert!(points > 20 * 24, "{to}: {points}");
         let refused = house.expect(2, ["export", "last", "--to", to, "--out", &at(name)]);

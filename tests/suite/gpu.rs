@@ -121,7 +121,7 @@ fn the_doctor_compares_a_device_with_the_host_and_measures_it() {
     assert!(page.contains("agrees") && page.contains("tokens/s") && !page.contains("DIFFERS"), "{page}");
 
     let found = document(&house, "found.json");
-    assert_eq!((&found["format"], &found["agrees"]), (&"dtrain.device/1".into(), &true.into()));
+    assert_eq!((&found["format"], &found["agrees"]), (&"dtrain.device/2".into(), &true.into()));
     assert_eq!(
         (&found["device"], &found["index"], &found["devices"]),
         (&"wgpu".into(), &1.into(), &2.into())

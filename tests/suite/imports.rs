@@ -93,7 +93,7 @@ fn a_bundle_with_one_wrong_field_is_refused_by_name_and_imports_nothing() {
         ("trial tiny-2: `documents.plan` is not JSON", |trial| {
             trial.documents.insert("plan".into(), "{".into());
         }),
-        ("trial tiny-2: `facts[0]` cannot be read", |trial| trial.facts[0].1 = "\"danced\"".into()),
+        ("trial tiny-2: `records[0]` cannot be read", |trial| trial.records[0].1 = "\"danced\"".into()),
         ("`name` is \"/tmp/precious\"", |trial| trial.name = "/tmp/precious".into()),
         ("`name` is \"../../x\"", |trial| trial.name = "../../x".into()),
         ("`recipe` is \"a/b\"", |trial| trial.recipe = "a/b".into()),

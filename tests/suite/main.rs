@@ -42,6 +42,7 @@ mod looked_at;
 mod lora;
 mod memory;
 mod notes;
+mod old_files;
 mod output;
 mod parity;
 mod plans;

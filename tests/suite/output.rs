@@ -156,7 +156,7 @@ fn check_tries_templates_on_an_output() {
     assert!(page.contains("  epoch 1, f1 0.5\n         ^"), "{page}");
     let json = house.expect(0, ["check", &recipe, "--try", output, "--json"]).stdout;
     let json: Value = serde_json::from_slice(&json).expect("JSON");
-    assert_eq!((&json["format"], &json["lines"]), (&"dtrain.tried/1".into(), &4.into()));
+    assert_eq!((&json["format"], &json["lines"]), (&"dtrain.template_matches/2".into(), &4.into()));
     let [first, second] = [&json["templates"][0], &json["templates"][1]];
     assert_eq!((&first["matched"], &first["first"]["line"]), (&2.into(), &3.into()));
     assert_eq!(first["first"]["values"]["loss"], 4.0);

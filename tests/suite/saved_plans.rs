@@ -172,7 +172,7 @@ fn a_plan_of_another_format_or_without_a_field_is_refused_by_every_command() {
     let newer = |plan: &mut Value| plan["format"] = 99.into();
     let partial = |plan: &mut Value| drop(plan.as_object_mut().expect("an object").remove("data_root"));
     let cases: [(&dyn Fn(&mut Value), &str); 2] =
-        [(&newer, "it has format 99; this version reads up to 1"), (&partial, "missing field `data_root`")];
+        [(&newer, "it has format 99; this version reads up to 2"), (&partial, "missing field `data_root`")];
     for (change, why) in cases {
         let mut file = json(&folder.join("p.json"));
         change(&mut file["plan"]);
@@ -246,9 +246,9 @@ fn a_document_that_is_no_plan_is_not_trained() {
     let plan = planned(&house, &[]).join("p.json");
     let text = fs::read_to_string(&plan).expect("it was saved");
     for (format, said) in
-        [("dtrain.plan/2", "newer version of dtrain"), ("dtrain.trial/1", "expected dtrain.plan/1")]
+        [("dtrain.plan/3", "newer version of dtrain"), ("dtrain.trial/1", "expected dtrain.plan/2")]
     {
-        fs::write(&plan, text.replacen("dtrain.plan/1", format, 1)).expect("written");
+        fs::write(&plan, text.replacen("dtrain.plan/2", format, 1)).expect("written");
         let words = words(&house.expect(2, ["run", "project/p.json"]));
         assert!(words.contains(said), "{words}");
     }

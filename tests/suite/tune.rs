@@ -109,7 +109,10 @@ fn what_was_found_is_confirmed_with_other_seeds_and_written_as_a_recipe() {
     };
     let two = confirmed("2");
     assert_eq!(two["confirmed"]["study"], "s-confirm");
-    assert_eq!(two["confirmed"]["against"], "untuned", "the first trial is what `dtrain run` takes: {two}");
+    assert_eq!(
+        two["confirmed"]["baseline_is"], "untuned",
+        "the first trial is what `dtrain run` takes: {two}"
+    );
     let comparison = &two["confirmed"]["comparison"];
     assert_eq!((&comparison["pairs"], &comparison["failed"]), (&2.into(), &serde_json::json!([0, 0])));
     assert!(comparison["margin"].as_f64().is_some_and(|margin| margin > 0.0), "{comparison}");

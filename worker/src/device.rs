@@ -92,7 +92,7 @@ fn devices(kind: DeviceKind, software: usize) -> Vec<Device> {
         DeviceKind::Cuda => cuda_devices(),
         #[cfg(feature = "wgpu")]
         DeviceKind::Wgpu => wgpu_devices(software),
-        #[cfg(not(any(feature = "cuda", feature = "wgpu")))]
+        #[cfg(not(all(feature = "cuda", feature = "wgpu")))]
         _ => Vec::new(),
     }
 }

@@ -71,7 +71,7 @@ Examples:
   dtrain fence last gpu-03 --lift
 
 What the host runs of the trial is ended, at once or when it can be reached again, and no attempt is placed on it until
-the fence is lifted. Without it, a host that cannot be reached is given up after `cluster.lost_after`.";
+the fence is lifted. Without it, a host that cannot be reached is given up after `cluster.unreachable_timeout`.";
 
 pub(super) const RM_EXAMPLE: &str = "Examples:
   dtrain rm tiny-1 tiny-2

@@ -226,7 +226,7 @@ pub(crate) struct RunArgs {
     #[command(flatten)]
     pub(crate) layers: LayerArgs,
 
-    /// Return as soon as training has started, with exit code 131
+    /// Return as soon as training has started
     #[arg(long)]
     pub(crate) detach: bool,
 

@@ -47,7 +47,7 @@ pub(crate) struct ResumeArgs {
     #[arg(long)]
     pub(crate) accept_data: bool,
 
-    /// Return as soon as training has started, with exit code 131
+    /// Return as soon as training has started
     #[arg(long)]
     pub(crate) detach: bool,
 }

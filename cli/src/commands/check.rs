@@ -54,7 +54,7 @@ pub(crate) fn summary(recipe: &Recipe) -> String {
         Model::Decoder(decoder) => format!("decoder, {} layers of {}", decoder.layers, decoder.hidden),
         Model::Mlp(mlp) => format!("mlp, widths {:?}", mlp.widths()),
         Model::Cnn(cnn) => format!("residual network, stages {:?}", cnn.stages),
-        Model::Own(own) => {
+        Model::Custom(own) => {
             format!("network {:?}, {}", own.network, counted(recipe.model.blocks().into(), "block"))
         }
         Model::Command(command) => return format!("command {}", command.argv.join(" ")),

@@ -45,7 +45,7 @@ pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> Comman
         CommandError::new(ExitReason::Usage, format!("cannot read {}", output.display())).cause(error.to_string())
     })?;
     if context.out.json {
-        context.out.json("tried", &TemplateMatchReport { lines: tryout.lines(), templates: tryout.tried() })?;
+        context.out.json("template_matches", &TemplateMatchReport { lines: tryout.lines(), templates: tryout.tried() })?;
     } else {
         let page: Vec<String> = tryout.tried().iter().flat_map(template_match::template_match_lines).collect();
         context.out.data(&page.join("\n"))?;

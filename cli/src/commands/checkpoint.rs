@@ -25,7 +25,7 @@ pub(crate) fn run(context: &Context, command: &CheckpointCommand) -> CommandResu
 struct ListedCheckpoints<'a> {
     trial: &'a str,
     checkpoints: Vec<CheckpointInfo>,
-    away: Vec<UnreachableHost>,
+    unreachable: Vec<UnreachableHost>,
 }
 
 /// A host that could not be asked.
@@ -42,8 +42,8 @@ fn ls(context: &Context, args: &TrialArgs) -> CommandResult {
     let inventory = inventory(context, &mut holders)?;
     let listed = inventory.list(&mut holders, &refused);
     if context.out.json {
-        let away = inventory.away.into_iter().map(|(host, reason)| UnreachableHost { host, reason }).collect();
-        context.out.json("checkpoints", &ListedCheckpoints { trial: &label, checkpoints: listed, away })?;
+        let unreachable = inventory.away.into_iter().map(|(host, reason)| UnreachableHost { host, reason }).collect();
+        context.out.json("checkpoints", &ListedCheckpoints { trial: &label, checkpoints: listed, unreachable })?;
         return Ok(ExitReason::Done);
     }
     if listed.is_empty() {

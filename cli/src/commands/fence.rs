@@ -23,7 +23,7 @@ struct FencedHost {
     /// The attempt that ran on the host, and was ended.
     ended: Option<AttemptId>,
     /// Why the host could not be asked.
-    away: Option<String>,
+    unreachable: Option<String>,
 }
 
 /// Counts a host as lost for one trial, or no longer.
@@ -47,7 +47,7 @@ pub(crate) fn run(context: &Context, args: &FenceArgs) -> CommandResult {
         host: name.clone(),
         fenced: !args.lift,
         ended: None,
-        away: None,
+        unreachable: None,
     };
     if args.lift {
         if !FencedHosts::lift(&folder, name).map_err(failed)? {
@@ -61,7 +61,7 @@ pub(crate) fn run(context: &Context, args: &FenceArgs) -> CommandResult {
         let before = AttemptId(trial.attempts.last().map_or(0, |attempt| attempt.number.0) + 1);
         match hosts::connect_one(host, cluster.transport).and_then(|mut host| host.fence(id, before)) {
             Ok(ended) => report.ended = ended,
-            Err(reason) => report.away = Some(reason),
+            Err(reason) => report.unreachable = Some(reason),
         }
         context.out.say(&report_text(&report));
         if driver::controller(&context.home, id).is_some() {
@@ -77,8 +77,8 @@ pub(crate) fn run(context: &Context, args: &FenceArgs) -> CommandResult {
 }
 
 fn report_text(report: &FencedHost) -> String {
-    let FencedHost { label, host, ended, away, .. } = report;
-    let what = match (ended, away) {
+    let FencedHost { label, host, ended, unreachable, .. } = report;
+    let what = match (ended, unreachable) {
         (Some(attempt), _) => format!("attempt {attempt} was ended there"),
         (None, None) => "nothing of it runs there".to_owned(),
         (None, Some(reason)) => {

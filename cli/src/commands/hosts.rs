@@ -32,7 +32,7 @@ struct HostRow {
     host: String,
     /// When it answered last, in milliseconds since the Unix epoch; `null` when it never did.
     seen_ms: Option<u64>,
-    left_out: Option<ExcludedHost>,
+    excluded: Option<ExcludedHost>,
     /// Those of the last week, the newest last.
     strikes: Vec<Strike>,
 }
@@ -63,7 +63,7 @@ fn list(context: &Context) -> CommandResult {
     }
     let lines: Vec<Vec<StyledText>> = rows.iter().map(|row| line(row, style.now_ms)).collect();
     out.data(&table(&COLUMNS, &lines, style))?;
-    if let Some(row) = rows.iter().find(|row| row.left_out.is_some()) {
+    if let Some(row) = rows.iter().find(|row| row.excluded.is_some()) {
         out.next(&format!("dtrain hosts forgive {}", row.host));
     }
     Ok(ExitReason::Done)
@@ -71,19 +71,19 @@ fn list(context: &Context) -> CommandResult {
 
 fn rows(history: &History, now_ms: u64) -> Result<Vec<HostRow>, CommandError> {
     let mut all: BTreeMap<String, HostRow> = BTreeMap::new();
-    let row = |host: &str| HostRow { host: host.into(), seen_ms: None, left_out: None, strikes: Vec::new() };
+    let row = |host: &str| HostRow { host: host.into(), seen_ms: None, excluded: None, strikes: Vec::new() };
     for KnownHost { name, seen_ms } in history.hosts().map_err(|error| history_failure(&error))? {
         all.insert(name.clone(), HostRow { seen_ms: Some(seen_ms), ..row(&name) });
     }
     let strikes = history.strikes().map_err(|error| history_failure(&error))?;
     for strike in &strikes {
-        for host in [Some(&strike.host), strike.with.as_ref()].into_iter().flatten() {
+        for host in [Some(&strike.host), strike.partner.as_ref()].into_iter().flatten() {
             all.entry(host.clone()).or_insert_with(|| row(host)).strikes.push(strike.clone());
         }
     }
     for one in excluded_hosts(&strikes, now_ms) {
         if let Some(row) = all.get_mut(&one.host) {
-            row.left_out = Some(one);
+            row.excluded = Some(one);
         }
     }
     Ok(all.into_values().collect())
@@ -91,7 +91,7 @@ fn rows(history: &History, now_ms: u64) -> Result<Vec<HostRow>, CommandError> {
 
 fn line(row: &HostRow, now_ms: u64) -> Vec<StyledText> {
     let seen = row.seen_ms.map_or("never".into(), |at| age(at, now_ms));
-    let (left_out, why) = match (&row.left_out, row.strikes.last()) {
+    let (left_out, why) = match (&row.excluded, row.strikes.last()) {
         (Some(one), _) => (remaining(one.until_ms, now_ms), format!("{}: {}", one.cause.words(), one.detail)),
         (None, Some(last)) => (String::new(), format!("{}: {}", last.cause.words(), last.detail)),
         (None, None) => (String::new(), String::new()),

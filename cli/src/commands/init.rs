@@ -105,7 +105,7 @@ fn overfit_warning(samples: u64, model: &Model) -> Option<String> {
                 )
             })
         }
-        Model::Cnn(_) | Model::Mlp(_) | Model::Own(_) | Model::Command(_) => (samples < FEW_ROWS)
+        Model::Cnn(_) | Model::Mlp(_) | Model::Custom(_) | Model::Command(_) => (samples < FEW_ROWS)
             .then(|| format!("the data has {} to train on, which is little", counted(samples, "sample"))),
     }
 }

@@ -23,7 +23,7 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> CommandResult {
     let (trained, _) = trained_checkpoint(context, &trial, args.step, |model| match model {
         Model::Mlp(_) | Model::Cnn(_) => Ok(()),
         Model::Decoder(_) => Err("is a decoder, which `dtrain model sample` asks for text".into()),
-        Model::Own(_) | Model::Command(_) => {
+        Model::Custom(_) | Model::Command(_) => {
             Err("is a model of your own; an mlp or a cnn predicts classes".into())
         }
     })?;

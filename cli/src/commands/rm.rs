@@ -24,7 +24,7 @@ struct DeletedTrial {
     /// Bytes that are free now, here and on hosts.
     bytes: u64,
     /// Hosts that could not be asked, and still have what they had.
-    away: Vec<SkippedHost>,
+    unreachable: Vec<SkippedHost>,
 }
 
 #[derive(Serialize)]
@@ -65,7 +65,7 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> CommandResult {
         let gone = remove(context, &mut history, trial)?;
         report.bytes += gone.bytes;
         context.out.say(&format!("removed {}: {} freed", gone.label, Bytes(gone.bytes)));
-        for SkippedHost { host, reason } in &gone.away {
+        for SkippedHost { host, reason } in &gone.unreachable {
             context.out.say(&format!(
                 "{}: {host} cannot be reached, so what it has of {} stays there, in trials/{} of its state folder: {reason}",
                 context.out.paint.yellow("warning"),
@@ -150,7 +150,7 @@ fn remove(context: &Context, history: &mut History, trial: &TrialDetails) -> Res
         trial: id.clone(),
         label: label.clone(),
         bytes: removed.bytes + there,
-        away: away.into_iter().map(|(host, reason)| SkippedHost { host, reason }).collect(),
+        unreachable: away.into_iter().map(|(host, reason)| SkippedHost { host, reason }).collect(),
     })
 }
 

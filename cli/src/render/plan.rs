@@ -63,7 +63,7 @@ pub(crate) fn long(plan: &Plan, depth: DetailLevel, top: usize, style: PageStyle
 }
 
 fn line(ranked: &RankedCandidate, estimate: &Estimate, plan: &Plan) -> String {
-    let tie = if ranked.tie { "=" } else { " " };
+    let tie = if ranked.is_tied { "=" } else { " " };
     format!(
         "{tie} {:>9}/step  {:>7} {}/s  {:>9}  {}",
         estimate.step.to_string(),

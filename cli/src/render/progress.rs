@@ -147,7 +147,7 @@ impl ProgressDisplay {
 
     fn fact(&mut self, fact: &Fact) {
         match fact {
-            Fact::CheckpointDurable { step, .. } => {
+            Fact::CheckpointCommitted { step, .. } => {
                 self.figures.saved = Some(*step);
                 if self.lines.is_some() {
                     self.say(&format!("checkpoint at step {step} saved"));
@@ -174,13 +174,13 @@ impl ProgressDisplay {
                 self.say(&format!("starting {}{from}{again}", counted(u64::from(*ranks), "rank")));
             }
             ControllerStatus::Attached { .. } => {}
-            ControllerStatus::HostsAway { hosts, away } => {
-                for host in away {
+            ControllerStatus::HostsUnreachable { hosts, unreachable } => {
+                for host in unreachable {
                     self.say(&format!("{}: {host}", self.warning()));
                 }
                 self.say(&format!("continuing {}", counted(u64::from(*hosts), "host")));
             }
-            ControllerStatus::HostsLeftOut { hosts } => {
+            ControllerStatus::HostsExcluded { hosts } => {
                 let now_ms = self.out.style().now_ms;
                 for ExcludedHost { host, cause, until_ms, detail } in hosts {
                     self.say(&format!(
@@ -191,7 +191,7 @@ impl ProgressDisplay {
                     ));
                 }
             }
-            ControllerStatus::Away { reason, .. } => {
+            ControllerStatus::Unreachable { reason, .. } => {
                 self.say(&format!("{}: {reason}; the ranks keep training", self.warning()));
             }
             ControllerStatus::HostLost { reason, seconds: passed, .. } => self.say(&format!(
@@ -203,16 +203,16 @@ impl ProgressDisplay {
                 self.say(&format!("{host} is back; attempt {attempt}, which still ran there, was ended"));
             }
             ControllerStatus::Interrupted => self.say("interrupted; ending what is under way"),
-            ControllerStatus::RecordAway { attempt, reason, seconds: left } => self.say(&format!(
+            ControllerStatus::SpoolUnavailable { attempt, reason, seconds: left } => self.say(&format!(
                 "{}: the record of attempt {attempt} cannot be read now: {reason}; trying for {}",
                 self.warning(),
                 seconds(*left)
             )),
-            ControllerStatus::RecordLost { attempt, reason } => self.say(&format!(
+            ControllerStatus::SpoolLost { attempt, reason } => self.say(&format!(
                 "{}: the rest of the record of attempt {attempt} is lost: {reason}",
                 self.warning()
             )),
-            ControllerStatus::Waiting { seconds: pause, failures: (failures, most), blame, failure, .. } => {
+            ControllerStatus::Backoff { seconds: pause, failures: (failures, most), blame, failure, .. } => {
                 let budget = match blame {
                     Blame::Machines => {
                         format!("failure {failures} of machines; given up after a day without progress")
@@ -242,17 +242,17 @@ impl ProgressDisplay {
                     self.warning()
                 ));
             }
-            ControllerStatus::LossLeapt { step, loss: now, usual } => {
+            ControllerStatus::LossSpike { step, loss: now, median: usual } => {
                 let (now, usual) = (loss(*now), loss(*usual));
                 self.say(&format!("{}: loss spike at step {step}: from {usual} to {now}", self.warning()));
             }
-            ControllerStatus::Slow { rank, seconds: own, usual } => self.say(&format!(
+            ControllerStatus::Straggler { rank, seconds: own, median: usual } => self.say(&format!(
                 "{}: rank {rank} is a straggler: {} of compute per step, {} on ranks with the same work",
                 self.warning(),
                 seconds(*own),
                 seconds(*usual)
             )),
-            ControllerStatus::RecordSkipped { at, reason } => self.say(&format!(
+            ControllerStatus::SpoolRecordSkipped { offset: at, reason } => self.say(&format!(
                 "{}: a record of the ranks at byte {at} cannot be read and is skipped: {reason}",
                 self.warning()
             )),
@@ -293,21 +293,23 @@ impl Observer for ProgressDisplay {
             self.attempt = named.or(self.attempt);
             let attempt = if seen.is_of_the_same_attempt() { self.attempt } else { named };
             let line = SeenLine { trial: &self.trial, attempt, seen };
-            self.is_unheard = self.out.json_line("seen", &line).is_err();
+            self.is_unheard = self.out.json_line("trial_event", &line).is_err();
         }
         match seen {
-            TrialEvent::Fact(fact) => self.fact(fact),
+            TrialEvent::Record(fact) => self.fact(fact),
             TrialEvent::Event(said) => self.event(said),
             TrialEvent::Status(status) => self.status(status),
         }
     }
 }
 
-/// One line of `--json`: `{"format": "dtrain.seen/1", "trial": …, "attempt": …, "seen": {"event": …}}`.
+/// One line of `--json`: `{"format": "dtrain.trial_event/2", "trial": …, "attempt": …, "event": …}`, with `record` or `status` in place
+/// of `event`.
 #[derive(serde::Serialize)]
 struct SeenLine<'a> {
     trial: &'a TrialId,
     #[serde(skip_serializing_if = "Option::is_none")]
     attempt: Option<AttemptId>,
+    #[serde(flatten)]
     seen: &'a TrialEvent,
 }

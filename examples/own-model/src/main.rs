@@ -53,7 +53,7 @@ fn build(settings: &ModelSettings<'_>) -> Result<BurnNetwork, BuildError> {
     let width = settings.get_or("width", 64)?;
     let kernel: usize = settings.get_or("kernel", 4)?;
     if kernel == 0 {
-        return Err("`model.with.kernel` must be at least 1".into());
+        return Err("`model.settings.kernel` must be at least 1".into());
     }
     let device = &settings.device();
     let stem = Stem { embedding: nn::EmbeddingConfig::new(vocab, width).init(device) };

@@ -28,7 +28,8 @@ impl Example {
     /// A command on the recipe with more settings, and what it printed.
     fn output(&self, code: i32, verb: &[&str], settings: &[&str]) -> Output {
         let stop = format!("objective.stop={{ steps = {STEPS} }}");
-        let small = ["data.train=\"text.txt\"", "model.with={ depth = 4, width = 24, kernel = 3 }", &stop];
+        let small =
+            ["data.train=\"text.txt\"", "model.settings={ depth = 4, width = 24, kernel = 3 }", &stop];
         let mut arguments = vec![verb[0], &self.recipe, "--quiet"];
         arguments.extend(&verb[1..]);
         arguments.extend(small.iter().chain(settings).flat_map(|setting| ["--set", setting]));
@@ -101,7 +102,7 @@ fn it_is_planned_with_what_its_parts_are_made_of() {
     let plan: Value =
         serde_json::from_str(&example.run(0, &["plan", "--json"], &["cluster.ranks=2"])).expect("JSON");
     let model = &plan["plan"]["recipe"]["model"];
-    assert_eq!((&model["kind"], &model["network"]), (&"own".into(), &"gated-convolution".into()));
+    assert_eq!((&model["kind"], &model["network"]), (&"custom".into(), &"gated-convolution".into()));
     let blocks = model["outline"]["blocks"].as_array().expect("a list");
     assert_eq!((blocks.len(), &blocks[3]["output"]), (4, &serde_json::json!([64, 24])));
     assert_eq!(blocks[0]["parameters"][2], serde_json::json!([48, 24, 3]), "a kernel");

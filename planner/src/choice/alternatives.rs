@@ -19,7 +19,7 @@ pub struct Alternative {
     /// Speed relative to the choice minus one: −0.31 trains 31 % fewer tokens a second.
     pub speed: f64,
     /// Whether the difference is too small to be told.
-    pub tie: bool,
+    pub is_tied: bool,
     /// What costs most, in words.
     pub cause: String,
     /// Bytes of its heaviest rank at its peak; nothing in a plan of an older program.
@@ -28,7 +28,7 @@ pub struct Alternative {
     /// By cause, the seconds that a step of it takes more than one of the choice, below 0 where less; of a cause that takes
     /// the same nothing. Empty in a plan of an older program.
     #[serde(default)]
-    pub growth: Vec<(String, f64)>,
+    pub time_delta: Vec<(String, f64)>,
 }
 
 /// The best of every axis value that `chosen` does not have, slowest last within its axis.
@@ -51,10 +51,10 @@ pub(crate) fn alternatives(estimator: &Estimator<'_>, ranking: &Ranking, chosen:
             value: value.into(),
             candidate: cost_model.space().candidate(id, chosen.candidate.learning_rate).to_string(),
             speed,
-            tie: speed.abs() <= resolution,
+            is_tied: speed.abs() <= resolution,
             cause: largest_delta(&home_time.parts(), &time.parts()),
             memory_peak: cost_model.memory(id).total(),
-            growth: time_deltas(&home_time, &time),
+            time_delta: time_delta(&home_time, &time),
         };
         found.push((id, alternative));
     }
@@ -70,7 +70,7 @@ pub(crate) fn alternatives(estimator: &Estimator<'_>, ranking: &Ranking, chosen:
 }
 
 /// What each cause takes more in `theirs`.
-fn time_deltas(ours: &Causes, theirs: &Causes) -> Vec<(String, f64)> {
+fn time_delta(ours: &Causes, theirs: &Causes) -> Vec<(String, f64)> {
     let pairs = ours.parts().into_iter().zip(theirs.parts());
     let grown = pairs.map(|((name, before), (_, after))| (name.to_owned(), after - before));
     grown.filter(|(_, seconds)| *seconds != 0.0).collect()

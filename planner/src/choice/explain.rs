@@ -45,7 +45,7 @@ pub fn explain(plan: &Plan, depth: DetailLevel) -> String {
         return foreign(plan, command);
     }
     headline(&mut text, plan);
-    if let Model::Own(_) = plan.recipe.model {
+    if let Model::Custom(_) = plan.recipe.model {
         row(
             &mut text,
             "estimated",
@@ -58,8 +58,8 @@ pub fn explain(plan: &Plan, depth: DetailLevel) -> String {
     }
     costs(&mut text, plan, best);
     training(&mut text, plan, best);
-    if let Some(weighed) = &plan.weighed {
-        weighed.write_table(&mut text, device(best), ToString::to_string);
+    if let Some(tradeoffs) = &plan.tradeoffs {
+        tradeoffs.write_table(&mut text, device(best), ToString::to_string);
     }
     alternatives::write_alternatives(&mut text, plan, depth);
     left_out(&mut text, plan);
@@ -130,7 +130,7 @@ pub fn subject(plan: &Plan) -> String {
         Model::Decoder(_) => "decoder",
         Model::Mlp(_) => "perceptron",
         Model::Cnn(_) => "residual network",
-        Model::Own(own) => &format!("network `{}`", own.network),
+        Model::Custom(own) => &format!("network `{}`", own.network),
         Model::Command(_) => "command",
     };
     let adapters = if plan.recipe.model.has_frozen_weights() {
@@ -174,7 +174,7 @@ fn costs(text: &mut String, plan: &Plan, best: &RankedCandidate) {
     };
     row(text, "", &e.breakdown.parts().into_iter().filter_map(share).collect::<Vec<_>>().join(" · "));
     row(text, "speed", &format!("{} {unit}/s", count(e.tokens_per_second)));
-    let expected = best.pace.schedule_steps;
+    let expected = best.run_length.schedule_steps;
     let steps = match e.steps {
         Some(steps) if steps <= expected => format!("{} steps, ", thousands(steps)),
         Some(steps) => format!("about {} of {} steps, ", thousands(expected), thousands(steps)),
@@ -224,7 +224,7 @@ pub fn device(ranked: &RankedCandidate) -> &'static str {
 }
 
 fn money(text: &mut String, plan: &Plan, best: &RankedCandidate) {
-    let Some(choice) = plan.weighed.as_ref().map(|weighed| &weighed.choice) else { return };
+    let Some(choice) = plan.tradeoffs.as_ref().map(|tradeoffs| &tradeoffs.choice) else { return };
     let (Some(price), Some(hours), Some(money)) =
         (plan.recipe.cluster.price, choice.device_hours, choice.money)
     else {
@@ -234,7 +234,7 @@ fn money(text: &mut String, plan: &Plan, best: &RankedCandidate) {
 }
 
 fn training(text: &mut String, plan: &Plan, best: &RankedCandidate) {
-    let (batch, rate, warmup) = (&plan.batch, &plan.learning_rate, &best.pace.warmup);
+    let (batch, rate, warmup) = (&plan.batch, &plan.learning_rate, &best.run_length.warmup);
     row(
         text,
         "batch",
@@ -254,7 +254,7 @@ fn training(text: &mut String, plan: &Plan, best: &RankedCandidate) {
 
 /// When the run is validated, on how much, and what that takes, in words.
 pub fn validation(plan: &Plan) -> String {
-    let pace = &plan.best().pace;
+    let pace = &plan.best().run_length;
     let samples = if pace.validate_samples == 1 { "sample" } else { "samples" };
     let told =
         format!("{}, up to {} {samples}", after(pace.validate_every, pace), thousands(pace.validate_samples));

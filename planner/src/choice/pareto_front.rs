@@ -19,21 +19,21 @@ pub struct CandidateCost {
     /// Seconds of a step.
     pub step_seconds: f64,
     /// Share of the memory that a rank may use which is full at the peak of the heaviest; the rest is headroom.
-    pub memory_full: f64,
+    pub memory_fraction: f64,
     /// Seconds of all devices that work, in a step: money, but for the price of a device.
     pub device_seconds: f64,
 }
 
 impl CandidateCost {
     /// The cost of a step of `step_seconds` on `devices`.
-    pub fn of(step_seconds: f64, memory_full: f64, devices: u32) -> Self {
-        Self { step_seconds, memory_full, device_seconds: step_seconds * f64::from(devices) }
+    pub fn of(step_seconds: f64, memory_fraction: f64, devices: u32) -> Self {
+        Self { step_seconds, memory_fraction, device_seconds: step_seconds * f64::from(devices) }
     }
 
     /// Whether it takes no more than `other` of anything.
     fn is_no_worse_than(&self, other: &Self) -> bool {
         self.step_seconds <= other.step_seconds
-            && self.memory_full <= other.memory_full
+            && self.memory_fraction <= other.memory_fraction
             && self.device_seconds <= other.device_seconds
     }
 
@@ -42,7 +42,7 @@ impl CandidateCost {
     fn differs_enough(&self, other: &Self, least: f64) -> bool {
         self.step_seconds < (1.0 - least) * other.step_seconds
             || self.device_seconds < (1.0 - least) * other.device_seconds
-            || self.memory_full < other.memory_full - 2.0 * least
+            || self.memory_fraction < other.memory_fraction - 2.0 * least
     }
 }
 
@@ -81,8 +81,8 @@ impl<T> ParetoFront<T> {
     }
 
     /// Whether no point takes at most so many seconds and at most that share of memory.
-    pub fn may_gain(&self, step_seconds: f64, memory_full: f64) -> bool {
-        let is_within = |cost: &CandidateCost| cost.step_seconds <= step_seconds && cost.memory_full <= memory_full;
+    pub fn may_gain(&self, step_seconds: f64, memory_fraction: f64) -> bool {
+        let is_within = |cost: &CandidateCost| cost.step_seconds <= step_seconds && cost.memory_fraction <= memory_fraction;
         !self.points.iter().any(|point| is_within(&point.cost))
     }
 
@@ -95,8 +95,8 @@ impl<T> ParetoFront<T> {
     pub fn into_points(self) -> Vec<ParetoPoint<T>> {
         let mut points = self.points;
         let key = |point: &ParetoPoint<T>| {
-            let CandidateCost { step_seconds, memory_full, device_seconds } = point.cost;
-            [step_seconds, memory_full, device_seconds]
+            let CandidateCost { step_seconds, memory_fraction, device_seconds } = point.cost;
+            [step_seconds, memory_fraction, device_seconds]
         };
         let order = |a: &ParetoPoint<T>, b: &ParetoPoint<T>| {
             let pairs = key(a).into_iter().zip(key(b)).map(|(a, b)| a.total_cmp(&b));

@@ -12,16 +12,16 @@ pub struct Tradeoffs<T> {
     /// The choice.
     pub choice: Tradeoff<T>,
     /// What nothing betters, fastest first.
-    pub front: Vec<Tradeoff<T>>,
+    pub pareto_front: Vec<Tradeoff<T>>,
     /// Indices of those of the front that differ enough from the choice, and from each other, to be worth naming.
-    pub named: Vec<usize>,
+    pub distinct: Vec<usize>,
 }
 
 /// A way to train, and what it takes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tradeoff<T> {
     /// The way.
-    pub what: T,
+    pub candidate: T,
     /// What a step takes.
     pub cost: CandidateCost,
     /// Bytes of the heaviest rank at its peak.
@@ -47,7 +47,7 @@ impl CostBasis {
     /// What a way to train takes whose step costs `cost`.
     pub(crate) fn tradeoff<T>(
         &self,
-        what: T,
+        candidate: T,
         cost: CandidateCost,
         memory_peak: Bytes,
         devices: u32,
@@ -55,31 +55,31 @@ impl CostBasis {
         #[expect(clippy::cast_precision_loss, reason = "steps are far below 2^52")]
         let device_hours = self.steps.map(|steps| steps as f64 * cost.device_seconds / 3600.0);
         let money = device_hours.zip(self.price).map(|(hours, price)| hours * price);
-        Tradeoff { what, cost, memory_peak, devices, device_hours, money }
+        Tradeoff { candidate, cost, memory_peak, devices, device_hours, money }
     }
 }
 
 impl<T> Tradeoffs<T> {
     /// A choice beside a front; what differs by less than `resolution` cannot be told apart.
-    pub(crate) fn of(choice: Tradeoff<T>, front: Vec<Tradeoff<T>>, resolution: f64) -> Self {
-        let costs: Vec<CandidateCost> = front.iter().map(|point| point.cost).collect();
-        let named = notable_points(&choice.cost, &costs, resolution);
-        Self { choice, front, named }
+    pub(crate) fn of(choice: Tradeoff<T>, pareto_front: Vec<Tradeoff<T>>, resolution: f64) -> Self {
+        let costs: Vec<CandidateCost> = pareto_front.iter().map(|point| point.cost).collect();
+        let distinct = notable_points(&choice.cost, &costs, resolution);
+        Self { choice, pareto_front, distinct }
     }
 
     /// The choice first, then what is worth naming beside it.
     pub fn shown(&self) -> impl Iterator<Item = &Tradeoff<T>> {
-        std::iter::once(&self.choice).chain(self.named.iter().map(|index| &self.front[*index]))
+        std::iter::once(&self.choice).chain(self.distinct.iter().map(|index| &self.pareto_front[*index]))
     }
 
     /// Adds the table of the choice and what is worth naming beside it; nothing where that is nothing. `device` is the word
     /// for one, `words` says a way to train.
     pub(crate) fn write_table(&self, text: &mut String, device: &str, words: impl Fn(&T) -> String) {
-        if self.named.is_empty() {
+        if self.distinct.is_empty() {
             return;
         }
         text.push('\n');
-        let all = thousands(self.front.len() as u64);
+        let all = thousands(self.pareto_front.len() as u64);
         let told = format!("{all} configurations are Pareto-optimal in time, memory and money");
         row(text, "trade-offs", &told);
         let titles = ["step", "memory", &format!("{device}s"), &hours_title(&self.choice, device), "money"];
@@ -93,7 +93,7 @@ impl<T> Tradeoffs<T> {
                 point.money.map_or_else(String::new, amount),
             ];
             let key = if place == 0 { "the choice" } else { "" };
-            row(text, key, &format!("{}  {}", line(cells, &self.choice), words(&point.what)));
+            row(text, key, &format!("{}  {}", line(cells, &self.choice), words(&point.candidate)));
         }
     }
 }
@@ -141,7 +141,7 @@ mod tests {
     fn hours_are_those_of_all_devices_and_money_is_their_price() {
         let weighed = weighed(Some(2.5));
         assert_eq!((weighed.choice.device_hours, weighed.choice.money), (Some(4.0), Some(10.0)));
-        assert_eq!(weighed.front[1].money, Some(7.5));
+        assert_eq!(weighed.pareto_front[1].money, Some(7.5));
         let endless = CostBasis { steps: None, price: Some(2.5) };
         let point = endless.tradeoff((), CandidateCost::of(1.0, 0.5, 4), Bytes(1), 4);
         assert_eq!((point.device_hours, point.money), (None, None));

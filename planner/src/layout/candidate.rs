@@ -108,20 +108,20 @@ pub enum Rejection {
         available: Bytes,
     },
     /// One tensor is larger than a device gives to one, whatever is free.
-    #[error("{what} would be one tensor of {needed}; a GPU here gives at most {most} to one")]
+    #[error("{tensor} would be one tensor of {needed}; a GPU here gives at most {limit} to one")]
     TooLargeTensor {
         /// The tensor, in words.
-        what: String,
+        tensor: String,
         /// Its size.
         needed: Bytes,
         /// What a device gives to one tensor.
-        most: Bytes,
+        limit: Bytes,
     },
     /// A dimension of the model cannot be cut that many ways.
-    #[error("{what} = {size} cannot be split {degree} ways")]
+    #[error("{dimension} = {size} cannot be split {degree} ways")]
     DoesNotDivide {
         /// The dimension, as its key in the recipe.
-        what: String,
+        dimension: String,
         /// Its size.
         size: u32,
         /// The ways.
@@ -145,10 +145,10 @@ impl Rejection {
             Self::TooMuchMemory { available, .. } => {
                 format!("more memory than the {available} a rank may use")
             }
-            Self::TooLargeTensor { most, .. } => {
-                format!("more memory than a rank may use, or one tensor of more than {most}")
+            Self::TooLargeTensor { limit, .. } => {
+                format!("more memory than a rank may use, or one tensor of more than {limit}")
             }
-            Self::DoesNotDivide { what, size, .. } => format!("{what} = {size} does not divide"),
+            Self::DoesNotDivide { dimension, size, .. } => format!("{dimension} = {size} does not divide"),
             Self::EngineCannot(reason) => reason.clone(),
             // `… not tensor 2` and `… not tensor 4` are one reason.
             Self::CannotRun(reason) => {

@@ -45,7 +45,7 @@ pub struct CheckpointInterval {
     /// Steps from one checkpoint to the next, at least 1.
     pub every: u64,
     /// Seconds for which one holds training up.
-    pub hold_seconds: f64,
+    pub stall_seconds: f64,
     /// What decided.
     pub reason: CheckpointReason,
     /// Share of the time that will be useful, where the recipe says how often hosts fail.
@@ -58,13 +58,13 @@ pub struct CheckpointInterval {
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointReason {
     /// The recipe.
-    Said,
+    Recipe,
     /// The run is shorter than [`SAVE_SHORTEST`].
-    Short,
+    ShortRun,
     /// What may be lost to a kill.
-    Patience,
+    LostWork,
     /// What checkpoints may cost.
-    Cost,
+    Overhead,
     /// What failures of hosts would lose.
     Failures,
 }
@@ -79,9 +79,9 @@ pub fn checkpoint_interval(recipe: &Recipe, steps: u64, step_seconds: f64) -> Ch
     let seconds = |steps: u64| steps as f64 * step_seconds;
     let failure_model = failure_model(recipe);
     let (every, reason) = match recipe.checkpoint.every {
-        Interval::Steps(steps) => (steps.max(1), CheckpointReason::Said),
-        Interval::Time(time) => (nearest_steps(time.0, step_seconds), CheckpointReason::Said),
-        Interval::Auto if seconds(steps) <= SAVE_SHORTEST => (steps.max(1), CheckpointReason::Short),
+        Interval::Steps(steps) => (steps.max(1), CheckpointReason::Recipe),
+        Interval::Time(time) => (nearest_steps(time.0, step_seconds), CheckpointReason::Recipe),
+        Interval::Auto if seconds(steps) <= SAVE_SHORTEST => (steps.max(1), CheckpointReason::ShortRun),
         Interval::Auto => {
             let (interval, reason) = automatic_interval(&failure_model, seconds(steps));
             (nearest_steps(interval.max(write_seconds(recipe)), step_seconds), reason)
@@ -90,7 +90,7 @@ pub fn checkpoint_interval(recipe: &Recipe, steps: u64, step_seconds: f64) -> Ch
     let useful = || goodput(&failure_model, seconds(every.min(steps)).max(step_seconds));
     CheckpointInterval {
         every,
-        hold_seconds: failure_model.hold_seconds,
+        stall_seconds: failure_model.stall_seconds,
         reason,
         goodput: recipe.cluster.mtbf.map(|_| useful()),
     }
@@ -99,14 +99,14 @@ pub fn checkpoint_interval(recipe: &Recipe, steps: u64, step_seconds: f64) -> Ch
 /// Seconds of work between two checkpoints of a run that takes `seconds`.
 fn automatic_interval(failure_model: &FailureModel, seconds: f64) -> (f64, CheckpointReason) {
     let patience = SAVE_SECONDS.min(seconds / SAVES_LEAST);
-    let affordable = failure_model.hold_seconds / HOLD_SHARE;
+    let affordable = failure_model.stall_seconds / HOLD_SHARE;
     let best = interval_seconds(failure_model);
     if best < patience.max(affordable) {
         (best, CheckpointReason::Failures)
     } else if affordable > patience {
-        (affordable, CheckpointReason::Cost)
+        (affordable, CheckpointReason::Overhead)
     } else {
-        (patience, CheckpointReason::Patience)
+        (patience, CheckpointReason::LostWork)
     }
 }
 
@@ -116,7 +116,7 @@ fn failure_model(recipe: &Recipe) -> FailureModel {
     let host = cluster.mtbf.map_or(HOST_MTBF_SECONDS, |mtbf| mtbf.0);
     FailureModel {
         mtbf_seconds: job_mtbf_seconds(host, cluster.host_count()),
-        hold_seconds: HOLD_LEAST + state(recipe) / HOLD_BYTES_PER_SECOND,
+        stall_seconds: HOLD_LEAST + state(recipe) / HOLD_BYTES_PER_SECOND,
         restart_seconds: RESTART_SECONDS + write_seconds(recipe),
     }
 }
@@ -173,7 +173,7 @@ mod tests {
         let mut every = |every, seconds| {
             recipe.checkpoint.every = every;
             let saving = checkpoint_interval(&recipe, 100, seconds);
-            assert_eq!(saving.reason, CheckpointReason::Said);
+            assert_eq!(saving.reason, CheckpointReason::Recipe);
             saving.every
         };
         assert_eq!(every(Interval::Steps(7), 1.0), 7);
@@ -186,19 +186,19 @@ mod tests {
         for steps in [60, 1_000, 1_000_000] {
             let saving = auto(fixtures::gpt2(), None, steps, 0.5);
             // 124 million parameters of 12 bytes.
-            assert!((saving.hold_seconds - 1.005).abs() < 0.01, "{saving:?}");
-            assert_eq!((saving.every, saving.reason), (201, CheckpointReason::Cost));
+            assert!((saving.stall_seconds - 1.005).abs() < 0.01, "{saving:?}");
+            assert_eq!((saving.every, saving.reason), (201, CheckpointReason::Overhead));
         }
     }
 
     #[test]
     fn where_hosts_fail_often_checkpoints_are_as_frequent_as_daly_says() {
         let rare = auto(fixtures::llama(), Some(30.0 * 86_400.0), 100_000, 0.1);
-        assert_eq!((rare.every, rare.reason), (300, CheckpointReason::Patience), "a month: patience decides");
+        assert_eq!((rare.every, rare.reason), (300, CheckpointReason::LostWork), "a month: patience decides");
         assert!(rare.goodput.is_some_and(|share| share > 0.99), "{rare:?}");
         let often = auto(fixtures::llama(), Some(600.0), 100_000, 0.1);
         assert_eq!(often.reason, CheckpointReason::Failures);
-        let daly = (2.0 * often.hold_seconds * 600.0_f64).sqrt();
+        let daly = (2.0 * often.stall_seconds * 600.0_f64).sqrt();
         #[expect(clippy::cast_precision_loss, reason = "a small number")]
         let seconds = often.every as f64 * 0.1;
         assert!((seconds / daly - 1.0).abs() < 0.05, "{seconds} s is not {daly} s");

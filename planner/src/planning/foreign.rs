@@ -28,12 +28,12 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         learning_rate: recipe.train.learning_rate.pinned().copied().unwrap_or(0.0),
     };
     let steps = recipe.objective.stop.steps;
-    let pace = TrainingSchedule {
+    let run_length = TrainingSchedule {
         steps,
         schedule_steps: steps.unwrap_or(0),
         warmup: undecided(0),
         save_every: 0,
-        saving: None,
+        checkpointing: None,
         validate_every: 0,
         validate_samples: 0,
         validation: None,
@@ -53,10 +53,10 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         valid_samples: None,
         batch: from_recipe(&recipe.train.batch, |batch| batch.0),
         learning_rate: from_recipe(&recipe.train.learning_rate, |rate| *rate),
-        choices: vec![RankedCandidate { candidate, estimate: None, pace, tie: false }],
+        choices: vec![RankedCandidate { candidate, estimate: None, run_length, is_tied: false }],
         priced: 0,
         alternatives: Vec::new(),
-        weighed: None,
+        tradeoffs: None,
         rejected: Vec::new(),
     })
 }

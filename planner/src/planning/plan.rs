@@ -11,7 +11,7 @@ use crate::training::batch_size::EPOCHS_MOST;
 use crate::training::learning_rate_correction::Correction;
 use crate::training::learning_rate::Decision;
 use crate::training::training_schedule::TrainingSchedule;
-use dtrain_protocol::{HostFacts, Rates};
+use dtrain_protocol::{HostFacts, Rates, old_names};
 use dtrain_recipes::{Model, Precision, Recipe, Samples};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -19,8 +19,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Version of the format of a stored plan; a newer one is refused.
-pub const FORMAT: u32 = 1;
+/// Version of the format of a stored plan; a newer one is refused, and an older one is upgraded when it is read.
+pub const FORMAT: u32 = 2;
 
 /// Everything a plan is made from. The same request gives the same plan.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ pub struct Plan {
     pub priced: u64,
     /// The choice beside what nothing betters in time, memory and money; nothing in a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub weighed: Option<Tradeoffs<Candidate>>,
+    pub tradeoffs: Option<Tradeoffs<Candidate>>,
     /// The best of every axis value that was not chosen.
     pub alternatives: Vec<Alternative>,
     /// What was left out, by reason, the most frequent first.
@@ -147,7 +147,7 @@ pub struct RatesStamp {
     pub measured_at_ms: u64,
 }
 
-/// A candidate with its price and its pace.
+/// A candidate with its price and the length of its run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankedCandidate {
     /// The candidate.
@@ -157,9 +157,9 @@ pub struct RankedCandidate {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
     /// Steps, warm-up, checkpoints, validations.
-    pub pace: TrainingSchedule,
+    pub run_length: TrainingSchedule,
     /// Whether it cannot be told apart from the fastest.
-    pub tie: bool,
+    pub is_tied: bool,
 }
 
 impl RankedCandidate {
@@ -181,7 +181,7 @@ impl Plan {
         self.host.cores == 0
     }
 
-    /// Reads a plan from JSON, as a file or the history stores it. The only way to read one.
+    /// Reads a plan from JSON, as a file or the history stores it, of this format or an older one. The only way to read one.
     ///
     /// `Err` when a newer program wrote it, or when it is not a plan.
     pub fn read(json: &Value) -> Result<Self, PlanReadError> {
@@ -189,7 +189,13 @@ impl Plan {
         if let Some(format) = format.filter(|format| *format > FORMAT.into()) {
             return Err(PlanReadError::Newer { format });
         }
-        let plan = Self::deserialize(json)?;
+        let plan = if format == Some(FORMAT.into()) {
+            Self::deserialize(json)?
+        } else {
+            let mut json = json.clone();
+            old_names::plan(&mut json);
+            Self::deserialize(&json)?
+        };
         if plan.choices.is_empty() { Err(PlanReadError::Empty) } else { Ok(plan) }
     }
 
@@ -197,7 +203,7 @@ impl Plan {
     pub fn epochs(&self) -> Option<Epochs> {
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let ratio = |seen: u64, samples: u64| seen as f64 / samples as f64;
-        let steps = self.best().pace.schedule_steps;
+        let steps = self.best().run_length.schedule_steps;
         let samples = self.train_samples.filter(|samples| *samples > 0)?;
         let passes = ratio(steps * self.batch.value, samples);
         // A batch is rounded, and so are its epochs.
@@ -236,7 +242,7 @@ pub fn rates_digest(rates: &Rates) -> String {
 }
 
 // Fields are written in the order of their declaration and maps are ordered, so the text is canonical.
-fn digest<T: Serialize>(value: &T) -> String {
+pub(super) fn digest<T: Serialize>(value: &T) -> String {
     let text = serde_json::to_vec(value).expect("plans, models and rates have string keys only");
     blake3::hash(&text).to_hex().to_string()
 }

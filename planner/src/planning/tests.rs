@@ -60,11 +60,11 @@ proptest! {
         let mut recipe = fixtures::recipe();
         recipe.train.batch = Tunable::Pinned(Samples(batch));
         let plan = planned(&recipe, cores);
-        let ties = plan.choices.iter().take_while(|choice| choice.tie).count();
-        prop_assert!(ties >= 1 && plan.choices[ties..].iter().all(|choice| !choice.tie));
+        let ties = plan.choices.iter().take_while(|choice| choice.is_tied).count();
+        prop_assert!(ties >= 1 && plan.choices[ties..].iter().all(|choice| !choice.is_tied));
         prop_assert!(plan.choices[ties..].windows(2).all(|w| w[0].price().step.0 <= w[1].price().step.0));
         for choice in &plan.choices {
-            let (RankedCandidate { candidate, pace, .. }, estimate) = (choice, choice.price());
+            let (RankedCandidate { candidate, run_length: pace, .. }, estimate) = (choice, choice.price());
             prop_assert_eq!(candidate.split.global(), batch);
             prop_assert!(estimate.memory_peak <= estimate.memory_available);
             prop_assert!((estimate.breakdown.total() / estimate.step.0 - 1.0).abs() < 1e-9);
@@ -254,10 +254,10 @@ fn a_run_that_only_time_ends_has_no_last_step_but_a_schedule() {
     recipe.train.batch = Tunable::Auto;
     let plan = planned(&recipe, 2);
     let best = plan.best();
-    assert_eq!(best.pace.steps, None);
+    assert_eq!(best.run_length.steps, None);
     assert_eq!(best.price().total, Seconds(60.0));
     #[expect(clippy::cast_precision_loss, reason = "a small count")]
-    let scheduled = best.pace.schedule_steps as f64 * best.price().step.0;
+    let scheduled = best.run_length.schedule_steps as f64 * best.price().step.0;
     assert!((50.0..=60.0).contains(&scheduled), "{scheduled}");
 }
 
@@ -342,7 +342,7 @@ fn a_plan_of_another_format_or_without_a_field_is_not_read() {
         Plan::read(&changed).expect_err("it was changed").to_string()
     };
     let newer = refused(&|plan| plan["format"] = 99.into());
-    assert_eq!(newer, "it has format 99; this version reads up to 1");
+    assert_eq!(newer, "it has format 99; this version reads up to 2");
     let huge = refused(&|plan| plan["format"] = u64::MAX.into());
     assert!(huge.starts_with("it has format 18446744073709551615; "), "{huge}");
     let partial = refused(&|plan| drop(plan.as_object_mut().expect("an object").remove("data_root")));

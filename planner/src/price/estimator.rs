@@ -28,7 +28,7 @@ pub(crate) struct Estimator<'a> {
 
 impl Estimator<'_> {
     /// The candidate with its estimate and its schedule.
-    pub(crate) fn ranked_candidate(&self, id: CandidateId, tie: bool) -> RankedCandidate {
+    pub(crate) fn ranked_candidate(&self, id: CandidateId, is_tied: bool) -> RankedCandidate {
         let (request, cost_model) = (self.request, self.cost_model);
         let candidate = cost_model.space().candidate(id, self.learning_rate);
         let breakdown = cost_model.time(id);
@@ -67,7 +67,7 @@ impl Estimator<'_> {
             resolution,
             source: self.source(id),
         };
-        RankedCandidate { candidate, estimate: Some(estimate), pace, tie }
+        RankedCandidate { candidate, estimate: Some(estimate), run_length: pace, is_tied }
     }
 
     /// `chosen` beside what nothing betters in time, memory and money.

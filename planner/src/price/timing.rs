@@ -248,8 +248,8 @@ impl<'a> TimingInputs<'a> {
         let last = stage + 1 == layout.pipeline.get();
         let outer = match model {
             Model::Cnn(_) => stage == 0,
-            Model::Own(own) if !head_is_larger(own) => stage == 0,
-            Model::Decoder(_) | Model::Mlp(_) | Model::Own(_) | Model::Command(_) => last,
+            Model::Custom(own) if !head_is_larger(own) => stage == 0,
+            Model::Decoder(_) | Model::Mlp(_) | Model::Custom(_) | Model::Command(_) => last,
         };
         let outer = if outer { 1.0 } else { 0.0 };
         let mut coord = Coord([0; 5]);

@@ -124,7 +124,7 @@ pub fn forward_work(model: &Model) -> ForwardWork {
         Model::Decoder(d) => decoder(d),
         Model::Mlp(m) => mlp(m),
         Model::Cnn(c) => cnn(c),
-        Model::Own(own) => custom_model::forward_work(own),
+        Model::Custom(own) => custom_model::forward_work(own),
         Model::Command(_) => ForwardWork {
             block_flops: 0.0,
             block_weights: 0.0,
@@ -143,7 +143,7 @@ pub fn relative_block_flops(model: &Model) -> Vec<f64> {
         Model::Mlp(m) => mlp_blocks(m),
         Model::Cnn(c) => cnn_blocks(c).into_iter().map(|(flops, _)| flops).collect(),
         #[expect(clippy::cast_precision_loss, reason = "operations are far below 2^52")]
-        Model::Own(own) => {
+        Model::Custom(own) => {
             own.outline.blocks.iter().map(|block| custom_model::flops(block, None).max(1) as f64).collect()
         }
         Model::Decoder(_) | Model::Command(_) => return vec![1.0; model.blocks() as usize],

@@ -47,7 +47,7 @@ pub fn lower(plan: &Plan, choice: &RankedCandidate, launch: &AttemptSpec) -> Vec
 }
 
 fn of_rank(plan: &Plan, choice: &RankedCandidate, launch: &AttemptSpec, rank: Rank, steps: &[Vec<Action>]) -> Assignment {
-    let (recipe, candidate, pace) = (&plan.recipe, &choice.candidate, &choice.pace);
+    let (recipe, candidate, pace) = (&plan.recipe, &choice.candidate, &choice.run_length);
     let layout = candidate.arrangement.layout;
     let stage = layout.coord(rank).along(Axis::Pipeline);
     let stop = &recipe.objective.stop;
@@ -97,7 +97,7 @@ fn model(plan: &Plan, choice: &RankedCandidate) -> Model {
 
 /// How a rank moves the weights.
 pub(crate) fn training(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Hyperparameters {
-    let (train, candidate, pace) = (&plan.recipe.train, &choice.candidate, &choice.pace);
+    let (train, candidate, pace) = (&plan.recipe.train, &choice.candidate, &choice.run_length);
     let (split, reader) = (&candidate.split, candidate.arrangement.layout.reader(rank));
     Hyperparameters {
         batch: split.global(),

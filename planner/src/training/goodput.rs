@@ -24,7 +24,7 @@ pub struct FailureModel {
     /// Mean time between failures of the job, above 0; infinite where nothing fails.
     pub mtbf_seconds: f64,
     /// For how long a checkpoint holds training up, at least 0.
-    pub hold_seconds: f64,
+    pub stall_seconds: f64,
     /// From a failure to the first step that is done again, at least 0.
     pub restart_seconds: f64,
 }
@@ -37,18 +37,18 @@ pub fn job_mtbf_seconds(host_seconds: f64, hosts: u32) -> f64 {
 
 /// Seconds of work between two checkpoints that lose the least time.
 ///
-/// With `δ = hold_seconds` and `M = mtbf_seconds` it is `√(2δM)·(1 + ⅓√(δ/2M) + ⅑·δ/2M) − δ` where `δ < 2M`, and `M`
+/// With `δ = stall_seconds` and `M = mtbf_seconds` it is `√(2δM)·(1 + ⅓√(δ/2M) + ⅑·δ/2M) − δ` where `δ < 2M`, and `M`
 /// otherwise: J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps", Future Generation
 /// Computer Systems 22 (2006). Its first term is that of J. W. Young, "A first order approximation to the
 /// optimum checkpoint interval", Communications of the ACM 17 (1974). How long a restart takes does not matter. Infinite
 /// where nothing fails.
 pub fn interval_seconds(failure_model: &FailureModel) -> f64 {
-    let FailureModel { mtbf_seconds, hold_seconds, .. } = *failure_model;
-    if mtbf_seconds.is_infinite() || hold_seconds >= 2.0 * mtbf_seconds {
+    let FailureModel { mtbf_seconds, stall_seconds, .. } = *failure_model;
+    if mtbf_seconds.is_infinite() || stall_seconds >= 2.0 * mtbf_seconds {
         return mtbf_seconds;
     }
-    let half = hold_seconds / (2.0 * mtbf_seconds);
-    (2.0 * hold_seconds * mtbf_seconds).sqrt() * (1.0 + half.sqrt() / 3.0 + half / 9.0) - hold_seconds
+    let half = stall_seconds / (2.0 * mtbf_seconds);
+    (2.0 * stall_seconds * mtbf_seconds).sqrt() * (1.0 + half.sqrt() / 3.0 + half / 9.0) - stall_seconds
 }
 
 /// Share of the time that is useful, from 0 to 1, where a checkpoint follows every `interval_seconds` of work (above 0).
@@ -57,11 +57,11 @@ pub fn interval_seconds(failure_model: &FailureModel) -> f64 {
 /// `restart_seconds`; the work that is lost, checkpoints and restarts that fail themselves are all in it (Daly
 /// 2006).
 pub fn goodput(failure_model: &FailureModel, interval_seconds: f64) -> f64 {
-    let FailureModel { mtbf_seconds, hold_seconds, restart_seconds } = *failure_model;
+    let FailureModel { mtbf_seconds, stall_seconds, restart_seconds } = *failure_model;
     if mtbf_seconds.is_infinite() {
-        return 1.0 / (1.0 + hold_seconds / interval_seconds);
+        return 1.0 / (1.0 + stall_seconds / interval_seconds);
     }
-    let piece = ((interval_seconds + hold_seconds) / mtbf_seconds).exp_m1();
+    let piece = ((interval_seconds + stall_seconds) / mtbf_seconds).exp_m1();
     interval_seconds / (mtbf_seconds * (restart_seconds / mtbf_seconds).exp() * piece)
 }
 

@@ -132,10 +132,10 @@ fn sgd(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> (f64, S
 fn base(model: &Model, tokens: f64) -> (f64, f64, f64, String) {
     match model {
         Model::Decoder(d) => of_tokens(d.parameters().saturating_sub(d.outer_parameters()), tokens),
-        Model::Own(own) if own.reads.context().is_some() => {
+        Model::Custom(own) if own.reads.context().is_some() => {
             of_tokens(own.outline.blocks.iter().map(PartOutline::values).sum(), tokens)
         }
-        Model::Own(_) => (1e-3, 128.0, 4096.0, "1e-3 for a network over rows".into()),
+        Model::Custom(_) => (1e-3, 128.0, 4096.0, "1e-3 for a network over rows".into()),
         Model::Cnn(_) => (1e-3, 128.0, 4096.0, "1e-3 for a residual network".into()),
         Model::Mlp(_) | Model::Command(_) => (1e-3, 128.0, 4096.0, "1e-3 for a perceptron".into()),
     }

@@ -40,7 +40,7 @@ impl LearningRateCurve {
         let best = plan.best();
         let curve = LearningRateSchedule::of(&training(plan, best, Rank(0)));
         let has_time_limit = plan.recipe.objective.stop.time.is_some();
-        Some(Self { curve, steps: best.pace.steps, has_time_limit })
+        Some(Self { curve, steps: best.run_length.steps, has_time_limit })
     }
 
     /// The rate of the step after `done` steps. A time limit begins anew with the trial that continues.

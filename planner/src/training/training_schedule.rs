@@ -20,7 +20,7 @@ pub struct TrainingSchedule {
     pub save_every: u64,
     /// Why then; nothing in a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub saving: Option<CheckpointInterval>,
+    pub checkpointing: Option<CheckpointInterval>,
     /// Validate after every this many steps, and after the last.
     pub validate_every: u64,
     /// At most this many validation samples are used.
@@ -76,7 +76,7 @@ pub fn training_schedule(
         schedule_steps,
         warmup,
         save_every: saving.every,
-        saving: Some(saving),
+        checkpointing: Some(saving),
         validate_every: rhythm.every,
         validate_samples: rhythm.samples,
         validation: each.map(|each| rhythm.validation(schedule_steps, cost.step, each)),

@@ -23,7 +23,7 @@ pub enum StudyEvent {
         /// Which.
         trial: u64,
         /// Units of training done: steps, epochs, tokens; the same for all trials of a study.
-        at: u64,
+        progress: u64,
         /// What is to be made small. Where it is not finite, JSON has `null`.
         #[serde(serialize_with = "serialize_finite", deserialize_with = "deserialize_nullable")]
         value: f64,
@@ -33,7 +33,7 @@ pub enum StudyEvent {
         /// Which.
         trial: u64,
         /// Units of training done.
-        at: u64,
+        progress: u64,
     },
     /// A trial that was paused goes on.
     Resumed {
@@ -175,16 +175,17 @@ mod tests {
     fn events_survive_their_text_also_where_nothing_was_measured() {
         let log = [
             StudyEvent::Launched { trial: 0, values: vec![TrialValue::Inactive], source: ProposalSource::Sobol },
-            StudyEvent::Reported { trial: 0, at: 10, value: 2.5 },
-            StudyEvent::Paused { trial: 0, at: 10 },
+            StudyEvent::Reported { trial: 0, progress: 10, value: 2.5 },
+            StudyEvent::Paused { trial: 0, progress: 10 },
             StudyEvent::Resumed { trial: 0 },
             StudyEvent::Ended { trial: 0, outcome: TrialOutcome::done(2.0) },
         ];
         let text = serde_json::to_string(&log).expect("events are plain");
         assert_eq!(serde_json::from_str::<Vec<StudyEvent>>(&text).expect("it was just written"), log);
-        let text = serde_json::to_string(&StudyEvent::Reported { trial: 1, at: 3, value: f64::INFINITY });
+        let text =
+            serde_json::to_string(&StudyEvent::Reported { trial: 1, progress: 3, value: f64::INFINITY });
         let text = text.expect("events are plain");
-        assert_eq!(text, r#"{"reported":{"trial":1,"at":3,"value":null}}"#);
+        assert_eq!(text, r#"{"reported":{"trial":1,"progress":3,"value":null}}"#);
         let read = serde_json::from_str(&text).expect("it was just written");
         assert!(matches!(read, StudyEvent::Reported { value, .. } if value.is_nan()));
     }

@@ -52,7 +52,7 @@ impl StudyObservations {
             }
         };
         let is_feasible = match &seen.status {
-            TrialPhase::Ended(TrialOutcome::Failed { why }) => why.depends_on_values().then_some(false),
+            TrialPhase::Ended(TrialOutcome::Failed { reason: why }) => why.depends_on_values().then_some(false),
             TrialPhase::Ended(TrialOutcome::Done { value }) => Some(value.is_finite()),
             TrialPhase::Ended(TrialOutcome::Pruned { .. }) | TrialPhase::Paused | TrialPhase::Running => Some(true),
         };
@@ -75,7 +75,7 @@ mod tests {
     fn every_end_teaches_its_lesson() {
         let rate = |value: f64, outcome| TrialResult { values: vec![TrialValue::Real(value)], outcome };
         let space = SearchSpace::new(vec![Dimension::new("rate", Scale::Log { low: 1.0, high: 100.0 })]);
-        let failed = |why| TrialOutcome::Failed { why };
+        let failed = |why| TrialOutcome::Failed { reason: why };
         let ended = [
             rate(1.0, TrialOutcome::done(3.0)),
             rate(10.0, TrialOutcome::done(2.0)),
@@ -89,8 +89,8 @@ mod tests {
         let mut log = StudyEvent::of(&ended);
         let launched =
             |trial| StudyEvent::Launched { trial, values: vec![TrialValue::Real(100.0)], source: ProposalSource::Random };
-        log.extend([launched(8), launched(9), StudyEvent::Reported { trial: 9, at: 1, value: 1.0 }]);
-        log.push(StudyEvent::Paused { trial: 9, at: 1 });
+        log.extend([launched(8), launched(9), StudyEvent::Reported { trial: 9, progress: 1, value: 1.0 }]);
+        log.push(StudyEvent::Paused { trial: 9, progress: 1 });
         let observations = StudyObservations::of(&StudyState::of(&Study::new(space, 0), &log));
         let places = observations.costs.iter().map(|(place, cost)| (place[0].expect("it exists"), *cost));
         // The trial without a place counts for the middle, 2 of {0, 2, 3}, and for nothing else.

@@ -120,7 +120,7 @@ mod tests {
     fn outcome(values: &[TrialValue]) -> TrialOutcome {
         let (rate, batch) = (values[0].number().expect("a rate"), values[1].number().expect("a batch"));
         if rate > 5e-2 {
-            return TrialOutcome::Failed { why: TrialFailure::Diverged };
+            return TrialOutcome::Failed { reason: TrialFailure::Diverged };
         }
         TrialOutcome::done(3.0 + (rate / (1e-3 * batch / 16.0)).log10().powi(2))
     }

@@ -15,7 +15,7 @@ pub enum TrialOutcome {
     /// It has no value.
     Failed {
         /// Why.
-        why: TrialFailure,
+        reason: TrialFailure,
     },
     /// It was stopped because others did better.
     Pruned {
@@ -27,7 +27,7 @@ pub enum TrialOutcome {
 impl TrialOutcome {
     /// A trial that ran to its end with `value`; one whose value is no number has diverged.
     pub fn done(value: f64) -> Self {
-        if value.is_finite() { Self::Done { value } } else { Self::Failed { why: TrialFailure::Diverged } }
+        if value.is_finite() { Self::Done { value } } else { Self::Failed { reason: TrialFailure::Diverged } }
     }
 }
 
@@ -92,6 +92,6 @@ mod tests {
     fn outcomes_are_kept_as_words() {
         let text = |outcome: TrialOutcome| serde_json::to_string(&outcome).expect("outcomes are plain");
         assert_eq!(text(TrialOutcome::done(2.5)), r#"{"done":{"value":2.5}}"#);
-        assert_eq!(text(TrialOutcome::done(f64::INFINITY)), r#"{"failed":{"why":"diverged"}}"#);
+        assert_eq!(text(TrialOutcome::done(f64::INFINITY)), r#"{"failed":{"reason":"diverged"}}"#);
     }
 }

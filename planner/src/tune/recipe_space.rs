@@ -215,7 +215,7 @@ impl TunableKey {
 
     #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     fn planned_value(&self, plan: &Plan, dimension: &Dimension) -> Option<TrialValue> {
-        let warmup = plan.best().pace.warmup.value;
+        let warmup = plan.best().run_length.warmup.value;
         match self {
             Self::LearningRate => dimension.nearest(plan.learning_rate.value),
             Self::Batch => dimension.nearest(plan.batch.value as f64),

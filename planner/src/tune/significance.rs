@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_setting_that_fails_more_often_is_worse_whatever_the_others_cost() {
         let mut both = pairs(&[(1.0, 2.0), (1.1, 2.1)]);
-        both.push((TrialOutcome::Failed { why: TrialFailure::Diverged }, TrialOutcome::done(2.0)));
+        both.push((TrialOutcome::Failed { reason: TrialFailure::Diverged }, TrialOutcome::done(2.0)));
         let found = PairedTest::of(&both);
         assert_eq!((found.pairs, found.failed, found.verdict), (2, (1, 0), BetterSetting::Second));
     }

@@ -50,7 +50,7 @@ impl StudyTrial {
 
     /// Whether its machines failed: its values are tried again, as another trial.
     pub fn is_lost(&self) -> bool {
-        matches!(self.status, TrialPhase::Ended(TrialOutcome::Failed { why: TrialFailure::Lost }))
+        matches!(self.status, TrialPhase::Ended(TrialOutcome::Failed { reason: TrialFailure::Lost }))
     }
 }
 
@@ -83,7 +83,9 @@ impl StudyState {
     pub fn record(&mut self, study: &Study, event: &StudyEvent) {
         match event {
             StudyEvent::Launched { trial, values, source } => self.launched(study, *trial, values, *source),
-            StudyEvent::Reported { trial, at, value } => self.reported(&study.pruner, *trial, *at, *value),
+            StudyEvent::Reported { trial, progress: at, value } => {
+                self.reported(&study.pruner, *trial, *at, *value)
+            }
             StudyEvent::Paused { trial, .. } => self.change_phase(*trial, &TrialPhase::Running, TrialPhase::Paused),
             StudyEvent::Resumed { trial } => self.change_phase(*trial, &TrialPhase::Paused, TrialPhase::Running),
             StudyEvent::Ended { trial, outcome } => self.end_trial(*trial, outcome),

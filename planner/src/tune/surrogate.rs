@@ -193,7 +193,7 @@ mod tests {
     }
 
     fn failed(coordinate: f64) -> TrialResult {
-        ended(coordinate, TrialOutcome::Failed { why: TrialFailure::Diverged })
+        ended(coordinate, TrialOutcome::Failed { reason: TrialFailure::Diverged })
     }
 
     fn bowl(count: u32) -> Vec<TrialResult> {

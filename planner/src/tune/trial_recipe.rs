@@ -71,7 +71,7 @@ mod tests {
         let (recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
         let short = limited_to_steps(&recipe, 30);
         let plan = crate::plan(&fixtures::request(&short, &host, Some(&rates))).expect("it fits");
-        assert_eq!((plan.best().pace.steps, plan.best().pace.schedule_steps), (Some(30), 30));
+        assert_eq!((plan.best().run_length.steps, plan.best().run_length.schedule_steps), (Some(30), 30));
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
             let mut short = limited_to_samples(&fixtures::recipe(), 640);
             short.train.batch = Tunable::Pinned(Samples(batch));
             let plan = crate::plan(&fixtures::request(&short, &host, Some(&rates))).expect("it fits");
-            assert_eq!(plan.best().pace.schedule_steps, 640 / batch);
+            assert_eq!(plan.best().run_length.schedule_steps, 640 / batch);
         }
     }
 }

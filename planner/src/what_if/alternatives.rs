@@ -18,37 +18,37 @@ pub struct AxisAlternative {
     /// Seconds of a step.
     pub step_seconds: f64,
     /// Seconds over those of the choice, less one.
-    pub slower: f64,
+    pub slowdown: f64,
     /// Whether the difference is too small to be told.
-    pub tie: bool,
+    pub is_tied: bool,
     /// Bytes of the heaviest rank at its peak.
     pub peak_bytes: f64,
     /// What grows most, and by how many seconds.
     pub cause: (&'static str, f64),
     /// By cause, the seconds that a step of it takes more than one of the choice; below 0 where less.
-    pub growth: Vec<(&'static str, f64)>,
+    pub time_delta: Vec<(&'static str, f64)>,
 }
 
 /// The best of every axis value that `chosen` does not have, fastest first within its axis.
 pub(super) fn axis_alternatives(problem: &SearchProblem, found: &LayoutSearchResult, chosen: &PricedLayout) -> Vec<AxisAlternative> {
     let own = causes(problem, chosen);
     let loser = |axis: SearchAxis, value: u32, champion: &PricedLayout| {
-        let growth: Vec<(&'static str, f64)> = own
+        let time_delta: Vec<(&'static str, f64)> = own
             .iter()
             .zip(causes(problem, champion))
             .map(|((name, before), (_, after))| (*name, after - before))
             .collect();
-        let slower = champion.seconds / chosen.seconds - 1.0;
+        let slowdown = champion.seconds / chosen.seconds - 1.0;
         AxisAlternative {
             axis,
             value: value_of(axis, value),
             layout: describe_layout(&champion.config),
             step_seconds: champion.seconds,
-            slower,
-            tie: slower.abs() <= TIE,
+            slowdown,
+            is_tied: slowdown.abs() <= TIE,
             peak_bytes: champion.bytes,
-            cause: growth.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are causes"),
-            growth,
+            cause: time_delta.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).expect("there are causes"),
+            time_delta,
         }
     };
     let others = found.best_per_axis.iter().filter(|(axis, value, _)| axis.value(&chosen.config) != *value);

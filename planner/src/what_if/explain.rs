@@ -32,7 +32,7 @@ pub fn explain(plan: &DatasheetPlan, depth: DetailLevel, top: usize) -> String {
     }
     advice(&mut text, plan);
     row(&mut text, "searched", &format!("{} layouts", thousands(plan.layouts)));
-    plan.weighed.write_table(&mut text, "GPU", describe_layout);
+    plan.tradeoffs.write_table(&mut text, "GPU", describe_layout);
     summary(&mut text, plan);
     text
 }
@@ -131,7 +131,7 @@ fn costs(text: &mut String, plan: &DatasheetPlan) {
 fn failures(text: &mut String, plan: &DatasheetPlan) {
     let found = &plan.failures;
     let host = Seconds(found.host_mtbf_seconds);
-    let known = if found.is_said { "set by the recipe" } else { "assumed; set `cluster.mtbf`" };
+    let known = if found.is_mtbf_given { "set by the recipe" } else { "assumed; set `cluster.mtbf`" };
     let often = match found.hosts {
         1 => String::new(),
         hosts => format!(", one of {} every {}", thousands(hosts.into()), Seconds(found.mtbf_seconds)),
@@ -173,7 +173,7 @@ fn failures(text: &mut String, plan: &DatasheetPlan) {
             "{:.1} % of the time is useful if a restart takes {}, {:.1} % if hosts failed half as often{total}",
             100.0 * found.goodput,
             Seconds(found.restart_seconds),
-            100.0 * found.goodput_if_rarer
+            100.0 * found.goodput_at_double_mtbf
         ),
     );
 }
@@ -205,8 +205,8 @@ fn ties(text: &mut String, plan: &DatasheetPlan, top: usize) {
 /// Values that were not chosen; those that are slower for the same reason are together.
 fn losers(text: &mut String, plan: &DatasheetPlan) {
     let mut told: Vec<(String, Vec<&str>)> = Vec::new();
-    for of_axis in plan.losers.chunk_by(|a, b| a.axis == b.axis) {
-        for loser in of_axis.iter().filter(|loser| loser.slower >= 0.005).take(PER_AXIS) {
+    for of_axis in plan.alternatives.chunk_by(|a, b| a.axis == b.axis) {
+        for loser in of_axis.iter().filter(|loser| loser.slowdown >= 0.005).take(PER_AXIS) {
             let reason = reason(loser);
             match told.iter_mut().find(|(known, _)| *known == reason) {
                 Some((_, values)) => values.push(&loser.value),
@@ -223,7 +223,7 @@ fn losers(text: &mut String, plan: &DatasheetPlan) {
 /// How much slower the best layout with a value is, and what takes longer.
 fn reason(loser: &AxisAlternative) -> String {
     let (name, seconds) = loser.cause;
-    let slower = slower(loser.slower);
+    let slower = slower(loser.slowdown);
     if seconds > 0.0 {
         format!("{slower}, {name} takes {} longer", Seconds(seconds))
     } else {
@@ -244,12 +244,12 @@ pub(super) fn slower(share: f64) -> String {
 fn losers_fully(text: &mut String, plan: &DatasheetPlan) {
     let ours = in_bytes(plan.choice.peak_bytes);
     let mut last = None;
-    for loser in &plan.losers {
+    for loser in &plan.alternatives {
         let title = if last == Some(loser.axis) { "" } else { loser.axis.words() };
         last = Some(loser.axis);
-        let (loss, memory) = (slowdown(loser.slower, loser.tie), memory(ours, in_bytes(loser.peak_bytes)));
+        let (loss, memory) = (slowdown(loser.slowdown, loser.is_tied), memory(ours, in_bytes(loser.peak_bytes)));
         row(text, title, &format!("{}: {loss}, {memory}: {}", loser.value, loser.layout));
-        let causes = causes(&loser.growth, plan.choice.step_seconds);
+        let causes = causes(&loser.time_delta, plan.choice.step_seconds);
         if !causes.is_empty() {
             row(text, "", &format!("because {causes}"));
         }

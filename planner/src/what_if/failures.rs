@@ -18,7 +18,7 @@ pub struct FailureForecast {
     /// Mean time between failures of one host, in seconds.
     pub host_mtbf_seconds: f64,
     /// Whether the recipe says it; otherwise it is assumed.
-    pub is_said: bool,
+    pub is_mtbf_given: bool,
     /// Mean time between failures of any host, in seconds.
     pub mtbf_seconds: f64,
     /// Failures to be expected in a day.
@@ -38,7 +38,7 @@ pub struct FailureForecast {
     /// Share of the time that is useful.
     pub goodput: f64,
     /// The same if hosts failed half as often, with the checkpoints that suit.
-    pub goodput_if_rarer: f64,
+    pub goodput_at_double_mtbf: f64,
     /// Seconds of the whole training with its failures; `None` where the recipe counts no steps, or where it never ends.
     pub total_seconds: Option<f64>,
     /// Hours of all devices together in that time.
@@ -59,7 +59,7 @@ pub(super) fn failure_forecast(
     let bytes = state(recipe);
     let hazard = FailureModel {
         mtbf_seconds: goodput::job_mtbf_seconds(host, hosts),
-        hold_seconds: bytes / f64::from(hosts) / STORAGE_BYTES_PER_SECOND,
+        stall_seconds: bytes / f64::from(hosts) / STORAGE_BYTES_PER_SECOND,
         restart_seconds: RESTART_SECONDS,
     };
     let every = match recipe.checkpoint.every {
@@ -73,17 +73,17 @@ pub(super) fn failure_forecast(
     FailureForecast {
         hosts,
         host_mtbf_seconds: host,
-        is_said: recipe.cluster.mtbf.is_some(),
+        is_mtbf_given: recipe.cluster.mtbf.is_some(),
         mtbf_seconds: hazard.mtbf_seconds,
         per_day: goodput::failures(&hazard, 86_400.0),
         expected: total.map(|total| goodput::failures(&hazard, total)),
         restart_seconds: hazard.restart_seconds,
         checkpoint_bytes: bytes,
-        checkpoint_seconds: hazard.hold_seconds,
+        checkpoint_seconds: hazard.stall_seconds,
         checkpoint_every: every,
         checkpoint_every_seconds: seconds(every),
         goodput: goodput::goodput(&hazard, seconds(every)),
-        goodput_if_rarer: {
+        goodput_at_double_mtbf: {
             let rarer = FailureModel { mtbf_seconds: 2.0 * hazard.mtbf_seconds, ..hazard };
             goodput::goodput(&rarer, goodput::interval_seconds(&rarer))
         },
@@ -144,7 +144,7 @@ mod tests {
     fn assumed_failures_are_as_frequent_as_projected() {
         let hours = |devices| {
             let found = failure_forecast(&llama(None), (devices, 8), None, 5.0);
-            assert!(!found.is_said);
+            assert!(!found.is_mtbf_given);
             found.mtbf_seconds / 3600.0
         };
         assert!((hours(16_384) - 1.8).abs() < 0.05);

@@ -114,12 +114,12 @@ fn what_loses_is_not_faster_than_the_fastest_and_says_why() {
     let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
     let fastest = found.ties.iter().map(|tie| tie.step_seconds).fold(found.choice.step_seconds, f64::min);
     assert!(found.choice.step_seconds <= (1.0 + TIE) * fastest);
-    assert!(found.losers.iter().all(|loser| loser.step_seconds >= fastest), "{:?}", found.losers);
+    assert!(found.alternatives.iter().all(|loser| loser.step_seconds >= fastest), "{:?}", found.alternatives);
     let tensor =
-        found.losers.iter().find(|loser| (loser.axis, loser.value.as_str()) == (SearchAxis::Tensor, "tensor 32"));
+        found.alternatives.iter().find(|loser| (loser.axis, loser.value.as_str()) == (SearchAxis::Tensor, "tensor 32"));
     let tensor = tensor.expect("it fits, and loses");
     assert_eq!(tensor.cause.0, "tensor parallel", "{tensor:?}");
-    assert!(!found.losers.iter().any(|loser| loser.axis == SearchAxis::Data
+    assert!(!found.alternatives.iter().any(|loser| loser.axis == SearchAxis::Data
         && loser.value == format!("data {}", found.choice.config.degrees().data)));
 }
 
@@ -131,11 +131,11 @@ fn no_layout_is_faster_than_the_choice_and_needs_less_memory() {
     *decoder = Decoder { layers: 126, hidden: 16_384, heads: 128, ffn: 53_248, ..*decoder };
     recipe.train.batch = Tunable::Pinned(Samples(2048));
     let found = of(&recipe, on("H100", 2048 * 8), &MEGATRON).expect("it fits");
-    let chosen = found.weighed.choice.cost;
-    let better = found.weighed.front.iter().find(|point| {
+    let chosen = found.tradeoffs.choice.cost;
+    let better = found.tradeoffs.pareto_front.iter().find(|point| {
         point.cost.step_seconds < chosen.step_seconds
-            && point.cost.memory_full < chosen.memory_full
-            && point.devices <= found.weighed.choice.devices
+            && point.cost.memory_fraction < chosen.memory_fraction
+            && point.devices <= found.tradeoffs.choice.devices
     });
     assert!(better.is_none(), "{chosen:?} is bettered by {better:?}");
 }
@@ -224,7 +224,7 @@ fn fewer_devices_take_longer_for_less_money_and_nothing_named_betters_the_choice
     let usual = on("H100", 64);
     let cluster = HomogeneousCluster { network: usual.network / 64.0, ..usual };
     let found = of(&recipe, cluster, &MEGATRON).expect("it fits");
-    let Tradeoffs { choice, front, named } = &found.weighed;
+    let Tradeoffs { choice, pareto_front: front, distinct: named } = &found.tradeoffs;
     assert!((choice.cost.step_seconds / found.choice.step_seconds - 1.0).abs() < 1e-12);
     assert_eq!(choice.device_hours, found.device_hours);
     assert_eq!(choice.money, found.device_hours.map(|hours| 2.0 * hours));
@@ -237,7 +237,7 @@ fn fewer_devices_take_longer_for_less_money_and_nothing_named_betters_the_choice
     assert!(cheapest.cost.step_seconds > choice.cost.step_seconds, "{cheapest:?}");
     let is_worse = |cost: &CandidateCost| {
         cost.step_seconds >= choice.cost.step_seconds
-            && cost.memory_full >= choice.cost.memory_full
+            && cost.memory_fraction >= choice.cost.memory_fraction
             && cost.device_seconds >= choice.cost.device_seconds
     };
     assert!(named.iter().all(|index| !is_worse(&front[*index].cost)));
@@ -247,11 +247,11 @@ fn fewer_devices_take_longer_for_less_money_and_nothing_named_betters_the_choice
 #[test]
 fn a_loser_is_slower_by_the_sum_of_its_causes() {
     let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
-    for loser in &found.losers {
-        let grown: f64 = loser.growth.iter().map(|(_, seconds)| seconds).sum();
+    for loser in &found.alternatives {
+        let grown: f64 = loser.time_delta.iter().map(|(_, seconds)| seconds).sum();
         let slower = loser.step_seconds - found.choice.step_seconds;
         assert!((grown - slower).abs() < 1e-9 * loser.step_seconds, "{loser:?}");
-        assert_eq!(loser.tie, loser.slower.abs() <= TIE, "{loser:?}");
+        assert_eq!(loser.is_tied, loser.slowdown.abs() <= TIE, "{loser:?}");
     }
 }
 

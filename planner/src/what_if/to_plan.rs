@@ -22,7 +22,8 @@ pub fn to_plan(
     let recipe = request.recipe;
     let near = std::iter::once(&found.choice).chain(&found.ties).map(|priced| (priced, true));
     let all = near.chain(found.next.iter().map(|priced| (priced, false)));
-    let choices = all.map(|(priced, tie)| ranked(request, found, priced, tie)).collect::<Result<_, _>>()?;
+    let choices =
+        all.map(|(priced, is_tied)| ranked(request, found, priced, is_tied)).collect::<Result<_, _>>()?;
     let hosts = NonZeroU32::new((found.devices - found.idle) / found.per_host).unwrap_or(NonZeroU32::MIN);
     Ok(Plan {
         format: FORMAT,
@@ -41,7 +42,7 @@ pub fn to_plan(
         learning_rate: found.learning_rate.clone(),
         choices,
         priced: found.layouts,
-        weighed: None,
+        tradeoffs: None,
         alternatives: Vec::new(),
         rejected: Vec::new(),
     })
@@ -51,7 +52,7 @@ fn ranked(
     request: &DatasheetPlanRequest<'_>,
     found: &DatasheetPlan,
     priced: &LayoutEstimate,
-    tie: bool,
+    is_tied: bool,
 ) -> Result<RankedCandidate, Rejection> {
     let arrangement = priced.config.arrangement;
     let batch = NonZeroU64::new(found.batch.value).unwrap_or(NonZeroU64::MIN);
@@ -61,8 +62,8 @@ fn ranked(
     // Cores of the hosts are not known; torchrun gives each rank one thread unless told otherwise.
     let candidate = Candidate { arrangement, split, threads: 1, learning_rate: found.learning_rate.value };
     let cost = StepAndValidationTime { step: priced.step_seconds, validation_sample: None };
-    let pace = training_schedule::training_schedule(request.recipe, batch.get(), None, None, cost);
-    Ok(RankedCandidate { candidate, estimate: None, pace, tie })
+    let run_length = training_schedule::training_schedule(request.recipe, batch.get(), None, None, cost);
+    Ok(RankedCandidate { candidate, estimate: None, run_length, is_tied })
 }
 
 /// The hosts that work in the outlook. What is not known of them is zero.

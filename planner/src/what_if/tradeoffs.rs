@@ -31,7 +31,7 @@ pub(super) fn tradeoffs(problem: &SearchProblem, found: LayoutSearchResult, chos
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
 fn priced_point(cost_basis: &CostBasis, cost: CandidateCost, config: StepConfig, memory: f64) -> Tradeoff<StepConfig> {
-    let bytes = Bytes((cost.memory_full * memory) as u64);
+    let bytes = Bytes((cost.memory_fraction * memory) as u64);
     cost_basis.tradeoff(config, cost, bytes, to_count(config.ranks()))
 }
 

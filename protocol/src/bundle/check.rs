@@ -143,8 +143,8 @@ impl RecordValidator {
         of.moment("created_ms", trial.created_ms)?;
         documents(&of, trial)?;
         params(&of, trial)?;
-        for (number, (at_ms, fact)) in trial.facts.iter().enumerate() {
-            let field = format!("facts[{number}]");
+        for (number, (at_ms, fact)) in trial.records.iter().enumerate() {
+            let field = format!("records[{number}]");
             of.moment(&field, *at_ms)?;
             of.json(&field, fact)?;
         }
@@ -170,8 +170,8 @@ impl RecordValidator {
         of.object("json", &study.json)?;
         of.moment("created_ms", study.created_ms)?;
         let mut numbers = BTreeSet::new();
-        for tried in &study.tried {
-            let field = format!("tried[{}]", tried.number);
+        for tried in &study.trials {
+            let field = format!("trials[{}]", tried.number);
             of.number(&field, tried.number)?;
             once(&of, &field, &mut numbers, tried.number)?;
             of.object(&field, &tried.json)?;

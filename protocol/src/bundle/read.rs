@@ -5,6 +5,7 @@ use super::{
     BundleError, END, FORMAT, HEAD, ArchiveHeader, MAGIC, MAX_PAYLOAD, POINTS, Record, SERIES, STUDY, StudyRecord, TEXT,
     TRIAL, TrialRecord,
 };
+use crate::old_names;
 use crate::series_codec::{self, MetricSample};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
@@ -13,6 +14,7 @@ use std::io::Read;
 /// Reads a bundle record by record. What it says counts once [`Reader::read`] has said that it is over.
 pub struct Reader<R> {
     from: R,
+    format: u32,
     hash: blake3::Hasher,
     head: ArchiveHeader,
     /// What came so far.
@@ -51,6 +53,7 @@ impl<R: Read> Reader<R> {
         let nobody = ArchiveHeader { machine: String::new(), host: String::new(), program: String::new(), trials: 0 };
         let mut reader = Self {
             from,
+            format,
             hash,
             head: nobody,
             seen: RecordValidator::default(),
@@ -98,7 +101,7 @@ impl<R: Read> Reader<R> {
                 Record::Text(text)
             }
             TRIAL => {
-                let trial: TrialRecord = parse(&payload, "trial")?;
+                let trial: TrialRecord = parse(&self.named(payload, old_names::bundle_trial), "trial")?;
                 self.of = self.seen.trial(&trial)?;
                 let due = trial.series.iter().rev().filter(|series| series.points > 0);
                 self.due =
@@ -111,12 +114,22 @@ impl<R: Read> Reader<R> {
                 Record::Points(samples)
             }
             STUDY => {
-                let study: StudyRecord = parse(&payload, "study")?;
+                let study: StudyRecord = parse(&self.named(payload, old_names::bundle_study), "study")?;
                 self.seen.study(&study)?;
                 Record::Study(study)
             }
             kind => return Err(damaged(format!("it has a record of the unknown kind {kind}"))),
         }))
+    }
+
+    /// The JSON of a record under today's names.
+    fn named(&self, payload: Vec<u8>, rename: fn(&mut Value)) -> Vec<u8> {
+        if self.format >= FORMAT {
+            return payload;
+        }
+        let Ok(mut json) = serde_json::from_slice::<Value>(&payload) else { return payload };
+        rename(&mut json);
+        json.to_string().into_bytes()
     }
 
     /// Takes points as the next ones of the series that is due.

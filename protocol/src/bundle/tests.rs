@@ -29,7 +29,7 @@ fn trial() -> TrialRecord {
         patch: Some(hash("+x")),
         environment: None,
         params: vec![(text("train.batch"), text("32"), text("recipe"))],
-        facts: vec![(5, text("\"resumed\""))],
+        records: vec![(5, text("\"resumed\""))],
         series: vec![Series { key: text("loss"), rank: 0, attempt: 1, points: 5000 }],
         notes: vec![(9, text("good"))],
         tags: BTreeMap::from([(text("keep"), text("yes"))]),
@@ -43,7 +43,7 @@ fn records() -> Vec<Record> {
         name: trial().study.expect("it has one"),
         json: "{}".into(),
         created_ms: 3,
-        tried: vec![StudyTrialRecord { number: 0, json: "{}".into(), trial: Some(trial().id), refused: None }],
+        trials: vec![StudyTrialRecord { number: 0, json: "{}".into(), trial: Some(trial().id), rejection: None }],
         events: vec![(0, 4, "{}".into())],
     };
     let mut all = vec![Record::Text("+x".into()), Record::Trial(Box::new(trial()))];
@@ -89,9 +89,9 @@ fn records_come_back_and_every_cut_and_every_flipped_byte_is_refused() {
 fn what_is_no_bundle_and_a_newer_one_are_told_apart() {
     assert!(matches!(read(b"PK\x03\x04 a zip of something else"), Err(BundleError::NoBundle)));
     let mut newer = bundle(&records());
-    newer[8] = 2;
+    newer[8] = 3;
     let error = read(&newer).expect_err("newer");
-    assert!(error.to_string().contains("format 2") && error.to_string().contains("up to 1"), "{error}");
+    assert!(error.to_string().contains("format 3") && error.to_string().contains("up to 2"), "{error}");
 }
 
 #[test]
@@ -165,13 +165,13 @@ fn a_field_that_an_import_would_stumble_over_is_named() {
         (trial_with(&|trial| put(trial, "plan", "{")), "`documents.plan` is not JSON"),
         (trial_with(&|trial| put(trial, "plan", "[]")), "`documents.plan` is not a JSON object"),
         (trial_with(&|trial| drop(trial.documents.remove("candidate"))), "`documents.candidate` is missing"),
-        (trial_with(&|trial| trial.facts[0].1 = "resumed".into()), "`facts[0]` is not JSON"),
-        (trial_with(&|trial| trial.facts[0].0 = u64::MAX), "`facts[0]` is 18446744073709551615"),
+        (trial_with(&|trial| trial.records[0].1 = "resumed".into()), "`records[0]` is not JSON"),
+        (trial_with(&|trial| trial.records[0].0 = u64::MAX), "`records[0]` is 18446744073709551615"),
         (trial_with(&|trial| trial.batch = u64::MAX), "`batch` is 18446744073709551615"),
         (trial_with(&|trial| trial.environment = Some(hash("other"))), "`environment` names a text"),
         (trial_with(&|trial| trial.goal = "best".into()), "`goal` is \"best\""),
         (study_with(&|study| study.json = "?".into()), "study tiny-tune-1: `json` is not JSON"),
-        (study_with(&|study| study.tried.push(study.tried[0].clone())), "`tried[0]` is there twice"),
+        (study_with(&|study| study.trials.push(study.trials[0].clone())), "`trials[0]` is there twice"),
         (study_with(&|study| study.events[0].2.clear()), "`events[0]` is not JSON"),
         (said(&|all| all.push(all[1].clone())), "which another trial of the bundle has"),
         (said(&|all| all.push(all[all.len() - 1].clone())), "`name` is in the bundle twice"),

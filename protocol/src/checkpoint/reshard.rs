@@ -188,7 +188,7 @@ fn is_held(assignment: &Assignment, name: &str) -> bool {
             }
             (_, None) => true,
         },
-        Model::Own(_) => match name.strip_prefix("own.").and_then(|rest| rest.split('.').next()) {
+        Model::Custom(_) => match name.strip_prefix("own.").and_then(|rest| rest.split('.').next()) {
             Some("first") => is_first,
             Some("head") => is_last,
             Some("blocks") => number("own.blocks.").is_none_or(has),

@@ -238,7 +238,7 @@ fn tune(values: &ParsedValues) -> Option<Tune> {
         pruner: values.one_of("tune.pruner")?,
         trials: values.whole("tune.trials")?,
         time: values.real("tune.time").map(Seconds),
-        least: values.whole("tune.least")?,
+        min_steps: values.whole("tune.min_steps")?,
         eta: values.count("tune.eta")?,
         threshold: values.real("tune.threshold"),
         confirm: values.count("tune.confirm")?,
@@ -260,7 +260,7 @@ fn cluster(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Cluster> {
         probe: values.real("cluster.probe").map(Seconds),
         price: values.real("cluster.price"),
         network: values.text("cluster.network").and_then(|text| text.parse().ok()),
-        lost_after: values.real("cluster.lost_after").map(Seconds),
+        unreachable_timeout: values.real("cluster.unreachable_timeout").map(Seconds),
     })
 }
 

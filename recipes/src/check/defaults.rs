@@ -21,7 +21,7 @@ pub(super) fn fill(values: &mut ParsedValues, context: &CheckContext) {
         Some(Kind::Mlp) => values.or("model.activation", ParsedValue::of(MlpActivation::Relu)),
         Some(Kind::Cnn) => values.or("model.blocks", ParsedValue::Whole(2)),
         Some(Kind::Command) => values.or("model.framework", ParsedValue::of(Framework::Pytorch)),
-        Some(Kind::Own) | None => {}
+        Some(Kind::Custom) | None => {}
     }
     if values.kind != Some(Kind::Command) {
         data(values);
@@ -29,7 +29,7 @@ pub(super) fn fill(values: &mut ParsedValues, context: &CheckContext) {
     values.or("tune.sampler", ParsedValue::of(SamplerKind::Auto));
     values.or("tune.pruner", ParsedValue::of(PrunerKind::None));
     values.or("tune.trials", ParsedValue::Whole(12));
-    values.or("tune.least", ParsedValue::Whole(1));
+    values.or("tune.min_steps", ParsedValue::Whole(1));
     values.or("tune.eta", ParsedValue::Whole(3));
     values.or("tune.confirm", ParsedValue::Whole(0));
     values.or("cluster.slots", ParsedValue::Whole(1));

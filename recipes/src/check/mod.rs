@@ -16,7 +16,7 @@ mod values;
 mod walk;
 
 use crate::document::Document;
-use crate::keys::Kind;
+use crate::keys::{self, Kind};
 use crate::name::is_plain_name;
 use crate::problem::{Problem, sorted};
 use crate::recipe::Recipe;
@@ -58,6 +58,8 @@ pub struct CheckedRecipe {
     pub resolved: Vec<ResolvedValue>,
     /// The files the recipe needs; whether they exist has not been looked at.
     pub files: Vec<FilePattern>,
+    /// A note for each key and word that the recipe says under its name of an earlier version.
+    pub notes: Vec<Problem>,
 }
 
 /// One value of a recipe.
@@ -166,7 +168,7 @@ pub fn check(document: &Document, context: &CheckContext) -> Result<CheckedRecip
     }
     let mut resolved = values.resolved();
     resolved.extend(hosts::resolved_hosts(&hosts));
-    Ok(CheckedRecipe { recipe, resolved, files: values.files() })
+    Ok(CheckedRecipe { recipe, resolved, files: values.files(), notes: keys::notes(&document) })
 }
 
 /// Every value fits its shape and yet no recipe could be built: a fault of this crate, not of the user.

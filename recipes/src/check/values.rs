@@ -25,7 +25,7 @@ impl ParsedValues {
     pub(super) fn reads_tokens(&self) -> bool {
         match self.kind {
             Some(Kind::Decoder) => true,
-            Some(Kind::Own) => self.get("model.context").is_some(),
+            Some(Kind::Custom) => self.get("model.context").is_some(),
             Some(Kind::Mlp | Kind::Cnn | Kind::Command) | None => false,
         }
     }

@@ -68,7 +68,7 @@ impl<'a> HostDriver<'a> {
         let first = order.assignments.first();
         let framework = first.and_then(|one| match &one.model {
             Model::Command(command) => Some(command.framework),
-            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) => None,
+            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) => None,
         });
         let folder = TrialFolder::at(&order.folder);
         let fetched = Arc::<OnceLock<PathBuf>>::default();

@@ -78,7 +78,7 @@ impl RankProcess {
                 foreign::spawn_readers(rank_output, rank, inbox);
                 Self::of(child, None)
             }
-            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) => {
+            Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) => {
                 let mut command = Command::new(&context.worker.path);
                 command
                     .args(&context.worker.arguments)

@@ -82,7 +82,11 @@ impl AnomalyDetector {
                 // It stays there: that is the new middle.
                 (self.high, self.losses) = (0, VecDeque::new());
             }
-            return (self.high == LEAP.1).then_some(ControllerStatus::LossLeapt { step: figures.step, loss, usual });
+            return (self.high == LEAP.1).then_some(ControllerStatus::LossSpike {
+                step: figures.step,
+                loss,
+                median: usual,
+            });
         }
         self.high = 0;
         self.losses.push_back(loss);
@@ -128,7 +132,7 @@ impl AnomalyDetector {
             let detail = format!("rank {rank} took {factor:.1} times as long as its like, in {steps} steps");
             self.long_slow = Some((rank, detail));
         }
-        (*windows == 1).then_some(ControllerStatus::Slow { rank, seconds, usual })
+        (*windows == 1).then_some(ControllerStatus::Straggler { rank, seconds, median: usual })
     }
 
     /// A rank that has just been slow for long, and what was seen of it.
@@ -191,7 +195,7 @@ mod tests {
             let leaps = if (15_000..15_020).contains(&step) { 4.0 } else { 0.0 };
             told.extend(watch.observe(&said(0, step, curve(step) + leaps, 0.1)));
         }
-        let [ControllerStatus::LossLeapt { step: StepId(15_002), loss, usual }] = told.as_slice() else {
+        let [ControllerStatus::LossSpike { step: StepId(15_002), loss, median: usual }] = told.as_slice() else {
             panic!("once, at the third of them: {told:?}")
         };
         assert!(*loss > 5.0 && *usual < 3.0);
@@ -213,7 +217,7 @@ mod tests {
             }
             told.extend(watch.observe(&said));
         }
-        assert!(matches!(told.as_slice(), [ControllerStatus::LossLeapt { .. }]), "{told:?}");
+        assert!(matches!(told.as_slice(), [ControllerStatus::LossSpike { .. }]), "{told:?}");
     }
 
     #[test]
@@ -236,7 +240,7 @@ mod tests {
         for slow in 0..6 {
             let told = watching(Some(slow));
             assert!(
-                matches!(told.as_slice(), [ControllerStatus::Slow { rank, .. }] if rank.0 == slow),
+                matches!(told.as_slice(), [ControllerStatus::Straggler { rank, .. }] if rank.0 == slow),
                 "{slow}: {told:?}"
             );
         }

@@ -101,12 +101,14 @@ fn trial_event(record: SpoolRecord) -> TrialEvent {
         }
         SpoolRecord::Event(stamped) => TrialEvent::Event(stamped),
         SpoolRecord::Committed { attempt, step, folder } => {
-            TrialEvent::Fact(Fact::CheckpointDurable { attempt, step, folder })
+            TrialEvent::Record(Fact::CheckpointCommitted { attempt, step, folder })
         }
         SpoolRecord::CommitFailed { step, reason, .. } => TrialEvent::Status(ControllerStatus::CommitFailed { step, reason }),
         SpoolRecord::TargetReached { attempt } => TrialEvent::Status(ControllerStatus::target_reached(attempt)),
-        SpoolRecord::Unreadable { at, reason } => TrialEvent::Status(ControllerStatus::RecordSkipped { at, reason }),
-        SpoolRecord::Over { attempt, ended } => TrialEvent::Fact(Fact::AttemptEnded { attempt, ended }),
+        SpoolRecord::Unreadable { at, reason } => {
+            TrialEvent::Status(ControllerStatus::SpoolRecordSkipped { offset: at, reason })
+        }
+        SpoolRecord::Over { attempt, ended } => TrialEvent::Record(Fact::AttemptEnded { attempt, ended }),
     }
 }
 

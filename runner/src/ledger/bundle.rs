@@ -31,8 +31,8 @@ pub enum WriteBundleError {
 impl History {
     /// The id of this history among those that bundles come from. One that has none and cannot be written goes by its oldest trial.
     pub fn machine(&self) -> Result<String, LedgerError> {
-        let id = "SELECT coalesce((SELECT id FROM machine),
-            (SELECT uid FROM trial WHERE NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id) ORDER BY id LIMIT 1))";
+        let id = "SELECT coalesce((SELECT id FROM history_id),
+            (SELECT uid FROM trial WHERE NOT EXISTS (SELECT 1 FROM imported_trial WHERE imported_trial.trial = trial.id) ORDER BY id LIMIT 1))";
         let known = self.read("read from", |database| {
             Ok(database.query_row(id, [], |row| row.get::<_, Option<String>>(0))?)
         })?;
@@ -95,14 +95,14 @@ fn trial_of(database: &Connection, id: &TrialId, head: &ArchiveHeader) -> Result
     let number = |number: Option<i64>| number.map(unstored);
     let mut shared = Vec::new();
     let mut trial = database.query_row(
-        "SELECT label, recipe, search, objective, layout, batch, learning_rate, config_hash, host_digest,
+        "SELECT label, recipe, trial.study, objective, layout, batch, learning_rate, config_hash, host_digest,
                 model_digest, predicted_step_seconds, predicted_tokens_per_second, predicted_memory_bytes,
                 measured_step_seconds, measured_step_spread, measured_tokens_per_second, created_ms,
-                git_revision, git_dirty, program, patch.text, environment.json, origin.machine, origin.host,
-                origin.name, goal
+                git_revision, git_dirty, program, patch.text, environment.json, imported_trial.history_id, imported_trial.host,
+                imported_trial.name, goal
          FROM trial LEFT JOIN patch ON patch.hash = patch_hash
          LEFT JOIN environment ON environment.hash = environment_hash
-         LEFT JOIN origin ON origin.trial = trial.id WHERE trial.id = ?1",
+         LEFT JOIN imported_trial ON imported_trial.trial = trial.id WHERE trial.id = ?1",
         [row],
         |row| {
             let patch: Option<String> = row.get(20)?;
@@ -135,7 +135,7 @@ fn trial_of(database: &Connection, id: &TrialId, head: &ArchiveHeader) -> Result
                 patch: hashes.0,
                 environment: hashes.1,
                 params: Vec::new(),
-                facts: Vec::new(),
+                records: Vec::new(),
                 series: Vec::new(),
                 notes: Vec::new(),
                 tags: std::collections::BTreeMap::new(),
@@ -159,7 +159,7 @@ fn trial_of(database: &Connection, id: &TrialId, head: &ArchiveHeader) -> Result
     )?
     .query_map([row], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?
     .collect::<Result<_, _>>()?;
-    trial.facts = all("SELECT at_ms, json FROM fact WHERE trial = ?1 ORDER BY seq")?
+    trial.records = all("SELECT at_ms, json FROM record WHERE trial = ?1 ORDER BY seq")?
         .query_map([row], timed)?
         .collect::<Result<_, _>>()?;
     trial.notes = all("SELECT DISTINCT at_ms, text FROM note WHERE trial = ?1 ORDER BY at_ms, text")?
@@ -189,7 +189,7 @@ fn series_of(database: &Connection, trial: i64) -> Result<Vec<Series>, BoxError>
 /// What a study is called where it was made, by what it is called here. One that was never written down has its name alone.
 fn study_name(database: &Connection, name: &str) -> Result<StudyName, BoxError> {
     let there = database
-        .prepare_cached("SELECT there, digest FROM study_origin WHERE name = ?1")?
+        .prepare_cached("SELECT source_name, digest FROM imported_study WHERE name = ?1")?
         .query_row([name], |row| Ok(StudyName { name: row.get(0)?, digest: row.get(1)? }))
         .optional()?;
     if let Some(there) = there {
@@ -207,7 +207,7 @@ fn study_name(database: &Connection, name: &str) -> Result<StudyName, BoxError> 
 fn study_of(database: &Connection, wanted: &StudyName) -> Result<Option<StudyRecord>, BoxError> {
     let here: Option<String> = database
         .query_row(
-            "SELECT name FROM study_origin WHERE there = ?1 AND digest = ?2",
+            "SELECT name FROM imported_study WHERE source_name = ?1 AND digest = ?2",
             [&wanted.name, &wanted.digest],
             |row| row.get(0),
         )
@@ -220,23 +220,23 @@ fn study_of(database: &Connection, wanted: &StudyName) -> Result<Option<StudyRec
         .optional()?;
     let Some((json, created_ms)) = found else { return Ok(None) };
     let mut select = database.prepare(
-        "SELECT number, json, trial.uid, refused FROM tried LEFT JOIN trial ON trial.id = tried.trial
-         WHERE study = ?1 ORDER BY number",
+        "SELECT number, json, trial.uid, rejection FROM study_trial LEFT JOIN trial ON trial.id = study_trial.trial
+         WHERE study_trial.study = ?1 ORDER BY number",
     )?;
     let tried = select.query_map(params![here], |row| {
         Ok(bundle::StudyTrialRecord {
             number: unstored(row.get(0)?),
             json: row.get(1)?,
             trial: row.get::<_, Option<String>>(2)?.map(TrialId),
-            refused: row.get(3)?,
+            rejection: row.get(3)?,
         })
     })?;
-    let tried = tried.collect::<Result<_, _>>()?;
+    let trials = tried.collect::<Result<_, _>>()?;
     let mut select =
         database.prepare("SELECT number, at_ms, json FROM study_event WHERE study = ?1 ORDER BY number")?;
     let events = select.query_map(params![here], |row| {
         Ok((unstored(row.get(0)?), unstored(row.get(1)?), row.get::<_, String>(2)?))
     })?;
     let events = events.collect::<Result<_, _>>()?;
-    Ok(Some(StudyRecord { name: wanted.clone(), json, created_ms: unstored(created_ms), tried, events }))
+    Ok(Some(StudyRecord { name: wanted.clone(), json, created_ms: unstored(created_ms), trials, events }))
 }

@@ -42,8 +42,8 @@ fn references(database: &Connection, path: &Path) -> Result<(), BoxError> {
 
 /// The facts of trials, which are numbered without gaps.
 fn facts(database: &Connection, path: &Path) -> Result<(), BoxError> {
-    let query = "SELECT trial.label FROM fact JOIN trial ON trial.id = fact.trial GROUP BY fact.trial
-        HAVING min(fact.seq) <> 0 OR max(fact.seq) + 1 <> count(*) LIMIT 1";
+    let query = "SELECT trial.label FROM record JOIN trial ON trial.id = record.trial GROUP BY record.trial
+        HAVING min(record.seq) <> 0 OR max(record.seq) + 1 <> count(*) LIMIT 1";
     let mut select = database.prepare(query)?;
     let mut rows = select.query([])?;
     let Some(row) = rows.next()? else { return Ok(()) };
@@ -94,7 +94,7 @@ mod tests {
             ("DELETE FROM chunk", "whose end is missing"),
             ("DELETE FROM key WHERE id = 1000", "`series` names a row of `key`"),
             (
-                "INSERT INTO fact(trial, seq, at_ms, json) VALUES (1, 1, 1, '\"resumed\"')",
+                "INSERT INTO record(trial, seq, at_ms, json) VALUES (1, 1, 1, '\"resumed\"')",
                 "facts of a-1 are missing",
             ),
         ] {

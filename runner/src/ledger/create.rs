@@ -177,7 +177,7 @@ fn create(transaction: &Transaction<'_>, new: &NewTrial) -> Result<TrialName, Bo
         Goal::Max => "max",
     };
     transaction.execute(
-        "INSERT INTO trial(uid, label, recipe, search, state, objective, layout, batch, learning_rate, config_hash,
+        "INSERT INTO trial(uid, label, recipe, study, state, objective, layout, batch, learning_rate, config_hash,
              host_digest, model_digest, predicted_step_seconds, predicted_tokens_per_second,
              predicted_memory_bytes, created_ms, git_revision, git_dirty, patch_hash, environment_hash, program, goal)
          VALUES (?1, ?2, ?3, ?4, 'created', ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21)",

@@ -37,7 +37,7 @@ fn children(database: &Connection, parent: &TrialId) -> Result<Vec<DerivedTrial>
         "SELECT trial.uid, trial.label, document.json,
                 EXISTS(SELECT 1 FROM checkpoint WHERE checkpoint.trial = trial.id)
          FROM document JOIN trial ON trial.id = document.trial
-         WHERE document.kind = 'parent' AND NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id)
+         WHERE document.kind = 'parent' AND NOT EXISTS (SELECT 1 FROM imported_trial WHERE imported_trial.trial = trial.id)
          ORDER BY trial.id",
     )?;
     let mut rows = select.query([])?;

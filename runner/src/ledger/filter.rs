@@ -274,10 +274,10 @@ pub(super) fn column(key: &str) -> Option<&'static str> {
 /// the order of their rows, so that none is before an earlier one by a clock that went back.
 const RECORDED: &str = "
     JOIN (SELECT trial.id AS id,
-                 CASE WHEN origin.trial IS NULL
-                      THEN max(CASE WHEN origin.trial IS NULL THEN trial.created_ms END) OVER (ORDER BY trial.id)
+                 CASE WHEN imported_trial.trial IS NULL
+                      THEN max(CASE WHEN imported_trial.trial IS NULL THEN trial.created_ms END) OVER (ORDER BY trial.id)
                       ELSE trial.created_ms END AS at_ms
-          FROM trial LEFT JOIN origin ON origin.trial = trial.id) AS recorded ON recorded.id = trial.id";
+          FROM trial LEFT JOIN imported_trial ON imported_trial.trial = trial.id) AS recorded ON recorded.id = trial.id";
 
 /// The query for everything but the status, which only life can tell; `part` is a condition on top, such as ` AND trial.id > 7`.
 /// `merged` says whether there are trials of other machines.
@@ -290,7 +290,7 @@ pub(super) fn query(filter: &Filter, sort: &Sort, part: &str, merged: bool) -> (
         list::TABLES,
         if merged { RECORDED } else { "" }
     );
-    for (column, wanted) in [("recipe", &filter.recipe), ("search", &filter.study)] {
+    for (column, wanted) in [("recipe", &filter.recipe), ("study", &filter.study)] {
         if let Some(wanted) = wanted {
             text += &format!(" AND trial.{column} = ?");
             values.push(wanted.clone().into());

@@ -43,8 +43,8 @@ pub(super) fn strikes(database: &Connection) -> Result<Vec<Strike>, BoxError> {
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
         let Some(cause) = StrikeCause::parse(row.get_ref(2)?.as_str()?) else { continue };
-        let (host, with, at_ms, detail) = (row.get(0)?, row.get(1)?, unstored(row.get(3)?), row.get(4)?);
-        found.push(Strike { host, with, cause, at_ms, detail });
+        let (host, partner, at_ms, detail) = (row.get(0)?, row.get(1)?, unstored(row.get(3)?), row.get(4)?);
+        found.push(Strike { host, partner, cause, at_ms, detail });
     }
     Ok(found)
 }
@@ -59,12 +59,12 @@ pub(super) fn record_hosts(transaction: &Transaction<'_>, news: &HostUpdate) -> 
             )?
             .execute(params![name, now])?;
     }
-    for Strike { host, with, cause, at_ms, detail } in &news.strikes {
+    for Strike { host, partner, cause, at_ms, detail } in &news.strikes {
         transaction
             .prepare_cached(
                 "INSERT INTO strike(host, partner, cause, at_ms, detail) VALUES (?1, ?2, ?3, ?4, ?5)",
             )?
-            .execute(params![host, with, cause.word(), stored(*at_ms), detail])?;
+            .execute(params![host, partner, cause.word(), stored(*at_ms), detail])?;
     }
     if !news.strikes.is_empty() {
         let since = now.saturating_sub(stored(FORGOTTEN_MS));

@@ -74,13 +74,13 @@ pub(super) const SPEED: &str =
 /// The columns of a [`TrialRow`], in the order that [`row`] reads them.
 pub(super) fn columns() -> String {
     format!(
-        "trial.uid, trial.label, trial.recipe, trial.search, trial.state, trial.layout, trial.batch,
+        "trial.uid, trial.label, trial.recipe, trial.study, trial.state, trial.layout, trial.batch,
          trial.learning_rate, trial.objective, {BEST} AS best, loss.last, coalesce(loss.last_step, result.last_step, 0),
          {SPEED} AS tokens_per_second,
          coalesce(trial.measured_step_seconds, step.sum / nullif(step.finite, 0)),
          trial.predicted_step_seconds, trial.created_ms, trial.started_ms, trial.ended_ms,
          trial.git_revision, trial.git_dirty, trial.goal,
-         CASE WHEN (SELECT 1 FROM origin LIMIT 1) THEN (SELECT host FROM origin WHERE origin.trial = trial.id) END
+         CASE WHEN (SELECT 1 FROM imported_trial LIMIT 1) THEN (SELECT host FROM imported_trial WHERE imported_trial.trial = trial.id) END
              AS imported_from"
     )
 }
@@ -114,7 +114,7 @@ impl History {
         self.read("list", |database| {
             let most = page.skip.saturating_add(page.limit);
             let merged: bool =
-                database.query_row("SELECT EXISTS(SELECT 1 FROM origin)", [], |row| row.get(0))?;
+                database.query_row("SELECT EXISTS(SELECT 1 FROM imported_trial)", [], |row| row.get(0))?;
             let lines = |part: &str, most| {
                 lines(database, filter::query(filter, sort, part, merged), filter, most, is_alive)
             };
@@ -122,9 +122,9 @@ impl History {
             let mut found = if live.is_empty() {
                 lines("", most)?
             } else {
-                let mut all = lines(" AND trial.id NOT IN (SELECT trial FROM live)", most)?;
+                let mut all = lines(" AND trial.id NOT IN (SELECT trial FROM open_points)", most)?;
                 all.extend(open_points::with_summaries(database, &live, || {
-                    lines(" AND trial.id IN (SELECT trial FROM live)", most)
+                    lines(" AND trial.id IN (SELECT trial FROM open_points)", most)
                 })?);
                 all.sort_by(|one, other| {
                     sort.order((one.1, one.0.created_ms, one.2), (other.1, other.0.created_ms, other.2))
@@ -144,7 +144,7 @@ impl History {
     pub fn latest_ms(&self) -> Result<Option<(String, u64)>, LedgerError> {
         self.read("read times from", |database| {
             let query = "SELECT label, max(created_ms, coalesce(started_ms, 0), coalesce(ended_ms, 0)) FROM trial
-                 WHERE NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id) ORDER BY id DESC LIMIT 1";
+                 WHERE NOT EXISTS (SELECT 1 FROM imported_trial WHERE imported_trial.trial = trial.id) ORDER BY id DESC LIMIT 1";
             let read = |row: &Row<'_>| Ok((row.get(0)?, unstored(row.get(1)?)));
             Ok(database.query_row(query, [], read).optional()?)
         })

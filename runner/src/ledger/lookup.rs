@@ -80,8 +80,8 @@ fn find(database: &Connection, name: &str) -> Result<Lookup, BoxError> {
     }
     if name == "last" {
         // Trials of other machines are recorded when they are imported; they are not what was done here last.
-        let newest = "SELECT uid, label FROM trial LEFT JOIN origin ON origin.trial = trial.id WHERE ?1 = 'last'
-            ORDER BY origin.trial IS NOT NULL, CASE WHEN origin.trial IS NOT NULL THEN created_ms END DESC, trial.id DESC
+        let newest = "SELECT uid, label FROM trial LEFT JOIN imported_trial ON imported_trial.trial = trial.id WHERE ?1 = 'last'
+            ORDER BY imported_trial.trial IS NOT NULL, CASE WHEN imported_trial.trial IS NOT NULL THEN created_ms END DESC, trial.id DESC
             LIMIT 1";
         if let Some((uid, _)) = pairs(database, newest, name)?.pop() {
             return Ok(Lookup::One(TrialId(uid)));

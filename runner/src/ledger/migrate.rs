@@ -3,7 +3,7 @@
 //! `PRAGMA user_version` is `major · 100 + minor`. A new minor version only adds, so that an older dtrain can
 //! still read; a new major version changes what is there.
 
-use super::{BoxError, points};
+use super::{BoxError, points, upgrade};
 use rusqlite::{Connection, TransactionBehavior};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -16,10 +16,13 @@ pub(super) struct SchemaVersion(i32);
 pub(super) type Migration = (SchemaVersion, &'static str);
 
 /// The version this program writes.
-pub(super) const CURRENT: SchemaVersion = SchemaVersion(104);
+pub(super) const CURRENT: SchemaVersion = SchemaVersion(200);
 
 /// The version from which new points are no rows.
 const LOGS: SchemaVersion = SchemaVersion(104);
+
+/// The version from which tables and the keys of JSON have today's names.
+const NAMES: SchemaVersion = SchemaVersion(200);
 
 /// All steps, oldest first.
 pub(super) const STEPS: &[Migration] = &[
@@ -27,7 +30,8 @@ pub(super) const STEPS: &[Migration] = &[
     (SchemaVersion(101), include_str!("sql/v1_1.sql")),
     (SchemaVersion(102), include_str!("sql/v1_2.sql")),
     (SchemaVersion(103), include_str!("sql/v1_3.sql")),
-    (CURRENT, include_str!("sql/v1_4.sql")),
+    (LOGS, include_str!("sql/v1_4.sql")),
+    (CURRENT, include_str!("sql/v2.sql")),
 ];
 
 impl SchemaVersion {
@@ -67,9 +71,16 @@ pub(super) fn migrate(database: &mut Connection, path: &Path, steps: &[Migration
         let step = database.transaction_with_behavior(TransactionBehavior::Immediate)?;
         // Asked again under the lock: another process may have been faster.
         if version(&step)? < *to {
+            if *to == NAMES {
+                // A program of version 1.3 may have added some.
+                points::seal_rows(&step)?;
+            }
             step.execute_batch(sql)?;
             if *to == LOGS {
                 points::seal_rows(&step)?;
+            }
+            if *to == NAMES {
+                upgrade::documents(&step)?;
             }
             step.pragma_update(None, "user_version", to.0)?;
             step.commit()?;
@@ -159,7 +170,7 @@ mod tests {
         assert!(newer.is_read_only());
         mark(CURRENT.0 + 100);
         let error = crate::History::open(&path).expect_err("refused").source.to_string();
-        assert!(error.contains("version 2.4") && error.contains("version 1.4"), "{error}");
+        assert!(error.contains("version 3.0") && error.contains("version 2.0"), "{error}");
         drop(folder);
     }
 

@@ -33,6 +33,7 @@ mod snapshot;
 mod state;
 mod study;
 mod typical_step;
+mod upgrade;
 
 pub use bundle::{WriteBundleError, ImportError, MergeReport};
 pub use derived_trials::DerivedTrial;

@@ -152,9 +152,10 @@ fn configure(database: &Connection) -> Result<(), BoxError> {
 
 /// Draws the id of a history among those that bundles come from, where it has none.
 fn identify(database: &Connection) -> Result<(), BoxError> {
-    let is_known: bool = database.query_row("SELECT EXISTS (SELECT 1 FROM machine)", [], |row| row.get(0))?;
+    let is_known: bool =
+        database.query_row("SELECT EXISTS (SELECT 1 FROM history_id)", [], |row| row.get(0))?;
     if !is_known {
-        let draw = "INSERT INTO machine(id) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM machine)";
+        let draw = "INSERT INTO history_id(id) SELECT ?1 WHERE NOT EXISTS (SELECT 1 FROM history_id)";
         database.execute(draw, [ulid::Ulid::generate().to_string()])?;
     }
     Ok(())

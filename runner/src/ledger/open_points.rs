@@ -33,7 +33,7 @@ const DAMAGE: Corruption = Corruption("a log of open points");
 /// The log of a trial; `None` where it has no open points.
 pub(super) fn read(database: &Connection, trial: i64) -> Result<Option<PointLog>, BoxError> {
     let bytes: Option<Vec<u8>> = database
-        .prepare_cached("SELECT data FROM live WHERE trial = ?1")?
+        .prepare_cached("SELECT data FROM open_points WHERE trial = ?1")?
         .query_row([trial], |row| row.get(0))
         .optional()?;
     bytes.map(|bytes| PointLog::read(bytes).ok_or(DAMAGE.into())).transpose()
@@ -94,14 +94,14 @@ pub(super) fn append(
 pub(super) fn seal(transaction: &Transaction<'_>, trial: i64) -> Result<(), BoxError> {
     if let Some(log) = read(transaction, trial)? {
         seal_full(transaction, trial, &log, true)?;
-        transaction.prepare_cached("DELETE FROM live WHERE trial = ?1")?.execute([trial])?;
+        transaction.prepare_cached("DELETE FROM open_points WHERE trial = ?1")?.execute([trial])?;
     }
     Ok(())
 }
 
 /// Overwrites a part of a log with records; what follows them does not count.
 fn write(transaction: &Transaction<'_>, trial: i64, at: usize, records: &[u8]) -> Result<(), BoxError> {
-    let mut blob = transaction.blob_open(MAIN_DB, "live", "data", trial, false)?;
+    let mut blob = transaction.blob_open(MAIN_DB, "open_points", "data", trial, false)?;
     blob.seek(SeekFrom::Start(at as u64))?;
     blob.write_all(records)?;
     let room = blob.len().saturating_sub(at + records.len()).min(4);
@@ -113,7 +113,7 @@ fn write(transaction: &Transaction<'_>, trial: i64, at: usize, records: &[u8]) -
 fn replace_log(transaction: &Transaction<'_>, trial: i64, capacity: usize, records: &[u8]) -> Result<(), BoxError> {
     transaction
         .prepare_cached(
-            "INSERT INTO live(trial, data) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET data = excluded.data",
+            "INSERT INTO open_points(trial, data) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET data = excluded.data",
         )?
         .execute(params![trial, ZeroBlob(capacity as u64)])?;
     write(transaction, trial, 0, records)
@@ -205,7 +205,7 @@ fn store_latest_events(
 ) -> Result<(), BoxError> {
     transaction
         .prepare_cached(
-            "INSERT INTO heard(trial, attempt, rank, sequence) VALUES (?1, ?2, ?3, ?4)
+            "INSERT INTO last_event(trial, attempt, rank, sequence) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT DO UPDATE SET sequence = max(sequence, excluded.sequence)",
         )?
         .execute(params![trial, stored(attempt.0), rank.0, stored(sequence)])?;
@@ -233,7 +233,7 @@ pub(super) fn check(database: &Connection) -> Result<(), BoxError> {
 
 /// Trials with open points.
 pub(super) fn trials(database: &Connection) -> Result<Vec<i64>, BoxError> {
-    let mut select = database.prepare_cached("SELECT trial FROM live")?;
+    let mut select = database.prepare_cached("SELECT trial FROM open_points")?;
     Ok(select.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
 }
 

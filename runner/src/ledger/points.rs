@@ -159,8 +159,6 @@ fn sealed_points(database: &Connection, of: &SealedSeries) -> Result<Vec<MetricS
         let data = row.get_ref(1)?.as_blob().map_err(|_| Corruption("a chunk of points"))?;
         samples.extend(decode(data).ok_or(Corruption("a chunk of points"))?);
     }
-    // A controller older than version 1.4 that is still at work adds rows.
-    samples.extend(unsealed_rows(database, of.series)?);
     let has_last = of.last_step < 0 || samples.iter().any(|sample| stored(sample.step) == of.last_step);
     if has_last { Ok(samples) } else { Err(Corruption("a series of points, whose end is missing,").into()) }
 }

@@ -224,7 +224,7 @@ impl History {
 }
 
 /// Tables with rows of a trial that [`History::delete_in_parts`] empties first: without them the trial can still be shown.
-const PARTS: [&str; 6] = ["summary", "param", "tag", "live", "heard", "spool"];
+const PARTS: [&str; 6] = ["summary", "param", "tag", "open_points", "last_event", "spool"];
 
 fn refuse_running(line: &TrialRow) -> Result<(), BoxError> {
     match line.status {

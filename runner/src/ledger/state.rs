@@ -118,7 +118,7 @@ impl State {
         match fact {
             Fact::AttemptStarted { .. } | Fact::Resumed => Self::Open,
             Fact::TrialEnded { verdict } => Self::Ended(ended(verdict)),
-            Fact::CheckpointDurable { .. } | Fact::CheckpointRefused { .. } | Fact::AttemptEnded { .. } => {
+            Fact::CheckpointCommitted { .. } | Fact::CheckpointRefused { .. } | Fact::AttemptEnded { .. } => {
                 self
             }
         }

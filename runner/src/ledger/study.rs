@@ -16,7 +16,7 @@ pub struct StudyTrialRow {
     /// The trial; none where it was refused, or deleted since.
     pub trial: Option<TrialId>,
     /// Why it was not trained.
-    pub refused: Option<String>,
+    pub rejection: Option<String>,
 }
 
 impl History {
@@ -56,13 +56,13 @@ impl History {
         })
     }
 
-    /// Writes down what a study tries next, before it is launched; `trial` is where, or `refused` says why not.
+    /// Writes down what a study tries next, before it is launched; `trial` is where, or `rejection` says why not.
     pub fn record_study_trial(&mut self, study: &str, tried: &StudyTrialRow) -> Result<(), LedgerError> {
         self.write("write to a study in", |transaction| {
             let trial = tried.trial.as_ref().map(|trial| writer::row_of(transaction, trial)).transpose()?;
             transaction.execute(
-                "INSERT OR REPLACE INTO tried(study, number, json, trial, refused) VALUES (?1, ?2, ?3, ?4, ?5)",
-                params![study, stored(tried.number), tried.json.to_string(), trial, tried.refused],
+                "INSERT OR REPLACE INTO study_trial(study, number, json, trial, rejection) VALUES (?1, ?2, ?3, ?4, ?5)",
+                params![study, stored(tried.number), tried.json.to_string(), trial, tried.rejection],
             )?;
             Ok(())
         })
@@ -72,8 +72,8 @@ impl History {
     pub fn study_trials(&self, study: &str) -> Result<Vec<StudyTrialRow>, LedgerError> {
         self.read("read a study from", |database| {
             let mut select = database.prepare(
-                "SELECT number, json, trial.uid, refused FROM tried LEFT JOIN trial ON trial.id = tried.trial
-                 WHERE study = ?1 ORDER BY number",
+                "SELECT number, json, trial.uid, rejection FROM study_trial LEFT JOIN trial ON trial.id = study_trial.trial
+                 WHERE study_trial.study = ?1 ORDER BY number",
             )?;
             let mut rows = select.query([study])?;
             let mut found = Vec::new();
@@ -82,7 +82,7 @@ impl History {
                     number: unstored(row.get(0)?),
                     json: serde_json::from_str(row.get_ref(1)?.as_str()?)?,
                     trial: row.get::<_, Option<String>>(2)?.map(TrialId),
-                    refused: row.get(3)?,
+                    rejection: row.get(3)?,
                 });
             }
             Ok(found)
@@ -127,6 +127,6 @@ impl History {
 /// Whether a study, or a trial of one that has not begun, has this name.
 fn is_taken(database: &Connection, name: &str) -> Result<bool, BoxError> {
     let query =
-        "SELECT EXISTS(SELECT 1 FROM study WHERE name = ?1) OR EXISTS(SELECT 1 FROM trial WHERE search = ?1)";
+        "SELECT EXISTS(SELECT 1 FROM study WHERE name = ?1) OR EXISTS(SELECT 1 FROM trial WHERE study = ?1)";
     Ok(database.query_row(query, [name], |row| row.get(0))?)
 }

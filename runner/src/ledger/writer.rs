@@ -36,7 +36,8 @@ impl Ledger for History {
         self.read("read facts from", |database| {
             let mut facts = facts(database, row_of(database, trial)?, 0)?;
             for fact in &mut facts {
-                if let Fact::CheckpointDurable { folder, .. } | Fact::CheckpointRefused { folder, .. } = fact
+                if let Fact::CheckpointCommitted { folder, .. } | Fact::CheckpointRefused { folder, .. } =
+                    fact
                 {
                     *folder = relocated(self.root(), trial, std::mem::take(folder));
                 }
@@ -89,7 +90,7 @@ impl History {
             let mut select = database.prepare(
                 "SELECT trial.uid, attempt.number FROM trial JOIN attempt ON attempt.trial = trial.id
                  WHERE trial.state = 'open' AND attempt.ended IS NULL
-                   AND NOT EXISTS (SELECT 1 FROM origin WHERE origin.trial = trial.id) ORDER BY trial.id, attempt.number",
+                   AND NOT EXISTS (SELECT 1 FROM imported_trial WHERE imported_trial.trial = trial.id) ORDER BY trial.id, attempt.number",
             )?;
             let rows =
                 select.query_map([], |row| Ok((TrialId(row.get(0)?), AttemptId(unstored(row.get(1)?)))))?;
@@ -109,8 +110,8 @@ pub(super) fn row_of(database: &Connection, trial: &TrialId) -> Result<i64, BoxE
 
 /// The facts of a trial after the first so many. `Err` when one is missing: they are numbered without gaps.
 fn facts(database: &Connection, trial: i64, known: usize) -> Result<Vec<Fact>, BoxError> {
-    let mut select =
-        database.prepare_cached("SELECT seq, json FROM fact WHERE trial = ?1 AND seq >= ?2 ORDER BY seq")?;
+    let mut select = database
+        .prepare_cached("SELECT seq, json FROM record WHERE trial = ?1 AND seq >= ?2 ORDER BY seq")?;
     let mut rows = select.query([trial, stored(known as u64)])?;
     let mut found = Vec::new();
     while let Some(row) = rows.next()? {
@@ -228,7 +229,7 @@ fn sealed_sequence(
     (attempt, rank): (AttemptId, Rank),
 ) -> Result<Option<u64>, BoxError> {
     let sequence: Option<i64> = database
-        .prepare_cached("SELECT sequence FROM heard WHERE trial = ?1 AND attempt = ?2 AND rank = ?3")?
+        .prepare_cached("SELECT sequence FROM last_event WHERE trial = ?1 AND attempt = ?2 AND rank = ?3")?
         .query_row(params![trial, stored(attempt.0), rank.0], |row| row.get(0))
         .optional()?;
     Ok(sequence.map(unstored))
@@ -242,11 +243,11 @@ fn is_known(known: &[Fact], fact: &Fact) -> bool {
         Fact::AttemptStarted { attempt, .. } => {
             known.iter().any(|k| matches!(k, Fact::AttemptStarted { attempt: a, .. } if a == attempt))
         }
-        Fact::CheckpointDurable { attempt: ADOPTED, folder, .. } => {
-            newest_fact_about(known, folder).is_some_and(|k| matches!(k, Fact::CheckpointDurable { .. }))
+        Fact::CheckpointCommitted { attempt: ADOPTED, folder, .. } => {
+            newest_fact_about(known, folder).is_some_and(|k| matches!(k, Fact::CheckpointCommitted { .. }))
         }
-        Fact::CheckpointDurable { attempt, step, .. } => known.iter().any(
-            |k| matches!(k, Fact::CheckpointDurable { attempt: a, step: s, .. } if (a, s) == (attempt, step)),
+        Fact::CheckpointCommitted { attempt, step, .. } => known.iter().any(
+            |k| matches!(k, Fact::CheckpointCommitted { attempt: a, step: s, .. } if (a, s) == (attempt, step)),
         ),
         Fact::CheckpointRefused { folder, .. } => {
             newest_fact_about(known, folder).is_some_and(|k| matches!(k, Fact::CheckpointRefused { .. }))
@@ -271,7 +272,7 @@ fn is_known(known: &[Fact], fact: &Fact) -> bool {
 fn newest_fact_about<'a>(known: &'a [Fact], folder: &Path) -> Option<&'a Fact> {
     known.iter().rev().find(|fact| match fact {
         // The state folder may have been moved since.
-        Fact::CheckpointDurable { folder: of, .. } | Fact::CheckpointRefused { folder: of, .. } => {
+        Fact::CheckpointCommitted { folder: of, .. } | Fact::CheckpointRefused { folder: of, .. } => {
             of.file_name() == folder.file_name()
         }
         _ => false,
@@ -287,7 +288,7 @@ pub(super) fn add_fact(
     now: i64,
 ) -> Result<(), BoxError> {
     transaction
-        .prepare_cached("INSERT INTO fact(trial, seq, at_ms, json) VALUES (?1, ?2, ?3, ?4)")?
+        .prepare_cached("INSERT INTO record(trial, seq, at_ms, json) VALUES (?1, ?2, ?3, ?4)")?
         .execute(params![trial, stored(seq as u64), now, serde_json::to_string(fact)?])?;
     match fact {
         Fact::AttemptStarted { attempt, from } => {
@@ -308,7 +309,7 @@ pub(super) fn add_fact(
             open_points::seal(transaction, trial)?;
             figures::update_speed(transaction, trial)?;
         }
-        Fact::CheckpointDurable { attempt, step, folder } => {
+        Fact::CheckpointCommitted { attempt, step, folder } => {
             transaction.execute(
                 "INSERT OR REPLACE INTO checkpoint(trial, attempt, step, at_ms, folder) VALUES (?1, ?2, ?3, ?4, ?5)",
                 params![trial, stored(attempt.0), stored(step.0), now, folder.to_string_lossy()],

@@ -91,7 +91,7 @@ impl TrialMachine {
         let complete = self.all_saved(step) || self.breaks(Promise::EveryRankSaved);
         if complete && !self.is_durable(step) {
             self.reports.saved.remove(&step);
-            self.record(Fact::CheckpointDurable { attempt, step, folder: point.folder }, effects);
+            self.record(Fact::CheckpointCommitted { attempt, step, folder: point.folder }, effects);
         }
     }
 
@@ -99,7 +99,7 @@ impl TrialMachine {
     pub(super) fn adopt_found(&mut self, attempt: AttemptId, point: ResumePoint, effects: &mut Vec<TrialEffect>) {
         let ResumePoint { folder, step } = point;
         if self.would_adopt(attempt, step, &folder) && !self.breaks(Promise::FoundIsAdopted) {
-            self.record(Fact::CheckpointDurable { attempt, step, folder }, effects);
+            self.record(Fact::CheckpointCommitted { attempt, step, folder }, effects);
         }
     }
 

@@ -125,7 +125,7 @@ impl TrialMachine {
         let ended = facts.iter().rev().find_map(|fact| match fact {
             Fact::AttemptEnded { ended, .. } => Some(Some(ended)),
             Fact::Resumed | Fact::AttemptStarted { .. } | Fact::TrialEnded { .. } => Some(None),
-            Fact::CheckpointDurable { .. } | Fact::CheckpointRefused { .. } => None,
+            Fact::CheckpointCommitted { .. } | Fact::CheckpointRefused { .. } => None,
         });
         if let (Phase::Idle, Some(Some(ended))) = (&machine.phase, ended)
             && let Some(verdict) = machine.verdict_after(ended)
@@ -345,7 +345,7 @@ impl TrialMachine {
                 self.excused = false;
                 self.reports = AttemptReports::default();
             }
-            Fact::CheckpointDurable { attempt, step, folder } => {
+            Fact::CheckpointCommitted { attempt, step, folder } => {
                 if *attempt == ADOPTED {
                     self.adopted = Some(folder.clone());
                 }

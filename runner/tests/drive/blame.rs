@@ -28,7 +28,7 @@ pub(crate) fn a_host_that_is_lost_twice_is_left_out_and_named() {
         .seen()
         .into_iter()
         .flat_map(|seen| match seen {
-            ControllerStatus::HostsLeftOut { hosts } => hosts,
+            ControllerStatus::HostsExcluded { hosts } => hosts,
             _ => Vec::new(),
         })
         .collect();

@@ -26,7 +26,7 @@ pub(crate) fn a_killed_rank_is_relaunched() {
     assert!(facts.contains(&Fact::AttemptEnded { attempt: AttemptId(1), ended: killed }), "{facts:?}");
     assert!(facts.iter().any(|f| matches!(f, Fact::AttemptStarted { attempt: AttemptId(2), from: Some(_) })));
     let waiting = |s: &&TrialEvent| {
-        matches!(s, TrialEvent::Status(ControllerStatus::Waiting { failures: (1, _), blame: Blame::Machines, .. }))
+        matches!(s, TrialEvent::Status(ControllerStatus::Backoff { failures: (1, _), blame: Blame::Machines, .. }))
     };
     assert_eq!(outcome.1.iter().filter(waiting).count(), 1);
     world.assert_nothing_lives();
@@ -112,8 +112,7 @@ pub(crate) fn a_damaged_record_is_skipped_and_told() {
     assert!(matches!(outcome, DriveOutcome::Ended { attempts: 1, .. }), "{outcome:?}");
     world.assert_completed(&outcome);
     let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, TrialEvent::Status(_))).collect();
-    let told =
-        |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::RecordSkipped { at, .. }) if *at == place as u64);
+    let told = |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::SpoolRecordSkipped { offset, .. }) if *offset == place as u64);
     assert_eq!(statuses.iter().filter(told).count(), 1, "{statuses:?}");
     let attached = |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::Attached { .. }));
     assert_eq!(statuses.iter().filter(attached).count(), 1, "{statuses:?}");
@@ -266,7 +265,7 @@ pub(crate) fn what_cannot_be_started_is_tried_again() {
             matches!(outcome, DriveOutcome::Ended { verdict: Verdict::Stopped, checkpoint: None, .. }),
             "{outcome:?}"
         );
-        let words = |s: &TrialEvent| matches!(s, TrialEvent::Status(ControllerStatus::Waiting { failure: Failure::Other(w), .. }) if w.contains("rank 0 cannot be started"));
+        let words = |s: &TrialEvent| matches!(s, TrialEvent::Status(ControllerStatus::Backoff { failure: Failure::Other(w), .. }) if w.contains("rank 0 cannot be started"));
         assert!(seen.iter().any(words), "{seen:?}");
     });
     world.assert_nothing_lives();

@@ -106,7 +106,7 @@ pub(crate) fn a_host_that_was_just_lost_is_not_waited_for() {
     signal_all(rustix::process::Signal::CONT);
     world.assert_completed(&outcome);
     let away = world.seen().into_iter().find_map(|seen| match seen {
-        ControllerStatus::HostsAway { away, .. } => Some(away),
+        ControllerStatus::HostsUnreachable { unreachable, .. } => Some(unreachable),
         _ => None,
     });
     assert_eq!(away.expect("one host was left"), ["node1: no answer within 0.3 s"]);
@@ -174,7 +174,8 @@ pub(crate) fn checkpoints_outlive_a_host() {
             }
         });
         world.assert_completed(&outcome);
-        let away = world.seen().into_iter().any(|seen| matches!(seen, ControllerStatus::HostsAway { hosts: 1, .. }));
+        let away =
+            world.seen().into_iter().any(|seen| matches!(seen, ControllerStatus::HostsUnreachable { hosts: 1, .. }));
         assert!(away, "one host was left");
         world.assert_nothing_lives();
     }
@@ -186,7 +187,9 @@ pub(crate) fn a_controller_that_is_cut_off_waits() {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
         wait("agents", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Attached { .. })));
         (0..RANKS).for_each(|host| world.switch(host, false));
-        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Away { .. })));
+        wait("a word about it", || {
+            world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Unreachable { .. }))
+        });
         (0..RANKS).for_each(|host| world.switch(host, true));
         driven.join().expect("it does not panic")
     });
@@ -199,7 +202,7 @@ fn disturbed(world: &World, host: u32, disturb: impl Fn(&Process) + Sync) -> (Dr
     let outcome = thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
         // One that lies on a disk already may be known to nobody yet.
-        let is_known = |fact: &Fact| matches!(fact, Fact::CheckpointDurable { .. });
+        let is_known = |fact: &Fact| matches!(fact, Fact::CheckpointCommitted { .. });
         wait("a checkpoint", || world.facts().iter().any(is_known));
         disturb(&world.card_of(host).expect("it runs").agent);
         driven.join().expect("it does not panic")

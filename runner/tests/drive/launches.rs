@@ -14,7 +14,9 @@ pub(crate) fn a_launch_whose_answer_is_lost_is_found_out() {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
         wait("the agent that leads", || world.card_of(0).is_some());
         world.switch(0, false);
-        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Away { .. })));
+        wait("a word about it", || {
+            world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Unreachable { .. }))
+        });
         world.lose_answers(0, false);
         world.switch(0, true);
         driven.join().expect("it does not panic")

@@ -59,7 +59,9 @@ pub(crate) fn a_fenced_host_is_given_up_at_once_and_not_used_again() {
     let world = world_with_a_spare();
     let folder = world.home.trial(&world.trial);
     let outcome = cut_off(&world, || {
-        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Away { .. })));
+        wait("a word about it", || {
+            world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Unreachable { .. }))
+        });
         assert!(world.card_of(1).is_none(), "it may go on where it is");
         FencedHosts::add(&folder, "node0").expect("room on disk");
         wait("the next attempt", || world.card_of(1).is_some());

@@ -227,7 +227,7 @@ fn controller(verb: &str, root: &Path, trial: &str) -> ExitCode {
     let world = World::at(root, TrialId(trial.into()));
     let verb = if verb == "start" { driver::start } else { driver::resume };
     let mut say = |seen: &TrialEvent| {
-        if let TrialEvent::Fact(fact) = seen {
+        if let TrialEvent::Record(fact) = seen {
             let line = serde_json::to_string(fact).expect("facts are JSON") + "\n";
             std::io::stdout().write_all(line.as_bytes()).expect("a file");
         }

@@ -10,7 +10,7 @@ pub(crate) fn a_trial_completes_and_everything_seen_was_kept() {
     let (outcome, seen) = world.drive(driver::start);
     world.assert_completed(&outcome.expect("driven"));
     let facts: Vec<Fact> =
-        seen.iter().filter_map(|s| if let TrialEvent::Fact(f) = s { Some(f.clone()) } else { None }).collect();
+        seen.iter().filter_map(|s| if let TrialEvent::Record(f) = s { Some(f.clone()) } else { None }).collect();
     assert_eq!(facts, world.facts());
     let history = History::open(&world.home.history()).expect("opens");
     let load = history.series(&world.trial, "system.resident_bytes", Rank(0)).expect("readable");

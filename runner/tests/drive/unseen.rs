@@ -59,7 +59,9 @@ pub(crate) fn what_ended_on_a_host_that_is_away_is_not_taken_for_lost() {
     world.switch(0, false);
     let outcome = thread::scope(|scope| {
         let driven = scope.spawn(|| world.drive(driver::attach).0);
-        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::RecordAway { .. })));
+        wait("a word about it", || {
+            world.seen().iter().any(|seen| matches!(seen, ControllerStatus::SpoolUnavailable { .. }))
+        });
         world.interrupts.add();
         driven.join().expect("it does not panic")
     });
@@ -120,7 +122,7 @@ pub(crate) fn what_a_lost_leader_committed_is_found_on_the_others() {
     kill(&leader);
     world.assert_nothing_lives();
     fs::remove_dir_all(world.host(0)).expect("nobody writes there any more");
-    let is_checkpoint = |fact: &Fact| matches!(fact, Fact::CheckpointDurable { .. });
+    let is_checkpoint = |fact: &Fact| matches!(fact, Fact::CheckpointCommitted { .. });
     assert!(!world.facts().iter().any(is_checkpoint), "nobody told of one");
     let known = newest(1);
     world.options.detach = false;
@@ -132,7 +134,7 @@ pub(crate) fn what_a_lost_leader_committed_is_found_on_the_others() {
         _ => None,
     });
     assert_eq!(from, Some(Some(StepId(known))), "what the other host has is gone on from");
-    let is_lost = |seen: &ControllerStatus| matches!(seen, ControllerStatus::RecordLost { .. });
+    let is_lost = |seen: &ControllerStatus| matches!(seen, ControllerStatus::SpoolLost { .. });
     assert!(world.seen().iter().any(is_lost), "it is said that the record is lost");
     world.assert_nothing_lives();
 }

@@ -149,7 +149,7 @@ fn a_trial_that_went_on_is_brought_forward_and_an_older_bundle_changes_nothing()
     assert_eq!(here.rows()[0].status, TrialStatus::Lost, "nobody is at work on it here");
     assert!(here.history.open_attempts().expect("read").is_empty(), "it is not this machine's to end");
     let merged = here.merge(&middle);
-    assert_eq!((merged.brought_forward, merged.annotations), (1, 1));
+    assert_eq!((merged.updated, merged.annotations), (1, 1));
     assert_eq!(losses(&here.history, &trial).len(), 40);
     here.merge(&late);
     for older in [&early, &middle] {
@@ -191,7 +191,7 @@ fn studies_travel_with_what_they_tried_and_two_of_one_name_stay_two() {
         let new = dtrain_runner::ledger::NewTrial { study: Some("r-tune-1".into()), ..new_trial("r") };
         let trial = machine.history.create_trial(&new).expect("created").id;
         let tried =
-            |number, trial, refused| StudyTrialRow { number, json: json!({"values": [number]}), trial, refused };
+            |number, trial, rejection| StudyTrialRow { number, json: json!({"values": [number]}), trial, rejection };
         machine.history.record_study_trial("r-tune-1", &tried(0, Some(trial.clone()), None)).expect("kept");
         machine.history.record_study_trial("r-tune-1", &tried(1, None, Some("no memory".into()))).expect("kept");
         trial
@@ -215,7 +215,7 @@ fn studies_travel_with_what_they_tried_and_two_of_one_name_stay_two() {
         assert_eq!(one.history.study(&name).expect("read"), Some(json!({"seed": seed})));
         let tried = one.history.study_trials(&name).expect("read");
         assert_eq!(tried.iter().map(|tried| tried.trial.as_ref()).collect::<Vec<_>>(), [Some(trial), None]);
-        assert_eq!(tried[1].refused.as_deref(), Some("no memory"));
+        assert_eq!(tried[1].rejection.as_deref(), Some("no memory"));
     }
     let back = a.merge(&one.bundle());
     assert_eq!((back.new, back.studies), (1, 1), "its own study is its own");

@@ -53,7 +53,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     let news = TrialUpdate {
         facts: vec![
             started(1),
-            Fact::CheckpointDurable { attempt: ATTEMPT, step: StepId(30), folder: folder.clone() },
+            Fact::CheckpointCommitted { attempt: ATTEMPT, step: StepId(30), folder: folder.clone() },
             Fact::CheckpointRefused { step: StepId(30), folder, reason: "torn".into() },
         ],
         events: (0..30)
@@ -122,7 +122,7 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
         children[0].is_independent
     };
     assert!(!is_independent(&history), "it would begin with a checkpoint of its parent");
-    let adopted = Fact::CheckpointDurable { attempt: AttemptId(0), step: StepId(0), folder: "own".into() };
+    let adopted = Fact::CheckpointCommitted { attempt: AttemptId(0), step: StepId(0), folder: "own".into() };
     history.record(&child.id, &facts(vec![adopted])).expect("kept");
     assert!(is_independent(&history) && history.children(&child.id).expect("read").is_empty());
     history.delete(&child.id, &nobody).expect("deleted");
@@ -166,19 +166,18 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     for table in [
         "trial",
         "document",
-        "fact",
+        "record",
         "attempt",
         "checkpoint",
         "param",
         "series",
-        "tail",
         "chunk",
         "summary",
         "patch",
         "environment",
         "note",
         "tag",
-        "heard",
+        "last_event",
     ] {
         let left: i64 =
             raw.query_row(&format!("SELECT count(*) FROM {table}"), [], |row| row.get(0)).expect("counted");

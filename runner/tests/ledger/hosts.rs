@@ -12,7 +12,7 @@ fn now_ms() -> u64 {
 
 fn strike(host: &str, with: Option<&str>, at_ms: u64) -> Strike {
     let cause = if with.is_some() { StrikeCause::Link } else { StrikeCause::Lost };
-    Strike { host: host.into(), with: with.map(str::to_owned), cause, at_ms, detail: "silent".into() }
+    Strike { host: host.into(), partner: with.map(str::to_owned), cause, at_ms, detail: "silent".into() }
 }
 
 fn news(answered: &[&str], strikes: Vec<Strike>) -> TrialUpdate {

@@ -87,10 +87,10 @@ fn a_batch_is_kept_whole_or_not_at_all() {
     let saboteur = Connection::open(&path).expect("opens");
     saboteur
         .execute_batch(
-            "CREATE TRIGGER full BEFORE INSERT ON live BEGIN SELECT RAISE(ABORT, 'disk full'); END",
+            "CREATE TRIGGER full BEFORE INSERT ON open_points BEGIN SELECT RAISE(ABORT, 'disk full'); END",
         )
         .expect("made");
-    let durable = Fact::CheckpointDurable { attempt: ATTEMPT, step: StepId(2), folder: "c".into() };
+    let durable = Fact::CheckpointCommitted { attempt: ATTEMPT, step: StepId(2), folder: "c".into() };
     let news = TrialUpdate {
         facts: vec![durable.clone()],
         events: vec![step(0, 1), step(1, 2)],
@@ -136,7 +136,7 @@ fn facts_are_kept_once_and_a_late_finish_corrects_a_presumed_loss() {
 fn only_a_checkpoint_of_another_trial_counts_again_after_it_was_refused() {
     let (_folder, path) = place();
     let (mut history, trial) = with_trial(&path);
-    let durable = |attempt: u64, folder: &str| Fact::CheckpointDurable {
+    let durable = |attempt: u64, folder: &str| Fact::CheckpointCommitted {
         attempt: AttemptId(attempt),
         step: StepId(2),
         folder: folder.into(),

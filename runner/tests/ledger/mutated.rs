@@ -93,12 +93,13 @@ fn whole() -> Vec<u8> {
     there.history.create_study("r-tune-1", &json!({"seed": 1})).expect("made");
     let new = NewTrial { study: Some("r-tune-1".into()), ..new_trial("r") };
     let second = there.history.create_trial(&new).expect("created").id;
-    let tried = StudyTrialRow { number: 0, json: json!({"values": [1]}), trial: Some(second.clone()), refused: None };
+    let tried =
+        StudyTrialRow { number: 0, json: json!({"values": [1]}), trial: Some(second.clone()), rejection: None };
     there.history.record_study_trial("r-tune-1", &tried).expect("kept");
     there.history.record_study_event("r-tune-1", 0, &json!({"a": 1})).expect("kept");
     use dtrain_runner::Ledger;
     let saved =
-        Fact::CheckpointDurable { attempt: ATTEMPT, step: dtrain_protocol::StepId(2), folder: "/x".into() };
+        Fact::CheckpointCommitted { attempt: ATTEMPT, step: dtrain_protocol::StepId(2), folder: "/x".into() };
     there.history.record(&second, &facts(vec![started(1), saved])).expect("kept");
     there.history.record(&second, &events((0..3).map(|n| step(n, n + 1)).collect())).expect("kept");
     there.history.add_note(&second, "good").expect("kept");

@@ -26,7 +26,7 @@ fn the_last_trial_is_the_one_that_was_recorded_last_whatever_the_clock_said() {
     assert_eq!(listed(&history), ["c-1", "b-1", "a-1"]);
     assert_eq!(history.latest_ms().expect("read"), Some(("c-1".to_owned(), 8_999_999_999_997)));
 
-    let import = "INSERT INTO origin(trial, machine, host, name, points) SELECT id, 'm', 'h', label, 0 FROM trial WHERE id = 3";
+    let import = "INSERT INTO imported_trial(trial, history_id, host, name, points) SELECT id, 'm', 'h', label, 0 FROM trial WHERE id = 3";
     raw.execute(import, []).expect("as if it came from elsewhere");
     assert_eq!(history.find("last").expect("the newest of this machine"), made[1]);
     // Trials of other machines come where the clock of their machine puts them.
@@ -63,7 +63,7 @@ fn folders_of_a_copied_state_folder_are_those_of_the_copy() {
     let below =
         |state: &std::path::Path| state.join("trials").join(&trial.id.0).join("checkpoints").join(name);
     fs::create_dir_all(below(&old)).expect("a folder");
-    let durable = Fact::CheckpointDurable { attempt: ATTEMPT, step: StepId(30), folder: below(&old) };
+    let durable = Fact::CheckpointCommitted { attempt: ATTEMPT, step: StepId(30), folder: below(&old) };
     history.record(&trial.id, &facts(vec![started(1), durable])).expect("kept");
     drop(history);
     fs::create_dir_all(below(&new)).expect("a folder");
@@ -72,7 +72,7 @@ fn folders_of_a_copied_state_folder_are_those_of_the_copy() {
     let mut copy = History::open(&new.join("history.db")).expect("opens");
     let folders = |history: &History| -> Vec<_> {
         let of_fact = history.facts(&trial.id).expect("read").into_iter().filter_map(|fact| match fact {
-            Fact::CheckpointDurable { folder, .. } => Some(folder),
+            Fact::CheckpointCommitted { folder, .. } => Some(folder),
             _ => None,
         });
         let shown = history.trial(&trial.id, &nobody).expect("read").checkpoints;

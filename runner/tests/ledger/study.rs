@@ -19,7 +19,7 @@ fn a_study_is_kept_once_and_its_trials_in_the_order_of_their_numbers() {
         number,
         json: json!({"values": [number]}),
         trial,
-        refused: refused.map(str::to_owned),
+        rejection: refused.map(str::to_owned),
     };
     let (first, second) = (tried(0, Some(trial), None), tried(1, None, Some("it does not fit")));
     history.record_study_trial("a", &second).expect("kept");

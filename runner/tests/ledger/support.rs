@@ -137,7 +137,7 @@ pub(crate) fn copy_the_trial(path: &Path, trials: u32) {
         "CREATE TEMP TABLE n AS WITH RECURSIVE c(i) AS (SELECT 2 UNION ALL SELECT i + 1 FROM c WHERE i < {trials}) SELECT i FROM c;
          CREATE TEMP TABLE one AS SELECT * FROM trial;
          BEGIN;
-         INSERT INTO trial SELECT i, uid || i, recipe || '-' || i, recipe, search, state, verdict, objective, layout, batch,
+         INSERT INTO trial SELECT i, uid || i, recipe || '-' || i, recipe, study, state, verdict, objective, layout, batch,
              learning_rate, config_hash, host_digest, model_digest, predicted_step_seconds,
              predicted_tokens_per_second, predicted_memory_bytes, measured_step_seconds, measured_step_spread,
              measured_tokens_per_second, created_ms + i, started_ms, ended_ms, git_revision, git_dirty, patch_hash,

@@ -203,10 +203,10 @@ fn ours(Size { width, batch, steps }: Size) -> Vec<Told> {
     told(command.arg(recipe), |line| {
         let said = match seen(line)? {
             TrialEvent::Event(said) => said,
-            TrialEvent::Fact(Fact::CheckpointDurable { step, .. }) => {
+            TrialEvent::Record(Fact::CheckpointCommitted { step, .. }) => {
                 return Some(Told::Complete { number: step.0, at_ms: now_ms() });
             }
-            TrialEvent::Fact(_) | TrialEvent::Status(_) => return None,
+            TrialEvent::Record(_) | TrialEvent::Status(_) => return None,
         };
         match said.event {
             Event::Step(figures) if said.rank.0 == 0 => {

@@ -87,7 +87,7 @@ fn run(lab: &Lab, hosts: usize) -> (f64, String) {
                 write!(words, ", agents on all after {:.2} s", since(at_ms)).expect("to a string");
             }
             TrialEvent::Event(said) => drop(first.entry(said.rank).or_insert(since(said.at_ms))),
-            TrialEvent::Status(_) | TrialEvent::Fact(_) => {}
+            TrialEvent::Status(_) | TrialEvent::Record(_) => {}
         }
     }
     let output = process.wait_with_output().expect("it is ours");

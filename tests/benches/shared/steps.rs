@@ -40,8 +40,9 @@ pub(crate) fn heard<T: Send + 'static>(
 
 /// What a line of `--json` tells of a trial under way.
 pub(crate) fn seen(line: &str) -> Option<TrialEvent> {
-    let mut line: serde_json::Value = serde_json::from_str(line).ok()?;
-    serde_json::from_value(line["seen"].take()).ok()
+    let mut line: serde_json::Map<String, serde_json::Value> = serde_json::from_str(line).ok()?;
+    line.retain(|key, _| ["record", "event", "status"].contains(&key.as_str()));
+    serde_json::from_value(line.into()).ok()
 }
 
 /// The step that it tells of.

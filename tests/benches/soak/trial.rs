@@ -176,10 +176,10 @@ fn control(lab: &Lab, arguments: &[&str]) -> (Child, Receiver<Heard>) {
 fn told(line: &str) -> Option<Heard> {
     let seen = seen(line)?;
     match &seen {
-        TrialEvent::Fact(Fact::AttemptEnded { ended: AttemptEnd::Lost(failure), .. }) => {
+        TrialEvent::Record(Fact::AttemptEnded { ended: AttemptEnd::Lost(failure), .. }) => {
             Some(Heard::Lost(failure.to_string()))
         }
-        TrialEvent::Fact(Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(why), .. }) => {
+        TrialEvent::Record(Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(why), .. }) => {
             Some(Heard::Lost(why.to_string()))
         }
         _ => step(&seen).filter(|step| step.rank == 0).map(Heard::Step),

@@ -27,7 +27,7 @@ fn text(bytes: &[u8]) -> String {
 fn checkpoints_are_listed_verified_and_pulled() {
     let house = trained();
     let listed = json(&house, 0, &["checkpoint", "ls", "last"]);
-    assert_eq!(listed["format"], "dtrain.checkpoints/1");
+    assert_eq!(listed["format"], "dtrain.checkpoints/2");
     let all = listed["checkpoints"].as_array().expect("a list");
     let rows: Vec<_> = all.iter().map(|one| (one["step"].as_u64(), one["state"].as_str())).collect();
     assert_eq!(rows, [(Some(10), Some("committed")), (Some(20), Some("committed"))]);
@@ -67,7 +67,7 @@ fn checkpoints_are_listed_verified_and_pulled() {
     );
     fs::write(&path, &intact).expect("room on disk");
     let pulled = json(&house, 0, &["checkpoint", "pull", "last", "--to", to]);
-    assert_eq!((&pulled["format"], &pulled["step"]), (&"dtrain.pulled/1".into(), &20.into()));
+    assert_eq!((&pulled["format"], &pulled["step"]), (&"dtrain.pulled/2".into(), &20.into()));
     for entry in fs::read_dir(&newest).expect("a checkpoint").flatten() {
         let copy = house.state().with_file_name("kept").join(entry.file_name());
         assert_eq!(fs::read(entry.path()).ok(), fs::read(copy).ok(), "{:?}", entry.file_name());

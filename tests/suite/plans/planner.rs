@@ -72,7 +72,7 @@ impl Question {
             |row: &Value| ["step_seconds", "step_seconds_high", "peak_bytes"].map(|key| number(&row[key]));
         let mut shown: Vec<_> = shown.map(of).map(|[seconds, high, bytes]| (seconds, high, bytes)).collect();
         let wide = choice.interval.1 / choice.interval.0;
-        let front = list(&answer["weighed"]["front"]);
+        let front = list(&answer["tradeoffs"]["pareto_front"]);
         shown.extend(front.map(|row| {
             let seconds = number(&row["cost"]["step_seconds"]);
             (seconds, seconds * wide, number(&row["memory_peak"]))

@@ -122,7 +122,7 @@ fn work_on(work: &Work) -> Result<(), Box<dyn Error>> {
             say(Said::Checkpoint(folder_name(StepId(step), one.attempt)));
             if let Some(rows) = &mut rows {
                 let folder = trial.checkpoint(StepId(step), one.attempt);
-                rows.fact(Fact::CheckpointDurable { attempt: one.attempt, step: StepId(step), folder })?;
+                rows.fact(Fact::CheckpointCommitted { attempt: one.attempt, step: StepId(step), folder })?;
             }
             commit::apply_retention(&trial.checkpoints(), KEEP, one.attempt, None)?;
         }

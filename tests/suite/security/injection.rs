@@ -40,8 +40,8 @@ fn base(kind: Kind, path: &str) -> toml::Table {
         Kind::Decoder if path == "data.field" => {
             "[model]\nkind = 'decoder'\nlayers = 1\nhidden = 8\nheads = 1\ncontext = 8\n[data]\ntrain = 'text.jsonl'"
         }
-        Kind::Own if path == "data.field" => {
-            "[model]\nkind = 'own'\nnetwork = 'mine'\ncontext = 8\n[data]\ntrain = 'text.jsonl'"
+        Kind::Custom if path == "data.field" => {
+            "[model]\nkind = 'custom'\nnetwork = 'mine'\ncontext = 8\n[data]\ntrain = 'text.jsonl'"
         }
         Kind::Decoder => {
             "[model]\nkind = 'decoder'\nlayers = 1\nhidden = 8\nheads = 1\ncontext = 8\n[data]\ntrain = 'text.txt'"
@@ -52,15 +52,17 @@ fn base(kind: Kind, path: &str) -> toml::Table {
         Kind::Cnn => {
             "[model]\nkind = 'cnn'\nchannels = 1\nheight = 4\nwidth = 4\nstages = [4]\nclasses = 2\n[data]\ntrain = 'table.csv'\ntarget = 'y'"
         }
-        Kind::Own if ["context", "vocab", "tokenizer", "separator"].iter().any(|key| path.contains(key)) => {
-            "[model]\nkind = 'own'\nnetwork = 'mine'\ncontext = 8\n[data]\ntrain = 'text.txt'"
+        Kind::Custom
+            if ["context", "vocab", "tokenizer", "separator"].iter().any(|key| path.contains(key)) =>
+        {
+            "[model]\nkind = 'custom'\nnetwork = 'mine'\ncontext = 8\n[data]\ntrain = 'text.txt'"
         }
-        Kind::Own if path.ends_with("labels") => {
-            "[model]\nkind = 'own'\nnetwork = 'mine'\ninputs = 2\nclasses = 2\n\
+        Kind::Custom if path.ends_with("labels") => {
+            "[model]\nkind = 'custom'\nnetwork = 'mine'\ninputs = 2\nclasses = 2\n\
              [data]\ntrain = 'a.idx'\nlabels = 'b.idx'\nvalid = 'c.idx'\nvalid_labels = 'd.idx'"
         }
-        Kind::Own => {
-            "[model]\nkind = 'own'\nnetwork = 'mine'\ninputs = 2\nclasses = 2\n[data]\ntrain = 'table.csv'\ntarget = 'y'"
+        Kind::Custom => {
+            "[model]\nkind = 'custom'\nnetwork = 'mine'\ninputs = 2\nclasses = 2\n[data]\ntrain = 'table.csv'\ntarget = 'y'"
         }
         Kind::Command => "[model]\nkind = 'command'\nargv = ['true']",
     };

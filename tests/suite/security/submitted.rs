@@ -33,9 +33,9 @@ fn a_job_is_submitted_as_it_was_written_and_its_script_is_constant() {
             drop(fs::remove_file(witness.join("arguments")));
             let mut command = trap.dtrain(["run", recipe, "--detach"]);
             command.env("WITNESS", &witness);
-            let code = trap.ends(command, &[2, 131]).status.code();
-            assert_eq!(code == Some(131), witness.join("arguments").exists(), "{option:?}");
-            if code == Some(131) {
+            let code = trap.ends(command, &[0, 2]).status.code();
+            assert_eq!(code == Some(0), witness.join("arguments").exists(), "{option:?}");
+            if code == Some(0) {
                 submitted += 1;
                 arrived(&trap, &option, recipe);
             }
@@ -45,7 +45,7 @@ fn a_job_is_submitted_as_it_was_written_and_its_script_is_constant() {
             let recipe = trap.house.file("plain.toml", slurm);
             let mut command = trap.dtrain(["run", recipe.to_str().expect("UTF-8"), "--detach"]);
             command.env("WITNESS", &witness);
-            if trap.ends(command, &[2, 131]).status.code() == Some(131) {
+            if trap.ends(command, &[0, 2]).status.code() == Some(0) {
                 arrived(&trap, &format!("--{key}={attack}"), recipe.to_str().expect("UTF-8"));
             }
         }
@@ -63,7 +63,7 @@ fn a_job_gets_no_variable_that_nobody_named() {
         let recipe = trap.house.file("job.toml", format!("{TRAINING}[cluster.slurm]\n{environment}\n"));
         let mut command = trap.dtrain(["run", recipe.to_str().expect("UTF-8"), "--detach"]);
         command.env("WITNESS", trap.folder()).env("HF_TOKEN", "canary").env("HF_HOME", "/models");
-        trap.ends(command, &[131]);
+        trap.ends(command, &[0]);
         let read = |name: &str| fs::read_to_string(trap.folder().join(name)).expect("sbatch wrote it");
         assert!(!read("arguments").contains("canary"));
         read("environment")

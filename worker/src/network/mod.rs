@@ -77,7 +77,7 @@ pub(crate) fn build(model: &Model, seed: u64) -> Result<Box<dyn NeuralNetwork>, 
         Model::Decoder(decoder) => Ok(Box::new(decoder.clone())),
         Model::Mlp(mlp) => Ok(Box::new(mlp.clone())),
         Model::Cnn(cnn) => Ok(Box::new(cnn.clone())),
-        Model::Own(own) => registry::built(own, seed),
+        Model::Custom(own) => registry::built(own, seed),
         Model::Command(_) => Err(ModelBuildError::Foreign),
     }
 }

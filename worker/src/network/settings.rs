@@ -5,7 +5,7 @@ use dtrain_recipes::{CustomModel, ParamValue, InputSignature};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// The keys of `[model]` and `[model.with]`.
+/// The keys of `[model]` and `[model.settings]`.
 pub struct ModelSettings<'a> {
     own: &'a CustomModel,
     read: RefCell<BTreeSet<String>>,
@@ -25,21 +25,21 @@ impl<'a> ModelSettings<'a> {
         Self { own, read: RefCell::default() }
     }
 
-    /// The setting `model.with.KEY`; an `Err` says that it is missing or of another type.
+    /// The setting `model.settings.KEY`; an `Err` says that it is missing or of another type.
     pub fn get<T: SettingValue>(&self, key: &str) -> Result<T, String> {
-        self.find(key)?.ok_or_else(|| format!("missing `model.with.{key}`: {}", T::WANTED))
+        self.find(key)?.ok_or_else(|| format!("missing `model.settings.{key}`: {}", T::WANTED))
     }
 
-    /// The setting `model.with.KEY`, or `default` where the recipe does not say it.
+    /// The setting `model.settings.KEY`, or `default` where the recipe does not say it.
     pub fn get_or<T: SettingValue>(&self, key: &str, default: T) -> Result<T, String> {
         Ok(self.find(key)?.unwrap_or(default))
     }
 
     fn find<T: SettingValue>(&self, key: &str) -> Result<Option<T>, String> {
         self.read.borrow_mut().insert(key.to_owned());
-        let Some(value) = self.own.with.get(key) else { return Ok(None) };
+        let Some(value) = self.own.settings.get(key) else { return Ok(None) };
         let found = T::of(value);
-        found.map(Some).ok_or_else(|| format!("`model.with.{key}` must be {}, found {value}", T::WANTED))
+        found.map(Some).ok_or_else(|| format!("`model.settings.{key}` must be {}, found {value}", T::WANTED))
     }
 
     /// What the network is to read.
@@ -77,11 +77,11 @@ impl<'a> ModelSettings<'a> {
     /// Whether every setting of the recipe was read.
     pub(super) fn all_read(&self) -> Result<(), String> {
         let read = self.read.borrow();
-        let Some(odd) = self.own.with.keys().find(|key| !read.contains(*key)) else { return Ok(()) };
+        let Some(odd) = self.own.settings.keys().find(|key| !read.contains(*key)) else { return Ok(()) };
         let known: Vec<_> = read.iter().map(|key| format!("`{key}`")).collect();
         Err(match known.as_slice() {
-            [] => format!("it has no setting `model.with.{odd}`, nor any other"),
-            known => format!("it has no setting `model.with.{odd}`; it has {}", known.join(", ")),
+            [] => format!("it has no setting `model.settings.{odd}`, nor any other"),
+            known => format!("it has no setting `model.settings.{odd}`; it has {}", known.join(", ")),
         })
     }
 }

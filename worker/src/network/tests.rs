@@ -88,8 +88,8 @@ fn whole(settings: &ModelSettings<'_>) -> Result<Box<dyn NeuralNetwork>, Box<dyn
 fn own(network: &str, reads: InputSignature, with: &[(&str, ParamValue)]) -> CustomModel {
     register("parts", Arc::new(parts));
     register("whole", Arc::new(whole));
-    let with = with.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
-    CustomModel { network: network.to_owned(), with, reads, outline: Outline::default() }
+    let settings = with.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+    CustomModel { network: network.to_owned(), settings, reads, outline: Outline::default() }
 }
 
 const TOKENS: InputSignature = InputSignature::Tokens { context: 9, vocab: 17 };
@@ -99,7 +99,7 @@ const ROWS: InputSignature = InputSignature::Rows { inputs: 5, classes: 3 };
 pub(crate) fn models() -> [Model; 2] {
     [own("parts", TOKENS, &[]), own("whole", ROWS, &[])].map(|own| {
         let outline = outline(&own).expect("it can be trained");
-        Model::Own(CustomModel { outline, ..own })
+        Model::Custom(CustomModel { outline, ..own })
     })
 }
 
@@ -109,7 +109,7 @@ fn refusal(own: &CustomModel) -> String {
 
 #[test]
 fn an_outline_has_the_shapes_of_all_parts() {
-    let [Model::Own(parts), Model::Own(whole)] = models() else { unreachable!("both are such models") };
+    let [Model::Custom(parts), Model::Custom(whole)] = models() else { unreachable!("both are such models") };
     let Outline { first, blocks, head } = &parts.outline;
     assert_eq!((first.parameters.as_slice(), first.output), ([vec![17, 12]].as_slice(), [9, 12]));
     assert_eq!(blocks[1].parameters, [vec![12], vec![12], vec![12, 20], vec![20], vec![20, 12], vec![12]]);
@@ -170,18 +170,21 @@ fn what_a_recipe_says_wrongly_is_told() {
     let said = refusal(&own("parts", ROWS, &[]));
     assert!(said.contains("it reads tokens: set `model.context`"), "{said}");
     let said = refusal(&own("parts", TOKENS, &[("droped", ParamValue::Real(0.1))]));
-    assert!(said.contains("no setting `model.with.droped`; it has `dropped`, `mixes`, `scores`"), "{said}");
+    assert!(
+        said.contains("no setting `model.settings.droped`; it has `dropped`, `mixes`, `scores`"),
+        "{said}"
+    );
     let said = refusal(&own("parts", TOKENS, &[("scores", ParamValue::Whole(-1))]));
-    assert!(said.contains("`model.with.scores` must be a whole number from 0, found -1"), "{said}");
+    assert!(said.contains("`model.settings.scores` must be a whole number from 0, found -1"), "{said}");
 }
 
 #[test]
 fn a_program_that_makes_another_network_than_was_planned_is_refused() {
-    let [Model::Own(mut planned), _] = models() else { unreachable!("both are such models") };
+    let [Model::Custom(mut planned), _] = models() else { unreachable!("both are such models") };
     planned.outline.blocks[1].parameters[2] = vec![12, 21];
-    let said = build(&Model::Own(planned.clone()), 1).err().expect("it differs").to_string();
+    let said = build(&Model::Custom(planned.clone()), 1).err().expect("it differs").to_string();
     assert!(said.contains("`own.blocks.1` was planned with") && said.contains("plan again"), "{said}");
     planned.outline.blocks.pop();
-    let said = build(&Model::Own(planned), 1).err().expect("it differs").to_string();
+    let said = build(&Model::Custom(planned), 1).err().expect("it differs").to_string();
     assert!(said.contains("planned with 1 blocks, and this program makes 2"), "{said}");
 }

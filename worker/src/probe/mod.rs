@@ -154,7 +154,7 @@ fn measured(model: &Model) -> (Model, bool) {
         Model::Decoder(decoder) if model.parameters() > WHOLE_PARAMETERS && decoder.layers > 1 => {
             (Model::Decoder(Decoder { layers: 1, ..decoder.clone() }), false)
         }
-        Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) | Model::Command(_) => {
+        Model::Decoder(_) | Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) | Model::Command(_) => {
             (model.clone(), true)
         }
     }

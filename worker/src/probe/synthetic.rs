@@ -36,7 +36,7 @@ impl SyntheticSamples {
         };
         match model {
             Model::Decoder(Decoder { context, vocab, .. })
-            | Model::Own(CustomModel { reads: InputSignature::Tokens { context, vocab }, .. }) => {
+            | Model::Custom(CustomModel { reads: InputSignature::Tokens { context, vocab }, .. }) => {
                 let width = *context as usize;
                 let tokens = below(samples * width, *vocab);
                 Self {
@@ -49,7 +49,7 @@ impl SyntheticSamples {
             }
             Model::Mlp(mlp) => rows(mlp.inputs as usize, mlp.classes),
             Model::Cnn(cnn) => rows((cnn.channels * cnn.height * cnn.width) as usize, cnn.classes),
-            Model::Own(CustomModel { reads: InputSignature::Rows { inputs, classes }, .. }) => {
+            Model::Custom(CustomModel { reads: InputSignature::Rows { inputs, classes }, .. }) => {
                 rows(*inputs as usize, *classes)
             }
             Model::Command(_) => rows(0, 1),

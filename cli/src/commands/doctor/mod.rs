@@ -72,13 +72,13 @@ impl Finding {
 
 #[derive(Serialize)]
 struct MachineReport {
-    fit: bool,
+    is_ready: bool,
     checks: Vec<Finding>,
 }
 
 #[derive(Serialize)]
 struct HostsReport {
-    fit: bool,
+    is_ready: bool,
     hosts: Vec<host::HostReport>,
 }
 
@@ -95,7 +95,7 @@ fn over_ssh(context: &Context, hosts: &[String]) -> CommandResult {
     let reports = host::examine(hosts);
     let failed = host::count_failed(&reports);
     if context.out.json {
-        context.out.json("doctor", &HostsReport { fit: failed == 0, hosts: reports })?;
+        context.out.json("doctor", &HostsReport { is_ready: failed == 0, hosts: reports })?;
     } else {
         for report in &reports {
             context.out.data(&report.host)?;
@@ -119,7 +119,7 @@ fn this_machine(context: &Context) -> CommandResult {
     let checks = machine::checks(&context.home);
     let failed = checks.iter().filter(|check| check.verdict == CheckStatus::Bad).count();
     if context.out.json {
-        context.out.json("doctor", &MachineReport { fit: failed == 0, checks })?;
+        context.out.json("doctor", &MachineReport { is_ready: failed == 0, checks })?;
     } else {
         for check in &checks {
             context.out.data(&line(context.out, check))?;

@@ -101,14 +101,14 @@ impl LatestSamples {
                     self.last.insert((point.key, point.rank), (point.step, point.value));
                 }
             }
-            TrialEvent::Fact(Fact::CheckpointDurable { attempt, step, folder }) => {
+            TrialEvent::Record(Fact::CheckpointCommitted { attempt, step, folder }) => {
                 let at_ms = folder.metadata().and_then(|folder| folder.modified()).ok();
                 let at_ms = at_ms.and_then(|at| at.duration_since(SystemTime::UNIX_EPOCH).ok());
                 let Some(at_ms) = at_ms.and_then(|at| u64::try_from(at.as_millis()).ok()) else { return };
                 let (attempt, step, folder) = (*attempt, *step, folder.clone());
                 self.checkpoints.push(Checkpoint { attempt, step, at_ms, folder, refused: None });
             }
-            TrialEvent::Fact(_) | TrialEvent::Status(_) => {}
+            TrialEvent::Record(_) | TrialEvent::Status(_) => {}
         }
     }
 

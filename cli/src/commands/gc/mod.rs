@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 /// What is not removed although it may not be needed.
 #[derive(Serialize)]
 struct RetainedFile {
-    what: String,
+    item: String,
     reason: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     bytes: Option<u64>,
@@ -43,7 +43,7 @@ pub(crate) fn run(context: &Context, args: &GcArgs) -> CommandResult {
         let (what, reason) =
             (report::counted_kind(Kind::UnknownTrial, unknown.len()), "they may be the only copy");
         found.kept.push(RetainedFile {
-            what,
+            item: what,
             reason: format!("{reason}; --orphans removes them"),
             bytes: Some(bytes),
         });
@@ -77,11 +77,11 @@ fn plan_cleanup(context: &Context, history: &History, args: &GcArgs) -> Result<C
         let (programs, reason) = store::unused_programs(&context.home, &sent, &own_digest()?);
         leftovers.extend(programs);
         let what = || "copies of dtrain for Slurm jobs".to_owned();
-        kept.extend(reason.map(|reason| RetainedFile { what: what(), reason, bytes: None }));
+        kept.extend(reason.map(|reason| RetainedFile { item: what(), reason, bytes: None }));
     }
     match tokens::leftovers(context, history)? {
         Ok(tokens) => leftovers.extend(tokens),
-        Err(reason) => kept.push(RetainedFile { what: "tokens".to_owned(), reason, bytes: None }),
+        Err(reason) => kept.push(RetainedFile { item: "tokens".to_owned(), reason, bytes: None }),
     }
     Ok(CleanupPlan { leftovers, kept })
 }
@@ -114,7 +114,7 @@ fn remove(found: &mut CleanupPlan) -> Result<(), CommandError> {
             gone.push(leftover);
         } else {
             let what = leftover.path.display().to_string();
-            found.kept.push(RetainedFile { what, reason: "it is in use now".to_owned(), bytes: None });
+            found.kept.push(RetainedFile { item: what, reason: "it is in use now".to_owned(), bytes: None });
         }
     }
     found.leftovers = gone;

@@ -72,7 +72,7 @@ pub(super) fn print_report(context: &Context, found: &CleanupPlan, is_dry: bool)
         let (files, kept) = (&found.leftovers[..], &found.kept[..]);
         return context.out.json("gc", &CleanupReport { dry_run: is_dry, bytes, kinds: &sums, files, kept });
     }
-    for RetainedFile { what, reason, bytes } in &found.kept {
+    for RetainedFile { item: what, reason, bytes } in &found.kept {
         let size = bytes.map_or(String::new(), |bytes| format!(" ({})", Bytes(bytes)));
         context.out.say(&format!("kept: {what}{size}: {reason}"));
     }

@@ -159,7 +159,7 @@ pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> CommandResu
 /// One line about a bundle.
 fn line(ImportedBundle { file, host, merged }: &ImportedBundle) -> String {
     let mut words = vec![format!("{} new", merged.new)];
-    let more = [(merged.brought_forward, "brought forward"), (merged.unchanged, "unchanged")];
+    let more = [(merged.updated, "updated"), (merged.unchanged, "unchanged")];
     words.extend(more.iter().filter(|(count, _)| *count > 0).map(|(count, what)| format!("{count} {what}")));
     if merged.annotations > 0 {
         words.push(format!("{} on known trials", counted(merged.annotations, "new annotation")));

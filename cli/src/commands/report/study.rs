@@ -35,7 +35,7 @@ pub(super) fn read_study(context: &Context, history: &History, name: &str) -> Re
             number: tried.number,
             values,
             source,
-            reason: tried.refused.unwrap_or_default(),
+            reason: tried.rejection.unwrap_or_default(),
             ..PlottedTrial::default()
         };
         if let Some((id, row)) = tried.trial.as_ref().and_then(|id| Some((id, rows.get(id)?))) {
@@ -124,13 +124,13 @@ fn plotted_trial(
 /// The metric that decides: what most of the trials say, or the recipe of the study.
 fn metric(json: &Value, rows: &HashMap<TrialId, TrialRow>) -> String {
     let of_trials = rows.values().next().map(|row| row.objective.clone());
-    let of_recipe = || json["settled"]["objective"]["metric"].as_str().map(str::to_owned);
+    let of_recipe = || json["base_recipe"]["objective"]["metric"].as_str().map(str::to_owned);
     of_trials.filter(|name| !name.is_empty()).or_else(of_recipe).unwrap_or_else(|| "valid.loss".to_owned())
 }
 
 /// Which way the metric is better, as the recipe of the study says.
 fn goal(json: &Value) -> Goal {
-    match json["settled"]["objective"]["goal"].as_str() {
+    match json["base_recipe"]["objective"]["goal"].as_str() {
         Some("max") => Goal::Max,
         Some(_) | None => Goal::Min,
     }

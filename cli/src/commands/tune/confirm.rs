@@ -30,11 +30,11 @@ pub(super) struct PairedComparison {
     /// The study of the confirming trials.
     pub(super) study: String,
     /// The trial that the study recommends, and the one that it is compared with.
-    pub(super) found: Recommendation,
-    pub(super) other: Recommendation,
-    /// What the other one is.
-    pub(super) against: Baseline,
-    /// `found` is the first, `other` the second.
+    pub(super) recommended: Recommendation,
+    pub(super) baseline: Recommendation,
+    /// What the baseline is.
+    pub(super) baseline_is: Baseline,
+    /// `recommended` is the first, `baseline` the second.
     pub(super) comparison: PairedTest,
 }
 
@@ -51,7 +51,7 @@ pub(super) enum Baseline {
 impl PairedComparison {
     /// The setting that is to be used.
     pub(super) fn chosen(&self) -> &Recommendation {
-        if self.comparison.prefers_first() { &self.found } else { &self.other }
+        if self.comparison.prefers_first() { &self.recommended } else { &self.baseline }
     }
 }
 
@@ -90,7 +90,13 @@ pub(super) fn confirm(
         return Ok(Confirmation::Nothing("no pair of trials was completed"));
     }
     let comparison = PairedTest::of(&pairs);
-    Ok(Confirmation::Done(PairedComparison { study: confirming, found: best, other, against, comparison }))
+    Ok(Confirmation::Done(PairedComparison {
+        study: confirming,
+        recommended: best,
+        baseline: other,
+        baseline_is: against,
+        comparison,
+    }))
 }
 
 impl Baseline {
@@ -123,7 +129,7 @@ fn study(
     name: &str,
     settings: (&Recommendation, &Recommendation),
 ) -> Result<(StudyConfig, String), CommandError> {
-    let Some((searched, seed)) = kept.searched.with_seed(&kept.settled) else {
+    let Some((searched, seed)) = kept.search_space.with_seed(&kept.base_recipe) else {
         return Err(CommandError::new(ExitReason::Usage, "tune.confirm needs a seed that can be varied")
             .hint("add a fixed param, such as `seed = 1` below `[params]`, and pass it to the program as `{params.seed}`, or pass it `{train.seed}`"));
     };
@@ -131,7 +137,7 @@ fn study(
     let seeds = seed..seed + i64::from(recipe.tune.confirm);
     let first = seeds.flat_map(|seed| [with(settings.0, seed), with(settings.1, seed)]).collect();
     let study = Study { first, ..Study::new(searched.space().clone(), recipe.train.seed) };
-    let own = StudyConfig::new(recipe, kept.settled.clone(), study, searched, kept.steps);
+    let own = StudyConfig::new(recipe, kept.base_recipe.clone(), study, searched, kept.steps);
     let own = own.of_length(kept).with_trials(2 * u64::from(recipe.tune.confirm));
     let names =
         std::iter::once(format!("{name}-confirm")).chain((2..).map(|n| format!("{name}-confirm-{n}")));

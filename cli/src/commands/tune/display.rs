@@ -47,7 +47,7 @@ struct EventLine<'a> {
 impl<'a> StudyDisplay<'a> {
     /// Shows a study from after `log` on.
     pub(super) fn new(out: Output, kept: &'a StudyConfig, log: &[StudyEvent]) -> Self {
-        let objective = &kept.settled.objective;
+        let objective = &kept.base_recipe.objective;
         let mut show = Self {
             out,
             kept,
@@ -105,12 +105,12 @@ impl<'a> StudyDisplay<'a> {
                 self.trials.insert(trial, TrialLabel { words, is_running: true, ..TrialLabel::default() });
                 Some(line)
             }
-            StudyEvent::Reported { at, value, .. } => {
+            StudyEvent::Reported { progress: at, value, .. } => {
                 let measured = self.goal.cost(*value);
                 self.trials.entry(trial).or_default().newest = Some((*at, measured));
                 None
             }
-            StudyEvent::Paused { at, .. } => {
+            StudyEvent::Paused { progress: at, .. } => {
                 self.trials.entry(trial).or_default().is_running = false;
                 Some(format!("trial {named}: paused after {}; others do better", self.kept.progress_text(*at)))
             }
@@ -141,7 +141,7 @@ impl<'a> StudyDisplay<'a> {
             TrialOutcome::Pruned { value } => {
                 format!("trial {named}{label}: pruned at {} {}", self.metric, plain(self.goal.cost(*value)))
             }
-            TrialOutcome::Failed { why } => {
+            TrialOutcome::Failed { reason: why } => {
                 // It is tried again, as another trial.
                 self.budget = self.budget.saturating_add(u64::from(*why == TrialFailure::Lost));
                 format!("trial {named}{label}: {}", report::failure_reason(*why))

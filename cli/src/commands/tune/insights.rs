@@ -45,7 +45,7 @@ impl StudyInsights {
         best: &Recommendation,
         name: &str,
     ) -> Result<Self, CommandError> {
-        if matches!(kept.settled.model, Model::Command(_)) {
+        if matches!(kept.base_recipe.model, Model::Command(_)) {
             return Ok(Self::default());
         }
         let tried = history.study_trials(name).map_err(|error| history_failure(&error))?;
@@ -62,7 +62,7 @@ impl StudyInsights {
         let certain = learning_rates.iter().filter(|rate| rate.is_kept);
         let corrections: Vec<Correction> = certain.map(|rate| rate.correction(name)).collect();
         history
-            .save_corrections(name, &training_digest(&kept.settled), &corrections)
+            .save_corrections(name, &training_digest(&kept.base_recipe), &corrections)
             .map_err(|error| history_failure(&error))?;
         Ok(Self { noise_scale: trial.noise_scale, learning_rates })
     }
@@ -112,7 +112,7 @@ impl BatchLearningRate {
 
 /// The optima by batch. Where the batch is not searched all trials have the one of the best.
 fn rates(kept: &StudyConfig, search: &StudySolver, batch: u64) -> Vec<BatchLearningRate> {
-    let recipe = &kept.settled;
+    let recipe = &kept.base_recipe;
     let samples = |batch: u64| kept.samples.unwrap_or(kept.steps.unwrap_or(0) * batch);
     let rule = |batch: u64| {
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]

@@ -211,7 +211,7 @@ fn start_study(
         let plan = rates::plan_derived_recipe(context, history, loaded, &slots.on_hosts(0, recipe))?;
         let searched = RecipeSearchSpace::of(recipe, Some(&plan.learning_rate));
         refuse_nothing(recipe, searched.space())?;
-        let whole = plan.best().pace.steps.unwrap_or(0);
+        let whole = plan.best().run_length.steps.unwrap_or(0);
         let steps = args.steps.unwrap_or((whole / SHORTER).max(STEPS_LEAST));
         let Some(choice) = layouts::fastest_layout(context, history, loaded, &plan, args.layouts, name)? else {
             return Ok(None);
@@ -237,7 +237,7 @@ fn start_study(
     let mut kept = StudyConfig::new(recipe, base, study, searched, steps);
     kept.samples = steps.zip(batch).map(|(steps, batch)| steps * batch);
     let learned = transferred_trials(history, &kept, args.from.as_deref())?;
-    kept.learned = learned.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
+    kept.prior_trials = learned.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
     history.create_study(name, &kept.json()).map_err(|error| history_failure(&error))?;
     for (number, event) in (0..).zip(&learned) {
         let json = serde_json::to_value(event).expect("events have string keys only");
@@ -277,17 +277,17 @@ fn sampler(recipe: &Recipe, space: &SearchSpace) -> Sampler {
 /// The pruner of a recipe, for trials of so many steps, each of which counts as `unit`.
 fn pruner(recipe: &Recipe, steps: Option<u64>, unit: u64) -> Pruner {
     let tune = &recipe.tune;
-    let (eta, least) = (tune.eta, tune.least.saturating_mul(unit));
+    let (eta, least) = (tune.eta, tune.min_steps.saturating_mul(unit));
     let most = steps.map_or(u64::MAX, |steps| steps.saturating_mul(unit));
     match tune.pruner {
         PrunerKind::None => Pruner::None,
-        PrunerKind::Median => Pruner::Median(Median { trials: MEDIAN_TRIALS, from: least }),
-        PrunerKind::Asha => Pruner::Asha(Asha { eta, least, most }),
-        PrunerKind::Hyperband => Pruner::Hyperband(Hyperband { eta, least, most }),
+        PrunerKind::Median => Pruner::Median(Median { startup_trials: MEDIAN_TRIALS, warmup: least }),
+        PrunerKind::Asha => Pruner::Asha(Asha { eta, min_resource: least, max_resource: most }),
+        PrunerKind::Hyperband => Pruner::Hyperband(Hyperband { eta, min_resource: least, max_resource: most }),
         PrunerKind::Threshold => {
             let goal: Goal = recipe.objective.goal();
             let most = goal.cost(tune.threshold.unwrap_or(f64::INFINITY));
-            Pruner::Threshold(Threshold { most, from: least })
+            Pruner::Threshold(Threshold { limit: most, warmup: least })
         }
     }
 }
@@ -296,8 +296,8 @@ fn pruner(recipe: &Recipe, steps: Option<u64>, unit: u64) -> Pruner {
 fn transferred_trials(history: &History, kept: &StudyConfig, from: Option<&str>) -> Result<Vec<StudyEvent>, CommandError> {
     let Some(from) = from else { return Ok(Vec::new()) };
     let other = StudyConfig::named(history, from)?;
-    if other.settled.objective.metric != kept.settled.objective.metric {
-        let metric = &other.settled.objective.metric;
+    if other.base_recipe.objective.metric != kept.base_recipe.objective.metric {
+        let metric = &other.base_recipe.objective.metric;
         return Err(CommandError::new(
             ExitReason::Usage,
             format!("the study {from} is about another metric, `{metric}`"),
@@ -337,7 +337,7 @@ fn finish(
         return Err(CommandError::new(ExitReason::WorkerFailed, format!("no trial of {name} completed"))
             .hint("`dtrain history` shows how they ended"));
     };
-    let found = kept.searched.recipe_with(&ran.settled, &best.values);
+    let found = kept.search_space.recipe_with(&ran.settled, &best.values);
     let inputs = rates::inputs(context, loaded)?;
     let plan = rates::plan_with_inputs(context, history, loaded, (&found, None), inputs.as_ref())?;
     let path = save_plan(context, args, name)?;

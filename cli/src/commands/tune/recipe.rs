@@ -51,7 +51,7 @@ pub(super) fn write(file: &Path, loaded: &LoadedRecipe, told: &StudyReport<'_>) 
 }
 
 fn text(extends: &str, loaded: &LoadedRecipe, told: &StudyReport<'_>) -> String {
-    let objective = &told.kept.settled.objective;
+    let objective = &told.kept.base_recipe.objective;
     let after = told.kept.length();
     let mut text = format!(
         "# Found by `dtrain tune` in the study {}: {} {}{after}.\n",
@@ -63,7 +63,7 @@ fn text(extends: &str, loaded: &LoadedRecipe, told: &StudyReport<'_>) -> String 
         let _ = writeln!(text, "# {}", super::report::verdict(confirmed, objective.goal()));
     }
     let _ = writeln!(text, "extends = {}\n", serde_json::Value::from(extends));
-    let found = told.kept.searched.settings(&told.best.values);
+    let found = told.kept.search_space.settings(&told.best.values);
     // What was said over the recipe, for this study alone, is part of what was tuned; how it was tuned and where is not.
     let is_said = |layer| matches!(layer, ConfigLayer::Environment | ConfigLayer::Assignment);
     let said = loaded.checked.resolved.iter().filter(|value| is_said(value.origin.layer()));

@@ -59,7 +59,7 @@ pub(super) struct StudyReport<'a> {
 /// Tells how the trials ended and which of them is to be trusted.
 pub(super) fn print_study(context: &Context, told: &StudyReport<'_>) -> Result<(), CommandError> {
     let StudyReport { kept, search, best, confirmed, learned, stored, name } = *told;
-    let objective = &kept.settled.objective;
+    let objective = &kept.base_recipe.objective;
     let (metric, goal) = (&objective.metric, objective.goal());
     let (trials, best) = (&finished_trials(goal, search.study_state()), &with_original_sign(goal, best));
     if context.out.json {
@@ -136,8 +136,8 @@ fn omission_note(best: &Recommendation) -> Option<String> {
 pub(super) fn verdict(confirmed: &PairedComparison, goal: Goal) -> String {
     let comparison = &confirmed.comparison;
     let pairs = counted(u64::try_from(comparison.pairs).unwrap_or(u64::MAX), "pair");
-    let other = format!("{} setting (trial {})", confirmed.against.as_str(), confirmed.other.trial + 1);
-    let found = format!("trial {}", confirmed.found.trial + 1);
+    let other = format!("{} setting (trial {})", confirmed.baseline_is.as_str(), confirmed.baseline.trial + 1);
+    let found = format!("trial {}", confirmed.recommended.trial + 1);
     // Costs are made small; people read what was measured.
     let difference = goal.cost(comparison.difference);
     let margin = comparison.margin.map_or(String::new(), |margin| format!(" ± {}", plain(margin)));
@@ -162,8 +162,8 @@ pub(super) fn verdict(confirmed: &PairedComparison, goal: Goal) -> String {
 /// A comparison with figures as they were measured.
 fn comparison_with_original_sign(goal: Goal, confirmed: &PairedComparison) -> PairedComparison {
     let mut shown = confirmed.clone();
-    shown.found = with_original_sign(goal, &shown.found);
-    shown.other = with_original_sign(goal, &shown.other);
+    shown.recommended = with_original_sign(goal, &shown.recommended);
+    shown.baseline = with_original_sign(goal, &shown.baseline);
     shown.comparison.difference = goal.cost(shown.comparison.difference);
     shown
 }
@@ -173,7 +173,7 @@ fn finished_trials(goal: Goal, study_state: &StudyState) -> Vec<FinishedTrial> {
     let outcome = |outcome: &TrialOutcome| match *outcome {
         TrialOutcome::Done { value } => TrialOutcome::Done { value: goal.cost(value) },
         TrialOutcome::Pruned { value } => TrialOutcome::Pruned { value: goal.cost(value) },
-        TrialOutcome::Failed { why } => TrialOutcome::Failed { why },
+        TrialOutcome::Failed { reason: why } => TrialOutcome::Failed { reason: why },
     };
     let numbered = (0..).zip(study_state.trials());
     let over = numbered.filter_map(|(trial, seen)| match &seen.status {
@@ -217,7 +217,7 @@ fn result(outcome: &TrialOutcome, is_best: bool) -> StyledText {
     match outcome {
         TrialOutcome::Done { value } => StyledText::new(plain(*value), if is_best { TextRole::Bold } else { TextRole::Plain }),
         TrialOutcome::Pruned { value } => StyledText::new(format!("pruned at {}", plain(*value)), TextRole::Dim),
-        TrialOutcome::Failed { why } => StyledText::new(self::failure_reason(*why), TextRole::Bad),
+        TrialOutcome::Failed { reason: why } => StyledText::new(self::failure_reason(*why), TextRole::Bad),
     }
 }
 
@@ -233,9 +233,9 @@ mod tests {
             |trial| Recommendation { trial, values: Vec::new(), measured: 0.0, mean: 0.0, low: 0.0, high: 0.0 };
         let confirmed = |verdict, difference| PairedComparison {
             study: "s-confirm".into(),
-            found: one(3),
-            other: one(0),
-            against: Baseline::Untuned,
+            recommended: one(3),
+            baseline: one(0),
+            baseline_is: Baseline::Untuned,
             comparison: PairedTest { pairs: 3, difference, margin: Some(0.01), failed: (0, 0), verdict },
         };
         let by = "0.0200 ± 0.0100 (90 % interval, 3 pairs of seeds)";

@@ -154,14 +154,14 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let value = self.known.get(&trial).and_then(|known| known.newest).map(|(_, value)| value);
         let outcome = match value.filter(|value| value.is_finite()) {
             Some(value) => TrialOutcome::Pruned { value },
-            None => TrialOutcome::Failed { why: TrialFailure::Diverged },
+            None => TrialOutcome::Failed { reason: TrialFailure::Diverged },
         };
         StudyEvent::Ended { trial, outcome }
     }
 
     /// What a message means for the study.
     fn handle_message(&mut self, trial: u64, message: TrialMessage) -> Option<StudyEvent> {
-        let cost = |value| self.kept.settled.objective.goal().cost(value);
+        let cost = |value| self.kept.base_recipe.objective.goal().cost(value);
         match message {
             TrialMessage::Begun(label) => {
                 self.show.set_label(trial, &label);
@@ -178,7 +178,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 }
                 let value = cost(measured);
                 known.newest = Some((at, value));
-                Some(StudyEvent::Reported { trial, at, value })
+                Some(StudyEvent::Reported { trial, progress: at, value })
             }
             TrialMessage::Trouble(reason) => {
                 let running = self.known.get_mut(&trial).and_then(|known| known.running.as_mut())?;
@@ -201,7 +201,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let running = self.known.get_mut(&trial).and_then(|known| known.running.take());
         let reason = running.as_ref().and_then(|running| running.ending).map(|(reason, _)| reason);
         let was_away = running.is_some_and(|running| running.away.is_some());
-        let lost = StudyEvent::Ended { trial, outcome: TrialOutcome::Failed { why: TrialFailure::Lost } };
+        let lost = StudyEvent::Ended { trial, outcome: TrialOutcome::Failed { reason: TrialFailure::Lost } };
         let event = match over {
             Err(failure) if matches!(failure.exit(), ExitReason::Preflight | ExitReason::Infrastructure) => {
                 // Its machines cannot be reached: others may.
@@ -217,7 +217,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 self.failure.get_or_insert(failure);
                 None
             }
-            Ok(TrialEnd::Ended(TrialOutcome::Failed { why: TrialFailure::Lost })) => {
+            Ok(TrialEnd::Ended(TrialOutcome::Failed { reason: TrialFailure::Lost })) => {
                 self.lose_host_of(trial);
                 Some(lost)
             }
@@ -225,7 +225,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
             Ok(TrialEnd::Stopped) => match reason {
                 Some(EndRequest::Pause) => {
                     let at = self.known.get(&trial).and_then(|known| known.newest).map_or(0, |(at, _)| at);
-                    Some(StudyEvent::Paused { trial, at })
+                    Some(StudyEvent::Paused { trial, progress: at })
                 }
                 Some(EndRequest::Prune) => Some(self.pruned(trial)),
                 Some(EndRequest::Machines) => {
@@ -255,7 +255,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
 
     /// The recipe of all trials on hosts that answer, for a plan of what was found.
     pub(super) fn pinned_to_candidate(&self) -> Recipe {
-        self.slots.on_hosts(self.slots.first_up(), &self.kept.settled)
+        self.slots.on_hosts(self.slots.first_up(), &self.kept.base_recipe)
     }
 
     /// Stops the study when one trial after the other fails.
@@ -265,9 +265,9 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let has_hosts = !self.loaded.checked.recipe.cluster.hosts.is_empty();
         let has_others = has_hosts && self.slots.usable() > 0;
         self.failures = match outcome {
-            TrialOutcome::Failed { why: TrialFailure::Lost } if has_others => (0, crashed),
-            TrialOutcome::Failed { why: TrialFailure::Lost } => (lost + 1, crashed),
-            TrialOutcome::Failed { why: TrialFailure::Crashed | TrialFailure::Unmeasured } => (lost, crashed + 1),
+            TrialOutcome::Failed { reason: TrialFailure::Lost } if has_others => (0, crashed),
+            TrialOutcome::Failed { reason: TrialFailure::Lost } => (lost + 1, crashed),
+            TrialOutcome::Failed { reason: TrialFailure::Crashed | TrialFailure::Unmeasured } => (lost, crashed + 1),
             TrialOutcome::Failed { .. } => (0, crashed),
             TrialOutcome::Done { .. } | TrialOutcome::Pruned { .. } => (0, 0),
         };
@@ -275,8 +275,8 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         if lost.max(crashed) < FAILURES_MOST || self.failure.is_some() {
             return;
         }
-        let is_unmeasured = matches!(outcome, TrialOutcome::Failed { why: TrialFailure::Unmeasured });
-        let failure = no_results(is_unmeasured.then_some(&self.kept.settled.objective.metric), lost > 0);
+        let is_unmeasured = matches!(outcome, TrialOutcome::Failed { reason: TrialFailure::Unmeasured });
+        let failure = no_results(is_unmeasured.then_some(&self.kept.base_recipe.objective.metric), lost > 0);
         let label = self.show.label(*trial);
         self.failure = Some(failure.cause(format!("`dtrain logs {label}` shows the logs of the last one")));
     }
@@ -358,7 +358,7 @@ impl TrialRunner for Runner<'_, '_> {
             // The study was interrupted while it ended, or it is paused.
             PruneDecision::Pause => {
                 let at = self.known.get(&trial).and_then(|known| known.newest).map_or(0, |(at, _)| at);
-                self.due.push_back(StudyEvent::Paused { trial, at });
+                self.due.push_back(StudyEvent::Paused { trial, progress: at });
             }
             PruneDecision::Stop => {
                 let event = self.pruned(trial);

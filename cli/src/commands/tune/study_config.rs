@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 const DIFFERENCES: usize = 8;
 
 /// Version of what is kept; any other is refused.
-const FORMAT: u32 = 2;
+const FORMAT: u32 = 3;
 
 /// A study: written once, when it begins.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -26,53 +26,53 @@ pub(super) struct StudyConfig {
     /// The recipe as it was given.
     recipe: Recipe,
     /// The recipe with the layout that all trials have.
-    pub(super) settled: Recipe,
+    pub(super) base_recipe: Recipe,
     pub(super) study: Study,
-    pub(super) searched: RecipeSearchSpace,
+    pub(super) search_space: RecipeSearchSpace,
     /// Optimizer steps of a trial of the planned batch; `None` where a command decides.
     pub(super) steps: Option<u64>,
     /// Samples of a trial, where trials differ in their batch: they are trained equally.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) samples: Option<u64>,
     /// Trials of other studies that it began with.
-    pub(super) learned: u64,
+    pub(super) prior_trials: u64,
 }
 
 impl StudyConfig {
     pub(super) fn new(
         recipe: &Recipe,
-        settled: Recipe,
+        base_recipe: Recipe,
         study: Study,
-        searched: RecipeSearchSpace,
+        search_space: RecipeSearchSpace,
         steps: Option<u64>,
     ) -> Self {
         Self {
             format: FORMAT,
             recipe: without_resumable_keys(recipe),
-            settled,
+            base_recipe,
             study,
-            searched,
+            search_space,
             steps,
             samples: None,
-            learned: 0,
+            prior_trials: 0,
         }
     }
 
     /// The study with so many trials beside those it began with: that may change while it goes on.
     pub(super) fn with_trials(mut self, trials: u64) -> Self {
-        self.study.trials = Some(trials + self.learned);
+        self.study.trials = Some(trials + self.prior_trials);
         self
     }
 
     /// How many of its own trials are over, of all that happened in it.
     pub(super) fn done(&self, log: &[StudyEvent]) -> u64 {
         let over = log.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
-        over.saturating_sub(self.learned)
+        over.saturating_sub(self.prior_trials)
     }
 
     /// The recipe of a trial with these values.
     pub(super) fn trial(&self, values: &[TrialValue]) -> Recipe {
-        let recipe = self.searched.recipe_with(&self.settled, values);
+        let recipe = self.search_space.recipe_with(&self.base_recipe, values);
         match (self.samples, self.steps) {
             (Some(samples), _) => limited_to_samples(&recipe, samples),
             (None, Some(steps)) => limited_to_steps(&recipe, steps),
@@ -172,10 +172,10 @@ pub(super) fn log(history: &History, name: &str) -> Result<Vec<StudyEvent>, Comm
 
 /// What a study learns of a verdict; `None` of a trial that can go on.
 pub(super) fn outcome_of_verdict(verdict: &Verdict, trial: &TrialDetails) -> Option<TrialOutcome> {
-    let failed = |why| Some(TrialOutcome::Failed { why });
+    let failed = |why| Some(TrialOutcome::Failed { reason: why });
     match verdict {
         Verdict::Completed(_) => {
-            Some(value(trial).map_or(TrialOutcome::Failed { why: TrialFailure::Unmeasured }, TrialOutcome::done))
+            Some(value(trial).map_or(TrialOutcome::Failed { reason: TrialFailure::Unmeasured }, TrialOutcome::done))
         }
         Verdict::Pruned => value(trial).map(|value| TrialOutcome::Pruned { value }),
         Verdict::OutOfMemory => failed(TrialFailure::OutOfMemory),

@@ -72,7 +72,7 @@ pub(super) fn replay_events(log: &[StudyEvent]) -> BTreeMap<u64, TrackedTrial> {
                 one.values.clone_from(values);
                 one.source = source_json(source);
             }
-            StudyEvent::Reported { at, value, .. } => one.newest = Some((*at, *value)),
+            StudyEvent::Reported { progress: at, value, .. } => one.newest = Some((*at, *value)),
             StudyEvent::Paused { .. } | StudyEvent::Resumed { .. } | StudyEvent::Ended { .. } => {}
         }
     }

@@ -96,7 +96,7 @@ impl TrialJob<'_> {
             },
         };
         self.send(TrialMessage::Begun(recorded.label.clone()));
-        let metric = &self.kept.settled.objective.metric;
+        let metric = &self.kept.base_recipe.objective.metric;
         // What was measured while nobody listened.
         let known = history.curve(&recorded.id, metric.name()).map_err(|error| history_failure(&error))?;
         let RecordedTrial { id, label, plan, how } = &recorded;
@@ -117,7 +117,7 @@ impl TrialJob<'_> {
             .trial(id, &|id: &TrialId| trials::is_alive(self.context, id))
             .map_err(|error| history_failure(&error))?;
         let outcome = outcome_of_verdict(&verdict, &trial);
-        if matches!(outcome, Some(TrialOutcome::Failed { why: TrialFailure::Unmeasured }))
+        if matches!(outcome, Some(TrialOutcome::Failed { reason: TrialFailure::Unmeasured }))
             && let Some(failure) = unreported_metrics::unreported_failure(self.context, &plan.recipe, &trial, true)
         {
             self.send(TrialMessage::Failed(failure.with_causes()));
@@ -143,16 +143,16 @@ impl TrialJob<'_> {
 
     /// Plans and records a new trial; an outcome where it cannot be planned.
     fn create(&self, history: &mut History) -> Result<Result<RecordedTrial, TrialOutcome>, CommandError> {
-        let tried = |trial: Option<TrialId>, refused: Option<String>| {
+        let tried = |trial: Option<TrialId>, rejection: Option<String>| {
             let json = json!({ "values": self.values, "source": self.source });
-            StudyTrialRow { number: self.number, json, trial, refused }
+            StudyTrialRow { number: self.number, json, trial, rejection }
         };
         let plan = match rates::plan_derived_recipe(self.context, history, self.loaded, &self.recipe) {
             Ok(plan) => plan,
             Err(failure) if failure.exit() == ExitReason::NothingFits => {
                 let refused = tried(None, Some(failure.render(ColourMode::plain())));
                 history.record_study_trial(self.name, &refused).map_err(|error| history_failure(&error))?;
-                return Ok(Err(TrialOutcome::Failed { why: TrialFailure::Rejected }));
+                return Ok(Err(TrialOutcome::Failed { reason: TrialFailure::Rejected }));
             }
             Err(failure) => return Err(failure),
         };
@@ -160,7 +160,7 @@ impl TrialJob<'_> {
         let recipe = audit::recipe_owner(self.loaded);
         let mut new = run::new_trial(&plan, run::value_sources(self.loaded), &self.loaded.folder, recipe);
         new.study = Some(self.name.to_owned());
-        new.sources.extend(self.kept.searched.param_names().map(|path| (path, ValueSource::Search)));
+        new.sources.extend(self.kept.search_space.param_names().map(|path| (path, ValueSource::Search)));
         let weights = WeightsFolder::of_recipe(&plan.recipe, &plan.data_root)?;
         if let Some(weights) = &weights {
             weights.note(&mut new.provenance)?;
@@ -190,7 +190,7 @@ impl TrialJob<'_> {
         if let Some(samples) = stop.samples.filter(|_| self.kept.samples.is_some()) {
             settings.insert("objective.stop.samples".into(), samples.0.to_string());
         }
-        settings.extend(self.kept.searched.settings(&self.values));
+        settings.extend(self.kept.search_space.settings(&self.values));
         settings
     }
 }
@@ -228,13 +228,13 @@ impl Observer for TrialListener<'_, '_> {
                     self.job.send(TrialMessage::Report(at, value));
                 }
             }
-            TrialEvent::Status(ControllerStatus::Away { reason, .. } | ControllerStatus::HostLost { reason, .. }) => {
+            TrialEvent::Status(ControllerStatus::Unreachable { reason, .. } | ControllerStatus::HostLost { reason, .. }) => {
                 self.job.send(TrialMessage::Trouble(reason.clone()));
             }
-            TrialEvent::Status(ControllerStatus::Waiting { blame: Blame::Machines, failure, .. }) => {
+            TrialEvent::Status(ControllerStatus::Backoff { blame: Blame::Machines, failure, .. }) => {
                 self.job.send(TrialMessage::Trouble(failure.to_string()));
             }
-            TrialEvent::Event(_) | TrialEvent::Status(_) | TrialEvent::Fact(_) => {}
+            TrialEvent::Event(_) | TrialEvent::Status(_) | TrialEvent::Record(_) => {}
         }
     }
 }

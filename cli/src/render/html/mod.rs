@@ -112,7 +112,7 @@ struct Dot {
     words: String,
     step_seconds: f64,
     memory_bytes: f64,
-    memory_full: f64,
+    memory_fraction: f64,
     devices: u32,
     device_hours: Option<f64>,
     money: Option<f64>,
@@ -133,16 +133,16 @@ impl ParetoChart {
     fn of<T>(weighed: &Tradeoffs<T>, device: &str, words: impl Fn(&T) -> String) -> Self {
         let dot = |point: &dtrain_planner::choice::tradeoffs::Tradeoff<T>, number| Dot {
             number,
-            words: words(&point.what),
+            words: words(&point.candidate),
             step_seconds: point.cost.step_seconds,
             memory_bytes: whole(point.memory_peak),
-            memory_full: point.cost.memory_full,
+            memory_fraction: point.cost.memory_fraction,
             devices: point.devices,
             device_hours: point.device_hours,
             money: point.money,
         };
-        let number = |index: usize| weighed.named.iter().position(|named| *named == index).map(|n| n + 1);
-        let dots = weighed.front.iter().enumerate().map(|(index, point)| dot(point, number(index)));
+        let number = |index: usize| weighed.distinct.iter().position(|named| *named == index).map(|n| n + 1);
+        let dots = weighed.pareto_front.iter().enumerate().map(|(index, point)| dot(point, number(index)));
         Self { device: device.to_owned(), dots: dots.collect(), choice: dot(&weighed.choice, None) }
     }
 }

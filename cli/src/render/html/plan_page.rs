@@ -28,7 +28,7 @@ pub(crate) fn plan_page(plan: &Plan, picture: StepProfile) -> PlanPage {
         },
         memory: stages.map(|(stage, memory)| stage_memory(name(stage), memory)).collect(),
         available: whole(estimate.memory_available),
-        front: plan.weighed.as_ref().map(|weighed| ParetoChart::of(weighed, device(plan.best()), words)),
+        front: plan.tradeoffs.as_ref().map(|tradeoffs| ParetoChart::of(tradeoffs, device(plan.best()), words)),
         timeline: Some(picture.timeline),
         losers: plan.alternatives.iter().map(|alternative| alternative_row(plan, alternative)).collect(),
         sources: vec![
@@ -49,7 +49,7 @@ fn figures(plan: &Plan) -> Vec<(&'static str, String)> {
         ("batch", thousands(plan.batch.value)),
         ("learning rate", plan.learning_rate.value.to_string()),
     ];
-    if let Some(money) = plan.weighed.as_ref().and_then(|weighed| weighed.choice.money) {
+    if let Some(money) = plan.tradeoffs.as_ref().and_then(|tradeoffs| tradeoffs.choice.money) {
         figures.push(("money", amount(money)));
     }
     figures
@@ -61,14 +61,14 @@ fn stage_memory(name: String, memory: &MemoryBreakdown) -> StageMemoryBar {
 }
 
 fn alternative_row(plan: &Plan, alternative: &Alternative) -> AlternativeRow {
-    let Alternative { axis, value, growth, memory_peak, tie, .. } = alternative;
+    let Alternative { axis, value, time_delta, memory_peak, is_tied, .. } = alternative;
     let best = plan.best().price();
-    let longer: f64 = growth.iter().map(|(_, seconds)| seconds).sum();
+    let longer: f64 = time_delta.iter().map(|(_, seconds)| seconds).sum();
     AlternativeRow {
         axis: axis.clone(),
         value: value.clone(),
-        loss: explain::slowdown(longer / best.step.0, *tie),
+        loss: explain::slowdown(longer / best.step.0, *is_tied),
         memory: explain::memory(best.memory_peak, *memory_peak),
-        causes: explain::causes(growth, best.step.0),
+        causes: explain::causes(time_delta, best.step.0),
     }
 }

@@ -29,7 +29,7 @@ pub(super) fn pareto_chart(front: &ParetoChart) -> String {
         let margin = 0.05 * (most - least).max(0.1 * most);
         AxisScale::even(((least - margin).max(0.0), most + margin), (left, right))
     };
-    let fullest = all().map(|dot| dot.memory_full).fold(0.0, f64::max);
+    let fullest = all().map(|dot| dot.memory_fraction).fold(0.0, f64::max);
     let up = AxisScale::even((0.0, (5.0 * fullest).ceil() / 5.0), (bottom, top));
     for share in up.marks(5) {
         let y = up.at(share);
@@ -43,14 +43,14 @@ pub(super) fn pareto_chart(front: &ParetoChart) -> String {
     shades.sort_unstable();
     shades.dedup();
     for dot in &front.dots {
-        let place = (across.at(dot.step_seconds), up.at(dot.memory_full));
+        let place = (across.at(dot.step_seconds), up.at(dot.memory_fraction));
         let class = format!("dot shade-{}", shade(&shades, dot.devices));
         svg.dot(place, if dot.number.is_some() { 7.0 } else { 4.0 }, &class, Some(&dot_title(dot, front)));
     }
-    let place = (across.at(front.choice.step_seconds), up.at(front.choice.memory_full));
+    let place = (across.at(front.choice.step_seconds), up.at(front.choice.memory_fraction));
     svg.dot(place, 11.0, "choice", Some(&dot_title(&front.choice, front)));
     for dot in front.dots.iter().filter(|dot| dot.number.is_some()) {
-        let (x, y) = (across.at(dot.step_seconds), up.at(dot.memory_full));
+        let (x, y) = (across.at(dot.step_seconds), up.at(dot.memory_fraction));
         let number = dot.number.map_or_else(String::new, |number| number.to_string());
         svg.text((x, y - 14.0), Anchor::Middle, "small", &number);
     }
@@ -67,7 +67,7 @@ fn shade(all: &[u32], devices: u32) -> usize {
 fn dot_title(dot: &Dot, front: &ParetoChart) -> String {
     let device = &front.device;
     let (step, memory) = (seconds(dot.step_seconds), bytes(dot.memory_bytes));
-    let full = 100.0 * dot.memory_full;
+    let full = 100.0 * dot.memory_fraction;
     let devices = dot.devices;
     let paid = cost_text(dot, front);
     format!("{}\n{step} a step, {memory} ({full:.0} %), {devices} × {device}, {paid}", dot.words)

@@ -201,5 +201,5 @@ fn a_page_of_an_outlook_is_well_formed_and_draws_every_stage() {
     assert!(page.contains(">stage 3</text>") && !page.contains(">stage 4</text>"));
     let dots =
         found.iter().filter(|(name, attributes)| name == "circle" && attributes["class"].starts_with("dot "));
-    assert_eq!(dots.count(), outlook.weighed.front.len());
+    assert_eq!(dots.count(), outlook.tradeoffs.pareto_front.len());
 }

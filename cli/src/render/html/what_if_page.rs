@@ -35,9 +35,9 @@ pub(crate) fn what_if_page(outlook: &DatasheetPlan) -> PlanPage {
             })
             .collect(),
         available: outlook.memory_bytes,
-        front: Some(ParetoChart::of(&outlook.weighed, "GPU", describe_layout)),
+        front: Some(ParetoChart::of(&outlook.tradeoffs, "GPU", describe_layout)),
         timeline: outlook.timeline.clone(),
-        losers: outlook.losers.iter().map(|lost| alternative_row(outlook, lost)).collect(),
+        losers: outlook.alternatives.iter().map(|lost| alternative_row(outlook, lost)).collect(),
         sources: vec![format!("constants: {}", constants_source(outlook))],
     }
 }
@@ -68,9 +68,9 @@ fn alternative_row(outlook: &DatasheetPlan, lost: &AxisAlternative) -> Alternati
     AlternativeRow {
         axis: lost.axis.words().to_owned(),
         value: lost.value.clone(),
-        loss: explain::slowdown(lost.slower, lost.tie),
+        loss: explain::slowdown(lost.slowdown, lost.is_tied),
         memory: explain::memory(in_bytes(choice.peak_bytes), in_bytes(lost.peak_bytes)),
-        causes: explain::causes(&lost.growth, choice.step_seconds),
+        causes: explain::causes(&lost.time_delta, choice.step_seconds),
     }
 }
 

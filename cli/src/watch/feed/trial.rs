@@ -95,7 +95,7 @@ impl Feed<'_> {
                 TrialEvent::Event(stamped) => {
                     watch.observe(stamped).into_iter().for_each(|status| trial.apply(&TrialEvent::Status(status)));
                 }
-                TrialEvent::Status(_) | TrialEvent::Fact(_) => {}
+                TrialEvent::Status(_) | TrialEvent::Record(_) => {}
             }
         };
         let read = viewer.show_new_records(&mut see);

@@ -76,7 +76,7 @@ impl TrialLine {
             values,
             source: source(&tried.json["source"]),
             is_paused: false,
-            refused: tried.refused.clone(),
+            refused: tried.rejection.clone(),
             best: trial.as_ref().and_then(|trial| trial.best),
             newest: trial.as_ref().and_then(|trial| trial.loss),
             trial,
@@ -96,7 +96,7 @@ impl TrialLine {
 impl StudyModel {
     /// A study as the history has it. What another version wrote otherwise is left out.
     pub(crate) fn of(name: &str, json: &Value) -> Self {
-        let recipe = if json["settled"].is_object() { &json["settled"] } else { &json["recipe"] };
+        let recipe = if json["base_recipe"].is_object() { &json["base_recipe"] } else { &json["recipe"] };
         let metric = recipe["objective"]["metric"].as_str().unwrap_or("valid.loss").to_owned();
         let goal = recipe["objective"]["goal"].as_str();
         let dimensions =
@@ -174,7 +174,7 @@ mod tests {
     fn a_study_is_read_leniently() {
         let kept = json!({
             "format": 1, "steps": 30,
-            "settled": { "objective": { "metric": "valid.accuracy" }, "cluster": { "slots": 4 } },
+            "base_recipe": { "objective": { "metric": "valid.accuracy" }, "cluster": { "slots": 4 } },
             "study": { "space": [{ "name": "train.learning_rate", "scale": {} }] },
         });
         let study = StudyModel::of("a-tune-1", &kept);

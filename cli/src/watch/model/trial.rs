@@ -195,14 +195,14 @@ impl TrialModel {
     pub(crate) fn apply(&mut self, seen: &TrialEvent) {
         match seen {
             TrialEvent::Event(stamped) => self.event(stamped),
-            TrialEvent::Fact(Fact::AttemptEnded { attempt, ended }) => {
+            TrialEvent::Record(Fact::AttemptEnded { attempt, ended }) => {
                 self.attempt_ended(self.heard_ms, attempt.0, ended);
             }
-            TrialEvent::Fact(Fact::CheckpointDurable { step, .. }) => {
+            TrialEvent::Record(Fact::CheckpointCommitted { step, .. }) => {
                 self.figures.saved = Some(*step);
                 self.push_message(self.heard_ms, TextRole::Good, durable(step.0));
             }
-            TrialEvent::Fact(_) => {}
+            TrialEvent::Record(_) => {}
             TrialEvent::Status(status) => self.status(status),
         }
     }
@@ -252,17 +252,17 @@ impl TrialModel {
             ControllerStatus::CommitFailed { step, reason } => {
                 self.push_message(at_ms, TextRole::Bad, format!("the checkpoint at step {step} was not kept: {reason}"));
             }
-            ControllerStatus::LossLeapt { step, loss: now, usual } => {
+            ControllerStatus::LossSpike { step, loss: now, median: usual } => {
                 let text = format!("loss spike at step {step}: from {} to {}", loss(*usual), loss(*now));
                 self.push_message(at_ms, TextRole::Notice, text);
             }
-            ControllerStatus::Slow { rank, seconds: own, usual } => {
+            ControllerStatus::Straggler { rank, seconds: own, median: usual } => {
                 let (own, usual) = (seconds(*own), seconds(*usual));
                 let text =
                     format!("rank {rank} is a straggler: {own} of compute per step, {usual} on its like");
                 self.push_message(at_ms, TextRole::Notice, text);
             }
-            ControllerStatus::RecordSkipped { at, reason } => {
+            ControllerStatus::SpoolRecordSkipped { offset: at, reason } => {
                 self.push_message(at_ms, TextRole::Bad, format!("the record at byte {at} cannot be read: {reason}"));
             }
             ControllerStatus::SpoolDamaged { offset, reason, .. } => {

@@ -87,12 +87,12 @@ fn trial() -> TrialModel {
         }
     }
     let (attempt, step) = (AttemptId(1), StepId(100));
-    trial.apply(&TrialEvent::Fact(Fact::CheckpointDurable { attempt, step, folder: "f".into() }));
-    let slow = ControllerStatus::Slow { rank: Rank(2), seconds: 0.285, usual: 0.19 };
+    trial.apply(&TrialEvent::Record(Fact::CheckpointCommitted { attempt, step, folder: "f".into() }));
+    let slow = ControllerStatus::Straggler { rank: Rank(2), seconds: 0.285, median: 0.19 };
     trial.apply(&TrialEvent::Status(slow));
-    trial.apply(&TrialEvent::Status(ControllerStatus::LossLeapt { step, loss: 9.0, usual: 2.3 }));
+    trial.apply(&TrialEvent::Status(ControllerStatus::LossSpike { step, loss: 9.0, median: 2.3 }));
     let failure = Failure::Infrastructure { host: Some("b".into()), detail: "no route to host".into() };
-    trial.apply(&TrialEvent::Fact(Fact::AttemptEnded { attempt, ended: AttemptEnd::Lost(failure) }));
+    trial.apply(&TrialEvent::Record(Fact::AttemptEnded { attempt, ended: AttemptEnd::Lost(failure) }));
     trial
 }
 
@@ -104,7 +104,7 @@ fn empty() -> TrialModel {
 fn study() -> StudyModel {
     let kept = json!({
         "steps": 30,
-        "settled": { "objective": { "metric": "valid.loss" }, "cluster": { "slots": 2 } },
+        "base_recipe": { "objective": { "metric": "valid.loss" }, "cluster": { "slots": 2 } },
         "study": { "space": [{ "name": "train.learning_rate" }, { "name": "train.batch" }] },
     });
     let mut study = StudyModel::of("gpt-tune-1", &kept);
@@ -113,8 +113,12 @@ fn study() -> StudyModel {
     let status = [TrialStatus::Completed, TrialStatus::Pruned, TrialStatus::OutOfMemory, TrialStatus::Running];
     for (number, (source, status)) in (0u64..).zip(sources.into_iter().zip(status)) {
         let values = json!([0.0006 * (number + 1) as f64, 32]);
-        let tried =
-            StudyTrialRow { number, json: json!({ "values": values, "source": source }), trial: None, refused: None };
+        let tried = StudyTrialRow {
+            number,
+            json: json!({ "values": values, "source": source }),
+            trial: None,
+            rejection: None,
+        };
         let best = Some(4.7 - number as f64 / 10.0).filter(|_| status != TrialStatus::OutOfMemory);
         let known = dtrain_runner::ledger::TrialRow {
             best,
@@ -126,8 +130,12 @@ fn study() -> StudyModel {
         study.rows.push(row);
     }
     let refused = Some("error: no layout fits".to_owned());
-    let tried =
-        StudyTrialRow { number: 4, json: json!({ "values": [0.1, 64], "source": "random" }), trial: None, refused };
+    let tried = StudyTrialRow {
+        number: 4,
+        json: json!({ "values": [0.1, 64], "source": "random" }),
+        trial: None,
+        rejection: refused,
+    };
     study.rows.push(TrialLine::tried(&tried, &study.searched, None));
     study.apply_events(&[json!({ "launched": { "trial": 1, "values": [], "source": "sobol" } })]);
     study
@@ -239,7 +247,7 @@ fn the_rank_that_the_others_wait_for_is_marked() {
         .map(|(rank, _)| rank)
         .collect();
     assert_eq!(slow, [2]);
-    let done = TrialEvent::Fact(Fact::AttemptEnded {
+    let done = TrialEvent::Record(Fact::AttemptEnded {
         attempt: AttemptId(2),
         ended: AttemptEnd::Finished(StopReason::Complete),
     });

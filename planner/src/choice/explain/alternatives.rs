@@ -14,7 +14,7 @@ fn runner_up(plan: &Plan) -> Option<String> {
     let (first, second) = (plan.best(), plan.choices.get(1)?);
     let candidate = &second.candidate;
     let (ours, theirs) = (first.price(), second.price());
-    if !second.tie {
+    if !second.is_tied {
         let slower = 100.0 * (theirs.step.0 / ours.step.0 - 1.0);
         let slower = if slower >= 99.5 {
             format!("{:.1} times as long", theirs.step.0 / ours.step.0)
@@ -47,10 +47,10 @@ pub(super) fn write_alternatives(text: &mut String, plan: &Plan, depth: DetailLe
         text.push('\n');
         row(text, "runner-up", &why);
     }
-    let ties: Vec<&RankedCandidate> = plan.choices.iter().skip(1).filter(|choice| choice.tie).collect();
+    let ties: Vec<&RankedCandidate> = plan.choices.iter().skip(1).filter(|choice| choice.is_tied).collect();
     if !ties.is_empty() {
         text.push('\n');
-        let tied = plan.choices.iter().filter(|choice| choice.tie);
+        let tied = plan.choices.iter().filter(|choice| choice.is_tied);
         let resolution = 100.0 * tied.map(|choice| choice.price().resolution).fold(0.0, f64::max);
         let told = format!(
             "{} of the others are within the error of the estimate ({resolution:.1} %); the simplest and \
@@ -85,7 +85,7 @@ fn words(alternative: &Alternative) -> String {
     let percent = 100.0 * alternative.speed;
     let sign = if percent < 0.0 { "−" } else { "+" };
     let Alternative { value, cause, .. } = alternative;
-    if alternative.tie {
+    if alternative.is_tied {
         return format!("{value}: a tie ({sign}{:.1} %)", percent.abs());
     }
     format!("{value}: {sign}{:.0} % ({cause})", percent.abs())
@@ -93,12 +93,12 @@ fn words(alternative: &Alternative) -> String {
 
 /// The value with the best candidate that has it, its memory, and everything that costs or saves time.
 fn detailed_row(text: &mut String, key: &str, alternative: &Alternative, best: &RankedCandidate) {
-    let Alternative { value, candidate, tie, growth, memory_peak, .. } = alternative;
+    let Alternative { value, candidate, is_tied, time_delta, memory_peak, .. } = alternative;
     let (step, ours) = (best.price().step.0, best.price().memory_peak);
-    let longer: f64 = growth.iter().map(|(_, seconds)| seconds).sum();
-    let loss = slowdown(longer / step, *tie);
+    let longer: f64 = time_delta.iter().map(|(_, seconds)| seconds).sum();
+    let loss = slowdown(longer / step, *is_tied);
     row(text, key, &format!("{value}: {loss}, {}: {candidate}", memory(ours, *memory_peak)));
-    let causes = causes(growth, step);
+    let causes = causes(time_delta, step);
     if !causes.is_empty() {
         row(text, "", &format!("because {causes}"));
     }
@@ -121,8 +121,8 @@ pub fn memory(ours: Bytes, theirs: Bytes) -> String {
 }
 
 /// What takes longer and what takes less, the largest first; of less than half a percent of the step nothing is told.
-pub fn causes<N: AsRef<str>>(growth: &[(N, f64)], step_seconds: f64) -> String {
-    let mut told: Vec<_> = growth.iter().filter(|(_, s)| s.abs() >= 0.005 * step_seconds).collect();
+pub fn causes<N: AsRef<str>>(time_delta: &[(N, f64)], step_seconds: f64) -> String {
+    let mut told: Vec<_> = time_delta.iter().filter(|(_, s)| s.abs() >= 0.005 * step_seconds).collect();
     told.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
     let words = |(name, seconds): &&(N, f64)| {
         let sign = if *seconds < 0.0 { "−" } else { "+" };

@@ -9,11 +9,12 @@ use dtrain_recipes::number_format::thousands;
 
 /// The rows about checkpoints, and about failures where the recipe says how often hosts fail.
 pub(super) fn write_checkpoints(text: &mut String, plan: &Plan, best: &RankedCandidate) {
-    let pace = &best.pace;
+    let pace = &best.run_length;
     let apart = Seconds(whole(pace.save_every.min(pace.schedule_steps)) * best.price().step.0);
-    let why = pace.saving.map_or_else(String::new, |saving| format!(": {}", reason(&saving, plan)));
+    let why = pace.checkpointing.map_or_else(String::new, |saving| format!(": {}", reason(&saving, plan)));
     row(text, "checkpoint", &format!("{} (about {apart}){why}", after(pace.save_every, pace)));
-    let (Some(share), Some(mtbf)) = (pace.saving.and_then(|saving| saving.goodput), plan.recipe.cluster.mtbf)
+    let (Some(share), Some(mtbf)) =
+        (pace.checkpointing.and_then(|saving| saving.goodput), plan.recipe.cluster.mtbf)
     else {
         return;
     };
@@ -32,12 +33,12 @@ pub(super) fn write_checkpoints(text: &mut String, plan: &Plan, best: &RankedCan
 }
 
 fn reason(saving: &CheckpointInterval, plan: &Plan) -> String {
-    let held = format!("each takes {}", Seconds(saving.hold_seconds));
+    let held = format!("each takes {}", Seconds(saving.stall_seconds));
     match saving.reason {
-        CheckpointReason::Said => format!("set by the recipe; {held}"),
-        CheckpointReason::Short => "the run is short".into(),
-        CheckpointReason::Patience => format!("{held}, and a killed run loses no more"),
-        CheckpointReason::Cost => {
+        CheckpointReason::Recipe => format!("set by the recipe; {held}"),
+        CheckpointReason::ShortRun => "the run is short".into(),
+        CheckpointReason::LostWork => format!("{held}, and a killed run loses no more"),
+        CheckpointReason::Overhead => {
             format!("{held}, and more frequent ones would take over {:.0} % of the time", 100.0 * HOLD_SHARE)
         }
         CheckpointReason::Failures => {

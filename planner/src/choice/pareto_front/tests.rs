@@ -5,7 +5,7 @@ use proptest::prelude::*;
 fn costs() -> impl Strategy<Value = CandidateCost> {
     (1u32..6, 1u32..6, 1u32..6).prop_map(|(step, full, devices)| CandidateCost {
         step_seconds: step.into(),
-        memory_full: f64::from(full) / 6.0,
+        memory_fraction: f64::from(full) / 6.0,
         device_seconds: devices.into(),
     })
 }

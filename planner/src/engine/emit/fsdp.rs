@@ -132,7 +132,7 @@ fn parallelism(source: &DecoderPlan) -> String {
 
 /// Training arguments, one a line.
 fn arguments(source: &DecoderPlan) -> String {
-    let (train, rule, pace) = (source.train(), source.optimizer(), &source.plan.best().pace);
+    let (train, rule, pace) = (source.train(), source.optimizer(), &source.plan.best().run_length);
     let mut lines = vec![
         "output_dir: checkpoints".into(),
         format!("per_device_train_batch_size: {}", source.split.micro()),

@@ -28,7 +28,7 @@ impl<'a> DecoderPlan<'a> {
             Model::Decoder(model) => return Self::of_decoder(plan, engine, model),
             Model::Mlp(_) => "mlp",
             Model::Cnn(_) => "cnn",
-            Model::Own(_) => "own",
+            Model::Custom(_) => "custom",
             Model::Command(_) => "command",
         };
         Err(EmitError::OtherModel { engine: engine.title(), kind })
@@ -104,12 +104,12 @@ impl<'a> DecoderPlan<'a> {
 
     /// Optimizer steps over which the learning rate falls.
     pub(crate) fn steps(&self) -> u64 {
-        self.plan.best().pace.schedule_steps
+        self.plan.best().run_length.schedule_steps
     }
 
     /// Optimizer steps of the warm-up.
     pub(crate) fn warmup(&self) -> u64 {
-        self.plan.best().pace.warmup.value
+        self.plan.best().run_length.warmup.value
     }
 
     /// The training data; every decoder has some.
@@ -150,7 +150,7 @@ impl<'a> DecoderPlan<'a> {
             ));
         }
         let stop = &self.plan.recipe.objective.stop;
-        if self.plan.best().pace.steps.is_none() || stop.time.is_some() {
+        if self.plan.best().run_length.steps.is_none() || stop.time.is_some() {
             let steps = self.steps();
             notes.push(format!(
                 "time ends the recipe; {steps} steps are as many as dtrain foresees within it, on its own worker"

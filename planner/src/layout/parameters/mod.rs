@@ -237,7 +237,7 @@ impl ModelParameters {
             Model::Cnn(c) => {
                 (model.blocks(), (0..model.blocks()).map(|block| part(&cnn_block(c, block))).collect())
             }
-            Model::Own(own) => {
+            Model::Custom(own) => {
                 (model.blocks(), own.outline.blocks.iter().map(|one| part(&custom_part(one))).collect())
             }
             Model::Command(_) => (0, Vec::new()),
@@ -250,7 +250,7 @@ impl ModelParameters {
             }
             Model::Mlp(m) => (LayerParameters::default(), part(&mlp_layer(m, m.hidden.len())), LayerParameters::default()),
             Model::Cnn(c) => (part(&cnn_stem(c)), part(&cnn_head(c)), LayerParameters::default()),
-            Model::Own(own) => {
+            Model::Custom(own) => {
                 (part(&custom_part(&own.outline.first)), part(&custom_part(&own.outline.head)), LayerParameters::default())
             }
             Model::Command(_) => Default::default(),

@@ -12,7 +12,7 @@ fn n(degree: u32) -> NonZeroU32 {
 
 #[test]
 fn all_parts_together_are_the_model() {
-    let more = [fixtures::gpt2(), fixtures::deepseek(), Model::Own(fixtures::own())];
+    let more = [fixtures::gpt2(), fixtures::deepseek(), Model::Custom(fixtures::own())];
     for model in fixtures::models().into_iter().chain(more) {
         let parts = ModelParameters::of(&model, &Layout::SINGLE, Coord([0; 5]));
         assert_eq!(parts.stage(&Arrangement::SINGLE, 0).all().all(), model.parameters());
@@ -39,7 +39,7 @@ fn adapters_are_what_is_trained_and_all_other_weights_are_frozen() {
 fn the_stages_of_a_pipeline_together_hold_the_model_and_a_tied_embedding_twice() {
     let gpt = fixtures::gpt2();
     for model in
-        [gpt.clone(), fixtures::deepseek(), Model::Own(fixtures::own())].into_iter().chain(fixtures::models())
+        [gpt.clone(), fixtures::deepseek(), Model::Custom(fixtures::own())].into_iter().chain(fixtures::models())
     {
         for stages in 1..=model.blocks().min(4) {
             let layout = Layout { pipeline: n(stages), ..Layout::SINGLE };

@@ -56,7 +56,7 @@ pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection>
     let pins = &recipe.layout;
     let check = |what: &str, size: u32, degree: u32| {
         let uneven = !size.is_multiple_of(degree);
-        uneven.then(|| Rejection::DoesNotDivide { what: what.into(), size, degree })
+        uneven.then(|| Rejection::DoesNotDivide { dimension: what.into(), size, degree })
     };
     let decoder = match &recipe.model {
         Model::Decoder(d) => {
@@ -73,7 +73,7 @@ pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection>
                 .or_else(|| check("model.context", d.context, pieces))
                 .or_else(|| check("model.context", d.context, rows))
         }
-        Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) | Model::Command(_) => None,
+        Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) | Model::Command(_) => None,
     };
     let replicas = Arrangement { layout: *layout, ..Arrangement::SINGLE }.replicas();
     let stages = layout.pipeline.get();
@@ -83,7 +83,7 @@ pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection>
     };
     let runs = if stages > 1 { stages * chunks } else { 1 };
     let too_deep = (runs > 1 && runs > recipe.model.blocks()).then(|| Rejection::DoesNotDivide {
-        what: "the model's blocks".into(),
+        dimension: "the model's blocks".into(),
         size: recipe.model.blocks(),
         degree: runs,
     });
@@ -167,7 +167,7 @@ fn sequences(recipe: &Recipe, layout: &Layout) -> Vec<bool> {
     let tensor = layout.tensor.get();
     let divides = match &recipe.model {
         Model::Decoder(d) => d.context.is_multiple_of(layout.context.get() * tensor),
-        Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) | Model::Command(_) => false,
+        Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) | Model::Command(_) => false,
     };
     match recipe.layout.sequence {
         _ if tensor == 1 => vec![false],

@@ -89,7 +89,7 @@ impl Capabilities {
     pub fn of(recipe: &Recipe, engine: Option<&'static dyn Engine>) -> Self {
         let training = match &recipe.model {
             Model::Decoder(model) => Some(TrainingSpec::of(model, &recipe.train)),
-            Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) | Model::Command(_) => None,
+            Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) | Model::Command(_) => None,
         };
         let engine = engine.zip(training).map(|(engine, training)| EngineSupport { engine, training });
         Self { worker: cannot_run, engine }
@@ -123,7 +123,7 @@ impl CandidateSpace {
             left_out: RejectionTally::default(),
         };
         let mut pins = recipe.layout.clone();
-        if let Model::Decoder(Decoder { experts: None, .. }) | Model::Mlp(_) | Model::Cnn(_) | Model::Own(_) =
+        if let Model::Decoder(Decoder { experts: None, .. }) | Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) =
             recipe.model
         {
             // Nobody asks why what is not there is not spread.

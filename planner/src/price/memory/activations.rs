@@ -70,7 +70,7 @@ pub(super) fn saved_activations(model: &Model, cut: ActivationSharding, recomput
         },
         Model::Mlp(m) => mlp(m),
         Model::Cnn(c) => cnn(c),
-        Model::Own(own) => custom_model(own),
+        Model::Custom(own) => custom_model(own),
         Model::Command(_) => SavedActivations::default(),
     };
     match recompute {

@@ -33,7 +33,7 @@ pub(super) fn largest(model: &Model, arrangement: &Arrangement, micro: u64) -> L
             let widest = cnn.stages.iter().enumerate().map(plane).max().unwrap_or(0);
             vec![("the activations of a convolution", 4 * micro * widest)]
         }
-        Model::Own(own) => {
+        Model::Custom(own) => {
             let parts = [&own.outline.first, &own.outline.head].into_iter().chain(&own.outline.blocks);
             let widest = parts.map(|part| part.output[0].saturating_mul(part.output[1])).max().unwrap_or(0);
             vec![("what a part gives", widest.saturating_mul(4 * micro))]

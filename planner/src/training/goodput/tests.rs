@@ -6,8 +6,8 @@ const MINUTE: f64 = 60.0;
 const HOUR: f64 = 3600.0;
 const DAY: f64 = 86_400.0;
 
-fn hazard(mtbf_seconds: f64, hold_seconds: f64, restart_seconds: f64) -> FailureModel {
-    FailureModel { mtbf_seconds, hold_seconds, restart_seconds }
+fn hazard(mtbf_seconds: f64, stall_seconds: f64, restart_seconds: f64) -> FailureModel {
+    FailureModel { mtbf_seconds, stall_seconds, restart_seconds }
 }
 
 /// The interval with the largest share of useful time, by trying: 1 ‰ apart, from a millionth of the time between failures.
@@ -43,7 +43,7 @@ fn no_interval_is_much_better_than_the_one_of_the_formula() {
 #[test]
 fn rare_failures_leave_youngs_interval() {
     let failure_model = hazard(100.0 * DAY, 0.1, 10.0 * MINUTE);
-    let young = (2.0 * failure_model.hold_seconds * failure_model.mtbf_seconds).sqrt();
+    let young = (2.0 * failure_model.stall_seconds * failure_model.mtbf_seconds).sqrt();
     assert!((interval_seconds(&failure_model) / young - 1.0).abs() < 1e-3);
 }
 
@@ -55,7 +55,7 @@ fn simulated(failure_model: &FailureModel, interval: f64, work: f64, mut draw: i
     let mut restart = 0.0;
     while saved < work {
         let piece = interval.min(work - saved);
-        let done_at = now + restart + piece + failure_model.hold_seconds;
+        let done_at = now + restart + piece + failure_model.stall_seconds;
         if done_at < fails_at {
             (now, saved, restart) = (done_at, saved + piece, 0.0);
         } else {

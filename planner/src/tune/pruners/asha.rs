@@ -1,7 +1,7 @@
 //! ASHA: asynchronous successive halving (Li et al. 2020).
 //!
-//! Rungs are at `least`, `least·eta`, `least·eta²` … units of training. At a rung a trial goes on if it is among the best
-//! `1/eta` of what is known of the rung, otherwise it pauses; as more trials come to the rung, one that paused may turn out to
+//! Rungs are at `min_resource`, `min_resource·eta`, `min_resource·eta²` … units of training. At a rung a trial goes on if it is
+//! among the best `1/eta` of what is known of the rung, otherwise it pauses; as more trials come to the rung, one that paused may turn out to
 //! be among them and is resumed. Nobody waits for anybody. The best trial of a rung always goes on.
 
 use crate::tune::event::PruneDecision;
@@ -14,16 +14,16 @@ pub struct Asha {
     /// One in so many trials passes a rung; at least 2.
     pub eta: u32,
     /// Units of training at the first rung, at least 1.
-    pub least: u64,
+    pub min_resource: u64,
     /// Units of training of a whole trial: there is no rung from there on.
-    pub most: u64,
+    pub max_resource: u64,
 }
 
 impl Asha {
     /// Units of training at rung `rung`; `None` when there is no such rung.
     pub fn level(&self, rung: u32) -> Option<u64> {
         let factor = u64::from(self.eta.max(2)).checked_pow(rung)?;
-        self.least.max(1).checked_mul(factor).filter(|level| *level < self.most)
+        self.min_resource.max(1).checked_mul(factor).filter(|level| *level < self.max_resource)
     }
 
     /// How many rungs a trial has reached after `at` units of training.

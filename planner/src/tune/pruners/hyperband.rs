@@ -12,26 +12,26 @@ pub struct Hyperband {
     /// One in so many trials passes a rung; at least 2.
     pub eta: u32,
     /// Units of training at the first rung of the first bracket, at least 1.
-    pub least: u64,
+    pub min_resource: u64,
     /// Units of training of a whole trial.
-    pub most: u64,
+    pub max_resource: u64,
 }
 
 impl Hyperband {
     fn first(self) -> Asha {
-        let Self { eta, least, most } = self;
-        Asha { eta, least, most }
+        let Self { eta, min_resource, max_resource } = self;
+        Asha { eta, min_resource, max_resource }
     }
 
     /// How many brackets there are: one for each rung, and one in which nobody is judged.
     pub fn brackets(self) -> u32 {
-        self.first().reached(self.most) + 1
+        self.first().reached(self.max_resource) + 1
     }
 
     /// The rungs of a bracket.
     pub fn asha(self, bracket: u32) -> Asha {
-        let least = self.first().level(bracket).unwrap_or(self.most);
-        Asha { least, ..self.first() }
+        let min_resource = self.first().level(bracket).unwrap_or(self.max_resource);
+        Asha { min_resource, ..self.first() }
     }
 
     /// The bracket of a trial. In every cycle of trials each bracket has as many as make the shares of training equal.

@@ -9,9 +9,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Median {
     /// Other trials that must have trained as long, at least 1.
-    pub trials: usize,
+    pub startup_trials: usize,
     /// Units of training before which nobody is judged, such as those of the warm-up.
-    pub from: u64,
+    pub warmup: u64,
 }
 
 impl Median {
@@ -22,12 +22,12 @@ impl Median {
         if !value.is_finite() {
             return PruneDecision::Stop;
         }
-        if *at < self.from {
+        if *at < self.warmup {
             return PruneDecision::Continue;
         }
         let others = study_state.trials().iter().zip(0..).filter(|(_, number)| *number != trial);
         let values: Vec<f64> = others.filter_map(|(other, _)| other.value_at(*at)).collect();
-        if values.len() < self.trials.max(1) {
+        if values.len() < self.startup_trials.max(1) {
             return PruneDecision::Continue;
         }
         let best = seen.reports.iter().map(|(_, value)| *value).fold(f64::INFINITY, f64::min);

@@ -18,7 +18,7 @@ fn launched(trial: u64) -> StudyEvent {
 }
 
 fn reported(trial: u64, at: u64, value: f64) -> StudyEvent {
-    StudyEvent::Reported { trial, at, value }
+    StudyEvent::Reported { trial, progress: at, value }
 }
 
 /// Validation losses of four trainings of a small decoder at steps 10, 20, 30 and 40: two good ones, one that is slow, one
@@ -38,7 +38,7 @@ fn judged(pruner: Pruner) -> Vec<Vec<PruneDecision>> {
             said.push(study.prune_decision(&log, trial));
             match said.last() {
                 Some(PruneDecision::Pause) => {
-                    log.push(StudyEvent::Paused { trial, at });
+                    log.push(StudyEvent::Paused { trial, progress: at });
                     return said;
                 }
                 Some(PruneDecision::Stop) => break,
@@ -63,18 +63,18 @@ fn nobody_is_pruned_without_a_pruner() {
 
 #[test]
 fn the_median_stops_what_is_worse_after_as_much_training() {
-    let said = judged(Pruner::Median(Median { trials: 2, from: 20 }));
+    let said = judged(Pruner::Median(Median { startup_trials: 2, warmup: 20 }));
     assert_eq!(said[..2], [[Continue; 4].to_vec(), [Continue; 4].to_vec()], "two others are needed");
     assert_eq!(said[2], [Continue, Stop], "4.20 is above 3.60");
     // Its best is its first value, 4.05; at 20 that is above 3.60 of {3.41, 3.60, 4.20}.
     assert_eq!(said[3], [Continue, Stop]);
-    let patient = judged(Pruner::Median(Median { trials: 4, from: 0 }));
+    let patient = judged(Pruner::Median(Median { startup_trials: 4, warmup: 0 }));
     assert!(patient.iter().flatten().all(|one| *one == Continue), "there are three others");
 }
 
 #[test]
 fn a_trial_that_reports_at_other_places_is_compared_at_equal_training() {
-    let study = study(Pruner::Median(Median { trials: 1, from: 0 }));
+    let study = study(Pruner::Median(Median { startup_trials: 1, warmup: 0 }));
     let mut log = vec![launched(0), reported(0, 10, 4.0), reported(0, 30, 2.0), launched(1)];
     log.push(reported(1, 20, 3.5));
     assert_eq!(study.prune_decision(&log, 1), Continue, "3.5 is below 4.0, the last at 20; 2.0 comes later");
@@ -86,10 +86,10 @@ fn a_trial_that_reports_at_other_places_is_compared_at_equal_training() {
 
 #[test]
 fn the_threshold_stops_what_diverged() {
-    let said = judged(Pruner::Threshold(Threshold { most: 5.0, from: 0 }));
+    let said = judged(Pruner::Threshold(Threshold { limit: 5.0, warmup: 0 }));
     assert_eq!(said[3], [Continue, Stop]);
     assert!(said[..3].iter().flatten().all(|one| *one == Continue));
-    let study = study(Pruner::Threshold(Threshold { most: 5.0, from: 100 }));
+    let study = study(Pruner::Threshold(Threshold { limit: 5.0, warmup: 100 }));
     let nan = reported(0, 1, f64::NAN);
     assert_eq!(study.prune_decision(&[launched(0), reported(0, 1, 9.0)], 0), Continue, "not before 100");
     assert_eq!(study.prune_decision(&[launched(0), nan], 0), Stop);
@@ -97,29 +97,34 @@ fn the_threshold_stops_what_diverged() {
 
 #[test]
 fn asha_pauses_at_rungs_and_resumes_what_turns_out_to_be_good() {
-    let study = study(Pruner::Asha(Asha { eta: 2, least: 10, most: 40 }));
+    let study = study(Pruner::Asha(Asha { eta: 2, min_resource: 10, max_resource: 40 }));
     let said = judged(study.pruner);
     assert_eq!(said[0], [Continue; 4], "the first is the best of every rung");
     assert_eq!((&said[1], &said[2]), (&vec![Pause], &vec![Pause]));
     assert_eq!(said[3], [Continue, Pause], "the best at 10, not at 20");
     let mut log = vec![launched(0), reported(0, 10, 4.0), reported(0, 15, 3.9), launched(1)];
-    log.extend([reported(1, 10, 4.2), StudyEvent::Paused { trial: 1, at: 10 }]);
-    log.extend([launched(2), reported(2, 10, 4.5), StudyEvent::Paused { trial: 2, at: 10 }, launched(3)]);
+    log.extend([reported(1, 10, 4.2), StudyEvent::Paused { trial: 1, progress: 10 }]);
+    log.extend([
+        launched(2),
+        reported(2, 10, 4.5),
+        StudyEvent::Paused { trial: 2, progress: 10 },
+        launched(3),
+    ]);
     assert_eq!(study.next(&log), SlotAction::Wait, "of three, one goes on");
-    log.extend([reported(3, 10, 4.6), StudyEvent::Paused { trial: 3, at: 10 }]);
+    log.extend([reported(3, 10, 4.6), StudyEvent::Paused { trial: 3, progress: 10 }]);
     assert_eq!(study.next(&log), SlotAction::Resume { trial: 1, until: Some(20) }, "of four, two do");
     log.push(StudyEvent::Resumed { trial: 1 });
     assert_eq!(study.prune_decision(&log, 1), Continue);
     assert_eq!(study.next(&log), SlotAction::Wait);
     log.push(reported(1, 20, 3.0));
     assert_eq!(study.prune_decision(&log, 1), Continue, "the first at its rung");
-    log.push(StudyEvent::Reported { trial: 0, at: 21, value: 3.4 });
+    log.push(StudyEvent::Reported { trial: 0, progress: 21, value: 3.4 });
     assert_eq!(study.prune_decision(&log, 0), Pause, "a rung is judged at the first report after it");
 }
 
 #[test]
 fn brackets_of_hyperband_begin_later_and_later_and_train_about_as_much() {
-    let hyperband = Hyperband { eta: 3, least: 1, most: 27 };
+    let hyperband = Hyperband { eta: 3, min_resource: 1, max_resource: 27 };
     assert_eq!(hyperband.brackets(), 4);
     let first: Vec<Option<u64>> = (0..4).map(|bracket| hyperband.asha(bracket).level(0)).collect();
     assert_eq!(first, [Some(1), Some(3), Some(9), None]);
@@ -141,8 +146,8 @@ proptest! {
     ) {
         let (least, most) = (1, 9);
         let pruner = match brackets {
-            true => Pruner::Hyperband(Hyperband { eta, least, most }),
-            false => Pruner::Asha(Asha { eta, least, most }),
+            true => Pruner::Hyperband(Hyperband { eta, min_resource: least, max_resource: most }),
+            false => Pruner::Asha(Asha { eta, min_resource: least, max_resource: most }),
         };
         let study = Study { trials: Some(6), ..study(pruner) };
         let mut log: Vec<StudyEvent> = (0..6).map(launched).collect();
@@ -154,7 +159,7 @@ proptest! {
             let mut events = vec![reported(trial, trained[place], value)];
             study_state.record(&study, &events[0]);
             if study_state.trial(trial).decision == Pause {
-                let paused = StudyEvent::Paused { trial, at: trained[place] };
+                let paused = StudyEvent::Paused { trial, progress: trained[place] };
                 study_state.record(&study, &paused);
                 events.push(paused);
             }

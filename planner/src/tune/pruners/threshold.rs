@@ -8,15 +8,15 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Threshold {
     /// Largest value with which a trial goes on.
-    pub most: f64,
+    pub limit: f64,
     /// Units of training before which only what is no number stops a trial.
-    pub from: u64,
+    pub warmup: u64,
 }
 
 impl Threshold {
     pub(in crate::tune) fn prune_decision(&self, study_state: &StudyState, trial: u64) -> PruneDecision {
         let Some((at, value)) = study_state.trial(trial).reports.last() else { return PruneDecision::Continue };
-        let is_above = *at >= self.from && *value > self.most;
+        let is_above = *at >= self.warmup && *value > self.limit;
         if is_above || !value.is_finite() { PruneDecision::Stop } else { PruneDecision::Continue }
     }
 }

@@ -92,6 +92,6 @@ fn the_plan_is_the_first_trial() {
     assert!((rate / plan.learning_rate.value - 1.0).abs() < 0.01, "{rate}");
     let warmup = values[2].number().expect("a count");
     #[expect(clippy::cast_precision_loss, reason = "small")]
-    let planned = plan.best().pace.warmup.value as f64;
+    let planned = plan.best().run_length.warmup.value as f64;
     assert!((warmup - planned).abs() <= 1.0, "{warmup} {planned}");
 }

@@ -77,9 +77,9 @@ fn so_does_one_whose_trials_are_pruned() {
     let toy = Toy { failure: |_| None, ..toys::recipe(2) };
     let (eta, least, most) = (2, 1, 8);
     let pruners = [
-        Pruner::Asha(Asha { eta, least, most }),
-        Pruner::Hyperband(Hyperband { eta, least, most }),
-        Pruner::Median(Median { trials: 3, from: 2 }),
+        Pruner::Asha(Asha { eta, min_resource: least, max_resource: most }),
+        Pruner::Hyperband(Hyperband { eta, min_resource: least, max_resource: most }),
+        Pruner::Median(Median { startup_trials: 3, warmup: 2 }),
     ];
     for pruner in pruners {
         for slots in [1, 4] {
@@ -149,8 +149,8 @@ fn what_was_asked_for_comes_first_and_again_when_it_was_lost() {
     let first = vec![few().values(&[0.9, 0.1]), few().values(&[0.1, 0.9])];
     let study = Study { first: first.clone(), ..Study::new(few(), 1) };
     let trial = |values: &Vec<TrialValue>, outcome| TrialResult { values: values.clone(), outcome };
-    let lost = trial(&first[0], TrialOutcome::Failed { why: TrialFailure::Lost });
-    let failed = trial(&first[0], TrialOutcome::Failed { why: TrialFailure::OutOfMemory });
+    let lost = trial(&first[0], TrialOutcome::Failed { reason: TrialFailure::Lost });
+    let failed = trial(&first[0], TrialOutcome::Failed { reason: TrialFailure::OutOfMemory });
     let proposed = |ended: &[TrialResult]| match study.next(&StudyEvent::of(ended)) {
         SlotAction::Launch(proposal) => proposal,
         other => panic!("six places: {other:?}"),
@@ -172,9 +172,12 @@ fn a_lost_trial_is_tried_again_and_is_none_of_the_budget() {
     };
     let mut log = Vec::new();
     let mut tried = Vec::new();
-    for outcome in
-        [TrialOutcome::done(1.0), TrialOutcome::Failed { why: TrialFailure::Lost }, TrialOutcome::done(2.0), TrialOutcome::done(3.0)]
-    {
+    for outcome in [
+        TrialOutcome::done(1.0),
+        TrialOutcome::Failed { reason: TrialFailure::Lost },
+        TrialOutcome::done(2.0),
+        TrialOutcome::done(3.0),
+    ] {
         let proposal = proposed(&log);
         tried.push((proposal.values.clone(), proposal.source));
         log.extend([proposal.launched(), StudyEvent::Ended { trial: proposal.trial, outcome }]);
@@ -187,7 +190,7 @@ fn a_lost_trial_is_tried_again_and_is_none_of_the_budget() {
 #[test]
 fn a_lost_trial_that_comes_back_is_not_tried_again() {
     let study = Study { first: vec![few().values(&[0.9, 0.1])], ..Study::new(few(), 1) };
-    let lost = TrialResult { values: study.first[0].clone(), outcome: TrialOutcome::Failed { why: TrialFailure::Lost } };
+    let lost = TrialResult { values: study.first[0].clone(), outcome: TrialOutcome::Failed { reason: TrialFailure::Lost } };
     let mut log = StudyEvent::of(&[lost]);
     log.push(StudyEvent::Ended { trial: 0, outcome: TrialOutcome::done(2.0) });
     let study_state = StudyState::of(&study, &log);

@@ -46,7 +46,7 @@ impl Runs {
                 StudyEvent::Launched { values, .. } => {
                     trials.push(Run { values: values.clone(), at: 0, mode: Mode::Running });
                 }
-                StudyEvent::Reported { at, .. } => trials[place].at = *at,
+                StudyEvent::Reported { progress: at, .. } => trials[place].at = *at,
                 StudyEvent::Paused { .. } => trials[place].mode = Mode::Paused,
                 StudyEvent::Resumed { .. } => trials[place].mode = Mode::Running,
                 StudyEvent::Ended { .. } => trials[place].mode = Mode::Over,
@@ -105,13 +105,13 @@ impl TrialRunner for Runs {
         let event = match (mode, pruned) {
             (Mode::Leaving(PruneDecision::Pause), _) => {
                 self.find(trial).mode = Mode::Paused;
-                return Some(StudyEvent::Paused { trial, at });
+                return Some(StudyEvent::Paused { trial, progress: at });
             }
             (Mode::Leaving(PruneDecision::Stop), Some(outcome)) => StudyEvent::Ended { trial, outcome },
             (_, Some(_)) if at < self.units => {
                 self.find(trial).at += 1;
                 let value = self.value(trial, at + 1).expect("it does not fail");
-                return Some(StudyEvent::Reported { trial, at: at + 1, value });
+                return Some(StudyEvent::Reported { trial, progress: at + 1, value });
             }
             (_, _) => StudyEvent::Ended { trial, outcome },
         };

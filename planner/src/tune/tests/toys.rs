@@ -36,7 +36,7 @@ impl Toy {
     pub(super) fn outcome(&self, trial: u64, values: &[TrialValue]) -> TrialOutcome {
         let point = (self.space)().point(values).expect("values of the space");
         if let Some(why) = (self.failure)(&point) {
-            return TrialOutcome::Failed { why };
+            return TrialOutcome::Failed { reason: why };
         }
         TrialOutcome::done((self.truth)(&point) + self.noise * bell(self.seed, trial))
     }

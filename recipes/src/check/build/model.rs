@@ -28,9 +28,9 @@ pub(super) fn model(values: &ParsedValues) -> Option<Model> {
             blocks: count("blocks")?,
             classes: count("classes")?,
         }),
-        Kind::Own => Model::Own(CustomModel {
+        Kind::Custom => Model::Custom(CustomModel {
             network: values.text("model.network")?,
-            with: match values.get("model.with") {
+            settings: match values.get("model.settings") {
                 None => BTreeMap::new(),
                 Some(ParsedValue::Settings(settings)) => settings.clone(),
                 Some(_) => return None,

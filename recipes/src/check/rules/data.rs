@@ -16,8 +16,8 @@ impl Rules<'_> {
         };
         let wanted: &[DataKind] = match kind {
             Kind::Decoder => &TEXT,
-            Kind::Own if self.values.reads_tokens() => &TEXT,
-            Kind::Mlp | Kind::Cnn | Kind::Own => &[Csv, Parquet, Idx, Images],
+            Kind::Custom if self.values.reads_tokens() => &TEXT,
+            Kind::Mlp | Kind::Cnn | Kind::Custom => &[Csv, Parquet, Idx, Images],
             Kind::Command => return,
         };
         if self.compressed(format) || self.images_of_urls(format) {
@@ -96,8 +96,8 @@ impl Rules<'_> {
         let name = kind.name();
         let wanted = either(wanted);
         let which = match (kind, self.values.reads_tokens()) {
-            (Kind::Own, true) => " with `model.context`",
-            (Kind::Own, false) => " without `model.context`",
+            (Kind::Custom, true) => " with `model.context`",
+            (Kind::Custom, false) => " without `model.context`",
             (Kind::Decoder | Kind::Mlp | Kind::Cnn | Kind::Command, _) => "",
         };
         let message = format!("a model of kind \"{name}\"{which} reads {wanted}, but the data is {format}");

@@ -49,7 +49,7 @@ impl Rules<'_> {
         } else if is_spread && !self.values.is_wrong("model.experts") {
             let hint = match self.values.kind {
                 Some(Kind::Decoder) => "write for example `experts = 8` below `[model]`, or remove it",
-                Some(Kind::Mlp | Kind::Cnn | Kind::Own | Kind::Command) | None => "remove it",
+                Some(Kind::Mlp | Kind::Cnn | Kind::Custom | Kind::Command) | None => "remove it",
             };
             let message = "`layout.expert` is above 1, but the model has no experts".to_owned();
             self.wrong(message, &["layout.expert"], hint);

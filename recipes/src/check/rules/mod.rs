@@ -26,7 +26,7 @@ pub(in crate::check) fn contradictions(
     match values.kind {
         Some(Kind::Decoder) => rules.decoder(),
         Some(Kind::Cnn) => rules.cnn(),
-        Some(Kind::Own) => rules.own(),
+        Some(Kind::Custom) => rules.own(),
         Some(Kind::Command) => rules.command(),
         Some(Kind::Mlp) | None => {}
     }

@@ -298,7 +298,7 @@ impl World<'_> {
 /// Steps of a durable checkpoint.
 pub(super) fn durable(fact: &Fact) -> Option<CheckpointId> {
     match fact {
-        Fact::CheckpointDurable { attempt, step, .. } => Some((*attempt, *step)),
+        Fact::CheckpointCommitted { attempt, step, .. } => Some((*attempt, *step)),
         _ => None,
     }
 }

@@ -76,7 +76,7 @@ impl TrialController<'_> {
         let may_come_back = !away.is_empty() && lost < ATTEMPTS_FOR_A_HOST;
         let is_complete = away.is_empty();
         if !away.is_empty() {
-            self.show(ControllerStatus::HostsAway { hosts, away })?;
+            self.show(ControllerStatus::HostsUnreachable { hosts, unreachable: away })?;
         }
         let launching = |hosts| LaunchContext {
             attempt,
@@ -250,7 +250,7 @@ impl TrialController<'_> {
                 return Ok(());
             }
             SpoolRecord::Unreadable { at, reason } => {
-                self.queue_event(TrialEvent::Status(ControllerStatus::RecordSkipped { at, reason }));
+                self.queue_event(TrialEvent::Status(ControllerStatus::SpoolRecordSkipped { offset: at, reason }));
                 return Ok(());
             }
             SpoolRecord::Over { attempt, ended } => TrialInput::Over { attempt, ended },

@@ -44,7 +44,7 @@ impl FailureReports {
     fn strike_for(&self, failure: &Failure, at_ms: u64) -> Option<Strike> {
         let said_by = self.gravest.as_ref().filter(|(_, gravest)| gravest == failure).map(|(rank, _)| *rank);
         let there = said_by.and_then(|rank| self.host(rank));
-        let (host, with, cause) = match failure {
+        let (host, partner, cause) = match failure {
             Failure::HostLost { host, .. } => (Some(host.clone()), None, StrikeCause::Lost),
             Failure::Infrastructure { host, .. } => (host.clone(), None, StrikeCause::Launch),
             Failure::PeerLost { peer, .. } => {
@@ -67,7 +67,7 @@ impl FailureReports {
             | Failure::Data(_)
             | Failure::Unsaved { .. } => (None, None, StrikeCause::Rank),
         };
-        Some(Strike { host: host?, with, cause, at_ms, detail: failure.to_string() })
+        Some(Strike { host: host?, partner, cause, at_ms, detail: failure.to_string() })
     }
 }
 
@@ -80,7 +80,7 @@ impl TrialController<'_> {
     /// Holds against the host of a rank that the rank has been slow for long.
     pub(super) fn add_slow_strike(&mut self, rank: Rank, detail: String) {
         let (cause, at_ms) = (StrikeCause::Slow, now_ms());
-        let strike = self.reports.host(rank).map(|host| Strike { host, with: None, cause, at_ms, detail });
+        let strike = self.reports.host(rank).map(|host| Strike { host, partner: None, cause, at_ms, detail });
         self.news.hosts.strikes.extend(strike);
     }
 
@@ -104,7 +104,7 @@ impl TrialController<'_> {
     /// Says which hosts are left out of the attempt that is launched.
     pub(super) fn report_excluded_hosts(&mut self, hosts: Vec<ExcludedHost>) {
         if !hosts.is_empty() {
-            self.queue_event(TrialEvent::Status(ControllerStatus::HostsLeftOut { hosts }));
+            self.queue_event(TrialEvent::Status(ControllerStatus::HostsExcluded { hosts }));
         }
     }
 }
@@ -135,7 +135,7 @@ mod tests {
     }
 
     fn held(said: &[(u32, Failure)], ended: &Failure) -> Option<(String, Option<String>, StrikeCause)> {
-        reports(said).strike_for(ended, 7).map(|strike| (strike.host, strike.with, strike.cause))
+        reports(said).strike_for(ended, 7).map(|strike| (strike.host, strike.partner, strike.cause))
     }
 
     #[test]

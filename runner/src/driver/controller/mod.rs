@@ -265,7 +265,7 @@ impl<'a> TrialController<'a> {
                         self.launcher.as_mut().expect("nobody waits for it").suspect(host);
                     }
                     self.news.facts.push(fact.clone());
-                    self.queue_event(TrialEvent::Fact(fact));
+                    self.queue_event(TrialEvent::Record(fact));
                 }
                 TrialEffect::WakeAt(moment) => {
                     self.wakes.insert(moment);
@@ -305,7 +305,7 @@ impl<'a> TrialController<'a> {
         let blame = Blame::of(&failure);
         let failures = (self.machine.failures(blame), blame.attempts());
         let attempt = self.machine.attempt();
-        self.queue_event(TrialEvent::Status(ControllerStatus::Waiting { attempt, seconds, failures, blame, failure }));
+        self.queue_event(TrialEvent::Status(ControllerStatus::Backoff { attempt, seconds, failures, blame, failure }));
     }
 
     fn send_stop(&mut self) {

@@ -109,7 +109,7 @@ impl TrialController<'_> {
         }
         if !search.is_away_told {
             search.is_away_told = true;
-            self.show(ControllerStatus::Away { attempt, reason })?;
+            self.show(ControllerStatus::Unreachable { attempt, reason })?;
         }
         thread::sleep(AWAY);
         search.silent_until = Instant::now() + SILENCE;
@@ -154,7 +154,7 @@ impl TrialController<'_> {
         let is_over = since.elapsed() >= patience;
         if is_over && self.may_give_up {
             self.report_attempt_gone(attempt, lost);
-            self.show(ControllerStatus::RecordLost { attempt, reason })?;
+            self.show(ControllerStatus::SpoolLost { attempt, reason })?;
             return Ok(true);
         }
         if is_over || self.is_cancelled || self.drive.interrupts.is_pending() {
@@ -163,7 +163,7 @@ impl TrialController<'_> {
         }
         if begun.is_none() {
             let seconds = patience.as_secs_f64();
-            self.show(ControllerStatus::RecordAway { attempt, reason, seconds })?;
+            self.show(ControllerStatus::SpoolUnavailable { attempt, reason, seconds })?;
         }
         thread::sleep(AWAY);
         Ok(false)

@@ -75,16 +75,16 @@ pub(super) fn source(trial: &bundle::TrialRecord, path: &str, word: &str) -> Res
 pub(super) fn facts(trial: &bundle::TrialRecord) -> Result<Vec<(u64, Fact)>, BundleError> {
     let read = |(number, (at_ms, json)): (usize, &(u64, String))| match serde_json::from_str(json) {
         Ok(fact) => Ok((*at_ms, fact)),
-        Err(error) => Err(wrong(trial, format!("facts[{number}]"), format!("cannot be read: {error}"))),
+        Err(error) => Err(wrong(trial, format!("records[{number}]"), format!("cannot be read: {error}"))),
     };
-    trial.facts.iter().enumerate().map(read).collect()
+    trial.records.iter().enumerate().map(read).collect()
 }
 
 /// An attempt starts once, and only one that started ends and has series.
 fn check_attempts(trial: &bundle::TrialRecord) -> Result<(), BundleError> {
     let mut started = BTreeSet::new();
     for (number, (_, fact)) in facts(trial)?.into_iter().enumerate() {
-        let field = || format!("facts[{number}]");
+        let field = || format!("records[{number}]");
         let (attempt, step) = match &fact {
             Fact::AttemptStarted { attempt, from } => {
                 if !started.insert(*attempt) {
@@ -95,7 +95,7 @@ fn check_attempts(trial: &bundle::TrialRecord) -> Result<(), BundleError> {
             Fact::AttemptEnded { attempt, .. } if !started.contains(attempt) => {
                 return Err(wrong(trial, field(), format!("ends attempt {attempt}, which did not start")));
             }
-            Fact::CheckpointDurable { attempt, step, .. } => (*attempt, Some(*step)),
+            Fact::CheckpointCommitted { attempt, step, .. } => (*attempt, Some(*step)),
             Fact::CheckpointRefused { step, .. } => (AttemptId(0), Some(*step)),
             Fact::AttemptEnded { .. } | Fact::TrialEnded { .. } | Fact::Resumed => continue,
         };

@@ -19,7 +19,7 @@ pub struct MergeReport {
     /// Trials that the history did not have.
     pub new: u64,
     /// Trials of other machines that went on since they were imported last.
-    pub brought_forward: u64,
+    pub updated: u64,
     /// Trials that it had so.
     pub unchanged: u64,
     /// Notes and tags that it did not have, of trials that it had.
@@ -157,7 +157,7 @@ fn merge_trial(
     let annotations = annotate(transaction, row, &whole.trial)?;
     match change {
         MergeOutcome::New => merged.new += 1,
-        MergeOutcome::Forward => merged.brought_forward += 1,
+        MergeOutcome::Forward => merged.updated += 1,
         MergeOutcome::None => merged.unchanged += 1,
     }
     if change != MergeOutcome::None {
@@ -201,8 +201,8 @@ fn put_trial(
     let trial = &whole.trial;
     let known: Option<(i64, Option<i64>, i64)> = transaction
         .query_row(
-            "SELECT trial.id, origin.points, (SELECT count(*) FROM fact WHERE fact.trial = trial.id)
-             FROM trial LEFT JOIN origin ON origin.trial = trial.id WHERE uid = ?1",
+            "SELECT trial.id, imported_trial.points, (SELECT count(*) FROM record WHERE record.trial = trial.id)
+             FROM trial LEFT JOIN imported_trial ON imported_trial.trial = trial.id WHERE uid = ?1",
             [&trial.id.0],
             |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)),
         )
@@ -210,7 +210,7 @@ fn put_trial(
     let change = match known {
         None => MergeOutcome::New,
         Some((_, Some(points), facts))
-            if (trial.facts.len() as u64, whole.points()) > (unstored(facts), unstored(points)) =>
+            if (trial.records.len() as u64, whole.points()) > (unstored(facts), unstored(points)) =>
         {
             MergeOutcome::Forward
         }
@@ -218,13 +218,15 @@ fn put_trial(
         Some((row, ..)) => return Ok((row, MergeOutcome::None)),
     };
     if let Some((row, ..)) = known {
-        for table in ["document", "fact", "attempt", "checkpoint", "param", "series", "summary", "origin"] {
+        for table in
+            ["document", "record", "attempt", "checkpoint", "param", "series", "summary", "imported_trial"]
+        {
             transaction.execute(&format!("DELETE FROM {table} WHERE trial = ?1"), [row])?;
         }
     }
     let row = put_row(transaction, trial, texts)?;
     transaction.execute(
-        "INSERT INTO origin(trial, machine, host, name, points) VALUES (?1, ?2, ?3, ?4, ?5)",
+        "INSERT INTO imported_trial(trial, history_id, host, name, points) VALUES (?1, ?2, ?3, ?4, ?5)",
         params![row, trial.machine, trial.host, trial.name, stored(whole.points())],
     )?;
     for (kind, json) in &trial.documents {
@@ -269,7 +271,7 @@ fn put_row(
     let environment = keep("environment", "json", &trial.environment)?;
     // The labels of all trials of that name are given afterwards.
     let row = transaction.query_row(
-        "INSERT INTO trial(uid, label, recipe, search, state, objective, layout, batch, learning_rate, config_hash,
+        "INSERT INTO trial(uid, label, recipe, study, state, objective, layout, batch, learning_rate, config_hash,
              host_digest, model_digest, predicted_step_seconds, predicted_tokens_per_second,
              predicted_memory_bytes, created_ms, git_revision, git_dirty, patch_hash, environment_hash, program, goal)
          VALUES (?1, ?1, ?2, ?3, 'created', ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20)
@@ -350,14 +352,14 @@ fn annotate(transaction: &Transaction<'_>, row: i64, trial: &bundle::TrialRecord
 /// machine has it; the others have it with the end of their id.
 fn label(transaction: &Transaction<'_>, name: &str) -> Result<(), BoxError> {
     let mut select = transaction.prepare_cached(
-        "SELECT trial.id, uid, label FROM trial JOIN origin ON origin.trial = trial.id
-         WHERE origin.name = ?1 ORDER BY uid",
+        "SELECT trial.id, uid, label FROM trial JOIN imported_trial ON imported_trial.trial = trial.id
+         WHERE imported_trial.name = ?1 ORDER BY uid",
     )?;
     let all = select.query_map([name], |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     let all: Vec<(i64, String, String)> = all.collect::<Result<_, _>>()?;
     let is_taken = |label: &str| -> Result<bool, BoxError> {
         let query = "SELECT EXISTS(SELECT 1 FROM trial WHERE label = ?1 AND NOT EXISTS
-                         (SELECT 1 FROM origin WHERE origin.trial = trial.id AND origin.name = ?2))";
+                         (SELECT 1 FROM imported_trial WHERE imported_trial.trial = trial.id AND imported_trial.name = ?2))";
         Ok(transaction.prepare_cached(query)?.query_row([label, name], |row| row.get(0))?)
     };
     let mut is_free = !is_taken(name)?;

@@ -23,16 +23,16 @@ pub(super) fn put_study(transaction: &Transaction<'_>, study: &StudyRecord) -> R
             params![here, study.json, stored(study.created_ms)],
         )? == 1;
         transaction.execute(
-            "INSERT OR IGNORE INTO study_origin(name, there, digest) VALUES (?1, ?2, ?3)",
+            "INSERT OR IGNORE INTO imported_study(name, source_name, digest) VALUES (?1, ?2, ?3)",
             params![here, study.name.name, study.name.digest],
         )?;
     }
-    for tried in &study.tried {
+    for tried in &study.trials {
         let trial = tried.trial.as_ref().and_then(|trial| writer::row_of(transaction, trial).ok());
         transaction.execute(
-            "INSERT INTO tried(study, number, json, trial, refused) VALUES (?1, ?2, ?3, ?4, ?5)
+            "INSERT INTO study_trial(study, number, json, trial, rejection) VALUES (?1, ?2, ?3, ?4, ?5)
              ON CONFLICT DO UPDATE SET trial = coalesce(trial, excluded.trial)",
-            params![here, stored(tried.number), tried.json, trial, tried.refused],
+            params![here, stored(tried.number), tried.json, trial, tried.rejection],
         )?;
     }
     for (number, at_ms, json) in &study.events {

@@ -18,7 +18,7 @@ pub(super) fn promise(holds: bool, words: impl FnOnce() -> String) -> Result<(),
 /// Steps completed in a durable checkpoint.
 pub(super) fn step_of(fact: &Fact) -> Option<u64> {
     match fact {
-        Fact::CheckpointDurable { step, .. } => Some(step.0),
+        Fact::CheckpointCommitted { step, .. } => Some(step.0),
         _ => None,
     }
 }
@@ -77,7 +77,7 @@ impl World<'_> {
                     format!("the ledger alone is enough: attempt {attempt} is started again")
                 })?;
             }
-            Fact::CheckpointDurable { attempt, step, folder: at } => {
+            Fact::CheckpointCommitted { attempt, step, folder: at } => {
                 let is_found = open.is_none() && self.machine.phase == Phase::Discovering;
                 promise(open == Some(*attempt) || is_found, || {
                     format!("a message of an older attempt changes nothing: {attempt} is not open")

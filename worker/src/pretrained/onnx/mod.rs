@@ -30,7 +30,7 @@ pub(super) fn file(reader: &TensorReader, model: &Model) -> Result<Vec<u8>, Pret
             builder.cnn(cnn)?;
             (vec![cnn.channels, cnn.height, cnn.width], cnn.classes)
         }
-        Model::Decoder(_) | Model::Own(_) | Model::Command(_) => return Err(PretrainedError::NoOnnx),
+        Model::Decoder(_) | Model::Custom(_) | Model::Command(_) => return Err(PretrainedError::NoOnnx),
     };
     let graph = GraphProto {
         nodes: builder.nodes,

@@ -52,7 +52,7 @@ fn splitting(model: &Model, blocks: Range<u32>, recompute: Recompute, by: Implem
 #[test]
 fn a_backward_in_two_parts_is_one_to_the_last_bit() {
     // Modules of burn leave nothing for later.
-    for model in models().into_iter().filter(|model| !matches!(model, Model::Own(_))) {
+    for model in models().into_iter().filter(|model| !matches!(model, Model::Custom(_))) {
         let batch = Batch::new(&model, 4);
         for (by, recompute) in [
             (Implementation::Host, Recompute::None),
