@@ -1,7 +1,7 @@
 //! What commands write to the audit log.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::hosts;
 use crate::load_recipe::LoadedRecipe;
 use crate::packages::store;
@@ -9,7 +9,7 @@ use dtrain_planner::Plan;
 use dtrain_planner::planning::foreign::command_with_values;
 use dtrain_recipes::sharing::{self, LockedPackage};
 use dtrain_recipes::{LauncherKind, Model, SshBackend};
-use dtrain_runner::audit::{self, AuditedAction, AuditLog, AuditedHost, AuditedTrial};
+use dtrain_runner::audit::{self, AuditLog, AuditedAction, AuditedHost, AuditedTrial};
 use dtrain_runner::ledger::TrialDetails;
 use dtrain_runner::transport::ProgramDigest;
 use std::collections::BTreeSet;
@@ -35,7 +35,11 @@ pub(crate) fn recipe_owner(loaded: &LoadedRecipe) -> String {
 }
 
 /// The log, for what is done to a trial.
-pub(crate) fn audit_log_for(context: &Context, trial: &TrialDetails, plan: &Plan) -> Result<AuditLog, CommandError> {
+pub(crate) fn audit_log_for(
+    context: &Context,
+    trial: &TrialDetails,
+    plan: &Plan,
+) -> Result<AuditLog, CommandError> {
     let recipe = trial.provenance.environment.get(RECIPE).map_or("not known", String::as_str).to_owned();
     let cluster = &plan.recipe.cluster;
     let program = hosts::program()?;
@@ -64,7 +68,8 @@ pub(crate) fn audit_log_for(context: &Context, trial: &TrialDetails, plan: &Plan
         Model::Command(command) => command_with_values(plan, plan.best(), command).argv,
         _ => Vec::new(),
     };
-    let subject = AuditedTrial { trial: trial.row.id.clone(), program: digest.to_string(), argv, hosts, recipe };
+    let subject =
+        AuditedTrial { trial: trial.row.id.clone(), program: digest.to_string(), argv, hosts, recipe };
     Ok(AuditLog::new(&context.home, subject))
 }
 

@@ -1,10 +1,10 @@
 //! Who holds the checkpoints of a trial: this machine, or the hosts that it ran on.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::{hosts, trials};
 use dtrain_protocol::TrialId;
-use dtrain_runner::checkpoints::{LocalStore, CheckpointStore, Inventory};
+use dtrain_runner::checkpoints::{CheckpointStore, Inventory, LocalStore};
 use dtrain_runner::launch::relay::{RemoteHost, RemoteStore};
 use dtrain_runner::ledger::{Checkpoint, TrialDetails};
 use std::collections::BTreeMap;
@@ -45,7 +45,10 @@ impl TrialCheckpoints {
         if self.hosts.is_empty() {
             return vec![Box::new(LocalStore::new(context.home.trial(&id)))];
         }
-        self.hosts.iter_mut().map(|host| Box::new(RemoteStore::new(host, &id)) as Box<dyn CheckpointStore>).collect()
+        self.hosts
+            .iter_mut()
+            .map(|host| Box::new(RemoteStore::new(host, &id)) as Box<dyn CheckpointStore>)
+            .collect()
     }
 
     /// The names of the folders of the checkpoints that the history knows, oldest first.
@@ -67,8 +70,9 @@ pub(crate) fn inventory(
     context: &Context,
     holders: &mut [Box<dyn CheckpointStore + '_>],
 ) -> Result<Inventory, CommandError> {
-    let inventory = Inventory::collect(holders)
-        .map_err(|reason| CommandError::new(ExitReason::Infrastructure, "nobody tells of checkpoints").cause(reason))?;
+    let inventory = Inventory::collect(holders).map_err(|reason| {
+        CommandError::new(ExitReason::Infrastructure, "nobody tells of checkpoints").cause(reason)
+    })?;
     for (holder, reason) in &inventory.away {
         context.out.say(&format!("{holder} cannot be reached, so its files are not included: {reason}"));
     }

@@ -195,7 +195,8 @@ pub(crate) struct ErrorJson {
 
 impl ErrorJson {
     pub(crate) fn new(exit: ExitReason, message: String) -> Self {
-        let meaning = EXIT_CODES.iter().find(|(known, ..)| *known == exit).map_or("", |(_, _, meaning)| *meaning);
+        let meaning =
+            EXIT_CODES.iter().find(|(known, ..)| *known == exit).map_or("", |(_, _, meaning)| *meaning);
         let (causes, problems) = (Vec::new(), Vec::new());
         Self { exit: exit.exit_code(), meaning, message, causes, hint: None, problems }
     }
@@ -284,7 +285,8 @@ mod tests {
         #[error("cannot open the history")]
         struct WrappedIoError(#[source] std::io::Error);
         let inner = std::io::Error::other("disk is full");
-        let failure = CommandError::of(ExitReason::Infrastructure, &WrappedIoError(inner)).hint("free some space");
+        let failure =
+            CommandError::of(ExitReason::Infrastructure, &WrappedIoError(inner)).hint("free some space");
         let text = failure.render(ColourMode::plain());
         assert_eq!(text, "error: cannot open the history\n  = disk is full\nhint: free some space\n");
         assert_eq!(failure.exit().exit_code(), 6);

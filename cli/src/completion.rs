@@ -96,7 +96,11 @@ pub(crate) fn setting() -> ArgValueCompleter {
         Some((path, _)) => {
             let shape = keys().iter().find(|key| key.path == path).map(|key| key.shape);
             candidates(
-                shape.map(possible_values).unwrap_or_default().into_iter().map(|word| format!("{path}={word}")),
+                shape
+                    .map(possible_values)
+                    .unwrap_or_default()
+                    .into_iter()
+                    .map(|word| format!("{path}={word}")),
                 typed,
             )
         }

@@ -1,7 +1,7 @@
 //! Asks before something is lost.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::output::write_stderr;
 use std::io::IsTerminal;
 
@@ -18,8 +18,8 @@ pub(crate) fn confirm(context: &Context, what: &str, is_said: bool) -> Result<bo
     }
     write_stderr(&format!("{what}? [y/N] "));
     let mut answer = String::new();
-    std::io::stdin()
-        .read_line(&mut answer)
-        .map_err(|error| CommandError::new(ExitReason::Usage, "no answer could be read").cause(error.to_string()))?;
+    std::io::stdin().read_line(&mut answer).map_err(|error| {
+        CommandError::new(ExitReason::Usage, "no answer could be read").cause(error.to_string())
+    })?;
     Ok(matches!(answer.trim().to_lowercase().as_str(), "y" | "yes"))
 }

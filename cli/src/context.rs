@@ -1,6 +1,6 @@
 //! What every command is given: how to speak, and where state lies.
 
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use crate::output::Output;
 use dtrain_protocol::TrialId;
 use dtrain_runner::{Home, files};
@@ -23,8 +23,11 @@ impl Context {
             None => base("XDG_STATE_HOME", ".local/state")?.join("dtrain"),
         };
         let folder = std::path::absolute(&folder).map_err(|error| {
-            CommandError::new(ExitReason::Preflight, format!("cannot use the state folder {}", folder.display()))
-                .cause(error.to_string())
+            CommandError::new(
+                ExitReason::Preflight,
+                format!("cannot use the state folder {}", folder.display()),
+            )
+            .cause(error.to_string())
         })?;
         Ok(Self { out, home: Home::at(folder) })
     }
@@ -77,7 +80,8 @@ fn lies_in(path: &Path, folder: &Path) -> bool {
 /// Refuses settings, and what else commands of the user obey, that belong to somebody else, or that others can write.
 pub(crate) fn check_obeyed(path: &Path) -> Result<(), CommandError> {
     files::check_behind_links(path).map_err(|error| {
-        CommandError::new(ExitReason::Preflight, format!("cannot use {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Preflight, format!("cannot use {}", path.display()))
+            .cause(error.to_string())
     })
 }
 

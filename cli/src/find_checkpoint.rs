@@ -1,8 +1,8 @@
 //! The checkpoint that a command begins with or reads: the newest whose files are what was written.
 
-use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::checkpoint_sources::{TrialCheckpoints, inventory};
+use crate::command_error::{CommandError, ExitReason};
+use crate::context::Context;
 use crate::render::checkpoint::TransferBar;
 use dtrain_protocol::StepId;
 use dtrain_runner::checkpoints::{self, CheckpointStore, Inventory, pull};
@@ -40,7 +40,11 @@ impl CheckpointSelector {
 /// Reads all of it and compares it with its checksums. Says which newer ones are damaged, each with its reason.
 ///
 /// `Err` where there is no such checkpoint, or where what there is is damaged; then it names the newest intact one.
-pub(crate) fn find_intact(context: &Context, trial: &TrialDetails, wanted: CheckpointSelector) -> Result<Checkpoint, CommandError> {
+pub(crate) fn find_intact(
+    context: &Context,
+    trial: &TrialDetails,
+    wanted: CheckpointSelector,
+) -> Result<Checkpoint, CommandError> {
     let (included, others): (Vec<&Checkpoint>, Vec<&Checkpoint>) =
         trial.checkpoints.iter().rev().partition(|saved| wanted.includes(saved.step));
     let mut search = CheckpointSearch { context, trial, damaged: Vec::new(), missing: Vec::new() };
@@ -57,7 +61,9 @@ pub(crate) fn find_intact(context: &Context, trial: &TrialDetails, wanted: Check
     }
     let mut damaged = std::mem::take(&mut search.damaged);
     // Older ones may be gone because newer ones took their place.
-    if let (CheckpointSelector::Newest | CheckpointSelector::UpTo(_), Some(step)) = (wanted, search.missing.first()) {
+    if let (CheckpointSelector::Newest | CheckpointSelector::UpTo(_), Some(step)) =
+        (wanted, search.missing.first())
+    {
         damaged.insert(0, (*step, "its folder is missing".to_owned()));
     }
     let other = match wanted {
@@ -68,7 +74,12 @@ pub(crate) fn find_intact(context: &Context, trial: &TrialDetails, wanted: Check
 }
 
 /// What is said where no checkpoint is intact of those that are `wanted`; `other` is the newest intact one of the rest.
-fn no_intact_checkpoint(label: &str, wanted: CheckpointSelector, damaged: Vec<(StepId, String)>, other: Option<&Checkpoint>) -> CommandError {
+fn no_intact_checkpoint(
+    label: &str,
+    wanted: CheckpointSelector,
+    damaged: Vec<(StepId, String)>,
+    other: Option<&Checkpoint>,
+) -> CommandError {
     let hint = match other {
         Some(other) => format!("the newest intact checkpoint is of step {0}: {label}@{0}", other.step),
         None => format!("`dtrain checkpoint ls {label}` lists what there is"),
@@ -80,9 +91,10 @@ fn no_intact_checkpoint(label: &str, wanted: CheckpointSelector, damaged: Vec<(S
         (CheckpointSelector::Newest | CheckpointSelector::UpTo(_), true) => {
             CommandError::new(ExitReason::Usage, format!("{label} has no checkpoint"))
         }
-        (CheckpointSelector::At(step), false) => {
-            CommandError::new(ExitReason::Infrastructure, format!("the checkpoint at step {step} of {label} is damaged"))
-        }
+        (CheckpointSelector::At(step), false) => CommandError::new(
+            ExitReason::Infrastructure,
+            format!("the checkpoint at step {step} of {label} is damaged"),
+        ),
         (CheckpointSelector::Newest | CheckpointSelector::UpTo(_), false) => {
             CommandError::new(ExitReason::Infrastructure, format!("{label} has no intact checkpoint"))
         }
@@ -125,7 +137,9 @@ impl CheckpointSearch<'_> {
         let mut holders = kept.holders(context);
         let inventory = if is_elsewhere { Some(inventory(context, &mut holders)?) } else { None };
         let mut look = |search: &Self, saved: &Checkpoint, here| match (&inventory, here) {
-            (Some(inventory), CheckpointIntegrity::Damaged(_) | CheckpointIntegrity::Missing) if saved.refused.is_none() => {
+            (Some(inventory), CheckpointIntegrity::Damaged(_) | CheckpointIntegrity::Missing)
+                if saved.refused.is_none() =>
+            {
                 search.copied(&mut holders, inventory, saved)
             }
             (_, here) => Ok(here),
@@ -196,8 +210,9 @@ impl CheckpointSearch<'_> {
             return Ok(CheckpointIntegrity::Missing);
         }
         let own = to.parent().unwrap_or(&to);
-        dtrain_runner::files::make_folder(own)
-            .map_err(|error| CommandError::new(ExitReason::Infrastructure, format!("{}: {error}", own.display())))?;
+        dtrain_runner::files::make_folder(own).map_err(|error| {
+            CommandError::new(ExitReason::Infrastructure, format!("{}: {error}", own.display()))
+        })?;
         let what = format!("copying step {} of {}", saved.step, self.trial.row.label);
         let mut transfer = TransferBar::new(&self.context.out, what);
         let copied = pull(holders, inventory, name, &to, &mut |done, total| transfer.set_done(done, total));

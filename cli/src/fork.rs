@@ -1,20 +1,20 @@
 //! Trials that begin with a checkpoint of another trial: `resume` with other settings or other data, and `run --from`.
 
 use crate::args::ResumeArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::commands::resume;
 use crate::commands::run::{self, NewRun};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::load_recipe::{LoadedRecipe, merge_user_layers};
 use crate::trials::history_failure;
-use crate::{slurm_job, networks, rates, trials};
-use dtrain_planner::{Plan, LearningRateChange, learning_rate_change};
+use crate::{networks, rates, slurm_job, trials};
+use dtrain_planner::{LearningRateChange, Plan, learning_rate_change};
 use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};
 use dtrain_protocol::{InputManifest, ResumePoint, StepId, TrialId};
 use dtrain_recipes::{CheckContext, Document, Recipe, check};
 use dtrain_runner::checkpoints::{self, Adoption};
-use dtrain_runner::ledger::{Checkpoint, History, Parent, TrialStatus, TrialDetails};
+use dtrain_runner::ledger::{Checkpoint, History, Parent, TrialDetails, TrialStatus};
 use dtrain_runner::{Fact, Ledger, TrialUpdate};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::discriminant;
@@ -65,9 +65,14 @@ impl SourceCheckpoint {
     }
 
     /// How the learning rate changes where `plan` continues it.
-    fn rate_change(&self, history: &History, plan: &Plan) -> Result<Option<LearningRateChange>, CommandError> {
+    fn rate_change(
+        &self,
+        history: &History,
+        plan: &Plan,
+    ) -> Result<Option<LearningRateChange>, CommandError> {
         let done = self.checkpoint.step.0;
-        let rates = history.curve(&self.trial.row.id, "learning_rate").map_err(|error| history_failure(&error))?;
+        let rates =
+            history.curve(&self.trial.row.id, "learning_rate").map_err(|error| history_failure(&error))?;
         let applied = rates.into_iter().find(|sample| sample.step == done).map(|sample| sample.value);
         Ok(learning_rate_change(&self.plan, plan, done, applied))
     }
@@ -166,7 +171,11 @@ pub(crate) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandRes
 }
 
 /// Training continues only where it is the same training: the state of another model, optimizer or order of samples means nothing.
-fn refuse_other_training(origin: &SourceCheckpoint, recipe: &Recipe, accept_data: bool) -> Result<(), CommandError> {
+fn refuse_other_training(
+    origin: &SourceCheckpoint,
+    recipe: &Recipe,
+    accept_data: bool,
+) -> Result<(), CommandError> {
     let (then, label) = (&origin.plan.recipe, origin.label());
     let batch = origin.plan.best().candidate.split.global();
     let is_batch =
@@ -238,9 +247,12 @@ pub(crate) fn copy_source_checkpoint(
     };
     let point =
         checkpoints::adopt(&parent.folder, trial, &context.home.trial(trial), &what).map_err(|reason| {
-            CommandError::new(ExitReason::Infrastructure, format!("cannot take over the checkpoint of {}", parent.label))
-                .cause(reason)
-                .hint("`dtrain checkpoint verify` reads all of it")
+            CommandError::new(
+                ExitReason::Infrastructure,
+                format!("cannot take over the checkpoint of {}", parent.label),
+            )
+            .cause(reason)
+            .hint("`dtrain checkpoint verify` reads all of it")
         })?;
     record_initial_checkpoint(history, trial, point)
 }
@@ -270,13 +282,18 @@ pub(crate) fn copy_source_checkpoint_again(
     }
     let wanted = CheckpointSelector::UpTo(parent.step);
     let origin = history.trial(&parent.trial, &|id| trials::is_alive(context, id));
-    let found = find_checkpoint::find_intact(context, &origin.map_err(|error| history_failure(&error))?, wanted)?;
+    let found =
+        find_checkpoint::find_intact(context, &origin.map_err(|error| history_failure(&error))?, wanted)?;
     let parent = Parent { step: found.step, folder: found.folder, ..parent.clone() };
     copy_source_checkpoint(context, history, id, &parent)
 }
 
 /// Records the checkpoint that a trial begins with.
-pub(crate) fn record_initial_checkpoint(history: &mut History, trial: &TrialId, point: ResumePoint) -> Result<(), CommandError> {
+pub(crate) fn record_initial_checkpoint(
+    history: &mut History,
+    trial: &TrialId,
+    point: ResumePoint,
+) -> Result<(), CommandError> {
     let fact =
         Fact::CheckpointCommitted { attempt: checkpoints::ADOPTED, step: point.step, folder: point.folder };
     let news = TrialUpdate { facts: vec![fact], ..TrialUpdate::default() };

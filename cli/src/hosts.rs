@@ -1,12 +1,12 @@
 //! The hosts of a recipe's cluster, as commands reach them.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::render::number::{counted, seconds};
-use crate::{slurm_job, rates};
+use crate::{rates, slurm_job};
 use dtrain_protocol::{HostFacts, HostNetwork};
-use dtrain_recipes::{Bytes, Host, LauncherKind, Subnet, Recipe, SshBackend};
+use dtrain_recipes::{Bytes, Host, LauncherKind, Recipe, SshBackend, Subnet};
 use dtrain_runner::Programs;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::ssh::{ConnectReport, HostUnavailable, allow_connections, reach_all};
@@ -33,7 +33,10 @@ pub(crate) fn connect_answering(context: &Context, recipe: &Recipe) -> Result<Ve
 
 /// The hosts that a trial ran on, of which some may not answer now; none when it ran on this machine, or as a Slurm job, whose nodes
 /// write below this state folder.
-pub(crate) fn connect_hosts_of_trial(context: &Context, trial: &TrialDetails) -> Result<Vec<RemoteHost>, CommandError> {
+pub(crate) fn connect_hosts_of_trial(
+    context: &Context,
+    trial: &TrialDetails,
+) -> Result<Vec<RemoteHost>, CommandError> {
     let folder = context.home.trial(&trial.row.id);
     if !folder.remote_hosts_file().exists() || folder.job().exists() {
         return Ok(Vec::new());
@@ -63,7 +66,10 @@ pub(crate) fn connect_one(host: Host, way: SshBackend) -> Result<RemoteHost, Str
     arrival.map(|_| host).map_err(|unusable| error_chain(&unusable.error))
 }
 
-fn connect(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<HostUnavailable>), CommandError> {
+fn connect(
+    context: &Context,
+    recipe: &Recipe,
+) -> Result<(Vec<RemoteHost>, Vec<HostUnavailable>), CommandError> {
     match recipe.cluster.launcher {
         LauncherKind::Ssh => {}
         LauncherKind::Slurm => return slurm_job::hosts_of(context).map(|nodes| (nodes, Vec::new())),
@@ -72,9 +78,14 @@ fn connect(context: &Context, recipe: &Recipe) -> Result<(Vec<RemoteHost>, Vec<H
     allow_connections(recipe.cluster.hosts.len())
         .map_err(|reason| CommandError::new(ExitReason::Preflight, "too many hosts").cause(reason))?;
     let program = program()?;
-    let reached =
-        reach_all(&recipe.cluster.hosts, recipe.cluster.transport, &ssh_user(), &program, recipe.cluster.network)
-            .map_err(no_program)?;
+    let reached = reach_all(
+        &recipe.cluster.hosts,
+        recipe.cluster.transport,
+        &ssh_user(),
+        &program,
+        recipe.cluster.network,
+    )
+    .map_err(no_program)?;
     let (mut hosts, mut unusable) = (Vec::new(), Vec::new());
     for (host, arrival) in reached {
         hosts.push(host);

@@ -19,22 +19,19 @@
 //! training lives here; see `dtrain_planner` and `dtrain_worker` for those.
 
 mod args;
-mod model_query;
 mod audit;
-mod fork;
+mod checkpoint_sources;
+mod command_error;
 mod commands;
 mod completion;
 mod confirm;
 mod context;
-mod run_trial;
-mod run_summary;
-mod command_error;
-mod checkpoint_sources;
-mod hosts;
 mod find_checkpoint;
-mod slurm_job;
+mod fork;
+mod hosts;
 mod limits;
 mod load_recipe;
+mod model_query;
 mod names;
 mod networks;
 mod output;
@@ -44,9 +41,12 @@ mod precheck;
 mod pretrained;
 mod rates;
 mod render;
+mod run_summary;
+mod run_trial;
 mod sampler;
 mod settings;
 mod signals;
+mod slurm_job;
 mod trials;
 mod unigram;
 mod unreported_metrics;
@@ -61,7 +61,8 @@ use std::sync::Arc;
 pub use dtrain_recipes::InputSignature;
 pub use dtrain_worker::burn;
 pub use dtrain_worker::network::{
-    BurnNetwork, HeadlessNetwork, Initializer, ModuleInput, LayerContext, NeuralNetwork, ModelPart, SettingValue, ModelSettings, ParameterSpec, Weights,
+    BurnNetwork, HeadlessNetwork, Initializer, LayerContext, ModelPart, ModelSettings, ModuleInput,
+    NeuralNetwork, ParameterSpec, SettingValue, Weights,
 };
 pub use dtrain_worker::stage::{DeferredLossFigures, ModelInput};
 
@@ -117,7 +118,11 @@ fn run() -> ExitCode {
         Err(error) => {
             // Help goes to stdout and may meet a closed pipe, which is no error.
             drop(error.print());
-            let code = if error.use_stderr() { command_error::ExitReason::Usage } else { command_error::ExitReason::Done };
+            let code = if error.use_stderr() {
+                command_error::ExitReason::Usage
+            } else {
+                command_error::ExitReason::Done
+            };
             if error.use_stderr() {
                 tell_in_json(&error);
             }

@@ -1,6 +1,6 @@
 //! Limits that a shell sets for a process (`ulimit`), and what they have to do with a failure.
 
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use dtrain_recipes::Bytes;
 use rustix::process::{Resource, getrlimit};
 use std::borrow::Cow;
@@ -58,7 +58,8 @@ pub(crate) fn refuse_large_file(bytes: Bytes) -> Result<(), CommandError> {
 
 /// Refuses to begin where a process may open too few files for an attempt of one rank.
 pub(crate) fn refuse_few_files() -> Result<(), CommandError> {
-    dtrain_runner::open_file_limit::ensure_limit_for_one_rank().map_err(|words| CommandError::new(ExitReason::Preflight, words))
+    dtrain_runner::open_file_limit::ensure_limit_for_one_rank()
+        .map_err(|words| CommandError::new(ExitReason::Preflight, words))
 }
 
 #[cfg(test)]
@@ -67,7 +68,8 @@ mod tests {
     use crate::output::ColourMode;
 
     fn text(message: &str, limit: Option<u64>) -> String {
-        with_file_size(CommandError::new(ExitReason::Infrastructure, message), limit.map(Bytes)).render(ColourMode::plain())
+        with_file_size(CommandError::new(ExitReason::Infrastructure, message), limit.map(Bytes))
+            .render(ColourMode::plain())
     }
 
     #[test]

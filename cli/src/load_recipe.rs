@@ -1,15 +1,16 @@
 //! From what the user typed to a checked recipe: finds the text, lays the layers, looks for the files.
 
 use crate::args::LayerArgs;
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::{check_obeyed, settings_file};
-use crate::command_error::{ExitReason, CommandError};
 use crate::networks;
 use crate::output::note;
 use crate::packages::{failure, store, trust};
 use crate::pretrained::WeightsFolder;
 use crate::settings::{LayeredConfig, assignment, environment};
 use dtrain_recipes::{
-    CheckContext, CheckedRecipe, Document, FilePattern, ConfigLayer, Problem, Source, check, resolve_extends, library, sharing,
+    CheckContext, CheckedRecipe, ConfigLayer, Document, FilePattern, Problem, Source, check, library,
+    resolve_extends, sharing,
 };
 use dtrain_worker::data::{downloaded, kind_of_file, matching};
 use serde::{Deserialize, Serialize};
@@ -76,7 +77,11 @@ impl RecipeOverrides {
 }
 
 /// Loads a recipe under all layers, whose files must be there. `extra` are keys said by flags of their own; they count most.
-pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<LoadedRecipe, CommandError> {
+pub(crate) fn load(
+    name: &str,
+    layers: &LayerArgs,
+    extra: &[(&str, String)],
+) -> Result<LoadedRecipe, CommandError> {
     let mut loaded = load_without_running(name, layers, extra)?;
     let LoadedRecipe { checked, folder, project, .. } = &loaded;
     // Not even whether files exist is found out for a package that may not read them.
@@ -93,14 +98,22 @@ pub(crate) fn load(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> 
 }
 
 /// Loads a recipe that is to be talked about only: its data may be elsewhere, and nothing of it is run.
-pub(crate) fn load_without_running(name: &str, layers: &LayerArgs, extra: &[(&str, String)]) -> Result<LoadedRecipe, CommandError> {
+pub(crate) fn load_without_running(
+    name: &str,
+    layers: &LayerArgs,
+    extra: &[(&str, String)],
+) -> Result<LoadedRecipe, CommandError> {
     let loaded = load_without_running_in(name, Path::new("."), &RecipeOverrides::of(layers, extra))?;
     loaded.checked.notes.iter().for_each(note);
     Ok(loaded)
 }
 
 /// The same for a recipe that was typed in the folder `place`, under what was laid over it.
-pub(crate) fn load_without_running_in(name: &str, place: &Path, over: &RecipeOverrides) -> Result<LoadedRecipe, CommandError> {
+pub(crate) fn load_without_running_in(
+    name: &str,
+    place: &Path,
+    over: &RecipeOverrides,
+) -> Result<LoadedRecipe, CommandError> {
     let source = find_in(name, place)?;
     let folder = match &source.folder {
         Some(folder) => absolute(folder)?,
@@ -159,8 +172,10 @@ fn merge_layers(source: &Source, project: &Path, over: &RecipeOverrides) -> Resu
     }
     for (key, value) in &over.flags {
         let flag = format!("--{}", key.rsplit('.').next().unwrap_or(key));
-        all =
-            all.over(ConfigLayer::Assignment, Document::from_override(ConfigLayer::Assignment, &flag, key, value)?)?;
+        all = all.over(
+            ConfigLayer::Assignment,
+            Document::from_override(ConfigLayer::Assignment, &flag, key, value)?,
+        )?;
     }
     all.resolve()
 }
@@ -225,7 +240,8 @@ fn similar_library_recipe(name: &str) -> Option<&'static str> {
 /// Reads a file that must be there.
 pub(crate) fn read(path: &Path, layer: ConfigLayer) -> Result<Source, CommandError> {
     let text = std::fs::read(path).map_err(|error| {
-        CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display()))
+            .cause(error.to_string())
     })?;
     match String::from_utf8(text) {
         Ok(text) => {
@@ -234,7 +250,9 @@ pub(crate) fn read(path: &Path, layer: ConfigLayer) -> Result<Source, CommandErr
         }
         Err(error) => match Document::parse_bytes(path, layer, error.into_bytes()) {
             Err(problems) => Err(problems.into()),
-            Ok(_) => Err(CommandError::new(ExitReason::Usage, format!("{} is not UTF-8 text", path.display()))),
+            Ok(_) => {
+                Err(CommandError::new(ExitReason::Usage, format!("{} is not UTF-8 text", path.display())))
+            }
         },
     }
 }
@@ -281,6 +299,7 @@ pub(crate) fn matching_files(pattern: &FilePattern, folder: &Path) -> Vec<PathBu
 fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     std::fs::canonicalize(path).map_err(|error| {
-        CommandError::new(ExitReason::Usage, format!("cannot use {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot use {}", path.display()))
+            .cause(error.to_string())
     })
 }

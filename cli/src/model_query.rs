@@ -1,6 +1,6 @@
 //! Asks a worker process that uses a trained model.
 
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use dtrain_protocol::frame;
 use dtrain_runner::channel;
 use serde::Serialize;

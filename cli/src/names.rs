@@ -1,6 +1,6 @@
 //! Names that become names of files.
 
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use dtrain_recipes::name::is_plain_name;
 
 /// `Err` for a name that a user gave and that cannot be the name of a file; `what` is named, such as "a study".

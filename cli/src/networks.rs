@@ -1,6 +1,6 @@
 //! What this program knows of a network of its own that a recipe names.
 
-use dtrain_recipes::{CheckedRecipe, Model, Outline, CustomModel, Problem};
+use dtrain_recipes::{CheckedRecipe, CustomModel, Model, Outline, Problem};
 use dtrain_worker::network::{ModelBuildError, outline, registered};
 use std::sync::{Mutex, PoisonError};
 

@@ -4,11 +4,11 @@ mod colour;
 
 pub(crate) use colour::ColourMode;
 
-use crate::command_error::{ErrorJson, ExitReason, CommandError};
+use crate::command_error::{CommandError, ErrorJson, ExitReason};
 use crate::render::table::PageStyle;
+use colour::sanitize;
 use dtrain_recipes::Problem;
 use dtrain_recipes::sanitize::is_harmful;
-use colour::sanitize;
 use serde::Serialize;
 use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal, Write as _};
@@ -109,7 +109,8 @@ impl Output {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
             io::ErrorKind::BrokenPipe => CommandError::closed_pipe(),
-            _ => CommandError::new(ExitReason::Infrastructure, "cannot write to stdout").cause(error.to_string()),
+            _ => CommandError::new(ExitReason::Infrastructure, "cannot write to stdout")
+                .cause(error.to_string()),
         })
     }
 
@@ -141,7 +142,10 @@ impl Output {
         }
         let stderr = io::stderr();
         let columns = if stderr.is_terminal() { columns(&stderr) } else { None };
-        write_stderr(&format!("{}\n", columns.map_or_else(|| text.to_owned(), |width| wrap_text(text, width))));
+        write_stderr(&format!(
+            "{}\n",
+            columns.map_or_else(|| text.to_owned(), |width| wrap_text(text, width))
+        ));
     }
 
     /// The last line: what to type next.
@@ -215,8 +219,11 @@ pub(crate) fn write_stderr(text: &str) {
 pub(crate) fn note(note: &Problem) {
     if !IS_QUIET.load(Ordering::Relaxed) {
         let place = note.origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"));
-        write_stderr(&format!("note: {}{place}
-", note.message));
+        write_stderr(&format!(
+            "note: {}{place}
+",
+            note.message
+        ));
     }
 }
 
@@ -233,8 +240,9 @@ pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> R
     let document = JsonDocument { format: format!("dtrain.{kind}/{VERSION}"), value };
     let text =
         if is_pretty { serde_json::to_string_pretty(&document) } else { serde_json::to_string(&document) };
-    text.map(|text| escaped(&text))
-        .map_err(|error| CommandError::new(ExitReason::Infrastructure, "cannot write JSON").cause(error.to_string()))
+    text.map(|text| escaped(&text)).map_err(|error| {
+        CommandError::new(ExitReason::Infrastructure, "cannot write JSON").cause(error.to_string())
+    })
 }
 
 /// JSON means the same with those characters escaped that it allows, and that a terminal may obey or a reader does not see.

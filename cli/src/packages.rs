@@ -1,7 +1,7 @@
 //! Where packages of shared recipes lie, and whom the user trusts.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::{base, check_obeyed};
-use crate::command_error::{ExitReason, CommandError};
 use dtrain_recipes::sharing::{SharingError, Store, TrustStore};
 use std::path::{Path, PathBuf};
 

@@ -1,8 +1,8 @@
 //! Plans as files: what a plan was made from, and what of that has changed since.
 
 use crate::args::LayerArgs;
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::load_recipe::{LoadedRecipe, RecipeOverrides, load_without_running_in};
 use crate::output::{VERSION, document};
 use crate::pretrained::WeightsFolder;
@@ -251,7 +251,8 @@ fn relative(folder: &Path, file: &Path) -> Option<PathBuf> {
 /// Writes a file that the user named.
 pub(crate) fn save(path: &Path, text: &str) -> Result<(), CommandError> {
     std::fs::write(path, text).map_err(|error| {
-        CommandError::new(ExitReason::Usage, format!("cannot write {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot write {}", path.display()))
+            .cause(error.to_string())
     })
 }
 

@@ -1,8 +1,8 @@
 //! What `run` would refuse about a recipe that holds, as far as it is known here at little cost.
 
+use crate::command_error::CommandError;
 use crate::commands::tune::recipe_of_one_slot;
 use crate::context::Context;
-use crate::command_error::CommandError;
 use crate::load_recipe::{LoadedRecipe, matching_files};
 use crate::output::ColourMode;
 use crate::rates;
@@ -111,7 +111,10 @@ fn other_host_problems(checked: &CheckedRecipe) -> Vec<Problem> {
         Devices::Gpu => ("gpu", "wgpu", cfg!(any(feature = "cuda", feature = "wgpu"))),
         Devices::Auto | Devices::Cpu => return Vec::new(),
     };
-    if is_built || cluster.launcher == LauncherKind::Local || matches!(checked.recipe.model, Model::Command(_)) {
+    if is_built
+        || cluster.launcher == LauncherKind::Local
+        || matches!(checked.recipe.model, Model::Command(_))
+    {
         return Vec::new();
     }
     let problem =

@@ -1,8 +1,8 @@
 //! Trials that begin with the weights in a folder of Hugging Face transformers.
 
-use crate::fork;
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
+use crate::fork;
 use crate::output::shell_quoted;
 use dtrain_protocol::TrialId;
 use dtrain_recipes::{Decoder, Model, Recipe};
@@ -75,10 +75,9 @@ impl WeightsFolder {
                 "the model is not that of {}, whose weights it would begin with",
                 self.path().display()
             );
-            let failure =
-                fork::differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
-                    .into_iter()
-                    .fold(CommandError::new(ExitReason::Usage, what), CommandError::cause);
+            let failure = fork::differences("model", &Model::Decoder(there), &Model::Decoder(wanted.clone()))
+                .into_iter()
+                .fold(CommandError::new(ExitReason::Usage, what), CommandError::cause);
             return Err(failure.hint(format!(
                 "set these keys as they are there; `dtrain init NEW.toml --from {}` writes such a recipe",
                 self.path().display()

@@ -1,15 +1,15 @@
 //! What the planner must know before it plans: the host, its speeds, and how much data there is.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::hosts;
 use crate::load_recipe::LoadedRecipe;
-use crate::render::number::counted;
 use crate::render::data_preparation::DataPreparationBar;
+use crate::render::number::counted;
 use crate::trials::history_failure;
 use dtrain_planner::engine::Engine;
 use dtrain_planner::{
-    Correction, StepObservation, StepProfile, Plan, PlanRequest, micro_batches_to_measure, model_digest,
+    Correction, Plan, PlanRequest, StepObservation, StepProfile, micro_batches_to_measure, model_digest,
     precision_to_measure, rates_key, training_digest,
 };
 use dtrain_protocol::{HostFacts, InputManifest, Rates};
@@ -124,7 +124,11 @@ fn spinner(budget_seconds: f64) -> ProgressBar {
 }
 
 /// Plans a recipe with what is known of this host.
-pub(crate) fn plan(context: &Context, history: &mut History, loaded: &LoadedRecipe) -> Result<Plan, CommandError> {
+pub(crate) fn plan(
+    context: &Context,
+    history: &mut History,
+    loaded: &LoadedRecipe,
+) -> Result<Plan, CommandError> {
     plan_derived_recipe(context, history, loaded, &loaded.checked.recipe)
 }
 
@@ -156,9 +160,11 @@ pub(crate) fn plan_with_inputs(
     }
     let train_samples = samples.map(|(train, _)| train);
     // What does not fit by the formula is not worth measuring, and measuring it would not end well.
-    let corrections = history.corrections(&training_digest(recipe)).map_err(|error| history_failure(&error))?;
+    let corrections =
+        history.corrections(&training_digest(recipe)).map_err(|error| history_failure(&error))?;
     let unmeasured = request(loaded, (recipe, engine), &host, None, (&[], &corrections), samples)?;
-    let settled = cached_or_measured_rates(context, history, (&host, &mut others), recipe, train_samples, false)?;
+    let settled =
+        cached_or_measured_rates(context, history, (&host, &mut others), recipe, train_samples, false)?;
     let Some(rates) = settled else { return Ok(unmeasured) };
     let observations = observations(history, &host, &recipe.model)?;
     request(loaded, (recipe, engine), &host, Some(&rates), (&observations, &corrections), samples)
@@ -194,18 +200,28 @@ pub(crate) fn step_timeline(history: &History, plan: &Plan) -> Result<StepProfil
     let digest = rates_key(&plan.recipe, &plan.host);
     let rates = history.rates(&plan.host, &digest).map_err(|error| history_failure(&error))?;
     let picture = dtrain_planner::step_profile(plan, &plan.best().candidate, rates.as_ref());
-    picture.ok_or_else(|| CommandError::new(ExitReason::Infrastructure, "the plan's pipeline schedule deadlocks"))
+    picture.ok_or_else(|| {
+        CommandError::new(ExitReason::Infrastructure, "the plan's pipeline schedule deadlocks")
+    })
 }
 
 /// Samples of the training and the validation data.
-pub(crate) fn count_samples(context: &Context, loaded: &LoadedRecipe) -> Result<Option<(u64, u64)>, CommandError> {
+pub(crate) fn count_samples(
+    context: &Context,
+    loaded: &LoadedRecipe,
+) -> Result<Option<(u64, u64)>, CommandError> {
     Ok(inputs(context, loaded)?.map(|inputs| (inputs.train_samples, inputs.valid_samples)))
 }
 
 /// The data of a recipe; `None` for a command, which reads its own. Reads the data once: what cannot be trained on
 /// is reported before anything is measured. What is strange about it is said.
-pub(crate) fn inputs(context: &Context, loaded: &LoadedRecipe) -> Result<Option<InputManifest>, CommandError> {
-    let Some(opened) = open_set(context, loaded).map_err(|error| CommandError::of(ExitReason::Usage, &error))? else {
+pub(crate) fn inputs(
+    context: &Context,
+    loaded: &LoadedRecipe,
+) -> Result<Option<InputManifest>, CommandError> {
+    let Some(opened) =
+        open_set(context, loaded).map_err(|error| CommandError::of(ExitReason::Usage, &error))?
+    else {
         return Ok(None);
     };
     for warning in &opened.warnings {
@@ -260,7 +276,11 @@ pub(crate) fn fetch(context: &Context, data: &Data) -> Result<(), DataError> {
 }
 
 /// How earlier trials of this model went on this host against what was predicted for them.
-fn observations(history: &History, host: &HostFacts, model: &Model) -> Result<Vec<StepObservation>, CommandError> {
+fn observations(
+    history: &History,
+    host: &HostFacts,
+    model: &Model,
+) -> Result<Vec<StepObservation>, CommandError> {
     let host = dtrain_runner::ledger::host_digest(host);
     let kept = history.observations(&host, &model_digest(model)).map_err(|error| history_failure(&error))?;
     let readable = kept.into_iter().filter_map(|seen| {

@@ -1,14 +1,14 @@
 //! Says how a trial ended: its figures, a sample, the next command and the exit code.
 
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::commands::model::{SamplingParams, sampling_request};
 use crate::context::Context;
-use crate::run_trial::{RunMode, TrialRun, planned_training};
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::render::number::{accuracy, against, count, counted, loss, seconds, thousands};
 use crate::render::plan::unit;
 use crate::render::time_spent::TimeSpent;
+use crate::run_trial::{RunMode, TrialRun, planned_training};
 use crate::trials::history_failure;
-use crate::{slurm_job, sampler, signals, trials, unigram, unreported_metrics};
+use crate::{sampler, signals, slurm_job, trials, unigram, unreported_metrics};
 use dtrain_planner::Plan;
 use dtrain_protocol::{StopReason, TrialId};
 use dtrain_recipes::{DataFormat, Model, Tokenizer};
@@ -30,7 +30,12 @@ struct RunResult<'a> {
 }
 
 /// Says how it ended, and what to type next.
-pub(crate) fn print_result(context: &Context, history: &History, task: &TrialRun<'_>, ending: &DriveOutcome) -> CommandResult {
+pub(crate) fn print_result(
+    context: &Context,
+    history: &History,
+    task: &TrialRun<'_>,
+    ending: &DriveOutcome,
+) -> CommandResult {
     let out = context.out;
     let label = task.label;
     let mut result =
@@ -85,7 +90,11 @@ fn summary(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails, verdict
             (Some(min), Some(step)) if min < last => format!("; best {} at step {step}", loss(min)),
             _ => String::new(),
         };
-        out.say(&format!("  validation loss  {}{}{best}", loss(last), bits_per_byte(context, task.plan, last)));
+        out.say(&format!(
+            "  validation loss  {}{}{best}",
+            loss(last),
+            bits_per_byte(context, task.plan, last)
+        ));
     }
     if let Some(share) = figure("valid.accuracy").and_then(|figure| figure.last) {
         out.say(&format!("  accuracy         {}", accuracy(share, 1)));
@@ -139,7 +148,12 @@ fn verdict_text(verdict: &Verdict) -> String {
 }
 
 /// The sample, the hint, the next command and the exit code.
-fn print_next_step(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails, verdict: &Verdict) -> CommandResult {
+fn print_next_step(
+    context: &Context,
+    task: &TrialRun<'_>,
+    trial: &TrialDetails,
+    verdict: &Verdict,
+) -> CommandResult {
     let out = context.out;
     let label = task.label;
     let resumable = trial.checkpoints.iter().any(|saved| saved.refused.is_none());
@@ -150,7 +164,8 @@ fn print_next_step(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails,
     match verdict {
         Verdict::Completed(_) | Verdict::Pruned => {
             if *verdict == Verdict::Completed(StopReason::Complete)
-                && let Some(failure) = unreported_metrics::unreported_failure(context, &task.plan.recipe, trial, false)
+                && let Some(failure) =
+                    unreported_metrics::unreported_failure(context, &task.plan.recipe, trial, false)
             {
                 return Err(failure);
             }

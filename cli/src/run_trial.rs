@@ -1,27 +1,29 @@
 //! Drives a trial to its end with somebody watching.
 
 use crate::audit;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
-use crate::run_summary::print_result;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::render::figures::PlannedTraining;
 use crate::render::number::counted;
 use crate::render::plan::unit;
 use crate::render::progress::ProgressDisplay;
+use crate::run_summary::print_result;
 use crate::trials::history_failure;
 use crate::viewer::{self, ViewerExit};
 use crate::{hosts, signals, trials};
 use dtrain_planner::{AttemptSpec, Plan, PlanError, PlanRequest, lower, rates_key};
 use dtrain_protocol::{Assignment, HostFacts, Rates, TrialId};
-use dtrain_recipes::{Tunable, Model, Samples};
+use dtrain_recipes::{Model, Samples, Tunable};
 use dtrain_runner::agent::STOP_GRACE_PERIOD;
 use dtrain_runner::audit::AuditedAction;
 use dtrain_runner::driver::{self, DriveOutcome};
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::{ClusterLauncher, Launcher};
 use dtrain_runner::ledger::History;
-use dtrain_runner::{Drive, DriveError, Interrupts, LaunchContext, Observer, OnInterrupt, Options, TrialEvent};
+use dtrain_runner::{
+    Drive, DriveError, Interrupts, LaunchContext, Observer, OnInterrupt, Options, TrialEvent,
+};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -61,11 +63,13 @@ pub(crate) fn run_to_end(context: &Context, history: &mut History, task: &TrialR
 pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
     loop {
         let ending = match watch(context, history, task)? {
-            Err(DriveError::Busy { process, .. }) => match viewer::watch_until_exit(context, history, task, process)? {
-                ViewerExit::Ended(ending) => ending,
-                ViewerExit::Left => return Ok(ExitReason::Detached),
-                ViewerExit::Unled => continue,
-            },
+            Err(DriveError::Busy { process, .. }) => {
+                match viewer::watch_until_exit(context, history, task, process)? {
+                    ViewerExit::Ended(ending) => ending,
+                    ViewerExit::Left => return Ok(ExitReason::Detached),
+                    ViewerExit::Unled => continue,
+                }
+            }
             ending => ending.map_err(|error| drive_failure(&error, task.label))?,
         };
         return print_result(context, history, task, &ending);
@@ -73,7 +77,11 @@ pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'
 }
 
 /// Drives a trial with a progress display; how it ended is the caller's to tell.
-pub(crate) fn run_with_progress(context: &Context, history: &mut History, task: &TrialRun<'_>) -> Result<DriveOutcome, CommandError> {
+pub(crate) fn run_with_progress(
+    context: &Context,
+    history: &mut History,
+    task: &TrialRun<'_>,
+) -> Result<DriveOutcome, CommandError> {
     watch(context, history, task)?.map_err(|error| drive_failure(&error, task.label))
 }
 
@@ -151,7 +159,9 @@ pub(crate) fn run_quietly(
 fn connect_hosts(context: &Context, task: &TrialRun<'_>) -> Result<Vec<RemoteHost>, CommandError> {
     match task.how {
         RunMode::Start => hosts::connect_all(context, &task.plan.recipe),
-        RunMode::Resume | RunMode::Attach | RunMode::Stop => hosts::connect_answering(context, &task.plan.recipe),
+        RunMode::Resume | RunMode::Attach | RunMode::Stop => {
+            hosts::connect_answering(context, &task.plan.recipe)
+        }
     }
 }
 
@@ -327,7 +337,7 @@ fn drive_failure(error: &DriveError, label: &str) -> CommandError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_recipes::{CheckContext, Document, ConfigLayer, Source, check};
+    use dtrain_recipes::{CheckContext, ConfigLayer, Document, Source, check};
 
     #[test]
     fn a_command_on_fewer_hosts_keeps_the_values_of_its_recipe() {
@@ -350,7 +360,8 @@ mod tests {
             seed: 1,
             program: "test",
         });
-        let fewer = replan_on_hosts(&plan.expect("a plan"), NonZeroU32::MIN, None).expect("two ranks on one host");
+        let fewer =
+            replan_on_hosts(&plan.expect("a plan"), NonZeroU32::MIN, None).expect("two ranks on one host");
         let Model::Command(command) = &fewer.recipe.model else { panic!("it is a command") };
         let argv = dtrain_planner::planning::foreign::command_with_values(&fewer, fewer.best(), command).argv;
         assert_eq!(argv, ["run", "64", "2"]);

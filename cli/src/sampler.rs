@@ -1,8 +1,8 @@
 //! Asks a worker process to continue a text.
 
-use crate::model_query::{query_worker, worker_failed, data_refused};
 use crate::command_error::CommandError;
-use dtrain_protocol::{SampleRequest, SampleResponse, GenerationStats};
+use crate::model_query::{data_refused, query_worker, worker_failed};
+use dtrain_protocol::{GenerationStats, SampleRequest, SampleResponse};
 use std::ops::ControlFlow;
 
 /// Continues the prompt of `request`; hands over the text piece by piece, as it is written. Gives what it took.

@@ -4,7 +4,7 @@
 //! Figment merges trees of indices into a list of values; each value keeps the place it was said at, so
 //! that `show --resolved` and every message can name it. What the values mean is for `dtrain_recipes::check`.
 
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use dtrain_recipes::document::{Document, Leaf, SpannedValue, Value};
 use dtrain_recipes::source::{ConfigLayer, Origin};
 use figment::value::{Dict, Map, Value as Tree};
@@ -66,7 +66,8 @@ impl LayeredConfig {
 
     fn merged(&self) -> Result<Dict, CommandError> {
         self.figment.extract::<Dict>().map_err(|error| {
-            CommandError::new(ExitReason::Infrastructure, "cannot merge the layers of settings").cause(error.to_string())
+            CommandError::new(ExitReason::Infrastructure, "cannot merge the layers of settings")
+                .cause(error.to_string())
         })
     }
 

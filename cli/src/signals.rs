@@ -1,6 +1,6 @@
 //! Signals of the user and of the machine: Ctrl-C once stops cleanly, twice at once; a closed terminal leaves training alone.
 
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use dtrain_runner::Interrupts;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGXFSZ};
 use signal_hook::iterator::Signals;

@@ -1,8 +1,8 @@
 //! Commands that Slurm runs: sent into a job from outside of it, and followed there.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
 use crate::run_trial::RunMode;
-use crate::command_error::{ExitReason, CommandError};
 use crate::{hosts, signals};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::{LauncherKind, Recipe, Slurm};
@@ -31,7 +31,11 @@ pub(crate) fn trial_of_requeued_job(context: &Context, recipe: &Recipe) -> Optio
 
 /// Sends this very command into a job where the recipe wants one and this is none, and follows it; `None` when it is to be carried
 /// out here.
-pub(crate) fn submit_if_needed(context: &Context, recipe: &Recipe, detach: bool) -> Result<Option<ExitReason>, CommandError> {
+pub(crate) fn submit_if_needed(
+    context: &Context,
+    recipe: &Recipe,
+    detach: bool,
+) -> Result<Option<ExitReason>, CommandError> {
     let Some(slurm) = slurm_config(recipe) else { return Ok(None) };
     let typed = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
     // The state folder may have been said by a variable, which need not be there.
@@ -77,7 +81,8 @@ fn submit(
     arguments: &[OsString],
 ) -> Result<JobId, CommandError> {
     let no_folder = |error: std::io::Error| {
-        CommandError::new(ExitReason::Infrastructure, "cannot find this program or its folder").cause(error.to_string())
+        CommandError::new(ExitReason::Infrastructure, "cannot find this program or its folder")
+            .cause(error.to_string())
     };
     let program = std::env::current_exe().map_err(no_folder)?;
     let folder = std::env::current_dir().map_err(no_folder)?;
@@ -153,8 +158,11 @@ pub(crate) fn follow_job(context: &Context, job: &JobId, how: RunMode) -> Result
             // Its controller may be away for a while, and jobs run on.
             Some(Err(error)) => format!("job {job}: {error}"),
             Some(Ok(None)) => {
-                return Err(CommandError::new(ExitReason::Infrastructure, format!("Slurm no longer knows job {job}"))
-                    .hint("`dtrain history` lists what it trained"));
+                return Err(CommandError::new(
+                    ExitReason::Infrastructure,
+                    format!("Slurm no longer knows job {job}"),
+                )
+                .hint("`dtrain history` lists what it trained"));
             }
             None => shown.clone(),
         };
@@ -205,9 +213,14 @@ fn slurm_failed(error: &SlurmError) -> CommandError {
 }
 
 /// The hosts of the job that this command runs in.
-pub(crate) fn hosts_of(context: &Context) -> Result<Vec<dtrain_runner::launch::relay::RemoteHost>, CommandError> {
+pub(crate) fn hosts_of(
+    context: &Context,
+) -> Result<Vec<dtrain_runner::launch::relay::RemoteHost>, CommandError> {
     let Some(allocation) = Allocation::of_environment() else {
-        return Err(CommandError::new(ExitReason::Usage, "Slurm nodes can be reached only from inside a job"));
+        return Err(CommandError::new(
+            ExitReason::Usage,
+            "Slurm nodes can be reached only from inside a job",
+        ));
     };
     let program = hosts::program()?;
     let nodes = allocation.hosts(&program, &context.home).map_err(|error| slurm_failed(&error))?;
@@ -217,8 +230,14 @@ pub(crate) fn hosts_of(context: &Context) -> Result<Vec<dtrain_runner::launch::r
 }
 
 /// Remembers which trial the job trains that this command runs in.
-pub(crate) fn record_job_trial(context: &Context, recipe: &Recipe, trial: &TrialId) -> Result<(), CommandError> {
-    own_allocation(recipe).map_or(Ok(()), |job| job.remember(&context.home, trial)).map_err(|error| slurm_failed(&error))
+pub(crate) fn record_job_trial(
+    context: &Context,
+    recipe: &Recipe,
+    trial: &TrialId,
+) -> Result<(), CommandError> {
+    own_allocation(recipe)
+        .map_or(Ok(()), |job| job.remember(&context.home, trial))
+        .map_err(|error| slurm_failed(&error))
 }
 
 /// Puts the job into the queue again that this command runs in, when its time is nearly over.

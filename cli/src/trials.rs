@@ -1,11 +1,11 @@
 //! Trials as the user names them.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::slurm_job;
 use dtrain_protocol::TrialId;
 use dtrain_runner::LedgerError;
-use dtrain_runner::ledger::{Filter, History, LookupError, Pagination, Sort, TrialStatus, TrialDetails};
+use dtrain_runner::ledger::{Filter, History, LookupError, Pagination, Sort, TrialDetails, TrialStatus};
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
@@ -17,11 +17,15 @@ pub(crate) fn read_history(context: &Context) -> Result<History, CommandError> {
     let path = context.home.history();
     match path.try_exists() {
         Ok(true) => History::open_read_only(&path).map_err(|error| history_failure(&error)),
-        Ok(false) => Err(CommandError::new(ExitReason::Usage, format!("there is no history at {}", path.display()))
-            .hint("`dtrain run RECIPE` trains a model and creates one")),
+        Ok(false) => {
+            Err(CommandError::new(ExitReason::Usage, format!("there is no history at {}", path.display()))
+                .hint("`dtrain run RECIPE` trains a model and creates one"))
+        }
         Err(error) => {
             let message = format!("cannot look for the history at {}", path.display());
-            Err(CommandError::new(ExitReason::Infrastructure, message).cause(error.to_string()).hint(OWN_FOLDER))
+            Err(CommandError::new(ExitReason::Infrastructure, message)
+                .cause(error.to_string())
+                .hint(OWN_FOLDER))
         }
     }
 }
@@ -119,7 +123,7 @@ pub(crate) fn with_history_advice(failure: CommandError, error: &LedgerError) ->
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::output::{Output, ColourMode};
+    use crate::output::{ColourMode, Output};
 
     #[test]
     fn a_history_that_cannot_be_looked_for_is_not_said_to_be_absent() {

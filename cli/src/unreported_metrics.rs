@@ -1,14 +1,14 @@
 //! A program that ended well and did not report what its recipe reads.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::commands::check_output::{templates, try_on};
 use crate::commands::logs::{PrintedOutput, files_here, printed};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::render::number::counted;
 use crate::render::template_match::{mismatch_pointer, mismatch_text};
 use dtrain_recipes::line_template::{LineSplitter, TemplateReport, Tryout, plain};
 use dtrain_recipes::{Metric, Model, Recipe};
-use dtrain_runner::ledger::{ValueSource, TrialDetails};
+use dtrain_runner::ledger::{TrialDetails, ValueSource};
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
@@ -103,7 +103,9 @@ fn unread_words(tried: &TemplateReport) -> String {
             let lines = counted(tried.shadowed, "line");
             format!("{template}: an earlier template reads the {lines} that it fits; put it first")
         }
-        Some(nearest) => format!("{template}: {} in `{}`", mismatch_text(nearest), mismatch_pointer(nearest)[0]),
+        Some(nearest) => {
+            format!("{template}: {} in `{}`", mismatch_text(nearest), mismatch_pointer(nearest)[0])
+        }
         None => template,
     }
 }

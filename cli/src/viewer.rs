@@ -1,12 +1,14 @@
 //! Shows a trial that another process controls.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::run_trial::{TrialRun, planned_training};
-use crate::command_error::{ExitReason, CommandError};
 use crate::render::progress::ProgressDisplay;
+use crate::run_trial::{TrialRun, planned_training};
 use crate::signals;
 use crate::trials::history_failure;
-use dtrain_protocol::{AttemptId, Event, ResidentBytes, PhaseTimes, Rank, StampedEvent, StepFigures, StepId, TrialId};
+use dtrain_protocol::{
+    AttemptId, Event, PhaseTimes, Rank, ResidentBytes, StampedEvent, StepFigures, StepId, TrialId,
+};
 use dtrain_runner::driver::{self, DriveOutcome, Viewer};
 use dtrain_runner::ledger::{History, summary_of};
 use dtrain_runner::{LedgerError, Observer, TrialEvent};

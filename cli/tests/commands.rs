@@ -2,10 +2,10 @@
 
 mod test_env;
 
-use test_env::{TestEnv, said};
 use serde_json::Value;
 use std::io::Read;
 use std::process::Stdio;
+use test_env::{TestEnv, said};
 
 #[test]
 fn the_help_of_every_command_is_as_reviewed() {

@@ -2,14 +2,14 @@
 
 mod test_env;
 
-use dtrain_runner::strikes::{StrikeCause, Strike};
+use dtrain_runner::strikes::{Strike, StrikeCause};
 use dtrain_runner::{History, HostUpdate, Ledger, TrialUpdate};
-use test_env::{TestEnv, Said, said};
 use serde_json::Value;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
+use test_env::{Said, TestEnv, said};
 
 /// A foreign program that says a step, and ends when it may.
 const COMMAND: &str = r#"
@@ -276,8 +276,7 @@ fn every_line_of_a_run_names_its_trial_and_its_attempt() {
     let id = result["trial"].as_str().expect("an id");
     assert!(!seen.is_empty() && seen.iter().all(|line| line["trial"] == id), "{}", run.stdout);
     for line in seen {
-        let is_of_the_trial =
-            line["record"].get("trial_ended").is_some() || line["record"] == "resumed";
+        let is_of_the_trial = line["record"].get("trial_ended").is_some() || line["record"] == "resumed";
         assert_eq!(line["attempt"].is_u64(), !is_of_the_trial, "{line}");
     }
 }

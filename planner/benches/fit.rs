@@ -13,8 +13,10 @@ mod measured;
 
 use dtrain_planner::analytic::Constants;
 use dtrain_planner::analytic::constants::covariance::CovarianceFile;
-use dtrain_planner::analytic::fit::{CalibrationResult, CalibrationLoss, ConstantPriors, covariance_file, fit, measured_runs};
-use dtrain_planner::benchmarks::{RowEstimate, TableRow, AccuracyScores, estimate_rows, read_table, scores};
+use dtrain_planner::analytic::fit::{
+    CalibrationLoss, CalibrationResult, ConstantPriors, covariance_file, fit, measured_runs,
+};
+use dtrain_planner::benchmarks::{AccuracyScores, RowEstimate, TableRow, estimate_rows, read_table, scores};
 use measured::{Better, Row};
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -47,7 +49,11 @@ fn main() {
 }
 
 /// The constants that `rows` ask for, with their covariance.
-fn fitted(rows: &[TableRow], priors: &ConstantPriors, shipped: &Constants) -> (Constants, CalibrationResult, CovarianceFile) {
+fn fitted(
+    rows: &[TableRow],
+    priors: &ConstantPriors,
+    shipped: &Constants,
+) -> (Constants, CalibrationResult, CovarianceFile) {
     let mut constants = shipped.clone();
     let mut start = vec![0.0; priors.0.len()];
     let mut rounds = 0;
@@ -62,14 +68,20 @@ fn fitted(rows: &[TableRow], priors: &ConstantPriors, shipped: &Constants) -> (C
         (constants, start) = (found.constants.clone(), found.z_scores.clone());
         rounds += 1;
         if rounds == ROUNDS {
-            let page = covariance_file(&objective, &found.z_scores).expect("it is the covariance of the minimum");
+            let page =
+                covariance_file(&objective, &found.z_scores).expect("it is the covariance of the minimum");
             return (constants, found, page);
         }
     }
 }
 
 /// The scores of each source and its parts under constants that were fitted without it.
-fn left_out(rows: &[TableRow], priors: &ConstantPriors, shipped: &Constants, has_rows: bool) -> Vec<AccuracyScores> {
+fn left_out(
+    rows: &[TableRow],
+    priors: &ConstantPriors,
+    shipped: &Constants,
+    has_rows: bool,
+) -> Vec<AccuracyScores> {
     let sources: BTreeSet<&str> = rows.iter().map(|row| row.text("source")).collect();
     let mut all = Vec::new();
     for source in sources {

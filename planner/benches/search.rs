@@ -12,11 +12,17 @@
 mod measured;
 
 use dtrain_planner::analytic::hardware::gpu;
-use dtrain_planner::analytic::search::{HomogeneousCluster, LayoutSearchResult, SearchProblem, search, search_all};
-use dtrain_planner::analytic::{Constants, AttentionKernel, MatmulPrecision, Software, SoftwareStyle, Transformer};
+use dtrain_planner::analytic::search::{
+    HomogeneousCluster, LayoutSearchResult, SearchProblem, search, search_all,
+};
+use dtrain_planner::analytic::{
+    AttentionKernel, Constants, MatmulPrecision, Software, SoftwareStyle, Transformer,
+};
 use dtrain_planner::engine::MEGATRON;
-use dtrain_planner::what_if::{NEXT, DatasheetPlan, DatasheetPlanRequest, describe_layout, plan_from_datasheets};
-use dtrain_recipes::{CheckContext, Document, ConfigLayer, LayoutPins, Recipe, Source, check};
+use dtrain_planner::what_if::{
+    DatasheetPlan, DatasheetPlanRequest, NEXT, describe_layout, plan_from_datasheets,
+};
+use dtrain_recipes::{CheckContext, ConfigLayer, Document, LayoutPins, Recipe, Source, check};
 use measured::{Better, Row};
 use std::path::Path;
 use std::time::Instant;
@@ -87,7 +93,12 @@ fn recipe(text: &str) -> Recipe {
 }
 
 /// Searches five times, and prints how long that takes; layouts a second of every time.
-fn line(devices: u32, name: &str, problem: &SearchProblem, search: fn(&SearchProblem, usize) -> LayoutSearchResult) -> Vec<f64> {
+fn line(
+    devices: u32,
+    name: &str,
+    problem: &SearchProblem,
+    search: fn(&SearchProblem, usize) -> LayoutSearchResult,
+) -> Vec<f64> {
     let mut times: Vec<f64> = (0..5)
         .map(|_| {
             let begun = Instant::now();

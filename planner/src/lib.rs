@@ -13,17 +13,17 @@
 //! formulas (`analytic`), and `what_if` asks for that. The two share the table of parts and the model of failures, nothing else; measured rates win.
 
 pub mod analytic;
+pub mod benchmarks;
 pub mod choice;
 pub mod engine;
 pub mod layout;
-pub mod what_if;
 pub mod planning;
 pub mod price;
 pub mod rates;
-pub mod benchmarks;
 pub mod step;
 pub mod training;
 pub mod tune;
+pub mod what_if;
 
 #[cfg(test)]
 mod fixtures;
@@ -35,19 +35,19 @@ pub use layout::candidate::{Candidate, RejectedGroup, Rejection};
 pub use planning::error::PlanError;
 pub use planning::plan;
 pub use planning::plan::{
-    Epochs, Plan, PlanRequest, RankedCandidate, RatesStamp, PlanReadError, model_digest, rates_digest, rates_key,
-    training_digest,
+    Epochs, Plan, PlanReadError, PlanRequest, RankedCandidate, RatesStamp, model_digest, rates_digest,
+    rates_key, training_digest,
 };
 pub use planning::precheck::precheck;
-pub use price::estimate::{TimeBreakdown, Causes, Estimate};
+pub use price::estimate::{Causes, Estimate, TimeBreakdown};
 pub use price::memory::MemoryBreakdown;
 pub use rates::calibrate::{Factors, StepObservation};
-pub use rates::probing::{micro_batches_to_measure, precision_to_measure};
 pub use rates::drift::PlanDrift;
+pub use rates::probing::{micro_batches_to_measure, precision_to_measure};
 pub use step::lower::{AttemptSpec, lower};
 pub use step::timeline::{StepProfile, step_profile};
+pub use training::calendar::format_day;
+pub use training::learning_rate::Decision;
 pub use training::learning_rate_change::{LearningRateChange, learning_rate_change};
 pub use training::learning_rate_correction::Correction;
-pub use training::learning_rate::Decision;
 pub use training::training_schedule::TrainingSchedule;
-pub use training::calendar::format_day;

@@ -1,11 +1,11 @@
 //! From a request to a plan: decides the batch, searches, prices, puts in order.
 
+pub mod checkpoint_interval;
 pub mod error;
 pub mod foreign;
 pub mod plan;
 pub mod precheck;
 pub(crate) mod rng;
-pub mod checkpoint_interval;
 pub mod search;
 pub mod written;
 
@@ -13,17 +13,17 @@ use self::search::Ranking;
 use crate::choice::alternatives::alternatives;
 use crate::choice::tie_break::TieBreak;
 use crate::layout::candidate::{RejectedGroup, Rejection};
-use crate::layout::space::{self, Capabilities, CandidateId, CandidateSpace};
+use crate::layout::space::{self, CandidateId, CandidateSpace, Capabilities};
 use crate::planning::error::PlanError;
 use crate::planning::plan::{FORMAT, Plan, PlanRequest, RankedCandidate, RatesStamp, rates_digest};
-use crate::planning::precheck::{require_full_batch, precheck};
-use crate::price::estimate::TimeBreakdown;
+use crate::planning::precheck::{precheck, require_full_batch};
 use crate::price::cost_model::{CostInputs, CostModel};
+use crate::price::estimate::TimeBreakdown;
 use crate::price::estimator::{Estimator, step_costs};
-use crate::rates::calibrate::{self, Factors, StepObservation, Residual};
+use crate::rates::calibrate::{self, Factors, Residual, StepObservation};
 use crate::training::batch_size::{self, TrainingBudget};
-use crate::training::learning_rate_correction;
 use crate::training::learning_rate::{self, Decision};
+use crate::training::learning_rate_correction;
 use crate::training::training_schedule::training_schedule;
 use dtrain_recipes::{Model, StopConditions};
 use std::collections::BTreeMap;
@@ -45,7 +45,8 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let batch = batch(request)?;
     let global = NonZeroU64::new(batch.value).ok_or(PlanError::EmptyBatch)?;
     require_full_batch(batch.value, request.train_samples)?;
-    let space = CandidateSpace::of(recipe, host, request.rates, global, &Capabilities::of(recipe, request.engine));
+    let space =
+        CandidateSpace::of(recipe, host, request.rates, global, &Capabilities::of(recipe, request.engine));
     let case = CostInputs {
         model: &recipe.model,
         optimizer: &recipe.train.optimizer,
@@ -64,13 +65,21 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
         return Err(PlanError::NothingFits { rejected });
     };
     let tokens = tokens(request, batch.value, &cost_model.time(first));
-    let recommended = learning_rate::recommended_peak(&recipe.model, &recipe.train.optimizer, batch.value, tokens);
-    let recommended = learning_rate_correction::apply_corrections(recommended, batch.value, request.corrections);
+    let recommended =
+        learning_rate::recommended_peak(&recipe.model, &recipe.train.optimizer, batch.value, tokens);
+    let recommended =
+        learning_rate_correction::apply_corrections(recommended, batch.value, request.corrections);
     let sync = space.options[first.option as usize].arrangement.sync;
     let recommended = learning_rate::for_stale_gradients(recommended, sync.staleness);
     let learning_rate = learning_rate::clamp_to_choice(&recipe.train.learning_rate, recommended);
-    let estimator = Estimator { request, cost_model: &cost_model, batch: batch.value, learning_rate: learning_rate.value };
-    let choices: Vec<RankedCandidate> = order.iter().map(|(id, is_tied)| estimator.ranked_candidate(*id, *is_tied)).collect();
+    let estimator = Estimator {
+        request,
+        cost_model: &cost_model,
+        batch: batch.value,
+        learning_rate: learning_rate.value,
+    };
+    let choices: Vec<RankedCandidate> =
+        order.iter().map(|(id, is_tied)| estimator.ranked_candidate(*id, *is_tied)).collect();
     let tradeoffs = estimator.tradeoffs(order[0].0, &ranking);
     let alternatives = alternatives(&estimator, &ranking, &choices[0]);
     Ok(Plan {
@@ -212,7 +221,11 @@ fn by_preference(cost_model: &CostModel<'_>, ranking: &Ranking) -> Vec<(Candidat
 }
 
 /// What was left out before and during pricing.
-fn rejected_groups(space: &CandidateSpace, cost_model: &CostModel<'_>, ranking: &Ranking) -> Vec<RejectedGroup> {
+fn rejected_groups(
+    space: &CandidateSpace,
+    cost_model: &CostModel<'_>,
+    ranking: &Ranking,
+) -> Vec<RejectedGroup> {
     let mut left_out = space.left_out.clone();
     if let Some((_, id)) = ranking.nearest {
         let option = &space.options[id.option as usize];

@@ -4,38 +4,45 @@
 //! is launched; [`crate::analytic`] is the model, and its interval is wide where nothing of the kind was ever published.
 
 mod advice;
-mod to_plan;
-mod stage_timeline;
-mod failures;
-mod host_count;
 mod alternatives;
+mod explain;
+mod failures;
 mod heterogeneous;
+mod host_count;
 mod ranking;
+mod stage_timeline;
+mod to_plan;
 mod tradeoffs;
 mod transformer;
-mod explain;
 
 #[cfg(test)]
 mod tests;
 
 pub use advice::{Advice, Measurement};
-pub use to_plan::to_plan;
-pub use failures::{FailureForecast, STORAGE_BYTES_PER_SECOND};
 pub use alternatives::AxisAlternative;
-pub use heterogeneous::{StandaloneGroup, MixedClusterPlan, MixedLayoutEstimate, GroupEstimate, explain_mixed_cluster, plan_mixed_cluster};
-pub use transformer::transformer;
 pub use explain::{constants_source, describe_layout, explain, subject};
+pub use failures::{FailureForecast, STORAGE_BYTES_PER_SECOND};
+pub use heterogeneous::{
+    GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup, explain_mixed_cluster,
+    plan_mixed_cluster,
+};
+pub use to_plan::to_plan;
+pub use transformer::transformer;
 
-use crate::analytic::uncertainty::{prediction_interval, memory_uncertainty, step_time_uncertainty};
-use crate::analytic::search::{HomogeneousCluster, LayoutSearchResult, SearchProblem, EngineSupport, search_front, to_count};
-use crate::analytic::{StepConfig, Constants, PeakMemory, MatmulPrecision, Software, StepTimes, MissingInputs};
+use crate::analytic::search::{
+    EngineSupport, HomogeneousCluster, LayoutSearchResult, SearchProblem, search_front, to_count,
+};
+use crate::analytic::uncertainty::{memory_uncertainty, prediction_interval, step_time_uncertainty};
+use crate::analytic::{
+    Constants, MatmulPrecision, MissingInputs, PeakMemory, Software, StepConfig, StepTimes,
+};
 use crate::choice::tradeoffs::{CostBasis, Tradeoffs};
-use crate::engine::{UnsupportedLayout, TrainingSpec};
+use crate::engine::{TrainingSpec, UnsupportedLayout};
 use crate::step::timeline::Timeline;
 use crate::training::batch_size;
 use crate::training::learning_rate::{self, Decision};
 use crate::training::training_schedule::{self, StepAndValidationTime};
-use dtrain_recipes::{Tunable, Decoder, Fp8Recipe, LayoutPins, Model, Precision, Recipe};
+use dtrain_recipes::{Decoder, Fp8Recipe, LayoutPins, Model, Precision, Recipe, Tunable};
 use serde::Serialize;
 
 /// Estimates within this share of the best are a tie.
@@ -247,7 +254,12 @@ pub fn plan_from_datasheets(request: &DatasheetPlanRequest<'_>) -> Result<Datash
         measurement: advice::measurement(&preferred, devices),
         alternatives: alternatives::axis_alternatives(&problem, &found, &chosen),
         advice: advice::advice(request, &problem, &found.best[0]),
-        failures: failures::failure_forecast(recipe, (devices, request.cluster.per_host), steps, choice.step_seconds),
+        failures: failures::failure_forecast(
+            recipe,
+            (devices, request.cluster.per_host),
+            steps,
+            choice.step_seconds,
+        ),
         memory_bytes: request.cluster.memory,
         stages: stage_timeline::memory(&problem, &chosen.config),
         timeline: stage_timeline::timeline(&problem, &chosen.config),
@@ -272,7 +284,10 @@ fn problem(request: &DatasheetPlanRequest<'_>) -> Result<(SearchProblem, Decisio
         model: transformer(decoder),
         cluster: request.cluster,
         engine: Software::of(request.engine.style(), Constants::shipped()),
-        runs_on: Some(EngineSupport { engine: request.engine, training: TrainingSpec::of(decoder, &recipe.train) }),
+        runs_on: Some(EngineSupport {
+            engine: request.engine,
+            training: TrainingSpec::of(decoder, &recipe.train),
+        }),
         kernel: request.engine.style().kernel(),
         products: products(recipe),
         batch: u32::try_from(batch.value).map_err(|_| DatasheetPlanError::NoBatch)?,
@@ -294,7 +309,10 @@ fn decoder(model: &Model) -> Result<&Decoder, DatasheetPlanError> {
 }
 
 /// Refuses a part that the engine cannot use: nothing that is planned could be run.
-fn refuse_part(engine: &'static dyn crate::engine::Engine, cluster: &HomogeneousCluster) -> Result<(), DatasheetPlanError> {
+fn refuse_part(
+    engine: &'static dyn crate::engine::Engine,
+    cluster: &HomogeneousCluster,
+) -> Result<(), DatasheetPlanError> {
     let kind = cluster.gpu.kind();
     if engine.kinds().contains(&kind) {
         return Ok(());
@@ -326,7 +344,13 @@ fn batch(recipe: &Recipe) -> Result<Decision<u64>, DatasheetPlanError> {
 }
 
 fn rate(recipe: &Recipe, batch: u64, step_seconds: f64) -> Decision<f64> {
-    let pace = training_schedule::training_schedule(recipe, batch, None, None, StepAndValidationTime { step: step_seconds, validation_sample: None });
+    let pace = training_schedule::training_schedule(
+        recipe,
+        batch,
+        None,
+        None,
+        StepAndValidationTime { step: step_seconds, validation_sample: None },
+    );
     #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
     let tokens = pace.schedule_steps as f64 * (batch * recipe.model.sample_tokens()) as f64;
     let recommended = learning_rate::recommended_peak(&recipe.model, &recipe.train.optimizer, batch, tokens);
@@ -341,7 +365,9 @@ fn products(recipe: &Recipe) -> MatmulPrecision {
             Fp8Recipe::Tensorwise | Fp8Recipe::Delayed => MatmulPrecision::Bits8,
             Fp8Recipe::Blockwise | Fp8Recipe::Mxfp8 => MatmulPrecision::Blocks8,
         },
-        Tunable::Pinned(_) | Tunable::Auto | Tunable::Among(_) | Tunable::Log { .. } => MatmulPrecision::Bits16,
+        Tunable::Pinned(_) | Tunable::Auto | Tunable::Among(_) | Tunable::Log { .. } => {
+            MatmulPrecision::Bits16
+        }
     }
 }
 
@@ -363,7 +389,11 @@ fn no_layout(problem: &SearchProblem, devices: u32) -> DatasheetPlanError {
         Some((EngineSupport { engine, .. }, UnsupportedLayout { what, instead })) => {
             DatasheetPlanError::Engine { engine: engine.title(), devices, what, instead }
         }
-        None => DatasheetPlanError::NoLayout { devices, batch: problem.batch, heads: to_count(problem.model.heads) },
+        None => DatasheetPlanError::NoLayout {
+            devices,
+            batch: problem.batch,
+            heads: to_count(problem.model.heads),
+        },
     }
 }
 

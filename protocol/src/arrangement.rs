@@ -1,6 +1,6 @@
 //! How the work of a step is arranged among ranks: everything that is decided but the batch and the learning rate.
 
-use crate::sharding::{ranks_holding, is_sharded};
+use crate::sharding::{is_sharded, ranks_holding};
 use crate::{Axis, Channel, DeviceKind, Layout, Rank};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Synchronisation, ZeroStage};
 use serde::{Deserialize, Serialize};

@@ -35,7 +35,15 @@ mod tests {
 
     #[test]
     fn a_block_has_room_for_the_longest_part() {
-        assert_eq!([fp16_block_values(8, 2), fp16_block_values(9, 2), fp16_block_values(10, 2), fp16_block_values(1, 4)], [3, 4, 4, 2]);
+        assert_eq!(
+            [
+                fp16_block_values(8, 2),
+                fp16_block_values(9, 2),
+                fp16_block_values(10, 2),
+                fp16_block_values(1, 4)
+            ],
+            [3, 4, 4, 2]
+        );
     }
 
     #[test]

@@ -83,8 +83,13 @@ impl LearningRateSchedule {
 mod tests {
     use super::*;
 
-    const CURVE: LearningRateSchedule =
-        LearningRateSchedule { schedule: Schedule::Cosine, peak: 1.0, final_fraction: 0.1, warmup: 10, total: 100 };
+    const CURVE: LearningRateSchedule = LearningRateSchedule {
+        schedule: Schedule::Cosine,
+        peak: 1.0,
+        final_fraction: 0.1,
+        warmup: 10,
+        total: 100,
+    };
 
     /// By steps alone.
     fn by_steps(step: u64) -> SchedulePosition {

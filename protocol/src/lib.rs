@@ -3,56 +3,58 @@
 //! Only words and arithmetic on them, and with the feature `tls` who believes whom. Nothing here reads a clock, a file or a
 //! socket.
 
-pub mod supported;
 pub mod action;
 pub mod arrangement;
 pub mod assignment;
 pub mod bundle;
 pub mod checkpoint;
+pub mod communication_volume;
 pub mod device_check;
 pub mod event;
 pub mod failure;
 pub mod frame;
-pub mod unix_group;
 pub mod ids;
 pub mod input_manifest;
 pub mod layout;
-pub mod shared_memory_size;
-pub mod shared_memory_layout;
+pub mod learning_rate;
 pub mod non_finite;
 pub mod old_names;
-pub mod shuffle;
-pub mod series_codec;
-pub mod predict;
-pub mod learning_rate;
-pub mod rates;
-pub mod sample;
-pub mod sharding;
 #[cfg(feature = "tls")]
 pub mod pending_peers;
+pub mod predict;
+pub mod rates;
+pub mod sample;
+pub mod series_codec;
+pub mod sharding;
+pub mod shared_memory_layout;
+pub mod shared_memory_size;
+pub mod shuffle;
+pub mod supported;
 #[cfg(feature = "tls")]
 pub mod tls;
-pub mod communication_volume;
+pub mod unix_group;
 
-pub use supported::{Untrainable, cannot_run, cannot_train};
-pub use action::{Action, Pass, Neighbor};
+pub use action::{Action, Neighbor, Pass};
 pub use arrangement::{Arrangement, ContextExchange, EmbeddingHeadCost, RankOrder};
 pub use assignment::{
-    Assignment, DeviceKind, RankTransport, Placement, ResumePoint, RunUntil, MetricTarget, TlsIdentity, Hyperparameters, WaitLimits,
+    Assignment, DeviceKind, Hyperparameters, MetricTarget, Placement, RankTransport, ResumePoint, RunUntil,
+    TlsIdentity, WaitLimits,
 };
-pub use checkpoint::{FileEntry, Manifest, ReplicaState, StoredSlice, SavedFile, Slice, Tensor, TensorKind};
-pub use device_check::{DeviceFindings, DeviceResponse, DeviceRequest};
+pub use checkpoint::{FileEntry, Manifest, ReplicaState, SavedFile, Slice, StoredSlice, Tensor, TensorKind};
+pub use device_check::{DeviceFindings, DeviceRequest, DeviceResponse};
 pub use event::{
-    Event, GradientNoise, ResidentBytes, NamedFigure, Order, PhaseTimes, StampedEvent, StepFigures, StopReason,
+    Event, GradientNoise, NamedFigure, Order, PhaseTimes, ResidentBytes, StampedEvent, StepFigures,
+    StopReason,
 };
 pub use failure::Failure;
 pub use ids::{AttemptId, Rank, StepId, TrialId};
 pub use input_manifest::{Column, Encoding, InputFile, InputManifest, Preprocessing};
 pub use layout::{Axis, Channel, Coord, Layout};
 pub use predict::{
-    ClassScore, Classification, EvaluateRequest, EvaluateResponse, Evaluation, PredictRequest, PredictResponse,
-    Prediction, TrainedModel,
+    ClassScore, Classification, EvaluateRequest, EvaluateResponse, Evaluation, PredictRequest,
+    PredictResponse, Prediction, TrainedModel,
 };
 pub use rates::{Gpu, HostFacts, HostNetwork, ProbeRequest, ProfilePoint, RankRates, Rates, WholeStep};
-pub use sample::{SampleRequest, SampleResponse, GenerationStats};
-pub use sharding::{Region, ContiguousRun};
+pub use sample::{GenerationStats, SampleRequest, SampleResponse};
+pub use sharding::{ContiguousRun, Region};
+pub use supported::{Untrainable, cannot_run, cannot_train};

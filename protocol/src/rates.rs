@@ -1,7 +1,7 @@
 //! Measured speeds of a host, with when and how they were measured.
 
 use crate::{DeviceKind, Layout, Rank};
-use dtrain_recipes::{Subnet, Precision};
+use dtrain_recipes::{Precision, Subnet};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 

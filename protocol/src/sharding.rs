@@ -197,7 +197,10 @@ mod tests {
         assert!(sharded_dims("blocks.0.ffn_norm.weight").is_empty());
         assert!(sharded_dims("old_head.weight").is_empty(), "the end of another word is no match");
         assert!(sharded_dims("own.blocks.0.ffn.up.weight").is_empty(), "it is another network's");
-        assert!(is_sharded("blocks.1.experts.up.weight", Axis::Expert) && !is_sharded("head.weight", Axis::Expert));
+        assert!(
+            is_sharded("blocks.1.experts.up.weight", Axis::Expert)
+                && !is_sharded("head.weight", Axis::Expert)
+        );
     }
 
     proptest! {
@@ -227,7 +230,10 @@ mod tests {
         let rows = Region { shape: vec![4, 6], sides: vec![1..3, 0..6] };
         assert_eq!(rows.runs().collect::<Vec<_>>(), [ContiguousRun { global: 6, local: 0, length: 12 }]);
         let columns = Region { shape: vec![2, 6], sides: vec![0..2, 2..4] };
-        let expected = [ContiguousRun { global: 2, local: 0, length: 2 }, ContiguousRun { global: 8, local: 2, length: 2 }];
+        let expected = [
+            ContiguousRun { global: 2, local: 0, length: 2 },
+            ContiguousRun { global: 8, local: 2, length: 2 },
+        ];
         assert_eq!(columns.runs().collect::<Vec<_>>(), expected);
         let scalar = Region::whole(&[]);
         assert_eq!(scalar.runs().collect::<Vec<_>>(), [ContiguousRun { global: 0, local: 0, length: 1 }]);

@@ -71,7 +71,9 @@ mod tests {
             for rank in 0..ranks {
                 for channel in 0..CHANNELS {
                     areas.push((control_offset(ranks, channel, rank), CONTROL_BYTES));
-                    areas.extend((0..2).map(|w| (slot_offset(ranks, channel, rank, w), 4 * SLOT_VALUES as u64)));
+                    areas.extend(
+                        (0..2).map(|w| (slot_offset(ranks, channel, rank, w), 4 * SLOT_VALUES as u64)),
+                    );
                 }
                 for to in 0..ranks {
                     areas.push((mail_control_offset(ranks, rank, to), MAIL_CONTROL_BYTES));

@@ -87,7 +87,10 @@ pub fn unsupported_reason(arrangement: &Arrangement, model: &Model) -> Option<Un
         return None;
     }
     if let Some(untrainable) = cannot_train(model, arrangement.precision) {
-        return Some(UnsupportedReason { reason: untrainable.what, numbers: ReasonDetail::Untrainable(untrainable) });
+        return Some(UnsupportedReason {
+            reason: untrainable.what,
+            numbers: ReasonDetail::Untrainable(untrainable),
+        });
     }
     let layout = &arrangement.layout;
     let cut = Axis::ALL.into_iter().filter(|axis| layout.degree(*axis) > 1).find_map(|axis| {
@@ -145,18 +148,27 @@ fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<Unsupported
     }
     if !count.is_multiple_of(expert.get()) {
         let numbers = ReasonDetail::Experts(*count, expert.get());
-        return Some(UnsupportedReason::with("experts that cannot be divided evenly over their ranks", numbers));
+        return Some(UnsupportedReason::with(
+            "experts that cannot be divided evenly over their ranks",
+            numbers,
+        ));
     }
     if expert.get() == 1 {
         return None;
     }
     if arrangement.device == DeviceKind::Cuda {
         let numbers = ReasonDetail::Degree(Axis::Expert, expert.get());
-        return Some(UnsupportedReason::with("expert parallelism computes on CPUs only, not with CUDA", numbers));
+        return Some(UnsupportedReason::with(
+            "expert parallelism computes on CPUs only, not with CUDA",
+            numbers,
+        ));
     }
     if arrangement.zero != ZeroStage::Zero0 && arrangement.expert_shard().is_none() {
         let numbers = ReasonDetail::Groups(arrangement.shard, expert.get());
-        return Some(UnsupportedReason::with("shard groups that hold unequal numbers of each expert", numbers));
+        return Some(UnsupportedReason::with(
+            "shard groups that hold unequal numbers of each expert",
+            numbers,
+        ));
     }
     None
 }

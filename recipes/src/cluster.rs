@@ -1,8 +1,8 @@
 //! Where training happens.
 
+use crate::keyword_enum::keyword_enum;
 use crate::subnet::Subnet;
 use crate::units::Seconds;
-use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 
 /// Where training happens. Absent from a recipe: this machine.

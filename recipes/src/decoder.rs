@@ -1,7 +1,7 @@
 //! Causal transformers, described by their numbers, and their parameters.
 
-use crate::model::{Activation, Norm, Positions};
 use crate::keyword_enum::keyword_enum;
+use crate::model::{Activation, Norm, Positions};
 use serde::{Deserialize, Serialize};
 
 /// Base of rotary positions where a recipe names none (Su et al. 2021).

@@ -4,7 +4,7 @@
 
 use crate::keys;
 use crate::problem::Problem;
-use crate::source::{LARGEST, ConfigLayer, Origin, Source};
+use crate::source::{ConfigLayer, LARGEST, Origin, Source};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use toml::Spanned;
@@ -94,7 +94,11 @@ impl Document {
     }
 
     /// Reads TOML from the bytes of a file; an `Err` also where they are too many or not UTF-8.
-    pub fn parse_bytes(name: &std::path::Path, layer: ConfigLayer, bytes: Vec<u8>) -> Result<Self, Vec<Problem>> {
+    pub fn parse_bytes(
+        name: &std::path::Path,
+        layer: ConfigLayer,
+        bytes: Vec<u8>,
+    ) -> Result<Self, Vec<Problem>> {
         if bytes.len() > LARGEST {
             return Err(vec![too_large(&name.display().to_string(), bytes.len())]);
         }
@@ -209,7 +213,10 @@ fn merge(below: &mut Table, above: Table) {
     for (key, entry) in above {
         match (below.get_mut(&key), entry) {
             (
-                Some(Entry { node: SpannedValue { value: Value::Section(old) | Value::Inline(old), .. }, .. }),
+                Some(Entry {
+                    node: SpannedValue { value: Value::Section(old) | Value::Inline(old), .. },
+                    ..
+                }),
                 Entry { node: SpannedValue { value: Value::Section(new), .. }, .. },
             ) => merge(old, new),
             (_, entry) => {

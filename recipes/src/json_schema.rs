@@ -83,7 +83,9 @@ fn shape(shape_of: ValueType) -> Value {
         ValueType::Level => either(number(), percentage()),
         ValueType::Metric => json!({ "type": "string", "pattern": "^[A-Za-z0-9_./:@-]{1,128}$" }),
         ValueType::Share => either(json!({ "type": "number", "minimum": 0, "maximum": 1 }), percentage()),
-        ValueType::Part => either(json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }), percentage()),
+        ValueType::Part => {
+            either(json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }), percentage())
+        }
         ValueType::Epochs => either(json!({ "type": "number", "exclusiveMinimum": 0 }), quantity("3 epochs")),
         ValueType::Tokens => either(at_least_one(), quantity("20M tokens")),
         ValueType::Samples(_) => either(at_least_one(), quantity("50K samples")),

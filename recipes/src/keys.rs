@@ -10,13 +10,13 @@ pub use value_type::ValueType;
 use crate::cluster::{Devices, LauncherKind, SshBackend};
 use crate::data::DataKind;
 use crate::decoder::AdaptedLayers;
+use crate::keyword_enum::{KeywordEnum, Keywords, keyword_enum};
 use crate::model::{Activation, Family, Framework, MlpActivation, Norm, Positions};
 use crate::objective::Goal;
 use crate::recipe::{PipelineSchedule, Recompute};
 use crate::sync::CompressionKind;
 use crate::train::{Fp8Recipe, OptimizerKind, Precision, Schedule};
 use crate::tune::{PrunerKind, SamplerKind};
-use crate::keyword_enum::{KeywordEnum, Keywords, keyword_enum};
 
 keyword_enum! {
     /// A kind of model; some keys are for some kinds only.

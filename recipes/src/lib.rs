@@ -3,61 +3,65 @@
 //! Text comes in, a [`Recipe`] or a list of [`Problem`]s goes out. This crate reads no clock and
 //! touches no file outside [`sharing`], which runs the user's own `git`.
 
-mod overrides;
 pub mod canonical;
 pub mod check;
 pub mod cluster;
-pub mod number_format;
+pub mod custom_model;
 pub mod data;
 pub mod decoder;
 pub mod document;
 pub mod extends;
+pub mod json_schema;
 pub mod keys;
+pub mod keyword_enum;
 pub mod library;
+pub mod line_template;
 pub mod model;
 pub mod name;
-pub mod subnet;
+pub mod number_format;
 mod objective;
-pub mod custom_model;
+mod overrides;
 pub mod params;
 pub mod placeholder;
 pub mod problem;
-pub mod line_template;
 pub mod recipe;
-pub mod json_schema;
-pub mod tunable;
+pub mod sanitize;
 pub mod sharing;
 pub mod source;
+pub mod subnet;
 pub mod sync;
-pub mod sanitize;
 pub mod train;
+pub mod tunable;
 mod tune;
 pub mod units;
 pub mod url;
-pub mod keyword_enum;
 
 pub use check::{CheckContext, CheckedRecipe, FilePattern, ResolvedValue, check};
 pub use cluster::{Cluster, Devices, Host, LauncherKind, Slurm, SshBackend};
+pub use custom_model::{CustomModel, InputSignature, Outline, PartOutline};
 pub use data::{Columns, Data, DataFormat, DataKind, Documents, Separator, Tokenizer, ValidationSource};
 pub use decoder::{
-    AdaptedLayers, Decoder, DenseLayers, Experts, LatentAttention, Lora, NORM_EPSILON, ROTARY_BASE, SlidingWindow,
+    AdaptedLayers, Decoder, DenseLayers, Experts, LatentAttention, Lora, NORM_EPSILON, ROTARY_BASE,
+    SlidingWindow,
 };
 pub use document::{Document, Leaf};
 pub use extends::resolve_extends;
 pub use keys::{OLD_KEYS, OLD_WORDS};
-pub use model::{Activation, Cnn, ForeignCommand, Family, Framework, Mlp, MlpActivation, Model, Norm, Positions};
-pub use subnet::Subnet;
+pub use model::{
+    Activation, Cnn, Family, ForeignCommand, Framework, Mlp, MlpActivation, Model, Norm, Positions,
+};
 pub use objective::{Goal, Metric, Objective, StopConditions};
-pub use custom_model::{Outline, CustomModel, PartOutline, InputSignature};
-pub use params::{ParamRange, ParamValue, ParamDomain};
+pub use params::{ParamDomain, ParamRange, ParamValue};
 pub use problem::{Problem, render_all};
 pub use recipe::{
-    CheckpointSchedule, Interval, LayoutPins, PipelineSchedule, Recipe, Recompute, ValidationSchedule, ZeroStage,
+    CheckpointSchedule, Interval, LayoutPins, PipelineSchedule, Recipe, Recompute, ValidationSchedule,
+    ZeroStage,
 };
-pub use tunable::Tunable;
 pub use source::{ConfigLayer, Origin, Source};
+pub use subnet::Subnet;
 pub use sync::{Compression, CompressionKind, DiLoCo, Synchronisation};
 pub use train::{Fp8Recipe, Optimizer, OptimizerKind, Precision, Schedule, Train, Warmup};
+pub use tunable::Tunable;
 pub use tune::{PrunerKind, SamplerKind, Tune};
 pub use units::{Bytes, Samples, Seconds, Tokens};
 pub use url::Url;

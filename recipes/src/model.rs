@@ -1,7 +1,7 @@
 //! Models, described by their numbers.
 
-use crate::decoder::Decoder;
 use crate::custom_model::{CustomModel, InputSignature};
+use crate::decoder::Decoder;
 use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! What "better" means, and when to stop.
 
-use crate::units::{Samples, Seconds, Tokens};
 use crate::keyword_enum::keyword_enum;
+use crate::units::{Samples, Seconds, Tokens};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

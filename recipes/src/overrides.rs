@@ -6,7 +6,7 @@
 use crate::document::{Document, Leaf, SpannedValue, Value, node_of, too_large};
 use crate::keys::{ValueType, keys};
 use crate::problem::Problem;
-use crate::source::{LARGEST, ConfigLayer, Origin, Source};
+use crate::source::{ConfigLayer, LARGEST, Origin, Source};
 use std::path::Path;
 use std::sync::Arc;
 use toml::de::DeValue;
@@ -18,7 +18,12 @@ impl Document {
     /// A document with one value: `key` is a dotted path, `value` is TOML, or a text where it is not.
     ///
     /// `name` is what messages call it: `--set`, `environment variable DTRAIN_TRAIN__SEED`. `Err` for a path that no key can have.
-    pub fn from_override(layer: ConfigLayer, name: &str, key: &str, value: &str) -> Result<Self, Vec<Problem>> {
+    pub fn from_override(
+        layer: ConfigLayer,
+        name: &str,
+        key: &str,
+        value: &str,
+    ) -> Result<Self, Vec<Problem>> {
         Self::from_override_in(Path::new(""), layer, name, key, value)
     }
 
@@ -111,8 +116,9 @@ fn is_text_here(node: &SpannedValue) -> bool {
 
 /// Whether a key wants a text where a single value, or a list, was read.
 fn wants_text(path: &str, is_scalar: bool, is_list: bool) -> bool {
-    let is_wanted =
-        |shape: ValueType| is_scalar && may_be_text(shape) || is_list && may_be_text(shape) && !is_files(shape);
+    let is_wanted = |shape: ValueType| {
+        is_scalar && may_be_text(shape) || is_list && may_be_text(shape) && !is_files(shape)
+    };
     keys().iter().any(|key| key.path == path && is_wanted(key.shape))
 }
 
@@ -177,8 +183,8 @@ mod tests {
     fn a_path_of_thousands_of_names_is_refused() {
         for names in [DEEPEST + 1, 2_000, 100_000] {
             let key = vec!["a"; names].join(".");
-            let problems =
-                Document::from_override(ConfigLayer::Assignment, "--set", &key, "1").expect_err("it is refused");
+            let problems = Document::from_override(ConfigLayer::Assignment, "--set", &key, "1")
+                .expect_err("it is refused");
             let words = problems[0].render(false);
             assert!(words.contains("at most 16"), "{words}");
         }

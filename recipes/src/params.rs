@@ -194,7 +194,8 @@ mod tests {
         check(ParamDomain::Log(whole(16), whole(256)), "64");
         check(ParamDomain::Choices(vec![ParamValue::Text("sgd".into()), whole(1)]), "\"sgd\"");
         check(ParamDomain::Log(real(0.1234), real(0.1234)), "0.1234");
-        let said = ParamRange { default: Some(real(1e-3)), ..range(ParamDomain::Log(real(1e-5), real(1e-2))) };
+        let said =
+            ParamRange { default: Some(real(1e-3)), ..range(ParamDomain::Log(real(1e-5), real(1e-2))) };
         assert_eq!(said.value(), real(1e-3));
     }
 
@@ -217,7 +218,8 @@ mod tests {
             ("b".to_owned(), ParamRange { when: when("c", "yes"), ..range(text("on")) }),
         ]);
         let with = |word: &str| {
-            let values = resolve_params(BTreeMap::from([("c".to_owned(), ParamValue::Text(word.into()))]), &ranges);
+            let values =
+                resolve_params(BTreeMap::from([("c".to_owned(), ParamValue::Text(word.into()))]), &ranges);
             values.keys().cloned().collect::<String>()
         };
         assert_eq!(with("yes"), "abc", "a follows b, which comes later by name");

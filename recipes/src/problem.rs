@@ -1,7 +1,7 @@
 //! What is wrong with a recipe, where, and what would be right.
 
-use crate::source::{Origin, Source, floor, position};
 use crate::sanitize;
+use crate::source::{Origin, Source, floor, position};
 use std::fmt::Write as _;
 
 /// One thing that is wrong.

@@ -1,8 +1,8 @@
 //! How the weights are moved.
 
+use crate::keyword_enum::keyword_enum;
 use crate::tunable::Tunable;
 use crate::units::{Samples, Tokens};
-use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 

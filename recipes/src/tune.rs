@@ -1,7 +1,7 @@
 //! How a study searches: what `dtrain tune` reads of a recipe.
 
-use crate::units::Seconds;
 use crate::keyword_enum::keyword_enum;
+use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
 /// How a study searches. All of it may be said otherwise by flags of `dtrain tune`.

@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
 
-use dtrain_recipes::{CheckContext, CheckedRecipe, Document, ConfigLayer, Problem, Source, check, resolve_extends, render_all};
+use dtrain_recipes::{
+    CheckContext, CheckedRecipe, ConfigLayer, Document, Problem, Source, check, render_all, resolve_extends,
+};
 use std::path::Path;
 
 fn read(name: &str, text: &str) -> Result<CheckedRecipe, Vec<Problem>> {
@@ -19,8 +21,9 @@ const BASE: &str = "[model]\nkind = \"decoder\"\nlayers = 2\nhidden = 64\nheads 
 [data]\ntrain = \"corpus/*.txt\"\n[objective]\nstop = { steps = 10 }\n";
 
 fn resolved(checked: &CheckedRecipe) -> String {
-    let line =
-        |value: &dtrain_recipes::ResolvedValue| format!("{} = {}  # {}\n", value.path, value.value, value.origin);
+    let line = |value: &dtrain_recipes::ResolvedValue| {
+        format!("{} = {}  # {}\n", value.path, value.value, value.origin)
+    };
     checked.resolved.iter().map(line).collect()
 }
 

@@ -3,14 +3,17 @@
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
 
 use dtrain_recipes::canonical::{differences, digest, json};
-use dtrain_recipes::{CheckContext, CheckedRecipe, Document, ConfigLayer, Source, check, resolve_extends, library, render_all};
+use dtrain_recipes::{
+    CheckContext, CheckedRecipe, ConfigLayer, Document, Source, check, library, render_all, resolve_extends,
+};
 use std::path::Path;
 
 const RECIPE: &str = "extends = \"library/tiny-llama\"\n[train]\nseed = 3\noptimizer = \"sgd\"\n";
 
 fn document(text: &str) -> Document {
     let nothing = |name: &str, _: &Source| Err(format!("no recipe {name:?}"));
-    let document = Document::parse(&Source::file(Path::new("here/r.toml"), ConfigLayer::Recipe, text)).unwrap();
+    let document =
+        Document::parse(&Source::file(Path::new("here/r.toml"), ConfigLayer::Recipe, text)).unwrap();
     resolve_extends(document, &nothing).unwrap_or_else(|problems| panic!("{}", render_all(&problems, false)))
 }
 
@@ -36,7 +39,8 @@ fn pair(value: &str, origin: &str) -> (String, String) {
 fn the_later_layer_wins_and_says_who_it_is() {
     let settings = Source::new("settings.toml", ConfigLayer::Settings, "[train]\nseed = 9\nclip = 0.5\n");
     let variable = "environment variable DTRAIN_MODEL__LAYERS";
-    let environment = Document::from_override(ConfigLayer::Environment, variable, "model.layers", "6").unwrap();
+    let environment =
+        Document::from_override(ConfigLayer::Environment, variable, "model.layers", "6").unwrap();
     let all = set("train.precision", "bf16")
         .layer_over(environment)
         .layer_over(document(RECIPE))
@@ -74,8 +78,9 @@ fn leaves_rebuild_the_document() {
     assert!(paths.contains(&"train.seed".to_owned()), "{paths:?}");
     let (a, b) = (checked(&document), checked(&Document::from_leaves(leaves)));
     assert_eq!(a.recipe, b.recipe);
-    let origins =
-        |checked: &CheckedRecipe| checked.resolved.iter().map(|value| value.origin.to_string()).collect::<Vec<_>>();
+    let origins = |checked: &CheckedRecipe| {
+        checked.resolved.iter().map(|value| value.origin.to_string()).collect::<Vec<_>>()
+    };
     assert_eq!(origins(&a), origins(&b));
 }
 
@@ -160,7 +165,8 @@ fn data_paths_start_from_the_folder_of_the_recipe_that_names_them() {
             let text = if name.ends_with("base.toml") { base } else { "extends = \"../shared/base.toml\"\n" };
             Ok(Source::file(&path, ConfigLayer::Extended, text))
         };
-        let source = Source::file(Path::new(root), ConfigLayer::Recipe, format!("extends = {named:?}\n{text}"));
+        let source =
+            Source::file(Path::new(root), ConfigLayer::Recipe, format!("extends = {named:?}\n{text}"));
         let document = resolve_extends(Document::parse(&source).unwrap(), &resolve).unwrap();
         // As the command line has it: the folder absolute, the layers taken apart and put together.
         let document = Document::from_leaves(document.leaves());

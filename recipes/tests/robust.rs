@@ -2,7 +2,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
 
-use dtrain_recipes::{CheckContext, Document, ConfigLayer, Problem, Source, check, resolve_extends, library, render_all};
+use dtrain_recipes::{
+    CheckContext, ConfigLayer, Document, Problem, Source, check, library, render_all, resolve_extends,
+};
 use proptest::prelude::*;
 use std::path::Path;
 
@@ -88,7 +90,8 @@ fn assignments_never_panic() {
 }
 
 fn samples() -> impl Strategy<Value = String> {
-    let texts: Vec<String> = library::names().map(|name| library::builtin_recipe(name).unwrap().text).collect();
+    let texts: Vec<String> =
+        library::names().map(|name| library::builtin_recipe(name).unwrap().text).collect();
     prop::sample::select(texts)
 }
 

@@ -2,8 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot set up its case has failed")]
 
-use dtrain_recipes::keys::keys;
 use dtrain_recipes::json_schema::json_schema;
+use dtrain_recipes::keys::keys;
 use serde_json::Value;
 use std::collections::BTreeSet;
 

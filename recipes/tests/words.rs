@@ -2,8 +2,8 @@
 
 use dtrain_recipes::document::Document;
 use dtrain_recipes::keys::{Key, Kind, ValueType, keys};
-use dtrain_recipes::source::{ConfigLayer, Source};
 use dtrain_recipes::keyword_enum::Keywords;
+use dtrain_recipes::source::{ConfigLayer, Source};
 use dtrain_recipes::{CheckContext, CheckedRecipe, check};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -68,7 +68,8 @@ fn with(key: &Key, word: &str) -> CheckedRecipe {
         // Other words need nothing beside them.
         _ => (key.kinds[0], &[]),
     };
-    let mut document = Document::parse(&Source::new("r.toml", ConfigLayer::Recipe, base(kind))).expect("TOML");
+    let mut document =
+        Document::parse(&Source::new("r.toml", ConfigLayer::Recipe, base(kind))).expect("TOML");
     for (path, value) in more.iter().copied().chain([(key.path, quoted.as_str())]) {
         let said = Document::from_override(ConfigLayer::Assignment, "--set", path, value).expect("a key");
         document = said.layer_over(document);

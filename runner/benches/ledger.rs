@@ -16,7 +16,7 @@ mod support;
 
 use dtrain_protocol::{AttemptId, Rank, StampedEvent, StopReason};
 use dtrain_runner::ledger::{Filter, Pagination, Sort};
-use dtrain_runner::{Fact, History, Ledger, TrialUpdate, MetricPoint, Verdict};
+use dtrain_runner::{Fact, History, Ledger, MetricPoint, TrialUpdate, Verdict};
 use measured::{Better, Row};
 use serde_json::Value;
 use std::fs;
@@ -186,7 +186,9 @@ fn live(figures: &mut Figures) {
             let of = |n| (0..ranks).map(move |rank| StampedEvent { rank: Rank(rank), ..step(n, n + 1) });
             let offset = Some((support::ATTEMPT, next * 3000));
             let events = (next..next + steps).flat_map(of).collect();
-            history.record(&trial.id, &TrialUpdate { events, offset, ..TrialUpdate::default() }).expect("kept");
+            history
+                .record(&trial.id, &TrialUpdate { events, offset, ..TrialUpdate::default() })
+                .expect("kept");
             next += steps;
         }
         let wrote = written() - wrote;
@@ -254,7 +256,8 @@ fn list(figures: &mut Figures, trials: u32) {
     let more = (0..30).map(|n| StampedEvent { attempt: AttemptId(2), ..step(n, n + 31) });
     history.record(&trial.id, &events(more.collect())).expect("kept");
     let begun = Instant::now();
-    let found = history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), &nobody).expect("listed");
+    let found =
+        history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), &nobody).expect("listed");
     figures.listing_ms.push(1e3 * begun.elapsed().as_secs_f64());
     assert_eq!(found.len(), trials as usize, "all are listed");
     assert!(found.iter().all(|row| row.loss.is_some()), "with their figures");

@@ -181,7 +181,8 @@ mod tests {
 
     #[test]
     fn why_an_attempt_was_not_launched_is_read_as_every_version_wrote_it() {
-        let old: AttemptEnd = serde_json::from_str(r#"{"not_launched":"no such host"}"#).expect("version 1.0");
+        let old: AttemptEnd =
+            serde_json::from_str(r#"{"not_launched":"no such host"}"#).expect("version 1.0");
         assert_eq!(old, AttemptEnd::NotLaunched(Failure::Other("no such host".into())));
         let failure = Failure::Infrastructure { host: Some("a".into()), detail: "no route".into() };
         let new = AttemptEnd::NotLaunched(failure);

@@ -20,7 +20,10 @@ pub fn check_state(root: &Path) -> io::Result<()> {
     check_owner(root, &fs::symlink_metadata(root)?)?;
     check_facts(root, &found)?;
     if !found.is_dir() {
-        return Err(permission_error(format!("{} is not a folder; name another with --state FOLDER", root.display())));
+        return Err(permission_error(format!(
+            "{} is not a folder; name another with --state FOLDER",
+            root.display()
+        )));
     }
     let lets_others_in = found.mode() & 0o011 != 0;
     for entry in fs::read_dir(root)? {
@@ -173,7 +176,9 @@ pub fn open_as(options: &OpenOptions, path: &Path) -> io::Result<File> {
     let file = opened.map_err(|error| {
         let is_link = || fs::symlink_metadata(path).is_ok_and(|found| found.is_symlink());
         if error.raw_os_error() == Some(rustix::io::Errno::LOOP.raw_os_error()) && is_link() {
-            permission_error("it is a symbolic link, and links in the state are not followed; remove it".to_owned())
+            permission_error(
+                "it is a symbolic link, and links in the state are not followed; remove it".to_owned(),
+            )
         } else {
             error
         }

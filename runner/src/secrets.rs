@@ -137,7 +137,8 @@ fn redact_tokens(line: &str) -> String {
     let (mut out, mut rest) = (String::new(), line);
     while let Some(first) = rest.chars().next() {
         let is_at_word = out.chars().next_back().is_none_or(|c| !is_word(c) || out.ends_with("-"));
-        let form = FORMS.iter().filter(|_| is_at_word || first == 'e').find_map(|form| match_token(form, rest));
+        let form =
+            FORMS.iter().filter(|_| is_at_word || first == 'e').find_map(|form| match_token(form, rest));
         if let Some((rule, length)) = form {
             out.push_str(&marker(rule));
             rest = &rest[length..];
@@ -207,8 +208,9 @@ fn redact_named_values(line: &str) -> String {
         let is_secret = NAMES.iter().any(|end| name.ends_with(end));
         is_hinted |= is_secret || HINTS.iter().any(|end| name.ends_with(end));
         let value = value_after(&rest[length..], word.starts_with("--")).filter(|_| is_secret);
-        let (from, to) =
-            value.filter(|(from, to)| is_literal_secret(&name, &rest[length..], *from, *to)).unwrap_or((0, 0));
+        let (from, to) = value
+            .filter(|(from, to)| is_literal_secret(&name, &rest[length..], *from, *to))
+            .unwrap_or((0, 0));
         out.push_str(&rest[..length + from]);
         if to > from {
             out.push_str(&marker(&format!("value of {}", word.trim_start_matches('-'))));

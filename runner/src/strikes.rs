@@ -200,7 +200,12 @@ fn tally_strikes(strikes: &[Strike], now_ms: u64) -> BTreeMap<(String, StrikeCau
 }
 
 /// Leaves a host out, and holds nothing more against those that did not hear it.
-fn exclude(all: &mut BTreeMap<(String, StrikeCause), StrikeTally>, host: &str, cause: StrikeCause, at_ms: u64) {
+fn exclude(
+    all: &mut BTreeMap<(String, StrikeCause), StrikeTally>,
+    host: &str,
+    cause: StrikeCause,
+    at_ms: u64,
+) {
     for ((_, other), account) in all.iter_mut() {
         if *other == cause {
             account.open.retain(|(_, _, with)| with.as_deref() != Some(host));
@@ -238,7 +243,10 @@ mod tests {
     /// Host and minutes for which each is still left out.
     fn out(strikes: &[Strike], minute: u64) -> Vec<(String, u64)> {
         let now = START + minute * MINUTE;
-        excluded_hosts(strikes, now).into_iter().map(|one| (one.host, (one.until_ms - now) / MINUTE)).collect()
+        excluded_hosts(strikes, now)
+            .into_iter()
+            .map(|one| (one.host, (one.until_ms - now) / MINUTE))
+            .collect()
     }
 
     fn hosts(names: &[&str]) -> Vec<String> {
@@ -258,7 +266,8 @@ mod tests {
         assert_eq!(out(&strikes, 15), [], "it is tried again");
         let (mut minute, mut before) = (20, 10);
         for _ in 0..10 {
-            strikes.extend([strike("a", StrikeCause::Lost, minute), strike("a", StrikeCause::Lost, minute + 1)]);
+            strikes
+                .extend([strike("a", StrikeCause::Lost, minute), strike("a", StrikeCause::Lost, minute + 1)]);
             let [(_, minutes)] = out(&strikes, minute + 1)[..] else { panic!("left out again") };
             assert!(minutes == 2 * before || minutes == 24 * 60, "{minutes} after {before}");
             (before, minute) = (minutes, minute + 1 + minutes);
@@ -307,7 +316,11 @@ mod tests {
         let names = |left_out: &[ExcludedHost], usable: &[&str]| -> Vec<String> {
             hosts_to_exclude(left_out, &hosts(usable)).into_iter().map(|one| one.host).collect()
         };
-        let all = [bad("b", StrikeCause::Lost, 9), bad("a", StrikeCause::Launch, 5), bad("c", StrikeCause::Slow, 20)];
+        let all = [
+            bad("b", StrikeCause::Lost, 9),
+            bad("a", StrikeCause::Launch, 5),
+            bad("c", StrikeCause::Slow, 20),
+        ];
         assert_eq!(names(&all, &["a", "b"]), ["b"], "one remains");
         assert_eq!(names(&all, &["a"]), [""; 0]);
         assert_eq!(names(&all, &["d", "e"]), [""; 0], "they are not asked for");

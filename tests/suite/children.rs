@@ -1,7 +1,7 @@
 //! Training continues with other settings, layouts and lengths, from the same weights.
 
 use dtrain_protocol::Rank;
-use dtrain_runner::ledger::{History, TrialStatus, TrialDetails};
+use dtrain_runner::ledger::{History, TrialDetails, TrialStatus};
 use dtrain_tests::{TestEnv, root};
 use std::collections::BTreeMap;
 
@@ -79,7 +79,10 @@ fn a_completed_trial_is_trained_longer_from_any_of_its_checkpoints() {
         ],
     );
     let child = trial(&house, "last");
-    assert_eq!((child.row.step, child.row.status, child.row.learning_rate), (50, TrialStatus::Completed, 0.0001));
+    assert_eq!(
+        (child.row.step, child.row.status, child.row.learning_rate),
+        (50, TrialStatus::Completed, 0.0001)
+    );
     // A child is a trial like any other: it can have children, and be the one that others begin with.
     house.expect(0, ["resume", "last", "--quiet", "--set", "objective.stop.steps=60"]);
     assert_eq!(trial(&house, "last").parent.expect("it continues another").step.0, 50);

@@ -1,6 +1,6 @@
 //! The newest checkpoint is damaged: every command takes the newest intact one, and says so.
 
-use dtrain_runner::ledger::{History, TrialStatus, TrialDetails};
+use dtrain_runner::ledger::{History, TrialDetails, TrialStatus};
 use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::fs;

@@ -2,7 +2,7 @@
 
 use dtrain_protocol::{AttemptId, Rank};
 use dtrain_runner::ledger::History;
-use dtrain_runner::{Ledger, TrialUpdate, MetricPoint};
+use dtrain_runner::{Ledger, MetricPoint, TrialUpdate};
 use dtrain_skip::skip;
 use dtrain_tests::{TestEnv, root};
 use rustix::process::{Pid, Signal, kill_process};

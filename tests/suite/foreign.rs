@@ -54,7 +54,8 @@ fn trains_on_two_hosts(name: &str, module: &str) {
     let attempts = history.trial(&trial, &|_| false).expect("it is there").attempts;
     assert_eq!(attempts.len(), 2);
     let ended = attempts[0].ended.as_ref();
-    let is_killed = matches!(ended, Some(AttemptEnd::Lost(Failure::Command { code: None, signal: Some(9), .. })));
+    let is_killed =
+        matches!(ended, Some(AttemptEnd::Lost(Failure::Command { code: None, signal: Some(9), .. })));
     assert!(is_killed && attempts[0].number == AttemptId(1), "{ended:?}");
 }
 

@@ -2,7 +2,7 @@
 
 use dtrain_protocol::TrialId;
 use dtrain_protocol::bundle::{Reader, Record, TrialRecord, Writer};
-use dtrain_runner::ledger::{History, NewTrial, ExpectedPerformance};
+use dtrain_runner::ledger::{ExpectedPerformance, History, NewTrial};
 use dtrain_tests::{TestEnv, root};
 use serde_json::Value;
 use std::collections::BTreeMap;

@@ -200,7 +200,11 @@ fn trials_of_all_batches_see_as_many_samples_and_the_batch_is_recorded_as_search
         batches.insert(trial.row.batch);
         let source =
             |path: &str| trial.params.iter().find(|param| param.path == path).map(|param| param.source);
-        assert_eq!(source("train.warmup.tokens"), Some(dtrain_runner::ledger::ValueSource::Search), "{trial:?}");
+        assert_eq!(
+            source("train.warmup.tokens"),
+            Some(dtrain_runner::ledger::ValueSource::Search),
+            "{trial:?}"
+        );
     }
     assert_eq!(batches.len(), 2, "four trials are spread evenly");
     let plan = house.state().join("studies/s.plan.json");

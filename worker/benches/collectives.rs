@@ -9,7 +9,9 @@
 #[path = "../../tests/benches/shared/measured.rs"]
 mod measured;
 
-use dtrain_protocol::{AttemptId, RankTransport, Rank, TlsIdentity, TrialId, WaitLimits, shared_memory_layout};
+use dtrain_protocol::{
+    AttemptId, Rank, RankTransport, TlsIdentity, TrialId, WaitLimits, shared_memory_layout,
+};
 use dtrain_worker::comm::{CommError, ProcessGroup, RankId, WaitPolicy, join};
 use measured::{Better, Row};
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
@@ -40,7 +42,10 @@ fn main() {
     let seconds: f64 = said.map_or(1.0, |text| text.parse().expect("a number follows the sign"));
     let file = rustix::fs::memfd_create("bench", rustix::fs::MemfdFlags::empty()).expect("memory");
     rustix::fs::ftruncate(&file, shared_memory_layout::mapping_bytes(RANKS)).expect("length");
-    let shared = RankTransport::SharedMemory { descriptor: file.as_raw_fd(), bytes: shared_memory_layout::mapping_bytes(RANKS) };
+    let shared = RankTransport::SharedMemory {
+        descriptor: file.as_raw_fd(),
+        bytes: shared_memory_layout::mapping_bytes(RANKS),
+    };
     let shared = ours("shared memory", &vec![shared; RANKS as usize], seconds);
     let tls = ours("mutual TLS", &tls(), seconds);
     let mpi = open_mpi(seconds);
@@ -142,7 +147,8 @@ fn read(name: &str, lines: impl Iterator<Item = String>) -> Times {
 fn be_a_rank(rank: u32, seconds: f64) {
     let mut lines = std::io::stdin().lines().map_while(Result::ok);
     let link: RankTransport = serde_json::from_str(&lines.next().expect("a link")).expect("a link");
-    let seat = RankId { trial: TrialId("bench".into()), attempt: AttemptId(1), rank: Rank(rank), ranks: RANKS };
+    let seat =
+        RankId { trial: TrialId("bench".into()), attempt: AttemptId(1), rank: Rank(rank), ranks: RANKS };
     let announce = |address: &str| -> Result<Vec<String>, CommError> {
         println!("{address}");
         Ok(serde_json::from_str(&lines.next().expect("addresses")).expect("addresses"))

@@ -174,7 +174,9 @@ fn train(model: Decoder, threads: u32) -> Vec<f64> {
     let steps = (1..=WARM + STEPS).map(|t| {
         let begun = Instant::now();
         stage.gradients().clear();
-        let ForwardOutput::Loss(figures) = stage.forward(PASS, None, &samples) else { unreachable!("one stage") };
+        let ForwardOutput::Loss(figures) = stage.forward(PASS, None, &samples) else {
+            unreachable!("one stage")
+        };
         assert!(figures.read().loss_sum.is_finite(), "it trains");
         stage.backward(PASS, None, 1.0, &mut |_, _| {});
         let scale = 1.0 / stage.gradients().norm_squared().sqrt().max(1.0);

@@ -173,7 +173,11 @@ pub fn gpus() -> Vec<Gpu> {
 #[cfg(feature = "device")]
 pub fn gpus() -> Vec<Gpu> {
     let of = |kind| {
-        devices_of_kind(kind).iter().enumerate().map(|(index, device)| gpu(kind, index, device)).collect::<Vec<_>>()
+        devices_of_kind(kind)
+            .iter()
+            .enumerate()
+            .map(|(index, device)| gpu(kind, index, device))
+            .collect::<Vec<_>>()
     };
     let gpus = of(DeviceKind::Cuda);
     // The search for Vulkan devices takes a tenth of a second, and complains where nobody is logged in.
@@ -225,7 +229,12 @@ pub(crate) fn card(device: &Device) -> DeviceInfo {
     } else {
         host_memory_bytes().unwrap_or(0)
     };
-    DeviceInfo { name: Some(identity.name), target: Some(identity.fingerprint), pci_address: address, memory_bytes }
+    DeviceInfo {
+        name: Some(identity.name),
+        target: Some(identity.fingerprint),
+        pci_address: address,
+        memory_bytes,
+    }
 }
 
 /// Total memory of the GPU at a PCI address such as `0000:65:00.0`, by its driver; `None` where that does not say.

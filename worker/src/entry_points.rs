@@ -7,8 +7,8 @@ use crate::session::{AgentOrders, EventSink};
 use crate::{device_check, generate, inference, out_of_memory, probe as measure, session};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
-    Assignment, DeviceResponse, DeviceRequest, EvaluateRequest, EvaluateResponse, Event, Failure, Order, PredictRequest,
-    PredictResponse, ProbeRequest, SampleRequest, SampleResponse,
+    Assignment, DeviceRequest, DeviceResponse, EvaluateRequest, EvaluateResponse, Event, Failure, Order,
+    PredictRequest, PredictResponse, ProbeRequest, SampleRequest, SampleResponse,
 };
 use serde::{Serialize, de::DeserializeOwned};
 use std::any::Any;

@@ -2,10 +2,10 @@
 
 use crate::data::{self, TextTokenizer};
 use crate::stage::Stage;
-use crate::{session, inference};
+use crate::{inference, session};
 use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_protocol::shuffle::splitmix64;
-use dtrain_protocol::{Failure, SampleRequest, GenerationStats};
+use dtrain_protocol::{Failure, GenerationStats, SampleRequest};
 use dtrain_recipes::{DataFormat, Decoder, Model, Tokenizer};
 use std::time::Instant;
 
@@ -271,8 +271,9 @@ mod tests {
     #[test]
     fn temperature_zero_takes_the_likeliest_and_top_k_and_top_p_cut_the_tail() {
         let logits = [0.0, 3.0, 1.0, 2.0];
-        let choose =
-            |temperature, top_k, top_p, dice| sample_token(&logits, &request(temperature, top_k, top_p), dice);
+        let choose = |temperature, top_k, top_p, dice| {
+            sample_token(&logits, &request(temperature, top_k, top_p), dice)
+        };
         assert_eq!(choose(0.0, None, None, 0.99), 1);
         assert_eq!(choose(1.0, Some(1), None, 0.99), 1);
         assert_eq!(choose(1.0, Some(2), None, 0.999), 3);
@@ -287,7 +288,8 @@ mod tests {
     fn tokens_come_as_often_as_the_model_says() {
         let logits = [0.0, f32::ln(3.0)];
         let request = request(1.0, None, None);
-        let ones = (0..4000).filter(|i| sample_token(&logits, &request, unit(splitmix64(5, *i))) == 1).count();
+        let ones =
+            (0..4000).filter(|i| sample_token(&logits, &request, unit(splitmix64(5, *i))) == 1).count();
         assert!((2880..3120).contains(&ones), "three in four, found {ones} of 4000");
     }
 

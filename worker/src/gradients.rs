@@ -53,7 +53,8 @@ impl Gradients {
         let ranges: Vec<_> = parameters.iter().map(|p| p.range.clone()).collect();
         let all = ranges.last().map_or(0, |range| range.end);
         let is_remote = zero == ZeroStage::Zero0 && !device::is_host(device);
-        let remote = is_remote.then(|| DeviceGradients { device: device.clone(), sums: vec![None; ranges.len()] });
+        let remote =
+            is_remote.then(|| DeviceGradients { device: device.clone(), sums: vec![None; ranges.len()] });
         let (length, fresh) = match zero {
             ZeroStage::Zero0 | ZeroStage::Zero1 => (all, None),
             ZeroStage::Zero2 | ZeroStage::Zero3 => {

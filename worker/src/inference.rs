@@ -2,7 +2,7 @@
 
 use crate::checkpoint::{CheckpointError, TensorReader};
 use crate::comm::WorkCounter;
-use crate::data::{self, Batch, DataError, DataSet, TrainedEncoding, SampleSource, UnlabelledSamples};
+use crate::data::{self, Batch, DataError, DataSet, SampleSource, TrainedEncoding, UnlabelledSamples};
 use crate::device;
 use crate::session;
 use crate::stage::{LossFigures, ModelInput, Stage};
@@ -11,7 +11,7 @@ use dtrain_protocol::{
     ClassScore, Classification, DeviceKind, EvaluateRequest, Evaluation, Failure, InputManifest, Placement,
     PredictRequest, Prediction, Preprocessing, TrainedModel,
 };
-use dtrain_recipes::{DataFormat, Model, Precision, InputSignature, Recompute, Url};
+use dtrain_recipes::{DataFormat, InputSignature, Model, Precision, Recompute, Url};
 use std::path::{Path, PathBuf};
 
 /// Rows or images that go through the model at a time.
@@ -56,9 +56,14 @@ pub fn predict(request: &PredictRequest, more: &mut dyn FnMut(Vec<Prediction>)) 
     let preprocessing = preprocessing(&reader, trained)?;
     let root = working_directory()?;
     let cache = session::cache(trained.checkpoint.parent().unwrap_or(&trained.checkpoint));
-    let inputs =
-        UnlabelledSamples::open(&trained.data, &preprocessing, &trained.model, &request.inputs, (&root, &cache))
-            .map_err(data_failure)?;
+    let inputs = UnlabelledSamples::open(
+        &trained.data,
+        &preprocessing,
+        &trained.model,
+        &request.inputs,
+        (&root, &cache),
+    )
+    .map_err(data_failure)?;
     let mut begin = 0;
     while begin < inputs.len() {
         let end = inputs.len().min(begin + ROWS);
@@ -147,7 +152,10 @@ pub fn evaluate(request: &EvaluateRequest, tell: &mut dyn FnMut(u64, u64)) -> Re
 }
 
 /// The samples to measure on, and the names of their classes.
-fn samples(request: &EvaluateRequest, reader: &TensorReader) -> Result<(Box<dyn SampleSource>, Preprocessing), Failure> {
+fn samples(
+    request: &EvaluateRequest,
+    reader: &TensorReader,
+) -> Result<(Box<dyn SampleSource>, Preprocessing), Failure> {
     let EvaluateRequest { trained, files, labels } = request;
     if files.is_empty() {
         let opened = recipe_data(reader, trained)?;

@@ -133,8 +133,9 @@ mod tests {
 
     #[test]
     fn the_time_for_choosing_kernels_is_one_number_or_two() {
-        let limit =
-            |text| TuningBudget::parse(text).map(|limit| [limit.whole, limit.each].map(|time| time.as_secs_f64()));
+        let limit = |text| {
+            TuningBudget::parse(text).map(|limit| [limit.whole, limit.each].map(|time| time.as_secs_f64()))
+        };
         assert_eq!(limit("60"), Some([60.0, 6.0]));
         assert_eq!(limit(" 400/390 "), Some([400.0, 390.0]));
         assert_eq!(limit("0"), Some([0.0, 0.0]));

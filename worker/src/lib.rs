@@ -9,7 +9,9 @@ pub mod comm;
 pub mod data;
 pub mod device;
 mod device_check;
+pub mod generate;
 pub mod gradients;
+pub mod inference;
 mod model;
 pub mod network;
 mod ops;
@@ -17,21 +19,19 @@ pub mod optimizer;
 pub mod parallel;
 pub mod pretrained;
 pub mod probe;
-pub mod generate;
 pub mod session;
 pub mod stage;
-pub mod inference;
 
 mod entry_points;
-mod out_of_memory;
 mod files;
-mod train_step;
 #[cfg(feature = "device")]
 mod kernel_cache;
 mod loss_scale;
 mod memory;
+mod out_of_memory;
 mod snapshot;
 mod step_timer;
+mod train_step;
 
 /// The library that networks are made of; see [`network`].
 pub use burn;

@@ -157,7 +157,11 @@ impl StageOptimizer {
         self.owned[index].clone()
     }
 
-    fn numbers(&self, parameter: &ModelParameter, WeightUpdate { rate, scale, t }: WeightUpdate) -> UpdateCoefficients {
+    fn numbers(
+        &self,
+        parameter: &ModelParameter,
+        WeightUpdate { rate, scale, t }: WeightUpdate,
+    ) -> UpdateCoefficients {
         let Rule { beta1, beta2, epsilon, weight_decay, .. } = self.rule;
         let correction = |beta: f64| (1.0 / (1.0 - beta.powf(t as f64))) as f32;
         UpdateCoefficients {

@@ -2,17 +2,19 @@
 
 use crate::loss_scale::LossScale;
 use crate::ops::DeferredLossFigures;
-use crate::optimizer::{WeightUpdate, StageOptimizer};
+use crate::optimizer::{StageOptimizer, WeightUpdate};
 use crate::parallel::pipeline::PipelineMessages;
-use crate::parallel::sync::{OuterOptimizer, norms_squared, error_feedback_rollback};
+use crate::parallel::sync::{OuterOptimizer, error_feedback_rollback, norms_squared};
 use crate::parallel::{
-    Mesh, NoiseGauge, GradientReduction, StepTotals, context, grad_norm_squared, step_totals, tensor, update,
+    GradientReduction, Mesh, NoiseGauge, StepTotals, context, grad_norm_squared, step_totals, tensor, update,
 };
 use crate::session::{CopyCompletion, MicroBatchLoader};
 use crate::stage::{ForwardOutput, ModelInput, Stage};
-use crate::step_timer::{DeviceClock, StepPhase, Slowdown, StepTimer};
+use crate::step_timer::{DeviceClock, Slowdown, StepPhase, StepTimer};
 use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
-use dtrain_protocol::{Action, Failure, GradientNoise, Pass, PhaseTimes, RunUntil, StepId, Neighbor, Hyperparameters};
+use dtrain_protocol::{
+    Action, Failure, GradientNoise, Hyperparameters, Neighbor, Pass, PhaseTimes, RunUntil, StepId,
+};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -292,7 +294,11 @@ impl TrainStep<'_, '_> {
             stage.gradients().change(index, |values| messages.sum_with_other_end(values));
         }
         self.outcome.totals = totals;
-        if totals.loss().is_finite() { Ok(StepPhase::Communication) } else { Err(self.not_finite("the loss")) }
+        if totals.loss().is_finite() {
+            Ok(StepPhase::Communication)
+        } else {
+            Err(self.not_finite("the loss"))
+        }
     }
 
     /// Waits for the sums of the gradients of the oldest batch that left.
@@ -365,7 +371,11 @@ impl TrainStep<'_, '_> {
 /// Learning rate of the step after `done` steps, when a share of `elapsed` of the time limit has passed.
 fn learning_rate(training: &Hyperparameters, until: &RunUntil, done: StepId, elapsed: f64) -> f64 {
     let elapsed = until.seconds.map(|_| elapsed);
-    LearningRateSchedule::of(training).at(SchedulePosition { step: done.0, steps: until.steps.map(|steps| steps.0), elapsed })
+    LearningRateSchedule::of(training).at(SchedulePosition {
+        step: done.0,
+        steps: until.steps.map(|steps| steps.0),
+        elapsed,
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `dtrain agent` as a controller on another machine starts it.
 
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::rates;
 use dtrain_runner::Home;
 use dtrain_runner::launch::relay;
@@ -28,7 +28,8 @@ pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> CommandResult
     let home = if shared.is_some() { context.home.clone() } else { context.home.of_this_host() };
     let shared = shared.map(Home::at);
     std::iter::once(&home).chain(&shared).try_for_each(Home::check).map_err(|error| {
-        CommandError::new(ExitReason::Preflight, "cannot use the state folder of this host").cause(error.to_string())
+        CommandError::new(ExitReason::Preflight, "cannot use the state folder of this host")
+            .cause(error.to_string())
     })?;
     relay::serve(&home, shared.as_ref(), &programs, rates::this_host_facts).map_err(|error| {
         CommandError::new(ExitReason::Infrastructure, "the controller is lost").cause(error.to_string())

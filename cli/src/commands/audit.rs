@@ -1,12 +1,12 @@
 //! `dtrain audit`.
 
 use crate::args::AuditArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
-use crate::render::table::{TableColumn, PageStyle, StyledText, TextRole, age, table};
+use crate::render::table::{PageStyle, StyledText, TableColumn, TextRole, age, table};
 use crate::trials;
 use dtrain_protocol::TrialId;
-use dtrain_runner::audit::{self, AuditedAction, AuditRecord};
+use dtrain_runner::audit::{self, AuditRecord, AuditedAction};
 use serde::Serialize;
 use std::borrow::Cow;
 
@@ -21,7 +21,8 @@ struct AuditTrail<'a> {
 pub(crate) fn run(context: &Context, args: &AuditArgs) -> CommandResult {
     let path = audit::path(&context.home);
     let (mut entries, damaged) = audit::read(&context.home).map_err(|error| {
-        CommandError::new(ExitReason::Infrastructure, format!("cannot read {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Infrastructure, format!("cannot read {}", path.display()))
+            .cause(error.to_string())
     })?;
     if let Some(name) = &args.trial {
         let trial = trial(context, &entries, name)?;
@@ -73,7 +74,8 @@ fn milliseconds(text: &str) -> Result<u64, CommandError> {
 }
 
 fn page(entries: &[AuditRecord], style: PageStyle) -> String {
-    let column = |title, rank, least| TableColumn { title: Cow::Borrowed(title), is_right: false, rank, least };
+    let column =
+        |title, rank, least| TableColumn { title: Cow::Borrowed(title), is_right: false, rank, least };
     let columns = [
         column("AGO", 9, None),
         column("WHO", 8, None),

@@ -2,8 +2,8 @@
 
 use super::check_output;
 use crate::args::CheckArgs;
+use crate::command_error::{CommandResult, ExitReason, ProblemJson};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandResult, ProblemJson};
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::precheck;
@@ -25,7 +25,8 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
             if context.out.json {
                 let digest = dtrain_recipes::canonical::digest(recipe);
                 let warnings = warnings.iter().map(ProblemJson::of).collect();
-                let report = RecipeValidation { valid: true, digest: Some(digest), problems: Vec::new(), warnings };
+                let report =
+                    RecipeValidation { valid: true, digest: Some(digest), problems: Vec::new(), warnings };
                 context.out.json("check", &report)?;
             }
             for warning in &warnings {

@@ -1,8 +1,8 @@
 //! `dtrain check --try`: the templates of a recipe and the output of a program.
 
 use crate::args::RecipeArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::render::number::counted;
@@ -42,12 +42,17 @@ pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> Comman
         File::open(output).and_then(|file| try_on(file, &mut tryout))
     };
     read.map_err(|error| {
-        CommandError::new(ExitReason::Usage, format!("cannot read {}", output.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot read {}", output.display()))
+            .cause(error.to_string())
     })?;
     if context.out.json {
-        context.out.json("template_matches", &TemplateMatchReport { lines: tryout.lines(), templates: tryout.tried() })?;
+        context.out.json(
+            "template_matches",
+            &TemplateMatchReport { lines: tryout.lines(), templates: tryout.tried() },
+        )?;
     } else {
-        let page: Vec<String> = tryout.tried().iter().flat_map(template_match::template_match_lines).collect();
+        let page: Vec<String> =
+            tryout.tried().iter().flat_map(template_match::template_match_lines).collect();
         context.out.data(&page.join("\n"))?;
     }
     if tryout.has_match() {
@@ -64,7 +69,8 @@ pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> Comman
 pub(crate) fn templates(recipe: &Recipe) -> Result<Vec<LineTemplate>, CommandError> {
     let Model::Command(command) = &recipe.model else { return Ok(Vec::new()) };
     let parse = |text: &String| {
-        LineTemplate::parse(text).map_err(|error| CommandError::new(ExitReason::Usage, format!("`{text}`: {error}")))
+        LineTemplate::parse(text)
+            .map_err(|error| CommandError::new(ExitReason::Usage, format!("`{text}`: {error}")))
     };
     command.progress.iter().map(parse).collect()
 }

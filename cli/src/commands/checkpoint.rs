@@ -1,13 +1,14 @@
 //! `dtrain checkpoint`.
 
 use crate::args::{CheckpointCommand, PullArgs, TrialArgs, VerifyArgs};
-use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::checkpoint_sources::{TrialCheckpoints, inventory};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
+use crate::context::Context;
 use crate::render::checkpoint::{TransferBar, checkpoints, findings};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_runner::checkpoints::{
-    VerificationReport, CheckpointStore, Inventory, CheckpointInfo, State, verify_all_copies, pull, remove_unfinished,
+    CheckpointInfo, CheckpointStore, Inventory, State, VerificationReport, pull, remove_unfinished,
+    verify_all_copies,
 };
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -42,8 +43,11 @@ fn ls(context: &Context, args: &TrialArgs) -> CommandResult {
     let inventory = inventory(context, &mut holders)?;
     let listed = inventory.list(&mut holders, &refused);
     if context.out.json {
-        let unreachable = inventory.away.into_iter().map(|(host, reason)| UnreachableHost { host, reason }).collect();
-        context.out.json("checkpoints", &ListedCheckpoints { trial: &label, checkpoints: listed, unreachable })?;
+        let unreachable =
+            inventory.away.into_iter().map(|(host, reason)| UnreachableHost { host, reason }).collect();
+        context
+            .out
+            .json("checkpoints", &ListedCheckpoints { trial: &label, checkpoints: listed, unreachable })?;
         return Ok(ExitReason::Done);
     }
     if listed.is_empty() {
@@ -71,8 +75,9 @@ fn verify(context: &Context, args: &VerifyArgs) -> CommandResult {
     let mut all: Vec<VerificationReport> = Vec::new();
     for one in wanted {
         let mut transfer = TransferBar::new(&context.out, format!("reading step {}", one.step));
-        let found =
-            verify_all_copies(&mut holders, &inventory, &one.name, &mut |done, total| transfer.set_done(done, total));
+        let found = verify_all_copies(&mut holders, &inventory, &one.name, &mut |done, total| {
+            transfer.set_done(done, total)
+        });
         transfer.end();
         all.push(found.map_err(|reason| unreadable(&label, &reason))?);
     }
@@ -91,8 +96,11 @@ fn verify(context: &Context, args: &VerifyArgs) -> CommandResult {
         return Ok(ExitReason::Done);
     }
     let names: Vec<&str> = lost.iter().map(|found| found.name.as_str()).collect();
-    Err(CommandError::new(ExitReason::Infrastructure, format!("{label}: no intact copy of {}", names.join(", ")))
-        .hint(format!("`dtrain resume {label}` continues from the newest intact checkpoint")))
+    Err(CommandError::new(
+        ExitReason::Infrastructure,
+        format!("{label}: no intact copy of {}", names.join(", ")),
+    )
+    .hint(format!("`dtrain resume {label}` continues from the newest intact checkpoint")))
 }
 
 #[derive(Serialize)]
@@ -140,7 +148,9 @@ fn copy(context: &Context, args: &PullArgs) -> CommandResult {
     };
     if context.out.json {
         let (checkpoint, step, bytes) = (one.name.as_str(), one.step, one.bytes);
-        context.out.json("pulled", &PulledCheckpoint { trial: &label, checkpoint, step, bytes, folder: &args.to })?;
+        context
+            .out
+            .json("pulled", &PulledCheckpoint { trial: &label, checkpoint, step, bytes, folder: &args.to })?;
     } else {
         context.out.say(&format!("step {} of {label} lies in {}", one.step, args.to.display()));
     }
@@ -151,7 +161,11 @@ fn copy(context: &Context, args: &PullArgs) -> CommandResult {
 /// where there is no `first`.
 ///
 /// `recorded` are the names of those that the history knows, oldest first.
-fn skipped_checkpoints(recorded: &[String], listed: &[CheckpointInfo], first: Option<&CheckpointInfo>) -> Vec<(u64, String)> {
+fn skipped_checkpoints(
+    recorded: &[String],
+    listed: &[CheckpointInfo],
+    first: Option<&CheckpointInfo>,
+) -> Vec<(u64, String)> {
     let age = |name: &str| parse_folder_name(name).map(|(step, attempt)| (attempt, step));
     let is_newer = |name: &str| first.is_none_or(|first| age(name) > age(&first.name));
     let damaged = listed.iter().filter(|one| matches!(one.state, State::Damaged | State::Refused));
@@ -182,7 +196,8 @@ fn copy_newest_intact<'a>(
 ) -> Result<Option<&'a CheckpointInfo>, CommandError> {
     for one in wanted {
         let mut transfer = TransferBar::new(&context.out, format!("copying step {}", one.step));
-        let copied = pull(holders, inventory, &one.name, to, &mut |done, total| transfer.set_done(done, total));
+        let copied =
+            pull(holders, inventory, &one.name, to, &mut |done, total| transfer.set_done(done, total));
         transfer.end();
         let Err(reason) = copied else {
             if newest.is_none_or(|newest| newest.name != one.name) {
@@ -218,7 +233,8 @@ fn no_intact(label: &str, intact: Option<&CheckpointInfo>) -> CommandError {
         }
         None => format!("`dtrain checkpoint verify {label}` names what is damaged"),
     };
-    CommandError::new(ExitReason::Infrastructure, format!("{label} has no intact checkpoint to copy")).hint(hint)
+    CommandError::new(ExitReason::Infrastructure, format!("{label} has no intact checkpoint to copy"))
+        .hint(hint)
 }
 
 /// Whether training goes on from a checkpoint, or would if it were whole.
@@ -227,7 +243,11 @@ fn is_resumable(state: State) -> bool {
 }
 
 /// The newest committed checkpoint of `step`.
-fn find_step<'a>(listed: &'a [CheckpointInfo], step: u64, label: &str) -> Result<&'a CheckpointInfo, CommandError> {
+fn find_step<'a>(
+    listed: &'a [CheckpointInfo],
+    step: u64,
+    label: &str,
+) -> Result<&'a CheckpointInfo, CommandError> {
     let found = listed.iter().rev().find(|one| one.step == step && one.state != State::Partial);
     found.ok_or_else(|| {
         let steps: Vec<String> =
@@ -244,5 +264,6 @@ fn no_checkpoints(label: &str) -> CommandError {
 }
 
 fn unreadable(label: &str, reason: &str) -> CommandError {
-    CommandError::new(ExitReason::Infrastructure, format!("the checkpoints of {label} cannot be read")).cause(reason)
+    CommandError::new(ExitReason::Infrastructure, format!("the checkpoints of {label} cannot be read"))
+        .cause(reason)
 }

@@ -1,10 +1,10 @@
 //! `dtrain compare`.
 
 use crate::args::CompareArgs;
+use crate::command_error::{CommandResult, ExitReason};
 use crate::context::Context;
-use crate::run_trial::record_finished_trials;
-use crate::command_error::{ExitReason, CommandResult};
 use crate::render::compare as page;
+use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};
 use dtrain_runner::compare::compare;
 
@@ -13,8 +13,8 @@ pub(crate) fn run(context: &Context, args: &CompareArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;
     let ids = [trials::find(&history, &args.a)?, trials::find(&history, &args.b)?];
-    let comparison =
-        compare(&history, &ids, &[], &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;
+    let comparison = compare(&history, &ids, &[], &|id| trials::is_alive(context, id))
+        .map_err(|error| history_failure(&error))?;
     if context.out.json {
         context.out.json("comparison", &comparison)?;
     } else if args.csv {

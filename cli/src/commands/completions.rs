@@ -1,8 +1,8 @@
 //! `dtrain completions`.
 
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::completion::VARIABLE;
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use clap_complete::Shell;
 use clap_complete::env::Shells;
 

@@ -1,8 +1,8 @@
 //! `dtrain plan --emit`: the best choice in other engines' words.
 
 use crate::args::PlanArgs;
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::output::shell_quoted;
 use dtrain_planner::Plan;
 use dtrain_planner::engine::emit::{ConfigFiles, ConfigFormat, emit};
@@ -11,7 +11,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 /// Writes the files of a format: to `--emit-to`, or to stdout when there is one. Notes go to stderr.
-pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: ConfigFormat) -> Result<(), CommandError> {
+pub(crate) fn run(
+    context: &Context,
+    args: &PlanArgs,
+    plan: &Plan,
+    format: ConfigFormat,
+) -> Result<(), CommandError> {
     let emitted = emit(plan, format).map_err(|error| CommandError::of(ExitReason::Usage, &error))?;
     match &args.emit_to {
         Some(folder) => write_all(folder, &emitted)?,
@@ -34,7 +39,9 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, plan: &Plan, format: Confi
     if let Some(folder) = &args.emit_to {
         let names: Vec<&str> = emitted.files.iter().map(|file| file.name.as_str()).collect();
         context.out.say(&format!("written to {}: {}", folder.display(), names.join(", ")));
-        context.out.next(&emitted.command(&shell_quoted(path_from_launch_folder(folder, &emitted).display())));
+        context
+            .out
+            .next(&emitted.command(&shell_quoted(path_from_launch_folder(folder, &emitted).display())));
     }
     Ok(())
 }
@@ -49,7 +56,9 @@ fn print(context: &Context, format: ConfigFormat, emitted: &ConfigFiles) -> Resu
     let [file] = emitted.files.as_slice() else {
         let names: Vec<&str> = emitted.files.iter().map(|file| file.name.as_str()).collect();
         let message = format!("{} writes several files: {}", format.word(), names.join(", "));
-        return Err(CommandError::new(ExitReason::Usage, message).hint("choose a folder with --emit-to FOLDER"));
+        return Err(
+            CommandError::new(ExitReason::Usage, message).hint("choose a folder with --emit-to FOLDER")
+        );
     };
     context.out.file(&file.text)
 }

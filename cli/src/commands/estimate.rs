@@ -1,9 +1,9 @@
 //! `dtrain estimate`: what given trainings cost, beside what was measured.
 
 use crate::args::EstimateArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
-use crate::render::estimate::{unpriced_rows, summary, table};
+use crate::render::estimate::{summary, table, unpriced_rows};
 use dtrain_planner::analytic::Constants;
 use dtrain_planner::benchmarks::{TableRow, estimate_rows, read_table, scores};
 use std::io::Read;
@@ -39,7 +39,8 @@ fn read(path: &Path) -> Result<Vec<TableRow>, CommandError> {
         CommandError::of(ExitReason::Usage, error).hint("docs/estimate.md lists the columns")
     };
     read.map_err(|error| {
-        CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display()))
+            .cause(error.to_string())
     })?;
     let rows = read_table(&bytes).map_err(|error| wrong(&error))?;
     if rows.is_empty() {

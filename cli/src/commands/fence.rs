@@ -1,9 +1,9 @@
 //! `dtrain fence`.
 
 use crate::args::FenceArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::{audit, hosts, trials};
 use dtrain_protocol::{AttemptId, TrialId};
 use dtrain_recipes::{Cluster, Host, LauncherKind};
@@ -91,9 +91,12 @@ fn report_text(report: &FencedHost) -> String {
 /// The host of the trial with that name.
 fn host(label: &str, cluster: &Cluster, name: &str) -> Result<Host, CommandError> {
     if cluster.launcher != LauncherKind::Ssh {
-        let hint = if cluster.launcher == LauncherKind::Slurm { "`scontrol` drains a node of Slurm" } else { "" };
-        let failure =
-            CommandError::new(ExitReason::Usage, format!("{label} does not run on hosts that dtrain reaches over SSH"));
+        let hint =
+            if cluster.launcher == LauncherKind::Slurm { "`scontrol` drains a node of Slurm" } else { "" };
+        let failure = CommandError::new(
+            ExitReason::Usage,
+            format!("{label} does not run on hosts that dtrain reaches over SSH"),
+        );
         return Err(if hint.is_empty() { failure } else { failure.hint(hint) });
     }
     let known: Vec<&str> = cluster.hosts.iter().map(|host| host.address.as_str()).collect();

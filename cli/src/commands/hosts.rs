@@ -1,10 +1,10 @@
 //! `dtrain hosts`: what is held against hosts, and forgiving it.
 
 use crate::args::HostsCommand;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::render::number::{counted, remaining};
-use crate::render::table::{TableColumn, StyledText, TextRole, age, table};
+use crate::render::table::{StyledText, TableColumn, TextRole, age, table};
 use crate::trials::{self, history_failure};
 use dtrain_runner::Ledger;
 use dtrain_runner::ledger::{History, KnownHost};

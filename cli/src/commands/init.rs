@@ -3,8 +3,8 @@
 mod pretrained;
 
 use crate::args::{InitArgs, LayerArgs};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::load_recipe::load_without_running;
 use crate::names::refuse_unusable;
 use crate::output::shell_quoted;
@@ -110,7 +110,12 @@ fn overfit_warning(samples: u64, model: &Model) -> Option<String> {
     }
 }
 
-fn answers(path: &Path, template: RecipeTemplate, name: Option<String>, data: Option<String>) -> TemplateAnswers {
+fn answers(
+    path: &Path,
+    template: RecipeTemplate,
+    name: Option<String>,
+    data: Option<String>,
+) -> TemplateAnswers {
     TemplateAnswers {
         template,
         name: name.unwrap_or_else(|| default_name(path)),
@@ -160,8 +165,9 @@ fn ask_on_terminal(path: &Path, args: &InitArgs) -> Result<TemplateAnswers, Comm
 }
 
 fn prompt(text: &str, default: &str) -> Result<String, CommandError> {
-    let lost =
-        |error: std::io::Error| CommandError::new(ExitReason::Usage, "no answer could be read").cause(error.to_string());
+    let lost = |error: std::io::Error| {
+        CommandError::new(ExitReason::Usage, "no answer could be read").cause(error.to_string())
+    };
     let mut stderr = std::io::stderr().lock();
     write!(stderr, "{text} [{default}]: ").and_then(|()| stderr.flush()).map_err(lost)?;
     let mut answer = String::new();
@@ -179,8 +185,8 @@ fn write_new(path: &Path, text: &str) -> Result<(), CommandError> {
     let made =
         options.write(true).create_new(true).open(path).and_then(|mut file| file.write_all(text.as_bytes()));
     made.map_err(|error| {
-        let failure =
-            CommandError::new(ExitReason::Usage, format!("cannot write {}", path.display())).cause(error.to_string());
+        let failure = CommandError::new(ExitReason::Usage, format!("cannot write {}", path.display()))
+            .cause(error.to_string());
         match error.kind() {
             std::io::ErrorKind::AlreadyExists => {
                 failure.hint("name another file; an existing one is never overwritten")
@@ -288,7 +294,7 @@ seed = 1
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_recipes::{CheckContext, Document, ConfigLayer, Source, check};
+    use dtrain_recipes::{CheckContext, ConfigLayer, Document, Source, check};
 
     #[test]
     fn every_template_is_a_valid_recipe() {

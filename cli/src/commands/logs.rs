@@ -1,17 +1,17 @@
 //! `dtrain logs`.
 
 use crate::args::LogsArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::run_trial::planned_training;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::render::progress::ProgressDisplay;
+use crate::run_trial::planned_training;
 use crate::{hosts, trials};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use dtrain_runner::driver::Viewer;
 use dtrain_runner::files;
 use dtrain_runner::launch::relay::RemoteHost;
 use dtrain_runner::launch::slurm;
-use dtrain_runner::ledger::{TrialStatus, TrialDetails};
+use dtrain_runner::ledger::{TrialDetails, TrialStatus};
 use serde::Serialize;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
@@ -74,8 +74,9 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> CommandResult {
     let mut progress = if is_wanted { progress(context, &known) } else { None };
     loop {
         // Asked before reading, so that what was written last is still printed.
-        let runs =
-            || trials::trial(context, &history, &trial.0).map(|trial| trial.row.status == TrialStatus::Running);
+        let runs = || {
+            trials::trial(context, &history, &trial.0).map(|trial| trial.row.status == TrialStatus::Running)
+        };
         let goes_on = args.follow && runs()?;
         for reader in find_logs(context, &trial, &mut hosts)? {
             let is_wanted = args.rank.is_none_or(|rank| reader.of.is_some_and(|(_, of)| of == Rank(rank)));
@@ -84,7 +85,9 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> CommandResult {
             }
         }
         if let Some(progress) = &mut progress {
-            viewer.show_new_records(progress).map_err(|error| unreadable("the reports", &error.to_string()))?;
+            viewer
+                .show_new_records(progress)
+                .map_err(|error| unreadable("the reports", &error.to_string()))?;
             for line in progress.take_lines() {
                 has_any = true;
                 print(context, None, "progress", &line, &mut shown)?;
@@ -162,7 +165,11 @@ pub(crate) fn files_here(context: &Context, trial: &TrialDetails) -> Option<Vec<
 }
 
 /// The logs there are now: on this machine, or on the hosts of the trial.
-fn find_logs(context: &Context, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<LogReader>, CommandError> {
+fn find_logs(
+    context: &Context,
+    trial: &TrialId,
+    hosts: &mut [RemoteHost],
+) -> Result<Vec<LogReader>, CommandError> {
     let reader = |of, place, name| LogReader { of, place, name, offset: 0, tail: Vec::new() };
     if hosts.is_empty() {
         // The nodes of a Slurm job write below this state folder.
@@ -226,7 +233,12 @@ impl LogReader {
     }
 
     /// The lines written since the last call; with `all`, also one that has not ended.
-    fn read_new_lines(&mut self, trial: &TrialId, hosts: &mut [RemoteHost], all: bool) -> Result<Vec<String>, CommandError> {
+    fn read_new_lines(
+        &mut self,
+        trial: &TrialId,
+        hosts: &mut [RemoteHost],
+        all: bool,
+    ) -> Result<Vec<String>, CommandError> {
         let mut bytes = self.bytes(trial, hosts)?;
         self.offset += bytes.len() as u64;
         while all && !bytes.is_empty() {
@@ -262,7 +274,8 @@ fn print(
     shown: &mut Option<String>,
 ) -> Result<(), CommandError> {
     if context.out.json {
-        let line = JsonLogLine { attempt: of.map(|(attempt, _)| attempt.0), rank: of.map(|(_, rank)| rank.0), line };
+        let line =
+            JsonLogLine { attempt: of.map(|(attempt, _)| attempt.0), rank: of.map(|(_, rank)| rank.0), line };
         return context.out.json_line("log", &line);
     }
     if shown.as_deref() != Some(title) {
@@ -279,6 +292,14 @@ mod tests {
     #[test]
     fn the_lines_of_a_bar_end_with_a_carriage_return() {
         assert_eq!(lines("\rstep 1\rstep 2\r\n\nend"), ["step 1", "step 2", "", "end"]);
-        assert_eq!([complete_lines_length(b"a\rb"), complete_lines_length(b"a\r"), complete_lines_length(b"a\r\n"), complete_lines_length(b"ab")], [2, 0, 3, 0]);
+        assert_eq!(
+            [
+                complete_lines_length(b"a\rb"),
+                complete_lines_length(b"a\r"),
+                complete_lines_length(b"a\r\n"),
+                complete_lines_length(b"ab")
+            ],
+            [2, 0, 3, 0]
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! `dtrain man`.
 
 use crate::args::Arguments;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use clap::CommandFactory;
 
 /// Prints the man page of dtrain, or of the command at `path`.

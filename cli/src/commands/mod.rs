@@ -24,7 +24,6 @@ mod model_evaluate;
 mod model_export;
 mod model_predict;
 pub(crate) mod note;
-pub(crate) mod what_if;
 pub(crate) mod package;
 pub(crate) mod plan;
 pub(crate) mod probe;
@@ -37,10 +36,11 @@ pub(crate) mod schema;
 pub(crate) mod show;
 pub(crate) mod tune;
 mod watch;
+pub(crate) mod what_if;
 
 use crate::args::{Arguments, CommandArgs, ModelCommand, WorkerPart};
+use crate::command_error::{CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandResult};
 use crate::output::{Output, write_stderr};
 use crate::{limits, signals};
 use dtrain_runner::channel;
@@ -51,7 +51,9 @@ use std::process::ExitCode;
 /// Carries out a command and says what went wrong.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
-        CommandArgs::Worker { part, channel } => return with_channel(channel, |channel| worker(part, channel)),
+        CommandArgs::Worker { part, channel } => {
+            return with_channel(channel, |channel| worker(part, channel));
+        }
         CommandArgs::Agent { stdio: false, digest: false, channel, .. } => {
             return with_channel(channel, dtrain_runner::agent::run);
         }

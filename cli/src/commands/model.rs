@@ -2,8 +2,8 @@
 
 use super::resume::plan_of_trial;
 use crate::args::SampleArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::render::number::counted;
 use crate::{sampler, trials};
@@ -35,7 +35,9 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> CommandResult {
         stop: args.stop.clone(),
         seed: args.seed,
     };
-    let newest = || find_checkpoint::find_intact(context, &trial, CheckpointSelector::Newest).map(|found| found.folder);
+    let newest = || {
+        find_checkpoint::find_intact(context, &trial, CheckpointSelector::Newest).map(|found| found.folder)
+    };
     let request = sampling_request(&trial, asked, newest)?;
     let mut text = String::new();
     if !context.out.json {
@@ -81,7 +83,10 @@ pub(crate) fn sampling_request(
     let label = &trial.row.label;
     let recipe = recipe(trial)?;
     let (Model::Decoder(_), Some(data)) = (&recipe.model, recipe.data) else {
-        return Err(CommandError::new(ExitReason::Usage, format!("{label} is not a decoder; only decoders write text")));
+        return Err(CommandError::new(
+            ExitReason::Usage,
+            format!("{label} is not a decoder; only decoders write text"),
+        ));
     };
     Ok(SampleRequest {
         model: recipe.model,
@@ -102,8 +107,11 @@ pub(crate) fn sampling_request(
 /// The recipe of a trial.
 pub(crate) fn recipe(trial: &TrialDetails) -> Result<Recipe, CommandError> {
     serde_json::from_value(trial.recipe.clone()).map_err(|error| {
-        CommandError::new(ExitReason::Infrastructure, format!("the recipe of {} cannot be read", trial.row.label))
-            .cause(error.to_string())
+        CommandError::new(
+            ExitReason::Infrastructure,
+            format!("the recipe of {} cannot be read", trial.row.label),
+        )
+        .cause(error.to_string())
     })
 }
 
@@ -117,9 +125,13 @@ pub(crate) fn trained_checkpoint(
 ) -> Result<(TrainedModel, StepId), CommandError> {
     let label = &trial.row.label;
     let recipe = recipe(trial)?;
-    is_fit(&recipe.model).map_err(|reason| CommandError::new(ExitReason::Usage, format!("{label} {reason}")))?;
+    is_fit(&recipe.model)
+        .map_err(|reason| CommandError::new(ExitReason::Usage, format!("{label} {reason}")))?;
     let Some(data) = recipe.data else {
-        return Err(CommandError::new(ExitReason::Usage, format!("{label} is a program that reads its own data")));
+        return Err(CommandError::new(
+            ExitReason::Usage,
+            format!("{label} is a program that reads its own data"),
+        ));
     };
     let checkpoint = find_checkpoint::find_intact(context, trial, CheckpointSelector::of(step.map(StepId)))?;
     let trained = TrainedModel {

@@ -2,11 +2,11 @@
 
 use super::model::trained_checkpoint;
 use crate::args::EvaluateArgs;
-use crate::model_query::{query_worker, worker_failed, data_refused};
+use crate::command_error::{CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandResult};
+use crate::model_query::{data_refused, query_worker, worker_failed};
 use crate::render::number::{loss, plain};
-use crate::render::table::{TableColumn, PageStyle, StyledText, table};
+use crate::render::table::{PageStyle, StyledText, TableColumn, table};
 use crate::trials;
 use dtrain_protocol::{Classification, EvaluateRequest, EvaluateResponse, Evaluation, StepId};
 use dtrain_recipes::Model;
@@ -148,7 +148,8 @@ fn page(report: &EvaluationReport<'_>, style: PageStyle) -> String {
     line("accuracy", &percent(Some(report.accuracy)));
     let Some(of) = &report.classes else { return page };
     line("calibration error", &percent(Some(of.calibration_error)));
-    let column = |title: String, is_right| TableColumn { title: title.into(), is_right, rank: 9, least: None };
+    let column =
+        |title: String, is_right| TableColumn { title: title.into(), is_right, rank: 9, least: None };
     let titles = [("CLASS", false), ("SAMPLES", true), ("PRECISION", true), ("RECALL", true)];
     let columns: Vec<_> = titles.map(|(title, is_right)| column(title.to_owned(), is_right)).to_vec();
     let rows: Vec<Vec<StyledText>> = of

@@ -1,15 +1,15 @@
 //! `dtrain model export`.
 
 use crate::args::{ModelExportArgs, ModelFormat};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::find_checkpoint::{self, CheckpointSelector};
 use crate::output::shell_quoted;
 use crate::{pretrained, trials};
 use dtrain_protocol::StepId;
 use dtrain_recipes::{Model, Recipe};
 use dtrain_worker::checkpoint::TensorReader;
-use dtrain_worker::pretrained::{WeightFormat, PretrainedError, export};
+use dtrain_worker::pretrained::{PretrainedError, WeightFormat, export};
 use serde::Serialize;
 use std::fs;
 use std::io;
@@ -34,7 +34,10 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
             .hint("name a folder that does not exist yet, or replace the files in it with --force"));
     }
     let Some(temporary) = beside(&out) else {
-        return Err(CommandError::new(ExitReason::Usage, format!("{} is not the name of a folder", args.out.display())));
+        return Err(CommandError::new(
+            ExitReason::Usage,
+            format!("{} is not the name of a folder", args.out.display()),
+        ));
     };
     let recipe: Recipe = serde_json::from_value(trial.recipe.clone()).map_err(|error| {
         CommandError::new(ExitReason::Infrastructure, format!("the recipe of {label} cannot be read"))
@@ -46,7 +49,8 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
             format!("{label} is a program of yours, which keeps its own weights"),
         ));
     }
-    let checkpoint = find_checkpoint::find_intact(context, &trial, CheckpointSelector::of(args.step.map(StepId)))?;
+    let checkpoint =
+        find_checkpoint::find_intact(context, &trial, CheckpointSelector::of(args.step.map(StepId)))?;
     let format = match args.to {
         ModelFormat::Hf => WeightFormat::HuggingFace,
         ModelFormat::Onnx => WeightFormat::Onnx,
@@ -54,11 +58,14 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
         ModelFormat::Safetensors => WeightFormat::Safetensors,
     };
     let reader = TensorReader::open(&checkpoint.folder).map_err(|error| {
-        CommandError::of(ExitReason::Infrastructure, &error).hint("`dtrain checkpoint verify` reads all of it")
+        CommandError::of(ExitReason::Infrastructure, &error)
+            .hint("`dtrain checkpoint verify` reads all of it")
     })?;
     let written = remove(&temporary)
         .map_err(|error| cannot(&temporary, &error))
-        .and_then(|()| export(&reader, &recipe.model, format, &temporary).map_err(|error| pretrained_failed(&error)))
+        .and_then(|()| {
+            export(&reader, &recipe.model, format, &temporary).map_err(|error| pretrained_failed(&error))
+        })
         .and_then(|files| {
             move_into_place(&temporary, &out, &files).map(|()| files).map_err(|error| cannot(&out, &error))
         });
@@ -73,7 +80,11 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
             &ExportedModel { trial: label, step: checkpoint.step, folder: &out, files: &files },
         )?;
     } else {
-        context.out.say(&format!("step {} of {label} is in {}", checkpoint.step, shell_quoted(args.out.display())));
+        context.out.say(&format!(
+            "step {} of {label} is in {}",
+            checkpoint.step,
+            shell_quoted(args.out.display())
+        ));
     }
     Ok(ExitReason::Done)
 }
@@ -102,7 +113,8 @@ fn move_into_place(temporary: &Path, out: &Path, files: &[PathBuf]) -> io::Resul
 }
 
 fn cannot(path: &Path, error: &io::Error) -> CommandError {
-    CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", path.display())).cause(error.to_string())
+    CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", path.display()))
+        .cause(error.to_string())
 }
 
 fn pretrained_failed(error: &PretrainedError) -> CommandError {

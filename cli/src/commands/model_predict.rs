@@ -2,9 +2,9 @@
 
 use super::model::trained_checkpoint;
 use crate::args::PredictArgs;
-use crate::model_query::{query_worker, worker_failed, data_refused};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
+use crate::model_query::{data_refused, query_worker, worker_failed};
 use crate::output::document;
 use crate::render::table::csv;
 use crate::trials;
@@ -82,7 +82,10 @@ impl<'a> PredictionSink<'a> {
     fn open(context: &'a Context, path: Option<&Path>) -> Result<Self, CommandError> {
         let Some(path) = path else { return Ok(Self::Stdout(context)) };
         let Some(name) = path.file_name() else {
-            return Err(CommandError::new(ExitReason::Usage, format!("{} is not the name of a file", path.display())));
+            return Err(CommandError::new(
+                ExitReason::Usage,
+                format!("{} is not the name of a file", path.display()),
+            ));
         };
         let temporary = path.with_file_name(format!(".{}.new", name.to_string_lossy()));
         let file = File::create(&temporary).map_err(|error| cannot(path, &error))?;
@@ -114,7 +117,8 @@ impl Drop for PredictionSink<'_> {
 }
 
 fn cannot(path: &Path, error: &io::Error) -> CommandError {
-    CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", path.display())).cause(error.to_string())
+    CommandError::new(ExitReason::Infrastructure, format!("cannot write {}", path.display()))
+        .cause(error.to_string())
 }
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! `dtrain note`.
 
 use crate::args::NoteArgs;
+use crate::command_error::{CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandResult};
 use crate::output::shell_quoted;
 use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
@@ -23,8 +23,11 @@ struct TrialNotes<'a> {
 pub(crate) fn run(context: &Context, args: &NoteArgs) -> CommandResult {
     let trial = trials::find(&trials::read_history(context)?, &args.trial)?;
     let mut history = trials::open_history(context)?;
-    trials::wait_for_history(context, || write(&mut history, &trial, args)).map_err(|error| history_failure(&error))?;
-    let trial = history.trial(&trial, &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;
+    trials::wait_for_history(context, || write(&mut history, &trial, args))
+        .map_err(|error| history_failure(&error))?;
+    let trial = history
+        .trial(&trial, &|id| trials::is_alive(context, id))
+        .map_err(|error| history_failure(&error))?;
     if context.out.json {
         let carried = TrialNotes { trial: &trial.row.label, notes: &trial.notes, tags: &trial.tags };
         context.out.json("note", &carried)?;

@@ -1,14 +1,14 @@
 //! `dtrain recipe add`, `update`, `remove`, `verify`, `publish`, `trust`: recipes that are shared through git.
 
 use crate::args::{AddArgs, PublishArgs};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::load_recipe::matching_files;
 use crate::packages::{failure, store, trust, trust_file};
 use crate::render::number::counted;
 use crate::render::table::one_line;
 use dtrain_recipes::FilePattern;
-use dtrain_recipes::sharing::{self, LockedPackage, PublishRequest, PackageDetails, CheckoutState};
+use dtrain_recipes::sharing::{self, CheckoutState, LockedPackage, PackageDetails, PublishRequest};
 use serde::Serialize;
 use std::path::Path;
 
@@ -144,8 +144,11 @@ pub(crate) fn verify(context: &Context, allow_file: bool) -> CommandResult {
         }
     }
     if let Some(first) = broken.first() {
-        return Err(CommandError::new(ExitReason::Usage, format!("does not match dtrain.lock: {}", broken.join(", ")))
-            .hint(format!("`dtrain recipe update {first}` fetches it again")));
+        return Err(CommandError::new(
+            ExitReason::Usage,
+            format!("does not match dtrain.lock: {}", broken.join(", ")),
+        )
+        .hint(format!("`dtrain recipe update {first}` fetches it again")));
     }
     context.out.say(&format!("{number} checked"));
     Ok(ExitReason::Done)

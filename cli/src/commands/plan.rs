@@ -2,14 +2,14 @@
 
 use super::emit;
 use crate::args::PlanArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan, save};
-use crate::render::html::{plan_page, page};
+use crate::render::html::{page, plan_page};
 use crate::render::plan::long;
-use crate::{slurm_job, rates, trials};
+use crate::{rates, slurm_job, trials};
 use dtrain_planner::Plan;
 use dtrain_planner::choice::explain::DetailLevel;
 use dtrain_planner::engine::emit::ConfigFormat;
@@ -40,7 +40,8 @@ pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
     };
     let text = long(&plan, explanation_depth(args), args.top.unwrap_or(TOP), context.out.style());
     let stored = StoredPlan::of(plan, Some(PlanOrigin::of(&loaded, &args.recipe.layers, &[], inputs)));
-    let run = args.out.as_ref().map_or_else(|| shell_quoted(&loaded.name), |path| shell_quoted(path.display()));
+    let run =
+        args.out.as_ref().map_or_else(|| shell_quoted(&loaded.name), |path| shell_quoted(path.display()));
     let made = PlanOutput {
         stored: Some(&stored),
         document: ("plan", &stored),
@@ -74,7 +75,11 @@ pub(super) struct PlanOutput<'a, T> {
 }
 
 /// Saves, draws, writes for another engine and prints what was planned, as the arguments ask.
-pub(super) fn output_plan<T: Serialize>(context: &Context, args: &PlanArgs, made: &PlanOutput<'_, T>) -> CommandResult {
+pub(super) fn output_plan<T: Serialize>(
+    context: &Context,
+    args: &PlanArgs,
+    made: &PlanOutput<'_, T>,
+) -> CommandResult {
     if let (Some(path), Some(page)) = (&args.html, &made.page) {
         save(path, page)?;
         context.out.say(&format!("drawn in {}", path.display()));

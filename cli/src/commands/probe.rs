@@ -1,12 +1,12 @@
 //! `dtrain probe`.
 
 use crate::args::ProbeArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use crate::render::number::{count, counted, seconds};
-use crate::{hosts, slurm_job, rates, trials};
+use crate::{hosts, rates, slurm_job, trials};
 use dtrain_protocol::{RankRates, Rates};
 use dtrain_recipes::{Bytes, Model};
 use serde::Serialize;
@@ -34,8 +34,16 @@ pub(crate) fn run(context: &Context, args: &ProbeArgs) -> CommandResult {
     let mut history = trials::open_history(context)?;
     let mut others = hosts::connect_all(context, recipe)?;
     let host = hosts::facts(&mut others)?;
-    let settled = rates::cached_or_measured_rates(context, &mut history, (&host, &mut others), recipe, samples, args.fresh)?;
-    let rates = settled.ok_or_else(|| CommandError::new(ExitReason::Infrastructure, "nothing was measured"))?;
+    let settled = rates::cached_or_measured_rates(
+        context,
+        &mut history,
+        (&host, &mut others),
+        recipe,
+        samples,
+        args.fresh,
+    )?;
+    let rates =
+        settled.ok_or_else(|| CommandError::new(ExitReason::Infrastructure, "nothing was measured"))?;
     if context.out.json {
         context.out.json("probe", &MeasuredRates { rates })?;
     } else {

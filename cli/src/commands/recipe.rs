@@ -2,8 +2,8 @@
 
 use super::package;
 use crate::args::RecipeCommand;
+use crate::command_error::{CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandResult};
 use crate::load_recipe::find;
 use crate::packages::{failure, store};
 use crate::render::table::one_line;

@@ -1,11 +1,13 @@
 //! `dtrain resume`, `dtrain attach` and `dtrain stop`: what to do with a trial that was launched.
 
 use crate::args::{ResumeArgs, RunningArgs};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::run_trial::{RunMode, TrialRun, attach as attach_to, record_finished_trials, run_to_end, watch_stopping};
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::find_checkpoint::{self, CheckpointSelector};
-use crate::{audit, fork, slurm_job, packages, pretrained, trials};
+use crate::run_trial::{
+    RunMode, TrialRun, attach as attach_to, record_finished_trials, run_to_end, watch_stopping,
+};
+use crate::{audit, fork, packages, pretrained, slurm_job, trials};
 use dtrain_planner::{Plan, PlanReadError};
 use dtrain_recipes::sharing::repair_checkout;
 use dtrain_recipes::{LauncherKind, Model};
@@ -13,7 +15,7 @@ use dtrain_runner::DriveError;
 use dtrain_runner::agent::STOP_GRACE_PERIOD;
 use dtrain_runner::audit::AuditedAction;
 use dtrain_runner::checkpoints::COMMIT;
-use dtrain_runner::ledger::{TrialStatus, TrialDetails};
+use dtrain_runner::ledger::{TrialDetails, TrialStatus};
 use std::ffi::OsStr;
 
 /// Continues a trial; with other settings or other data as a new one.
@@ -55,14 +57,18 @@ pub(crate) fn stop(context: &Context, args: &RunningArgs) -> CommandResult {
     let name = match &args.trial {
         Some(name) => name.clone(),
         None => trials::only_running(context, &history)?.ok_or_else(|| {
-            CommandError::new(ExitReason::Usage, "no trial is running").hint("`dtrain history` lists all trials")
+            CommandError::new(ExitReason::Usage, "no trial is running")
+                .hint("`dtrain history` lists all trials")
         })?,
     };
     let trial = trials::trial(context, &history, &name)?;
     trials::refuse_imported(&trial)?;
     let label = &trial.row.label;
     if trial.row.status != TrialStatus::Running {
-        return Err(CommandError::new(ExitReason::Usage, format!("{label} is not running: it is {}", trial.row.status)));
+        return Err(CommandError::new(
+            ExitReason::Usage,
+            format!("{label} is not running: it is {}", trial.row.status),
+        ));
     }
     if let Some(job) = slurm_job::job_of_trial(context, &trial.row.id) {
         slurm_job::follow_job(context, &job, RunMode::Stop)?;
@@ -88,7 +94,8 @@ pub(crate) fn stop(context: &Context, args: &RunningArgs) -> CommandResult {
     // Somebody has to write down how it ends.
     drop(history);
     let mut history = trials::open_history(context)?;
-    let task = TrialRun { trial: &trial.row.id, label, plan: &plan, how: RunMode::Stop, detach: false, sample: 0 };
+    let task =
+        TrialRun { trial: &trial.row.id, label, plan: &plan, how: RunMode::Stop, detach: false, sample: 0 };
     if !watch_stopping(context, &mut history, &task)? {
         context.out.next(&format!("dtrain show {label}"));
     }
@@ -124,7 +131,8 @@ pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, deta
     if how == RunMode::Resume && trial.parent.is_none() {
         refuse_lost_checkpoints(context, &trial, &plan)?;
     }
-    let how = if trial.row.status == TrialStatus::Created && how == RunMode::Resume { RunMode::Start } else { how };
+    let how =
+        if trial.row.status == TrialStatus::Created && how == RunMode::Resume { RunMode::Start } else { how };
     let task = TrialRun { trial: id, label, plan: &plan, how, detach, sample: 0 };
     if how == RunMode::Attach {
         attach_to(context, &mut history, &task)

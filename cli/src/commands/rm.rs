@@ -1,17 +1,17 @@
 //! `dtrain rm`.
 
 use crate::args::RmArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::confirm::confirm;
 use crate::context::Context;
-use crate::run_trial::record_finished_trials;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::hosts;
 use crate::render::number::counted;
+use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Bytes;
 use dtrain_runner::DriveError;
-use dtrain_runner::ledger::{History, TrialStatus, TrialDetails};
+use dtrain_runner::ledger::{History, TrialDetails, TrialStatus};
 use dtrain_runner::store::{self, RemoveError};
 use serde::Serialize;
 use std::error::Error;
@@ -104,7 +104,11 @@ fn is_history_empty(context: &Context, wanted: &[TrialDetails]) -> Result<(), Co
 }
 
 /// The trials that were named, each once. `Err` unless all of them can be removed.
-fn removable_trials(context: &Context, history: &History, names: &[String]) -> Result<Vec<TrialDetails>, CommandError> {
+fn removable_trials(
+    context: &Context,
+    history: &History,
+    names: &[String],
+) -> Result<Vec<TrialDetails>, CommandError> {
     let mut wanted: Vec<TrialDetails> = Vec::new();
     for name in names {
         let trial = trials::trial(context, history, name)?;
@@ -133,7 +137,11 @@ fn removable_trials(context: &Context, history: &History, names: &[String]) -> R
     Ok(wanted)
 }
 
-fn remove(context: &Context, history: &mut History, trial: &TrialDetails) -> Result<DeletedTrial, CommandError> {
+fn remove(
+    context: &Context,
+    history: &mut History,
+    trial: &TrialDetails,
+) -> Result<DeletedTrial, CommandError> {
     let (id, label) = (&trial.row.id, &trial.row.label);
     let (mut hosts, away) = hosts::connect_hosts_of_trial_and_report(context, trial)?;
     let mut there = 0;
@@ -161,7 +169,8 @@ fn removal_failed(label: &str, error: &RemoveError) -> CommandError {
                 .hint(format!("`dtrain stop {label}` stops it"))
         }
         RemoveError::Drive(error) => {
-            let failure = CommandError::new(ExitReason::Infrastructure, format!("{label} cannot be removed: {error}"));
+            let failure =
+                CommandError::new(ExitReason::Infrastructure, format!("{label} cannot be removed: {error}"));
             match error.source() {
                 Some(source) => failure.cause(source.to_string()),
                 None => failure,
@@ -189,7 +198,8 @@ mod tests {
 
     #[test]
     fn what_keeps_a_trial_from_being_removed_is_named() {
-        let words = |error: DriveError| removal_failed("a-1", &RemoveError::Drive(error)).render(ColourMode::plain());
+        let words =
+            |error: DriveError| removal_failed("a-1", &RemoveError::Drive(error)).render(ColourMode::plain());
         let source = io::Error::new(io::ErrorKind::PermissionDenied, "spool is a symbolic link to /etc");
         let said = words(DriveError::Folder { doing: "lock", path: "/s/lock".into(), source });
         assert!(said.contains("spool is a symbolic link") && !said.contains("dtrain stop"), "{said}");

@@ -1,21 +1,21 @@
 //! `dtrain run`.
 
 use crate::args::RunArgs;
-use crate::fork::SourceCheckpoint;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::commands::{doctor, resume};
 use crate::context::Context;
-use crate::run_trial::{RunMode, TrialRun, run_to_end};
-use crate::command_error::{ExitReason, CommandError, CommandResult};
-use crate::load_recipe::{LoadedRecipe, load_without_running, load};
+use crate::fork::SourceCheckpoint;
+use crate::load_recipe::{LoadedRecipe, load, load_without_running};
 use crate::plan_file::{SavedPlan, StoredPlan};
 use crate::pretrained::{WeightsFolder, download};
 use crate::render::plan::short;
+use crate::run_trial::{RunMode, TrialRun, run_to_end};
 use crate::trials::history_failure;
-use crate::{audit, fork, hosts, slurm_job, limits, rates, trials};
+use crate::{audit, fork, hosts, limits, rates, slurm_job, trials};
 use dtrain_planner::engine::emit::{ConfigFormat, emit};
 use dtrain_planner::planning::checkpoint_interval;
 use dtrain_planner::{Plan, rates_key};
-use dtrain_recipes::{Bytes, Devices, LauncherKind, ConfigLayer, Model};
+use dtrain_recipes::{Bytes, ConfigLayer, Devices, LauncherKind, Model};
 use dtrain_runner::files;
 use dtrain_runner::ledger::{History, NewTrial, Parent, ValueSource};
 use dtrain_runner::provenance::Provenance;
@@ -81,8 +81,16 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
         None => (None, None),
     };
     let sample = if args.no_sample { 0 } else { args.sample.unwrap_or(SAMPLE_TOKENS) };
-    let begin =
-        NewRun { plan: &plan, sources, folder: &folder, recipe, parent, weights, detach: args.detach, sample };
+    let begin = NewRun {
+        plan: &plan,
+        sources,
+        folder: &folder,
+        recipe,
+        parent,
+        weights,
+        detach: args.detach,
+        sample,
+    };
     self::record_and_launch(context, &mut history, begin)
 }
 
@@ -105,7 +113,11 @@ pub(crate) struct NewRun<'a> {
 }
 
 /// Records a trial, and drives it to its end.
-pub(crate) fn record_and_launch(context: &Context, history: &mut History, begin: NewRun<'_>) -> CommandResult {
+pub(crate) fn record_and_launch(
+    context: &Context,
+    history: &mut History,
+    begin: NewRun<'_>,
+) -> CommandResult {
     let NewRun { plan, sources, folder, recipe, parent, weights, detach, sample } = begin;
     context.out.say(short(plan, context.out.paint).trim_end());
     warn_of_unused_gpu(context, plan);
@@ -114,7 +126,8 @@ pub(crate) fn record_and_launch(context: &Context, history: &mut History, begin:
     if let Some(weights) = &weights {
         weights.note(&mut new.provenance)?;
     }
-    let created = trials::wait_for_history(context, || history.create_trial(&new)).map_err(|error| history_failure(&error))?;
+    let created = trials::wait_for_history(context, || history.create_trial(&new))
+        .map_err(|error| history_failure(&error))?;
     write_plan_file(context, &created.id, plan)?;
     slurm_job::record_job_trial(context, &plan.recipe, &created.id)?;
     context.out.say(&format!("trial {} ({})", context.out.paint.bold(&created.label), created.id));
@@ -126,7 +139,8 @@ pub(crate) fn record_and_launch(context: &Context, history: &mut History, begin:
         weights.take_in(context, history, &created.id, &plan.recipe)?;
         context.out.say(&format!("it begins with the weights in {}", weights.path().display()));
     }
-    let task = TrialRun { trial: &created.id, label: &created.label, plan, how: RunMode::Start, detach, sample };
+    let task =
+        TrialRun { trial: &created.id, label: &created.label, plan, how: RunMode::Start, detach, sample };
     run_to_end(context, history, &task)
 }
 
@@ -201,9 +215,8 @@ fn load_run_recipe(args: &RunArgs) -> Result<LoadedRecipe, CommandError> {
 fn refuse_layers(args: &RunArgs, saved: &SavedPlan) -> Result<(), CommandError> {
     if let Some(variable) = saved.other_variables().first() {
         let what = format!("the environment variable {variable} applies to recipes, not to saved plans");
-        return Err(
-            CommandError::new(ExitReason::Usage, what).hint(format!("unset {variable}, or make a new plan with it"))
-        );
+        return Err(CommandError::new(ExitReason::Usage, what)
+            .hint(format!("unset {variable}, or make a new plan with it")));
     }
     let layers = &args.layers;
     if layers.set.is_empty() && layers.cluster.is_none() && args.name.is_none() && args.ranks.is_none() {
@@ -253,7 +266,8 @@ fn refuse_stale(
         context.out.say(&format!("{warning}: the plan is stale: {}", changes.join("; ")));
         return Ok(());
     }
-    let failure = CommandError::new(ExitReason::StalePlan, "the plan is stale: something it depends on has changed");
+    let failure =
+        CommandError::new(ExitReason::StalePlan, "the plan is stale: something it depends on has changed");
     let failure = changes.into_iter().fold(failure, CommandError::cause);
     Err(failure.hint("plan again, or run it anyway with --stale-ok"))
 }
@@ -269,7 +283,8 @@ fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec
         // What became of other hosts is seen when they are reached.
         LauncherKind::Ssh | LauncherKind::Slurm => return Ok(Vec::new()),
     };
-    let known = history.rates(&host, &rates_key(&plan.recipe, &host)).map_err(|error| history_failure(&error))?;
+    let known =
+        history.rates(&host, &rates_key(&plan.recipe, &host)).map_err(|error| history_failure(&error))?;
     Ok(plan.drift(&host, known.as_ref(), rates::PROGRAM).iter().map(ToString::to_string).collect())
 }
 
@@ -300,7 +315,9 @@ fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), CommandErro
 pub(crate) fn value_sources(loaded: &LoadedRecipe) -> BTreeMap<String, ValueSource> {
     let source = |layer: ConfigLayer| match layer {
         ConfigLayer::Default => ValueSource::Default,
-        ConfigLayer::Environment | ConfigLayer::Assignment | ConfigLayer::Settings | ConfigLayer::Cluster => ValueSource::Setting,
+        ConfigLayer::Environment | ConfigLayer::Assignment | ConfigLayer::Settings | ConfigLayer::Cluster => {
+            ValueSource::Setting
+        }
         ConfigLayer::Extended | ConfigLayer::Recipe => ValueSource::Recipe,
     };
     loaded.checked.resolved.iter().map(|value| (value.path.clone(), source(value.origin.layer()))).collect()

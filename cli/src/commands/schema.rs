@@ -1,13 +1,14 @@
 //! `dtrain schema`.
 
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 
 /// Prints the JSON schema of recipes.
 pub(crate) fn run(context: &Context) -> CommandResult {
-    let text = serde_json::to_string_pretty(&dtrain_recipes::json_schema::json_schema()).map_err(|error| {
-        CommandError::new(ExitReason::Infrastructure, "cannot write the schema").cause(error.to_string())
-    })?;
+    let text =
+        serde_json::to_string_pretty(&dtrain_recipes::json_schema::json_schema()).map_err(|error| {
+            CommandError::new(ExitReason::Infrastructure, "cannot write the schema").cause(error.to_string())
+        })?;
     context.out.data(&text)?;
     Ok(ExitReason::Done)
 }

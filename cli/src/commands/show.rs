@@ -1,8 +1,8 @@
 //! `dtrain show`.
 
 use crate::args::ShowArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::load_recipe::load;
 use crate::output::shell_quoted;
 use dtrain_recipes::ResolvedValue;

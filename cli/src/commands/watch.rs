@@ -1,8 +1,8 @@
 //! `dtrain watch`: a screen that shows what runs.
 
 use crate::args::WatchArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::output::shell_quoted;
 use crate::trials::{self, history_failure};
 use crate::watch::{self, StartPage};

@@ -2,14 +2,14 @@
 
 mod host_groups;
 
-use super::plan::{PlanOutput, TOP, output_plan, explanation_depth};
+use super::plan::{PlanOutput, TOP, explanation_depth, output_plan};
 use crate::args::{EngineName, PlanArgs};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::load_recipe::load_without_running;
 use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::rates;
-use crate::render::html::{what_if_page, page};
+use crate::render::html::{page, what_if_page};
 use dtrain_planner::Plan;
 use dtrain_planner::analytic::AcceleratorKind;
 use dtrain_planner::analytic::search::HomogeneousCluster;
@@ -17,7 +17,8 @@ use dtrain_planner::choice::explain::wrapped;
 use dtrain_planner::engine::emit::ConfigFormat;
 use dtrain_planner::engine::{self, Engine};
 use dtrain_planner::what_if::{
-    NEXT, DatasheetPlanError, DatasheetPlanRequest, explain, explain_mixed_cluster, plan_from_datasheets, plan_mixed_cluster, to_plan,
+    DatasheetPlanError, DatasheetPlanRequest, NEXT, explain, explain_mixed_cluster, plan_from_datasheets,
+    plan_mixed_cluster, to_plan,
 };
 use host_groups::parse_host_groups;
 
@@ -68,8 +69,10 @@ fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), CommandError> {
     ];
     match said.into_iter().find(|(_, is_said)| *is_said) {
         None => Ok(()),
-        Some((flag, _)) => Err(CommandError::new(ExitReason::Usage, format!("`{flag}` needs identical hosts"))
-            .hint("name one group in `--on`, or omit the flag")),
+        Some((flag, _)) => {
+            Err(CommandError::new(ExitReason::Usage, format!("`{flag}` needs identical hosts"))
+                .hint("name one group in `--on`, or omit the flag"))
+        }
     }
 }
 
@@ -80,7 +83,9 @@ fn engine(args: &PlanArgs, groups: &[HomogeneousCluster]) -> Result<&'static dyn
         Some(ConfigFormat::Deepspeed) => Some(EngineName::Deepspeed),
         Some(ConfigFormat::Fsdp) => Some(EngineName::Fsdp),
         Some(ConfigFormat::Maxtext) => Some(EngineName::Jax),
-        Some(ConfigFormat::Megatron | ConfigFormat::Slurm | ConfigFormat::Kubernetes) => Some(EngineName::Megatron),
+        Some(ConfigFormat::Megatron | ConfigFormat::Slurm | ConfigFormat::Kubernetes) => {
+            Some(EngineName::Megatron)
+        }
         None => None,
     };
     let Some(name) = args.engine.or(of_format) else {
@@ -107,9 +112,9 @@ fn engine(args: &PlanArgs, groups: &[HomogeneousCluster]) -> Result<&'static dyn
 
 fn refusal(error: &DatasheetPlanError) -> CommandError {
     match error {
-        DatasheetPlanError::NothingFits { .. } | DatasheetPlanError::NoLayout { .. } | DatasheetPlanError::Engine { .. } => {
-            CommandError::of(ExitReason::NothingFits, error)
-        }
+        DatasheetPlanError::NothingFits { .. }
+        | DatasheetPlanError::NoLayout { .. }
+        | DatasheetPlanError::Engine { .. } => CommandError::of(ExitReason::NothingFits, error),
         DatasheetPlanError::NoDecoder { .. }
         | DatasheetPlanError::Adapters
         | DatasheetPlanError::NoBatch

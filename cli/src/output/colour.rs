@@ -74,13 +74,18 @@ impl ColourMode {
     }
 
     fn with(self, code: &str, text: &str) -> String {
-        if self.0 { format!("{}{text}{}", marked_sequence(code), marked_sequence(RESET)) } else { text.to_owned() }
+        if self.0 {
+            format!("{}{text}{}", marked_sequence(code), marked_sequence(RESET))
+        } else {
+            text.to_owned()
+        }
     }
 
     /// Takes the colours of a text for our own. Only for a text in which words of others are [`printable`].
     pub(crate) fn adopt(self, text: &str) -> String {
         let colours = CODES.iter().chain([&RESET]);
-        colours.fold(text.to_owned(), |text, code| text.replace(&escape_sequence(code), &marked_sequence(code)))
+        colours
+            .fold(text.to_owned(), |text, code| text.replace(&escape_sequence(code), &marked_sequence(code)))
     }
 }
 

@@ -1,10 +1,10 @@
 //! Checkpoints, and how far one is read or copied.
 
 use super::number::counted;
-use super::table::{TableColumn, PageStyle, StyledText, TextRole, age, table};
+use super::table::{PageStyle, StyledText, TableColumn, TextRole, age, table};
 use crate::output::Output;
 use dtrain_recipes::Bytes;
-use dtrain_runner::checkpoints::{VerificationReport, CheckpointInfo, StoredFiles, State};
+use dtrain_runner::checkpoints::{CheckpointInfo, State, StoredFiles, VerificationReport};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -56,7 +56,8 @@ fn places(places: &[StoredFiles]) -> String {
     match places {
         [only] => only.holder.clone(),
         several => {
-            let place = |place: &StoredFiles| format!("{} ({})", place.holder, counted(place.files as u64, "file"));
+            let place =
+                |place: &StoredFiles| format!("{} ({})", place.holder, counted(place.files as u64, "file"));
             several.iter().map(place).collect::<Vec<_>>().join(", ")
         }
     }

@@ -3,7 +3,7 @@
 use super::number::count;
 use crate::output::Output;
 use dtrain_recipes::url;
-use dtrain_worker::data::{DownloadProgress, TokenizationProgress, PreparationStep};
+use dtrain_worker::data::{DownloadProgress, PreparationStep, TokenizationProgress};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
@@ -36,7 +36,9 @@ impl DataPreparationBar {
                 }
                 downloading(&fetched)
             }
-            PreparationStep::Tokenizing(prepared) => tokenizing_summary(prepared, self.begun.get().elapsed().as_secs_f64()),
+            PreparationStep::Tokenizing(prepared) => {
+                tokenizing_summary(prepared, self.begun.get().elapsed().as_secs_f64())
+            }
         };
         self.bar.set_message(message);
         self.bar.tick();
@@ -79,15 +81,21 @@ mod tests {
 
     #[test]
     fn the_line_of_a_download_has_its_name_and_how_much_is_here() {
-        let fetched =
-            DownloadProgress { url: "https://host/a/corpus.txt?raw=1", bytes: 3_200_000, of: Some(12_000_000) };
+        let fetched = DownloadProgress {
+            url: "https://host/a/corpus.txt?raw=1",
+            bytes: 3_200_000,
+            of: Some(12_000_000),
+        };
         assert_eq!(downloading(&fetched), "downloading corpus.txt: 3.2 of 12.0 MB");
         assert_eq!(downloading(&DownloadProgress { of: None, ..fetched }), "downloading corpus.txt: 3.2 MB");
     }
 
     #[test]
     fn the_line_has_text_documents_tokens_and_speed() {
-        let words = tokenizing_summary(TokenizationProgress { bytes: 120_000_000, documents: 3, tokens: 40_000_000 }, 20.0);
+        let words = tokenizing_summary(
+            TokenizationProgress { bytes: 120_000_000, documents: 3, tokens: 40_000_000 },
+            20.0,
+        );
         assert!(words.contains("120 MB") && words.contains("3 documents"), "{words}");
         assert!(words.contains(&format!("{} tokens/s", count(2e6))), "{words}");
     }

@@ -1,8 +1,8 @@
 //! Estimates of given trainings: a row each, and how near they are by source.
 
 use super::number::{count, seconds};
-use super::table::{TableColumn, PageStyle, StyledText, TextRole, painted, table as drawn};
-use dtrain_planner::benchmarks::{RowEstimate, AccuracyScores};
+use super::table::{PageStyle, StyledText, TableColumn, TextRole, painted, table as drawn};
+use dtrain_planner::benchmarks::{AccuracyScores, RowEstimate};
 use std::borrow::Cow;
 
 const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> TableColumn {

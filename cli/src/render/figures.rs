@@ -140,7 +140,12 @@ impl Figures {
         });
         let by_time = expected.limit.zip(newest.elapsed).map(|(limit, elapsed)| {
             let passed = (elapsed * limit + newest.times.step).min(limit);
-            TrainingProgress { step, share: Some(passed / limit), left: Some(limit - passed), ..TrainingProgress::default() }
+            TrainingProgress {
+                step,
+                share: Some(passed / limit),
+                left: Some(limit - passed),
+                ..TrainingProgress::default()
+            }
         });
         match (by_steps, by_time) {
             (Some(steps), Some(time)) if steps.share >= time.share => steps,

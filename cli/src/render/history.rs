@@ -2,9 +2,9 @@
 
 use super::number::{accuracy, count, loss, plain};
 use super::sparkline::sparkline;
-use super::table::{TableColumn, PageStyle, StyledText, TextRole, age, csv, table};
+use super::table::{PageStyle, StyledText, TableColumn, TextRole, age, csv, table};
 use dtrain_recipes::Goal;
-use dtrain_runner::ledger::{TrialStatus, TrialRow};
+use dtrain_runner::ledger::{TrialRow, TrialStatus};
 use serde::Serialize;
 use std::borrow::Cow;
 

@@ -1,8 +1,8 @@
 //! How things look. Nothing here decides anything.
 
-pub(crate) mod progress_bar;
 pub(crate) mod checkpoint;
 pub(crate) mod compare;
+pub(crate) mod data_preparation;
 pub(crate) mod estimate;
 pub(crate) mod figures;
 pub(crate) mod history;
@@ -12,10 +12,10 @@ pub(crate) mod number;
 mod param;
 pub(crate) mod phases;
 pub(crate) mod plan;
-pub(crate) mod data_preparation;
 pub(crate) mod progress;
+pub(crate) mod progress_bar;
 pub(crate) mod show;
 pub(crate) mod sparkline;
-pub(crate) mod time_spent;
 pub(crate) mod table;
 pub(crate) mod template_match;
+pub(crate) mod time_spent;

@@ -2,7 +2,7 @@
 
 use super::number::{deviation, seconds};
 use dtrain_planner::step::traffic::Traffic;
-use dtrain_planner::{TimeBreakdown, MemoryBreakdown};
+use dtrain_planner::{MemoryBreakdown, TimeBreakdown};
 use dtrain_protocol::PhaseTimes;
 use dtrain_recipes::Bytes;
 use dtrain_runner::ledger::{TrialDetails, TypicalStep};

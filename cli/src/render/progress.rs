@@ -1,14 +1,14 @@
 //! What a person, or a program, sees of a trial while it trains. It decides nothing.
 
-use super::progress_bar::TrainingBar;
-use super::figures::{PlannedTraining, Figures};
+use super::figures::{Figures, PlannedTraining};
 use super::number::{counted, loss, remaining, seconds, whole};
+use super::progress_bar::TrainingBar;
 use crate::limits;
 use crate::output::Output;
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, TrialId};
 use dtrain_runner::machine::Blame;
 use dtrain_runner::strikes::ExcludedHost;
-use dtrain_runner::{Fact, Observer, TrialEvent, ControllerStatus};
+use dtrain_runner::{ControllerStatus, Fact, Observer, TrialEvent};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 

@@ -4,7 +4,7 @@
 //! every row. Nor does it know into how many rows a terminal breaks a line when it becomes narrower.
 
 use super::figures::TrainingProgress;
-use crate::output::{Output, write_stderr, write_control_sequence};
+use crate::output::{Output, write_control_sequence, write_stderr};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
@@ -116,8 +116,13 @@ mod tests {
     #[test]
     fn lines_leave_the_last_columns_free() {
         let figures = "loss 2.5000   valid 2.7500   9.09 k tokens/s   110.0 ms/step, predicted 100.0 ms";
-        let half =
-            TrainingProgress { step: 150, of: Some(300), share: Some(0.5), left: Some(112.0), ..TrainingProgress::default() };
+        let half = TrainingProgress {
+            step: 150,
+            of: Some(300),
+            share: Some(0.5),
+            left: Some(112.0),
+            ..TrainingProgress::default()
+        };
         for columns in [20, 40, 66, 80, 200] {
             let [bar, figures] = lines(columns, &half, figures);
             assert!(bar.chars().count() <= columns - MARGIN, "{bar}");

@@ -9,7 +9,7 @@ use super::{metrics, param, time_spent};
 use crate::pretrained;
 use dtrain_protocol::{Failure, StopReason};
 use dtrain_recipes::sanitize::on_one_line;
-use dtrain_runner::ledger::{Attempt, Parent, ValueSource, TrialDetails, TypicalStep};
+use dtrain_runner::ledger::{Attempt, Parent, TrialDetails, TypicalStep, ValueSource};
 use dtrain_runner::{AttemptEnd, Verdict};
 
 /// Checkpoints that are shown, the newest.
@@ -46,7 +46,8 @@ pub(crate) fn show(
 fn head(trial: &TrialDetails, style: PageStyle) -> String {
     let row = &trial.row;
     let word = status(row.status);
-    let ended = trial.verdict.as_ref().map(|verdict| format!(": {}", verdict_text(verdict))).unwrap_or_default();
+    let ended =
+        trial.verdict.as_ref().map(|verdict| format!(": {}", verdict_text(verdict))).unwrap_or_default();
     // A foreign command keeps its batch and its learning rate to itself.
     let how = match row.batch {
         0 => String::new(),
@@ -241,7 +242,9 @@ pub(crate) mod tests {
     use crate::render::table::tests::plain;
     use crate::render::table::width;
     use dtrain_protocol::{AttemptId, PhaseTimes, Rank, StepId};
-    use dtrain_runner::ledger::{Checkpoint, NoiseScale, Note, TrialParameter, ExpectedPerformance, TrialStatus, Summary};
+    use dtrain_runner::ledger::{
+        Checkpoint, ExpectedPerformance, NoiseScale, Note, Summary, TrialParameter, TrialStatus,
+    };
     use dtrain_runner::provenance::{GitState, Provenance};
     use serde_json::json;
 
@@ -319,7 +322,12 @@ pub(crate) mod tests {
                 memory_bytes: Some(7_000_000_000),
             },
             attempts: vec![
-                attempt(1, None, (7300, 7000), AttemptEnd::Lost(Failure::Exited { code: None, signal: Some(9) })),
+                attempt(
+                    1,
+                    None,
+                    (7300, 7000),
+                    AttemptEnd::Lost(Failure::Exited { code: None, signal: Some(9) }),
+                ),
                 attempt(2, Some(300), (6990, 600), AttemptEnd::Finished(StopReason::Complete)),
             ],
             checkpoints: (1..=7).map(|n| checkpoint(n * 100, (n == 6).then_some("torn"))).collect(),
@@ -388,7 +396,11 @@ pub(crate) mod tests {
         let mut trial = trial();
         trial.notes[0].text.clone_from(&long);
         trial.tags.insert(long.clone(), long.clone());
-        trial.params.push(TrialParameter { path: "params.x".into(), value: json!(long), source: ValueSource::Recipe });
+        trial.params.push(TrialParameter {
+            path: "params.x".into(),
+            value: json!(long),
+            source: ValueSource::Recipe,
+        });
         let page = show(&trial, &typical(), &[(long, vec![Some(1.0)])], true, plain(80));
         assert!(page.contains("ago  xxx"), "{page}");
         assert!(page.lines().all(|line| width(line) <= 80), "{page}");

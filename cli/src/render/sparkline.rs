@@ -27,7 +27,12 @@ pub(crate) fn sparkline(values: &[Option<f64>], style: PageStyle) -> String {
 /// Several curves over the same steps in one drawing, `A` the first; `=` where they meet.
 ///
 /// One character for each value across; `height` lines and a line that names the steps below.
-pub(crate) fn plot(curves: &[Vec<Option<f64>>], steps: (u64, u64), height: usize, style: PageStyle) -> String {
+pub(crate) fn plot(
+    curves: &[Vec<Option<f64>>],
+    steps: (u64, u64),
+    height: usize,
+    style: PageStyle,
+) -> String {
     let Some((least, most)) = range(curves.iter().flatten().copied().flatten()) else { return String::new() };
     let across = curves.iter().map(Vec::len).max().unwrap_or(0);
     let mut cells = vec![vec![' '; across]; height];

@@ -122,12 +122,18 @@ pub(crate) fn table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: Pa
 }
 
 /// The lines of a table, titles first: cells with the blanks around them.
-pub(crate) fn layout_table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: PageStyle) -> Vec<Vec<StyledText>> {
+pub(crate) fn layout_table(
+    columns: &[TableColumn],
+    rows: &[Vec<StyledText>],
+    style: PageStyle,
+) -> Vec<Vec<StyledText>> {
     let mut kept: Vec<usize> = (0..columns.len()).collect();
     kept.retain(|&c| columns[c].rank == 9 || rows.iter().any(|row| !row[c].text.is_empty()));
     let (gap, widths) = fit(columns, rows, &mut kept, style.width);
-    let titles: Vec<_> =
-        columns.iter().map(|column| StyledText::new(column.title.clone().into_owned(), TextRole::Dim)).collect();
+    let titles: Vec<_> = columns
+        .iter()
+        .map(|column| StyledText::new(column.title.clone().into_owned(), TextRole::Dim))
+        .collect();
     let line = |row: &Vec<StyledText>| {
         let cells = kept.iter().zip(&widths).enumerate().map(|(place, (&c, &wide))| {
             let text = truncate(&row[c].text, wide, style);
@@ -147,7 +153,12 @@ pub(crate) fn layout_table(columns: &[TableColumn], rows: &[Vec<StyledText>], st
 }
 
 /// The gap between columns and their widths; leaves columns out of `kept` where nothing else helps.
-fn fit(columns: &[TableColumn], rows: &[Vec<StyledText>], kept: &mut Vec<usize>, most: usize) -> (usize, Vec<usize>) {
+fn fit(
+    columns: &[TableColumn],
+    rows: &[Vec<StyledText>],
+    kept: &mut Vec<usize>,
+    most: usize,
+) -> (usize, Vec<usize>) {
     loop {
         let natural: Vec<usize> = kept
             .iter()
@@ -252,8 +263,12 @@ pub(crate) mod tests {
     }
 
     fn columns() -> Vec<TableColumn> {
-        let column =
-            |title, rank, least| TableColumn { title: Cow::Borrowed(title), is_right: rank == 2, rank, least };
+        let column = |title, rank, least| TableColumn {
+            title: Cow::Borrowed(title),
+            is_right: rank == 2,
+            rank,
+            least,
+        };
         vec![
             column("NAME", 9, Some(6)),
             column("SPEED", 2, None),

@@ -71,8 +71,12 @@ mod tests {
             found: None,
             text,
         };
-        assert_eq!(mismatch_pointer(&nearest("step\t1:".into(), 7)), ["step 1:".to_owned(), "      ^".to_owned()]);
-        let [line, caret] = mismatch_pointer(&nearest(format!("{}!{}", "é".repeat(300), "x".repeat(300)), 301));
+        assert_eq!(
+            mismatch_pointer(&nearest("step\t1:".into(), 7)),
+            ["step 1:".to_owned(), "      ^".to_owned()]
+        );
+        let [line, caret] =
+            mismatch_pointer(&nearest(format!("{}!{}", "é".repeat(300), "x".repeat(300)), 301));
         assert!(line.starts_with('…') && line.ends_with('…') && line.chars().count() == SHOWN + 2);
         assert_eq!(line.chars().nth(caret.chars().count() - 1), Some('!'));
         assert_eq!(mismatch_text(&nearest(String::new(), 1)), "expected a blank, found the end of the line");

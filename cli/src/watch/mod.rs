@@ -8,8 +8,8 @@ mod model;
 mod screen;
 mod view;
 
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use app::{App, AppRequest, OpenPage};
 use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::History;
@@ -47,7 +47,12 @@ pub(crate) fn run(context: &Context, history: History, first: &StartPage) -> Com
     Ok(ExitReason::Done)
 }
 
-fn event_loop(context: &Context, feed: &mut Feed<'_>, app: &mut App, screen: &mut Screen) -> Result<(), CommandError> {
+fn event_loop(
+    context: &Context,
+    feed: &mut Feed<'_>,
+    app: &mut App,
+    screen: &mut Screen,
+) -> Result<(), CommandError> {
     let mut stopping: Option<Child> = None;
     let (mut has_changed, mut drawn_at, mut read_at) = (true, None::<Instant>, Instant::now());
     loop {

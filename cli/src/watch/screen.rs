@@ -2,7 +2,7 @@
 
 use super::bounded_backend::BoundedBackend;
 use super::key_decoder::KeyDecoder;
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use ratatui::Terminal;
 use ratatui::crossterm::cursor::{Hide, Show};
 use ratatui::crossterm::event::KeyEvent;

@@ -1,7 +1,7 @@
 //! A gated convolutional language model (Dauphin et al. 2017), trained by dtrain.
 
 use dtrain::burn::{self, module::Module, nn, tensor::Tensor, tensor::activation::sigmoid};
-use dtrain::{BuildError, BurnNetwork, ModuleInput, Program, ModelSettings};
+use dtrain::{BuildError, BurnNetwork, ModelSettings, ModuleInput, Program};
 
 /// From tokens to vectors.
 #[derive(Module, Debug)]

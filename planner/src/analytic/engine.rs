@@ -1,6 +1,6 @@
 //! Engines that train, by style: what their software costs and hides.
 
-use super::{Recomputation, Constants, AttentionKernel};
+use super::{AttentionKernel, Constants, Recomputation};
 use serde::Deserialize;
 
 /// Styles of engines whose constants are known.
@@ -55,7 +55,9 @@ impl SoftwareStyle {
     /// second product.
     pub fn selective(self) -> Recomputation {
         match self {
-            Self::Research | Self::Megatron | Self::Modern | Self::Xla | Self::Dtrain => Recomputation::Attention,
+            Self::Research | Self::Megatron | Self::Modern | Self::Xla | Self::Dtrain => {
+                Recomputation::Attention
+            }
             Self::Fsdp | Self::Compiled => Recomputation::EverySecondProduct,
         }
     }

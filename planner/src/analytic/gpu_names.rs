@@ -173,7 +173,9 @@ fn pieces(
     let mut found = Vec::new();
     let fits = |word: &&str| rest.starts_with(*word) && letters.is_whole(at, word.len());
     if !has_part {
-        found.extend((0..parts.len()).filter(|n| fits(&parts[*n])).map(|n| (NameToken::Part(n), parts[n].len())));
+        found.extend(
+            (0..parts.len()).filter(|n| fits(&parts[*n])).map(|n| (NameToken::Part(n), parts[n].len())),
+        );
     }
     let beside = (0..BESIDE.len()).filter(|n| fits(&BESIDE[*n]));
     found.extend(beside.map(|n| (NameToken::Word(n), BESIDE[n].len())));
@@ -195,7 +197,8 @@ fn numbers(text: &str) -> Vec<(NameToken, usize)> {
     };
     let unit = &text[digits..];
     let gigabytes = ["gib", "gb", "g", ""].into_iter().filter(|word| unit.starts_with(word));
-    let mut found: Vec<_> = gigabytes.map(|word| (NameToken::Gigabytes(number), digits + word.len())).collect();
+    let mut found: Vec<_> =
+        gigabytes.map(|word| (NameToken::Gigabytes(number), digits + word.len())).collect();
     if unit.starts_with('w') {
         found.push((NameToken::Watts(number), digits + 1));
     }
@@ -368,7 +371,11 @@ mod tests {
             "NVIDIA",
             "ähm H100",
         ] {
-            assert!(matches!(parse_gpu_name(name), Err(GpuNameError::Unknown(_))), "{name}: {:?}", parse_gpu_name(name));
+            assert!(
+                matches!(parse_gpu_name(name), Err(GpuNameError::Unknown(_))),
+                "{name}: {:?}",
+                parse_gpu_name(name)
+            );
         }
         let long = format!("H100 {}", "SXM ".repeat(10_000));
         assert_eq!(parse_gpu_name(&long).expect_err("it is refused"), GpuNameError::Unknown(None));
@@ -379,7 +386,10 @@ mod tests {
 
     #[test]
     fn a_size_of_memory_that_the_part_never_had_is_refused_and_another_one_counts() {
-        assert_eq!(parse_gpu_name("H100-SXM-40GB").expect_err("it is refused"), GpuNameError::Memory(40, vec![80, 96]));
+        assert_eq!(
+            parse_gpu_name("H100-SXM-40GB").expect_err("it is refused"),
+            GpuNameError::Memory(40, vec![80, 96])
+        );
         assert!(matches!(parse_gpu_name("L4 80GB"), Err(GpuNameError::Memory(80, _))));
         assert!(matches!(parse_gpu_name("H100 80GB 96GB"), Err(GpuNameError::Memory(96, _))));
         let gib = |name: &str| parse_gpu_name(name).expect("a part").memory / 1024f64.powi(3);

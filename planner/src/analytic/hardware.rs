@@ -139,7 +139,7 @@ pub fn gpus() -> &'static [GpuSpec] {
     &GPUS
 }
 
-/// The part that `name` means, whatever else stands in it; `None` where the table has none. 
+/// The part that `name` means, whatever else stands in it; `None` where the table has none.
 /// [`parse_gpu_name`](super::gpu_names::parse_gpu_name) reads a
 /// name whole.
 pub fn gpu(name: &str) -> Option<&'static GpuSpec> {
@@ -251,7 +251,10 @@ impl DeviceThroughput {
         let half = gpu.peak() * generation.ceiling_16 * generation.sustained_16 * power;
         let wide = match products {
             MatmulPrecision::Bits32 => gpu.dense_32 / gpu.dense_16,
-            MatmulPrecision::Bits16 | MatmulPrecision::Bits8 | MatmulPrecision::Blocks8 | MatmulPrecision::Blocks4 => 1.0,
+            MatmulPrecision::Bits16
+            | MatmulPrecision::Bits8
+            | MatmulPrecision::Blocks8
+            | MatmulPrecision::Blocks4 => 1.0,
         };
         Self {
             products: half * wide,
@@ -267,12 +270,18 @@ impl DeviceThroughput {
 }
 
 /// Products of 8 bits and less, where they are asked for and `gpu` has them.
-fn small(gpu: &GpuSpec, products: MatmulPrecision, power: f64, constants: &Constants) -> Option<LowPrecisionThroughput> {
+fn small(
+    gpu: &GpuSpec,
+    products: MatmulPrecision,
+    power: f64,
+    constants: &Constants,
+) -> Option<LowPrecisionThroughput> {
     let (c, generation) = (&constants.general, constants.generation(gpu));
     if !products.are_small() || gpu.dense_8 <= 0.0 {
         return None;
     }
-    let fourth = if products == MatmulPrecision::Blocks4 && gpu.generation == "blackwell" { 1.5 } else { 1.0 };
+    let fourth =
+        if products == MatmulPrecision::Blocks4 && gpu.generation == "blackwell" { 1.5 } else { 1.0 };
     let scales = if products == MatmulPrecision::Bits8 { 1.0 } else { c.blocks };
     Some(LowPrecisionThroughput {
         products: gpu.dense_8 * 1e12 * generation.ceiling_8 * generation.sustained_8 * power * fourth,
@@ -285,7 +294,9 @@ fn attention(generation: &GpuGeneration, c: &GeneralConstants, kernel: Attention
     let share = match kernel {
         AttentionKernel::Fused => generation.fused * c.fused,
         AttentionKernel::Flash2 => generation.flash * c.flash_2,
-        AttentionKernel::Flash1 | AttentionKernel::Unfused | AttentionKernel::Plain => generation.flash * c.flash_1,
+        AttentionKernel::Flash1 | AttentionKernel::Unfused | AttentionKernel::Plain => {
+            generation.flash * c.flash_1
+        }
     };
     // The first was tuned for heads of 64.
     let is_narrow = head < 128.0 && matches!(kernel, AttentionKernel::Fused | AttentionKernel::Flash2);
@@ -314,7 +325,8 @@ mod tests {
         let ratio = |name| {
             let of = |products| {
                 let part = gpu(name).expect("it is in the table");
-                DeviceThroughput::of(part, products, AttentionKernel::Fused, 128.0, 1.0, Constants::shipped()).products
+                DeviceThroughput::of(part, products, AttentionKernel::Fused, 128.0, 1.0, Constants::shipped())
+                    .products
             };
             of(MatmulPrecision::Bits32) / of(MatmulPrecision::Bits16)
         };

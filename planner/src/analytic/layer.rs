@@ -1,11 +1,11 @@
 //! Seconds of one layer on one rank, for one micro-batch.
 
-use super::collective::{all_reduce, all_to_all, point_to_point, gather_or_scatter};
+use super::collective::{all_reduce, all_to_all, gather_or_scatter, point_to_point};
 use super::constants::GeneralConstants;
 use super::hardware::AttentionKernel;
 use super::matmul::{ForwardBackward, alignment, grouped_linear, linear};
 use super::transformer::{ExpertDims, LatentDims, WindowDims};
-use super::{Recomputation, StepInputs, GroupTopology, topology};
+use super::{GroupTopology, Recomputation, StepInputs, topology};
 use dtrain_protocol::ContextExchange;
 
 /// Seconds of one layer, by cause.
@@ -50,8 +50,9 @@ impl LayerTimesByKind {
     /// These layers in a case that differs only in how keys and values are exchanged and whether ranks hold the sequence in parts:
     /// their products are the same.
     pub(super) fn with_exchange(self, case: &StepInputs<'_>) -> Self {
-        let around =
-            |layer: LayerTimes, experts| LayerTimes::around(case, experts, layer.projections, layer.feed_forward);
+        let around = |layer: LayerTimes, experts| {
+            LayerTimes::around(case, experts, layer.projections, layer.feed_forward)
+        };
         Self {
             layer: around(self.layer, case.model.experts),
             dense: self.dense.map(|dense| around(dense, None)),
@@ -82,7 +83,12 @@ impl LayerTimes {
         Self::around(case, experts, projections(case), feed_forward(case, experts))
     }
 
-    fn around(case: &StepInputs<'_>, experts: Option<ExpertDims>, projections: ForwardBackward, feed_forward: ForwardBackward) -> Self {
+    fn around(
+        case: &StepInputs<'_>,
+        experts: Option<ExpertDims>,
+        projections: ForwardBackward,
+        feed_forward: ForwardBackward,
+    ) -> Self {
         let operations = operations(case, experts);
         let core = attention_core(case);
         let (tensor, context) = (tensor(case, experts.is_some()), context(case, core));
@@ -104,7 +110,8 @@ impl LayerTimes {
     /// The same layer where its backward computes again what the case says, in which nothing else may differ.
     #[must_use]
     pub(super) fn with_recompute(self, case: &StepInputs<'_>) -> Self {
-        let recompute = case.config.recompute_share() * self.recompute_seconds(case.recomputation(), case.general());
+        let recompute =
+            case.config.recompute_share() * self.recompute_seconds(case.recomputation(), case.general());
         Self { recompute, ..self }
     }
 
@@ -316,7 +323,8 @@ fn context(case: &StepInputs<'_>, core: ForwardBackward) -> ForwardBackward {
         }
         // Forwards gather; backwards gather again and scatter gradients.
         ContextExchange::AllGather => {
-            ForwardBackward { forward: 1.0, backward: 2.0 } * gathered(2.0 * wire * tokens * keys * config.context())
+            ForwardBackward { forward: 1.0, backward: 2.0 }
+                * gathered(2.0 * wire * tokens * keys * config.context())
         }
         ContextExchange::AllToAll => {
             let bytes = wire * tokens * (queries + 2.0 * keys + values);

@@ -117,7 +117,14 @@ pub fn linear(tokens: f64, outputs: f64, inputs: f64, device: &DeviceThroughput)
 
 /// Seconds of `groups` linear layers, each over `tokens`. Each product takes `start` seconds beside the others, but for one that
 /// is alone: many small experts cost more than a few large ones.
-pub fn grouped_linear(tokens: f64, outputs: f64, inputs: f64, groups: f64, start: f64, device: &DeviceThroughput) -> ForwardBackward {
+pub fn grouped_linear(
+    tokens: f64,
+    outputs: f64,
+    inputs: f64,
+    groups: f64,
+    start: f64,
+    device: &DeviceThroughput,
+) -> ForwardBackward {
     let product = |m, n, k| Matmul { m, n, k, groups }.on(device) + (groups - 1.0) * start;
     ForwardBackward {
         forward: product(tokens, outputs, inputs),
@@ -133,7 +140,14 @@ mod tests {
 
     fn a100() -> DeviceThroughput {
         let part = gpu("A100-SXM-80GB").expect("it is in the table");
-        DeviceThroughput::of(part, MatmulPrecision::Bits16, AttentionKernel::Flash2, 128.0, 1.0, Constants::shipped())
+        DeviceThroughput::of(
+            part,
+            MatmulPrecision::Bits16,
+            AttentionKernel::Flash2,
+            128.0,
+            1.0,
+            Constants::shipped(),
+        )
     }
 
     #[test]
@@ -170,12 +184,22 @@ mod tests {
                 16384.0,
                 8192.0,
                 8192.0,
-                &DeviceThroughput::of(part, products, AttentionKernel::Fused, 128.0, 1.0, Constants::shipped()),
+                &DeviceThroughput::of(
+                    part,
+                    products,
+                    AttentionKernel::Fused,
+                    128.0,
+                    1.0,
+                    Constants::shipped(),
+                ),
             )
             .sum()
         };
         let ratio = seconds(MatmulPrecision::Bits16) / seconds(MatmulPrecision::Bits8);
         assert!(ratio > 1.5 && ratio < 2.0, "{ratio}");
-        assert!(seconds(MatmulPrecision::Blocks8) > seconds(MatmulPrecision::Bits8), "scales by block cost passes");
+        assert!(
+            seconds(MatmulPrecision::Blocks8) > seconds(MatmulPrecision::Bits8),
+            "scales by block cost passes"
+        );
     }
 }

@@ -5,7 +5,7 @@ mod lower_bound;
 pub(super) use lower_bound::MemoryLowerBound;
 
 use super::constants::MemoryConstants;
-use super::{Recomputation, StepInputs, StepConfig, StagePartition, step};
+use super::{Recomputation, StagePartition, StepConfig, StepInputs, step};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 
@@ -52,7 +52,11 @@ impl PeakMemory {
     }
 
     /// Bytes of the heaviest rank where replicas shard what takes least of `shards`.
-    pub(super) fn lower_bound(case: &StepInputs<'_>, shards: &[(ZeroStage, u32)], division: StagePartition) -> f64 {
+    pub(super) fn lower_bound(
+        case: &StepInputs<'_>,
+        shards: &[(ZeroStage, u32)],
+        division: StagePartition,
+    ) -> f64 {
         let shared = LayerMemory::of(case);
         let of = |(zero, shard): &(ZeroStage, u32)| {
             let arrangement = Arrangement { zero: *zero, shard: *shard, ..case.config.arrangement };
@@ -323,7 +327,9 @@ impl LayerActivations {
         gathered
             + match case.recomputation() {
                 Recomputation::Nothing => case.general().memory.transient * self.through,
-                Recomputation::Attention | Recomputation::EverySecondProduct => self.scores + 0.5 * self.through,
+                Recomputation::Attention | Recomputation::EverySecondProduct => {
+                    self.scores + 0.5 * self.through
+                }
                 Recomputation::All => self.through + self.scores,
             }
     }

@@ -1,30 +1,30 @@
 //! Searches every layout of a cluster of equal devices, with a bound: the same optimum as pricing them all.
 
+mod best_layouts;
+mod micro_batch_modes;
 mod pipeline_options;
 mod placement;
 mod space;
-mod best_layouts;
-mod micro_batch_modes;
 
 #[cfg(test)]
 mod tests;
 
+pub use best_layouts::{GPIPE, LayoutSearchResult, PricedLayout, SearchAxis};
 pub use pipeline_options::PipelineOption;
 pub(super) use space::divisors_of;
 pub(crate) use space::to_count;
-pub use space::{HomogeneousCluster, SearchProblem, EngineSupport};
-pub use best_layouts::{SearchAxis, PricedLayout, LayoutSearchResult, GPIPE};
+pub use space::{EngineSupport, HomogeneousCluster, SearchProblem};
 
-use super::{StepInputs, StepConfig, Degrees, StagePartition, PeakMemory, StepTimes};
+use super::{Degrees, PeakMemory, StagePartition, StepConfig, StepInputs, StepTimes};
 use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver};
 use argmin::core::{TerminationReason, TerminationStatus};
+use best_layouts::BestLayouts;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{LayoutPins, Recompute, ZeroStage};
+use micro_batch_modes::{MicroBatchMode, MicroBatchModeCache};
 use pipeline_options::StagePartitionCache;
 use placement::RankPlacement;
 use std::cell::RefCell;
-use best_layouts::BestLayouts;
-use micro_batch_modes::{MicroBatchMode, MicroBatchModeCache};
 
 /// Searches all layouts that a problem leaves open, keeping the best `keep`.
 pub fn search(problem: &SearchProblem, keep: usize) -> LayoutSearchResult {
@@ -152,7 +152,8 @@ impl ShapeCostFunction<'_> {
             // Larger ones need more: what did not fit before does not fit now. Known only where all layers may be computed again.
             if *micro_batch > 1
                 && self.modes.contains(&(Recompute::Full, 1))
-                && !placement.may_fit(&case, MicroBatchModeCache::lower_bound(&self.ways, self.problem, &case))
+                && !placement
+                    .may_fit(&case, MicroBatchModeCache::lower_bound(&self.ways, self.problem, &case))
             {
                 break;
             }

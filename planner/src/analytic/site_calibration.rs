@@ -80,6 +80,10 @@ mod tests {
     fn one_wild_measurement_among_eight_moves_little() {
         let mut pairs: Vec<_> = (0..7).map(|_| (0.1, 0.05)).collect();
         pairs.push((2.0, 0.05));
-        assert!((SiteCalibration::of(&pairs).factor.ln() - 0.1).abs() < 0.03, "{:?}", SiteCalibration::of(&pairs));
+        assert!(
+            (SiteCalibration::of(&pairs).factor.ln() - 0.1).abs() < 0.03,
+            "{:?}",
+            SiteCalibration::of(&pairs)
+        );
     }
 }

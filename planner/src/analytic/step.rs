@@ -1,8 +1,11 @@
 //! Seconds of a step: layers in stages, what stages wait for, what replicas exchange, the optimizer.
 
-use super::collective::{all_reduce, point_to_point, gather_or_scatter};
+use super::collective::{all_reduce, gather_or_scatter, point_to_point};
 use super::layer::LayerTimesByKind;
-use super::{StepInputs, StepConfig, StagePartition, GroupTopology, LayerTimes, Transformer, head_and_embedding, topology};
+use super::{
+    GroupTopology, LayerTimes, StagePartition, StepConfig, StepInputs, Transformer, head_and_embedding,
+    topology,
+};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 
@@ -61,9 +64,14 @@ impl MicroBatchTimes {
     }
 
     /// The units of a case with its layers, by what a backward computes again.
-    pub(super) fn each(case: &StepInputs<'_>, layers: LayerTimesByKind, modes: &[(Recompute, u32)]) -> Vec<Self> {
+    pub(super) fn each(
+        case: &StepInputs<'_>,
+        layers: LayerTimesByKind,
+        modes: &[(Recompute, u32)],
+    ) -> Vec<Self> {
         let LayerTimesByKind { layer, dense } = layers;
-        let (head, embedding) = (head_and_embedding::head_seconds(case), head_and_embedding::embedding_seconds(case));
+        let (head, embedding) =
+            (head_and_embedding::head_seconds(case), head_and_embedding::embedding_seconds(case));
         let of = |(recompute, recompute_every): &(Recompute, u32)| {
             let arrangement = Arrangement {
                 recompute: *recompute,
@@ -145,7 +153,11 @@ impl StepTimes {
     /// The passes with what follows them.
     pub(super) fn with_update(self, case: &StepInputs<'_>, division: StagePartition) -> Self {
         let held = LocalParameters::of(case, division.fullest().into(), true);
-        Self { replicas: exposed_gradient_sync(case, held, self.slowest), optimizer: optimizer_seconds(case, held), ..self }
+        Self {
+            replicas: exposed_gradient_sync(case, held, self.slowest),
+            optimizer: optimizer_seconds(case, held),
+            ..self
+        }
     }
 
     /// All of it.
@@ -310,13 +322,15 @@ impl ReplicaGroups {
 
 /// Seconds to sum the gradients of `held` parameters.
 fn reduce(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
-    let experts = if held.experts > 0.0 { ReplicaGroups::experts(case).reduce(held.experts, case) } else { 0.0 };
+    let experts =
+        if held.experts > 0.0 { ReplicaGroups::experts(case).reduce(held.experts, case) } else { 0.0 };
     ReplicaGroups::dense(case).reduce(held.dense, case) + experts
 }
 
 /// Seconds to gather the weights of `held` parameters.
 fn gather(case: &StepInputs<'_>, held: LocalParameters) -> f64 {
-    let experts = if held.experts > 0.0 { ReplicaGroups::experts(case).gather(held.experts, case) } else { 0.0 };
+    let experts =
+        if held.experts > 0.0 { ReplicaGroups::experts(case).gather(held.experts, case) } else { 0.0 };
     ReplicaGroups::dense(case).gather(held.dense, case) + experts
 }
 

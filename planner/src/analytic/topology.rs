@@ -3,7 +3,7 @@
 //! Ranks that share matrices are neighbours, next to them those that share sequences, then replicas and stages in the order
 //! that [`RankOrder`] says. Hosts are filled one after the other.
 
-use super::{StepInputs, GroupTopology};
+use super::{GroupTopology, StepInputs};
 use dtrain_protocol::RankOrder;
 
 /// Ranks of a stage from one to the same rank of the next.

@@ -136,7 +136,9 @@ pub(super) mod tests {
     use super::*;
     use crate::analytic::hardware::{MatmulPrecision, gpu};
     use crate::analytic::search::{HomogeneousCluster, SearchProblem};
-    use crate::analytic::{StepConfig, Constants, Degrees, AttentionKernel, Software, SoftwareStyle, Transformer};
+    use crate::analytic::{
+        AttentionKernel, Constants, Degrees, Software, SoftwareStyle, StepConfig, Transformer,
+    };
     use dtrain_protocol::Arrangement;
     use dtrain_recipes::LayoutPins;
     use std::sync::LazyLock;

@@ -1,7 +1,7 @@
 //! Rows that describe no training that could be: they are refused by the column, and not priced.
 
-use super::table::TableRow;
 use super::sharding::stage;
+use super::table::TableRow;
 
 /// The largest value of each column, far above that of any training.
 const LARGEST: [(&str, f64); 23] = [

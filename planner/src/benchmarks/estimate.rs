@@ -3,8 +3,8 @@
 use super::table::TableRow;
 use super::training::ResolvedTraining;
 use super::{measured, read};
-use crate::analytic::uncertainty::{prediction_interval, memory_uncertainty, step_time_uncertainty};
 use crate::analytic::site_calibration::SiteCalibration;
+use crate::analytic::uncertainty::{memory_uncertainty, prediction_interval, step_time_uncertainty};
 use crate::analytic::{Constants, PeakMemory, StepTimes};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -97,14 +97,18 @@ pub fn estimate_rows(rows: &[TableRow], known: &[String], constants: &Constants)
         Err(reason) => RowEstimate { reason: Some(reason), ..without_estimate(row) },
         Ok(estimate) => {
             let site = sites.get(&site_of(row)).copied().unwrap_or(SiteCalibration::NONE);
-            RowEstimate { is_known: known.contains(&row.id), ..with_errors(row, &estimate, row_estimate(row, &estimate, site)) }
+            RowEstimate {
+                is_known: known.contains(&row.id),
+                ..with_errors(row, &estimate, row_estimate(row, &estimate, site))
+            }
         }
     };
     rows.iter().zip(estimates).map(priced).collect()
 }
 
 /// What the rows that may be looked at tell of their clusters.
-fn site_calibrations(rows: &[TableRow],
+fn site_calibrations(
+    rows: &[TableRow],
     estimates: &[Result<UncorrectedEstimate<'_>, String>],
     known: &[String],
 ) -> BTreeMap<(String, String), SiteCalibration> {

@@ -7,7 +7,9 @@ use crate::analytic::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
 pub(super) fn gpu_of(row: &TableRow) -> Result<Option<ParsedGpuName>, String> {
     match row.text("hardware") {
         "" => Ok(None),
-        name => parse_gpu_name(name).map(Some).map_err(|error| format!("`hardware` is `{name}`: {}", reason(&error))),
+        name => parse_gpu_name(name)
+            .map(Some)
+            .map_err(|error| format!("`hardware` is `{name}`: {}", reason(&error))),
     }
 }
 

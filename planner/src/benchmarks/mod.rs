@@ -4,20 +4,20 @@
 //! among the row's assumptions, and widens the interval. What was measured is read after everything is priced.
 
 mod bounds;
-pub mod table;
-pub mod families;
-pub mod measured;
-mod gpu_cell;
 pub mod estimate;
+pub mod families;
+mod gpu_cell;
+pub mod measured;
 pub mod read;
 pub mod score;
 mod sharding;
 pub mod software;
+pub mod table;
 pub mod training;
 
-pub use table::{TableRow, TableError, read_table};
 pub use estimate::{RowEstimate, estimate_rows};
 pub use score::{AccuracyScores, scores};
+pub use table::{TableError, TableRow, read_table};
 pub use training::ResolvedTraining;
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
 //! From the cells of a row to a training: every rule for a blank cell stands here.
 
 use super::bounds;
-use super::table::{TableRow, has_any, has_word};
 use super::families::{FamilyTraits, family, is_gated, vocabulary};
 use super::gpu_cell::gpu_of;
 use super::sharding::{shard, stage, zero};
 use super::software::style;
+use super::table::{TableRow, has_any, has_word};
 use super::training::ResolvedTraining;
-use crate::analytic::hardware::{normalized_gpu_name, unknown};
 use crate::analytic::gpu_names::ParsedGpuName;
+use crate::analytic::hardware::{normalized_gpu_name, unknown};
 use crate::analytic::search::to_count;
 use crate::analytic::{
-    StepConfig, Constants, Degrees, ExpertDims, GpuSpec, AttentionKernel, LatentDims, Interconnect, AcceleratorKind, MatmulPrecision, Software, SoftwareStyle,
-    Transformer, MissingInputs, WindowDims,
+    AcceleratorKind, AttentionKernel, Constants, Degrees, ExpertDims, GpuSpec, Interconnect, LatentDims,
+    MatmulPrecision, MissingInputs, Software, SoftwareStyle, StepConfig, Transformer, WindowDims,
 };
 use dtrain_protocol::{Arrangement, DeviceKind, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
@@ -24,7 +24,10 @@ const PER_HOST: f64 = 8.0;
 const NEEDED: [&str; 6] = ["layers", "hidden", "heads", "seq", "global_batch", "num_gpus"];
 
 /// The training of a row, or why there is none.
-pub fn resolve_training<'a>(row: &TableRow, constants: &'a Constants) -> Result<ResolvedTraining<'a>, String> {
+pub fn resolve_training<'a>(
+    row: &TableRow,
+    constants: &'a Constants,
+) -> Result<ResolvedTraining<'a>, String> {
     bounds::check(row)?;
     let missing: Vec<_> = NEEDED.into_iter().filter(|column| row.positive(column).is_none()).collect();
     if !missing.is_empty() {
@@ -88,8 +91,12 @@ fn memory(row: &TableRow, gpu: &GpuSpec, named: Option<ParsedGpuName>) -> f64 {
 /// Fails where an engine does not run on the part. Megatron-DeepSpeed has a port to Gaudi, and PyTorch one to TPUs.
 fn refuse_part(row: &TableRow, style: Option<SoftwareStyle>, part: Option<&GpuSpec>) -> Result<(), String> {
     let is_refused = match part.map(GpuSpec::kind) {
-        Some(AcceleratorKind::Tpu) => matches!(style, Some(SoftwareStyle::Megatron | SoftwareStyle::Modern | SoftwareStyle::Research)),
-        Some(AcceleratorKind::Gaudi) => matches!(style, Some(SoftwareStyle::Megatron | SoftwareStyle::Modern | SoftwareStyle::Xla)),
+        Some(AcceleratorKind::Tpu) => {
+            matches!(style, Some(SoftwareStyle::Megatron | SoftwareStyle::Modern | SoftwareStyle::Research))
+        }
+        Some(AcceleratorKind::Gaudi) => {
+            matches!(style, Some(SoftwareStyle::Megatron | SoftwareStyle::Modern | SoftwareStyle::Xla))
+        }
         Some(AcceleratorKind::Gpu) | None => false,
     };
     if is_refused {
@@ -214,7 +221,8 @@ fn config(row: &TableRow, model: &Transformer, style: SoftwareStyle, shape: RowD
     let zero = zero(row, style);
     let arrangement = Arrangement {
         zero,
-        sequence: sequence.unwrap_or(tensor > 1.0 && matches!(style, SoftwareStyle::Modern | SoftwareStyle::Compiled)),
+        sequence: sequence
+            .unwrap_or(tensor > 1.0 && matches!(style, SoftwareStyle::Modern | SoftwareStyle::Compiled)),
         recompute: recompute(row).unwrap_or(Recompute::None),
         schedule: schedule(row, chunks),
         chunks: to_count(chunks),
@@ -291,7 +299,9 @@ fn chunks(row: &TableRow, model: &Transformer, style: SoftwareStyle, pipeline: f
                 (layers / pipeline).floor().clamp(1.0, 5.0)
             }
         }
-        () if interleaved && style == SoftwareStyle::Megatron => [2.0, 3.0].into_iter().find(divides).unwrap_or(1.0),
+        () if interleaved && style == SoftwareStyle::Megatron => {
+            [2.0, 3.0].into_iter().find(divides).unwrap_or(1.0)
+        }
         () if interleaved => 2.0,
         () => 1.0,
     }

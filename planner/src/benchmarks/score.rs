@@ -134,7 +134,10 @@ fn estimated_and_measured(row: &RowEstimate) -> Option<(f64, f64)> {
 }
 
 /// Rows by what `key` says they have in common.
-fn groups<'a, K: Ord>(rows: &[&'a RowEstimate], key: impl Fn(&'a RowEstimate) -> K) -> Vec<Vec<&'a RowEstimate>> {
+fn groups<'a, K: Ord>(
+    rows: &[&'a RowEstimate],
+    key: impl Fn(&'a RowEstimate) -> K,
+) -> Vec<Vec<&'a RowEstimate>> {
     let mut groups: BTreeMap<K, Vec<&RowEstimate>> = BTreeMap::new();
     for row in rows.iter().filter(|row| estimated_and_measured(row).is_some()) {
         groups.entry(key(row)).or_default().push(row);
@@ -180,7 +183,8 @@ fn predicted_best<'a>(group: &[&'a RowEstimate]) -> Option<&'a RowEstimate> {
     let seconds = |row: &RowEstimate| row.step_seconds.unwrap_or(f64::INFINITY);
     let best = group.iter().map(|row| seconds(row)).min_by(f64::total_cmp)?;
     let ties = group.iter().filter(|row| seconds(row) <= best * (1.0 + TIE));
-    let order =
-        |a: &&&RowEstimate, b: &&&RowEstimate| a.tensor.total_cmp(&b.tensor).then(seconds(a).total_cmp(&seconds(b)));
+    let order = |a: &&&RowEstimate, b: &&&RowEstimate| {
+        a.tensor.total_cmp(&b.tensor).then(seconds(a).total_cmp(&seconds(b)))
+    };
     ties.min_by(order).copied()
 }

@@ -44,13 +44,17 @@ pub fn style(framework: &str, notes: &str) -> Option<SoftwareStyle> {
     let name = normalized_gpu_name(framework);
     let is_megatron = name.contains("megatron");
     match () {
-        () if has_any(&name, RESEARCH) || has_word(&framework.to_lowercase(), "amp") => Some(SoftwareStyle::Research),
+        () if has_any(&name, RESEARCH) || has_word(&framework.to_lowercase(), "amp") => {
+            Some(SoftwareStyle::Research)
+        }
         () if has_any(&name, MODERN) => Some(SoftwareStyle::Modern),
         () if name.contains("megatronlm") && has_any(&name, YEARS) => Some(SoftwareStyle::Megatron),
         () if is_megatron => Some(SoftwareStyle::Modern),
         () if has_any(&name, XLA) => Some(SoftwareStyle::Xla),
         // torchtitan compiles only where it is told to.
-        () if name.contains("torchtitan") && !notes.to_lowercase().contains("compile") => Some(SoftwareStyle::Fsdp),
+        () if name.contains("torchtitan") && !notes.to_lowercase().contains("compile") => {
+            Some(SoftwareStyle::Fsdp)
+        }
         () if has_any(&name, COMPILED) => Some(SoftwareStyle::Compiled),
         () if has_any(&name, FSDP) => Some(SoftwareStyle::Fsdp),
         () => None,

@@ -75,8 +75,10 @@ fn what_was_measured_is_never_read_when_pricing() {
     let other =
         PUBLISHED.replace("tokens_per_s_per_gpu", "tokens_per_s").replace("step_time", "iteration_time");
     let other = read_table(other.as_bytes()).expect("the table is whole");
-    let (known, unknown) =
-        (estimate_rows(&published(), &[], Constants::shipped()), estimate_rows(&other, &[], Constants::shipped()));
+    let (known, unknown) = (
+        estimate_rows(&published(), &[], Constants::shipped()),
+        estimate_rows(&other, &[], Constants::shipped()),
+    );
     assert!(known.iter().zip(&unknown).any(|(a, b)| a.measured_step_seconds != b.measured_step_seconds));
     for (a, b) in known.iter().zip(&unknown) {
         assert_eq!(a.step_seconds.map(f64::to_bits), b.step_seconds.map(f64::to_bits), "{}", a.id);

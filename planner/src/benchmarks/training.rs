@@ -1,8 +1,8 @@
 //! A training as a row describes it, with everything that the row leaves open decided.
 
 use crate::analytic::{
-    StepInputs, StepConfig, Constants, DeviceThroughput, GpuSpec, AttentionKernel, Interconnect, PeakMemory, MatmulPrecision, Software, StepTimes, SoftwareStyle, Transformer,
-    MissingInputs,
+    AttentionKernel, Constants, DeviceThroughput, GpuSpec, Interconnect, MatmulPrecision, MissingInputs,
+    PeakMemory, Software, SoftwareStyle, StepConfig, StepInputs, StepTimes, Transformer,
 };
 use dtrain_recipes::Recompute;
 

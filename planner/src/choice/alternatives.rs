@@ -32,15 +32,18 @@ pub struct Alternative {
 }
 
 /// The best of every axis value that `chosen` does not have, slowest last within its axis.
-pub(crate) fn alternatives(estimator: &Estimator<'_>, ranking: &Ranking, chosen: &RankedCandidate) -> Vec<Alternative> {
+pub(crate) fn alternatives(
+    estimator: &Estimator<'_>,
+    ranking: &Ranking,
+    chosen: &RankedCandidate,
+) -> Vec<Alternative> {
     let cost_model = estimator.cost_model;
     let Some(home) = cost_model.candidate_id(&chosen.candidate) else { return Vec::new() };
     let (ours, home_time) = (chosen.price().step.0, cost_model.causes(home));
     let mut found = Vec::new();
     for (axis, value, id) in ranking.best_per_axis() {
         let shares_value = ranking.values(home).any(|(a, v)| a == axis && v == value);
-        if shares_value || found.iter().any(|(other, _): &(_, Alternative)| *other == id && axis == "data")
-        {
+        if shares_value || found.iter().any(|(other, _): &(_, Alternative)| *other == id && axis == "data") {
             continue;
         }
         let time = cost_model.causes(id);

@@ -1,7 +1,7 @@
 //! A plan in words and columns for people.
 
-mod arrangement;
 mod alternatives;
+mod arrangement;
 mod checkpoints;
 
 use crate::choice::tradeoffs::amount;
@@ -10,13 +10,13 @@ use crate::planning::foreign::command_with_values;
 use crate::planning::plan::{Plan, RankedCandidate};
 use crate::training::training_schedule::TrainingSchedule;
 use crate::training::validation::Validation;
+pub use alternatives::{causes, memory, slowdown};
 use arrangement::sentences;
+pub(crate) use checkpoints::failure_count;
 use dtrain_protocol::DeviceKind;
 use dtrain_recipes::number_format::{count, thousands};
 use dtrain_recipes::sanitize::on_one_line;
 use dtrain_recipes::{Bytes, ForeignCommand, Model, Recipe, Seconds};
-pub use alternatives::{causes, memory, slowdown};
-pub(crate) use checkpoints::failure_count;
 use std::collections::BTreeSet;
 
 /// Columns of a line at most: longer ones are hard to read.

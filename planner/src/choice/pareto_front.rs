@@ -82,7 +82,9 @@ impl<T> ParetoFront<T> {
 
     /// Whether no point takes at most so many seconds and at most that share of memory.
     pub fn may_gain(&self, step_seconds: f64, memory_fraction: f64) -> bool {
-        let is_within = |cost: &CandidateCost| cost.step_seconds <= step_seconds && cost.memory_fraction <= memory_fraction;
+        let is_within = |cost: &CandidateCost| {
+            cost.step_seconds <= step_seconds && cost.memory_fraction <= memory_fraction
+        };
         !self.points.iter().any(|point| is_within(&point.cost))
     }
 

@@ -1,6 +1,6 @@
 //! DeepSpeed: rules read from its sources, version 0.19.8.
 
-use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::{AcceleratorKind, SoftwareStyle};
 use crate::engine::emit::{ConfigFiles, DecoderPlan, deepspeed};
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -31,11 +31,20 @@ impl Engine for DeepSpeed {
         &[ContextExchange::Ring]
     }
 
-    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
+    fn unsupported_training(
+        &self,
+        training: &TrainingSpec,
+        precision: Precision,
+    ) -> Option<UnsupportedLayout> {
         optimizer(training).or_else(|| rules::hugging_face(&training.model, precision))
     }
 
-    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
+    fn unsupported_layout(
+        &self,
+        training: &TrainingSpec,
+        arrangement: &Arrangement,
+        micro_batches: u32,
+    ) -> Option<UnsupportedLayout> {
         let model = &training.model;
         self.unsupported_training(training, arrangement.precision)
             .or_else(|| no_pipeline(arrangement))

@@ -1,6 +1,6 @@
 //! dtrain's own worker: `dtrain_protocol::supported` says what it can run.
 
-use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, dtrain};
 use dtrain_protocol::{Arrangement, ContextExchange, supported};
@@ -27,11 +27,20 @@ impl Engine for Dtrain {
         &[ContextExchange::Ring]
     }
 
-    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
+    fn unsupported_training(
+        &self,
+        training: &TrainingSpec,
+        precision: Precision,
+    ) -> Option<UnsupportedLayout> {
         untrained(&Model::Decoder(training.model.clone()), precision)
     }
 
-    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
+    fn unsupported_layout(
+        &self,
+        training: &TrainingSpec,
+        arrangement: &Arrangement,
+        micro_batches: u32,
+    ) -> Option<UnsupportedLayout> {
         let model = Model::Decoder(training.model.clone());
         if let Some(missing) = untrained(&model, arrangement.precision) {
             return Some(missing);

@@ -1,7 +1,7 @@
 //! PyTorch's FSDP2 by Hugging Face accelerate: rules read from `parallelism_config.py` of accelerate 1.15.0, and from the plans
 //! for tensor parallelism of transformers 5.23.0.
 
-use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, fsdp};
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -28,11 +28,20 @@ impl Engine for Fsdp {
         &[ContextExchange::AllGather, ContextExchange::Ring]
     }
 
-    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
+    fn unsupported_training(
+        &self,
+        training: &TrainingSpec,
+        precision: Precision,
+    ) -> Option<UnsupportedLayout> {
         optimizer(training).or_else(|| rules::hugging_face(&training.model, precision))
     }
 
-    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
+    fn unsupported_layout(
+        &self,
+        training: &TrainingSpec,
+        arrangement: &Arrangement,
+        micro_batches: u32,
+    ) -> Option<UnsupportedLayout> {
         let model = &training.model;
         self.unsupported_training(training, arrangement.precision)
             .or_else(|| rules::no_pipeline(arrangement))

@@ -1,6 +1,6 @@
 //! MaxText on JAX: rules read from `configs/base.yml` and `configs/types.py` of maxtext 0.2.5.
 
-use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::{AcceleratorKind, SoftwareStyle};
 use crate::engine::emit::{ConfigFiles, DecoderPlan, maxtext};
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -31,13 +31,22 @@ impl Engine for Jax {
         &[ContextExchange::AllGather, ContextExchange::Ring]
     }
 
-    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
+    fn unsupported_training(
+        &self,
+        training: &TrainingSpec,
+        precision: Precision,
+    ) -> Option<UnsupportedLayout> {
         let model = &training.model;
         let newer = rules::NewerFeatures { window: false, fp8: false };
         optimizer(training).or_else(|| family(model)).or_else(|| rules::newer(model, precision, newer))
     }
 
-    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
+    fn unsupported_layout(
+        &self,
+        training: &TrainingSpec,
+        arrangement: &Arrangement,
+        micro_batches: u32,
+    ) -> Option<UnsupportedLayout> {
         let model = &training.model;
         self.unsupported_training(training, arrangement.precision)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
@@ -89,7 +98,10 @@ fn axes(model: &Decoder, arrangement: &Arrangement) -> Option<UnsupportedLayout>
         );
     }
     if arrangement.expert_fold > 1 {
-        return unsupported("experts folded over tensor or context ranks", "spread them over the expert axis");
+        return unsupported(
+            "experts folded over tensor or context ranks",
+            "spread them over the expert axis",
+        );
     }
     if layout.context.get() == 1 {
         return None;
@@ -134,9 +146,10 @@ fn state(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
             "it shards weights along these ranks; pin layout.zero = 3",
         ),
         ZeroStage::Zero0 => None,
-        ZeroStage::Zero1 if arrangement.shard != arrangement.replicas() => {
-            unsupported("zero 1 in shard groups smaller than all replicas", "pin layout.shard to all replicas")
-        }
+        ZeroStage::Zero1 if arrangement.shard != arrangement.replicas() => unsupported(
+            "zero 1 in shard groups smaller than all replicas",
+            "pin layout.shard to all replicas",
+        ),
         ZeroStage::Zero1 if layout.pipeline.get() > 1 => {
             unsupported("zero 1 in a pipeline", "pin layout.zero = 0 or 3")
         }

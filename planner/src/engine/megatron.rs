@@ -1,6 +1,6 @@
 //! Megatron-LM: rules read from `megatron/training/arguments.py` and `megatron/core` of megatron-core 0.19.2.
 
-use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, megatron};
 use crate::step::schedule::chunks_of;
@@ -32,7 +32,12 @@ impl Engine for Megatron {
         family(&training.model)
     }
 
-    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
+    fn unsupported_layout(
+        &self,
+        training: &TrainingSpec,
+        arrangement: &Arrangement,
+        micro_batches: u32,
+    ) -> Option<UnsupportedLayout> {
         let model = &training.model;
         optimizer(training, arrangement)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))
@@ -89,7 +94,9 @@ fn pipeline(arrangement: &Arrangement) -> Option<UnsupportedLayout> {
     }
     match arrangement.schedule {
         PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => None,
-        PipelineSchedule::Gpipe => unsupported("a pipeline schedule of gpipe", "pin layout.schedule = \"1f1b\""),
+        PipelineSchedule::Gpipe => {
+            unsupported("a pipeline schedule of gpipe", "pin layout.schedule = \"1f1b\"")
+        }
         PipelineSchedule::ZeroBubble => {
             unsupported("a pipeline schedule of zero_bubble", "pin layout.schedule = \"1f1b\"")
         }

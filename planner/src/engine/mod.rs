@@ -48,11 +48,20 @@ pub trait Engine: Sync + std::fmt::Debug {
     fn context_exchanges(&self) -> &'static [ContextExchange];
 
     /// Why it cannot run any layout of a training in a precision; [`Engine::unsupported_layout`] says it of each.
-    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout>;
+    fn unsupported_training(
+        &self,
+        training: &TrainingSpec,
+        precision: Precision,
+    ) -> Option<UnsupportedLayout>;
 
     /// Why it cannot run a training in a layout; `None` where it can. Cheap, as a search asks it of millions of layouts.
     /// What it cannot train in any layout comes before what it cannot in this one.
-    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout>;
+    fn unsupported_layout(
+        &self,
+        training: &TrainingSpec,
+        arrangement: &Arrangement,
+        micro_batches: u32,
+    ) -> Option<UnsupportedLayout>;
 
     /// Its files for the best choice of a plan, which it can run: a [`DecoderPlan`] is made of no other.
     fn emit(&self, source: &DecoderPlan) -> ConfigFiles;

@@ -1,6 +1,6 @@
 //! Rules that several engines share.
 
-use super::{UnsupportedLayout, TrainingSpec, unsupported};
+use super::{TrainingSpec, UnsupportedLayout, unsupported};
 use crate::step::schedule::{PipelineShape, is_possible};
 use dtrain_protocol::{Arrangement, sharding};
 use dtrain_recipes::{
@@ -8,7 +8,11 @@ use dtrain_recipes::{
 };
 
 /// Layouts that no engine can have, or none of these.
-pub(super) fn of_all(model: &Decoder, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
+pub(super) fn of_all(
+    model: &Decoder,
+    arrangement: &Arrangement,
+    micro_batches: u32,
+) -> Option<UnsupportedLayout> {
     matrices(model, arrangement)
         .or_else(|| experts(model, arrangement))
         .or_else(|| stages(model, arrangement, micro_batches))
@@ -125,7 +129,10 @@ pub(super) fn experts_from_the_nearest(arrangement: &Arrangement) -> Option<Unsu
     let (layout, fold) = (&arrangement.layout, arrangement.expert_fold);
     let (tensor, context) = (layout.tensor.get(), layout.context.get());
     if fold > 1 && !fold.is_multiple_of(tensor) {
-        return unsupported("experts folded over some of the tensor ranks", "fold over all tensor ranks or none");
+        return unsupported(
+            "experts folded over some of the tensor ranks",
+            "fold over all tensor ranks or none",
+        );
     }
     if layout.expert.get() > 1 && fold > 1 && fold != tensor * context {
         return unsupported(
@@ -228,7 +235,10 @@ pub(super) fn pipeline_outermost(arrangement: &Arrangement) -> Option<Unsupporte
     if arrangement.order.is_pipeline_outermost() || arrangement.layout.pipeline.get() == 1 {
         return None;
     }
-    unsupported("pipeline stages nearer to each other than replicas", "let the pipeline be the outermost axis")
+    unsupported(
+        "pipeline stages nearer to each other than replicas",
+        "let the pipeline be the outermost axis",
+    )
 }
 
 /// No pipeline at all.

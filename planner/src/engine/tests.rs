@@ -383,6 +383,7 @@ fn engines_are_found_by_their_names() {
         assert_eq!(engine_by_name(engine.name()).map(Engine::title), Some(engine.title()));
     }
     assert!(engine_by_name("Megatron").is_none());
-    let of_formats: Vec<_> = ConfigFormat::ALL.into_iter().filter_map(ConfigFormat::engine).map(Engine::name).collect();
+    let of_formats: Vec<_> =
+        ConfigFormat::ALL.into_iter().filter_map(ConfigFormat::engine).map(Engine::name).collect();
     assert_eq!(of_formats, ["torchtitan", "megatron", "deepspeed", "fsdp", "jax"]);
 }

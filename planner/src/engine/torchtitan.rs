@@ -1,6 +1,6 @@
 //! torchtitan: rules read from its sources, version 0.3.0.
 
-use super::{UnsupportedLayout, Engine, TrainingSpec, unsupported, rules};
+use super::{Engine, TrainingSpec, UnsupportedLayout, rules, unsupported};
 use crate::analytic::SoftwareStyle;
 use crate::engine::emit::{ConfigFiles, DecoderPlan, torchtitan};
 use dtrain_protocol::{Arrangement, ContextExchange};
@@ -27,7 +27,11 @@ impl Engine for Torchtitan {
         &[ContextExchange::AllGather]
     }
 
-    fn unsupported_training(&self, training: &TrainingSpec, precision: Precision) -> Option<UnsupportedLayout> {
+    fn unsupported_training(
+        &self,
+        training: &TrainingSpec,
+        precision: Precision,
+    ) -> Option<UnsupportedLayout> {
         let model = &training.model;
         let newer = rules::NewerFeatures { window: false, fp8: true };
         optimizer(training)
@@ -36,7 +40,12 @@ impl Engine for Torchtitan {
             .or_else(|| rules::newer(model, precision, newer))
     }
 
-    fn unsupported_layout(&self, training: &TrainingSpec, arrangement: &Arrangement, micro_batches: u32) -> Option<UnsupportedLayout> {
+    fn unsupported_layout(
+        &self,
+        training: &TrainingSpec,
+        arrangement: &Arrangement,
+        micro_batches: u32,
+    ) -> Option<UnsupportedLayout> {
         let model = &training.model;
         self.unsupported_training(training, arrangement.precision)
             .or_else(|| rules::of_all(model, arrangement, micro_batches))

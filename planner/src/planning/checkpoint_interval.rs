@@ -5,7 +5,7 @@
 
 use crate::price::memory::moments;
 use crate::training::goodput::{
-    HOST_MTBF_SECONDS, FailureModel, RESTART_SECONDS, goodput, interval_seconds, job_mtbf_seconds,
+    FailureModel, HOST_MTBF_SECONDS, RESTART_SECONDS, goodput, interval_seconds, job_mtbf_seconds,
 };
 use crate::training::training_schedule::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
@@ -151,7 +151,12 @@ mod tests {
     use crate::fixtures;
     use dtrain_recipes::{Seconds, Slurm};
 
-    fn auto(model: dtrain_recipes::Model, mtbf: Option<f64>, steps: u64, step_seconds: f64) -> CheckpointInterval {
+    fn auto(
+        model: dtrain_recipes::Model,
+        mtbf: Option<f64>,
+        steps: u64,
+        step_seconds: f64,
+    ) -> CheckpointInterval {
         let mut recipe = fixtures::recipe();
         (recipe.model, recipe.cluster.mtbf) = (model, mtbf.map(Seconds));
         checkpoint_interval(&recipe, steps, step_seconds)

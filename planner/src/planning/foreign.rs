@@ -9,7 +9,7 @@ use crate::training::learning_rate::Decision;
 use crate::{BatchSplit, Candidate, TrainingSchedule};
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout};
 use dtrain_recipes::placeholder::{self, Ranks};
-use dtrain_recipes::{Tunable, ForeignCommand, Recipe};
+use dtrain_recipes::{ForeignCommand, Recipe, Tunable};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -83,7 +83,11 @@ fn layout(recipe: &Recipe, world: NonZeroU32) -> Result<Layout, PlanError> {
 ///
 /// An argument, or a variable, that names a param which does not apply is left out; so is an argument of placeholders alone that are
 /// all empty.
-pub fn command_with_values(plan: &Plan, choice: &RankedCandidate, command: &ForeignCommand) -> ForeignCommand {
+pub fn command_with_values(
+    plan: &Plan,
+    choice: &RankedCandidate,
+    command: &ForeignCommand,
+) -> ForeignCommand {
     let layout = &choice.candidate.arrangement.layout;
     let ranks = Ranks {
         ranks: layout.world(),

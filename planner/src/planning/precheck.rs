@@ -5,7 +5,7 @@
 use crate::layout::space;
 use crate::planning::error::PlanError;
 use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
-use dtrain_recipes::{Tunable, Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, ZeroStage};
+use dtrain_recipes::{Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, Tunable, ZeroStage};
 
 /// Most micro-batches of a step on one rank. Each is spelled out as actions that are sent to the rank.
 pub const MICRO_BATCHES: u64 = 16_384;

@@ -3,10 +3,10 @@ use crate::Candidate;
 use crate::engine::TrainingSpec;
 use crate::engine::emit::{ConfigFormat, emit};
 use crate::explain;
+use crate::fixtures;
 use crate::price::estimate::Estimate;
 use crate::rates::calibrate::newest_observations;
 use crate::rates::probing::micro_batches_to_measure;
-use crate::fixtures;
 use dtrain_protocol::{DeviceKind, Gpu, HostFacts};
 use dtrain_recipes::*;
 use proptest::prelude::*;
@@ -128,7 +128,11 @@ fn what_is_planned_for_an_engine_can_be_written_for_it() {
             let training = TrainingSpec::of(model, &recipe.train);
             for RankedCandidate { candidate, .. } in &planned.choices {
                 let passes = candidate.split.micro_batches().get();
-                assert_eq!(engine.unsupported_layout(&training, &candidate.arrangement, passes), None, "{candidate}");
+                assert_eq!(
+                    engine.unsupported_layout(&training, &candidate.arrangement, passes),
+                    None,
+                    "{candidate}"
+                );
             }
             emit(&planned, format).expect("it can be written");
         }
@@ -175,8 +179,11 @@ fn earlier_trials_correct_the_estimate_and_are_named() {
     let (recipe, host, rates) = (fixtures::recipe(), fixtures::host(2), fixtures::rates(2));
     let before = plan(&fixtures::request(&recipe, &host, Some(&rates))).expect("it fits").best().clone();
     let slower = Seconds(before.price().step.0 * 1.3);
-    let seen =
-        StepObservation { candidate: before.candidate.clone(), predicted: before.price().step, measured: slower };
+    let seen = StepObservation {
+        candidate: before.candidate.clone(),
+        predicted: before.price().step,
+        measured: slower,
+    };
     let observations = vec![seen; 4];
     let request =
         PlanRequest { observations: &observations, ..fixtures::request(&recipe, &host, Some(&rates)) };
@@ -265,7 +272,9 @@ fn a_run_that_only_time_ends_has_no_last_step_but_a_schedule() {
 fn what_cannot_be_planned_is_refused_with_the_key_to_change() {
     let gpu = refused(|recipe, _| recipe.cluster.devices = Devices::Cuda);
     assert!(gpu.contains("has no CUDA device"), "{gpu}");
-    let epochs = refused(|recipe, _| recipe.objective.stop = StopConditions { epochs: Some(1.0), ..StopConditions::default() });
+    let epochs = refused(|recipe, _| {
+        recipe.objective.stop = StopConditions { epochs: Some(1.0), ..StopConditions::default() }
+    });
     assert!(epochs.contains("number of training samples"), "{epochs}");
     let both = refused(|recipe, _| recipe.objective.stop.epochs = Some(1.0));
     assert!(both.contains("number of training samples"), "tokens would silently win: {both}");

@@ -6,7 +6,7 @@ use crate::choice::pareto_front::CandidateCost;
 use crate::engine::Engine;
 use crate::layout::parameters::ModelParameters;
 use crate::layout::space::{CandidateId, CandidateSpace, LayoutOption};
-use crate::price::estimate::{TimeBreakdown, Causes};
+use crate::price::estimate::{Causes, TimeBreakdown};
 use crate::price::memory::{LargestTensor, MemoryBreakdown};
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::MicroBatchCost;
@@ -14,9 +14,9 @@ use crate::rates::speeds::{RankSpeeds, SpeedSource, nearest_measurement, rank_sp
 use crate::step::timeline::StepProfile;
 use crate::step::traffic::Traffic;
 use crate::{BatchSplit, Candidate};
-use layout_costs::LayoutCosts;
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, HostFacts, Layout, RankRates, Rates};
 use dtrain_recipes::{Bytes, Model, Optimizer, Precision};
+use layout_costs::LayoutCosts;
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -68,7 +68,9 @@ impl<'a> CostModel<'a> {
     pub fn new(case: CostInputs<'a>, space: &'a CandidateSpace) -> Self {
         let mut cost_model = Self::sum_of_parts(case, space);
         for (pool, speeds) in space.pools.iter().zip(&mut cost_model.speeds) {
-            speeds.whole = nearest_measurement(&case, *pool).and_then(|rates| whole_step_ratio(&case, rates)).unwrap_or(1.0);
+            speeds.whole = nearest_measurement(&case, *pool)
+                .and_then(|rates| whole_step_ratio(&case, rates))
+                .unwrap_or(1.0);
         }
         cost_model
     }

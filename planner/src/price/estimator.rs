@@ -6,12 +6,12 @@ use crate::choice::tradeoffs::{CostBasis, Tradeoff, Tradeoffs};
 use crate::layout::space::CandidateId;
 use crate::planning::plan::{PlanRequest, RankedCandidate};
 use crate::planning::search::Ranking;
-use crate::price::estimate::{TimeBreakdown, Estimate};
 use crate::price::cost_model::CostModel;
+use crate::price::estimate::{Estimate, TimeBreakdown};
 use crate::rates::speeds::SpeedSource;
 use crate::training::batch_size;
-use crate::training::training_schedule::{self, TrainingSchedule};
 use crate::training::calendar;
+use crate::training::training_schedule::{self, TrainingSchedule};
 use dtrain_protocol::HostNetwork;
 use dtrain_recipes::Seconds;
 
@@ -80,7 +80,13 @@ impl Estimator<'_> {
 
     fn training_schedule(&self, cost: training_schedule::StepAndValidationTime) -> TrainingSchedule {
         let request = self.request;
-        training_schedule::training_schedule(request.recipe, self.batch, request.train_samples, request.valid_samples, cost)
+        training_schedule::training_schedule(
+            request.recipe,
+            self.batch,
+            request.train_samples,
+            request.valid_samples,
+            cost,
+        )
     }
 
     fn tradeoff(&self, id: CandidateId, cost: CandidateCost) -> Tradeoff<Candidate> {
@@ -130,7 +136,10 @@ pub(crate) fn step_costs(step: &TimeBreakdown, batch: u64) -> training_schedule:
     #[expect(clippy::cast_precision_loss, reason = "a batch is far below 2^52")]
     let sample = step.forward / batch as f64;
     // A measured profile may round to nothing; a step never takes no time at all.
-    training_schedule::StepAndValidationTime { step: step.total().max(STEP_LEAST), validation_sample: Some(sample) }
+    training_schedule::StepAndValidationTime {
+        step: step.total().max(STEP_LEAST),
+        validation_sample: Some(sample),
+    }
 }
 
 /// Seconds of all steps and validations.

@@ -7,12 +7,12 @@ use crate::layout::parameters::ModelParameters;
 use crate::price::estimate::TimeBreakdown;
 use crate::rates::calibrate::Factors;
 use crate::rates::compute::{MicroBatchCost, relative_block_flops};
-use crate::rates::network;
 use crate::rates::custom_model::head_is_larger;
+use crate::rates::network;
 use crate::rates::speeds::RankSpeeds;
 use crate::step::schedule::chunks_of;
 use crate::step::simulate::exposed_reduction;
-use crate::step::traffic::{TrafficPurpose, TrafficModel, CommunicationOp, TransferPhase};
+use crate::step::traffic::{CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase};
 use dtrain_protocol::{Arrangement, Axis, Coord, DeviceKind};
 use dtrain_recipes::{Model, OptimizerKind, PipelineSchedule, Recompute, ZeroStage};
 
@@ -219,7 +219,8 @@ impl<'a> PipelineTiming<'a> {
         let PipelineFill { all, message: transfer } = filling;
         let (p, v) = (f64::from(layout.pipeline.get()), f64::from(chunks));
         let passes = f64::from(split.micro_batches) * v;
-        let closed = (all - self.timing.fill_seconds(busiest, split)) / v + 2.0 * (passes + p - 2.0) * transfer;
+        let closed =
+            (all - self.timing.fill_seconds(busiest, split)) / v + 2.0 * (passes + p - 2.0) * transfer;
         if !walked {
             return closed;
         }
@@ -257,7 +258,8 @@ impl<'a> TimingInputs<'a> {
         // Of a ring the second rank sends most.
         coord.0[Axis::Context as usize] = layout.context.get().min(2) - 1;
         let sender = TrafficModel::of(model, parts, arrangement, coord);
-        let (mut forward, mut backward, mut reduction) = (CommTime::default(), CommTime::default(), CommTime::default());
+        let (mut forward, mut backward, mut reduction) =
+            (CommTime::default(), CommTime::default(), CommTime::default());
         let mut end = 0.0;
         #[expect(clippy::cast_precision_loss, reason = "a number of steps")]
         let every = arrangement.sync.every() as f64;
@@ -344,7 +346,9 @@ impl<'a> TimingInputs<'a> {
             }
             TransferPhase::Forward => stage.sent_forward += self.seconds(transfer),
             TransferPhase::Backward => stage.sent_backward += self.seconds(transfer),
-            TransferPhase::LastBackward | TransferPhase::Step | TransferPhase::Meeting => stage.end += self.seconds(transfer),
+            TransferPhase::LastBackward | TransferPhase::Step | TransferPhase::Meeting => {
+                stage.end += self.seconds(transfer)
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Seconds of one micro-batch on one rank: from the measured profile, or from the data sheet.
 
-use crate::rates::hardware::Datasheet;
 use crate::rates::custom_model;
+use crate::rates::hardware::Datasheet;
 use dtrain_protocol::ProfilePoint;
 use dtrain_recipes::{Activation, Cnn, Decoder, Mlp, Model, Precision};
 
@@ -41,7 +41,11 @@ impl MicroBatchCost {
 /// Straight lines between measured points; beyond them the line of the two nearest goes on, but never below half of what
 /// `guess`, a cost that nobody measured, says when it is scaled to the nearest point. From a single point it goes on as
 /// `guess` does: a small micro-batch takes as long as reading the weights, and many samples take as long as their products.
-pub fn interpolated(profile: &[ProfilePoint], micro: u32, guess: impl Fn(u32) -> MicroBatchCost) -> Option<MicroBatchCost> {
+pub fn interpolated(
+    profile: &[ProfilePoint],
+    micro: u32,
+    guess: impl Fn(u32) -> MicroBatchCost,
+) -> Option<MicroBatchCost> {
     let (first, last) = (profile.first()?, profile.last()?);
     let at = f64::from(micro);
     let (low, high) = match profile.iter().position(|p| p.micro_batch >= micro) {
@@ -244,8 +248,8 @@ fn cnn(c: &Cnn) -> ForwardWork {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::rates::hardware::datasheet;
     use crate::fixtures;
+    use crate::rates::hardware::datasheet;
     use dtrain_protocol::DeviceKind;
     use dtrain_recipes::MlpActivation;
 

@@ -2,7 +2,7 @@
 //! measured; memory stays an estimate.
 
 use crate::rates::compute::ForwardWork;
-use dtrain_recipes::{CustomModel, PartOutline, InputSignature};
+use dtrain_recipes::{CustomModel, InputSignature, PartOutline};
 
 /// Values that one sample has on its way into and out of a part.
 fn elements(output: [u64; 2]) -> u64 {

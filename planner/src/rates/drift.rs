@@ -171,8 +171,8 @@ pub fn recipe_changes(recipe: &str, was: &RecipeSettings, is: &RecipeSettings) -
 #[cfg(test)]
 mod tests {
     use super::recipe_changes;
-    use crate::planning::plan;
     use crate::fixtures;
+    use crate::planning::plan;
     use dtrain_protocol::{Gpu, HostFacts};
     use std::num::NonZeroU32;
 

@@ -2,9 +2,9 @@
 
 pub mod calibrate;
 pub mod compute;
+pub(crate) mod custom_model;
+pub mod drift;
 pub mod hardware;
 pub mod network;
-pub(crate) mod custom_model;
 pub mod probing;
 pub mod speeds;
-pub mod drift;

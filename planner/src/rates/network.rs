@@ -25,7 +25,9 @@ pub fn transfer_seconds(transfer: &CommunicationOp, speeds: &RankSpeeds) -> f64 
     let level = [Level { members: transfer.ranks, bandwidth, latency }];
     match transfer.kind {
         CollectiveKind::AllReduce => all_reduce(size, &level),
-        CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll => reduce_scatter(size, &level),
+        CollectiveKind::ReduceScatter | CollectiveKind::AllGather | CollectiveKind::AllToAll => {
+            reduce_scatter(size, &level)
+        }
         CollectiveKind::Message => latency + size / bandwidth,
     }
 }

@@ -1,12 +1,12 @@
 //! What is worth measuring before a recipe is planned.
 
-use crate::layout::space::{self, Capabilities, CandidateSpace};
+use crate::layout::space::{self, CandidateSpace, Capabilities};
 use crate::planning::batch;
 use crate::planning::plan::PlanRequest;
 use crate::price::cost_model::{CostInputs, CostModel};
 use crate::rates::calibrate::Factors;
 use dtrain_protocol::{Arrangement, HostFacts, cannot_run};
-use dtrain_recipes::{Tunable, Precision, Recipe};
+use dtrain_recipes::{Precision, Recipe, Tunable};
 use std::num::NonZeroU64;
 use std::path::PathBuf;
 
@@ -86,8 +86,8 @@ fn evenly(values: &[u32], count: usize) -> Vec<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::planning::plan::{model_digest, rates_key};
     use crate::fixtures;
+    use crate::planning::plan::{model_digest, rates_key};
     use dtrain_protocol::{DeviceKind, Gpu};
     use dtrain_recipes::Devices;
 

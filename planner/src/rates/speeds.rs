@@ -89,9 +89,16 @@ fn distance(rates: &RankRates, pool: RankPool) -> f64 {
 }
 
 /// Speeds carried over from a measurement at `distance` (0: as it was measured).
-fn extrapolated(case: &CostInputs<'_>, pool: RankPool, micros: &[u32], rates: &RankRates, distance: f64) -> RankSpeeds {
+fn extrapolated(
+    case: &CostInputs<'_>,
+    pool: RankPool,
+    micros: &[u32],
+    rates: &RankRates,
+    distance: f64,
+) -> RankSpeeds {
     let exact = distance == 0.0;
-    let crowd = crowd(case, pool) / crowd(case, RankPool { ranks: rates.ranks, threads: rates.threads, ..pool });
+    let crowd =
+        crowd(case, pool) / crowd(case, RankPool { ranks: rates.ranks, threads: rates.threads, ..pool });
     let slower = (f64::from(rates.threads.max(1)) / f64::from(pool.threads)).powf(0.8) * crowd;
     let sheet = link(case, pool);
     let guess = |micro| compute::roofline(case.model, &sheet, rates.precision, micro);

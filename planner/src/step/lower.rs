@@ -1,13 +1,13 @@
 //! Spells a choice out, rank by rank; nothing is left to decide afterwards.
 
 use crate::Candidate;
+use crate::planning::checkpoint_interval::final_checkpoint_seconds;
 use crate::planning::foreign;
 use crate::planning::plan::{Plan, RankedCandidate};
-use crate::planning::checkpoint_interval::final_checkpoint_seconds;
 use crate::step::schedule::{self, chunks_of};
 use dtrain_protocol::{
-    Action, Assignment, AttemptId, Axis, DeviceKind, RankTransport, Placement, Rank, ResumePoint, RunUntil, StepId,
-    MetricTarget, Hyperparameters, TrialId, WaitLimits,
+    Action, Assignment, AttemptId, Axis, DeviceKind, Hyperparameters, MetricTarget, Placement, Rank,
+    RankTransport, ResumePoint, RunUntil, StepId, TrialId, WaitLimits,
 };
 use dtrain_recipes::Model;
 use std::collections::BTreeMap;
@@ -46,7 +46,13 @@ pub fn lower(plan: &Plan, choice: &RankedCandidate, launch: &AttemptSpec) -> Vec
         .collect()
 }
 
-fn of_rank(plan: &Plan, choice: &RankedCandidate, launch: &AttemptSpec, rank: Rank, steps: &[Vec<Action>]) -> Assignment {
+fn of_rank(
+    plan: &Plan,
+    choice: &RankedCandidate,
+    launch: &AttemptSpec,
+    rank: Rank,
+    steps: &[Vec<Action>],
+) -> Assignment {
     let (recipe, candidate, pace) = (&plan.recipe, &choice.candidate, &choice.run_length);
     let layout = candidate.arrangement.layout;
     let stage = layout.coord(rank).along(Axis::Pipeline);

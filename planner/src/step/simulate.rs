@@ -3,7 +3,7 @@
 //! It knows no byte and no device: seconds of each piece come in, seconds of the whole go out.
 
 use crate::step::schedule::PipelineShape;
-use dtrain_protocol::{Action, Pass, Neighbor};
+use dtrain_protocol::{Action, Neighbor, Pass};
 use std::collections::BTreeMap;
 
 /// Seconds of one pass through one chunk.

@@ -2,7 +2,7 @@
 
 use crate::training::learning_rate::Decision;
 use dtrain_recipes::number_format::count;
-use dtrain_recipes::{Tunable, Model, Samples, StopConditions};
+use dtrain_recipes::{Model, Samples, StopConditions, Tunable};
 
 /// The critical batch in tokens of a run over `tokens`: beyond it, twice the batch saves far less than half
 /// the steps. `0.0471·D^0.462` sequences of 2,048 tokens (Bergsma et al. 2025, arXiv 2505.13738): it depends
@@ -35,7 +35,12 @@ pub struct TrainingBudget {
 
 /// The budget of a stop condition; `train_samples` is the size of one epoch, `samples_per_second` a rough speed
 /// that turns a time into samples.
-pub fn budget(stop: &StopConditions, model: &Model, train_samples: Option<u64>, samples_per_second: f64) -> TrainingBudget {
+pub fn budget(
+    stop: &StopConditions,
+    model: &Model,
+    train_samples: Option<u64>,
+    samples_per_second: f64,
+) -> TrainingBudget {
     #![expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     let limits = [
         stop.samples.map(|s| s.0 as f64),
@@ -43,7 +48,10 @@ pub fn budget(stop: &StopConditions, model: &Model, train_samples: Option<u64>, 
         stop.epochs.zip(train_samples).map(|(epochs, n)| epochs * n as f64),
         stop.time.map(|time| time.0 * samples_per_second),
     ];
-    TrainingBudget { samples: limits.into_iter().flatten().reduce(f64::min), steps: stop.steps.map(|s| s as f64) }
+    TrainingBudget {
+        samples: limits.into_iter().flatten().reduce(f64::min),
+        steps: stop.steps.map(|s| s as f64),
+    }
 }
 
 /// Optimizer steps until the stop condition, not counting time; `None` when only time (or the target) ends it.
@@ -69,7 +77,12 @@ pub fn steps(stop: &StopConditions, model: &Model, batch: u64, train_samples: Op
 }
 
 /// The recommended batch in samples: a multiple of `unit` (the ranks it should divide over).
-pub fn recommended(model: &Model, budget: TrainingBudget, train_samples: Option<u64>, unit: u64) -> Decision<u64> {
+pub fn recommended(
+    model: &Model,
+    budget: TrainingBudget,
+    train_samples: Option<u64>,
+    unit: u64,
+) -> Decision<u64> {
     #![expect(clippy::cast_precision_loss, reason = "the tokens of a sample are few")]
     let sequence = model.sample_tokens() as f64;
     let (wanted, reason) = match (model.reads_tokens(), budget.samples, budget.steps) {
@@ -171,7 +184,11 @@ mod tests {
 
     #[test]
     fn the_tightest_condition_counts_the_steps() {
-        let stop = StopConditions { tokens: Some(Tokens(256 * 100)), epochs: Some(2.0), ..StopConditions::default() };
+        let stop = StopConditions {
+            tokens: Some(Tokens(256 * 100)),
+            epochs: Some(2.0),
+            ..StopConditions::default()
+        };
         let count = |batch, samples| steps(&stop, &fixtures::llama(), batch, samples);
         assert_eq!(count(10, None), Some(10));
         assert_eq!(count(10, Some(20)), Some(4));

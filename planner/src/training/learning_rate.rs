@@ -4,7 +4,7 @@
 
 use crate::training::batch_size;
 use dtrain_recipes::number_format::{count, thousands};
-use dtrain_recipes::{Tunable, Model, Optimizer, OptimizerKind, PartOutline};
+use dtrain_recipes::{Model, Optimizer, OptimizerKind, PartOutline, Tunable};
 use serde::{Deserialize, Serialize};
 
 /// A number the planner chose (or took from the recipe), the range worth searching, and why.

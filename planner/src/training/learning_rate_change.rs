@@ -81,7 +81,12 @@ impl LearningRateCurve {
 /// How the learning rate changes where the training of `then` goes on by the plan `now` after `done` steps.
 ///
 /// `applied` is the rate of the last step, where it is known. `None` where the rate goes on as it would have.
-pub fn learning_rate_change(then: &Plan, now: &Plan, done: u64, applied: Option<f64>) -> Option<LearningRateChange> {
+pub fn learning_rate_change(
+    then: &Plan,
+    now: &Plan,
+    done: u64,
+    applied: Option<f64>,
+) -> Option<LearningRateChange> {
     LearningRateCurve::of(then)?.change(&LearningRateCurve::of(now)?, done, applied)
 }
 
@@ -104,7 +109,13 @@ mod tests {
     use dtrain_recipes::Schedule;
 
     const TWENTY: LearningRateCurve = LearningRateCurve {
-        curve: LearningRateSchedule { schedule: Schedule::Cosine, peak: 1e-3, final_fraction: 0.1, warmup: 2, total: 20 },
+        curve: LearningRateSchedule {
+            schedule: Schedule::Cosine,
+            peak: 1e-3,
+            final_fraction: 0.1,
+            warmup: 2,
+            total: 20,
+        },
         steps: Some(20),
         has_time_limit: false,
     };
@@ -125,14 +136,16 @@ mod tests {
 
     #[test]
     fn every_setting_that_moves_the_rate_is_told() {
-        let words = |curve: LearningRateSchedule, done| TWENTY.change(&to(curve), done, None).map(|c| c.to_string());
+        let words =
+            |curve: LearningRateSchedule, done| TWENTY.change(&to(curve), done, None).map(|c| c.to_string());
         let fewer = words(LearningRateSchedule { total: 12, ..TWENTY.curve }, 10).expect("it falls");
         assert!(fewer.contains("falls") && fewer.contains("ends at step 12"), "{fewer}");
         let peak = words(LearningRateSchedule { peak: 2e-3, ..TWENTY.curve }, 10).expect("it rises");
         assert!(peak.contains("rises") && peak.contains("the peak is now 2.00e-3"), "{peak}");
         let warm = words(LearningRateSchedule { warmup: 15, ..TWENTY.curve }, 10).expect("it changes");
         assert!(warm.contains("the warm-up now takes 15 steps"), "{warm}");
-        let shape = words(LearningRateSchedule { schedule: Schedule::Constant, ..TWENTY.curve }, 10).expect("it rises");
+        let shape = words(LearningRateSchedule { schedule: Schedule::Constant, ..TWENTY.curve }, 10)
+            .expect("it rises");
         assert!(shape.contains("another shape"), "{shape}");
     }
 

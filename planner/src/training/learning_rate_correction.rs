@@ -16,7 +16,11 @@ pub struct Correction {
 
 /// A recommended learning rate for a batch, multiplied by the measured ratio: that of the nearest measured batch, or between two
 /// batches the geometric interpolation over the logarithm of the batch. Of several studies at one batch the last counts.
-pub fn apply_corrections(recommended: Decision<f64>, batch: u64, corrections: &[Correction]) -> Decision<f64> {
+pub fn apply_corrections(
+    recommended: Decision<f64>,
+    batch: u64,
+    corrections: &[Correction],
+) -> Decision<f64> {
     let mut known: Vec<&Correction> =
         corrections.iter().filter(|one| one.ratio > 0.0 && one.batch > 0).collect();
     // Stable: the last one of a batch stays the last.

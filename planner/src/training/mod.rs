@@ -1,10 +1,10 @@
 //! What makes a training of a step: learning rate, batch, pace, checkpoints, failures.
 
 pub mod batch_size;
-pub mod learning_rate_change;
-pub mod learning_rate_correction;
+pub mod calendar;
 pub mod goodput;
 pub mod learning_rate;
+pub mod learning_rate_change;
+pub mod learning_rate_correction;
 pub mod training_schedule;
 pub mod validation;
-pub mod calendar;

@@ -1,10 +1,14 @@
 //! The pace of a run: how many steps, and when to warm up, save and validate.
 
-use crate::planning::checkpoint_interval::{CheckpointInterval, checkpoint_interval, final_checkpoint_seconds};
+use crate::planning::checkpoint_interval::{
+    CheckpointInterval, checkpoint_interval, final_checkpoint_seconds,
+};
 use crate::training::batch_size;
 use crate::training::learning_rate::{self, Decision};
-use crate::training::validation::{ValidationInterval, Validation, affordable_samples, affordable_samples_within};
-use dtrain_recipes::{Tunable, Recipe, Warmup};
+use crate::training::validation::{
+    Validation, ValidationInterval, affordable_samples, affordable_samples_within,
+};
+use dtrain_recipes::{Recipe, Tunable, Warmup};
 use serde::{Deserialize, Serialize};
 
 /// The pace of a run with one candidate.
@@ -50,7 +54,9 @@ pub fn training_schedule(
     let stop = &recipe.objective.stop;
     let steps = batch_size::steps(stop, &recipe.model, batch, train_samples);
     // The last checkpoint is part of the time, too.
-    let seconds = stop.time.map(|time| time.0 - cost.validation_sample.map_or(0.0, |_| final_checkpoint_seconds(recipe)));
+    let seconds = stop
+        .time
+        .map(|time| time.0 - cost.validation_sample.map_or(0.0, |_| final_checkpoint_seconds(recipe)));
     let most =
         seconds.map(|seconds| steps_in(seconds, cost.step)).into_iter().chain(steps).min().unwrap_or(1);
     let affordable = match (seconds, cost.validation_sample) {
@@ -131,13 +137,20 @@ mod tests {
     use dtrain_recipes::{Seconds, StopConditions, Tokens};
 
     fn of_steps(recipe: &Recipe, batch: u64, seconds: f64) -> TrainingSchedule {
-        training_schedule(recipe, batch, None, None, StepAndValidationTime { step: seconds, validation_sample: None })
+        training_schedule(
+            recipe,
+            batch,
+            None,
+            None,
+            StepAndValidationTime { step: seconds, validation_sample: None },
+        )
     }
 
     #[test]
     fn the_schedule_ends_with_whatever_ends_first() {
         let mut recipe = fixtures::recipe();
-        recipe.objective.stop = StopConditions { steps: Some(1000), time: Some(Seconds(60.0)), ..StopConditions::default() };
+        recipe.objective.stop =
+            StopConditions { steps: Some(1000), time: Some(Seconds(60.0)), ..StopConditions::default() };
         let at = |recipe: &Recipe, seconds| of_steps(recipe, 8, seconds);
         assert_eq!((at(&recipe, 0.01).steps, at(&recipe, 0.01).schedule_steps), (Some(1000), 1000));
         assert_eq!((at(&recipe, 0.2).steps, at(&recipe, 0.2).schedule_steps), (Some(1000), 300));

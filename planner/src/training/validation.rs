@@ -164,7 +164,13 @@ mod tests {
     fn paced(recipe: &Recipe, batch: u64, step: f64) -> TrainingSchedule {
         #[expect(clippy::cast_precision_loss, reason = "a small count")]
         let sample = step / 3.0 / batch as f64;
-        training_schedule(recipe, batch, None, Some(5_000), StepAndValidationTime { step, validation_sample: Some(sample) })
+        training_schedule(
+            recipe,
+            batch,
+            None,
+            Some(5_000),
+            StepAndValidationTime { step, validation_sample: Some(sample) },
+        )
     }
 
     #[test]
@@ -237,7 +243,8 @@ mod tests {
     fn every_layout_and_every_batch_of_a_study_validates_on_the_same_samples() {
         let by_steps = recipe(false, steps(2_000));
         assert_eq!(paced(&by_steps, 32, 0.1).validate_samples, paced(&by_steps, 32, 3.0).validate_samples);
-        let by_samples = recipe(true, StopConditions { samples: Some(Samples(60_000)), ..StopConditions::default() });
+        let by_samples =
+            recipe(true, StopConditions { samples: Some(Samples(60_000)), ..StopConditions::default() });
         let used = [7, 8, 30, 64].map(|batch| paced(&by_samples, batch, 0.1).validate_samples);
         assert_eq!(used, [used[0]; 4]);
         // A machine that was measured again is not exactly as fast as before.

@@ -5,11 +5,11 @@
 //! the lowest cost that is *believed* of a place that was tried: the lowest measured one is luck as well as merit.
 
 use super::gaussian_process::Posterior;
-use super::surrogate::Surrogate;
-use super::normal::log_improvement;
 use super::local_search;
+use super::normal::log_improvement;
 use super::sobol::Sobol;
 use super::space::SearchSpace;
+use super::surrogate::Surrogate;
 use super::value::TrialValue;
 
 /// Places all over the cube that are compared.
@@ -77,7 +77,10 @@ pub fn maximize_acquisition(
     };
     let score = |point: &[f64]| acquisition(point) + CAUTION * model.log_feasible(point);
     let mut places = score_points(candidates(space, model, seed), space, &score);
-    let climbed = starting_points(&places).into_iter().map(|from| local_search::maximize_locally(space, from, &score)).collect();
+    let climbed = starting_points(&places)
+        .into_iter()
+        .map(|from| local_search::maximize_locally(space, from, &score))
+        .collect();
     places.extend(score_points(climbed, space, &score));
     places.sort_by(|a, b| b.0.total_cmp(&a.0));
     let mut values = places.iter().map(|(_, place)| (place, space.values(place)));
@@ -105,7 +108,11 @@ fn starting_points(places: &[(f64, Vec<f64>)]) -> Vec<&Vec<f64>> {
 }
 
 /// Places with their scores, the highest first; each is moved to where its values lie, which is what would be tried.
-fn score_points(places: Vec<Vec<f64>>, space: &SearchSpace, score: &dyn Fn(&[f64]) -> f64) -> Vec<(f64, Vec<f64>)> {
+fn score_points(
+    places: Vec<Vec<f64>>,
+    space: &SearchSpace,
+    score: &dyn Fn(&[f64]) -> f64,
+) -> Vec<(f64, Vec<f64>)> {
     let settled = places.iter().filter_map(|place| space.point(&space.values(place)));
     let mut scored: Vec<(f64, Vec<f64>)> = settled.map(|place| (score(&place), place)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -136,7 +143,7 @@ fn perturb(middle: &[f64], point: &[f64], reach: f64) -> Vec<f64> {
 mod tests {
     use super::*;
     use crate::tune::observations::StudyObservations;
-    use crate::tune::{Dimension, TrialResult, TrialOutcome, Scale, StudyState, Study, StudyEvent};
+    use crate::tune::{Dimension, Scale, Study, StudyEvent, StudyState, TrialOutcome, TrialResult};
 
     #[test]
     fn improvement_is_that_of_the_closed_form() {
@@ -189,8 +196,10 @@ mod tests {
         let next = maximize_acquisition(&space(), &model, AcquisitionGoal::Improvement, &also, 1)
             .expect("a continuum is never exhausted");
         assert!(next.values != best.values, "what is settled is not tried again");
-        let lowest = maximize_acquisition(&space(), &model, AcquisitionGoal::Lowest, &is_untried, 1).expect("a continuum");
-        let mean = |values: &[TrialValue]| model.cost(&space().point(values).expect("values of the space")).mean;
+        let lowest = maximize_acquisition(&space(), &model, AcquisitionGoal::Lowest, &is_untried, 1)
+            .expect("a continuum");
+        let mean =
+            |values: &[TrialValue]| model.cost(&space().point(values).expect("values of the space")).mean;
         assert!(mean(&lowest.values) <= mean(&best.values), "{lowest:?}");
     }
 

@@ -1,6 +1,6 @@
 //! What happens in a study, one event after the other: the only thing a study remembers.
 
-use super::outcome::{TrialResult, TrialOutcome};
+use super::outcome::{TrialOutcome, TrialResult};
 use super::solver::FinishReason;
 use super::value::TrialValue;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -174,7 +174,11 @@ mod tests {
     #[test]
     fn events_survive_their_text_also_where_nothing_was_measured() {
         let log = [
-            StudyEvent::Launched { trial: 0, values: vec![TrialValue::Inactive], source: ProposalSource::Sobol },
+            StudyEvent::Launched {
+                trial: 0,
+                values: vec![TrialValue::Inactive],
+                source: ProposalSource::Sobol,
+            },
             StudyEvent::Reported { trial: 0, progress: 10, value: 2.5 },
             StudyEvent::Paused { trial: 0, progress: 10 },
             StudyEvent::Resumed { trial: 0 },

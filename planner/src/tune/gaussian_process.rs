@@ -1,7 +1,7 @@
 //! Regression by a Gaussian process: what to expect at a place nobody tried, and how sure one may be.
 
-use super::kernel_fit;
 use super::kernel::MaternKernel;
+use super::kernel_fit;
 use super::linear::{Cholesky, dot};
 
 /// Places a process learns from at most: the cost of fitting grows with their third power.

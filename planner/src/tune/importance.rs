@@ -73,7 +73,7 @@ fn density(coordinates: &[Option<f64>], count: usize, is_smooth: bool) -> Vec<f6
 mod tests {
     use super::*;
     use crate::tune::sobol::Sobol;
-    use crate::tune::{TrialResult, TrialOutcome, Scale, Study, StudyEvent, TrialValue};
+    use crate::tune::{Scale, Study, StudyEvent, TrialOutcome, TrialResult, TrialValue};
 
     #[test]
     fn what_decides_is_found_and_what_does_not_has_little() {

@@ -45,8 +45,8 @@ mod tests {
 
     #[test]
     fn bounds_are_never_close_together() {
-        let (low, high) =
-            learning_rate_range(&trials(&[Some(5.0), Some(5.0), Some(5.0), Some(3.0), None])).expect("one learns");
+        let (low, high) = learning_rate_range(&trials(&[Some(5.0), Some(5.0), Some(5.0), Some(3.0), None]))
+            .expect("one learns");
         assert_eq!(high, 1e-2);
         assert!((high / low - LEAST).abs() < 1e-9);
     }

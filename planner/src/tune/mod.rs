@@ -9,50 +9,50 @@
 //! they share is a [`SearchSpace`] of dimensions mapped to the unit cube, and a [`StudyState`], the folded log.
 
 pub mod acquisition;
-pub mod rng;
 pub mod event;
-pub mod kernel_fit;
 pub mod gaussian_process;
 pub mod importance;
 pub mod kernel;
-pub mod observations;
+pub mod kernel_fit;
+pub mod learning_rate_range;
 pub mod linear;
-pub mod surrogate;
+pub mod local_search;
 pub mod normal;
+pub mod observations;
 pub mod optima;
 pub mod outcome;
-pub mod significance;
 mod params;
 pub mod pruner;
 mod pruners;
-pub mod learning_rate_range;
-pub mod local_search;
+pub mod recipe_space;
+pub mod rng;
 pub mod sampler;
 mod samplers;
 pub mod scale;
-pub mod solver;
-pub mod recipe_space;
-pub mod trial_recipe;
+pub mod significance;
 pub mod sobol;
+pub mod solver;
 pub mod space;
-pub mod study_state;
 pub mod study;
+pub mod study_state;
+pub mod surrogate;
+pub mod trial_recipe;
 pub mod value;
 
-pub use event::{PruneDecision, SlotAction, Proposal, ProposalSource, StudyEvent};
+pub use event::{Proposal, ProposalSource, PruneDecision, SlotAction, StudyEvent};
 pub use importance::importance;
 pub use optima::{Optimum, optima};
-pub use outcome::{TrialResult, TrialFailure, TrialOutcome};
-pub use significance::{PairedTest, BetterSetting};
+pub use outcome::{TrialFailure, TrialOutcome, TrialResult};
 pub use pruner::{Asha, Hyperband, Median, Pruner, Threshold};
+pub use recipe_space::RecipeSearchSpace;
 pub use sampler::Sampler;
 pub use scale::{Dimension, Scale};
+pub use significance::{BetterSetting, PairedTest};
 pub use solver::{FinishReason, StudySolver, TrialRunner};
-pub use recipe_space::RecipeSearchSpace;
-pub use trial_recipe::{limited_to_samples, limited_to_steps, pinned_to_candidate};
 pub use space::SearchSpace;
-pub use study_state::{StudyState, TrialPhase};
 pub use study::{Recommendation, Study};
+pub use study_state::{StudyState, TrialPhase};
+pub use trial_recipe::{limited_to_samples, limited_to_steps, pinned_to_candidate};
 pub use value::TrialValue;
 
 #[cfg(test)]

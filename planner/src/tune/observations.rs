@@ -2,7 +2,7 @@
 
 use super::outcome::{TrialOutcome, median};
 use super::space::Coordinates;
-use super::study_state::{StudyTrial, StudyState, TrialPhase};
+use super::study_state::{StudyState, StudyTrial, TrialPhase};
 
 /// What trials teach about places of a space, in the order in which they ended; those that are paused or run follow in the order
 /// of launch. Trials that have no place in the space teach nothing.
@@ -52,9 +52,13 @@ impl StudyObservations {
             }
         };
         let is_feasible = match &seen.status {
-            TrialPhase::Ended(TrialOutcome::Failed { reason: why }) => why.depends_on_values().then_some(false),
+            TrialPhase::Ended(TrialOutcome::Failed { reason: why }) => {
+                why.depends_on_values().then_some(false)
+            }
             TrialPhase::Ended(TrialOutcome::Done { value }) => Some(value.is_finite()),
-            TrialPhase::Ended(TrialOutcome::Pruned { .. }) | TrialPhase::Paused | TrialPhase::Running => Some(true),
+            TrialPhase::Ended(TrialOutcome::Pruned { .. }) | TrialPhase::Paused | TrialPhase::Running => {
+                Some(true)
+            }
         };
         let cost = cost.filter(|cost| cost.is_finite());
         if let Some(is_feasible) = is_feasible {
@@ -69,7 +73,10 @@ impl StudyObservations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::{Dimension, TrialResult, TrialFailure, Scale, ProposalSource, SearchSpace, Study, StudyEvent, TrialValue};
+    use crate::tune::{
+        Dimension, ProposalSource, Scale, SearchSpace, Study, StudyEvent, TrialFailure, TrialResult,
+        TrialValue,
+    };
 
     #[test]
     fn every_end_teaches_its_lesson() {
@@ -84,11 +91,17 @@ mod tests {
             rate(10.0, failed(TrialFailure::Lost)),
             rate(1.0, TrialOutcome::Pruned { value: 2.5 }),
             rate(1.0, TrialOutcome::Pruned { value: 7.0 }),
-            TrialResult { values: vec![TrialValue::Word("no rate".into())], outcome: TrialOutcome::done(0.0) },
+            TrialResult {
+                values: vec![TrialValue::Word("no rate".into())],
+                outcome: TrialOutcome::done(0.0),
+            },
         ];
         let mut log = StudyEvent::of(&ended);
-        let launched =
-            |trial| StudyEvent::Launched { trial, values: vec![TrialValue::Real(100.0)], source: ProposalSource::Random };
+        let launched = |trial| StudyEvent::Launched {
+            trial,
+            values: vec![TrialValue::Real(100.0)],
+            source: ProposalSource::Random,
+        };
         log.extend([launched(8), launched(9), StudyEvent::Reported { trial: 9, progress: 1, value: 1.0 }]);
         log.push(StudyEvent::Paused { trial: 9, progress: 1 });
         let observations = StudyObservations::of(&StudyState::of(&Study::new(space, 0), &log));
@@ -98,7 +111,8 @@ mod tests {
         let feasible: Vec<bool> = observations.feasible.iter().map(|(_, feasible)| *feasible).collect();
         assert_eq!(feasible, [true, true, false, false, true, true, true]);
         assert_eq!(observations.pending, [vec![Some(1.0)]]);
-        let tries: Vec<(u64, f64)> = observations.tries.iter().map(|(trial, _, cost)| (*trial, *cost)).collect();
+        let tries: Vec<(u64, f64)> =
+            observations.tries.iter().map(|(trial, _, cost)| (*trial, *cost)).collect();
         let none = f64::INFINITY;
         assert_eq!(tries, [(0, 3.0), (1, 2.0), (2, none), (3, none), (5, 2.5), (6, 7.0), (9, 2.0)]);
     }

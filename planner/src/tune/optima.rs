@@ -2,12 +2,12 @@
 
 use super::gaussian_process::Posterior;
 use super::observations::StudyObservations;
-use super::surrogate::Surrogate;
 use super::outcome::TrialOutcome;
 use super::recipe_space::{BATCH, LEARNING_RATE};
 use super::space::{Coordinates, SearchSpace, fill_inactive};
-use super::study_state::{StudyTrial, StudyState, TrialPhase};
 use super::study::NINETY_PERCENT;
+use super::study_state::{StudyState, StudyTrial, TrialPhase};
+use super::surrogate::Surrogate;
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
@@ -37,7 +37,12 @@ const RATES: u32 = 64;
 /// a batch. All trials have `batch` where it is not searched.
 ///
 /// The expected cost is that of the study's Gaussian process along the learning rate, through the best trial at the batch.
-pub fn optima(space: &SearchSpace, study_state: &StudyState, batch: u64, rule: &dyn Fn(u64) -> f64) -> Vec<Optimum> {
+pub fn optima(
+    space: &SearchSpace,
+    study_state: &StudyState,
+    batch: u64,
+    rule: &dyn Fn(u64) -> f64,
+) -> Vec<Optimum> {
     let named = |name: &str| space.dimensions().iter().position(|dimension| dimension.name == name);
     let Some(rate) = named(LEARNING_RATE) else { return Vec::new() };
     let Some(model) = Surrogate::of(space, &StudyObservations::of(study_state)) else { return Vec::new() };
@@ -107,7 +112,7 @@ fn is_done(seen: &StudyTrial) -> bool {
 mod tests {
     use super::*;
     use crate::tune::sobol::Sobol;
-    use crate::tune::{Dimension, TrialResult, TrialFailure, Scale, Study, StudyEvent};
+    use crate::tune::{Dimension, Scale, Study, StudyEvent, TrialFailure, TrialResult};
 
     fn space() -> SearchSpace {
         SearchSpace::new(vec![
@@ -125,7 +130,11 @@ mod tests {
         TrialOutcome::done(3.0 + (rate / (1e-3 * batch / 16.0)).log10().powi(2))
     }
 
-    fn study_state(space: &SearchSpace, trials: u32, outcome: fn(&[TrialValue]) -> TrialOutcome) -> StudyState {
+    fn study_state(
+        space: &SearchSpace,
+        trials: u32,
+        outcome: fn(&[TrialValue]) -> TrialOutcome,
+    ) -> StudyState {
         let sobol = Sobol::new(space.dimensions().len(), 5);
         let ended: Vec<TrialResult> = (0..trials)
             .map(|index| space.values(&sobol.point(index)))
@@ -150,8 +159,10 @@ mod tests {
 
     #[test]
     fn an_optimum_at_the_end_of_what_was_tried_is_no_inner_one() {
-        let space = SearchSpace::new(vec![Dimension::new(LEARNING_RATE, Scale::Log { low: 1e-4, high: 1e-1 })]);
-        let falling = |values: &[TrialValue]| TrialOutcome::done(-values[0].number().expect("a rate").log10());
+        let space =
+            SearchSpace::new(vec![Dimension::new(LEARNING_RATE, Scale::Log { low: 1e-4, high: 1e-1 })]);
+        let falling =
+            |values: &[TrialValue]| TrialOutcome::done(-values[0].number().expect("a rate").log10());
         let found = optima(&space, &study_state(&space, 6, falling), 32, &|_| 1e-3);
         assert_eq!((found.len(), found[0].batch, found[0].is_inside), (1, 32, false));
         assert!(

@@ -3,7 +3,7 @@
 use super::scale::{Dimension, Scale};
 use super::value::TrialValue;
 use dtrain_recipes::params::resolve_params;
-use dtrain_recipes::{ParamValue, Recipe, ParamDomain};
+use dtrain_recipes::{ParamDomain, ParamValue, Recipe};
 
 /// The params that have a range of more than one value, each after those it depends on: the name in the recipe, and a dimension
 /// named `params.x`. There are `before` other dimensions before them.

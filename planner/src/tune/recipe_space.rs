@@ -6,7 +6,9 @@ use super::space::SearchSpace;
 use super::value::TrialValue;
 use crate::planning::plan::Plan;
 use crate::training::learning_rate::Decision;
-use dtrain_recipes::{Tunable, ForeignCommand, Model, ParamValue, Precision, Recipe, Samples, Tokens, Warmup};
+use dtrain_recipes::{
+    ForeignCommand, Model, ParamValue, Precision, Recipe, Samples, Tokens, Tunable, Warmup,
+};
 use serde::{Deserialize, Serialize};
 
 /// The values of a recipe that are searched over trials.
@@ -158,7 +160,10 @@ impl RecipeSearchSpace {
     }
 
     /// Values of all dimensions; `None` when one has none, or they are none of the space.
-    fn collect_values(&self, value: impl Fn(&TunableKey, &Dimension) -> Option<TrialValue>) -> Option<Vec<TrialValue>> {
+    fn collect_values(
+        &self,
+        value: impl Fn(&TunableKey, &Dimension) -> Option<TrialValue>,
+    ) -> Option<Vec<TrialValue>> {
         let pairs = self.keys.iter().zip(self.space.dimensions());
         let values: Vec<TrialValue> =
             pairs.map(|(key, dimension)| value(key, dimension)).collect::<Option<_>>()?;
@@ -198,7 +203,9 @@ impl TunableKey {
         let train = &mut recipe.train;
         match (self, value) {
             (Self::LearningRate, TrialValue::Real(rate)) => train.learning_rate = Tunable::Pinned(*rate),
-            (Self::Batch, TrialValue::Whole(samples)) => train.batch = Tunable::Pinned(Samples(count(*samples))),
+            (Self::Batch, TrialValue::Whole(samples)) => {
+                train.batch = Tunable::Pinned(Samples(count(*samples)))
+            }
             (Self::WarmupSteps, TrialValue::Whole(steps)) => {
                 train.warmup = Tunable::Pinned(Warmup::Steps(count(*steps)));
             }
@@ -293,7 +300,8 @@ fn precision(choice: &Tunable<Precision>) -> Option<Scale> {
     match choice {
         Tunable::Auto | Tunable::Pinned(_) | Tunable::Log { .. } => None,
         Tunable::Among(all) => {
-            let named = Precision::ALL.iter().filter(|one| all.contains(one)).map(|one| precision_value(*one));
+            let named =
+                Precision::ALL.iter().filter(|one| all.contains(one)).map(|one| precision_value(*one));
             Some(Scale::Names(named.collect()))
         }
     }

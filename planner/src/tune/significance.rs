@@ -38,7 +38,8 @@ impl PairedTest {
     ///
     /// A setting that fails with more seeds than the other is worse. Otherwise the costs of complete pairs decide.
     pub fn of(pairs: &[(TrialOutcome, TrialOutcome)]) -> Self {
-        let has_failed = |outcome: &TrialOutcome| !matches!(outcome, TrialOutcome::Done { value } if value.is_finite());
+        let has_failed =
+            |outcome: &TrialOutcome| !matches!(outcome, TrialOutcome::Done { value } if value.is_finite());
         let failed = (
             pairs.iter().filter(|(first, _)| has_failed(first)).count(),
             pairs.iter().filter(|(_, second)| has_failed(second)).count(),
@@ -46,7 +47,9 @@ impl PairedTest {
         let differences: Vec<f64> = pairs
             .iter()
             .filter_map(|pair| match pair {
-                (TrialOutcome::Done { value: first }, TrialOutcome::Done { value: second }) => Some(first - second),
+                (TrialOutcome::Done { value: first }, TrialOutcome::Done { value: second }) => {
+                    Some(first - second)
+                }
                 _ => None,
             })
             .filter(|difference| difference.is_finite())
@@ -111,7 +114,10 @@ mod tests {
     use crate::tune::TrialFailure;
 
     fn pairs(costs: &[(f64, f64)]) -> Vec<(TrialOutcome, TrialOutcome)> {
-        costs.iter().map(|(first, second)| (TrialOutcome::done(*first), TrialOutcome::done(*second))).collect()
+        costs
+            .iter()
+            .map(|(first, second)| (TrialOutcome::done(*first), TrialOutcome::done(*second)))
+            .collect()
     }
 
     #[test]
@@ -147,7 +153,11 @@ mod tests {
     #[test]
     fn quantiles_are_those_of_the_tables() {
         for (freedom, wanted) in [(1, 6.314), (4, 2.132), (15, 1.753), (30, 1.697), (120, 1.658)] {
-            assert!((student_t_quantile(freedom) - wanted).abs() < 2e-3, "{freedom}: {}", student_t_quantile(freedom));
+            assert!(
+                (student_t_quantile(freedom) - wanted).abs() < 2e-3,
+                "{freedom}: {}",
+                student_t_quantile(freedom)
+            );
         }
     }
 }

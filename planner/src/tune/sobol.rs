@@ -74,7 +74,8 @@ fn hash(seed: u32, index: u32) -> u32 {
 /// The direction numbers of dimension `dimension`, counted from 0.
 fn directions(dimension: usize) -> DirectionNumbers {
     let mut numbers = [0; 32];
-    let Some(JoeKuoRow { degree, coefficients, first }) = dimension.checked_sub(1).map(|row| &TABLE[row]) else {
+    let Some(JoeKuoRow { degree, coefficients, first }) = dimension.checked_sub(1).map(|row| &TABLE[row])
+    else {
         for (bit, number) in (0u32..).zip(&mut numbers) {
             *number = 1 << (31 - bit);
         }

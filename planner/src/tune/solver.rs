@@ -1,9 +1,9 @@
 //! A study as a solver of argmin: one iteration fills the free slots with trials, then handles one event.
 
-use super::event::{PruneDecision, SlotAction, Proposal, ProposalSource, StudyEvent};
-use super::outcome::{TrialResult, TrialOutcome};
-use super::study_state::{StudyState, TrialPhase};
+use super::event::{Proposal, ProposalSource, PruneDecision, SlotAction, StudyEvent};
+use super::outcome::{TrialOutcome, TrialResult};
 use super::study::{Recommendation, Study};
+use super::study_state::{StudyState, TrialPhase};
 use super::value::TrialValue;
 use argmin::core::{Error, Executor, IterState, KV, Problem, Solver, TerminationReason, TerminationStatus};
 use serde::{Deserialize, Serialize};
@@ -118,7 +118,9 @@ impl StudySolver {
     /// The trials that ended, in the order in which they did.
     pub fn ended(&self) -> Vec<TrialResult> {
         let ended = self.study_state.ended().filter_map(|(_, seen)| match &seen.status {
-            TrialPhase::Ended(outcome) => Some(TrialResult { values: seen.values.clone(), outcome: outcome.clone() }),
+            TrialPhase::Ended(outcome) => {
+                Some(TrialResult { values: seen.values.clone(), outcome: outcome.clone() })
+            }
             TrialPhase::Running | TrialPhase::Paused => None,
         });
         ended.collect()
@@ -235,7 +237,11 @@ impl<T: TrialRunner> Solver<T, SolverState> for StudySolver {
     }
 
     /// Takes up what was under way. The best of the trials that ended before is the best so far.
-    fn init(&mut self, problem: &mut Problem<T>, state: SolverState) -> Result<(SolverState, Option<KV>), Error> {
+    fn init(
+        &mut self,
+        problem: &mut Problem<T>,
+        state: SolverState,
+    ) -> Result<(SolverState, Option<KV>), Error> {
         let trials = problem.problem.as_mut().expect("the executor holds the problem while it runs");
         self.reattach(trials);
         let done = self.ended().into_iter().filter_map(|trial| Some((trial.value()?, trial)));
@@ -267,7 +273,9 @@ impl<T: TrialRunner> Solver<T, SolverState> for StudySolver {
         match self.finish {
             None => TerminationStatus::NotTerminated,
             Some(FinishReason::Budget) => TerminationStatus::Terminated(TerminationReason::MaxItersReached),
-            Some(FinishReason::Exhausted) => TerminationStatus::Terminated(TerminationReason::SolverConverged),
+            Some(FinishReason::Exhausted) => {
+                TerminationStatus::Terminated(TerminationReason::SolverConverged)
+            }
             Some(FinishReason::Stopped) => TerminationStatus::Terminated(TerminationReason::Interrupt),
         }
     }

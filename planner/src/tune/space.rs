@@ -166,7 +166,13 @@ mod tests {
         let word = |word: &str| TrialValue::Word(word.into());
         let low = [TrialValue::Real(1e-5), TrialValue::Whole(1), TrialValue::Whole(8), word("adam")];
         assert_eq!(mixed().values(&[0.0; 6])[..4], low);
-        let high = [TrialValue::Real(1e-2), TrialValue::Whole(400), TrialValue::Whole(32), word("lion"), TrialValue::Real(0.99)];
+        let high = [
+            TrialValue::Real(1e-2),
+            TrialValue::Whole(400),
+            TrialValue::Whole(32),
+            word("lion"),
+            TrialValue::Real(0.99),
+        ];
         assert_eq!(mixed().values(&[1.5; 6])[..5], high);
     }
 

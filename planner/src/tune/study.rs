@@ -1,15 +1,15 @@
 //! A search over trials, as a function: what happened goes in, what to do next comes out.
 
-use super::event::{PruneDecision, SlotAction, Proposal, ProposalSource, StudyEvent};
+use super::event::{Proposal, ProposalSource, PruneDecision, SlotAction, StudyEvent};
 use super::gaussian_process::Posterior;
 use super::observations::StudyObservations;
-use super::surrogate::Surrogate;
 use super::outcome::TrialOutcome;
 use super::pruner::Pruner;
 use super::sampler::{AskContext, Sampler};
 use super::solver::FinishReason;
 use super::space::{SearchSpace, fill_inactive};
-use super::study_state::{StudyTrial, StudyState, TrialPhase};
+use super::study_state::{StudyState, StudyTrial, TrialPhase};
+use super::surrogate::Surrogate;
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
@@ -83,7 +83,8 @@ impl Study {
             return SlotAction::Resume { trial, until };
         }
         let launched = u64::try_from(study_state.trials().len()).expect("trials are counted in 64 bits");
-        let over = |finish| if study_state.running() == 0 { SlotAction::Finished(finish) } else { SlotAction::Wait };
+        let over =
+            |finish| if study_state.running() == 0 { SlotAction::Finished(finish) } else { SlotAction::Wait };
         if self.trials.is_some_and(|most| launched - study_state.lost() >= most) {
             return over(FinishReason::Budget);
         }
@@ -133,11 +134,13 @@ impl Study {
         let done: Vec<(u64, &StudyTrial, f64)> =
             numbered.filter_map(|(trial, seen)| Some((trial, seen, final_value(seen)?))).collect();
         let is_modelled = done.len() <= BELIEVED_MOST;
-        let model = is_modelled.then(|| Surrogate::of(&self.space, &StudyObservations::of(study_state))).flatten();
+        let model =
+            is_modelled.then(|| Surrogate::of(&self.space, &StudyObservations::of(study_state))).flatten();
         let judged = done.into_iter().map(|(trial, seen, measured)| {
             let place = model.as_ref().zip(seen.place.as_ref());
             let posterior = place.map(|(model, place)| model.cost(&fill_inactive(place)));
-            let Posterior { mean, variance } = posterior.unwrap_or(Posterior { mean: measured, variance: 0.0 });
+            let Posterior { mean, variance } =
+                posterior.unwrap_or(Posterior { mean: measured, variance: 0.0 });
             let reach = NINETY_PERCENT * variance.sqrt();
             let values = seen.values.clone();
             Recommendation { trial, values, measured, mean, low: mean - reach, high: mean + reach }

@@ -2,7 +2,7 @@
 //!
 //! Folding a whole log and noting its events one after the other as they happen give the same.
 
-use super::event::{PruneDecision, ProposalSource, StudyEvent};
+use super::event::{ProposalSource, PruneDecision, StudyEvent};
 use super::outcome::{TrialFailure, TrialOutcome};
 use super::pruner::Pruner;
 use super::space::Coordinates;
@@ -86,8 +86,12 @@ impl StudyState {
             StudyEvent::Reported { trial, progress: at, value } => {
                 self.reported(&study.pruner, *trial, *at, *value)
             }
-            StudyEvent::Paused { trial, .. } => self.change_phase(*trial, &TrialPhase::Running, TrialPhase::Paused),
-            StudyEvent::Resumed { trial } => self.change_phase(*trial, &TrialPhase::Paused, TrialPhase::Running),
+            StudyEvent::Paused { trial, .. } => {
+                self.change_phase(*trial, &TrialPhase::Running, TrialPhase::Paused)
+            }
+            StudyEvent::Resumed { trial } => {
+                self.change_phase(*trial, &TrialPhase::Paused, TrialPhase::Running)
+            }
             StudyEvent::Ended { trial, outcome } => self.end_trial(*trial, outcome),
         }
     }

@@ -1,8 +1,8 @@
 //! What the trials that ended say about places nobody tried: what they would cost, and whether they can be trained.
 
-use super::gaussian_process::{Posterior, GaussianProcess, PLACES_MOST};
-use super::observations::StudyObservations;
+use super::gaussian_process::{GaussianProcess, PLACES_MOST, Posterior};
 use super::normal::log_cumulative;
+use super::observations::StudyObservations;
 use super::outcome::median;
 use super::space::{Coordinates, SearchSpace, fill_inactive};
 
@@ -49,10 +49,17 @@ impl Surrogate {
         let units = Standardization::of(&costs)?;
         let costs: Vec<f64> = costs.iter().map(|cost| units.standardize(*cost)).collect();
         let cost = GaussianProcess::fit(points, &costs, space.categorical());
-        let lowest = cost.points().iter().map(|point| cost.posterior(point).mean).fold(f64::INFINITY, f64::min);
-        let feasible = observations.feasible.iter().map(|(place, can)| (fill_inactive(place), *can)).collect();
+        let lowest =
+            cost.points().iter().map(|point| cost.posterior(point).mean).fold(f64::INFINITY, f64::min);
+        let feasible =
+            observations.feasible.iter().map(|(place, can)| (fill_inactive(place), *can)).collect();
         let feasible = fit_feasibility(feasible, space.categorical());
-        Some(Self { feasible, units, incumbent: lowest, cost: condition_on_pending(cost, costs, &observations.pending) })
+        Some(Self {
+            feasible,
+            units,
+            incumbent: lowest,
+            cost: condition_on_pending(cost, costs, &observations.pending),
+        })
     }
 
     /// The cost that is believed of a place, in the units of the trials.
@@ -120,7 +127,11 @@ impl Standardization {
 }
 
 /// The process with the places of `pending` trials seen, each with the value that is believed of it.
-fn condition_on_pending(process: GaussianProcess, mut values: Vec<f64>, pending: &[Coordinates]) -> GaussianProcess {
+fn condition_on_pending(
+    process: GaussianProcess,
+    mut values: Vec<f64>,
+    pending: &[Coordinates],
+) -> GaussianProcess {
     if pending.is_empty() {
         return process;
     }
@@ -176,7 +187,9 @@ fn fit_feasibility(places: Vec<(Vec<f64>, bool)>, named: Vec<bool>) -> Option<Ga
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::{Dimension, TrialResult, TrialFailure, TrialOutcome, Scale, StudyState, Study, StudyEvent};
+    use crate::tune::{
+        Dimension, Scale, Study, StudyEvent, StudyState, TrialFailure, TrialOutcome, TrialResult,
+    };
 
     fn space() -> SearchSpace {
         SearchSpace::new(vec![Dimension::new("rate", Scale::Log { low: 1e-5, high: 1e-1 })])
@@ -220,7 +233,8 @@ mod tests {
 
     #[test]
     fn costs_that_are_all_alike_are_believed() {
-        let same: Vec<TrialResult> = (0..5).map(|k| ended(f64::from(k) / 5.0, TrialOutcome::done(2.5))).collect();
+        let same: Vec<TrialResult> =
+            (0..5).map(|k| ended(f64::from(k) / 5.0, TrialOutcome::done(2.5))).collect();
         let model = model(&same).expect("five costs");
         assert!((model.cost(&[0.5]).mean - 2.5).abs() < 1e-9);
     }

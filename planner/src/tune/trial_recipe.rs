@@ -1,7 +1,7 @@
 //! Recipes of trials: what a study has settled is pinned, and the training is short.
 
 use crate::Candidate;
-use dtrain_recipes::{Tunable, LayoutPins, Recipe, Samples, StopConditions};
+use dtrain_recipes::{LayoutPins, Recipe, Samples, StopConditions, Tunable};
 
 /// The recipe with the layout of `candidate` pinned, so that trials differ in what is searched alone. The micro-batch and the
 /// precision stay open where the recipe has more than one batch or precision to try.
@@ -60,7 +60,8 @@ mod tests {
         let open = plan(&recipe).expect("it fits");
         for choice in &open.choices {
             let wanted = &choice.candidate;
-            let found = plan(&pinned_to_candidate(&recipe, wanted)).unwrap_or_else(|error| panic!("{wanted}: {error}"));
+            let found = plan(&pinned_to_candidate(&recipe, wanted))
+                .unwrap_or_else(|error| panic!("{wanted}: {error}"));
             assert_eq!(found.best().candidate.arrangement, wanted.arrangement);
             assert_eq!(found.best().candidate.split, wanted.split);
         }

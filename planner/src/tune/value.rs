@@ -50,7 +50,13 @@ mod tests {
     #[test]
     fn every_kind_of_value_survives_its_text() {
         let word = TrialValue::Word("adam".into());
-        let all = [TrialValue::Inactive, TrialValue::Flag(true), TrialValue::Whole(-3), TrialValue::Real(1.0), word];
+        let all = [
+            TrialValue::Inactive,
+            TrialValue::Flag(true),
+            TrialValue::Whole(-3),
+            TrialValue::Real(1.0),
+            word,
+        ];
         let text = serde_json::to_string(&all).expect("values are plain");
         assert_eq!(text, r#"[null,true,-3,1.0,"adam"]"#);
         assert_eq!(serde_json::from_str::<Vec<TrialValue>>(&text).expect("it was just written"), all);

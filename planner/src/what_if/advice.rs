@@ -2,7 +2,9 @@
 
 use super::DatasheetPlanRequest;
 use super::ranking::RankedLayouts;
-use crate::analytic::search::{PricedLayout, HomogeneousCluster, SearchProblem, EngineSupport, fastest_beside};
+use crate::analytic::search::{
+    EngineSupport, HomogeneousCluster, PricedLayout, SearchProblem, fastest_beside,
+};
 use crate::analytic::{Constants, Software};
 use crate::engine::{self, Engine as _};
 use crate::layout::batch_split::divisors;
@@ -29,18 +31,32 @@ pub struct Advice {
 
 /// What each change would make of a training whose fastest layout is `known`, the most helpful first. A change with which
 /// nothing fits or divides is left out.
-pub(super) fn advice(request: &DatasheetPlanRequest<'_>, problem: &SearchProblem, known: &PricedLayout) -> Vec<Advice> {
+pub(super) fn advice(
+    request: &DatasheetPlanRequest<'_>,
+    problem: &SearchProblem,
+    known: &PricedLayout,
+) -> Vec<Advice> {
     let seconds = known.seconds;
     let cluster = problem.cluster;
     let HomogeneousCluster { devices, per_host, .. } = request.cluster;
     let on = |cluster: HomogeneousCluster| SearchProblem { cluster, ..problem.clone() };
     let of = |batch: u32| SearchProblem { batch, ..problem.clone() };
     let hosts = devices / per_host;
-    let with = |hosts: u32| on(HomogeneousCluster { devices: hosts.saturating_mul(per_host), ..request.cluster });
+    let with =
+        |hosts: u32| on(HomogeneousCluster { devices: hosts.saturating_mul(per_host), ..request.cluster });
     let mut changes = vec![
-        ("twice the memory of each GPU".to_owned(), on(HomogeneousCluster { memory: 2.0 * cluster.memory, ..cluster })),
-        ("a network twice as fast".to_owned(), on(HomogeneousCluster { network: 2.0 * cluster.network, ..cluster })),
-        ("links in each host twice as fast".to_owned(), on(HomogeneousCluster { link: 2.0 * cluster.link, ..cluster })),
+        (
+            "twice the memory of each GPU".to_owned(),
+            on(HomogeneousCluster { memory: 2.0 * cluster.memory, ..cluster }),
+        ),
+        (
+            "a network twice as fast".to_owned(),
+            on(HomogeneousCluster { network: 2.0 * cluster.network, ..cluster }),
+        ),
+        (
+            "links in each host twice as fast".to_owned(),
+            on(HomogeneousCluster { link: 2.0 * cluster.link, ..cluster }),
+        ),
         ("one more host".to_owned(), with(hosts + 1)),
         ("two more hosts".to_owned(), with(hosts + 2)),
         ("twice the hosts".to_owned(), with(hosts.saturating_mul(2))),
@@ -51,7 +67,8 @@ pub(super) fn advice(request: &DatasheetPlanRequest<'_>, problem: &SearchProblem
         changes.push((ONE_HOST_FEWER.to_owned(), with(hosts - 1)));
     }
     changes.extend(
-        nearby_batches(problem.batch).map(|batch| (format!("a batch of {}", thousands(batch.into())), of(batch))),
+        nearby_batches(problem.batch)
+            .map(|batch| (format!("a batch of {}", thousands(batch.into())), of(batch))),
     );
     // Nobody measured dtrain's own worker on a GPU: it is planned for on request.
     let ours = [request.engine.name(), engine::DTRAIN.name()];

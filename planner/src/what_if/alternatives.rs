@@ -3,7 +3,7 @@
 use super::TIE;
 use super::explain::{describe_layout, value_of};
 use crate::analytic::StepTimes;
-use crate::analytic::search::{SearchAxis, PricedLayout, LayoutSearchResult, SearchProblem};
+use crate::analytic::search::{LayoutSearchResult, PricedLayout, SearchAxis, SearchProblem};
 use serde::Serialize;
 
 /// The best layout with an axis value that was not chosen.
@@ -30,7 +30,11 @@ pub struct AxisAlternative {
 }
 
 /// The best of every axis value that `chosen` does not have, fastest first within its axis.
-pub(super) fn axis_alternatives(problem: &SearchProblem, found: &LayoutSearchResult, chosen: &PricedLayout) -> Vec<AxisAlternative> {
+pub(super) fn axis_alternatives(
+    problem: &SearchProblem,
+    found: &LayoutSearchResult,
+    chosen: &PricedLayout,
+) -> Vec<AxisAlternative> {
     let own = causes(problem, chosen);
     let loser = |axis: SearchAxis, value: u32, champion: &PricedLayout| {
         let time_delta: Vec<(&'static str, f64)> = own

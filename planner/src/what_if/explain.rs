@@ -1,9 +1,9 @@
 //! An plan as people read it.
 
 use super::advice::ONE_HOST_FEWER;
-use super::{Advice, AxisAlternative, Measurement, DatasheetPlan, LayoutEstimate};
+use super::{Advice, AxisAlternative, DatasheetPlan, LayoutEstimate, Measurement};
 use crate::analytic::StepConfig;
-use crate::analytic::search::{SearchAxis, GPIPE};
+use crate::analytic::search::{GPIPE, SearchAxis};
 use crate::choice::explain::{DetailLevel, causes, failure_count, memory, row, slowdown, whole};
 use crate::choice::tie_break::TieBreak;
 use crate::choice::tradeoffs::amount;
@@ -47,8 +47,7 @@ fn summary(text: &mut String, plan: &DatasheetPlan) {
         count(choice.tokens_per_second_per_device),
         choice.peak_bytes / GIB
     );
-    let total =
-        plan.total_seconds.map_or_else(String::new, |total| format!(", {} in total", Seconds(total)));
+    let total = plan.total_seconds.map_or_else(String::new, |total| format!(", {} in total", Seconds(total)));
     text.push('\n');
     row(text, "in short", &(told + &total));
 }
@@ -109,9 +108,7 @@ fn costs(text: &mut String, plan: &DatasheetPlan) {
             100.0 * choice.model_flops_utilization
         ),
     );
-    if let (Some(steps), Some(total), Some(hours)) =
-        (plan.steps, plan.total_seconds, plan.device_hours)
-    {
+    if let (Some(steps), Some(total), Some(hours)) = (plan.steps, plan.total_seconds, plan.device_hours) {
         row(
             text,
             "total",
@@ -140,7 +137,10 @@ fn failures(text: &mut String, plan: &DatasheetPlan) {
     row(
         text,
         "failures",
-        &format!("a host fails every {host} ({known}){often}: {} per day{in_all}", failure_count(found.per_day)),
+        &format!(
+            "a host fails every {host} ({known}){often}: {} per day{in_all}",
+            failure_count(found.per_day)
+        ),
     );
     row(
         text,
@@ -155,8 +155,7 @@ fn failures(text: &mut String, plan: &DatasheetPlan) {
     );
     let total = match (found.total_seconds, found.device_hours) {
         (Some(total), Some(hours)) => {
-            let money =
-                plan.price.map_or_else(String::new, |price| format!(", {}", amount(hours * price)));
+            let money = plan.price.map_or_else(String::new, |price| format!(", {}", amount(hours * price)));
             format!(
                 "; with failures and checkpoints {} in total, {} GPU hours{money}",
                 Seconds(total),
@@ -186,11 +185,7 @@ fn training(text: &mut String, plan: &DatasheetPlan) {
 
 fn ties(text: &mut String, plan: &DatasheetPlan, top: usize) {
     if top > 0 && !plan.ties.is_empty() {
-        row(
-            text,
-            "why",
-            &format!("others are as fast within the error of the estimate; {}", TieBreak::RULE),
-        );
+        row(text, "why", &format!("others are as fast within the error of the estimate; {}", TieBreak::RULE));
     }
     for (place, tie) in plan.ties.iter().take(top).enumerate() {
         let title = if place == 0 { "as fast" } else { "" };
@@ -247,7 +242,8 @@ fn losers_fully(text: &mut String, plan: &DatasheetPlan) {
     for loser in &plan.alternatives {
         let title = if last == Some(loser.axis) { "" } else { loser.axis.words() };
         last = Some(loser.axis);
-        let (loss, memory) = (slowdown(loser.slowdown, loser.is_tied), memory(ours, in_bytes(loser.peak_bytes)));
+        let (loss, memory) =
+            (slowdown(loser.slowdown, loser.is_tied), memory(ours, in_bytes(loser.peak_bytes)));
         row(text, title, &format!("{}: {loss}, {memory}: {}", loser.value, loser.layout));
         let causes = causes(&loser.time_delta, plan.choice.step_seconds);
         if !causes.is_empty() {

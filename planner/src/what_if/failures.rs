@@ -1,7 +1,7 @@
 //! What failures of hosts make of a training: how often to save, and how much longer it takes.
 
 use crate::planning::checkpoint_interval::state;
-use crate::training::goodput::{self, HOST_MTBF_SECONDS, FailureModel, RESTART_SECONDS};
+use crate::training::goodput::{self, FailureModel, HOST_MTBF_SECONDS, RESTART_SECONDS};
 use crate::training::training_schedule::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::Serialize;

@@ -10,9 +10,11 @@ pub use explain::explain_mixed_cluster;
 use super::explain::describe_layout;
 use super::{DatasheetPlanError, DatasheetPlanRequest, TIE, no_layout, problem, rate, refuse_part};
 use crate::analytic::MissingInputs;
-use crate::analytic::uncertainty::{prediction_interval, memory_uncertainty, step_time_uncertainty};
-use crate::analytic::heterogeneous::{PricedGroupedLayout, GroupedSearchResult, GroupedLayout, GroupedProblem, Pricer, GroupStages, search};
+use crate::analytic::heterogeneous::{
+    GroupStages, GroupedLayout, GroupedProblem, GroupedSearchResult, PricedGroupedLayout, Pricer, search,
+};
 use crate::analytic::search::{self as equal, HomogeneousCluster};
+use crate::analytic::uncertainty::{memory_uncertainty, prediction_interval, step_time_uncertainty};
 use crate::choice::tie_break::TieBreak;
 use crate::training::batch_size;
 use crate::training::learning_rate::Decision;
@@ -157,7 +159,8 @@ fn alone(problem: &equal::SearchProblem) -> StandaloneGroup {
 /// the model, fewer tensor-parallel ranks, the simpler schedule, less computed again, and the faster.
 fn preferred(found: &GroupedSearchResult) -> Option<Vec<&PricedGroupedLayout>> {
     let within = (1.0 + TIE) * found.best.first()?.seconds;
-    let mut ties: Vec<&PricedGroupedLayout> = found.best.iter().filter(|choice| choice.seconds <= within).collect();
+    let mut ties: Vec<&PricedGroupedLayout> =
+        found.best.iter().filter(|choice| choice.seconds <= within).collect();
     let order = |choice: &PricedGroupedLayout| {
         let simplicity = TieBreak::of(&choice.layout.config(1).arrangement, choice.full);
         (simplicity.is_tight, choice.layout.runs.len(), simplicity)
@@ -183,7 +186,11 @@ fn refusal(grouped: &GroupedProblem, pricer: &Pricer<'_>, found: &GroupedSearchR
 }
 
 /// The price of a layout.
-fn layout_estimate(grouped: &GroupedProblem, pricer: &Pricer<'_>, layout: &GroupedLayout) -> MixedLayoutEstimate {
+fn layout_estimate(
+    grouped: &GroupedProblem,
+    pricer: &Pricer<'_>,
+    layout: &GroupedLayout,
+) -> MixedLayoutEstimate {
     let stages = pricer.stages(layout);
     let seconds = stages.step.total();
     let slowest = (0..stages.seconds.len()).max_by(|a, b| stages.seconds[*a].total_cmp(&stages.seconds[*b]));

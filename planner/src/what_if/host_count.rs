@@ -41,5 +41,8 @@ fn smaller_clusters(cluster: HomogeneousCluster) -> Vec<HomogeneousCluster> {
     let count = |hosts: &u32| divisors(u64::from(*hosts) * u64::from(per_host)).len();
     let mut all: Vec<u32> = (least.max(1)..hosts).collect();
     all.sort_by(|a, b| count(b).cmp(&count(a)).then(b.cmp(a)));
-    all.into_iter().take(TRIED).map(|hosts| HomogeneousCluster { devices: hosts * per_host, ..cluster }).collect()
+    all.into_iter()
+        .take(TRIED)
+        .map(|hosts| HomogeneousCluster { devices: hosts * per_host, ..cluster })
+        .collect()
 }

@@ -5,9 +5,9 @@
 //! published must be faster by as much as they are uncertain.
 
 use super::{DatasheetPlanError, TIE, refusal};
+use crate::analytic::search::{LayoutSearchResult, PricedLayout, SearchProblem};
 use crate::analytic::uncertainty::{LogStdDevs, step_time_uncertainty};
-use crate::analytic::search::{PricedLayout, LayoutSearchResult, SearchProblem};
-use crate::analytic::{StepConfig, MissingInputs};
+use crate::analytic::{MissingInputs, StepConfig};
 use crate::choice::tie_break::TieBreak;
 
 /// Standard deviations above the estimate: one step in five takes longer.
@@ -31,7 +31,10 @@ pub(super) struct RankedLayouts {
 }
 
 /// The layouts that were found, in order.
-pub(super) fn rank_layouts(problem: &SearchProblem, found: &LayoutSearchResult) -> Result<RankedLayouts, DatasheetPlanError> {
+pub(super) fn rank_layouts(
+    problem: &SearchProblem,
+    found: &LayoutSearchResult,
+) -> Result<RankedLayouts, DatasheetPlanError> {
     let mut all = pessimistic_layouts(problem, found);
     let Some(fastest) = all.first() else { return Err(refusal(problem, found)) };
     let within = (1.0 + TIE) * fastest.seconds;
@@ -62,7 +65,8 @@ fn pessimistic_layouts(problem: &SearchProblem, found: &LayoutSearchResult) -> V
         if all.iter().any(|known| known.choice.config == choice.config) {
             continue;
         }
-        let doubt = step_time_uncertainty(&problem.at(&choice.config), problem.cluster.gpu, MissingInputs::default());
+        let doubt =
+            step_time_uncertainty(&problem.at(&choice.config), problem.cluster.gpu, MissingInputs::default());
         let seconds = choice.seconds * (PESSIMISTIC * doubt.deviation()).exp();
         all.push(PessimisticLayout { choice: *choice, doubt, seconds });
     }

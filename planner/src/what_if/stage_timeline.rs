@@ -3,9 +3,11 @@
 use crate::analytic::memory::in_flight;
 use crate::analytic::search::{SearchProblem, to_count};
 use crate::analytic::step::stage_message_seconds;
-use crate::analytic::{StepInputs, StepConfig, StagePartition, PeakMemory, StageLoad, StepTimes, MicroBatchTimes};
-use crate::step::timeline::{Activity, Timeline, ChunkTimes, stage_tracks};
+use crate::analytic::{
+    MicroBatchTimes, PeakMemory, StageLoad, StagePartition, StepConfig, StepInputs, StepTimes,
+};
 use crate::step::schedule::{PipelineShape, chunks_of};
+use crate::step::timeline::{Activity, ChunkTimes, Timeline, stage_tracks};
 
 /// Part of the head and the embedding that a forward computes; of the backward of a layer, the part that is gradients of weights.
 const FORWARD: f64 = 1.0 / 3.0;

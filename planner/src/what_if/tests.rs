@@ -3,10 +3,10 @@ mod own;
 use super::*;
 use crate::analytic::hardware::gpu;
 use crate::analytic::search::SearchAxis;
+use crate::benchmarks::{self, TableRow};
 use crate::choice::explain::{DetailLevel, WIDTH, wrapped};
 use crate::choice::pareto_front::CandidateCost;
 use crate::engine::{Engine, FSDP, MEGATRON, TORCHTITAN};
-use crate::benchmarks::{self, TableRow};
 use crate::fixtures;
 use dtrain_recipes::{Activation, Cnn, Samples};
 
@@ -37,14 +37,21 @@ fn on(part: &str, devices: u32) -> HomogeneousCluster {
     HomogeneousCluster { devices, ..HomogeneousCluster::of(gpu, 1, 8.min(devices)) }
 }
 
-fn of(recipe: &Recipe, cluster: HomogeneousCluster, engine: &'static dyn Engine) -> Result<DatasheetPlan, DatasheetPlanError> {
+fn of(
+    recipe: &Recipe,
+    cluster: HomogeneousCluster,
+    engine: &'static dyn Engine,
+) -> Result<DatasheetPlan, DatasheetPlanError> {
     plan_from_datasheets(&DatasheetPlanRequest { recipe, cluster, engine, next: NEXT })
 }
 
 #[test]
 fn an_outlook_reads_as_ever() {
     let found = of(&recipe(), on("H100", 64), &MEGATRON).expect("it fits");
-    insta::assert_snapshot!("llama_8b_on_64_h100", wrapped(&explain(&found, DetailLevel::Short, NEXT), WIDTH));
+    insta::assert_snapshot!(
+        "llama_8b_on_64_h100",
+        wrapped(&explain(&found, DetailLevel::Short, NEXT), WIDTH)
+    );
     insta::assert_snapshot!(
         "llama_8b_on_64_h100_in_full",
         wrapped(&explain(&found, DetailLevel::Full, NEXT), WIDTH)
@@ -54,10 +61,12 @@ fn an_outlook_reads_as_ever() {
 #[test]
 fn as_many_ties_and_next_layouts_are_told_as_asked_for() {
     let (recipe, cluster) = (recipe(), on("H100", 64));
-    let found = plan_from_datasheets(&DatasheetPlanRequest { recipe: &recipe, cluster, engine: &MEGATRON, next: 9 });
+    let found =
+        plan_from_datasheets(&DatasheetPlanRequest { recipe: &recipe, cluster, engine: &MEGATRON, next: 9 });
     let found = found.expect("it fits");
-    let told =
-        |top| explain(&found, DetailLevel::Short, top).lines().filter(|line| line.contains(" a step, ")).count();
+    let told = |top| {
+        explain(&found, DetailLevel::Short, top).lines().filter(|line| line.contains(" a step, ")).count()
+    };
     assert_eq!(found.next.len(), 9);
     assert_eq!([told(0), told(3), told(9)], [0, found.ties.len().min(3) + 3, found.ties.len().min(9) + 9]);
 }
@@ -115,8 +124,10 @@ fn what_loses_is_not_faster_than_the_fastest_and_says_why() {
     let fastest = found.ties.iter().map(|tie| tie.step_seconds).fold(found.choice.step_seconds, f64::min);
     assert!(found.choice.step_seconds <= (1.0 + TIE) * fastest);
     assert!(found.alternatives.iter().all(|loser| loser.step_seconds >= fastest), "{:?}", found.alternatives);
-    let tensor =
-        found.alternatives.iter().find(|loser| (loser.axis, loser.value.as_str()) == (SearchAxis::Tensor, "tensor 32"));
+    let tensor = found
+        .alternatives
+        .iter()
+        .find(|loser| (loser.axis, loser.value.as_str()) == (SearchAxis::Tensor, "tensor 32"));
     let tensor = tensor.expect("it fits, and loses");
     assert_eq!(tensor.cause.0, "tensor parallel", "{tensor:?}");
     assert!(!found.alternatives.iter().any(|loser| loser.axis == SearchAxis::Data
@@ -372,8 +383,9 @@ fn the_first_twenty_candidates_take_as_long_as_their_actions() {
     let mut recipe = recipe();
     recipe.layout.pipeline = Some(4);
     let cluster = on("H100", 64);
-    let (problem, _) = problem(&DatasheetPlanRequest { recipe: &recipe, cluster, engine: &MEGATRON, next: NEXT })
-        .expect("it can be asked");
+    let (problem, _) =
+        problem(&DatasheetPlanRequest { recipe: &recipe, cluster, engine: &MEGATRON, next: NEXT })
+            .expect("it can be asked");
     let found = search_front(&problem, 20);
     assert_eq!(found.best.len(), 20);
     for choice in &found.best {

@@ -2,14 +2,21 @@
 
 use super::TIE;
 use crate::analytic::StepConfig;
-use crate::analytic::search::{PricedLayout, HomogeneousCluster, LayoutSearchResult, SearchProblem, fastest_beside, to_count};
+use crate::analytic::search::{
+    HomogeneousCluster, LayoutSearchResult, PricedLayout, SearchProblem, fastest_beside, to_count,
+};
 use crate::choice::pareto_front::{CandidateCost, ParetoFront};
 use crate::choice::tradeoffs::{CostBasis, Tradeoff, Tradeoffs};
 use dtrain_recipes::Bytes;
 
 /// The choice beside what nothing betters in time, memory and money at once: among all layouts of all devices, which are
 /// `found`, and the fastest of half of them, a quarter and so on, where the others stay idle.
-pub(super) fn tradeoffs(problem: &SearchProblem, found: LayoutSearchResult, chosen: &PricedLayout, cost_basis: CostBasis) -> Tradeoffs<StepConfig> {
+pub(super) fn tradeoffs(
+    problem: &SearchProblem,
+    found: LayoutSearchResult,
+    chosen: &PricedLayout,
+    cost_basis: CostBasis,
+) -> Tradeoffs<StepConfig> {
     let mut front = ParetoFront::default();
     for point in found.front {
         front.insert(point.cost, point.what);
@@ -30,7 +37,12 @@ pub(super) fn tradeoffs(problem: &SearchProblem, found: LayoutSearchResult, chos
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
-fn priced_point(cost_basis: &CostBasis, cost: CandidateCost, config: StepConfig, memory: f64) -> Tradeoff<StepConfig> {
+fn priced_point(
+    cost_basis: &CostBasis,
+    cost: CandidateCost,
+    config: StepConfig,
+    memory: f64,
+) -> Tradeoff<StepConfig> {
     let bytes = Bytes((cost.memory_fraction * memory) as u64);
     cost_basis.tradeoff(config, cost, bytes, to_count(config.ranks()))
 }
@@ -40,7 +52,9 @@ fn halves(cluster: HomogeneousCluster) -> impl Iterator<Item = HomogeneousCluste
     std::iter::successors(Some(cluster), |cluster| {
         let HomogeneousCluster { devices, per_host, .. } = *cluster;
         match devices / per_host {
-            0 | 1 if devices > 1 => Some(HomogeneousCluster { devices: devices / 2, per_host: devices / 2, ..*cluster }),
+            0 | 1 if devices > 1 => {
+                Some(HomogeneousCluster { devices: devices / 2, per_host: devices / 2, ..*cluster })
+            }
             0 | 1 => None,
             hosts => Some(HomogeneousCluster { devices: hosts / 2 * per_host, ..*cluster }),
         }

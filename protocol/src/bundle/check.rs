@@ -1,6 +1,6 @@
 //! What a record must be before anything of its bundle is imported.
 
-use super::{BundleError, ArchiveHeader, LONGEST_NOTE, StudyRecord, StudyName, TrialRecord, hash};
+use super::{ArchiveHeader, BundleError, LONGEST_NOTE, StudyName, StudyRecord, TrialRecord, hash};
 use crate::TrialId;
 use dtrain_recipes::name::{is_plain_name, is_trial_name};
 use serde_json::Value;
@@ -198,7 +198,12 @@ pub(super) fn named(kind: &str, name: &str) -> String {
     }
 }
 
-fn once(of: &RecordContext, field: &str, numbers: &mut BTreeSet<u64>, number: u64) -> Result<(), BundleError> {
+fn once(
+    of: &RecordContext,
+    field: &str,
+    numbers: &mut BTreeSet<u64>,
+    number: u64,
+) -> Result<(), BundleError> {
     if numbers.insert(number) { Ok(()) } else { Err(of.wrong(field, "is there twice")) }
 }
 

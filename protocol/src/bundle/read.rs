@@ -2,8 +2,8 @@
 
 use super::check::{LARGEST, LAST_MOMENT, RecordContext, RecordValidator, named};
 use super::{
-    BundleError, END, FORMAT, HEAD, ArchiveHeader, MAGIC, MAX_PAYLOAD, POINTS, Record, SERIES, STUDY, StudyRecord, TEXT,
-    TRIAL, TrialRecord,
+    ArchiveHeader, BundleError, END, FORMAT, HEAD, MAGIC, MAX_PAYLOAD, POINTS, Record, SERIES, STUDY,
+    StudyRecord, TEXT, TRIAL, TrialRecord,
 };
 use crate::old_names;
 use crate::series_codec::{self, MetricSample};
@@ -50,7 +50,8 @@ impl<R: Read> Reader<R> {
         }
         let mut hash = blake3::Hasher::new();
         hash.update(&begin);
-        let nobody = ArchiveHeader { machine: String::new(), host: String::new(), program: String::new(), trials: 0 };
+        let nobody =
+            ArchiveHeader { machine: String::new(), host: String::new(), program: String::new(), trials: 0 };
         let mut reader = Self {
             from,
             format,
@@ -104,12 +105,14 @@ impl<R: Read> Reader<R> {
                 let trial: TrialRecord = parse(&self.named(payload, old_names::bundle_trial), "trial")?;
                 self.of = self.seen.trial(&trial)?;
                 let due = trial.series.iter().rev().filter(|series| series.points > 0);
-                self.due =
-                    due.map(|one| PendingSeries { key: one.key.clone(), left: one.points, last: None }).collect();
+                self.due = due
+                    .map(|one| PendingSeries { key: one.key.clone(), left: one.points, last: None })
+                    .collect();
                 Record::Trial(Box::new(trial))
             }
             SERIES => {
-                let samples = series_codec::decode(&payload).ok_or_else(|| damaged("points cannot be decoded"))?;
+                let samples =
+                    series_codec::decode(&payload).ok_or_else(|| damaged("points cannot be decoded"))?;
                 self.take_points(&samples)?;
                 Record::Points(samples)
             }

@@ -43,7 +43,12 @@ fn records() -> Vec<Record> {
         name: trial().study.expect("it has one"),
         json: "{}".into(),
         created_ms: 3,
-        trials: vec![StudyTrialRecord { number: 0, json: "{}".into(), trial: Some(trial().id), rejection: None }],
+        trials: vec![StudyTrialRecord {
+            number: 0,
+            json: "{}".into(),
+            trial: Some(trial().id),
+            rejection: None,
+        }],
         events: vec![(0, 4, "{}".into())],
     };
     let mut all = vec![Record::Text("+x".into()), Record::Trial(Box::new(trial()))];
@@ -53,7 +58,8 @@ fn records() -> Vec<Record> {
 }
 
 fn bundle(records: &[Record]) -> Vec<u8> {
-    let head = ArchiveHeader { machine: "m".into(), host: "gpu-01".into(), program: "0.1.0".into(), trials: 1 };
+    let head =
+        ArchiveHeader { machine: "m".into(), host: "gpu-01".into(), program: "0.1.0".into(), trials: 1 };
     let mut writer = Writer::new(Vec::new(), &head).expect("memory");
     records.iter().for_each(|record| writer.write(record).expect("memory"));
     writer.finish().expect("memory")
@@ -138,8 +144,9 @@ fn a_field_that_an_import_would_stumble_over_is_named() {
             change(study);
         })
     };
-    let put =
-        |trial: &mut TrialRecord, kind: &str, json: &str| drop(trial.documents.insert(kind.into(), json.into()));
+    let put = |trial: &mut TrialRecord, kind: &str, json: &str| {
+        drop(trial.documents.insert(kind.into(), json.into()))
+    };
     for (error, wanted) in [
         (
             trial_with(&|trial| trial.params[0].1 = "3x".into()),

@@ -43,7 +43,13 @@ impl fmt::Display for CorruptRange {
 impl Manifest {
     /// Bytes of a file that are wrong, with the tensors that have elements there; where nobody knows what lies where in the
     /// file, with all that have elements in it.
-    pub fn damage(&self, file: &str, places: Option<&ByteRanges>, bytes: Range<u64>, detail: String) -> CorruptRange {
+    pub fn damage(
+        &self,
+        file: &str,
+        places: Option<&ByteRanges>,
+        bytes: Range<u64>,
+        detail: String,
+    ) -> CorruptRange {
         let is_there = |key: &str| match places.and_then(|places| places.get(key)) {
             Some(place) => place.start < bytes.end && bytes.start < place.end,
             None => true,

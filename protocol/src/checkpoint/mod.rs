@@ -7,17 +7,17 @@
 //!     COMMIT                                 blake3 of manifest.json, in hex, written last
 //! ```
 
-mod read_manifest;
-mod coverage;
 mod corruption;
+mod coverage;
 pub mod header;
+mod read_manifest;
 mod reshard;
 mod slice;
 
-pub use read_manifest::is_file_name;
 pub use corruption::CorruptRange;
+pub use read_manifest::is_file_name;
 pub use reshard::{ChunkSet, TensorRead};
-pub use slice::{SliceOverlap, Slice};
+pub use slice::{Slice, SliceOverlap};
 
 use crate::{Assignment, AttemptId, Layout, Region, StepId, TrialId, sharding};
 use coverage::CoverageError;
@@ -304,8 +304,12 @@ impl Tensor {
         let slices = slices.map_err(wrong)?;
         match coverage::first_coverage_error(shape, &slices) {
             None => Ok(slices),
-            Some(CoverageError { index, times: 0 }) => Err(wrong(format!("element {index:?} lies in no piece"))),
-            Some(CoverageError { index, times }) => Err(wrong(format!("element {index:?} lies in {times} pieces"))),
+            Some(CoverageError { index, times: 0 }) => {
+                Err(wrong(format!("element {index:?} lies in no piece")))
+            }
+            Some(CoverageError { index, times }) => {
+                Err(wrong(format!("element {index:?} lies in {times} pieces")))
+            }
         }
     }
 }
@@ -315,7 +319,9 @@ impl Tensor {
 /// `Err` names the first tensor whose elements are not covered exactly once, or whose shape two ranks tell
 /// differently, or that is a moment while its parameter is not there in its shape, or lacks a moment that others
 /// have: such a checkpoint must not be committed.
-pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>, Vec<FileEntry>), IncompleteTensor> {
+pub fn merge(
+    saved: impl IntoIterator<Item = SavedFile>,
+) -> Result<(Vec<Tensor>, Vec<FileEntry>), IncompleteTensor> {
     let (mut files, mut tensors) = (Vec::new(), BTreeMap::<_, Tensor>::new());
     for SavedFile { file, tensors: parts } in saved {
         files.push(file);
@@ -333,8 +339,9 @@ pub fn merge(saved: impl IntoIterator<Item = SavedFile>) -> Result<(Vec<Tensor>,
         }
     }
     for tensor in tensors.values_mut() {
-        let first =
-            |piece: &StoredSlice| (piece.sides.iter().map(|side| side.start).collect::<Vec<_>>(), piece.begin);
+        let first = |piece: &StoredSlice| {
+            (piece.sides.iter().map(|side| side.start).collect::<Vec<_>>(), piece.begin)
+        };
         tensor.pieces.sort_by_cached_key(first);
         tensor.slices()?;
     }

@@ -4,7 +4,7 @@
 
 use super::header::ByteRanges;
 use super::{CHUNK_BYTES, FileEntry, Manifest, Slice, Tensor, TensorKind};
-use crate::sharding::{vector_shard_range, region};
+use crate::sharding::{region, vector_shard_range};
 use crate::{Arrangement, Assignment, Channel, StepId};
 use dtrain_recipes::{Model, ZeroStage};
 use std::collections::{BTreeMap, BTreeSet};

@@ -221,6 +221,9 @@ mod tests {
         let found: Vec<_> = rows(1..5).overlaps(&rows(2..6)).collect();
         assert_eq!(found, [SliceOverlap { first: 20, second: 0, length: 60 }]);
         let scalar = Slice::whole(&[]);
-        assert_eq!(scalar.overlaps(&scalar).collect::<Vec<_>>(), [SliceOverlap { first: 0, second: 0, length: 1 }]);
+        assert_eq!(
+            scalar.overlaps(&scalar).collect::<Vec<_>>(),
+            [SliceOverlap { first: 0, second: 0, length: 1 }]
+        );
     }
 }

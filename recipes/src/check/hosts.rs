@@ -91,7 +91,8 @@ fn parse_host(item: &SpannedValue, problems: &mut Vec<Problem>) -> Vec<DeclaredH
     if problems.len() > before {
         return Vec::new();
     }
-    let words = |value: Option<super::parsed::ParsedValue>| value.and_then(|v| v.text().map(ToOwned::to_owned));
+    let words =
+        |value: Option<super::parsed::ParsedValue>| value.and_then(|v| v.text().map(ToOwned::to_owned));
     let (user, via) = (words(user), words(via));
     let port = port.and_then(|port| port.whole()).and_then(|port| u16::try_from(port).ok()).unwrap_or(22);
     match expand_range(&words(address).unwrap_or_default()) {
@@ -174,8 +175,9 @@ mod tests {
 
     #[test]
     fn ranges_keep_their_width() {
-        let check =
-            |pattern: &str, expected: &[&str]| assert_eq!(expand_range(pattern).unwrap(), expected, "{pattern}");
+        let check = |pattern: &str, expected: &[&str]| {
+            assert_eq!(expand_range(pattern).unwrap(), expected, "{pattern}")
+        };
         check("gpu-[01-03]", &["gpu-01", "gpu-02", "gpu-03"]);
         check("n[8-10].lan", &["n8.lan", "n9.lan", "n10.lan"]);
         check("r[1-2]n[1,3]", &["r1n1", "r1n3", "r2n1", "r2n3"]);

@@ -7,10 +7,10 @@
 mod build;
 mod defaults;
 mod hosts;
+mod parse_value;
 mod parsed;
 mod placeholders;
 mod rules;
-mod parse_value;
 mod suggestion;
 mod values;
 mod walk;
@@ -76,7 +76,8 @@ pub struct ResolvedValue {
 impl CheckedRecipe {
     /// The values that are not defaults, by dotted path, as TOML. [`Document::from_settings`] makes the same recipe of them.
     pub fn settings(&self) -> BTreeMap<String, String> {
-        let is_said = |value: &&ResolvedValue| value.origin.layer() != ConfigLayer::Default && value.value != NOT_SET;
+        let is_said =
+            |value: &&ResolvedValue| value.origin.layer() != ConfigLayer::Default && value.value != NOT_SET;
         self.resolved.iter().filter(is_said).map(|value| (value.path.clone(), value.value.clone())).collect()
     }
 }

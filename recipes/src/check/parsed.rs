@@ -1,8 +1,8 @@
 //! A value that has passed the check of its own shape.
 
+use crate::keyword_enum::{Keyword, KeywordEnum};
 use crate::params::{ParamRange, ParamValue};
 use crate::source::Origin;
-use crate::keyword_enum::{KeywordEnum, Keyword};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -126,7 +126,8 @@ impl fmt::Display for ParsedValue {
                 write!(f, "{{ {} }}", variables.join(", "))
             }
             Self::Params(params) => {
-                let param = |(name, (param, _)): (&String, &(DeclaredParam, Origin))| format!("{name} = {param}");
+                let param =
+                    |(name, (param, _)): (&String, &(DeclaredParam, Origin))| format!("{name} = {param}");
                 let params: Vec<String> = params.iter().map(param).collect();
                 write!(f, "{{ {} }}", params.join(", "))
             }

@@ -6,8 +6,8 @@ use super::suggestion;
 use super::values::ParsedValues;
 use crate::document::{Document, SpannedValue, Value};
 use crate::keys::find;
-use crate::params::{ParamValue, ParamDomain};
-use crate::placeholder::{RUN_DIR, Ranks, value_at_path, paths, values as all};
+use crate::params::{ParamDomain, ParamValue};
+use crate::placeholder::{RUN_DIR, Ranks, paths, value_at_path, values as all};
 use crate::problem::Problem;
 use crate::recipe::Recipe;
 use crate::source::Origin;
@@ -28,7 +28,8 @@ fn texts(document: &Document) -> Vec<PlaceholderText<'_>> {
             Some(PlaceholderText { text, origin: &node.origin, argument: Some(place) })
         }));
     }
-    for entry in document.get("model.env").and_then(SpannedValue::table).into_iter().flat_map(|table| table.values())
+    for entry in
+        document.get("model.env").and_then(SpannedValue::table).into_iter().flat_map(|table| table.values())
     {
         if let Value::Text(text) = &entry.node.value {
             texts.push(PlaceholderText { text, origin: &entry.node.origin, argument: None });
@@ -57,7 +58,8 @@ pub(super) fn problems(document: &Document, values: &ParsedValues, recipe: &Reci
     for text in &texts {
         let declared =
             |path: &str| path.strip_prefix("params.").is_some_and(|name| recipe.ranges.contains_key(name));
-        let is_known = |path: &str| path == RUN_DIR || value_at_path(&known, path).is_some() || declared(path);
+        let is_known =
+            |path: &str| path == RUN_DIR || value_at_path(&known, path).is_some() || declared(path);
         let without = paths(text.text).filter(|path| !is_known(path));
         problems.extend(without.map(|path| no_value(path, values, &known).at(text.origin)));
     }
@@ -74,9 +76,9 @@ fn no_value(path: &str, values: &ParsedValues, known: &serde_json::Value) -> Pro
     let is_key = find(path, None).is_some() && known.get(section).is_some();
     if is_key || path == "objective.stop.steps" {
         return match (values.said(path), values.get(path)) {
-            (Some(origin), Some(value @ (ParsedValue::Among(_) | ParsedValue::Log(..)))) => Problem::new(format!(
-                "`{{{shown}}}` has no value: `{path}` is searched, and a program gets one value"
-            ))
+            (Some(origin), Some(value @ (ParsedValue::Among(_) | ParsedValue::Log(..)))) => Problem::new(
+                format!("`{{{shown}}}` has no value: `{path}` is searched, and a program gets one value"),
+            )
             .note_at(format!("`{path}` is {value}"), origin)
             .hint("declare a param with this range below `[params]`, and name it instead"),
             _ => Problem::new(format!("`{{{shown}}}` has no value: `{path}` is not set"))
@@ -158,7 +160,8 @@ fn unused(document: &Document, values: &ParsedValues) -> Vec<Problem> {
     let named = named(document);
     let Some(example) = named.iter().find(|path| path.starts_with("params.")) else { return Vec::new() };
     let Some(ParsedValue::Params(params)) = values.get("params") else { return Vec::new() };
-    let unused = |(name, _): &(&String, &(DeclaredParam, Origin))| !reaches(&named, &format!("params.{name}"));
+    let unused =
+        |(name, _): &(&String, &(DeclaredParam, Origin))| !reaches(&named, &format!("params.{name}"));
     let problem = |(name, (_, origin)): (&String, &(DeclaredParam, Origin))| {
         Problem::new(format!(
             "`params.{name}` reaches nothing: `{{{example}}}` is named in `model.argv` or `model.env`, and it is not"

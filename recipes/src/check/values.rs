@@ -3,8 +3,8 @@
 use super::parsed::ParsedValue;
 use super::{FilePattern, ResolvedValue};
 use crate::keys::{KEYS, Key, Kind, Requirement};
-use crate::source::{ConfigLayer, Origin};
 use crate::keyword_enum::KeywordEnum;
+use crate::source::{ConfigLayer, Origin};
 use std::collections::BTreeMap;
 
 /// Values that fit their shapes, each with where it was said.

@@ -1,7 +1,7 @@
 //! Each key and value of a document against the table of keys.
 
-use super::parsed::ParsedValue;
 use super::parse_value::{kind_of, params, parse};
+use super::parsed::ParsedValue;
 use super::values::ParsedValues;
 use super::{placeholders, suggestion};
 use crate::document::{Document, Entry, SpannedValue, Table, Value};
@@ -13,8 +13,10 @@ use crate::url::Url;
 /// Replaces short forms by what they stand for: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
 pub(super) fn spell_out(document: &mut Document) {
     let inside = |table: &mut Table, section: &str, key: &str, change: &dyn Fn(&mut SpannedValue)| {
-        if let Some(Entry { node: SpannedValue { value: Value::Section(inner) | Value::Inline(inner), .. }, .. }) =
-            table.get_mut(section)
+        if let Some(Entry {
+            node: SpannedValue { value: Value::Section(inner) | Value::Inline(inner), .. },
+            ..
+        }) = table.get_mut(section)
             && let Some(entry) = inner.get_mut(key)
         {
             change(&mut entry.node);
@@ -97,7 +99,9 @@ impl KeyWalk {
         }
         if key.shape == ValueType::Params {
             match params(path, &entry.node) {
-                Ok(params) => self.values.insert(key.path, ParsedValue::Params(params), entry.node.origin.clone()),
+                Ok(params) => {
+                    self.values.insert(key.path, ParsedValue::Params(params), entry.node.origin.clone())
+                }
                 Err(problems) => problems.into_iter().for_each(|problem| self.wrong(path, problem)),
             }
             return;
@@ -173,7 +177,9 @@ fn misplaced(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
         ConfigLayer::Settings => problem.note("it stands in your settings, which hold for every recipe"),
         ConfigLayer::Extended => problem.note("it stands in a recipe that this one extends"),
         ConfigLayer::Cluster => problem.note("it stands in the cluster file"),
-        ConfigLayer::Default | ConfigLayer::Recipe | ConfigLayer::Environment | ConfigLayer::Assignment => problem,
+        ConfigLayer::Default | ConfigLayer::Recipe | ConfigLayer::Environment | ConfigLayer::Assignment => {
+            problem
+        }
     };
     if kind == Some(Kind::Command) {
         return of_no_command(path, problem).at(&entry.key);
@@ -225,7 +231,8 @@ fn of_no_command(path: &str, problem: Problem) -> Problem {
 /// Required keys that nobody said. A key that was said wrongly has its own problem already.
 pub(super) fn missing(document: &Document, values: &ParsedValues, problems: &[Problem]) -> Vec<Problem> {
     let mut missing = Vec::new();
-    for key in KEYS.iter().filter(|key| key.need == Requirement::Required && !key.path.starts_with("cluster.hosts."))
+    for key in
+        KEYS.iter().filter(|key| key.need == Requirement::Required && !key.path.starts_with("cluster.hosts."))
     {
         let applies = key.path == "model.kind" || values.kind.is_some_and(|kind| key.kinds.contains(&kind));
         let is_typo = || {

@@ -65,7 +65,9 @@ fn split(key: &str) -> (&str, &str) {
 
 fn inside<'t>(table: &'t mut Table, section: &str) -> Option<&'t mut Table> {
     match table.get_mut(section)? {
-        Entry { node: SpannedValue { value: Value::Section(inner) | Value::Inline(inner), .. }, .. } => Some(inner),
+        Entry { node: SpannedValue { value: Value::Section(inner) | Value::Inline(inner), .. }, .. } => {
+            Some(inner)
+        }
         _ => None,
     }
 }
@@ -104,7 +106,8 @@ mod tests {
                 "r.toml:2:8: `model.kind = \"own\"` is now `model.kind = \"custom\"`",
             ]
         );
-        let typed = Document::from_override(ConfigLayer::Assignment, "--set", "tune.least", "9").expect("a path");
+        let typed =
+            Document::from_override(ConfigLayer::Assignment, "--set", "tune.least", "9").expect("a path");
         let both = typed.layer_over(recipe);
         assert!(matches!(both.get("tune.min_steps").map(|node| &node.value), Some(Value::Whole(9))));
         assert!(notes(&both).contains(&"--set: `tune.least` is now called `tune.min_steps`".to_owned()));

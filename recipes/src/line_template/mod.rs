@@ -116,8 +116,7 @@ impl LineTemplate {
             }
             rest = after;
         }
-        let is_result =
-            |part: &TemplatePart| matches!(part, TemplatePart::Number(name) if !NO_RESULTS.contains(&name.as_str()));
+        let is_result = |part: &TemplatePart| matches!(part, TemplatePart::Number(name) if !NO_RESULTS.contains(&name.as_str()));
         if !parts.iter().any(is_result) {
             return Err(TemplateError::Nothing);
         }

@@ -1,7 +1,7 @@
 //! Tries templates on the output of a program, and tells where one does not fit.
 
-use super::matcher::{PartialMatch, TemplateMatcher, MismatchPosition};
-use super::{Number, TemplatePart, LineTemplate, beginning};
+use super::matcher::{MismatchPosition, PartialMatch, TemplateMatcher};
+use super::{LineTemplate, Number, TemplatePart, beginning};
 use serde::{Serialize, Serializer};
 
 /// Characters of a line that are quoted from where a template stops to fit.

@@ -4,28 +4,31 @@
 //! nothing in its repository is run: no hooks, no filters, no submodules, no symbolic links. What a recipe of
 //! kind "command" would run needs [`trust`]. This is the one part of the crate that touches files.
 
-mod file_change;
-mod referenced_files;
 mod error;
-mod placeholder_values;
+mod file_change;
 mod git;
+mod git_url;
 pub mod lockfile;
+mod placeholder_values;
 mod publish;
+mod referenced_files;
 mod remove;
 mod resolve;
 mod store;
 mod tree;
 pub mod trust;
-mod git_url;
 
-pub use file_change::{FileChange, ChangeKind};
-pub use referenced_files::Expand;
 pub use error::SharingError;
+pub use file_change::{ChangeKind, FileChange};
 pub use git::command as git_command;
+pub use git_url::check_url;
 pub use lockfile::LockedPackage;
 pub use publish::{PublishRequest, PublishedRecipe, publish};
+pub use referenced_files::Expand;
 pub use remove::{Removal, remove};
 pub use resolve::{read_recipe, resolve, resolver};
-pub use store::{PackageDetails, CheckoutState, Store, PackageUpdate, add, list, repair_checkout, restore, show, update, verify};
+pub use store::{
+    CheckoutState, PackageDetails, PackageUpdate, Store, add, list, repair_checkout, restore, show, update,
+    verify,
+};
 pub use trust::{Capability, TrustStore, capabilities};
-pub use git_url::check_url;

@@ -1,7 +1,7 @@
 //! The texts of a command, with the values that its placeholders can have.
 
-use crate::params::{ParamValue, ParamDomain};
-use crate::placeholder::{RUN_DIR, Ranks, value_at_path, paths, plain, replaced, values};
+use crate::params::{ParamDomain, ParamValue};
+use crate::placeholder::{RUN_DIR, Ranks, paths, plain, replaced, value_at_path, values};
 use crate::recipe::Recipe;
 use serde_json::Value;
 use std::collections::BTreeMap;

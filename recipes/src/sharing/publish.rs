@@ -1,12 +1,12 @@
 //! Putting a recipe into a git repository of the user's, on a branch of its own.
 
 use super::SharingError;
-use super::referenced_files::{Expand, referenced_files};
 use super::git::Git;
+use super::git_url::{check_push, check_rev, is_local};
 use super::lockfile::{self, LockedPackage};
+use super::referenced_files::{Expand, referenced_files};
 use super::store::Store;
 use super::tree::{RepositoryFile, Tree, private_folder};
-use super::git_url::{check_push, check_rev, is_local};
 use crate::check::{CheckContext, check};
 use crate::document::Document;
 use crate::extends::resolve_extends;
@@ -161,7 +161,11 @@ struct RecipeWithFiles {
     packages: BTreeSet<String>,
 }
 
-fn check_recipe(path: &Path, store: Option<&Store>, expand: Expand<'_>) -> Result<RecipeWithFiles, SharingError> {
+fn check_recipe(
+    path: &Path,
+    store: Option<&Store>,
+    expand: Expand<'_>,
+) -> Result<RecipeWithFiles, SharingError> {
     let bytes = std::fs::read(path).map_err(SharingError::io(path))?;
     let (bases, packages) = (RefCell::new(Vec::new()), RefCell::new(BTreeSet::new()));
     let find = super::resolver(store);

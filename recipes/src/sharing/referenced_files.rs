@@ -2,7 +2,7 @@
 
 use super::SharingError;
 use super::placeholder_values::{IN_RUN_DIR, PlaceholderValues, UNKNOWN};
-use super::tree::{self, RepositoryFile, MOST_BYTES, MOST_FILES, Tree};
+use super::tree::{self, MOST_BYTES, MOST_FILES, RepositoryFile, Tree};
 use crate::check::{CheckedRecipe, FilePattern};
 use crate::model::{ForeignCommand, Model};
 use crate::recipe::Recipe;
@@ -253,7 +253,10 @@ impl FileCollector {
             total = total.saturating_add(facts.len());
             if total <= MOST_BYTES && tree.len() < MOST_FILES {
                 let bytes = fs::read(&path).map_err(SharingError::io(&path))?;
-                tree.insert(name, RepositoryFile { is_executable: facts.permissions().mode() & 0o100 != 0, bytes });
+                tree.insert(
+                    name,
+                    RepositoryFile { is_executable: facts.permissions().mode() & 0o100 != 0, bytes },
+                );
             } else {
                 self.problems.insert(format!(
                     "{name} is too much: a package holds at most {MOST_FILES} files and {MOST_BYTES} bytes"
@@ -284,7 +287,7 @@ pub(super) fn path_inside(path: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use super::{path_inside, names_file};
+    use super::{names_file, path_inside};
     use std::path::Path;
 
     #[test]

@@ -3,7 +3,7 @@
 use super::referenced_files::path_inside;
 use super::store::{Store, checkout, find, run_checkout_path, verified_tree};
 use super::{SharingError, tree};
-use crate::source::{LARGEST, ConfigLayer, Source};
+use crate::source::{ConfigLayer, LARGEST, Source};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 

@@ -2,10 +2,10 @@
 
 use super::file_change::{FileChange, between};
 use super::git::Git;
+use super::git_url::{check_rev, check_url, name_of};
 use super::lockfile::{self, LockedPackage};
 use super::remove::note_user;
 use super::tree::{self, MOST_BYTES, Tree};
-use super::git_url::{check_rev, check_url, name_of};
 use super::{Capability, SharingError, TrustStore, trust};
 use crate::name::is_plain_name;
 use std::path::{Path, PathBuf};
@@ -59,7 +59,12 @@ pub enum CheckoutState {
 
 /// Fetches a repository and locks it under a name (by default the last part of the URL). A repository that is
 /// locked already under that name is fetched again.
-pub fn add(store: &Store, url: &str, rev: Option<&str>, name: Option<&str>) -> Result<LockedPackage, SharingError> {
+pub fn add(
+    store: &Store,
+    url: &str,
+    rev: Option<&str>,
+    name: Option<&str>,
+) -> Result<LockedPackage, SharingError> {
     check_url(url, store.allow_file)?;
     let rev = rev.unwrap_or("HEAD");
     check_rev(rev)?;

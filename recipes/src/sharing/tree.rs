@@ -195,7 +195,10 @@ fn read_into(folder: &Path, prefix: &str, tree: &mut Tree, total: &mut u64) -> R
                 return wrong(&place, "more or larger files than are taken from a repository");
             }
             let bytes = fs::read(&place).map_err(SharingError::io(&place))?;
-            tree.insert(path, RepositoryFile { is_executable: facts.permissions().mode() & 0o100 != 0, bytes });
+            tree.insert(
+                path,
+                RepositoryFile { is_executable: facts.permissions().mode() & 0o100 != 0, bytes },
+            );
         } else {
             return wrong(&place, "neither a file nor a folder");
         }
@@ -246,7 +249,10 @@ mod tests {
     fn the_hash_sees_names_modes_and_boundaries() {
         let tree = |files: &[(&str, bool, &str)]| {
             let file = |(path, is_executable, text): &(&str, bool, &str)| {
-                ((*path).to_owned(), RepositoryFile { is_executable: *is_executable, bytes: text.as_bytes().to_vec() })
+                (
+                    (*path).to_owned(),
+                    RepositoryFile { is_executable: *is_executable, bytes: text.as_bytes().to_vec() },
+                )
             };
             hash(&files.iter().map(file).collect())
         };

@@ -78,7 +78,9 @@ fn runs(command: &ForeignCommand) -> Capability {
 
 /// The same for a text that may be no complete recipe: a base for others to extend.
 pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
-    let Ok(document) = Document::parse(&Source::new("", ConfigLayer::Extended, text)) else { return Vec::new() };
+    let Ok(document) = Document::parse(&Source::new("", ConfigLayer::Extended, text)) else {
+        return Vec::new();
+    };
     let texts = |path: &str| -> Vec<String> {
         match document.get(path).map(|node| &node.value) {
             Some(Value::Text(text)) => vec![text.clone()],
@@ -272,7 +274,12 @@ fn is_outside(written: &Path, source: &Source, root: &Path) -> bool {
 }
 
 /// `Ok` when a text may ask for this: it is none of a package's, or its package is trusted and unchanged.
-fn require_trust(store: &Store, trust: &TrustStore, source: &Source, wanted: &Capability) -> Result<(), SharingError> {
+fn require_trust(
+    store: &Store,
+    trust: &TrustStore,
+    source: &Source,
+    wanted: &Capability,
+) -> Result<(), SharingError> {
     let Some(name) = source.shared.clone() else { return Ok(()) };
     let locked = find(store, &name)?;
     // What is used is what was hashed: the files are read once more and compared.

@@ -2,7 +2,7 @@
 
 use crate::place::{Place, RECIPE};
 use dtrain_recipes::sharing::{SharingError, Store, add, list, read_recipe, resolver, update};
-use dtrain_recipes::{Document, ConfigLayer, Source, resolve_extends, render_all};
+use dtrain_recipes::{ConfigLayer, Document, Source, render_all, resolve_extends};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
@@ -126,7 +126,8 @@ fn extends_shows_no_line_of_a_file_that_is_no_recipe() {
     let absolute = place.path("secrets").display().to_string();
     for name in ["./secrets", "../secrets", &absolute, "link.toml", "folder.toml"] {
         let folder = if name.starts_with("..") { place.repository() } else { place.path("") };
-        let source = Source::file(&folder.join("r.toml"), ConfigLayer::Recipe, format!("extends = {name:?}\n"));
+        let source =
+            Source::file(&folder.join("r.toml"), ConfigLayer::Recipe, format!("extends = {name:?}\n"));
         let source = Source { folder: Some(folder), ..source };
         let document = Document::parse(&source).unwrap();
         let problems = resolve_extends(document, &resolver(None)).unwrap_err();
@@ -144,7 +145,8 @@ fn a_package_extends_no_file_outside_it() {
         place.add().unwrap();
         let store = place.store();
         let source = read_recipe(&store, "recipes/a", ConfigLayer::Recipe).unwrap();
-        let problems = resolve_extends(Document::parse(&source).unwrap(), &resolver(Some(&store))).unwrap_err();
+        let problems =
+            resolve_extends(Document::parse(&source).unwrap(), &resolver(Some(&store))).unwrap_err();
         let told = render_all(&problems, false);
         assert!(told.contains("is not the name of a shared recipe"), "{name}: {told}");
         assert!(!told.contains("of the user") && !told.contains("root:"), "{name}: {told}");

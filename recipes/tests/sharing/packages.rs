@@ -2,10 +2,10 @@
 
 use crate::place::{PROGRAM, Place, RECIPE};
 use dtrain_recipes::sharing::{
-    ChangeKind, SharingError, CheckoutState, Store, add, list, read_recipe, remove, resolver, restore, show, update,
-    verify,
+    ChangeKind, CheckoutState, SharingError, Store, add, list, read_recipe, remove, resolver, restore, show,
+    update, verify,
 };
-use dtrain_recipes::{Document, ConfigLayer, resolve_extends, render_all};
+use dtrain_recipes::{ConfigLayer, Document, render_all, resolve_extends};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -119,7 +119,8 @@ fn a_shared_recipe_cannot_reach_the_users_files() {
     let store = place.store();
     for name in ["climb", "absolute"] {
         let source = read_recipe(&store, &format!("recipes/{name}"), ConfigLayer::Recipe).unwrap();
-        let problems = resolve_extends(Document::parse(&source).unwrap(), &resolver(Some(&store))).unwrap_err();
+        let problems =
+            resolve_extends(Document::parse(&source).unwrap(), &resolver(Some(&store))).unwrap_err();
         assert!(render_all(&problems, false).contains("is not the name of a shared recipe"), "{name}");
     }
     for reference in ["recipes/../../secret", "../recipes/climb", "recipes", "recipes//climb"] {

@@ -1,7 +1,9 @@
 //! A repository, and a store that adds from it.
 
 use dtrain_recipes::sharing::{LockedPackage, SharingError, Store, add, list, resolver};
-use dtrain_recipes::{CheckContext, CheckedRecipe, Document, ConfigLayer, Source, check, resolve_extends, render_all};
+use dtrain_recipes::{
+    CheckContext, CheckedRecipe, ConfigLayer, Document, Source, check, render_all, resolve_extends,
+};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -2,7 +2,7 @@
 
 use crate::place::{Place, RECIPE};
 use dtrain_recipes::sharing::{PublishRequest, PublishedRecipe, SharingError, add, publish, read_recipe};
-use dtrain_recipes::{FilePattern, ConfigLayer};
+use dtrain_recipes::{ConfigLayer, FilePattern};
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
@@ -275,7 +275,9 @@ fn publishing_makes_a_commit_that_others_can_add() {
     assert_eq!(again.commands, [next]);
     let locked = add(&place.store(), remote.to_str().unwrap(), Some("recipes/mine"), None).unwrap();
     assert_eq!(locked.commit, again.commit);
-    assert!(read_recipe(&place.store(), "remote/mine", ConfigLayer::Recipe).unwrap().text.contains("layers = 3"));
+    assert!(
+        read_recipe(&place.store(), "remote/mine", ConfigLayer::Recipe).unwrap().text.contains("layers = 3")
+    );
 
     let checked_out = PublishRequest { branch: Some("main"), ..publication.clone() };
     assert!(publish(&checked_out, None, &files).unwrap_err().to_string().contains("is checked out"));

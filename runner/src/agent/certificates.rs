@@ -39,11 +39,7 @@ fn issue_all(
     names.map(|name| issue(name, &authority, &issuer)).collect()
 }
 
-fn issue(
-    name: String,
-    authority: &str,
-    issuer: &Issuer<'_, KeyPair>,
-) -> Result<TlsIdentity, rcgen::Error> {
+fn issue(name: String, authority: &str, issuer: &Issuer<'_, KeyPair>) -> Result<TlsIdentity, rcgen::Error> {
     let mut params = CertificateParams::new(vec![name.clone()])?;
     params.distinguished_name.push(DnType::CommonName, name);
     params.use_authority_key_identifier_extension = true;

@@ -6,9 +6,9 @@
 
 use super::messages::FetchSummary;
 use super::peers::PeerAddress;
-use super::peers::listener::PeerListener;
-use super::peers::fetch_chunks::{ReceivedChunks, ChunkId, ChunkFetcher, WantedFile};
+use super::peers::fetch_chunks::{ChunkFetcher, ChunkId, ReceivedChunks, WantedFile};
 use super::peers::link::LoopCounters;
+use super::peers::listener::PeerListener;
 use crate::checkpoints::{COMMIT, MANIFEST};
 use crate::files;
 use crate::home::TrialFolder;
@@ -79,7 +79,12 @@ impl CheckpointParts<'_> {
                 targets.push(WantedFile { entry, holders, to });
             }
         }
-        let fetcher = ChunkFetcher { listener: self.listener, own: self.own, folder: self.name, loop_counters: self.loop_counters };
+        let fetcher = ChunkFetcher {
+            listener: self.listener,
+            own: self.own,
+            folder: self.name,
+            loop_counters: self.loop_counters,
+        };
         let mut received = ReceivedChunks::default();
         let places = self.read_headers(&fetcher, &targets, &have_some, &mut received)?;
         self.manifest

@@ -1,6 +1,6 @@
 //! What a controller and an agent say to each other.
 
-pub use super::peers::{PeerAddress, AgentIdentity};
+pub use super::peers::{AgentIdentity, PeerAddress};
 use crate::fact::AttemptEnd;
 use dtrain_protocol::{Assignment, AttemptId, Event, Rank, StampedEvent, StepId, TrialId};
 use serde::{Deserialize, Serialize};

@@ -85,7 +85,11 @@ fn is_own_user(stream: &UnixStream) -> bool {
 }
 
 /// Reads the requests of one controller.
-fn serve_controller(stream: UnixStream, shared: &Arc<SpoolAccess>, inbox: &Sender<InboxMessage>) -> io::Result<()> {
+fn serve_controller(
+    stream: UnixStream,
+    shared: &Arc<SpoolAccess>,
+    inbox: &Sender<InboxMessage>,
+) -> io::Result<()> {
     stream.set_write_timeout(Some(PATIENCE))?;
     let mut requests = BufReader::new(stream.try_clone()?);
     loop {

@@ -1,8 +1,8 @@
 //! An assignment for tests.
 
 use dtrain_protocol::{
-    Arrangement, Assignment, AttemptId, DeviceKind, RankTransport, Placement, Rank, RunUntil, Hyperparameters, TrialId,
-    WaitLimits,
+    Arrangement, Assignment, AttemptId, DeviceKind, Hyperparameters, Placement, Rank, RankTransport,
+    RunUntil, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Model, Optimizer, OptimizerKind, Schedule};
 use std::path::PathBuf;

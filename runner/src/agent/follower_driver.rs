@@ -3,14 +3,14 @@
 //! It exchanges heartbeats with the leader four times a second. After two seconds of silence it assumes that the leader is lost and
 //! kills its ranks. What it does is decided in [`super::follower`].
 
+use super::control_protocol::{AgentCard, AgentReply, FollowerOrder, Process};
 use super::follower::HostInput;
 use super::host_driver::HostDriver;
 use super::messages::{HostMessage, LeaderMessage};
-use super::control_protocol::{AgentCard, AgentReply, FollowerOrder, Process};
+use super::peers::link::{LinkEvent, LoopCounters, PeerLink};
 use super::peers::listener::PeerListener;
-use super::peers::link::{LinkEvent, PeerLink, LoopCounters};
-use super::peers::{TrialAttempt, MutualTlsStream};
-use super::{POLL_INTERVAL, InboxMessage, send_reply, log_line, refuse, termination_flag, write_card};
+use super::peers::{MutualTlsStream, TrialAttempt};
+use super::{InboxMessage, POLL_INTERVAL, log_line, refuse, send_reply, termination_flag, write_card};
 use crate::home::TrialFolder;
 use crate::open_file_limit;
 use std::io;
@@ -106,9 +106,13 @@ impl<'a> FollowerDriver<'a> {
             InboxMessage::Leader(LinkEvent::Beat(heartbeat)) => HostInput::Beat(heartbeat),
             InboxMessage::Leader(LinkEvent::Lost(reason)) => HostInput::LeaderLost(reason),
             InboxMessage::Event(rank, event) => HostInput::Event(rank, event),
-            InboxMessage::OutputClosed { rank, garbled, last } => HostInput::OutputClosed { rank, garbled, last },
+            InboxMessage::OutputClosed { rank, garbled, last } => {
+                HostInput::OutputClosed { rank, garbled, last }
+            }
             InboxMessage::Done(message) => HostInput::Done(message),
-            InboxMessage::LeaderConnected(_) | InboxMessage::Follower(..) | InboxMessage::Stop => return Ok(()),
+            InboxMessage::LeaderConnected(_) | InboxMessage::Follower(..) | InboxMessage::Stop => {
+                return Ok(());
+            }
         };
         self.step(input)
     }

@@ -1,21 +1,21 @@
 //! A host in an attempt: the state machine of its follower, with the processes, the disk and the clock that it lacks.
 
-use super::follower::{HostEffect, Follower, HostInput, HostConfig};
-use super::foreign::Rendezvous;
-use super::messages::{RankExit, HostMessage};
-use super::spool_mirror::SpoolMirror;
-use super::control_protocol::{FollowerOrder, Process};
 use super::checkpoint_parts;
-use super::peers::listener::PeerListener;
+use super::control_protocol::{FollowerOrder, Process};
+use super::follower::{Follower, HostConfig, HostEffect, HostInput};
+use super::foreign::Rendezvous;
+use super::messages::{HostMessage, RankExit};
 use super::peers::link::LoopCounters;
-use super::rank_process::{self, RankChange, SpawnContext, RankProcess};
-use super::work_queue::{WorkQueue, WorkContext};
+use super::peers::listener::PeerListener;
+use super::rank_process::{self, RankChange, RankProcess, SpawnContext};
+use super::spool_mirror::SpoolMirror;
+use super::work_queue::{WorkContext, WorkQueue};
 use super::{InboxMessage, log_line, resumed_folder_name};
 use crate::checkpoints::commit;
 use crate::descendants;
 use crate::home::TrialFolder;
 use crate::machine::Millis;
-use dtrain_protocol::{Event, RankTransport, Rank};
+use dtrain_protocol::{Event, Rank, RankTransport};
 use dtrain_recipes::Model;
 use rustix::fd::OwnedFd;
 use std::io;
@@ -84,10 +84,12 @@ impl<'a> HostDriver<'a> {
             loop_counters: Arc::clone(loop_counters),
         };
         let done = inbox.clone();
-        let work_queue = WorkQueue::start(context, move |message| drop(done.send(InboxMessage::Done(message))));
+        let work_queue =
+            WorkQueue::start(context, move |message| drop(done.send(InboxMessage::Done(message))));
         let begin = first.map_or(0, |one| one.rank.0);
         let end = begin + u32::try_from(order.assignments.len()).unwrap_or(u32::MAX);
-        let settings = HostConfig { ranks: begin..end, resume: resumed_folder_name(&order.assignments), is_remote };
+        let settings =
+            HostConfig { ranks: begin..end, resume: resumed_folder_name(&order.assignments), is_remote };
         Self {
             order,
             follower: Follower::new(settings, Millis(0)),
@@ -168,10 +170,13 @@ impl<'a> HostDriver<'a> {
         // see one folder, the leader's host is enough.
         if !self.order.seat.is_shared || self.order.seat.host == 0 {
             commit::remove_partial(&checkpoints, self.order.attempt)
-                .and_then(|()| checkpoint_parts::remove_fetched(&self.folder, self.fetched.get().map(PathBuf::as_path)))
+                .and_then(|()| {
+                    checkpoint_parts::remove_fetched(&self.folder, self.fetched.get().map(PathBuf::as_path))
+                })
                 .map_err(|error| format!("old checkpoints: {error}"))?;
         }
-        let (first, resume) = (assignments.first().map_or(Rank(0), |one| one.rank), resumed_folder_name(assignments));
+        let (first, resume) =
+            (assignments.first().map_or(Rank(0), |one| one.rank), resumed_folder_name(assignments));
         let context = SpawnContext {
             attempt: self.order.attempt,
             folder: &self.folder,

@@ -1,18 +1,24 @@
 //! The agent that owns an attempt: the state machine of [`super::leader`], with the hosts, the spool and the clock that it lacks.
 
+use super::control_protocol::{
+    AgentCard, AgentIdentity, AgentOrder, AgentReply, FollowerOrder, LinkChoice, OtherHost, Process,
+    SpoolRecord,
+};
+use super::control_socket::SpoolAccess;
 use super::follower;
 use super::host_driver::HostDriver;
-use super::leader::{AttemptEffect, HostState, AttemptInput, Leader, ClockReading, LEADER_HOST, AttemptConfig};
-use super::messages::{HostMessage, LeaderMessage};
-use super::control_protocol::{
-    AgentCard, AgentOrder, AgentReply, FollowerOrder, LinkChoice, OtherHost, Process, AgentIdentity, SpoolRecord,
+use super::leader::{
+    AttemptConfig, AttemptEffect, AttemptInput, ClockReading, HostState, LEADER_HOST, Leader,
 };
+use super::messages::{HostMessage, LeaderMessage};
+use super::peers::link::{LinkEvent, LoopCounters, PeerLink};
 use super::peers::listener::PeerListener;
-use super::peers::link::{LinkEvent, PeerLink, LoopCounters};
-use super::peers::{Greeting, TrialAttempt, PeerAddress, MutualTlsStream, connect};
-use super::control_socket::SpoolAccess;
+use super::peers::{Greeting, MutualTlsStream, PeerAddress, TrialAttempt, connect};
 use super::spool::{HighWatermark, SpoolWriter};
-use super::{POLL_INTERVAL, InboxMessage, send_reply, links, log_line, refuse, resumed_folder_name, termination_flag, control_socket, write_card};
+use super::{
+    InboxMessage, POLL_INTERVAL, control_socket, links, log_line, refuse, resumed_folder_name, send_reply,
+    termination_flag, write_card,
+};
 use crate::home::TrialFolder;
 use crate::launch::LaunchError;
 use crate::machine::Millis;
@@ -158,11 +164,9 @@ impl<'a> LeaderDriver<'a> {
         let here = u32::try_from(here).map_err(|_| "too many ranks")?;
         let mut hosts = BTreeMap::from([(LEADER_HOST, HostState::new(own_peer, 0..here, Millis(0)))]);
         let others = order.others.iter().filter(|other| !lost.contains(&other.peer.host));
-        hosts.extend(
-            others.map(|OtherHost { peer, ranks }| {
-                (peer.host, HostState::new(peer.clone(), ranks.clone(), Millis(0)))
-            }),
-        );
+        hosts.extend(others.map(|OtherHost { peer, ranks }| {
+            (peer.host, HostState::new(peer.clone(), ranks.clone(), Millis(0)))
+        }));
         let Some(first) = order.assignments.first().cloned() else {
             return Err("the order has no ranks".to_owned());
         };
@@ -242,8 +246,12 @@ impl<'a> LeaderDriver<'a> {
             InboxMessage::Follower(host, LinkEvent::Message(message)) => {
                 self.queue.push_back(AttemptInput::Host(host, message));
             }
-            InboxMessage::Follower(host, LinkEvent::Beat(heartbeat)) => self.queue.push_back(AttemptInput::Beat(host, heartbeat)),
-            InboxMessage::Follower(host, LinkEvent::Lost(reason)) => self.queue.push_back(AttemptInput::Lost(host, reason)),
+            InboxMessage::Follower(host, LinkEvent::Beat(heartbeat)) => {
+                self.queue.push_back(AttemptInput::Beat(host, heartbeat))
+            }
+            InboxMessage::Follower(host, LinkEvent::Lost(reason)) => {
+                self.queue.push_back(AttemptInput::Lost(host, reason))
+            }
             InboxMessage::Event(rank, event) => self.step_own_host(follower::HostInput::Event(rank, event)),
             InboxMessage::OutputClosed { rank, garbled, last } => {
                 self.step_own_host(follower::HostInput::OutputClosed { rank, garbled, last });
@@ -366,10 +374,9 @@ fn connect_followers(
     let listener = PeerListener::bind(seat, names, trial)?.open(drop);
     let connected: Vec<io::Result<MutualTlsStream>> = thread::scope(|scope| {
         let listener = &listener;
-        let connecting = order
-            .others
-            .iter()
-            .map(|other| scope.spawn(move || connect(&listener.tls, &listener.names, &other.peer, &Greeting::Lead)));
+        let connecting = order.others.iter().map(|other| {
+            scope.spawn(move || connect(&listener.tls, &listener.names, &other.peer, &Greeting::Lead))
+        });
         let connecting: Vec<_> = connecting.collect();
         connecting.into_iter().map(|thread| thread.join().expect("connecting does not panic")).collect()
     });

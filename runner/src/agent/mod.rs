@@ -11,32 +11,32 @@
 //! | `leader_driver`, `follower_driver`, `host_driver`, `work_queue`, `checkpoint_parts` | the drivers: sockets, spool, processes, and the disk in a thread of its own |
 //! | `peers` | the connections between agents |
 
-mod follower_driver;
-mod follower;
-mod foreign;
-mod host_driver;
 mod certificates;
-mod leader_driver;
-mod leader;
-pub(crate) mod shared_memory;
-mod oom_killer;
-mod messages;
-mod spool_mirror;
-mod control_protocol;
 mod checkpoint_parts;
-mod peers;
-mod rank_process;
+mod control_protocol;
+mod control_socket;
 #[cfg(test)]
 mod fixtures;
+mod follower;
+mod follower_driver;
+mod foreign;
+mod host_driver;
+mod leader;
+mod leader_driver;
+mod messages;
+mod oom_killer;
+mod peers;
+mod rank_process;
+pub(crate) mod shared_memory;
 #[cfg(test)]
 mod simulate;
-mod control_socket;
 pub(crate) mod spool;
+mod spool_mirror;
 mod work_queue;
 
 pub use control_protocol::{
-    AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LinkChoice, Log, OtherHost,
-    PeerAddress, Process, Program, AgentIdentity, SpoolRecord,
+    AgentCard, AgentIdentity, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, LinkChoice,
+    Log, OtherHost, PeerAddress, Process, Program, SpoolRecord,
 };
 
 pub(crate) use certificates::{agent_certificates, rank_certificates};
@@ -45,7 +45,7 @@ pub use leader::STOP_GRACE_PERIOD;
 use crate::durable;
 use crate::home::TrialFolder;
 use crate::launch::LaunchError;
-use dtrain_protocol::{Assignment, Event, RankTransport, Rank, frame};
+use dtrain_protocol::{Assignment, Event, Rank, RankTransport, frame};
 use messages::{HostMessage, LeaderMessage};
 use peers::MutualTlsStream;
 use peers::link::LinkEvent;
@@ -178,7 +178,8 @@ fn links(order: &AgentOrder, world: u32) -> Result<(Vec<RankTransport>, Option<A
         }
         (_, LinkChoice::Tls { bind }) => tls(bind),
         (_, LinkChoice::SharedMemory) => {
-            let (file, link) = shared_memory::create(world).map_err(|error| format!("shared memory: {error}"))?;
+            let (file, link) =
+                shared_memory::create(world).map_err(|error| format!("shared memory: {error}"))?;
             Ok((vec![link; world as usize], Some(file)))
         }
     }

@@ -1,7 +1,7 @@
 //! One rank as an agent holds it: a process, a pipe of orders to it, and a thread that reads its events.
 
-use super::oom_killer::MemoryWatch;
 use super::control_protocol::Program;
+use super::oom_killer::MemoryWatch;
 use super::{InboxMessage, foreign};
 use crate::cuda;
 use crate::files;
@@ -202,7 +202,10 @@ pub(super) fn reap_orphans(ranks: &[RankProcess]) {
 }
 
 /// Looks what became of the ranks of this host since the last look. `closed_by` is when output that is still open is given up.
-pub(super) fn poll_ranks(ranks: &mut [RankProcess], closed_by: &mut Option<Instant>) -> io::Result<Vec<RankChange>> {
+pub(super) fn poll_ranks(
+    ranks: &mut [RankProcess],
+    closed_by: &mut Option<Instant>,
+) -> io::Result<Vec<RankChange>> {
     let mut changes = Vec::new();
     for (index, rank) in ranks.iter_mut().enumerate() {
         if rank.poll_exit()? {

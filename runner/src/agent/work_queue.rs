@@ -1,13 +1,13 @@
 //! The work of a host on checkpoints and ports, in a thread of its own and in order.
 
+use super::checkpoint_parts::{self, CheckpointParts};
 use super::follower::HostTask;
 use super::foreign::{free_ports, rendezvous_port};
-use super::messages::{FetchSummary, HostMessage, FetchRefusal};
-use super::checkpoint_parts::{self, CheckpointParts};
+use super::messages::{FetchRefusal, FetchSummary, HostMessage};
 use super::peers::PeerAddress;
-use super::peers::listener::{self, PeerListener};
 use super::peers::fetch_file::fetch_file;
 use super::peers::link::LoopCounters;
+use super::peers::listener::{self, PeerListener};
 use super::{log_line, spool_mirror};
 use crate::checkpoints::{self, commit};
 use crate::files;
@@ -125,7 +125,9 @@ impl WorkContext {
             }
             HostTask::Retain { keep, resumed } => {
                 let checkpoints = self.trial.checkpoints();
-                if let Err(error) = commit::apply_retention(&checkpoints, keep, self.attempt, resumed.as_deref()) {
+                if let Err(error) =
+                    commit::apply_retention(&checkpoints, keep, self.attempt, resumed.as_deref())
+                {
                     log_line(&format!("an old checkpoint cannot be removed: {error}"));
                 }
                 // All ranks have saved, so that none reads any more what it went on from.
@@ -155,12 +157,14 @@ impl WorkContext {
         let since = Instant::now();
         let mut fetched = FetchSummary::default();
         let mut hosts = BTreeSet::new();
-        let folder =
-            listener::checkpoint_path(&self.trial, name).ok_or_else(|| format!("{name} is not a checkpoint"))?;
+        let folder = listener::checkpoint_path(&self.trial, name)
+            .ok_or_else(|| format!("{name} is not a checkpoint"))?;
         files::make_folder(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
         for (file, from) in files {
             let listener = self.listener.as_deref().ok_or("this host is alone")?;
-            if let Some(host) = fetch_file(listener, self.host, &self.trial, name, file, from, &self.loop_counters)? {
+            if let Some(host) =
+                fetch_file(listener, self.host, &self.trial, name, file, from, &self.loop_counters)?
+            {
                 fetched.bytes += file.bytes;
                 hosts.insert(host);
             }

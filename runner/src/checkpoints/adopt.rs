@@ -7,7 +7,8 @@ use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{FORMAT, merge};
 use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};
 use dtrain_protocol::{
-    AttemptId, FileEntry, InputManifest, Layout, Manifest, ResumePoint, SavedFile, StepId, TensorKind, TrialId,
+    AttemptId, FileEntry, InputManifest, Layout, Manifest, ResumePoint, SavedFile, StepId, TensorKind,
+    TrialId,
 };
 use std::collections::BTreeSet;
 use std::fs;
@@ -156,7 +157,13 @@ mod tests {
             name: "w".into(),
             kind,
             shape: vec![2],
-            pieces: vec![StoredSlice { file: FILE.into(), key: "w".into(), sides: Vec::new(), begin: 0, end: 2 }],
+            pieces: vec![StoredSlice {
+                file: FILE.into(),
+                key: "w".into(),
+                sides: Vec::new(),
+                begin: 0,
+                end: 2,
+            }],
         };
         let manifest = Manifest {
             format: dtrain_protocol::checkpoint::FORMAT,

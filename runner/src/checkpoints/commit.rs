@@ -65,7 +65,12 @@ pub fn discard(trial: &TrialFolder, step: StepId, attempt: AttemptId) -> io::Res
 /// A later attempt's checkpoint is newer even when it holds fewer steps: the attempt went back because what came
 /// after could not be read, and what cannot be read does not count. But the last one of an earlier attempt stays until this attempt
 /// has more steps: perhaps it was only out of reach. `Err` is the first that could not be removed; all others are.
-pub fn apply_retention(checkpoints: &Path, keep: u32, attempt: AttemptId, resumed: Option<&str>) -> io::Result<()> {
+pub fn apply_retention(
+    checkpoints: &Path,
+    keep: u32,
+    attempt: AttemptId,
+    resumed: Option<&str>,
+) -> io::Result<()> {
     let age = |name: &str| parse_folder_name(name).map(|(step, attempt)| (attempt, step));
     let age_of = |point: &ResumePoint| age(&point.folder.file_name()?.to_string_lossy());
     let all: Vec<_> = committed(checkpoints)?.iter().filter_map(age_of).collect();

@@ -1,6 +1,6 @@
 //! Which checkpoints of a trial there are, over all who hold files of them.
 
-use super::{COMMIT, FolderListing, CheckpointStore, MANIFEST, PARTIAL};
+use super::{COMMIT, CheckpointStore, FolderListing, MANIFEST, PARTIAL};
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, Manifest, StepId};
 use serde::Serialize;
@@ -135,7 +135,12 @@ impl Inventory {
         names.iter().map(|name| self.listed(name, holders, refused.get(name).cloned())).collect()
     }
 
-    fn listed(&self, name: &str, holders: &mut [Box<dyn CheckpointStore + '_>], refused: Option<String>) -> CheckpointInfo {
+    fn listed(
+        &self,
+        name: &str,
+        holders: &mut [Box<dyn CheckpointStore + '_>],
+        refused: Option<String>,
+    ) -> CheckpointInfo {
         let held = self.copies_of(name);
         let mut files: BTreeMap<&str, u64> = BTreeMap::new();
         for (file, bytes) in held.iter().flat_map(|(_, folder)| &folder.files) {
@@ -208,7 +213,10 @@ fn every_file(manifest: &Manifest, held: &[(usize, FolderListing)]) -> Result<()
 }
 
 /// The table of contents of a checkpoint at a holder, as text too, if it is what was committed.
-pub(crate) fn read_manifest(holder: &mut dyn CheckpointStore, folder: &FolderListing) -> Result<(Vec<u8>, Manifest), String> {
+pub(crate) fn read_manifest(
+    holder: &mut dyn CheckpointStore,
+    folder: &FolderListing,
+) -> Result<(Vec<u8>, Manifest), String> {
     let text = read_whole_file(holder, folder, MANIFEST, MAX_MANIFEST)?;
     let commit = read_whole_file(holder, folder, COMMIT, 1024)?;
     let manifest = Manifest::parse_committed(&text, &commit)?;
@@ -216,7 +224,12 @@ pub(crate) fn read_manifest(holder: &mut dyn CheckpointStore, folder: &FolderLis
 }
 
 /// A whole file, of `limit` bytes at most.
-fn read_whole_file(holder: &mut dyn CheckpointStore, folder: &FolderListing, file: &str, limit: u64) -> Result<Vec<u8>, String> {
+fn read_whole_file(
+    holder: &mut dyn CheckpointStore,
+    folder: &FolderListing,
+    file: &str,
+    limit: u64,
+) -> Result<Vec<u8>, String> {
     if !folder.files.contains_key(file) {
         return Err(format!("{file} is missing"));
     }

@@ -2,19 +2,19 @@
 
 mod adopt;
 pub mod commit;
-mod verify_copies;
-mod store;
 mod inventory;
 mod pull;
+mod store;
+mod verify_copies;
 
 #[cfg(test)]
 mod tests;
 
 pub use adopt::{ADOPTED, Adoption, adopt, begin_with};
-pub use verify_copies::{DamagedItem, VerificationReport, verify_all_copies};
-pub use store::{FolderListing, LocalStore, CheckpointStore};
-pub use inventory::{Inventory, CheckpointInfo, StoredFiles, State};
+pub use inventory::{CheckpointInfo, Inventory, State, StoredFiles};
 pub use pull::{pull, remove_unfinished};
+pub use store::{CheckpointStore, FolderListing, LocalStore};
+pub use verify_copies::{DamagedItem, VerificationReport, verify_all_copies};
 
 pub(crate) use inventory::read_manifest;
 

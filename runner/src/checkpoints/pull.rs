@@ -1,7 +1,7 @@
 //! Copies a checkpoint to a folder: as it was written, or not at all.
 
 use super::inventory::read_manifest;
-use super::{FolderListing, CheckpointStore, Inventory, PARTIAL, commit};
+use super::{CheckpointStore, FolderListing, Inventory, PARTIAL, commit};
 use crate::durable;
 use crate::files;
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
@@ -39,7 +39,8 @@ pub fn pull(
     let mut done = 0;
     for file in &manifest.files {
         let path = partial.join(&file.name);
-        let mut copy = PartialFile::open(&path, file).map_err(|error| format!("{}: {error}", path.display()))?;
+        let mut copy =
+            PartialFile::open(&path, file).map_err(|error| format!("{}: {error}", path.display()))?;
         for index in 0..file.chunks.len() as u64 {
             let have = copy.has(index).map_err(words)?;
             if !have {
@@ -114,7 +115,12 @@ fn fetch_verified_chunk(
     Err(manifest.damage(&file.name, None, file.chunk(index), detail).to_string())
 }
 
-fn chunk(holder: &mut dyn CheckpointStore, folder: &FolderListing, file: &FileEntry, index: u64) -> Result<Vec<u8>, String> {
+fn chunk(
+    holder: &mut dyn CheckpointStore,
+    folder: &FolderListing,
+    file: &FileEntry,
+    index: u64,
+) -> Result<Vec<u8>, String> {
     let range = file.chunk(index);
     let mut bytes = Vec::new();
     while (bytes.len() as u64) < range.end - range.start {

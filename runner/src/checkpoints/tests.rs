@@ -4,7 +4,9 @@ use super::*;
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::header::{self, TensorInfo};
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, FORMAT, merge};
-use dtrain_protocol::{AttemptId, FileEntry, Layout, StoredSlice, SavedFile, StepId, Tensor, TensorKind, TrialId};
+use dtrain_protocol::{
+    AttemptId, FileEntry, Layout, SavedFile, StepId, StoredSlice, Tensor, TensorKind, TrialId,
+};
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 
@@ -85,7 +87,10 @@ fn flip(trial: &TrialFolder, file: &str, byte: u64) {
 }
 
 fn holders(trials: &[&TrialFolder]) -> Vec<Box<dyn CheckpointStore>> {
-    trials.iter().map(|trial| Box::new(LocalStore::new((*trial).clone())) as Box<dyn CheckpointStore>).collect()
+    trials
+        .iter()
+        .map(|trial| Box::new(LocalStore::new((*trial).clone())) as Box<dyn CheckpointStore>)
+        .collect()
 }
 
 fn look(trials: &[&TrialFolder]) -> VerificationReport {
@@ -224,7 +229,8 @@ fn every_checkpoint_is_listed_with_its_state() {
     let mut holders = holders(&[&trial]);
     let inventory = Inventory::collect(&mut holders).expect("they answer");
     for name in ["step-000000009.a2", "step-000000001.a1"] {
-        let error = verify_all_copies(&mut holders, &inventory, name, &mut |_, _| {}).expect_err("not committed");
+        let error =
+            verify_all_copies(&mut holders, &inventory, name, &mut |_, _| {}).expect_err("not committed");
         assert!(error.contains("was not committed"), "{error}");
     }
 }

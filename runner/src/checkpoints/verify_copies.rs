@@ -1,7 +1,7 @@
 //! Reads everything of a checkpoint and compares it with what was written.
 
 use super::inventory::read_manifest;
-use super::{FolderListing, CheckpointStore, Inventory, MANIFEST};
+use super::{CheckpointStore, FolderListing, Inventory, MANIFEST};
 use dtrain_protocol::checkpoint::CorruptRange;
 use dtrain_protocol::checkpoint::header::{self, ByteRanges};
 use dtrain_protocol::{FileEntry, Manifest};
@@ -66,7 +66,8 @@ pub fn verify_all_copies(
             Err(_) if folder.name != name => {}
             Err(detail) => {
                 let end = folder.files.get(MANIFEST).copied().unwrap_or(0);
-                let damage = CorruptRange { file: MANIFEST.into(), begin: 0, end, tensors: Vec::new(), detail };
+                let damage =
+                    CorruptRange { file: MANIFEST.into(), begin: 0, end, tensors: Vec::new(), detail };
                 found.damaged.push(DamagedItem { holder: Some(holders[*index].name().to_owned()), damage });
             }
         }
@@ -117,7 +118,8 @@ fn verify_copy(
     // As long as nothing is known of the file, its head may tell wrong names, but no more than that.
     let holds_tensors =
         manifest.tensors.iter().any(|tensor| tensor.pieces.iter().any(|p| p.file == file.name));
-    let places = if holds_tensors { tensor_ranges(holder, folder, file, manifest) } else { Ok(ByteRanges::default()) };
+    let places =
+        if holds_tensors { tensor_ranges(holder, folder, file, manifest) } else { Ok(ByteRanges::default()) };
     let known = places.as_ref().ok().filter(|_| holds_tensors);
     if let Some(damage) = manifest.wrong_length(file, folder.files.get(&file.name).copied(), known) {
         return Ok(vec![damage]);
@@ -165,7 +167,8 @@ fn tensor_ranges(
 ) -> Result<ByteRanges, CorruptRange> {
     let mut read = || -> Result<ByteRanges, String> {
         let mut bytes = holder.read(&folder.name, &file.name, 0)?;
-        let length = usize::try_from(header::length(&bytes, file.bytes)?).map_err(|error| error.to_string())?;
+        let length =
+            usize::try_from(header::length(&bytes, file.bytes)?).map_err(|error| error.to_string())?;
         while bytes.len() < 8 + length {
             let mut more = holder.read(&folder.name, &file.name, bytes.len() as u64)?;
             if more.is_empty() {

@@ -8,10 +8,10 @@ mod results;
 
 pub use code::{CodeVersions, Revision};
 pub use curve::{buckets, smoothed};
-pub use results::{BetterDirection, ChangeAssessment, BaselineDelta, ResultPerTrial, ValueUnit, ResultValue};
+pub use results::{BaselineDelta, BetterDirection, ChangeAssessment, ResultPerTrial, ResultValue, ValueUnit};
 
 use crate::fact::LedgerError;
-use crate::ledger::{History, MetricSample, ValueSource, TrialStatus, TrialDetails};
+use crate::ledger::{History, MetricSample, TrialDetails, TrialStatus, ValueSource};
 use dtrain_protocol::TrialId;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
@@ -110,8 +110,10 @@ pub fn compare(
     levels: &[f64],
     is_alive: &dyn Fn(&TrialId) -> bool,
 ) -> Result<TrialComparison, LedgerError> {
-    let seen: Vec<_> =
-        trials.iter().map(|trial| load_trial(history, trial, is_alive)).collect::<Result<_, LedgerError>>()?;
+    let seen: Vec<_> = trials
+        .iter()
+        .map(|trial| load_trial(history, trial, is_alive))
+        .collect::<Result<_, LedgerError>>()?;
     Ok(compare_loaded(&seen, levels))
 }
 
@@ -149,7 +151,12 @@ fn compare_loaded(seen: &[TrialWithSeries], levels: &[f64]) -> TrialComparison {
 
 fn compared_trial(trial: &TrialDetails) -> ComparedTrial {
     let row = &trial.row;
-    ComparedTrial { id: row.id.clone(), label: row.label.clone(), status: row.status, created_ms: row.created_ms }
+    ComparedTrial {
+        id: row.id.clone(),
+        label: row.label.clone(),
+        status: row.status,
+        created_ms: row.created_ms,
+    }
 }
 
 fn parameters(trial: &TrialDetails) -> BTreeMap<String, ComparedValue> {

@@ -105,16 +105,36 @@ impl ResultPerTrial {
 /// All results that at least one trial has.
 pub(super) fn results(seen: &[TrialWithSeries], levels: &[f64]) -> Vec<ResultPerTrial> {
     let mut rows = vec![
-        row(seen, "best valid.loss", ValueUnit::Plain, BetterDirection::Less, |s| best(s, "valid.loss", f64::min)),
-        row(seen, "best valid.accuracy", ValueUnit::Share, BetterDirection::More, |s| best(s, "valid.accuracy", f64::max)),
+        row(seen, "best valid.loss", ValueUnit::Plain, BetterDirection::Less, |s| {
+            best(s, "valid.loss", f64::min)
+        }),
+        row(seen, "best valid.accuracy", ValueUnit::Share, BetterDirection::More, |s| {
+            best(s, "valid.accuracy", f64::max)
+        }),
         row(seen, "final loss", ValueUnit::Plain, BetterDirection::Less, final_loss),
-        row(seen, speed(seen), ValueUnit::PerSecond, BetterDirection::More, |s| steady(s, "tokens_per_second")),
+        row(seen, speed(seen), ValueUnit::PerSecond, BetterDirection::More, |s| {
+            steady(s, "tokens_per_second")
+        }),
         row(seen, "step", ValueUnit::Seconds, BetterDirection::Less, |s| steady(s, "step_seconds")),
-        row(seen, "step, measured/predicted", ValueUnit::Plain, BetterDirection::Neither, measured_over_predicted),
+        row(
+            seen,
+            "step, measured/predicted",
+            ValueUnit::Plain,
+            BetterDirection::Neither,
+            measured_over_predicted,
+        ),
         row(seen, "exposed communication", ValueUnit::Share, BetterDirection::Less, communication),
         row(seen, "peak memory", ValueUnit::Bytes, BetterDirection::Less, memory),
-        row(seen, "memory, measured/predicted", ValueUnit::Plain, BetterDirection::Neither, memory_over_predicted),
-        row(seen, "steps", ValueUnit::Steps, BetterDirection::Neither, |s| without_spread(s.trial.row.step as f64)),
+        row(
+            seen,
+            "memory, measured/predicted",
+            ValueUnit::Plain,
+            BetterDirection::Neither,
+            memory_over_predicted,
+        ),
+        row(seen, "steps", ValueUnit::Steps, BetterDirection::Neither, |s| {
+            without_spread(s.trial.row.step as f64)
+        }),
         row(seen, "training time", ValueUnit::Seconds, BetterDirection::Neither, training_time),
     ];
     let named = seen.iter().map(|s| &s.trial.row).find(|row| !SERIES.contains(&row.objective.as_str()));
@@ -132,7 +152,9 @@ pub(super) fn results(seen: &[TrialWithSeries], levels: &[f64]) -> Vec<ResultPer
     let levels = if levels.is_empty() { common.as_slice() } else { levels };
     for level in levels {
         let name = format!("time to {key} {}", rounded(*level));
-        rows.push(row(seen, &name, ValueUnit::Seconds, BetterDirection::Less, |s| time_to(s, key, goal, *level)));
+        rows.push(row(seen, &name, ValueUnit::Seconds, BetterDirection::Less, |s| {
+            time_to(s, key, goal, *level)
+        }));
     }
     rows.retain(|figure| figure.values.iter().any(Option::is_some));
     rows
@@ -168,7 +190,9 @@ fn baseline_delta(first: ResultValue, other: ResultValue, better: BetterDirectio
         _ if difference == 0.0 => ChangeAssessment::Same,
         _ if better == BetterDirection::Neither => ChangeAssessment::Open,
         (Some(a), Some(b)) if difference.abs() <= a + b => ChangeAssessment::Same,
-        (Some(_), Some(_)) if (difference < 0.0) == (better == BetterDirection::Less) => ChangeAssessment::Better,
+        (Some(_), Some(_)) if (difference < 0.0) == (better == BetterDirection::Less) => {
+            ChangeAssessment::Better
+        }
         (Some(_), Some(_)) => ChangeAssessment::Worse,
         (None, _) | (_, None) => ChangeAssessment::Open,
     };

@@ -1,6 +1,6 @@
 //! What of CUDA could be taken on a host: every NVRTC, every NCCL and every set of headers, each once.
 
-use super::component::{InstallOrigin, ToolkitComponent, Release};
+use super::component::{InstallOrigin, Release, ToolkitComponent};
 use super::host_environment::HostEnvironment;
 use super::search::{self, InstallLocation, libraries};
 use serde::Serialize;
@@ -117,7 +117,12 @@ pub(super) fn nvrtcs(place: &HostEnvironment, sources: &[InstallLocation]) -> Ve
         }
         let release = nvrtc_release(&real);
         let goes_first = is_named || opened.as_ref() == Some(&real);
-        all.push(LibraryCandidate { needs: release.clone(), part: ToolkitComponent { path, release, from }, real, goes_first });
+        all.push(LibraryCandidate {
+            needs: release.clone(),
+            part: ToolkitComponent { path, release, from },
+            real,
+            goes_first,
+        });
     }
     all
 }
@@ -143,7 +148,8 @@ pub(super) fn nccls(place: &HostEnvironment, sources: &[InstallLocation]) -> Vec
         let paths = source.nccl.iter().flat_map(|folder| NCCL.map(|name| folder.join(name)));
         paths.map(|path| (path, source.origin.clone()))
     });
-    for (path, from) in place.library(&NCCL).into_iter().map(|path| (path, InstallOrigin::Loader)).chain(of_sources)
+    for (path, from) in
+        place.library(&NCCL).into_iter().map(|path| (path, InstallOrigin::Loader)).chain(of_sources)
     {
         let Ok(real) = path.canonicalize() else { continue };
         if let Some(same) = all.iter_mut().find(|one| one.real == real) {
@@ -154,7 +160,12 @@ pub(super) fn nccls(place: &HostEnvironment, sources: &[InstallLocation]) -> Vec
         }
         let (release, needs) = nccl_release(&real).unzip();
         let part = ToolkitComponent { path, release, from };
-        all.push(LibraryCandidate { goes_first: part.from == InstallOrigin::Loader, part, real, needs: needs.flatten() });
+        all.push(LibraryCandidate {
+            goes_first: part.from == InstallOrigin::Loader,
+            part,
+            real,
+            needs: needs.flatten(),
+        });
     }
     all
 }
@@ -198,7 +209,10 @@ pub(super) fn sets(sources: &[InstallLocation]) -> Vec<HeaderCandidate> {
             .or_else(|| source.folder_with(&format!("cccl/{BARRIER}")).map(|include| include.join("cccl")));
         let part = ToolkitComponent { path, release, from: source.origin.clone() };
         let headers = HeaderFolders { part, includes: source.includes.clone(), missing, cccl };
-        all.push(HeaderCandidate { headers, goes_first: matches!(source.origin, InstallOrigin::Variable(..)) });
+        all.push(HeaderCandidate {
+            headers,
+            goes_first: matches!(source.origin, InstallOrigin::Variable(..)),
+        });
     }
     all
 }

@@ -6,20 +6,20 @@
 //! that lead to them; where a name or a folder is another than what is asked for, to links in the user's folder of caches.
 
 mod candidate;
-mod selection;
+mod component;
 #[cfg(test)]
 mod fake;
-mod symlinks;
-mod component;
 mod host_environment;
 mod search;
+mod selection;
+mod symlinks;
 #[cfg(test)]
 mod tests;
 
-pub use candidate::{RequiredHeader, HeaderFolders};
-pub use selection::{Selection, RejectedComponent, Toolkit};
-pub use component::{InstallOrigin, ToolkitComponent, Release};
+pub use candidate::{HeaderFolders, RequiredHeader};
+pub use component::{InstallOrigin, Release, ToolkitComponent};
 pub use host_environment::HostEnvironment;
+pub use selection::{RejectedComponent, Selection, Toolkit};
 
 use dtrain_protocol::DeviceKind;
 use nvml_wrapper::Nvml;

@@ -68,7 +68,11 @@ pub(super) fn install_locations(place: &HostEnvironment) -> Vec<InstallLocation>
     }
     let known = around_libraries(place);
     let toolkits = toolkits(place, &known);
-    sources.extend(toolkits.iter().map(|folder| InstallLocation::toolkit(folder, InstallOrigin::Toolkit(folder.clone()))));
+    sources.extend(
+        toolkits
+            .iter()
+            .map(|folder| InstallLocation::toolkit(folder, InstallOrigin::Toolkit(folder.clone()))),
+    );
     let sites =
         sites(place, known.into_iter().chain(NAMED.into_iter().filter_map(|name| place.folder(name))));
     sources.extend(sites.iter().flat_map(|site| wheels(site)));
@@ -136,7 +140,8 @@ fn sites(place: &HostEnvironment, known: impl Iterator<Item = PathBuf>) -> Vec<P
         // Debian's Python in /usr has what users install in /usr/local.
         for prefix in [prefix.join("local"), prefix] {
             for library in ["lib", "lib64"].map(|name| prefix.join(name)) {
-                let pythons = HostEnvironment::names(&library, "python3").into_iter().map(|name| library.join(name));
+                let pythons =
+                    HostEnvironment::names(&library, "python3").into_iter().map(|name| library.join(name));
                 sites.extend(
                     pythons
                         .flat_map(|python| ["site-packages", "dist-packages"].map(|name| python.join(name))),
@@ -183,7 +188,10 @@ fn wheels(site: &Path) -> Vec<InstallLocation> {
         releases.map(|folder| source(vec![folder.join("lib")], vec![folder.join("include")])).collect();
     let parts = ["cuda_runtime", "cuda_nvcc", "cuda_cccl"].map(|part| nvidia.join(part).join("include"));
     sources.push(source(vec![nvidia.join("cuda_nvrtc/lib")], parts.into()));
-    sources.push(InstallLocation { nccl: existing([nvidia.join("nccl/lib")]), ..source(Vec::new(), Vec::new()) });
+    sources.push(InstallLocation {
+        nccl: existing([nvidia.join("nccl/lib")]),
+        ..source(Vec::new(), Vec::new())
+    });
     sources
 }
 

@@ -3,8 +3,10 @@
 //! An older driver refuses the kernels of a newer NVRTC, and headers fit the NVRTC of their own release. So among pairs of both that the
 //! driver takes and that are complete, those go first that the user named or that the loader finds; among the others, the newest.
 
-use super::candidate::{LibraryCandidate, RequiredHeader, HeaderFolders, HeaderCandidate, are_alike, nccls, nvrtcs, sets};
-use super::component::{InstallOrigin, ToolkitComponent, Release};
+use super::candidate::{
+    HeaderCandidate, HeaderFolders, LibraryCandidate, RequiredHeader, are_alike, nccls, nvrtcs, sets,
+};
+use super::component::{InstallOrigin, Release, ToolkitComponent};
 use super::host_environment::HostEnvironment;
 use super::search::{InstallLocation, install_locations};
 use serde::Serialize;
@@ -56,20 +58,26 @@ impl Toolkit {
         Self::of(&sources, &nvrtcs(place, &sources), &nccls(place, &sources), driver)
     }
 
-    fn of(sources: &[InstallLocation], nvrtcs: &[LibraryCandidate], nccls: &[LibraryCandidate], driver: Option<Release>) -> Self {
+    fn of(
+        sources: &[InstallLocation],
+        nvrtcs: &[LibraryCandidate],
+        nccls: &[LibraryCandidate],
+        driver: Option<Release>,
+    ) -> Self {
         let sets = sets(sources);
         let (nvrtc, set) = pair(nvrtcs, &sets, driver.as_ref());
         let headers = set.map(|set| HeaderFolders { cccl: cccl(&sets, set), ..set.headers.clone() });
         let nccl = best_nccl(nccls, driver.as_ref());
-        let others =
-            |all: &[LibraryCandidate], taken: Option<&LibraryCandidate>, reason: &dyn Fn(&LibraryCandidate) -> String| Selection {
-                taken: taken.map(|taken| taken.part.clone()),
-                passed_over: all
-                    .iter()
-                    .filter(|one| taken.is_none_or(|taken| one.real != taken.real))
-                    .map(|one| RejectedComponent { part: one.part.clone(), reason: reason(one) })
-                    .collect(),
-            };
+        let others = |all: &[LibraryCandidate],
+                      taken: Option<&LibraryCandidate>,
+                      reason: &dyn Fn(&LibraryCandidate) -> String| Selection {
+            taken: taken.map(|taken| taken.part.clone()),
+            passed_over: all
+                .iter()
+                .filter(|one| taken.is_none_or(|taken| one.real != taken.real))
+                .map(|one| RejectedComponent { part: one.part.clone(), reason: reason(one) })
+                .collect(),
+        };
         let of_nvrtc = |one: &LibraryCandidate| {
             driver_rejection(one, driver.as_ref())
                 .or_else(|| set.filter(|set| set.headers.missing.is_empty()).and(incomplete(one, &sets)))
@@ -79,11 +87,12 @@ impl Toolkit {
             driver_rejection(one, driver.as_ref())
                 .unwrap_or_else(|| nccl.map_or_else(String::new, |taken| lower_ranked_reason(one, taken)))
         };
-        let is_other = |one: &&HeaderCandidate| set.is_none_or(|set| set.headers.includes != one.headers.includes);
-        let passed_over = sets
-            .iter()
-            .filter(is_other)
-            .map(|one| RejectedComponent { part: one.headers.part.clone(), reason: of_headers(one, set, nvrtc) });
+        let is_other =
+            |one: &&HeaderCandidate| set.is_none_or(|set| set.headers.includes != one.headers.includes);
+        let passed_over = sets.iter().filter(is_other).map(|one| RejectedComponent {
+            part: one.headers.part.clone(),
+            reason: of_headers(one, set, nvrtc),
+        });
         let passed_over = passed_over.collect();
         Self {
             nvrtc: others(nvrtcs, nvrtc, &of_nvrtc),
@@ -177,7 +186,11 @@ fn lower_ranked_reason(one: &LibraryCandidate, taken: &LibraryCandidate) -> Stri
     }
 }
 
-fn of_headers(one: &HeaderCandidate, taken: Option<&HeaderCandidate>, nvrtc: Option<&LibraryCandidate>) -> String {
+fn of_headers(
+    one: &HeaderCandidate,
+    taken: Option<&HeaderCandidate>,
+    nvrtc: Option<&LibraryCandidate>,
+) -> String {
     let release = one.headers.part.release.as_ref();
     let of_nvrtc = nvrtc.and_then(|nvrtc| nvrtc.part.release.as_ref());
     match of_nvrtc {

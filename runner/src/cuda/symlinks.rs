@@ -2,9 +2,9 @@
 //! folder of links.
 
 use super::candidate::{HeaderFolders, NCCL};
-use super::selection::Toolkit;
 use super::host_environment::HostEnvironment;
 use super::search::libraries;
+use super::selection::Toolkit;
 use crate::files;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -120,7 +120,8 @@ fn is_found_by_default(headers: &HeaderFolders, place: &HostEnvironment) -> bool
 
 /// Links at `at` that show the entries of all `folders` as of one. Folders of the same name are merged; of files the first counts.
 fn merge(at: &Path, folders: &[PathBuf], links: &mut SymlinkMap) {
-    let names: BTreeSet<String> = folders.iter().flat_map(|folder| HostEnvironment::names(folder, "")).collect();
+    let names: BTreeSet<String> =
+        folders.iter().flat_map(|folder| HostEnvironment::names(folder, "")).collect();
     for name in names {
         let found: Vec<PathBuf> =
             folders.iter().map(|folder| folder.join(&name)).filter(|path| path.exists()).collect();

@@ -3,8 +3,8 @@
 use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::agent::{AgentRequest, SpoolRecord};
 use crate::fact::MetricPoint;
+use crate::host_monitor::{HostMonitor, LoadSampler};
 use crate::launch::ConnectedAgent;
-use crate::host_monitor::{LoadSampler, HostMonitor};
 use dtrain_protocol::{AttemptId, Rank, frame};
 use std::io::{BufReader, Read, Write};
 use std::path::Path;
@@ -55,7 +55,8 @@ impl AgentConnection {
         let Some(load) = &self.load else { return Vec::new() };
         let at = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (step, at_ms) = (at.as_secs(), u64::try_from(at.as_millis()).unwrap_or(u64::MAX));
-        let point = |(key, value)| MetricPoint { attempt: self.attempt, rank: Rank(0), key, step, at_ms, value };
+        let point =
+            |(key, value)| MetricPoint { attempt: self.attempt, rank: Rank(0), key, step, at_ms, value };
         load.figures.try_iter().flatten().map(point).collect()
     }
 }
@@ -72,7 +73,10 @@ fn sample_load(ranks: &[u32], folder: &Path) -> Option<HostLoad> {
 }
 
 /// Hands records on until the spool ends or nobody listens.
-fn forward_records(mut reader: SpoolReader<impl Read>, to: &SyncSender<Result<(u64, SpoolRecord), SpoolEnd>>) {
+fn forward_records(
+    mut reader: SpoolReader<impl Read>,
+    to: &SyncSender<Result<(u64, SpoolRecord), SpoolEnd>>,
+) {
     loop {
         let next = reader.next();
         let is_end = next.is_err();

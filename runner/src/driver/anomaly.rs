@@ -161,7 +161,7 @@ fn median(numbers: impl Iterator<Item = f64>) -> f64 {
 mod tests {
     use super::*;
     use dtrain_protocol::shuffle::splitmix64;
-    use dtrain_protocol::{AttemptId, ResidentBytes, PhaseTimes, StepId};
+    use dtrain_protocol::{AttemptId, PhaseTimes, ResidentBytes, StepId};
 
     fn said(rank: u32, step: u64, loss: f64, seconds: f64) -> StampedEvent {
         let figures = StepFigures {
@@ -195,14 +195,16 @@ mod tests {
             let leaps = if (15_000..15_020).contains(&step) { 4.0 } else { 0.0 };
             told.extend(watch.observe(&said(0, step, curve(step) + leaps, 0.1)));
         }
-        let [ControllerStatus::LossSpike { step: StepId(15_002), loss, median: usual }] = told.as_slice() else {
+        let [ControllerStatus::LossSpike { step: StepId(15_002), loss, median: usual }] = told.as_slice()
+        else {
             panic!("once, at the third of them: {told:?}")
         };
         assert!(*loss > 5.0 && *usual < 3.0);
         // A single outlier is nothing.
         assert!(
-            (1..200)
-                .all(|step| watch.observe(&said(0, step, if step == 150 { 9.0 } else { 2.0 }, 0.1)).is_none())
+            (1..200).all(|step| watch
+                .observe(&said(0, step, if step == 150 { 9.0 } else { 2.0 }, 0.1))
+                .is_none())
         );
     }
 

@@ -3,15 +3,15 @@
 //! Everything that waits, reads a clock, starts a process or touches a disk is here or below; nothing here
 //! decides what a failure means.
 
-mod controller;
 mod agent_connection;
+mod anomaly;
+mod controller;
 mod lock;
 mod training_time;
 mod viewer;
-mod anomaly;
 
-pub use viewer::{Viewer, outcome_of};
 pub use anomaly::AnomalyDetector;
+pub use viewer::{Viewer, outcome_of};
 
 pub(crate) use lock::{TrialLock, acquire as take_lock};
 
@@ -23,8 +23,8 @@ use crate::interrupts::Interrupts;
 use crate::launch::{Launcher, LocalLauncher};
 use crate::machine::TrialInput;
 use crate::trial_event::Observer;
-use dtrain_protocol::{Assignment, AttemptId, Rank, ResumePoint, TrialId};
 use controller::TrialController;
+use dtrain_protocol::{Assignment, AttemptId, Rank, ResumePoint, TrialId};
 use rustix::process::Signal;
 use std::fs;
 use std::io;
@@ -178,7 +178,11 @@ pub fn attach(drive: Drive<'_>) -> Result<DriveOutcome, DriveError> {
     if is_to_stop {
         controller.feed(TrialInput::Stop)?;
     }
-    if controller.runs_or_is_over() { controller.run() } else { Err(DriveError::NothingRuns(controller.trial())) }
+    if controller.runs_or_is_over() {
+        controller.run()
+    } else {
+        Err(DriveError::NothingRuns(controller.trial()))
+    }
 }
 
 /// Asks a running trial to finish its step, save and stop; returns at once.

@@ -65,7 +65,13 @@ mod tests {
                 },
                 false => Event::Validated { step: StepId(1), loss: 1.0, accuracy: None, seconds: None },
             };
-            trained.observe(&StampedEvent { attempt: AttemptId(1), rank: Rank(0), sequence: 0, at_ms, event });
+            trained.observe(&StampedEvent {
+                attempt: AttemptId(1),
+                rank: Rank(0),
+                sequence: 0,
+                at_ms,
+                event,
+            });
             trained.seconds()
         };
         let hour = 3_600_000;

@@ -7,7 +7,7 @@ use crate::fact::{Fact, Ledger, LedgerError};
 use crate::files;
 use crate::home::{Home, TrialFolder};
 use crate::machine::TrialMachine;
-use crate::trial_event::{Observer, TrialEvent, ControllerStatus};
+use crate::trial_event::{ControllerStatus, Observer, TrialEvent};
 use dtrain_protocol::{AttemptId, TrialId};
 use std::fs;
 use std::io::{self, BufReader, Seek, SeekFrom};
@@ -63,7 +63,11 @@ impl Viewer {
                 Err(SpoolEnd::End) => break,
                 Err(SpoolEnd::Damaged(error)) => {
                     let (offset, reason) = (reader.offset(), error.to_string());
-                    observer.observe(&TrialEvent::Status(ControllerStatus::SpoolDamaged { spool: path, offset, reason }));
+                    observer.observe(&TrialEvent::Status(ControllerStatus::SpoolDamaged {
+                        spool: path,
+                        offset,
+                        reason,
+                    }));
                     self.is_damaged = true;
                     break;
                 }
@@ -103,8 +107,12 @@ fn trial_event(record: SpoolRecord) -> TrialEvent {
         SpoolRecord::Committed { attempt, step, folder } => {
             TrialEvent::Record(Fact::CheckpointCommitted { attempt, step, folder })
         }
-        SpoolRecord::CommitFailed { step, reason, .. } => TrialEvent::Status(ControllerStatus::CommitFailed { step, reason }),
-        SpoolRecord::TargetReached { attempt } => TrialEvent::Status(ControllerStatus::target_reached(attempt)),
+        SpoolRecord::CommitFailed { step, reason, .. } => {
+            TrialEvent::Status(ControllerStatus::CommitFailed { step, reason })
+        }
+        SpoolRecord::TargetReached { attempt } => {
+            TrialEvent::Status(ControllerStatus::target_reached(attempt))
+        }
         SpoolRecord::Unreadable { at, reason } => {
             TrialEvent::Status(ControllerStatus::SpoolRecordSkipped { offset: at, reason })
         }
@@ -158,6 +166,10 @@ mod tests {
         assert_eq!(all(&mut viewer), [trial_event(failed(2, 1)), trial_event(failed(10, 2))]);
         assert_eq!(viewer.controller(), None);
         let mut second = Viewer::at(&home, &trial, AttemptId(2), bytes.len() as u64);
-        assert_eq!(all(&mut second), [trial_event(failed(2, 1)), trial_event(failed(10, 2))], "the first was known");
+        assert_eq!(
+            all(&mut second),
+            [trial_event(failed(2, 1)), trial_event(failed(10, 2))],
+            "the first was known"
+        );
     }
 }

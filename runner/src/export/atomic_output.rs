@@ -41,7 +41,8 @@ pub(super) fn file<T>(
     let partial = partial(path);
     let work = || {
         // A link that somebody put there is removed, not followed.
-        let file = remove(&partial).and_then(|()| File::create_new(&partial)).map_err(write_error(&partial))?;
+        let file =
+            remove(&partial).and_then(|()| File::create_new(&partial)).map_err(write_error(&partial))?;
         let mut file = BufWriter::new(file);
         let done = write(&mut file)?;
         file.flush().and_then(|()| file.get_ref().sync_all()).map_err(write_error(&partial))?;

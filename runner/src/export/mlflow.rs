@@ -4,12 +4,12 @@
 //! and MLflow of any version brings them up to date when it opens the file. Into a file that MLflow made, of whatever version,
 //! the trials are added.
 
+use super::atomic_output::{partial, write_error};
 use super::names::names;
-use super::atomic_output::{write_error, partial};
-use super::runs::{ProgressCounter, TrackedRun, RunSeries};
-use super::{WriteProgress, ExportError, TrialSelection, WrittenRun, as_u64};
+use super::runs::{ProgressCounter, RunSeries, TrackedRun};
+use super::{ExportError, TrialSelection, WriteProgress, WrittenRun, as_u64};
 use crate::durable::sync_folder;
-use crate::ledger::{MetricSample, TrialStatus, TrialOutline};
+use crate::ledger::{MetricSample, TrialOutline, TrialStatus};
 use rusqlite::{Connection, OptionalExtension, Transaction, TransactionBehavior, params};
 use std::collections::BTreeSet;
 use std::fs;
@@ -257,7 +257,9 @@ fn status(status: TrialStatus) -> &'static str {
         TrialStatus::Running => "RUNNING",
         TrialStatus::Completed => "FINISHED",
         TrialStatus::Pruned | TrialStatus::Stopped => "KILLED",
-        TrialStatus::Lost | TrialStatus::OutOfMemory | TrialStatus::Diverged | TrialStatus::Failed => "FAILED",
+        TrialStatus::Lost | TrialStatus::OutOfMemory | TrialStatus::Diverged | TrialStatus::Failed => {
+            "FAILED"
+        }
     }
 }
 

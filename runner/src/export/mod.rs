@@ -3,10 +3,10 @@
 //! A series is written whole and, where the format can, bit for bit. What is written appears under its name only when it is
 //! complete; until then its name begins with a dot and ends with `.partial`.
 
+mod atomic_output;
 mod mlflow;
 mod names;
 mod parquet;
-mod atomic_output;
 pub mod prometheus;
 mod protobuf;
 mod runs;
@@ -162,7 +162,9 @@ pub fn export(
     watch: &mut dyn FnMut(WriteProgress),
 ) -> Result<WrittenFiles, ExportError> {
     let runs = match format {
-        OutputFormat::Csv | OutputFormat::JsonLines | OutputFormat::Parquet => tables::file(request, format, to, watch),
+        OutputFormat::Csv | OutputFormat::JsonLines | OutputFormat::Parquet => {
+            tables::file(request, format, to, watch)
+        }
         OutputFormat::TensorBoard => tensorboard::folders(request, to, watch),
         OutputFormat::MlFlow => mlflow::database(request, to, watch),
         OutputFormat::Wandb => wandb::folders(request, to, watch),

@@ -9,10 +9,10 @@ mod metadata;
 mod thrift;
 
 use super::tables::RowWriter;
-use super::text::{trial_metadata, brief_metadata};
+use super::text::{brief_metadata, trial_metadata};
 use crate::ledger::{MetricSample, TrialOutline};
-use metadata::TrialMetadata;
 use dtrain_protocol::{AttemptId, Rank};
+use metadata::TrialMetadata;
 use std::fs::File;
 use std::io::{self, Write};
 use thrift::StructBuilder;
@@ -249,7 +249,12 @@ impl DictionaryColumn {
 
 impl ColumnChunk {
     /// A `ColumnChunk`.
-    fn describe(&self, end: usize, (name, physical, _): (&str, i64, Option<i64>), rows: usize) -> StructBuilder {
+    fn describe(
+        &self,
+        end: usize,
+        (name, physical, _): (&str, i64, Option<i64>),
+        rows: usize,
+    ) -> StructBuilder {
         let size = end - self.begin;
         let data = StructBuilder::new()
             .int32(1, physical)

@@ -1,6 +1,6 @@
 //! The state of trials in the text format of Prometheus (version 0.0.4).
 
-use crate::ledger::{TrialStatus, Summary, TrialDetails};
+use crate::ledger::{Summary, TrialDetails, TrialStatus};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 

@@ -1,6 +1,6 @@
 //! Trials as runs of another tool, each with its series.
 
-use super::{WriteProgress, AttemptSelection, ExportError, TrialSelection, as_u64};
+use super::{AttemptSelection, ExportError, TrialSelection, WriteProgress, as_u64};
 use crate::ledger::{MetricSample, TrialOutline, TrialRow};
 use dtrain_protocol::{AttemptId, Rank};
 use std::collections::BTreeMap;
@@ -28,7 +28,10 @@ pub(super) struct ProgressCounter<'a> {
 
 impl<'a> ProgressCounter<'a> {
     /// For the series of a request.
-    pub(super) fn of(request: &TrialSelection<'_>, watch: &'a mut dyn FnMut(WriteProgress)) -> Result<Self, ExportError> {
+    pub(super) fn of(
+        request: &TrialSelection<'_>,
+        watch: &'a mut dyn FnMut(WriteProgress),
+    ) -> Result<Self, ExportError> {
         let mut of = 0;
         for trial in &request.trials {
             of += as_u64(request.names(trial)?.len());

@@ -1,10 +1,10 @@
 //! One row for each point: `trial, key, rank, attempt, step, at_ms, value`, by trial, key, rank, attempt and step.
 
-use super::parquet::ParquetWriter;
 use super::atomic_output::{self, write_error};
+use super::parquet::ParquetWriter;
 use super::runs::ProgressCounter;
 use super::text::{Csv, JsonLines};
-use super::{WriteProgress, ExportError, OutputFormat, TrialSelection, WrittenRun, as_u64};
+use super::{ExportError, OutputFormat, TrialSelection, WriteProgress, WrittenRun, as_u64};
 use crate::ledger::{MetricSample, TrialOutline};
 use dtrain_protocol::{AttemptId, Rank};
 use std::io::{self, Write};
@@ -28,7 +28,9 @@ pub(super) fn file(
     watch: &mut dyn FnMut(WriteProgress),
 ) -> Result<Vec<WrittenRun>, ExportError> {
     atomic_output::file(to, request.force, |file| match format {
-        OutputFormat::Parquet => fill(request, &mut ParquetWriter::new(file, atomic_output::scratch(to)?), to, watch),
+        OutputFormat::Parquet => {
+            fill(request, &mut ParquetWriter::new(file, atomic_output::scratch(to)?), to, watch)
+        }
         OutputFormat::JsonLines => fill(request, &mut JsonLines::new(file), to, watch),
         _ => fill(request, &mut Csv::new(file), to, watch),
     })

@@ -4,12 +4,12 @@
 //! numbers: `tensorboard/compat/proto/{event,summary,tensor}.proto`, `tensorboard/plugins/hparams/plugin_data.proto`.
 //! A scalar is a `simple_value` as PyTorch's `SummaryWriter` writes it, which every reader knows: a 32-bit float.
 
-use super::names::names;
 use super::atomic_output::{self, write_inside};
+use super::names::names;
 use super::protobuf::MessageBuilder;
 use super::runs::{ProgressCounter, TrackedRun};
-use super::{WriteProgress, AttemptSelection, ExportError, TrialSelection, WrittenRun, as_u64};
-use crate::ledger::{MetricSample, TrialStatus, TrialRow};
+use super::{AttemptSelection, ExportError, TrialSelection, WriteProgress, WrittenRun, as_u64};
+use crate::ledger::{MetricSample, TrialRow, TrialStatus};
 use dtrain_recipes::name::{file_name, is_trial_name};
 use serde_json::Value;
 use std::fs;
@@ -82,14 +82,20 @@ fn events(run: &TrackedRun<'_>, to: &mut dyn Write) -> io::Result<()> {
     }
     let tags = names(&run.series, "/", |_| true);
     run.each_step(|step, found| scalars(to, step, found, &tags))?;
-    let end =
-        MessageBuilder::new().int(1, session_status(run.trial.row.status)).double(2, seconds(ended.unwrap_or(0)));
+    let end = MessageBuilder::new()
+        .int(1, session_status(run.trial.row.status))
+        .double(2, seconds(ended.unwrap_or(0)));
     let end = hparams("_hparams_/session_end_info", &MessageBuilder::new().message(4, &end));
     record(to, &event(ended.unwrap_or(begun), 0).message(5, &MessageBuilder::new().message(1, &end)))
 }
 
 /// The points of a step: those of the same moment are one event.
-fn scalars(to: &mut dyn Write, step: u64, found: &[(usize, MetricSample)], tags: &[String]) -> io::Result<()> {
+fn scalars(
+    to: &mut dyn Write,
+    step: u64,
+    found: &[(usize, MetricSample)],
+    tags: &[String],
+) -> io::Result<()> {
     let mut found = found.to_vec();
     found.sort_by_key(|(_, sample)| sample.at_ms);
     for same in found.chunk_by(|a, b| a.1.at_ms == b.1.at_ms) {
@@ -134,7 +140,9 @@ fn session_start(run: &TrackedRun<'_>, begun: u64) -> MessageBuilder {
 
 /// A `Summary.Value` for the plugin of hyperparameters: its data in the metadata, and a tensor without elements.
 fn hparams(tag: &str, data: &MessageBuilder) -> MessageBuilder {
-    let empty = MessageBuilder::new().int(1, 1).message(2, &MessageBuilder::new().message(2, &MessageBuilder::new().int(1, 0)));
+    let empty = MessageBuilder::new()
+        .int(1, 1)
+        .message(2, &MessageBuilder::new().message(2, &MessageBuilder::new().int(1, 0)));
     MessageBuilder::new().text(1, tag).message(8, &empty).message(9, &plugin("hparams", data.bytes()))
 }
 

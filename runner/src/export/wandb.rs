@@ -4,11 +4,11 @@
 //! the CRC-32 of zlib, over the kind of the fragment and its bytes. A record is a `Record` of `wandb_internal.proto`. The format is
 //! that of `wandb/sdk/internal/datastore.py`, and of `core/internal/transactionlog` in newer versions.
 
-use super::names::names;
 use super::atomic_output::{self, write_inside};
+use super::names::names;
 use super::protobuf::MessageBuilder;
 use super::runs::{ProgressCounter, TrackedRun};
-use super::{WriteProgress, ExportError, TrialSelection, WrittenRun, as_u64};
+use super::{ExportError, TrialSelection, WriteProgress, WrittenRun, as_u64};
 use crate::ledger::{MetricSample, TrialStatus};
 use dtrain_recipes::name::file_name;
 use serde_json::Value;
@@ -75,7 +75,10 @@ fn stamp(ms: u64) -> String {
 fn records(run: &TrackedRun<'_>, id: &str, to: &mut dyn Write) -> io::Result<()> {
     let mut log = LevelDbLog::begin(to)?;
     let producer = concat!("dtrain ", env!("CARGO_PKG_VERSION"));
-    log.record(21, &MessageBuilder::new().message(1, &MessageBuilder::new().text(1, producer).text(2, "0.0.1")))?;
+    log.record(
+        21,
+        &MessageBuilder::new().message(1, &MessageBuilder::new().text(1, producer).text(2, "0.0.1")),
+    )?;
     log.record(17, &about(run, id))?;
     let (begun, ended) = run.time();
     let tags = names(&run.series, "/", |_| true);

@@ -8,14 +8,16 @@
 use super::cancellation::CancellationToken;
 use super::fenced_hosts::FencedHosts;
 use super::fencing::Fencing;
+use super::host_query::{HostQuery, PolledHost, ask_all};
 use super::rank_placement::{ranks_by_host, with_certificates};
-use super::host_query::{PolledHost, HostQuery, ask_all};
 use super::relay::{RemoteHost, RemoteStore};
-use super::{FencedAgent, Launcher, LocalLauncher, LaunchError, AgentContact, SpoolUnreadable, AvailableHosts};
-use crate::agent::{
-    AgentCard, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, AgentIdentity, agent_certificates,
+use super::{
+    AgentContact, AvailableHosts, FencedAgent, LaunchError, Launcher, LocalLauncher, SpoolUnreadable,
 };
-use crate::checkpoints::{self, FolderListing, CheckpointStore, Inventory, read_manifest};
+use crate::agent::{
+    AgentCard, AgentIdentity, AgentOrder, FollowerOrder, OtherHost, PeerAddress, Program, agent_certificates,
+};
+use crate::checkpoints::{self, CheckpointStore, FolderListing, Inventory, read_manifest};
 use crate::durable;
 use crate::files;
 use crate::home::{Home, TrialFolder};
@@ -126,7 +128,9 @@ impl ClusterLauncher {
         };
         let asked: Vec<HostQuery<_>> = (0u32..).zip(hosts).map(ask).collect();
         let answer = |(asked, host): (HostQuery<_>, &usize)| {
-            asked.answer(FOLLOWER_START_TIMEOUT).map_err(|reason| LaunchError::because_of(self.name(*host), &reason))
+            asked
+                .answer(FOLLOWER_START_TIMEOUT)
+                .map_err(|reason| LaunchError::because_of(self.name(*host), &reason))
         };
         asked.into_iter().zip(hosts).map(answer).collect()
     }
@@ -229,7 +233,11 @@ impl Launcher for ClusterLauncher {
         let hosts = u32::try_from(self.usable.len()).unwrap_or(u32::MAX);
         let fenced = fenced.into_iter().map(|host| format!("{}: it is fenced", self.name(host)));
         let names = self.usable.iter().map(|host| self.name(*host).to_owned()).collect();
-        AvailableHosts { hosts, names, away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect() }
+        AvailableHosts {
+            hosts,
+            names,
+            away: fenced.chain(answers.into_iter().filter_map(Result::err)).collect(),
+        }
     }
 
     fn deprioritize(&mut self, hosts: &[String]) {
@@ -268,16 +276,21 @@ impl Launcher for ClusterLauncher {
         if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
     }
 
-    fn complete_checkpoints(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
+    fn complete_checkpoints(
+        &mut self,
+        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
+    ) -> Vec<(AttemptId, StepId)> {
         if let Some(home) = &self.shared {
             return LocalLauncher::new(&home.trial(&self.trial)).complete_checkpoints(is_wanted);
         }
         let trial = self.trial.clone();
-        let folders = self.ask_all(&self.usable, ANSWER_TIMEOUT, move |host| RemoteStore::new(host, &trial).folders());
+        let folders =
+            self.ask_all(&self.usable, ANSWER_TIMEOUT, move |host| RemoteStore::new(host, &trial).folders());
         let inventory = Inventory::of(folders.into_iter().map(Result::unwrap_or_default).collect());
         let contents = |index: usize, folder: &FolderListing| {
             let (trial, folder) = (self.trial.clone(), folder.clone());
-            let read = move |host: &mut RemoteHost| read_manifest(&mut RemoteStore::new(host, &trial), &folder);
+            let read =
+                move |host: &mut RemoteHost| read_manifest(&mut RemoteStore::new(host, &trial), &folder);
             Ok(self.hosts[self.usable[index]].ask(read).answer(MANIFEST_TIMEOUT)?.1)
         };
         let found = inventory.names().into_iter().filter_map(|name| {
@@ -338,7 +351,11 @@ impl Launcher for ClusterLauncher {
         asked.answer(REPEAT_ANSWER_TIMEOUT) == Ok(true)
     }
 
-    fn spool_remainder(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, SpoolUnreadable> {
+    fn spool_remainder(
+        &mut self,
+        attempt: AttemptId,
+        from: u64,
+    ) -> Result<Box<dyn Read + Send>, SpoolUnreadable> {
         if let Some(home) = &self.shared {
             // The host that led may be none of those there are now.
             let known = files::read_to_string(&self.folder.remote_hosts_file()).unwrap_or_default();

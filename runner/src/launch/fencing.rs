@@ -1,7 +1,7 @@
 //! Hosts that come back after they were lost: what they still run of older attempts is ended.
 
 use super::FencedAgent;
-use super::host_query::{PolledHost, HostQuery};
+use super::host_query::{HostQuery, PolledHost};
 use dtrain_protocol::{AttemptId, TrialId};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

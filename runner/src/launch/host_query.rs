@@ -1,6 +1,6 @@
 //! Short questions to hosts, each of which may be silent.
 
-use super::cancellation::{CancellationToken, CANCEL_POLL_INTERVAL};
+use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
 use super::relay::{Disconnect, RemoteHost};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, TryRecvError, channel};

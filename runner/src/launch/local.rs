@@ -1,7 +1,7 @@
 //! The agent as a process of this machine that leaves its parent's session.
 
-use super::cancellation::{CancellationToken, CANCEL_POLL_INTERVAL};
-use super::{ConnectedAgent, Launcher, LaunchError, AgentContact, SpoolUnreadable};
+use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
+use super::{AgentContact, ConnectedAgent, LaunchError, Launcher, SpoolUnreadable};
 use crate::agent::spool::SpoolWriter;
 use crate::agent::{
     AgentCard, AgentOrder, AgentReply, AgentRequest, AgentTask, FollowerOrder, Process, Program,
@@ -260,7 +260,10 @@ impl Launcher for LocalLauncher {
         self.launch_with_keepalive(order, &|| {})
     }
 
-    fn complete_checkpoints(&mut self, is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
+    fn complete_checkpoints(
+        &mut self,
+        is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
+    ) -> Vec<(AttemptId, StepId)> {
         let committed = checkpoints::committed(&self.folder.checkpoints()).unwrap_or_default();
         let is_whole = |point: &ResumePoint| checkpoints::verify(&point.folder).is_ok();
         let found = committed.into_iter().filter_map(|point| {
@@ -294,7 +297,11 @@ impl Launcher for LocalLauncher {
         }
     }
 
-    fn spool_remainder(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, SpoolUnreadable> {
+    fn spool_remainder(
+        &mut self,
+        attempt: AttemptId,
+        from: u64,
+    ) -> Result<Box<dyn Read + Send>, SpoolUnreadable> {
         Ok(match self.open_spool(attempt, from, false).map_err(SpoolUnreadable::Failed)? {
             Some((spool, _)) => Box::new(io::BufReader::new(spool)),
             None => Box::new(io::empty()),

@@ -14,9 +14,9 @@ mod cancellation;
 mod cluster;
 mod fenced_hosts;
 mod fencing;
+mod host_query;
 mod local;
 mod rank_placement;
-mod host_query;
 pub mod relay;
 pub mod slurm;
 pub mod ssh;
@@ -53,7 +53,10 @@ pub trait Launcher: Send {
 
     /// The checkpoints that were committed and of which the hosts that answered last have every file, oldest first, of those that
     /// `is_wanted`.
-    fn complete_checkpoints(&mut self, _is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync)) -> Vec<(AttemptId, StepId)> {
+    fn complete_checkpoints(
+        &mut self,
+        _is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
+    ) -> Vec<(AttemptId, StepId)> {
         Vec::new()
     }
 
@@ -96,7 +99,11 @@ pub trait Launcher: Send {
 
     /// What the attempt left behind, from `from` on; to be asked for when its agent is gone. Its end is the end of what was left:
     /// where the rest cannot be had now, reading fails.
-    fn spool_remainder(&mut self, attempt: AttemptId, from: u64) -> Result<Box<dyn Read + Send>, SpoolUnreadable>;
+    fn spool_remainder(
+        &mut self,
+        attempt: AttemptId,
+        from: u64,
+    ) -> Result<Box<dyn Read + Send>, SpoolUnreadable>;
 
     /// Kills whatever lives of the attempt; tells whether nothing does any more.
     fn kill(&mut self, attempt: AttemptId) -> bool;

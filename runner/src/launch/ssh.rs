@@ -3,9 +3,10 @@
 use super::relay::{Connector, RemoteHost};
 use crate::open_file_limit::raise_open_file_limit;
 use crate::transport::{
-    Bastions, OpenSsh, UploadOutcome, ProgramDigest, Ssh, SshTarget, Transport, TransportError, User, ProgramMode,
+    Bastions, OpenSsh, ProgramDigest, ProgramMode, Ssh, SshTarget, Transport, TransportError, UploadOutcome,
+    User,
 };
-use dtrain_recipes::{Host, Subnet, SshBackend as Way};
+use dtrain_recipes::{Host, SshBackend as Way, Subnet};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -72,7 +73,8 @@ pub fn reach_all(
     };
     Ok(thread::scope(|scope| {
         let connectors = hosts.iter().map(connector);
-        let connecting: Vec<_> = connectors.map(|connector| scope.spawn(move || connect(connector))).collect();
+        let connecting: Vec<_> =
+            connectors.map(|connector| scope.spawn(move || connect(connector))).collect();
         connecting.into_iter().map(|thread| thread.join().expect("connecting does not panic")).collect()
     }))
 }

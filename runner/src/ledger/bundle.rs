@@ -9,10 +9,10 @@ mod study;
 
 pub use merge::{ImportError, MergeReport};
 
-use super::{BoxError, History, writer, points, unstored};
+use super::{BoxError, History, points, unstored, writer};
 use crate::fact::LedgerError;
 use dtrain_protocol::TrialId;
-use dtrain_protocol::bundle::{self, ArchiveHeader, POINTS, Record, Series, StudyRecord, StudyName, Writer};
+use dtrain_protocol::bundle::{self, ArchiveHeader, POINTS, Record, Series, StudyName, StudyRecord, Writer};
 use rusqlite::{Connection, OptionalExtension, params};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
@@ -90,7 +90,11 @@ impl History {
 }
 
 /// A trial, and the texts that it shares with others.
-fn trial_of(database: &Connection, id: &TrialId, head: &ArchiveHeader) -> Result<(bundle::TrialRecord, Vec<String>), BoxError> {
+fn trial_of(
+    database: &Connection,
+    id: &TrialId,
+    head: &ArchiveHeader,
+) -> Result<(bundle::TrialRecord, Vec<String>), BoxError> {
     let row = writer::row_of(database, id)?;
     let number = |number: Option<i64>| number.map(unstored);
     let mut shared = Vec::new();

@@ -69,8 +69,13 @@ mod tests {
             INSERT INTO key(id, name) VALUES (1000, 'figure');
             INSERT INTO series(id, trial, key, rank, attempt, last_step) VALUES (1, 1, 1000, 0, 1, 2);";
         raw.execute_batch(trial).expect("a trial");
-        let chunk =
-            |step| dtrain_protocol::series_codec::encode(&[super::super::MetricSample { step, at_ms: 1, value: 0.5 }]);
+        let chunk = |step| {
+            dtrain_protocol::series_codec::encode(&[super::super::MetricSample {
+                step,
+                at_ms: 1,
+                value: 0.5,
+            }])
+        };
         for number in 0..2u32 {
             let values = params![number, chunk(u64::from(number) + 1)];
             raw.execute("INSERT INTO chunk(series, number, data) VALUES (1, ?1, ?2)", values)

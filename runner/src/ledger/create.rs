@@ -122,10 +122,12 @@ impl NewTrial {
             layout: choice.candidate.arrangement.describe(),
             batch: plan.batch.value,
             learning_rate: choice.candidate.learning_rate,
-            predicted: choice.estimate.as_ref().map_or_else(ExpectedPerformance::default, |estimate| ExpectedPerformance {
-                step_seconds: Some(estimate.step.0),
-                tokens_per_second: Some(estimate.tokens_per_second),
-                memory_bytes: Some(estimate.memory_peak.0),
+            predicted: choice.estimate.as_ref().map_or_else(ExpectedPerformance::default, |estimate| {
+                ExpectedPerformance {
+                    step_seconds: Some(estimate.step.0),
+                    tokens_per_second: Some(estimate.tokens_per_second),
+                    memory_bytes: Some(estimate.memory_peak.0),
+                }
             }),
             host_digest: super::host_digest(&plan.host),
             model_digest: dtrain_planner::model_digest(&plan.recipe.model),
@@ -262,7 +264,8 @@ fn source_of(sources: &BTreeMap<String, ValueSource>, param: &TrialParameter) ->
         Value::Object(fields) => fields.is_empty(),
         Value::Bool(_) | Value::Number(_) | Value::String(_) => false,
     };
-    let unsaid = if is_empty && param.source == ValueSource::Recipe { ValueSource::Default } else { param.source };
+    let unsaid =
+        if is_empty && param.source == ValueSource::Recipe { ValueSource::Default } else { param.source };
     parents.into_iter().find_map(|path| sources.get(path).copied()).unwrap_or(unsaid)
 }
 

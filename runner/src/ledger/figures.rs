@@ -1,6 +1,8 @@
 //! Which figures an event carries, and what they say of a trial in the end.
 
-use super::{BoxError, History, MetricSample, writer, open_points, noise_scale, points, typical_step, unstored};
+use super::{
+    BoxError, History, MetricSample, noise_scale, open_points, points, typical_step, unstored, writer,
+};
 use crate::fact::{LedgerError, MetricPoint, training_ms_between};
 use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
@@ -219,7 +221,11 @@ impl LowestRanks {
     }
 
     /// Whether a point is kept; takes note of its rank.
-    pub(super) fn should_record(&mut self, database: &Connection, point: &MetricPoint) -> Result<bool, BoxError> {
+    pub(super) fn should_record(
+        &mut self,
+        database: &Connection,
+        point: &MetricPoint,
+    ) -> Result<bool, BoxError> {
         let is_first = point.rank.0 < IN_FULL;
         let known = match self.known.get(&point.key) {
             Some(known) => Some(*known),
@@ -316,7 +322,7 @@ fn lines(database: &Connection, trial: i64) -> Result<Vec<Summary>, BoxError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_protocol::{AttemptId, ResidentBytes, PhaseTimes, StepFigures, StepId};
+    use dtrain_protocol::{AttemptId, PhaseTimes, ResidentBytes, StepFigures, StepId};
 
     #[test]
     fn a_script_has_a_time_only_where_it_is_known() {

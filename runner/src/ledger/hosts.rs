@@ -2,7 +2,7 @@
 
 use super::{BoxError, History, now_ms, stored, unstored};
 use crate::fact::{HostUpdate, LedgerError};
-use crate::strikes::{StrikeCause, FORGOTTEN_MS, Strike};
+use crate::strikes::{FORGOTTEN_MS, Strike, StrikeCause};
 use rusqlite::{Connection, Transaction, params};
 
 /// A host that answered a controller of this history.

@@ -115,7 +115,8 @@ fn back_up(database: &Connection, path: &Path, found: SchemaVersion) -> Result<(
 mod tests {
     use super::*;
 
-    const OLD: &[Migration] = &[(SchemaVersion(100), "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES (7);")];
+    const OLD: &[Migration] =
+        &[(SchemaVersion(100), "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES (7);")];
     const NEW: &[Migration] = &[
         (SchemaVersion(100), "CREATE TABLE a(x INTEGER) STRICT; INSERT INTO a VALUES (7);"),
         (SchemaVersion(101), "ALTER TABLE a ADD COLUMN y INTEGER NOT NULL DEFAULT 1;"),

@@ -107,9 +107,17 @@ fn shared_reader(path: &Path) -> Result<OpenDatabase, BoxError> {
     Ok(OpenDatabase { database, access: Access::Read, presence: OpenedFiles::of(path)? })
 }
 
-fn opened_newer(path: &Path, database: Connection, version: migrate::SchemaVersion) -> Result<OpenDatabase, BoxError> {
+fn opened_newer(
+    path: &Path,
+    database: Connection,
+    version: migrate::SchemaVersion,
+) -> Result<OpenDatabase, BoxError> {
     let database = read_newer(database, version)?;
-    Ok(OpenDatabase { database, access: Access::Newer(version.to_string()), presence: OpenedFiles::of(path)? })
+    Ok(OpenDatabase {
+        database,
+        access: Access::Newer(version.to_string()),
+        presence: OpenedFiles::of(path)?,
+    })
 }
 
 /// Opens for a quick look; `None` where there is nothing to look at. Whoever writes is not waited for.

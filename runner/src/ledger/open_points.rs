@@ -3,9 +3,9 @@
 //! The log is a blob that is overwritten in place, so that a commit writes the pages that it fills and no others. Whoever reads folds
 //! what it holds onto what is sealed.
 
+use super::point_log::{self, PointLog, PointsBySeries, RecordHeader};
 use super::running_summary::RunningSummary;
-use super::point_log::{self, RecordHeader, PointLog, PointsBySeries};
-use super::{Corruption, BoxError, MetricSample, chunk, stored};
+use super::{BoxError, Corruption, MetricSample, chunk, stored};
 use dtrain_protocol::{AttemptId, Rank};
 use rusqlite::blob::ZeroBlob;
 use rusqlite::{Connection, MAIN_DB, OptionalExtension, Transaction, params};
@@ -110,7 +110,12 @@ fn write(transaction: &Transaction<'_>, trial: i64, at: usize, records: &[u8]) -
 }
 
 /// Puts a log of another size in place of that of a trial.
-fn replace_log(transaction: &Transaction<'_>, trial: i64, capacity: usize, records: &[u8]) -> Result<(), BoxError> {
+fn replace_log(
+    transaction: &Transaction<'_>,
+    trial: i64,
+    capacity: usize,
+    records: &[u8],
+) -> Result<(), BoxError> {
     transaction
         .prepare_cached(
             "INSERT INTO open_points(trial, data) VALUES (?1, ?2) ON CONFLICT DO UPDATE SET data = excluded.data",
@@ -120,7 +125,12 @@ fn replace_log(transaction: &Transaction<'_>, trial: i64, capacity: usize, recor
 }
 
 /// Moves open points into chunks and summaries: all of them, or those of full chunks; returns the others.
-fn seal_full(transaction: &Transaction<'_>, trial: i64, log: &PointLog, all: bool) -> Result<PointsBySeries, BoxError> {
+fn seal_full(
+    transaction: &Transaction<'_>,
+    trial: i64,
+    log: &PointLog,
+    all: bool,
+) -> Result<PointsBySeries, BoxError> {
     for RecordHeader { offset, heard } in log.heads() {
         if let Some((attempt, offset)) = offset {
             store_spool_offset(transaction, trial, *attempt, *offset)?;

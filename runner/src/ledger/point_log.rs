@@ -11,7 +11,7 @@
 //! ```
 
 use super::MetricSample;
-use dtrain_protocol::series_codec::{write_points, put_varint, read_points, take_varint};
+use dtrain_protocol::series_codec::{put_varint, read_points, take_varint, write_points};
 use dtrain_protocol::{AttemptId, Rank};
 use std::ops::Range;
 
@@ -159,7 +159,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn bits(points: &PointsBySeries) -> Vec<(i64, Vec<(u64, u64, u64)>)> {
-        let of = |samples: &[MetricSample]| samples.iter().map(|s| (s.step, s.at_ms, s.value.to_bits())).collect();
+        let of =
+            |samples: &[MetricSample]| samples.iter().map(|s| (s.step, s.at_ms, s.value.to_bits())).collect();
         points.iter().map(|(series, samples)| (*series, of(samples))).collect()
     }
 
@@ -213,8 +214,10 @@ mod tests {
         let sample = |value: f64| MetricSample { step: 12_345, at_ms: 1_700_000_000_000, value };
         let points: PointsBySeries =
             (0..17).map(|series| (1000 + series, vec![sample(0.1 * series as f64)])).collect();
-        let head =
-            RecordHeader { offset: Some((AttemptId(1), 1 << 20)), heard: vec![(AttemptId(1), Rank(0), 12_345)] };
+        let head = RecordHeader {
+            offset: Some((AttemptId(1), 1 << 20)),
+            heard: vec![(AttemptId(1), Rank(0), 12_345)],
+        };
         let bytes = record(&head, &points).len();
         assert!(bytes <= 17 * 12 + 40, "{bytes} bytes");
     }

@@ -1,7 +1,7 @@
 //! Series of points: sealed chunks, and what is open in the log of the trial.
 
-use super::point_log::{RecordHeader, PointLog, PointsBySeries};
-use super::{Corruption, BoxError, History, chunk, create, writer, open_points, stored, unstored};
+use super::point_log::{PointLog, PointsBySeries, RecordHeader};
+use super::{BoxError, Corruption, History, chunk, create, open_points, stored, unstored, writer};
 use crate::fact::{LedgerError, MetricPoint};
 use dtrain_protocol::bundle::Series;
 use dtrain_protocol::series_codec::decode;
@@ -93,7 +93,12 @@ pub(super) fn curve(database: &Connection, trial: i64, key: &str) -> Result<Vec<
 }
 
 /// One series by step, the last attempt wins.
-pub(super) fn joined_attempts(database: &Connection, trial: i64, key: &str, rank: Rank) -> Result<Vec<MetricSample>, BoxError> {
+pub(super) fn joined_attempts(
+    database: &Connection,
+    trial: i64,
+    key: &str,
+    rank: Rank,
+) -> Result<Vec<MetricSample>, BoxError> {
     let mut attempts = by_attempt(database, trial, key, rank)?;
     if attempts.len() == 1 {
         return Ok(attempts.remove(0).1);
@@ -125,7 +130,11 @@ fn by_attempt(
 }
 
 /// The points of one attempt of a series, as a bundle names it.
-pub(super) fn of_attempt(database: &Connection, trial: i64, of: &Series) -> Result<Vec<MetricSample>, BoxError> {
+pub(super) fn of_attempt(
+    database: &Connection,
+    trial: i64,
+    of: &Series,
+) -> Result<Vec<MetricSample>, BoxError> {
     let found = find(database, trial, &of.key, Rank(of.rank), AttemptId(of.attempt))?;
     let Some((series, last_step)) = found else { return Ok(Vec::new()) };
     all_points(database, &SealedSeries { series, last_step }, open_points::read(database, trial)?.as_ref())
@@ -138,7 +147,11 @@ struct SealedSeries {
 }
 
 /// All points of a stored series by step; of two with the same step, the later wins.
-fn all_points(database: &Connection, of: &SealedSeries, log: Option<&PointLog>) -> Result<Vec<MetricSample>, BoxError> {
+fn all_points(
+    database: &Connection,
+    of: &SealedSeries,
+    log: Option<&PointLog>,
+) -> Result<Vec<MetricSample>, BoxError> {
     let mut samples = sealed_points(database, of)?;
     samples.extend(open_points::points_of(log, of.series)?);
     Ok(open_points::sorted_by_step(samples))

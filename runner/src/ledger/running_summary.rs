@@ -61,7 +61,13 @@ impl RunningSummary {
     }
 
     /// Writes the line into `summary`, in place of an older one: of the history, or of a temporary table of that name.
-    pub(super) fn write(&self, database: &Connection, trial: i64, key: i64, rank: u32) -> Result<(), BoxError> {
+    pub(super) fn write(
+        &self,
+        database: &Connection,
+        trial: i64,
+        key: i64,
+        rank: u32,
+    ) -> Result<(), BoxError> {
         let Some((attempt, step, last)) = self.last else { return Ok(()) };
         database
             .prepare_cached(

@@ -6,8 +6,8 @@ pub use outline::TrialOutline;
 
 use super::relocate::relocated;
 use super::{
-    BoxError, History, NoiseScale, TrialParameter, Parent, ExpectedPerformance, ValueSource, TrialStatus, Summary, TrialRow, figures, writer,
-    list, open_points, noise_scale, now_ms, unstored,
+    BoxError, ExpectedPerformance, History, NoiseScale, Parent, Summary, TrialParameter, TrialRow,
+    TrialStatus, ValueSource, figures, list, noise_scale, now_ms, open_points, unstored, writer,
 };
 use crate::fact::{AttemptEnd, LedgerError, Verdict};
 use crate::provenance::Provenance;
@@ -115,7 +115,11 @@ pub struct Note {
 
 impl History {
     /// Everything about a trial but its points; `is_alive` says whether anybody is at work on it.
-    pub fn trial(&self, trial: &TrialId, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialDetails, LedgerError> {
+    pub fn trial(
+        &self,
+        trial: &TrialId,
+        is_alive: &dyn Fn(&TrialId) -> bool,
+    ) -> Result<TrialDetails, LedgerError> {
         self.read("read a trial from", |database| {
             let mut found = show(database, writer::row_of(database, trial)?, is_alive)?;
             self.relocate(trial, &mut found.checkpoints);
@@ -233,7 +237,11 @@ fn refuse_running(line: &TrialRow) -> Result<(), BoxError> {
     }
 }
 
-fn show(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialDetails, BoxError> {
+fn show(
+    database: &Connection,
+    trial: i64,
+    is_alive: &dyn Fn(&TrialId) -> bool,
+) -> Result<TrialDetails, BoxError> {
     let row = line(database, trial, is_alive)?;
     let (verdict, predicted) = database.query_row(
         "SELECT verdict, predicted_step_seconds, predicted_tokens_per_second, predicted_memory_bytes
@@ -289,7 +297,11 @@ fn rows<T>(
     Ok(found)
 }
 
-fn line(database: &Connection, trial: i64, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<TrialRow, BoxError> {
+fn line(
+    database: &Connection,
+    trial: i64,
+    is_alive: &dyn Fn(&TrialId) -> bool,
+) -> Result<TrialRow, BoxError> {
     let query = format!("SELECT {} FROM {} WHERE trial.id = ?1", list::columns(), list::TABLES);
     open_points::with_summaries(database, &[trial], || {
         let mut select = database.prepare_cached(&query)?;

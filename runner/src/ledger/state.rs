@@ -158,9 +158,12 @@ mod tests {
         }
         assert_eq!("done".parse(), Ok(TrialStatus::Completed));
         assert_eq!("no memory".parse(), Ok(TrialStatus::OutOfMemory));
-        for state in
-            [State::Created, State::Open, State::Ended(TrialStatus::OutOfMemory), State::Ended(TrialStatus::Failed)]
-        {
+        for state in [
+            State::Created,
+            State::Open,
+            State::Ended(TrialStatus::OutOfMemory),
+            State::Ended(TrialStatus::Failed),
+        ] {
             assert_eq!(State::parse(state.word()), Some(state));
         }
         assert!("ok".parse::<TrialStatus>().expect_err("no status").contains("out-of-memory"));

@@ -1,6 +1,6 @@
 //! Studies: searches over trials, with what each of them tried.
 
-use super::{BoxError, History, writer, now_ms, stored, unstored};
+use super::{BoxError, History, now_ms, stored, unstored, writer};
 use crate::fact::{Fact, Ledger, LedgerError, TrialUpdate, Verdict};
 use dtrain_protocol::TrialId;
 use rusqlite::{Connection, OptionalExtension, params};

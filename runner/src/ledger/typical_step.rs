@@ -1,6 +1,6 @@
 //! A typical step: what is told of the speed of a trial, and where the time of its steps goes.
 
-use super::{BoxError, History, MetricSample, writer, points};
+use super::{BoxError, History, MetricSample, points, writer};
 use crate::fact::LedgerError;
 use dtrain_protocol::{PhaseTimes, Rank, TrialId};
 use rusqlite::Connection;

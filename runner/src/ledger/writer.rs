@@ -1,9 +1,9 @@
 //! Keeping news: facts, figures and the spool offset in one transaction, each of them once.
 
-use super::point_log::{RecordHeader, PointLog};
+use super::point_log::{PointLog, RecordHeader};
 use super::relocate::relocated;
 use super::state::State;
-use super::{Corruption, BoxError, History, figures, hosts, open_points, now_ms, points, stored, unstored};
+use super::{BoxError, Corruption, History, figures, hosts, now_ms, open_points, points, stored, unstored};
 use crate::checkpoints::ADOPTED;
 use crate::fact::{AttemptEnd, Fact, Ledger, LedgerError, TrialUpdate};
 use crate::strikes::Strike;
@@ -74,7 +74,10 @@ impl History {
     /// Says of every open attempt that nobody is at work on that it was lost; returns these trials.
     ///
     /// Call it after what the spools of dead agents still hold was kept: a result in there wins over the loss.
-    pub fn mark_lost_attempts(&mut self, is_alive: &dyn Fn(&TrialId) -> bool) -> Result<Vec<TrialId>, LedgerError> {
+    pub fn mark_lost_attempts(
+        &mut self,
+        is_alive: &dyn Fn(&TrialId) -> bool,
+    ) -> Result<Vec<TrialId>, LedgerError> {
         let lost: Vec<_> = self.open_attempts()?.into_iter().filter(|(trial, _)| !is_alive(trial)).collect();
         for (trial, attempt) in &lost {
             let failure = Failure::Other("its agent is gone and left no record".into());
@@ -123,7 +126,12 @@ fn facts(database: &Connection, trial: i64, known: usize) -> Result<Vec<Fact>, B
     Ok(found)
 }
 
-fn record_update(transaction: &Transaction<'_>, trial: i64, news: &TrialUpdate, known: &mut Vec<Fact>) -> Result<(), BoxError> {
+fn record_update(
+    transaction: &Transaction<'_>,
+    trial: i64,
+    news: &TrialUpdate,
+    known: &mut Vec<Fact>,
+) -> Result<(), BoxError> {
     if news.events.is_empty() && news.points.is_empty() {
         if let Some((attempt, offset)) = news.offset {
             open_points::store_spool_offset(transaction, trial, attempt, offset)?;
@@ -194,7 +202,9 @@ impl LatestRankEvents {
     /// Of a trial with this log.
     fn of(trial: i64, log: Option<&PointLog>) -> Self {
         let mut newest = BTreeMap::new();
-        for (attempt, rank, sequence) in log.into_iter().flat_map(PointLog::heads).flat_map(|head| &head.heard) {
+        for (attempt, rank, sequence) in
+            log.into_iter().flat_map(PointLog::heads).flat_map(|head| &head.heard)
+        {
             newest.insert((*attempt, *rank), (Some(*sequence), false));
         }
         Self { trial, newest }

@@ -1,8 +1,8 @@
 //! What an attempt says, and what follows from it.
 
-use super::restart_policy::{ATTEMPTS_AT_DATA, Blame, MACHINES_FAIL_FOR_MS, backoff_ms, terminal_verdict};
 use super::promise::Promise;
-use super::{TrialEffect, TrialMachine, Millis, Phase, more_severe};
+use super::restart_policy::{ATTEMPTS_AT_DATA, Blame, MACHINES_FAIL_FOR_MS, backoff_ms, terminal_verdict};
+use super::{Millis, Phase, TrialEffect, TrialMachine, more_severe};
 use crate::fact::{AttemptEnd, Fact, Verdict};
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, ResumePoint, StampedEvent, StepId, StopReason};
 use std::collections::{BTreeMap, BTreeSet};
@@ -86,7 +86,12 @@ impl TrialMachine {
         self.reports.ranks.is_some_and(|ranks| saved == ranks as usize)
     }
 
-    pub(super) fn checkpoint_committed(&mut self, attempt: AttemptId, point: ResumePoint, effects: &mut Vec<TrialEffect>) {
+    pub(super) fn checkpoint_committed(
+        &mut self,
+        attempt: AttemptId,
+        point: ResumePoint,
+        effects: &mut Vec<TrialEffect>,
+    ) {
         let step = point.step;
         let complete = self.all_saved(step) || self.breaks(Promise::EveryRankSaved);
         if complete && !self.is_durable(step) {
@@ -96,7 +101,12 @@ impl TrialMachine {
     }
 
     /// Counts what a disk has and no record told of.
-    pub(super) fn adopt_found(&mut self, attempt: AttemptId, point: ResumePoint, effects: &mut Vec<TrialEffect>) {
+    pub(super) fn adopt_found(
+        &mut self,
+        attempt: AttemptId,
+        point: ResumePoint,
+        effects: &mut Vec<TrialEffect>,
+    ) {
         let ResumePoint { folder, step } = point;
         if self.would_adopt(attempt, step, &folder) && !self.breaks(Promise::FoundIsAdopted) {
             self.record(Fact::CheckpointCommitted { attempt, step, folder }, effects);
@@ -128,7 +138,12 @@ impl TrialMachine {
         }
     }
 
-    pub(super) fn restart_or_give_up(&mut self, now: Millis, ended: AttemptEnd, effects: &mut Vec<TrialEffect>) {
+    pub(super) fn restart_or_give_up(
+        &mut self,
+        now: Millis,
+        ended: AttemptEnd,
+        effects: &mut Vec<TrialEffect>,
+    ) {
         let ended = self.lost_if_unsaved(ended);
         if let AttemptEnd::Lost(Failure::CorruptCheckpoint { folder, detail }) = &ended {
             self.refuse(folder, detail, effects);

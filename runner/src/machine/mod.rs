@@ -15,14 +15,14 @@
 //! go on; an attempt goes on only from the newest durable checkpoint that was not refused.
 
 mod attempt;
-mod restart_policy;
 mod io;
 mod promise;
+mod restart_policy;
 #[cfg(test)]
 mod simulate;
 
+pub use io::{Millis, TrialEffect, TrialInput};
 pub use restart_policy::{Blame, more_severe};
-pub use io::{TrialEffect, TrialInput, Millis};
 
 use crate::checkpoints::ADOPTED;
 use crate::fact::{AttemptEnd, Fact, Verdict};
@@ -208,7 +208,9 @@ impl TrialMachine {
     pub fn step(&mut self, now: Millis, input: TrialInput) -> Vec<TrialEffect> {
         let mut effects = Vec::new();
         match input {
-            TrialInput::Began { attempt, ranks } if self.is_current(attempt) => self.reports.ranks = Some(ranks),
+            TrialInput::Began { attempt, ranks } if self.is_current(attempt) => {
+                self.reports.ranks = Some(ranks)
+            }
             TrialInput::Event(stamped) if self.is_current(stamped.attempt) => {
                 self.event(now, stamped, &mut effects);
             }

@@ -7,7 +7,8 @@ use crate::process::set_compute_environment;
 use crate::{channel, cuda};
 use dtrain_protocol::frame::{self, FrameError};
 use dtrain_protocol::{
-    AttemptId, DeviceKind, Event, Layout, RankTransport, Order, Placement, ProbeRequest, Rank, RankRates, TrialId,
+    AttemptId, DeviceKind, Event, Layout, Order, Placement, ProbeRequest, Rank, RankRates, RankTransport,
+    TrialId,
 };
 use dtrain_recipes::{Bytes, Precision};
 use rustix::fd::OwnedFd;
@@ -152,7 +153,8 @@ fn start_local(
         drop(printed.read_to_end(&mut said));
         String::from_utf8_lossy(&said).into_owned()
     });
-    let complaint = Box::new(move || measurement_failure(&said.join().unwrap_or_default(), exit_status(&child)));
+    let complaint =
+        Box::new(move || measurement_failure(&said.join().unwrap_or_default(), exit_status(&child)));
     Ok(MeasuringRank { to: Box::new(stdin), from: Box::new(messages), complaint })
 }
 
@@ -164,7 +166,10 @@ fn start_remote(host: &mut RemoteHost, placement: &Placement) -> Result<Measurin
     Ok(MeasuringRank {
         to: Box::new(to),
         from: Box::new(stream),
-        complaint: Box::new(move || MeasurementFailure { words: format!("it ended on {name}"), kind: Kind::Other }),
+        complaint: Box::new(move || MeasurementFailure {
+            words: format!("it ended on {name}"),
+            kind: Kind::Other,
+        }),
     })
 }
 

@@ -62,11 +62,14 @@ impl Repository {
         let dot = top.join(".git");
         let own = match fs::metadata(&dot).ok()? {
             found if found.is_dir() => dot,
-            found if found.is_file() => resolve_git_path(top, read_short_file(&dot)?.strip_prefix("gitdir:")?),
+            found if found.is_file() => {
+                resolve_git_path(top, read_short_file(&dot)?.strip_prefix("gitdir:")?)
+            }
             _ => return None,
         };
         let shared = own.join("commondir");
-        let common = read_short_file(&shared).map_or_else(|| own.clone(), |path| resolve_git_path(&own, &path));
+        let common =
+            read_short_file(&shared).map_or_else(|| own.clone(), |path| resolve_git_path(&own, &path));
         let folders = [&own, &common];
         let mut opened = folders.iter().flat_map(|folder| OPENED.map(|name| folder.join(name)));
         if is_special(&shared)
@@ -86,7 +89,12 @@ impl Repository {
     }
 
     /// What git answers about the files, and whether it was cut at `limit` bytes; `None` when it fails or is not there.
-    pub(super) fn query_files(&self, revision: &str, question: &[&str], limit: usize) -> Option<(String, bool)> {
+    pub(super) fn query_files(
+        &self,
+        revision: &str,
+        question: &[&str],
+        limit: usize,
+    ) -> Option<(String, bool)> {
         let stand = self.temporary_git_dir(revision).ok()?;
         let mut command = git_command("");
         command
@@ -147,7 +155,8 @@ impl Repository {
     /// The settings by which files are read.
     fn read_settings(&self) -> String {
         let question = ["config", "--null", "--get-regexp", READING];
-        let (found, _) = capture_output(self.plain_command().args(question), 1 << 16, self.until).unwrap_or_default();
+        let (found, _) =
+            capture_output(self.plain_command().args(question), 1 << 16, self.until).unwrap_or_default();
         let mut config = "[core]\nrepositoryformatversion = 1\nbare = false\n".to_owned();
         for (name, value) in found.split('\0').filter_map(|entry| entry.split_once('\n')) {
             let Some((section, key)) = name.split_once('.') else { continue };

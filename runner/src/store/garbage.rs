@@ -7,7 +7,7 @@ use crate::driver::{DriveError, take_lock};
 use crate::fact::{Ledger, LedgerError};
 use crate::home::{Home, TrialFolder};
 use crate::launch::{LocalLauncher, slurm};
-use crate::ledger::{Filter, History, Pagination, Sort, TrialStatus, TrialRow};
+use crate::ledger::{Filter, History, Pagination, Sort, TrialRow, TrialStatus};
 use dtrain_protocol::TrialId;
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -103,7 +103,9 @@ fn partial_checkpoints(
     row: &TrialRow,
 ) -> Result<Vec<Garbage>, LedgerError> {
     // What lies here of a trial on hosts is being copied from them.
-    if matches!(row.status, TrialStatus::Running | TrialStatus::Created) || folder.remote_hosts_file().exists() {
+    if matches!(row.status, TrialStatus::Running | TrialStatus::Created)
+        || folder.remote_hosts_file().exists()
+    {
         return Ok(Vec::new());
     }
     let entries = fs::read_dir(folder.checkpoints()).into_iter().flatten().flatten();

@@ -1,10 +1,10 @@
 //! Removing trials, and finding what nothing in a state folder needs any more.
 
+mod disk_usage;
 mod garbage;
 mod remove;
-mod disk_usage;
 
-pub use garbage::{Kind, Garbage, remove_garbage, garbage_of_trials, unused_programs};
-pub(crate) use remove::is_emptied;
-pub use remove::{RemoveError, FreedSpace, empty_all, folders, remove, remove_folder};
 pub use disk_usage::freed_bytes;
+pub use garbage::{Garbage, Kind, garbage_of_trials, remove_garbage, unused_programs};
+pub(crate) use remove::is_emptied;
+pub use remove::{FreedSpace, RemoveError, empty_all, folders, remove, remove_folder};

@@ -86,7 +86,8 @@ pub fn remove(
     elsewhere: impl FnOnce() -> Result<(), String>,
 ) -> Result<FreedSpace, RemoveError> {
     let folder = home.trial(trial);
-    let _lock: Option<TrialLock> = if folder.path().exists() { Some(take_lock(&folder, trial)?) } else { None };
+    let _lock: Option<TrialLock> =
+        if folder.path().exists() { Some(take_lock(&folder, trial)?) } else { None };
     if is_alive(trial) && history.is_open(trial)? {
         return Err(RemoveError::Running { processes: processes(home, trial) });
     }

@@ -3,8 +3,8 @@
 //! A bastion turns away most of many connections at the same time (`MaxStartups` of sshd), but takes any number of
 //! tunnels over one.
 
-use super::ssh_session::{SharedSession, OpenError, ChannelKind};
 use super::ssh::{Ssh, open_session};
+use super::ssh_session::{ChannelKind, OpenError, SharedSession};
 use super::ssh_target::SshTarget;
 use super::{PATIENCE, Transport, TransportError};
 use std::collections::BTreeMap;
@@ -63,7 +63,9 @@ impl Bastions {
         let mut slot = lock(slot);
         match &*slot {
             BastionSession::Open(session) if !session.is_stuck() => return Ok((Arc::clone(session), false)),
-            BastionSession::Failed(since, error) if since.elapsed() < PATIENCE => return Err(Arc::clone(error)),
+            BastionSession::Failed(since, error) if since.elapsed() < PATIENCE => {
+                return Err(Arc::clone(error));
+            }
             _ => {}
         }
         match open_session(bastion, self) {

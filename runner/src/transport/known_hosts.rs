@@ -250,7 +250,10 @@ mod tests {
     }
 
     /// What files with these contents say of the key; `None` is a file that does not exist.
-    fn of_files(known: &[Option<&[u8]>], revoked: &[Option<&[u8]>]) -> Result<Result<(), HostKeyError>, String> {
+    fn of_files(
+        known: &[Option<&[u8]>],
+        revoked: &[Option<&[u8]>],
+    ) -> Result<Result<(), HostKeyError>, String> {
         let folder = tempfile::tempdir().expect("a folder");
         let (key, other) = (STANDARD.encode(blob(1)), STANDARD.encode(blob(2)));
         let mut count = 0;
@@ -334,7 +337,10 @@ mod tests {
             );
             let both = format!("{hashed} ssh-ed25519 KEY\n@revoked {hashed} ssh-ed25519 KEY");
             assert_eq!(check(&both, host, port), Err(HostKeyError::Revoked));
-            assert_eq!(check(&format!("{hashed} ssh-ed25519 KEY"), "other", port), Err(HostKeyError::Unknown));
+            assert_eq!(
+                check(&format!("{hashed} ssh-ed25519 KEY"), "other", port),
+                Err(HostKeyError::Unknown)
+            );
             assert_eq!(check(&format!("{hashed} ssh-ed25519 KEY"), host, 22022), Err(HostKeyError::Unknown));
         }
     }

@@ -1,7 +1,7 @@
 //! This machine as a host.
 
 use super::command_line::CommandLine;
-use super::program_stream::{ProgramExit, ExitSlot, ProgramStream, StderrTail};
+use super::program_stream::{ExitSlot, ProgramExit, ProgramStream, StderrTail};
 use super::{Transport, TransportError};
 use rustix::fd::OwnedFd;
 use std::io::{self, Read};

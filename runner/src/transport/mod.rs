@@ -7,27 +7,27 @@
 
 mod authenticate;
 mod bastion;
-mod local_shell;
-mod ssh_config;
+mod command_line;
 mod error;
 pub mod known_hosts;
-mod command_line;
+mod local_shell;
 mod openssh;
-mod upload;
-mod ssh_session;
-mod ssh;
 mod program_stream;
+mod ssh;
+mod ssh_config;
+mod ssh_session;
 mod ssh_target;
+mod upload;
 
 pub use bastion::{Bastions, ConnectResult, connect_all};
-pub use local_shell::LocalShell;
-pub use error::TransportError;
 pub use command_line::{CommandLine, ProgramDigest, ProgramMode};
+pub use error::TransportError;
+pub use local_shell::LocalShell;
 pub use openssh::OpenSsh;
-pub use upload::UploadOutcome;
-pub use ssh::Ssh;
 pub use program_stream::{ProgramExit, ProgramStream};
+pub use ssh::Ssh;
 pub use ssh_target::{SshTarget, User};
+pub use upload::UploadOutcome;
 
 use std::io::{self, Read, Write};
 use std::path::Path;
@@ -95,9 +95,15 @@ pub trait Transport: Send {
 }
 
 /// Says `input`, hears all that is said, and how it ended; silent for no longer than `patience`.
-fn run_to_end(host: &str, stream: &ProgramStream, input: &[u8], patience: Duration) -> Result<CommandOutput, TransportError> {
+fn run_to_end(
+    host: &str,
+    stream: &ProgramStream,
+    input: &[u8],
+    patience: Duration,
+) -> Result<CommandOutput, TransportError> {
     let failed = |source| TransportError::Stream { host: host.to_owned(), source };
-    let stdout = exchange(stream, input, patience).map_err(|error| failed(describe_timeout(error, patience)))?;
+    let stdout =
+        exchange(stream, input, patience).map_err(|error| failed(describe_timeout(error, patience)))?;
     let late = || failed(describe_timeout(io::ErrorKind::WouldBlock.into(), patience));
     let ending = stream.ending(patience).ok_or_else(late)?;
     match ending.broken {

@@ -3,10 +3,10 @@
 //! It honours the user's configuration: `ProxyCommand`, `ControlMaster`, certificates, Kerberos, keys in hardware. A
 //! process for each command is the price.
 
-use super::local_shell::spawn;
-use super::ssh_config::arguments;
 use super::command_line::CommandLine;
+use super::local_shell::spawn;
 use super::program_stream::ProgramStream;
+use super::ssh_config::arguments;
 use super::ssh_target::{HostSpec, User};
 use super::{Script, Transport, TransportError};
 use dtrain_recipes::Host;

@@ -4,10 +4,10 @@
 //! forwarding, no pty, no environment.
 
 use super::bastion::Bastions;
-use super::known_hosts::KnownHosts;
 use super::command_line::CommandLine;
-use super::ssh_session::{SharedSession, OpenError, ChannelKind};
+use super::known_hosts::KnownHosts;
 use super::program_stream::ProgramStream;
+use super::ssh_session::{ChannelKind, OpenError, SharedSession};
 use super::ssh_target::SshTarget;
 use super::{PATIENCE, Transport, TransportError, authenticate};
 use base64::Engine;

@@ -151,7 +151,12 @@ fn is_plain(word: &str) -> bool {
 }
 
 /// `via` is a list of bastions that goes before what the configuration says.
-fn resolve_route(host_spec: &HostSpec, via: Option<&str>, user: &User, hops: usize) -> Result<SshTarget, TransportError> {
+fn resolve_route(
+    host_spec: &HostSpec,
+    via: Option<&str>,
+    user: &User,
+    hops: usize,
+) -> Result<SshTarget, TransportError> {
     if hops > MOST_HOPS {
         let why = "more than 8 bastions one after the other: does `ProxyJump` lead back to itself?";
         return Err(TransportError::Name(host_spec.name.clone(), why));
@@ -176,7 +181,11 @@ fn bastion(list: &str, user: &User, hops: usize) -> Result<SshTarget, TransportE
 }
 
 /// A target without its bastion.
-fn merge_config(host_spec: &HostSpec, config: Option<&SshConfig>, user: &User) -> Result<SshTarget, TransportError> {
+fn merge_config(
+    host_spec: &HostSpec,
+    config: Option<&SshConfig>,
+    user: &User,
+) -> Result<SshTarget, TransportError> {
     let ssh = user.home.join(".ssh");
     let empty = SshConfig::default();
     let said = config.unwrap_or(&empty);

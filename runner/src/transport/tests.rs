@@ -34,7 +34,10 @@ fn a_program_is_placed_once_and_runs() {
     let (path, digest) = program(home.path());
     let mut host = LocalShell::at(home.path());
     let placed = host.upload(&path, &digest).expect("there is room");
-    assert!(matches!(placed, UploadOutcome::Sent { bytes, .. } if bytes == PROGRAM.len() as u64), "{placed:?}");
+    assert!(
+        matches!(placed, UploadOutcome::Sent { bytes, .. } if bytes == PROGRAM.len() as u64),
+        "{placed:?}"
+    );
     assert_eq!(host.upload(&path, &digest).expect("it is there"), UploadOutcome::AlreadyThere);
     let folder = home.path().join(".cache/dtrain/bin").join(digest.to_string());
     let files: Vec<_> =
@@ -51,7 +54,8 @@ fn a_program_is_placed_once_and_runs() {
     stream.read_to_string(&mut said).expect("it writes");
     assert_eq!(said, "hello");
     let ending = stream.ending(PATIENCE).expect("it ended");
-    let expected = ProgramExit { status: Some(7), stderr: "agent --stdio\n".into(), ..ProgramExit::default() };
+    let expected =
+        ProgramExit { status: Some(7), stderr: "agent --stdio\n".into(), ..ProgramExit::default() };
     assert_eq!(ending, expected);
 }
 
@@ -98,7 +102,8 @@ fn a_program_that_ended_by_a_signal_or_never_was_tells_so() {
     // A file that this process wrote may still be open in a child of it, and does not run then.
     let copied = std::process::Command::new("cp").args([&path, &folder.join("dtrain")]).status();
     assert!(copied.expect("`cp` is everywhere").success());
-    let ending = host.open(&digest, ProgramMode::Stdio).expect("it starts").ending(PATIENCE).expect("it ended");
+    let ending =
+        host.open(&digest, ProgramMode::Stdio).expect("it starts").ending(PATIENCE).expect("it ended");
     assert_eq!((ending.status, ending.signal.as_deref()), (None, Some("9")));
 }
 

@@ -3,7 +3,7 @@
 //! `scp` is not used: it says nothing when the disk is full.
 
 use super::command_line::{CommandLine, PartName, ProgramDigest};
-use super::{CommandOutput, PATIENCE, Transport, TransportError, run_to_end, describe_timeout, is_gone};
+use super::{CommandOutput, PATIENCE, Transport, TransportError, describe_timeout, is_gone, run_to_end};
 use dtrain_recipes::Bytes;
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -53,7 +53,8 @@ pub(super) fn upload<T: Transport + ?Sized>(
     let host = transport.name().to_owned();
     let lock = upload_lock(&host);
     let _uploading = lock.lock().unwrap_or_else(PoisonError::into_inner);
-    let found = run_line(transport, &CommandLine::probe_program(digest), "looking for the program", PATIENCE)?;
+    let found =
+        run_line(transport, &CommandLine::probe_program(digest), "looking for the program", PATIENCE)?;
     if number(&found, "size=") == Some(bytes) {
         return Ok(UploadOutcome::AlreadyThere);
     }
@@ -63,13 +64,22 @@ pub(super) fn upload<T: Transport + ?Sized>(
     }
     let (part, since) = (PartName::generate(), Instant::now());
     let sent = send(transport, &CommandLine::receive_part(digest, part), &mut file)?;
-    let said = run_line(transport, &CommandLine::install_part(digest, part, bytes), "placing the program", INSTALL_TIMEOUT)?;
+    let said = run_line(
+        transport,
+        &CommandLine::install_part(digest, part, bytes),
+        "placing the program",
+        INSTALL_TIMEOUT,
+    )?;
     let size = number(&said, "size=").unwrap_or(0);
     if text(&said, "placed=") == "1" {
         Ok(UploadOutcome::Sent { bytes, seconds: since.elapsed().as_secs_f64() })
     } else if size == bytes {
         let it = text(&said, "digest=");
-        let it = if it.is_empty() { failure_text(&said) } else { format!("its digest is {it}, expected {digest}") };
+        let it = if it.is_empty() {
+            failure_text(&said)
+        } else {
+            format!("its digest is {it}, expected {digest}")
+        };
         Err(TransportError::Unfit { host, said: it })
     } else {
         let (sent_bytes, free) = (Bytes(bytes), Bytes(self::free_bytes(&said)));
@@ -103,7 +113,9 @@ fn send<T: Transport + ?Sized>(
     let failed = |source| TransportError::Stream { host: transport.name().into(), source };
     stream.pipe().set_write_timeout(Some(INSTALL_TIMEOUT)).map_err(failed)?;
     let poured = io::copy(&mut BufReader::with_capacity(READ_BYTES, file), &mut stream).map(|_| ());
-    poured.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(failed(describe_timeout(error, INSTALL_TIMEOUT))) })?;
+    poured.or_else(|error| {
+        if is_gone(&error) { Ok(()) } else { Err(failed(describe_timeout(error, INSTALL_TIMEOUT))) }
+    })?;
     run_to_end(transport.name(), &stream, b"", INSTALL_TIMEOUT)
 }
 

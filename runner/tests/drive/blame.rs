@@ -2,8 +2,8 @@
 
 use crate::world::{RANKS, World, kill, wait};
 use dtrain_protocol::AttemptId;
-use dtrain_runner::strikes::{StrikeCause, ExcludedHost};
-use dtrain_runner::{Fact, History, Ledger, ControllerStatus, driver};
+use dtrain_runner::strikes::{ExcludedHost, StrikeCause};
+use dtrain_runner::{ControllerStatus, Fact, History, Ledger, driver};
 use std::thread;
 
 pub(crate) fn a_host_that_is_lost_twice_is_left_out_and_named() {

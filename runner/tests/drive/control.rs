@@ -2,7 +2,7 @@
 
 use crate::world::{RANKS, STEPS, World, wait};
 use dtrain_protocol::{AttemptId, Event, StopReason};
-use dtrain_runner::{DriveError, AttemptEnd, Fact, OnInterrupt, DriveOutcome, TrialEvent, Verdict, driver};
+use dtrain_runner::{AttemptEnd, DriveError, DriveOutcome, Fact, OnInterrupt, TrialEvent, Verdict, driver};
 use std::sync::Arc;
 use std::thread;
 
@@ -50,10 +50,12 @@ pub(crate) fn a_stopped_trial_resumes() {
         world.interrupts.add();
         driving.join().expect("driven").expect("driven")
     });
-    let DriveOutcome::Ended { verdict: Verdict::Stopped, checkpoint: Some(point), attempts: 1 } = outcome else {
+    let DriveOutcome::Ended { verdict: Verdict::Stopped, checkpoint: Some(point), attempts: 1 } = outcome
+    else {
         panic!("it should have stopped: {outcome:?}")
     };
-    let ended = Fact::AttemptEnded { attempt: AttemptId(1), ended: AttemptEnd::Finished(StopReason::Ordered) };
+    let ended =
+        Fact::AttemptEnded { attempt: AttemptId(1), ended: AttemptEnd::Finished(StopReason::Ordered) };
     assert!(world.facts().contains(&ended));
     assert!(point.step.0 % 10 != 0 || point.step.0 < STEPS, "it saved where it stopped: {point:?}");
     world.assert_nothing_lives();

@@ -4,7 +4,9 @@ use crate::world::{RANKS, World, kill, signal, wait};
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{AttemptId, Failure};
 use dtrain_runner::machine::Blame;
-use dtrain_runner::{AttemptEnd, Fact, DriveOutcome, TrialEvent, ControllerStatus, Verdict, checkpoints, driver};
+use dtrain_runner::{
+    AttemptEnd, ControllerStatus, DriveOutcome, Fact, TrialEvent, Verdict, checkpoints, driver,
+};
 use rustix::process::Signal;
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -26,7 +28,10 @@ pub(crate) fn a_killed_rank_is_relaunched() {
     assert!(facts.contains(&Fact::AttemptEnded { attempt: AttemptId(1), ended: killed }), "{facts:?}");
     assert!(facts.iter().any(|f| matches!(f, Fact::AttemptStarted { attempt: AttemptId(2), from: Some(_) })));
     let waiting = |s: &&TrialEvent| {
-        matches!(s, TrialEvent::Status(ControllerStatus::Backoff { failures: (1, _), blame: Blame::Machines, .. }))
+        matches!(
+            s,
+            TrialEvent::Status(ControllerStatus::Backoff { failures: (1, _), blame: Blame::Machines, .. })
+        )
     };
     assert_eq!(outcome.1.iter().filter(waiting).count(), 1);
     world.assert_nothing_lives();
@@ -42,7 +47,9 @@ pub(crate) fn a_frozen_rank_is_replaced() {
     });
     world.assert_completed(&outcome.expect("driven"));
     let ended = world.facts().into_iter().find_map(|fact| match fact {
-        Fact::AttemptEnded { attempt: AttemptId(1), ended: AttemptEnd::Lost(Failure::Other(why)) } => Some(why),
+        Fact::AttemptEnded { attempt: AttemptId(1), ended: AttemptEnd::Lost(Failure::Other(why)) } => {
+            Some(why)
+        }
         _ => None,
     });
     assert!(ended.as_ref().is_some_and(|why| why.contains("stopped by a signal")), "{ended:?}");
@@ -114,7 +121,8 @@ pub(crate) fn a_damaged_record_is_skipped_and_told() {
     let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, TrialEvent::Status(_))).collect();
     let told = |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::SpoolRecordSkipped { offset, .. }) if *offset == place as u64);
     assert_eq!(statuses.iter().filter(told).count(), 1, "{statuses:?}");
-    let attached = |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::Attached { .. }));
+    let attached =
+        |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::Attached { .. }));
     assert_eq!(statuses.iter().filter(attached).count(), 1, "{statuses:?}");
     world.assert_nothing_lives();
 }
@@ -133,7 +141,8 @@ pub(crate) fn a_spool_that_cannot_be_read_further_is_told_once() {
     let statuses: Vec<_> = seen.iter().filter(|seen| matches!(seen, TrialEvent::Status(_))).collect();
     let told = |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::SpoolDamaged { offset, .. }) if *offset == place as u64);
     assert_eq!(statuses.iter().filter(told).count(), 1, "{statuses:?}");
-    let attached = |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::Attached { .. }));
+    let attached =
+        |seen: &&&TrialEvent| matches!(seen, TrialEvent::Status(ControllerStatus::Attached { .. }));
     assert!(statuses.iter().filter(attached).count() <= 2, "once for each attempt: {statuses:?}");
     world.assert_nothing_lives();
 }
@@ -231,7 +240,9 @@ pub(crate) fn out_of_memory_and_divergence_are_verdicts() {
         let world = World::new();
         world.sabotage(kind);
         let outcome = world.drive(driver::start).0.expect("driven");
-        let DriveOutcome::Ended { verdict, attempts: 1, .. } = outcome else { panic!("one attempt: {outcome:?}") };
+        let DriveOutcome::Ended { verdict, attempts: 1, .. } = outcome else {
+            panic!("one attempt: {outcome:?}")
+        };
         assert_eq!(verdict, expected);
         world.assert_nothing_lives();
     }
@@ -255,7 +266,8 @@ pub(crate) fn what_cannot_be_started_is_tried_again() {
         let driving = scope.spawn(|| world.drive(driver::start));
         // Stopping while the next attempt is waited for ends the trial at once.
         wait("three attempts", || {
-            let lost = |fact: &&Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(_), .. });
+            let lost =
+                |fact: &&Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(_), .. });
             world.facts().iter().filter(lost).count() >= 3
         });
         world.interrupts.add();

@@ -5,12 +5,14 @@
 use crate::TAKEN;
 use crate::world::World;
 use dtrain_protocol::{
-    Assignment, AttemptId, Event, Failure, ResidentBytes, PhaseTimes, Placement, Rank, StampedEvent, StepFigures,
-    StepId, StopReason, TrialId, frame,
+    Assignment, AttemptId, Event, Failure, PhaseTimes, Placement, Rank, ResidentBytes, StampedEvent,
+    StepFigures, StepId, StopReason, TrialId, frame,
 };
 use dtrain_runner::agent::{AgentCard, AgentOrder, Process, SpoolRecord};
-use dtrain_runner::launch::{ConnectedAgent, Launcher, LaunchError, AgentContact, SpoolUnreadable, AvailableHosts};
-use dtrain_runner::{Drive, Fact, History, LaunchContext, DriveOutcome, TrialEvent, Verdict, driver};
+use dtrain_runner::launch::{
+    AgentContact, AvailableHosts, ConnectedAgent, LaunchError, Launcher, SpoolUnreadable,
+};
+use dtrain_runner::{Drive, DriveOutcome, Fact, History, LaunchContext, TrialEvent, Verdict, driver};
 use std::fs;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
@@ -221,7 +223,13 @@ impl Voice {
     fn one(&mut self, rank: Rank, event: &Event) {
         let (attempt, sequence) = (self.attempt, self.sequence);
         let at_ms = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64);
-        self.record(&SpoolRecord::Event(StampedEvent { attempt, rank, sequence, at_ms, event: event.clone() }));
+        self.record(&SpoolRecord::Event(StampedEvent {
+            attempt,
+            rank,
+            sequence,
+            at_ms,
+            event: event.clone(),
+        }));
     }
 
     fn all(&mut self, event: &Event) {
@@ -265,7 +273,10 @@ pub(crate) fn a_controller_of_many_hosts_keeps_up() {
     let expected: Vec<_> = (1..=steps).map(|step| (step, 1.0 / step as f64)).collect();
     assert_eq!(kept, expected, "every step once");
     let lost = world.facts().into_iter().filter(|fact| {
-        matches!(fact, Fact::AttemptEnded { ended: dtrain_runner::AttemptEnd::Lost(Failure::HostLost { .. }), .. })
+        matches!(
+            fact,
+            Fact::AttemptEnded { ended: dtrain_runner::AttemptEnd::Lost(Failure::HostLost { .. }), .. }
+        )
     });
     assert!(lost.count() as u64 >= steps / LIVES - 1, "a host a second");
 }

@@ -3,7 +3,7 @@
 use crate::world::{World, kill, wait};
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, StopReason};
 use dtrain_recipes::Framework;
-use dtrain_runner::{AttemptEnd, Fact, DriveOutcome, TrialEvent, Verdict, driver};
+use dtrain_runner::{AttemptEnd, DriveOutcome, Fact, TrialEvent, Verdict, driver};
 use std::fs;
 use std::thread;
 
@@ -55,7 +55,9 @@ pub(crate) fn a_failed_foreign_command_is_recorded_with_its_last_words() {
     let facts = world.facts();
     assert!(facts.contains(&Fact::AttemptEnded { attempt: AttemptId(1), ended }), "{facts:?}");
     let steps = seen.iter().filter_map(|seen| match seen {
-        TrialEvent::Event(StampedEvent { rank: Rank(1), event: Event::Step(figures), .. }) => Some(figures.loss),
+        TrialEvent::Event(StampedEvent { rank: Rank(1), event: Event::Step(figures), .. }) => {
+            Some(figures.loss)
+        }
         _ => None,
     });
     assert_eq!(steps.take(2).collect::<Vec<_>>(), [4.5, 4.25]);

@@ -3,7 +3,9 @@
 use crate::world::{RANKS, World, kill, processes_of, wait};
 use dtrain_protocol::Failure;
 use dtrain_runner::agent::Process;
-use dtrain_runner::{AttemptEnd, Fact, History, Home, DriveOutcome, TrialEvent, ControllerStatus, checkpoints, driver, store};
+use dtrain_runner::{
+    AttemptEnd, ControllerStatus, DriveOutcome, Fact, History, Home, TrialEvent, checkpoints, driver, store,
+};
 use std::fs;
 use std::path::PathBuf;
 use std::thread;
@@ -134,7 +136,8 @@ pub(crate) fn a_checkpoint_on_a_host_that_is_away_is_waited_for() {
             fs::remove_dir_all(checkpoints_of(&world, 0)).expect("it trained");
         });
         world.switch(0, true);
-        let is_not = |fact: Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(_), .. });
+        let is_not =
+            |fact: Fact| matches!(fact, Fact::AttemptEnded { ended: AttemptEnd::NotLaunched(_), .. });
         wait("an attempt without it", || world.facts().into_iter().any(is_not));
         world.switch(1, true);
     });
@@ -174,8 +177,10 @@ pub(crate) fn checkpoints_outlive_a_host() {
             }
         });
         world.assert_completed(&outcome);
-        let away =
-            world.seen().into_iter().any(|seen| matches!(seen, ControllerStatus::HostsUnreachable { hosts: 1, .. }));
+        let away = world
+            .seen()
+            .into_iter()
+            .any(|seen| matches!(seen, ControllerStatus::HostsUnreachable { hosts: 1, .. }));
         assert!(away, "one host was left");
         world.assert_nothing_lives();
     }

@@ -3,8 +3,8 @@
 use crate::world::{RANKS, World, programs, wait};
 use dtrain_protocol::AttemptId;
 use dtrain_runner::agent::{AgentOrder, LinkChoice};
-use dtrain_runner::launch::{LaunchError, AgentContact};
-use dtrain_runner::{AttemptEnd, Fact, LaunchContext, DriveOutcome, ControllerStatus, driver};
+use dtrain_runner::launch::{AgentContact, LaunchError};
+use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, LaunchContext, driver};
 use std::thread;
 
 pub(crate) fn a_launch_whose_answer_is_lost_is_found_out() {

@@ -3,7 +3,7 @@
 use crate::world::{World, wait};
 use dtrain_protocol::{AttemptId, Failure};
 use dtrain_runner::launch::FencedHosts;
-use dtrain_runner::{AttemptEnd, Fact, DriveOutcome, ControllerStatus, driver};
+use dtrain_runner::{AttemptEnd, ControllerStatus, DriveOutcome, Fact, driver};
 use std::thread;
 use std::time::Duration;
 
@@ -38,14 +38,20 @@ pub(crate) fn the_only_host_of_an_attempt_is_given_up_and_ends_it_when_it_is_bac
     world.options.lost_after = Duration::from_secs(1);
     let outcome = cut_off(&world, || {
         wait("the end of patience", || {
-            world.seen().iter().any(|seen| matches!(seen, ControllerStatus::HostLost { attempt: AttemptId(1), .. }))
+            world
+                .seen()
+                .iter()
+                .any(|seen| matches!(seen, ControllerStatus::HostLost { attempt: AttemptId(1), .. }))
         });
         wait("the next attempt", || world.card_of(1).is_some());
         let orphan = world.card_of(0).expect("it still runs");
         assert!(orphan.agent.is_alive(), "nobody could end it");
         world.switch(0, true);
         wait("word of it", || {
-            world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Fenced { host, .. } if host == "node0"))
+            world
+                .seen()
+                .iter()
+                .any(|seen| matches!(seen, ControllerStatus::Fenced { host, .. } if host == "node0"))
         });
         assert!(!orphan.agent.is_alive(), "it found a newer attempt");
     });
@@ -83,7 +89,9 @@ pub(crate) fn an_interrupt_ends_a_launch_whose_answer_does_not_come() {
         let driven = scope.spawn(|| world.drive(driver::start).0.expect("driven"));
         wait("the agent that leads", || world.card_of(0).is_some());
         world.interrupts.add();
-        wait("a word about it", || world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Interrupted)));
+        wait("a word about it", || {
+            world.seen().iter().any(|seen| matches!(seen, ControllerStatus::Interrupted))
+        });
         driven.join().expect("it does not panic")
     });
     let DriveOutcome::Ended { verdict, attempts: 1, .. } = outcome else { panic!("{outcome:?}") };

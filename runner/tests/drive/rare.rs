@@ -6,7 +6,8 @@ use crate::world::{World, kill, wait};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
 use dtrain_runner::strikes::Strike;
 use dtrain_runner::{
-    DriveError, AttemptEnd, Fact, History, Ledger, LedgerError, TrialUpdate, DriveOutcome, Verdict, checkpoints, driver,
+    AttemptEnd, DriveError, DriveOutcome, Fact, History, Ledger, LedgerError, TrialUpdate, Verdict,
+    checkpoints, driver,
 };
 use dtrain_skip::skip;
 use rustix::process::Signal;

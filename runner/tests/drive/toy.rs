@@ -3,8 +3,8 @@
 //! Ranks meet after every step in the memory they share, so that they stop at the same step.
 
 use dtrain_protocol::{
-    Assignment, Event, Failure, FileEntry, RankTransport, Order, PhaseTimes, StoredSlice, Rank, SavedFile, StepFigures,
-    StepId, StopReason, Tensor, TensorKind, checkpoint, frame, shuffle::splitmix64,
+    Assignment, Event, Failure, FileEntry, Order, PhaseTimes, Rank, RankTransport, SavedFile, StepFigures,
+    StepId, StopReason, StoredSlice, Tensor, TensorKind, checkpoint, frame, shuffle::splitmix64,
 };
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -101,7 +101,9 @@ fn train(a: &Assignment) -> Result<(), Failure> {
     while step < last {
         step += 1;
         for (index, weight) in weights.iter_mut().enumerate() {
-            let noise = splitmix64(splitmix64(a.training.seed, step), u64::from(a.rank.0) << 32 | index as u64) as u32;
+            let noise =
+                splitmix64(splitmix64(a.training.seed, step), u64::from(a.rank.0) << 32 | index as u64)
+                    as u32;
             *weight = *weight * 0.999 + noise as f32;
         }
         thread::sleep(Duration::from_secs_f64(a.training.learning_rate));
@@ -200,8 +202,13 @@ fn save(a: &Assignment, step: u64, weights: &[f32]) {
     file.write_all(&bytes).and_then(|()| file.sync_all()).expect("room on disk");
     let begin = u64::from(a.rank.0) * WIDTH as u64;
     let name = file_name(a.rank);
-    let piece =
-        StoredSlice { file: name.clone(), key: "w".into(), sides: Vec::new(), begin, end: begin + WIDTH as u64 };
+    let piece = StoredSlice {
+        file: name.clone(),
+        key: "w".into(),
+        sides: Vec::new(),
+        begin,
+        end: begin + WIDTH as u64,
+    };
     let shape = vec![u64::from(a.arrangement.layout.world()) * WIDTH as u64];
     let tensor = Tensor { name: "w".into(), kind: TensorKind::Parameter, shape, pieces: vec![piece] };
     let chunks = vec![blake3::hash(&bytes).to_hex().to_string()];

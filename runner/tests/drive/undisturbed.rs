@@ -9,14 +9,18 @@ pub(crate) fn a_trial_completes_and_everything_seen_was_kept() {
     let world = World::new();
     let (outcome, seen) = world.drive(driver::start);
     world.assert_completed(&outcome.expect("driven"));
-    let facts: Vec<Fact> =
-        seen.iter().filter_map(|s| if let TrialEvent::Record(f) = s { Some(f.clone()) } else { None }).collect();
+    let facts: Vec<Fact> = seen
+        .iter()
+        .filter_map(|s| if let TrialEvent::Record(f) = s { Some(f.clone()) } else { None })
+        .collect();
     assert_eq!(facts, world.facts());
     let history = History::open(&world.home.history()).expect("opens");
     let load = history.series(&world.trial, "system.resident_bytes", Rank(0)).expect("readable");
     assert!(load.iter().all(|sample| sample.value > 0.0), "{load:?}");
-    let steps =
-        seen.iter().filter(|s| matches!(s, TrialEvent::Event(e) if matches!(e.event, Event::Step(_)))).count();
+    let steps = seen
+        .iter()
+        .filter(|s| matches!(s, TrialEvent::Event(e) if matches!(e.event, Event::Step(_))))
+        .count();
     assert_eq!(steps as u64, STEPS * u64::from(RANKS), "every step of every rank was seen once");
     assert!(matches!(driver::start, f if matches!(world.drive(f).0, Err(DriveError::Launched(_)))));
     let again = world.drive(driver::resume).0.expect("a completed trial is returned as it ended");

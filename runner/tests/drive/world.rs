@@ -2,16 +2,16 @@
 
 use crate::toy;
 use dtrain_protocol::{
-    Arrangement, Assignment, DeviceKind, Layout, RankTransport, Placement, Rank, ResumePoint, RunUntil, StepId,
-    Hyperparameters, TrialId, WaitLimits,
+    Arrangement, Assignment, DeviceKind, Hyperparameters, Layout, Placement, Rank, RankTransport,
+    ResumePoint, RunUntil, StepId, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Framework, Mlp, MlpActivation, Model, Optimizer, OptimizerKind, Schedule, model};
 use dtrain_runner::agent::{AgentCard, LinkChoice, Process, Program};
-use dtrain_runner::ledger::{NewTrial, ExpectedPerformance};
+use dtrain_runner::ledger::{ExpectedPerformance, NewTrial};
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{
-    Drive, DriveError, Fact, History, Home, Interrupts, LaunchContext, Ledger, Options, DriveOutcome, Programs, TrialEvent,
-    ControllerStatus, TrialFolder, driver,
+    ControllerStatus, Drive, DriveError, DriveOutcome, Fact, History, Home, Interrupts, LaunchContext,
+    Ledger, Options, Programs, TrialEvent, TrialFolder, driver,
 };
 use rustix::process::Signal;
 use serde_json::json;
@@ -277,7 +277,8 @@ impl World {
 
     /// Asserts that the trial completed with the state that an undisturbed one ends with.
     pub(crate) fn assert_completed(&self, outcome: &DriveOutcome) {
-        let DriveOutcome::Ended { verdict, checkpoint: Some(ResumePoint { folder, step }), .. } = outcome else {
+        let DriveOutcome::Ended { verdict, checkpoint: Some(ResumePoint { folder, step }), .. } = outcome
+        else {
             panic!("it should have completed: {outcome:?}")
         };
         let complete = dtrain_runner::Verdict::Completed(dtrain_protocol::StopReason::Complete);
@@ -301,7 +302,9 @@ fn undisturbed() -> &'static [u8] {
     STATE.get_or_init(|| {
         let world = World::new();
         match world.drive(driver::start).0.expect("driven") {
-            DriveOutcome::Ended { checkpoint: Some(point), attempts: 1, .. } => toy::state(&point.folder, RANKS),
+            DriveOutcome::Ended { checkpoint: Some(point), attempts: 1, .. } => {
+                toy::state(&point.folder, RANKS)
+            }
             other => panic!("nothing disturbed it: {other:?}"),
         }
     })

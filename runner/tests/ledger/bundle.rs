@@ -2,8 +2,8 @@
 
 use crate::support::*;
 use dtrain_protocol::{AttemptId, Rank, StopReason, TrialId};
-use dtrain_runner::ledger::{Filter, MergeReport, Pagination, Sort, TrialStatus, TrialRow, StudyTrialRow};
-use dtrain_runner::{AttemptEnd, Fact, History, Ledger, TrialUpdate, MetricPoint, Verdict};
+use dtrain_runner::ledger::{Filter, MergeReport, Pagination, Sort, StudyTrialRow, TrialRow, TrialStatus};
+use dtrain_runner::{AttemptEnd, Fact, History, Ledger, MetricPoint, TrialUpdate, Verdict};
 use serde_json::json;
 use std::path::PathBuf;
 
@@ -190,10 +190,17 @@ fn studies_travel_with_what_they_tried_and_two_of_one_name_stay_two() {
         machine.history.create_study("r-tune-1", &json!({"seed": seed})).expect("made");
         let new = dtrain_runner::ledger::NewTrial { study: Some("r-tune-1".into()), ..new_trial("r") };
         let trial = machine.history.create_trial(&new).expect("created").id;
-        let tried =
-            |number, trial, rejection| StudyTrialRow { number, json: json!({"values": [number]}), trial, rejection };
+        let tried = |number, trial, rejection| StudyTrialRow {
+            number,
+            json: json!({"values": [number]}),
+            trial,
+            rejection,
+        };
         machine.history.record_study_trial("r-tune-1", &tried(0, Some(trial.clone()), None)).expect("kept");
-        machine.history.record_study_trial("r-tune-1", &tried(1, None, Some("no memory".into()))).expect("kept");
+        machine
+            .history
+            .record_study_trial("r-tune-1", &tried(1, None, Some("no memory".into())))
+            .expect("kept");
         trial
     };
     let (mut a, mut b) = (Machine::new("a"), Machine::new("b"));

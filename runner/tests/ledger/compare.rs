@@ -82,7 +82,11 @@ fn only_what_differs_is_marked_and_noise_is_not_called_better() {
     assert_eq!(two.environment.iter().filter(|e| e.differs).count(), 1);
 
     assert_eq!(call(&two, "step"), ChangeAssessment::Same, "one percent is within the noise");
-    assert_eq!(call(&two, "best valid.loss"), ChangeAssessment::Open, "one run each tells nothing of its spread");
+    assert_eq!(
+        call(&two, "best valid.loss"),
+        ChangeAssessment::Open,
+        "one run each tells nothing of its spread"
+    );
     assert_eq!(call(&of(&[&a, &c], &[]), "step"), ChangeAssessment::Worse);
     assert_eq!(call(&of(&[&c, &a], &[]), "step"), ChangeAssessment::Better);
     assert_eq!(call(&of(&[&c, &a], &[]), "samples/s"), ChangeAssessment::Better);

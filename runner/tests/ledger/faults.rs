@@ -25,7 +25,8 @@ fn a_writer_waits_while_another_program_holds_the_history() {
             other.execute_batch("COMMIT").expect("it is held");
         });
         let begun = Instant::now();
-        let news = TrialUpdate { events: (0..20).map(|n| step(n, n + 1)).collect(), ..TrialUpdate::default() };
+        let news =
+            TrialUpdate { events: (0..20).map(|n| step(n, n + 1)).collect(), ..TrialUpdate::default() };
         history.record(&trial, &news).expect("it waits for its turn");
         assert!(begun.elapsed() >= held / 2, "it was held");
     });

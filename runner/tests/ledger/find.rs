@@ -2,11 +2,13 @@
 
 use crate::support::*;
 use dtrain_protocol::{
-    AttemptId, Event, HostFacts, HostNetwork, PhaseTimes, RankRates, Rates, StampedEvent, StepFigures, StepId,
-    StopReason,
+    AttemptId, Event, HostFacts, HostNetwork, PhaseTimes, RankRates, Rates, StampedEvent, StepFigures,
+    StepId, StopReason,
 };
 use dtrain_runner::export::{self, OutputFormat, TrialSelection};
-use dtrain_runner::ledger::{Filter, LookupError, NewTrial, Pagination, Parent, Sort, ValueSource, host_digest};
+use dtrain_runner::ledger::{
+    Filter, LookupError, NewTrial, Pagination, Parent, Sort, ValueSource, host_digest,
+};
 use dtrain_runner::{AttemptEnd, Fact, History, Ledger, TrialUpdate};
 use rusqlite::Connection;
 use serde_json::json;
@@ -87,7 +89,10 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     assert_eq!(shown.tags["keep"], "yes");
 
     let tagged = Filter { tag: Some("keep".into()), ..Filter::default() };
-    assert_eq!(history.trials(&tagged, &Sort::Newest, Pagination::default(), &nobody).expect("listed").len(), 1);
+    assert_eq!(
+        history.trials(&tagged, &Sort::Newest, Pagination::default(), &nobody).expect("listed").len(),
+        1
+    );
     let where_ =
         |text: &str| Filter { conditions: vec![text.parse().expect("a condition")], ..Filter::default() };
     for (condition, expected) in [
@@ -136,7 +141,8 @@ fn everything_told_about_a_trial_is_shown_and_deleting_leaves_nothing() {
     let second = history.create_trial(&new_trial("r")).expect("created");
     for (order, first) in [("valid.loss", &trial.id), ("train.seed", &trial.id), ("newest", &second.id)] {
         let sort = Sort::parse(order, &names).expect("an order");
-        let found = history.trials(&Filter::default(), &sort, Pagination::default(), &nobody).expect("listed");
+        let found =
+            history.trials(&Filter::default(), &sort, Pagination::default(), &nobody).expect("listed");
         assert_eq!((found.len(), &found[0].id), (2, first), "{order}");
     }
     history.delete(&second.id, &nobody).expect("deleted");
@@ -223,8 +229,10 @@ fn rates_are_kept_by_host_and_model() {
     assert_eq!(history.rates(&host(), "other").expect("read"), None);
     assert_eq!(history.rates(&HostFacts { cores: 4, ..host() }, "m").expect("read"), None);
     let over = |network: &str| {
-        let links =
-            HostNetwork { hosts: vec!["a".into(), "b".into()], network: Some(network.parse().expect("a network")) };
+        let links = HostNetwork {
+            hosts: vec!["a".into(), "b".into()],
+            network: Some(network.parse().expect("a network")),
+        };
         HostFacts { hosts: std::num::NonZeroU32::MIN.saturating_add(1), links: Some(links), ..host() }
     };
     let [fast, slow] = ["10.0.0.0/16", "192.168.0.0/16"].map(over);
@@ -308,7 +316,8 @@ fn ten_thousand_trials_are_listed_and_the_time_is_told() {
     assert_eq!(page, all[100..150]);
     let best = timed("best 20", &any, &Sort::Best, Pagination { skip: 0, limit: 20 });
     assert_eq!(best[0].id, trial.id);
-    let least = timed("least loss 20", &any, &Sort::Least("valid.loss".into()), Pagination { skip: 0, limit: 20 });
+    let least =
+        timed("least loss 20", &any, &Sort::Least("valid.loss".into()), Pagination { skip: 0, limit: 20 });
     assert_eq!(least, best);
 }
 

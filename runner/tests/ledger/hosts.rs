@@ -1,7 +1,7 @@
 //! Hosts, and what is held against them.
 
 use crate::support::{new_trial, place};
-use dtrain_runner::strikes::{StrikeCause, FORGOTTEN_MS, Strike};
+use dtrain_runner::strikes::{FORGOTTEN_MS, Strike, StrikeCause};
 use dtrain_runner::{History, HostUpdate, Ledger, TrialUpdate};
 use std::time::{SystemTime, UNIX_EPOCH};
 

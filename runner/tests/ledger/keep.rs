@@ -5,7 +5,7 @@ use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent, StepId, Sto
 use dtrain_recipes::model::ForeignCommand;
 use dtrain_recipes::{Framework, Model};
 use dtrain_runner::ledger::{Filter, Pagination, Sort, TrialStatus};
-use dtrain_runner::{AttemptEnd, Fact, History, Ledger, TrialUpdate, MetricPoint, Verdict};
+use dtrain_runner::{AttemptEnd, Fact, History, Ledger, MetricPoint, TrialUpdate, Verdict};
 use proptest::prelude::*;
 use rusqlite::Connection;
 use std::collections::BTreeMap;

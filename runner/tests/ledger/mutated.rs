@@ -93,8 +93,12 @@ fn whole() -> Vec<u8> {
     there.history.create_study("r-tune-1", &json!({"seed": 1})).expect("made");
     let new = NewTrial { study: Some("r-tune-1".into()), ..new_trial("r") };
     let second = there.history.create_trial(&new).expect("created").id;
-    let tried =
-        StudyTrialRow { number: 0, json: json!({"values": [1]}), trial: Some(second.clone()), rejection: None };
+    let tried = StudyTrialRow {
+        number: 0,
+        json: json!({"values": [1]}),
+        trial: Some(second.clone()),
+        rejection: None,
+    };
     there.history.record_study_trial("r-tune-1", &tried).expect("kept");
     there.history.record_study_event("r-tune-1", 0, &json!({"a": 1})).expect("kept");
     use dtrain_runner::Ledger;

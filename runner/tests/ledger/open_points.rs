@@ -34,7 +34,11 @@ fn a_commit_of_one_step_writes_a_page_and_a_bit() {
     let size = || std::fs::metadata(&log).expect("there").len();
     let before = size();
     for n in 0..300 {
-        let news = TrialUpdate { events: vec![step(n, n + 1)], offset: Some((ATTEMPT, n)), ..TrialUpdate::default() };
+        let news = TrialUpdate {
+            events: vec![step(n, n + 1)],
+            offset: Some((ATTEMPT, n)),
+            ..TrialUpdate::default()
+        };
         history.record(&trial.id, &news).expect("kept");
     }
     let pages = (size() - before) as f64 / 4120.0 / 300.0;
@@ -105,7 +109,8 @@ fn a_log_that_is_full_is_sealed_by_series_and_the_figures_stay() {
     let (mut history, trial) = with_trial(&path);
     for batch in 0..200 {
         let steps = (batch * 20..batch * 20 + 20).map(|n| step(n, n + 1)).collect();
-        let news = TrialUpdate { events: steps, offset: Some((ATTEMPT, batch + 1)), ..TrialUpdate::default() };
+        let news =
+            TrialUpdate { events: steps, offset: Some((ATTEMPT, batch + 1)), ..TrialUpdate::default() };
         history.record(&trial.id, &news).expect("kept");
         assert_eq!(history.offset(&trial.id, ATTEMPT).expect("read"), batch + 1);
     }
@@ -118,7 +123,8 @@ fn a_log_that_is_full_is_sealed_by_series_and_the_figures_stay() {
     assert_eq!(loss.mean, Some(sum / 4000.0), "added in the same order");
     assert!(count(&path, "SELECT count(*) FROM chunk") > 20, "it was sealed");
     assert!(count(&path, "SELECT max(length(data)) FROM open_points") <= 4 << 20);
-    let again = TrialUpdate { events: (3000..4000).map(|n| step(n, n + 1)).collect(), ..TrialUpdate::default() };
+    let again =
+        TrialUpdate { events: (3000..4000).map(|n| step(n, n + 1)).collect(), ..TrialUpdate::default() };
     history.record(&trial.id, &again).expect("kept");
     assert_eq!(losses(&history, &trial.id).len(), 4000, "sealed or open, an event counts once");
 }

@@ -18,8 +18,9 @@ fn the_last_trial_is_the_one_that_was_recorded_last_whatever_the_clock_said() {
     let raw = Connection::open(&path).expect("opens");
     raw.execute("UPDATE trial SET created_ms = 9000000000000 - id", []).expect("by a clock that went back");
     let listed = |history: &History| {
-        let rows =
-            history.trials(&Filter::default(), &Sort::Newest, Pagination::default(), &nobody).expect("listed");
+        let rows = history
+            .trials(&Filter::default(), &Sort::Newest, Pagination::default(), &nobody)
+            .expect("listed");
         rows.into_iter().map(|row| row.label).collect::<Vec<_>>()
     };
     assert_eq!(history.find("last").expect("the newest"), made[2]);

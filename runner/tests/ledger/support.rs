@@ -1,10 +1,11 @@
 //! A history with a trial in it, and news to keep.
 
 use dtrain_protocol::{
-    AttemptId, Event, HostFacts, Layout, PhaseTimes, Rank, StampedEvent, StepFigures, StepId, StopReason, TrialId,
+    AttemptId, Event, HostFacts, Layout, PhaseTimes, Rank, StampedEvent, StepFigures, StepId, StopReason,
+    TrialId,
 };
 use dtrain_recipes::Recipe;
-use dtrain_runner::ledger::{TrialName, NewTrial, ExpectedPerformance, ValueSource, host_digest};
+use dtrain_runner::ledger::{ExpectedPerformance, NewTrial, TrialName, ValueSource, host_digest};
 use dtrain_runner::provenance::{GitState, Provenance};
 use dtrain_runner::{AttemptEnd, Fact, History, TrialUpdate};
 use rusqlite::Connection;
@@ -64,7 +65,11 @@ pub(crate) fn new_trial(name: &str) -> NewTrial {
         parent: None,
         sources: BTreeMap::from([("train.seed".to_owned(), ValueSource::Default)]),
         provenance: Provenance {
-            git: Some(GitState { revision: "a1b2c3d4".into(), patch: Some("+x\n".into()), ..GitState::default() }),
+            git: Some(GitState {
+                revision: "a1b2c3d4".into(),
+                patch: Some("+x\n".into()),
+                ..GitState::default()
+            }),
             program: "0.1.0".into(),
             environment: BTreeMap::from([("os".to_owned(), "linux".to_owned())]),
             command: vec!["dtrain".into(), "run".into()],

@@ -11,7 +11,7 @@ mod lab;
 #[path = "../shared/mod.rs"]
 mod shared;
 
-use dtrain_runner::{TrialEvent, ControllerStatus};
+use dtrain_runner::{ControllerStatus, TrialEvent};
 use lab::{Lab, Options};
 use shared::measured::{Better, Row};
 use shared::{Words, heard, now_ms, say, seen};

@@ -172,7 +172,8 @@ fn tried(subject: &Subject, rounds: f64, seconds: f64) -> Vec<Try> {
         let recipe = subject.write(&house);
         if tries.is_empty() {
             for plan in WAYS.iter().filter_map(|way| planned(&house, &recipe, way, None).ok()) {
-                let (RankedCandidate { candidate, .. }, estimate) = (plan.best().clone(), plan.best().price());
+                let (RankedCandidate { candidate, .. }, estimate) =
+                    (plan.best().clone(), plan.best().price());
                 let interval = [estimate.step_low, estimate.step_high].map(|end| end.0 / estimate.step.0);
                 if tries.iter().all(|known| known.candidate != candidate) {
                     let (predicted, measured, mean) = (Vec::new(), Vec::new(), Vec::new());

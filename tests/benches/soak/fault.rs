@@ -100,7 +100,8 @@ impl Drawn {
     fn below(&mut self, count: usize) -> usize {
         self.drawn += 1;
         let count = u64::try_from(count).expect("few");
-        usize::try_from(shuffle::splitmix64(self.seed, self.drawn) % count).expect("it is less than the count")
+        usize::try_from(shuffle::splitmix64(self.seed, self.drawn) % count)
+            .expect("it is less than the count")
     }
 }
 

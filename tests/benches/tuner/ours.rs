@@ -2,7 +2,8 @@
 
 use super::functions::Function;
 use dtrain_planner::tune::{
-    PruneDecision, SlotAction, TrialOutcome, Proposal, Sampler, StudySolver, ProposalSource, StudyState, Study, StudyEvent, TrialRunner, TrialValue,
+    Proposal, ProposalSource, PruneDecision, Sampler, SlotAction, Study, StudyEvent, StudySolver, StudyState,
+    TrialOutcome, TrialRunner, TrialValue,
 };
 use dtrain_protocol::shuffle::splitmix64;
 use std::time::Instant;

@@ -6,10 +6,10 @@ use dtrain_protocol::bundle::{MAGIC, Reader};
 use dtrain_protocol::checkpoint::{header, merge};
 use dtrain_protocol::frame::{self, FrameError, HEADER};
 use dtrain_protocol::{
-    Assignment, EvaluateRequest, EvaluateResponse, Event, HostFacts, Manifest, Order, PredictRequest, PredictResponse,
-    ProbeRequest, RankRates, SampleRequest, SampleResponse, StampedEvent,
+    Assignment, EvaluateRequest, EvaluateResponse, Event, HostFacts, Manifest, Order, PredictRequest,
+    PredictResponse, ProbeRequest, RankRates, SampleRequest, SampleResponse, StampedEvent,
 };
-use dtrain_recipes::{CheckContext, Document, ConfigLayer, check, render_all};
+use dtrain_recipes::{CheckContext, ConfigLayer, Document, check, render_all};
 use std::io::Read;
 use std::path::Path;
 
@@ -68,7 +68,9 @@ pub fn messages(payload: &[u8]) {
 
 /// The table of contents of a checkpoint, which its author vouches for.
 pub fn manifest(text: &[u8]) {
-    let Ok(manifest) = Manifest::parse_committed(text, blake3::hash(text).to_hex().as_bytes()) else { return };
+    let Ok(manifest) = Manifest::parse_committed(text, blake3::hash(text).to_hex().as_bytes()) else {
+        return;
+    };
     for file in &manifest.files {
         (0..file.chunks.len() as u64 + 1).for_each(|index| drop((file.chunk(index), file.check(index, ""))));
     }

@@ -7,7 +7,9 @@ mod golden;
 use dtrain_protocol::Slice;
 use dtrain_protocol::input_manifest::INPUTS;
 use dtrain_runner::TrialFolder;
-use dtrain_runner::checkpoints::{VerificationReport, LocalStore, CheckpointStore, Inventory, verify_all_copies};
+use dtrain_runner::checkpoints::{
+    CheckpointStore, Inventory, LocalStore, VerificationReport, verify_all_copies,
+};
 use dtrain_worker::checkpoint::{CheckpointError, TensorReader};
 use std::path::Path;
 

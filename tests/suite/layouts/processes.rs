@@ -11,7 +11,9 @@ use dtrain_protocol::{Assignment, AttemptId, Event, StepId, StopReason};
 use dtrain_runner::agent::{LinkChoice, Program};
 use dtrain_runner::ledger::NewTrial;
 use dtrain_runner::provenance::Provenance;
-use dtrain_runner::{Drive, History, Home, LaunchContext, Options, DriveOutcome, Programs, TrialEvent, Verdict, driver};
+use dtrain_runner::{
+    Drive, DriveOutcome, History, Home, LaunchContext, Options, Programs, TrialEvent, Verdict, driver,
+};
 use dtrain_tests::{program, tensors};
 use std::cell::RefCell;
 use std::fs;

@@ -3,10 +3,11 @@
 use crate::layouts::{Case, assignments};
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{
-    Assignment, AttemptId, Event, PhaseTimes, Rank, Slice, StampedEvent, StepFigures, StepId, TensorKind, TrialId,
+    Assignment, AttemptId, Event, PhaseTimes, Rank, Slice, StampedEvent, StepFigures, StepId, TensorKind,
+    TrialId,
 };
 use dtrain_runner::checkpoints::commit;
-use dtrain_runner::{Fact, History, Ledger, TrialUpdate, TrialFolder};
+use dtrain_runner::{Fact, History, Ledger, TrialFolder, TrialUpdate};
 use dtrain_worker::checkpoint::{NamedPiece, save};
 use serde::{Deserialize, Serialize};
 use std::error::Error;
@@ -195,7 +196,8 @@ impl Rows {
     }
 
     fn fact(&mut self, fact: Fact) -> Result<(), Box<dyn Error>> {
-        self.history.record(&self.trial, &TrialUpdate { facts: vec![fact.clone()], ..TrialUpdate::default() })?;
+        self.history
+            .record(&self.trial, &TrialUpdate { facts: vec![fact.clone()], ..TrialUpdate::default() })?;
         say(Said::Fact { trial: self.trial.clone(), fact });
         Ok(())
     }

@@ -18,7 +18,7 @@ use dtrain_recipes::check::{CheckContext, check};
 use dtrain_recipes::document::Document;
 use dtrain_recipes::source::{ConfigLayer, Source};
 use dtrain_runner::checkpoints::verify;
-use dtrain_runner::ledger::{NewTrial, ExpectedPerformance, host_digest};
+use dtrain_runner::ledger::{ExpectedPerformance, NewTrial, host_digest};
 use dtrain_runner::provenance::Provenance;
 use dtrain_runner::{History, Ledger};
 use dtrain_skip::skip;

@@ -4,7 +4,8 @@
 use super::trap::{ATTACKS, Trap};
 use dtrain_recipes::keys::{Key, Kind, ValueType, keys};
 use dtrain_recipes::{
-    CheckContext, CheckedRecipe, Document, Host, ConfigLayer, Problem, Source, check, resolve_extends, render_all,
+    CheckContext, CheckedRecipe, ConfigLayer, Document, Host, Problem, Source, check, render_all,
+    resolve_extends,
 };
 use dtrain_runner::transport::{OpenSsh, SshTarget, TransportError, User};
 use std::collections::BTreeMap;
@@ -165,8 +166,9 @@ fn every_key_refuses_an_attack_or_passes_it_to_one_who_is_tested() {
         "an attack passes the check in {untested:?}: refuse it there, or follow it to where it ends and name the test in PASSES"
     );
     println!("{} keys: {refused} values refused, passed on: {passed:?}", keys().len());
-    let is_text =
-        |key: &&Key| matches!(key.shape, ValueType::Text | ValueType::Texts | ValueType::Files) && key.path != "extends";
+    let is_text = |key: &&Key| {
+        matches!(key.shape, ValueType::Text | ValueType::Texts | ValueType::Files) && key.path != "extends"
+    };
     let texts: Vec<_> =
         keys().iter().filter(is_text).map(|key| key.path).filter(|path| !passed.contains_key(path)).collect();
     assert!(texts.is_empty(), "these take any text, and the walk did not reach them: {texts:?}");

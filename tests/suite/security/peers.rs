@@ -6,7 +6,7 @@ use crate::lab::{Lab, Options};
 use dtrain_protocol::frame;
 use dtrain_runner::agent::AgentRequest;
 use dtrain_skip::skip;
-use dtrain_tests::{TestEnv, SHORT_TRAINING, numbered_lines, root};
+use dtrain_tests::{SHORT_TRAINING, TestEnv, numbered_lines, root};
 use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 use std::collections::BTreeMap;

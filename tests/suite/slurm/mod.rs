@@ -3,7 +3,7 @@
 mod farm;
 
 use dtrain_runner::ledger::History;
-use dtrain_tests::{TestEnv, SHORT_STEPS, SHORT_TRAINING, numbered_lines};
+use dtrain_tests::{SHORT_STEPS, SHORT_TRAINING, TestEnv, numbered_lines};
 use farm::Farm;
 use std::fs;
 use std::ops::RangeInclusive;

@@ -36,8 +36,9 @@ fn the_keys_of_both_bastion_and_host_are_checked() {
     let Some(host) = Server::start() else { return };
     let good = host.behind(&bastion);
     let unknown = SshTarget { known_hosts: Vec::new(), ..good.clone() };
-    let is_unknown =
-        |error: &TransportError| matches!(error, TransportError::HostKey { problem: HostKeyError::Unknown, .. });
+    let is_unknown = |error: &TransportError| {
+        matches!(error, TransportError::HostKey { problem: HostKeyError::Unknown, .. })
+    };
     let refused = Ssh::connect(&unknown).err().expect("the host is unknown");
     assert!(is_unknown(&refused), "{refused:?}");
     let via = SshTarget { known_hosts: Vec::new(), ..bastion.good() };

@@ -2,7 +2,7 @@
 
 use super::server::Server;
 use dtrain_recipes::Host;
-use dtrain_runner::transport::{OpenSsh, UploadOutcome, ProgramDigest, Ssh, Transport, TransportError};
+use dtrain_runner::transport::{OpenSsh, ProgramDigest, Ssh, Transport, TransportError, UploadOutcome};
 use dtrain_skip::skip;
 use std::fs;
 use std::path::{Path, PathBuf};

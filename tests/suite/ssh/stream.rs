@@ -1,7 +1,7 @@
 //! Programs that are talked to.
 
 use super::server::Server;
-use dtrain_runner::transport::{FACTS, ProgramDigest, Ssh, SshTarget, Transport, ProgramMode};
+use dtrain_runner::transport::{FACTS, ProgramDigest, ProgramMode, Ssh, SshTarget, Transport};
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;

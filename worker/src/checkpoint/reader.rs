@@ -8,7 +8,7 @@ use super::CheckpointError;
 use super::writer::io_error;
 use dtrain_protocol::checkpoint::header::{self, ByteRanges};
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, FETCHED, SliceOverlap};
-use dtrain_protocol::{FileEntry, Manifest, StoredSlice, Slice, Tensor, TensorKind};
+use dtrain_protocol::{FileEntry, Manifest, Slice, StoredSlice, Tensor, TensorKind};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;

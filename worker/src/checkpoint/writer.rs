@@ -3,7 +3,7 @@
 use super::CheckpointError;
 use dtrain_protocol::checkpoint::CHUNK_BYTES;
 use dtrain_protocol::checkpoint::header::{self, TensorInfo};
-use dtrain_protocol::{FileEntry, StoredSlice, Rank, SavedFile, Slice, Tensor, TensorKind};
+use dtrain_protocol::{FileEntry, Rank, SavedFile, Slice, StoredSlice, Tensor, TensorKind};
 use rustix::fs::{OFlags, statvfs};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -111,7 +111,8 @@ fn head_of(pieces: &[NamedPiece<'_>]) -> Vec<u8> {
         let (elements, found) = (piece.slice.elements(), piece.values.len() as u64);
         assert_eq!(elements, found, "values of {}", piece.key());
         let end = offset + 4 * piece.values.len() as u64;
-        let entry = TensorInfo { dtype: "F32".into(), shape: piece.entry_shape(), data_offsets: (offset, end) };
+        let entry =
+            TensorInfo { dtype: "F32".into(), shape: piece.entry_shape(), data_offsets: (offset, end) };
         assert!(entries.insert(piece.key(), entry).is_none(), "{} is written twice", piece.key());
         offset = end;
     }

@@ -1,6 +1,6 @@
 //! A group of ranks whose values lie on the host or on a device.
 
-use super::{CommError, ProcessGroup, Incoming, Outgoing, WaitPolicy};
+use super::{CommError, Incoming, Outgoing, ProcessGroup, WaitPolicy};
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::Placement;
 
@@ -37,7 +37,11 @@ pub struct DeviceLinks {
 impl DeviceLinks {
     /// As the ranks of `group`, which call this together, agree; this one computes at `placement`.
     #[cfg_attr(not(feature = "cuda"), expect(unused_variables, reason = "only GPUs of CUDA have such links"))]
-    pub fn agree(group: &mut dyn ProcessGroup, placement: &Placement, waits: &WaitPolicy) -> Result<Self, CommError> {
+    pub fn agree(
+        group: &mut dyn ProcessGroup,
+        placement: &Placement,
+        waits: &WaitPolicy,
+    ) -> Result<Self, CommError> {
         #[cfg(feature = "cuda")]
         return Ok(Self { nccl: super::nccl::CommunicatorBootstrap::agree(group, placement, waits)? });
         #[cfg(not(feature = "cuda"))]
@@ -73,7 +77,10 @@ impl Communicator {
 
     /// Values of devices travel by NCCL where `founder` is there. Called by all ranks of `host` together.
     #[cfg(feature = "cuda")]
-    fn of(mut host: Box<dyn ProcessGroup>, founder: Option<&super::nccl::CommunicatorBootstrap>) -> Result<Self, CommError> {
+    fn of(
+        mut host: Box<dyn ProcessGroup>,
+        founder: Option<&super::nccl::CommunicatorBootstrap>,
+    ) -> Result<Self, CommError> {
         let founder = founder.filter(|_| host.size() > 1);
         let nccl = founder.map(|founder| founder.create(host.as_mut())).transpose()?;
         Ok(Self { host, nccl })

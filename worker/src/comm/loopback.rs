@@ -1,6 +1,8 @@
 //! Groups inside one process: of one rank, or of threads that share a board.
 
-use super::{CommError, ProcessGroup, Incoming, Outgoing, SMALL_VALUES, check_members, rank_range, sum_in_order};
+use super::{
+    CommError, Incoming, Outgoing, ProcessGroup, SMALL_VALUES, check_members, rank_range, sum_in_order,
+};
 use dtrain_protocol::{Channel, Rank};
 use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};

@@ -16,9 +16,9 @@ pub mod nccl;
 
 pub use communicator::{Communicator, DeviceLinks, QueuedTensor};
 pub use error::CommError;
-pub use heartbeat::{WorkCounter, WaitPolicy};
+pub use heartbeat::{WaitPolicy, WorkCounter};
 
-use dtrain_protocol::{AttemptId, Channel, RankTransport, Rank, TrialId};
+use dtrain_protocol::{AttemptId, Channel, Rank, RankTransport, TrialId};
 use std::ops::Range;
 
 /// The environment variable that turns NCCL off: with `off`, GPUs exchange values through host memory.

@@ -1,6 +1,6 @@
 //! Byte-level BPE, trained on the training text; the tokenizer is kept in the cache.
 
-use super::cache::{failed, cache_error, key, lock, write_whole};
+use super::cache::{cache_error, failed, key, lock, write_whole};
 use super::corpus::CorpusReader;
 use super::files::DataFile;
 use super::tokenizer::END_OF_TEXT;
@@ -48,7 +48,11 @@ pub(super) fn train_tokenizer(
 }
 
 /// Name of the file in the cache that [`train_tokenizer`] uses or makes.
-pub(super) fn name(files: &[Arc<DataFile>], corpus: &CorpusReader<'_>, vocab: u32) -> Result<String, DataError> {
+pub(super) fn name(
+    files: &[Arc<DataFile>],
+    corpus: &CorpusReader<'_>,
+    vocab: u32,
+) -> Result<String, DataError> {
     Ok(file_name(&key(&method(corpus, vocab), files)?))
 }
 

@@ -81,7 +81,10 @@ type DocumentPieces<'a> = Box<dyn Iterator<Item = Result<DocumentPiece, DataErro
 
 impl<'a> CorpusReader<'a> {
     /// All pieces of `files`, in order; nothing follows an error.
-    pub(super) fn pieces(self, files: &'a [Arc<DataFile>]) -> impl Iterator<Item = Result<DocumentPiece, DataError>> {
+    pub(super) fn pieces(
+        self,
+        files: &'a [Arc<DataFile>],
+    ) -> impl Iterator<Item = Result<DocumentPiece, DataError>> {
         files.iter().flat_map(move |file| self.pieces_of(file))
     }
 

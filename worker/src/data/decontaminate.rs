@@ -59,7 +59,8 @@ impl DistinctFiles {
         let ValidationSource::Files(patterns) = &data.valid else {
             return Ok(Self { train: Vec::new(), shared: HashSet::new() });
         };
-        let (train, valid) = (files::resolve_patterns(&data.train, root)?, files::resolve_patterns(patterns, root)?);
+        let (train, valid) =
+            (files::resolve_patterns(&data.train, root)?, files::resolve_patterns(patterns, root)?);
         let shared = shared(&train, &valid)?;
         Ok(Self { train, shared })
     }

@@ -1,10 +1,10 @@
 //! What is in the data of a recipe, without making tokens of it.
 
-use super::decontaminate::without_validation_files;
 use super::corpus::CorpusReader;
+use super::decontaminate::without_validation_files;
 use super::files::{self, DataFile, ResolvedFile};
 use super::parquet_file::ParquetFile;
-use super::table::{self, TabularFormat, TableFacts};
+use super::table::{self, TableFacts, TabularFormat};
 use super::{Batch, DataError, DataSet, SampleSource};
 use dtrain_recipes::{Data, DataFormat, ValidationSource};
 use std::collections::HashSet;
@@ -46,7 +46,8 @@ pub struct CorpusFacts {
 /// name has been downloaded.
 pub fn files(data: &Data, root: &Path) -> Result<Vec<FileFacts>, DataError> {
     // Not opened together: images may be many.
-    let facts = |found: &ResolvedFile| found.open().map(|file| FileFacts { name: file.name, bytes: file.bytes });
+    let facts =
+        |found: &ResolvedFile| found.open().map(|file| FileFacts { name: file.name, bytes: file.bytes });
     let data = without_validation_files(data, root)?;
     let mut found = files::resolve_patterns(&data.train, root)?;
     if let ValidationSource::Files(patterns) = &data.valid {

@@ -72,7 +72,10 @@ pub(super) fn names(data: &Data) -> Vec<&str> {
 }
 
 /// Downloads those of `names` that are URLs and were not downloaded before.
-pub(super) fn download_all<'n>(names: impl IntoIterator<Item = &'n str>, watch: &PreparationObserver<'_>) -> Result<(), DataError> {
+pub(super) fn download_all<'n>(
+    names: impl IntoIterator<Item = &'n str>,
+    watch: &PreparationObserver<'_>,
+) -> Result<(), DataError> {
     for name in names.into_iter().filter(|name| Url::is_url(name)) {
         let url = parsed(name)?;
         one(&url, &cached_path(&url)?, watch)?;

@@ -55,7 +55,11 @@ struct BinaryFileKind {
     hint: &'static str,
 }
 
-const fn kind(magic: &'static [(usize, &'static [u8])], name: &'static str, hint: &'static str) -> BinaryFileKind {
+const fn kind(
+    magic: &'static [(usize, &'static [u8])],
+    name: &'static str,
+    hint: &'static str,
+) -> BinaryFileKind {
     BinaryFileKind { magic, name, hint }
 }
 

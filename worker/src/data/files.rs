@@ -218,7 +218,9 @@ impl DataFile {
 impl DataFile {
     /// How it is compressed: as its name says, otherwise as its first bytes do. What cannot be read is told by whoever reads it.
     pub(super) fn packing(&self) -> FileCompression {
-        let by_content = || self.read_up_to(0, 4).map_or(FileCompression::Plain, |head| FileCompression::by_content(&head));
+        let by_content = || {
+            self.read_up_to(0, 4).map_or(FileCompression::Plain, |head| FileCompression::by_content(&head))
+        };
         self.packing_by_name().unwrap_or_else(by_content)
     }
 
@@ -270,7 +272,9 @@ impl DataFile {
             FileCompression::Gzip => {
                 Box::new(flate2::bufread::MultiGzDecoder::new(BufReader::with_capacity(1 << 17, stored)))
             }
-            FileCompression::Zstd => Box::new(zstd::Decoder::new(stored).map_err(|error| self.unreadable(error))?),
+            FileCompression::Zstd => {
+                Box::new(zstd::Decoder::new(stored).map_err(|error| self.unreadable(error))?)
+            }
         })
     }
 

@@ -70,7 +70,12 @@ impl HttpClient {
     }
 
     /// Asks for the bytes of `url` from `begin` on, of the same `version` where that is known.
-    pub(super) fn ask(&self, url: &Url, begin: u64, version: Option<&str>) -> Result<HttpResponse, HttpError> {
+    pub(super) fn ask(
+        &self,
+        url: &Url,
+        begin: u64,
+        version: Option<&str>,
+    ) -> Result<HttpResponse, HttpError> {
         let mut request = self.0.get(url.address());
         if begin > 0 {
             request = request.header("Range", format!("bytes={begin}-"));

@@ -35,7 +35,9 @@ pub(super) fn open(
     let train = IdxImages::open(&data.train, labels, root, model, &mut all)?;
     let (valid, fraction) = match &data.valid {
         ValidationSource::Fraction(fraction) => (None, Some(*fraction)),
-        ValidationSource::Files(patterns) => (Some(IdxImages::open(patterns, valid_labels, root, model, &mut all)?), None),
+        ValidationSource::Files(patterns) => {
+            (Some(IdxImages::open(patterns, valid_labels, root, model, &mut all)?), None)
+        }
     };
     let split = TrainValidationSplit::of(train.len(), fraction, data.fraction, data.mix)?;
     let warnings =

@@ -2,7 +2,7 @@
 //! lines. `NaN` and `Infinity` are taken for numbers.
 
 use super::DataError;
-use super::corpus::{InMemoryDocument, DocumentPiece};
+use super::corpus::{DocumentPiece, InMemoryDocument};
 use super::files::DataFile;
 use super::json_record::{RecordError, text_in};
 use std::fmt;

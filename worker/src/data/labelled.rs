@@ -1,8 +1,8 @@
 //! Samples with known classes or next tokens that are not those of the recipe, to measure a trained model on.
 
 use super::images::{ImageFolder, ImageShape};
-use super::tokenize::PreparationObserver;
 use super::table::{self, TabularFormat};
+use super::tokenize::PreparationObserver;
 use super::{DataError, SampleSource, download, files, idx, open_apart, row_shape};
 use crate::comm::WorkCounter;
 use dtrain_protocol::Preprocessing;
@@ -57,7 +57,8 @@ pub fn labelled(
             // A tokenizer that was trained and is not in the checkpoint is trained again on what it was trained on.
             let is_trained = matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. });
             let train = if is_trained && tokenizer.is_none() { data.train.clone() } else { files.to_vec() };
-            let data = Data { train, valid: ValidationSource::Files(files.to_vec()), fraction: 1.0, ..data.clone() };
+            let data =
+                Data { train, valid: ValidationSource::Files(files.to_vec()), fraction: 1.0, ..data.clone() };
             download::download_all(download::names(&data), &watch)?;
             open_apart(&data, root, model, cache, *tokenizer, &watch).map(|opened| opened.valid)
         }

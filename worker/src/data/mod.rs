@@ -5,19 +5,18 @@
 //! at the offset of a sample, so a data set may be larger than memory, and must not change while it is read. Tables (CSV,
 //! Parquet) are kept in memory, and in a file without a name where they are large; class labels are kept in memory.
 
-mod decontaminate;
 mod bpe;
 mod cache;
-mod file_type;
 mod corpus;
+mod decontaminate;
 mod describe;
 mod download;
 mod error;
+mod file_type;
 mod files;
 mod http;
 mod idx;
 mod images;
-mod unlabelled;
 mod jpeg;
 mod json;
 mod json_record;
@@ -28,11 +27,12 @@ mod parquet_file;
 mod parquet_pages;
 mod parquet_text;
 mod prefetch;
-mod tokenize;
 mod split;
 mod table;
+mod tokenize;
 mod tokenizer;
 mod tokens;
+mod unlabelled;
 
 #[cfg(test)]
 mod tests;
@@ -41,20 +41,20 @@ pub use describe::{CorpusFacts, FileFacts, corpus, files, table_facts, unpacked_
 pub use download::{DownloadProgress, downloaded};
 pub use error::DataError;
 pub use files::{kind_of_file, matching};
-pub use unlabelled::{UnlabelledSamples, SampleOrigin};
 pub use labelled::{TrainedEncoding, labelled};
 pub use notes::notes;
 pub use prefetch::Prefetch;
-pub use tokenize::{TokenizationProgress, PreparationStep};
 pub use table::{ColumnFacts, ColumnKind, TableFacts};
+pub use tokenize::{PreparationStep, TokenizationProgress};
 pub use tokenizer::TextTokenizer;
+pub use unlabelled::{SampleOrigin, UnlabelledSamples};
 
 use crate::comm::WorkCounter;
 use dtrain_protocol::{InputFile, InputManifest, Preprocessing};
-use dtrain_recipes::{Data, DataFormat, Model, InputSignature};
-use tokenize::PreparationObserver;
+use dtrain_recipes::{Data, DataFormat, InputSignature, Model};
 use std::path::{Path, PathBuf};
 use table::TabularFormat;
+use tokenize::PreparationObserver;
 use tokenizer::CorpusSettings;
 
 /// Training and validation samples.
@@ -143,7 +143,10 @@ impl DataSet {
 
 /// Downloads what the data of a recipe names by URLs and this host does not have. `tell` is told how far it has come.
 pub fn fetch(data: &Data, tell: &dyn Fn(PreparationStep<'_>)) -> Result<(), DataError> {
-    download::download_all(download::names(data), &PreparationObserver { progress: &WorkCounter::default(), tell })
+    download::download_all(
+        download::names(data),
+        &PreparationObserver { progress: &WorkCounter::default(), tell },
+    )
 }
 
 /// Opens the data of a recipe for `model`. Relative paths start from `root`; what is computed once (a trained
@@ -227,7 +230,12 @@ fn open_apart(
 pub fn cached(data: &Data, root: &Path, cache: &Path, trained: &[Vec<u8>]) -> Result<Vec<String>, DataError> {
     match &data.format {
         DataFormat::Text { tokenizer, documents, separator } => {
-            CorpusSettings { tokenizer, documents, separator }.cached(&*decontaminate::without_validation_files(data, root)?, root, cache, trained)
+            CorpusSettings { tokenizer, documents, separator }.cached(
+                &*decontaminate::without_validation_files(data, root)?,
+                root,
+                cache,
+                trained,
+            )
         }
         DataFormat::Tokens { .. }
         | DataFormat::Idx { .. }

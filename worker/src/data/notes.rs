@@ -48,7 +48,11 @@ pub(super) fn format_note(what: &str, names: &[impl AsRef<str>]) -> String {
 }
 
 /// What is to be known of a file of text.
-fn file_notes(file: &DataFile, documents: &Documents, tokenizer: &Tokenizer) -> Result<Vec<String>, DataError> {
+fn file_notes(
+    file: &DataFile,
+    documents: &Documents,
+    tokenizer: &Tokenizer,
+) -> Result<Vec<String>, DataError> {
     let mut notes = Vec::new();
     let packing = file.packing();
     if packing != FileCompression::Plain && file.packing_by_name().is_none() {

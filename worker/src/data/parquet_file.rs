@@ -146,8 +146,8 @@ impl ParquetFile {
     pub(super) fn unpacked_bytes(&self) -> u64 {
         let of_group = |group: usize| {
             let values = self.rows(group).saturating_mul(size_of::<f64>() as u64);
-            let chunks =
-                (0..self.columns()).map(|column| self.decompressed(GroupColumn { group, column }).max(values));
+            let chunks = (0..self.columns())
+                .map(|column| self.decompressed(GroupColumn { group, column }).max(values));
             chunks.fold(0, u64::saturating_add)
         };
         (0..self.groups()).map(of_group).fold(0, u64::saturating_add)

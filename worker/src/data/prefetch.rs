@@ -16,7 +16,10 @@ pub struct Prefetch {
 
 impl Prefetch {
     /// Reads the batches of `indices`, in order. Stops after the first error.
-    pub fn new(source: Arc<dyn SampleSource>, indices: impl Iterator<Item = Vec<u64>> + Send + 'static) -> Self {
+    pub fn new(
+        source: Arc<dyn SampleSource>,
+        indices: impl Iterator<Item = Vec<u64>> + Send + 'static,
+    ) -> Self {
         let (to, batches) = sync_channel(1);
         let thread = std::thread::spawn(move || {
             for indices in indices {

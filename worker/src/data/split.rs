@@ -1,7 +1,7 @@
 //! Cuts a list of samples into training and validation.
 
 use super::{Batch, DataError, SampleSource};
-use dtrain_protocol::shuffle::{splitmix64, shuffled_sample};
+use dtrain_protocol::shuffle::{shuffled_sample, splitmix64};
 use std::sync::Arc;
 
 /// Makes another order of a seed than that of training.
@@ -86,8 +86,10 @@ impl TrainValidationSplit {
 
     /// What becomes of each sample.
     pub(super) fn sides(&self) -> Vec<Subset> {
-        let mut sides =
-            vec![Subset::Unused; usize::try_from(self.order.samples).expect("a byte for each lies in memory")];
+        let mut sides = vec![
+            Subset::Unused;
+            usize::try_from(self.order.samples).expect("a byte for each lies in memory")
+        ];
         for index in 0..self.order.samples {
             let side = if index < self.trained {
                 Subset::Train

@@ -4,7 +4,7 @@ use super::cache::{self, cache_error, key, lock, write_whole};
 use super::corpus::{CorpusReader, DocumentPiece};
 use super::download::DownloadProgress;
 use super::files::DataFile;
-use super::tokens::{TokenSegment, TokenFiles};
+use super::tokens::{TokenFiles, TokenSegment};
 use super::{DataError, TextTokenizer};
 use crate::comm::WorkCounter;
 use dtrain_recipes::Documents;
@@ -136,7 +136,11 @@ impl Tokenization<'_> {
 }
 
 /// Sends the pieces of `files` in batches; ends with an error, or when nobody listens.
-fn read(corpus: CorpusReader<'_>, files: &[Arc<DataFile>], to: &SyncSender<Result<Vec<DocumentPiece>, DataError>>) {
+fn read(
+    corpus: CorpusReader<'_>,
+    files: &[Arc<DataFile>],
+    to: &SyncSender<Result<Vec<DocumentPiece>, DataError>>,
+) {
     let most = BATCH_BYTES * rayon::current_num_threads().max(4);
     let (mut batch, mut bytes) = (Vec::new(), 0);
     for piece in corpus.pieces(files) {

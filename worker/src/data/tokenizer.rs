@@ -3,8 +3,8 @@
 use super::cache::failed;
 use super::corpus::CorpusReader;
 use super::files::DataFile;
-use super::tokenize::{Tokenization, PreparationObserver};
-use super::tokens::{self, TokenSegment, TokenFiles};
+use super::tokenize::{PreparationObserver, Tokenization};
+use super::tokens::{self, TokenFiles, TokenSegment};
 use super::{DataError, DataSet, Sequences, bpe, files};
 use dtrain_recipes::{Data, Documents, Separator, Tokenizer, ValidationSource};
 use std::path::Path;
@@ -290,7 +290,8 @@ impl<'a> CorpusSettings<'a> {
         let preparation = self.preparation(&tokenizer)?;
         let open = |files: &[Arc<DataFile>]| {
             if is_in_place {
-                let bytes = files.iter().map(|file| Ok(TokenSegment::text(Arc::clone(file), file.text_begin()?)));
+                let bytes =
+                    files.iter().map(|file| Ok(TokenSegment::text(Arc::clone(file), file.text_begin()?)));
                 Ok(TokenFiles::new(bytes.collect::<Result<_, DataError>>()?))
             } else {
                 preparation.tokens(files, cache, watch)

@@ -1,7 +1,7 @@
 //! Tokens in files: raw shards, llm.c shards, bytes of text, joined end to end and cut into windows.
 
 use super::files::{self, DataFile};
-use super::{Batch, DataError, DataSet, Sequences, SampleSource, file_type, split, tokenizer};
+use super::{Batch, DataError, DataSet, SampleSource, Sequences, file_type, split, tokenizer};
 use dtrain_recipes::{Data, ValidationSource};
 use std::path::Path;
 use std::sync::Arc;
@@ -221,7 +221,8 @@ pub(super) fn open(
 ) -> Result<DataSet, DataError> {
     let shards = |patterns: &[String]| {
         let files = files::find(patterns, root)?;
-        let segments = files.iter().map(|file| TokenSegment::shard(Arc::clone(file))).collect::<Result<_, _>>()?;
+        let segments =
+            files.iter().map(|file| TokenSegment::shard(Arc::clone(file))).collect::<Result<_, _>>()?;
         Ok::<_, DataError>((files, TokenFiles::new(segments)))
     };
     let (mut files, train) = shards(&data.train)?;

@@ -1,9 +1,9 @@
 //! Samples to classify: rows of tables with or without the target, images, and IDX files of images.
 
 use super::files::{self, DataFile};
-use super::images::{LabelledImage, ImageShape};
-use super::tokenize::PreparationObserver;
+use super::images::{ImageShape, LabelledImage};
 use super::table::{self, TabularFormat, TabularSamples};
+use super::tokenize::PreparationObserver;
 use super::{DataError, download, idx, row_shape};
 use crate::comm::WorkCounter;
 use dtrain_protocol::Preprocessing;
@@ -79,7 +79,9 @@ impl UnlabelledSamples {
                 DataFormat::Csv(columns) => of_table(TabularFormat::Csv, columns)?,
                 DataFormat::Parquet(columns) => of_table(TabularFormat::Parquet, columns)?,
                 DataFormat::Idx { .. } => image_rows(&file, path, model, ImageShape::of(model, false)?)?,
-                DataFormat::Images { resize } => image_rows(&file, path, model, ImageShape::of(model, *resize)?)?,
+                DataFormat::Images { resize } => {
+                    image_rows(&file, path, model, ImageShape::of(model, *resize)?)?
+                }
                 DataFormat::Text { .. } | DataFormat::Tokens { .. } => {
                     return Err(DataError::Unfit("data of tokens has no rows to classify".into()));
                 }

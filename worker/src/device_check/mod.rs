@@ -11,8 +11,8 @@ mod training;
 use crate::device;
 use crate::entry_points::guarded;
 use burn::tensor::{Device, FloatDType};
-use dtrain_protocol::device_check::{MeasurementError, NcclCall, DeviceTest, StepsRequest, KernelTuning};
-use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceResponse, DeviceRequest, Failure};
+use dtrain_protocol::device_check::{DeviceTest, KernelTuning, MeasurementError, NcclCall, StepsRequest};
+use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceRequest, DeviceResponse, Failure};
 use dtrain_recipes::Precision;
 use std::time::Instant;
 

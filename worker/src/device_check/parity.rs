@@ -6,7 +6,7 @@ use crate::ops::{Arithmetic, Implementation};
 use crate::parallel::ModelParallelGroups;
 use crate::probe::median;
 use crate::probe::synthetic::SyntheticSamples;
-use crate::stage::{ModelShard, ModelParameter, Stage};
+use crate::stage::{ModelParameter, ModelShard, Stage};
 use burn::tensor::Device;
 use dtrain_protocol::device_check::Parity;
 use dtrain_protocol::{Arrangement, DeviceKind, Failure, Rank};

@@ -4,7 +4,7 @@ use super::training::{SingleRankTraining, llama, sizes};
 use crate::probe::median;
 use crate::probe::synthetic::SyntheticSamples;
 use burn::tensor::Device;
-use dtrain_protocol::device_check::{StepSeries, MeasuredStep, StepsModel, StepsRequest};
+use dtrain_protocol::device_check::{MeasuredStep, StepSeries, StepsModel, StepsRequest};
 use dtrain_protocol::{DeviceKind, Failure};
 use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions, Precision};
 

@@ -2,7 +2,7 @@
 //! how a batch is cut into micro-batches.
 // Shapes in this file: b samples · c channels · h rows · w columns; between parts an image is `[b, c, h·w]`
 
-use super::{Initializer, LayerContext, NeuralNetwork, ModelPart, ParameterSpec, Weights, mlp};
+use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights, mlp};
 use crate::stage::ModelInput;
 use burn::tensor::{Tensor, activation, module, ops::ConvOptions};
 use dtrain_recipes::Cnn;

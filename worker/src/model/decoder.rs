@@ -3,7 +3,7 @@
 //! Pre-norm blocks: `x + attention(norm(x))`, then `x + ffn(norm(x))`, or experts in place of `ffn`.
 // Shapes in this file: b samples · t tokens · w hidden · d width of one head
 
-use super::{Initializer, LayerContext, NeuralNetwork, ModelPart, ParameterSpec, Weights, experts};
+use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights, experts};
 use crate::network::RotaryAngles;
 use crate::ops::{self, DeferredLossFigures, VocabRange};
 use crate::stage::ModelInput;
@@ -101,7 +101,12 @@ fn block_specs(decoder: &Decoder, prefix: &str) -> Vec<ParameterSpec> {
     let residual = DEVIATION / (2.0 * f64::from(decoder.layers)).sqrt();
     let mut specs = norm_specs(decoder, prefix, "attention_norm");
     let linear = |specs: &mut Vec<ParameterSpec>, name: &str, shape: [usize; 2], deviation, has_bias| {
-        specs.push(ParameterSpec::new(prefix, &format!("{name}.weight"), &shape, Initializer::Normal(deviation)));
+        specs.push(ParameterSpec::new(
+            prefix,
+            &format!("{name}.weight"),
+            &shape,
+            Initializer::Normal(deviation),
+        ));
         if has_bias {
             specs.push(ParameterSpec::new(prefix, &format!("{name}.bias"), &shape[1..], Initializer::Zeros));
         }
@@ -134,7 +139,8 @@ fn adapter_specs(decoder: &Decoder, lora: &Lora, prefix: &str) -> Vec<ParameterS
     let rank = lora.rank as usize;
     let pair = |(name, [input, output]): (&str, [u64; 2])| {
         let normal = Initializer::Normal((3.0 * input as f64).sqrt().recip());
-        let spec = |end: &str, shape, initial| ParameterSpec::new(prefix, &format!("{name}.{end}"), shape, initial);
+        let spec =
+            |end: &str, shape, initial| ParameterSpec::new(prefix, &format!("{name}.{end}"), shape, initial);
         [
             spec("lora_a", &[input as usize, rank], normal),
             spec("lora_b", &[rank, output as usize], Initializer::Zeros),
@@ -173,7 +179,8 @@ fn attention(layers: &LayerContext, decoder: &Decoder, weights: &Weights<'_>, x:
     let width = decoder.head_width() as usize;
     // Whole heads are held: as many as the weights have columns for.
     let held = |name| weights.shape(name)[1] / width;
-    let heads = ops::AttentionHeads { query: held("attention.q.weight"), key: held("attention.k.weight"), width };
+    let heads =
+        ops::AttentionHeads { query: held("attention.q.weight"), key: held("attention.k.weight"), width };
     let normed = norm(layers, decoder, weights, "attention_norm", x.clone());
     let scale = decoder.lora.map(|lora| lora.scale());
     let mut packed = layers.column(weights, &["attention.q", "attention.k", "attention.v"], normed, scale);
@@ -206,7 +213,13 @@ fn feed_forward(
     layers.row(weights, "ffn.down", wide, residual, scale)
 }
 
-fn norm(layers: &LayerContext, decoder: &Decoder, weights: &Weights<'_>, name: &str, x: Tensor<3>) -> Tensor<3> {
+fn norm(
+    layers: &LayerContext,
+    decoder: &Decoder,
+    weights: &Weights<'_>,
+    name: &str,
+    x: Tensor<3>,
+) -> Tensor<3> {
     let weight = weights.get(&format!("{name}.weight"));
     #[expect(clippy::cast_possible_truncation, reason = "a small number, which needs no more digits")]
     let epsilon = decoder.norm_epsilon() as f32;

@@ -22,7 +22,9 @@ pub(crate) fn specs(
     residual: f64,
 ) -> Vec<ParameterSpec> {
     let [w, f, e] = [decoder.hidden, decoder.ffn, experts.count].map(|n| n as usize);
-    let spec = |name, shape: &[usize], deviation| ParameterSpec::new(prefix, name, shape, Initializer::Normal(deviation));
+    let spec = |name, shape: &[usize], deviation| {
+        ParameterSpec::new(prefix, name, shape, Initializer::Normal(deviation))
+    };
     let mut specs = vec![spec("router.weight", &[w, e], deviation)];
     if decoder.activation == Activation::Swiglu {
         specs.push(spec("experts.gate.weight", &[e, w, f], deviation));

@@ -2,7 +2,7 @@
 
 use crate::network::Initializer;
 use dtrain_protocol::shuffle::splitmix64;
-use dtrain_protocol::{Region, ContiguousRun};
+use dtrain_protocol::{ContiguousRun, Region};
 use rayon::prelude::*;
 
 /// The first values of a region of the parameter called `name`.

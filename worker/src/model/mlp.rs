@@ -1,7 +1,7 @@
 //! Multi-layer perceptrons over the columns of a table.
 // Shapes in this file: b samples · w columns
 
-use super::{Initializer, LayerContext, NeuralNetwork, ModelPart, ParameterSpec, Weights};
+use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights};
 use crate::ops;
 use crate::stage::ModelInput;
 use burn::tensor::Tensor;

@@ -6,4 +6,4 @@ mod experts;
 pub(crate) mod initializer;
 mod mlp;
 
-use crate::network::{Initializer, LayerContext, NeuralNetwork, ModelPart, ParameterSpec, Weights};
+use crate::network::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights};

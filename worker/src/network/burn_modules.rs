@@ -5,7 +5,7 @@
 //! checkpoint; the module cannot tell. All are tensors with autodiff, tracked or not: some operations of burn give other
 //! bits without it, and what is computed again must be what it was.
 
-use super::{Initializer, LayerContext, NeuralNetwork, ModelPart, ParameterSpec, Weights};
+use super::{Initializer, LayerContext, ModelPart, NeuralNetwork, ParameterSpec, Weights};
 use crate::stage::ModelInput;
 use burn::module::{Module, ModuleMapper, Param};
 use burn::nn::Identity;
@@ -172,9 +172,10 @@ fn input(layers: &LayerContext, samples: &ModelInput<'_>) -> ModuleInput {
             let data = TensorData::new(inputs.to_vec(), [*samples, *length]);
             ModuleInput::Tokens(Tensor::from_data(data, &device))
         }
-        ModelInput::Rows { values, samples, width, .. } => {
-            ModuleInput::Rows(Tensor::from_data(TensorData::new(values.to_vec(), [*samples, *width]), &device))
-        }
+        ModelInput::Rows { values, samples, width, .. } => ModuleInput::Rows(Tensor::from_data(
+            TensorData::new(values.to_vec(), [*samples, *width]),
+            &device,
+        )),
     }
 }
 
@@ -214,8 +215,10 @@ impl<I: 'static, O: 'static> StatelessModule<I, O> {
             "parameters are asked for before they are dropped"
         );
         let all = self.parameters.iter().zip(&self.values);
-        all.map(|((path, shape), values)| ParameterSpec::of(part, path, shape, Initializer::Values(Arc::clone(values))))
-            .collect()
+        all.map(|((path, shape), values)| {
+            ParameterSpec::of(part, path, shape, Initializer::Values(Arc::clone(values)))
+        })
+        .collect()
     }
 }
 

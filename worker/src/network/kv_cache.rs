@@ -29,7 +29,12 @@ impl KvCache {
 
     /// Causal attention of the tokens of the pass over these and all before. Either there are none before, or the pass is
     /// one token. `[b, t, (query + 2·key)·d]` → `[b, t, query·d]`
-    pub(crate) fn attention(&mut self, arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
+    pub(crate) fn attention(
+        &mut self,
+        arithmetic: Arithmetic,
+        packed: Tensor<3>,
+        heads: AttentionHeads,
+    ) -> Tensor<3> {
         let [b, t, _] = packed.dims();
         let AttentionHeads { query, key, width } = heads;
         let of = |begin: usize| {

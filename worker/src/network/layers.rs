@@ -2,7 +2,7 @@
 
 use super::Weights;
 use super::kv_cache::KvCache;
-use crate::ops::{self, Arithmetic, LinearWeight, AttentionHeads, DeferredLossFigures, Rotary, VocabRange};
+use crate::ops::{self, Arithmetic, AttentionHeads, DeferredLossFigures, LinearWeight, Rotary, VocabRange};
 use crate::parallel::{ModelParallelGroups, context, tensor};
 use crate::stage::ModelInput;
 use burn::tensor::{Device, Tensor, TensorData};

@@ -4,23 +4,23 @@
 //! the parts, and [`LayerContext`] has the layers whose matrices may be cut among ranks. Those of dtrain are in `model/`; [`BurnNetwork`]
 //! makes one of any modules of burn.
 
+mod burn_modules;
 mod kv_cache;
 mod layers;
-mod burn_modules;
 mod outline;
+mod parameter_spec;
 mod registry;
 mod settings;
-mod parameter_spec;
 mod weights;
 
-pub(crate) use kv_cache::KvCache;
-pub(crate) use layers::RotaryAngles;
-pub use layers::LayerContext;
 pub use burn_modules::{BurnNetwork, HeadlessNetwork, ModuleInput};
+pub(crate) use kv_cache::KvCache;
+pub use layers::LayerContext;
+pub(crate) use layers::RotaryAngles;
 pub use outline::outline;
-pub use registry::{BuildFn, ModelBuildError, register, registered};
-pub use settings::{SettingValue, ModelSettings};
 pub use parameter_spec::{Initializer, ModelPart, ParameterSpec};
+pub use registry::{BuildFn, ModelBuildError, register, registered};
+pub use settings::{ModelSettings, SettingValue};
 pub use weights::Weights;
 
 use crate::ops::{self, DeferredLossFigures};

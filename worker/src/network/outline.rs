@@ -1,16 +1,16 @@
 //! What the planner must know of a network, found out by building it and running its parts once.
 
-use super::registry::{built, build_refused, shapes};
-use super::{LayerContext, NeuralNetwork, ModelPart, ParameterSpec, ModelBuildError, Weights};
+use super::registry::{build_refused, built, shapes};
+use super::{LayerContext, ModelBuildError, ModelPart, NeuralNetwork, ParameterSpec, Weights};
 use crate::data::Batch;
 use crate::model::initializer;
 use crate::ops::{Arithmetic, Implementation};
 use crate::parallel::ModelParallelGroups;
-use crate::stage::{ModelParameter, ModelInput};
+use crate::stage::{ModelInput, ModelParameter};
 use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_protocol::Region;
 use dtrain_protocol::shuffle::splitmix64;
-use dtrain_recipes::{Outline, CustomModel, PartOutline, Precision, InputSignature};
+use dtrain_recipes::{CustomModel, InputSignature, Outline, PartOutline, Precision};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// How far an activation may differ that is computed again, or without the other samples, as a share of the largest.
@@ -41,8 +41,11 @@ fn trial(network: &dyn NeuralNetwork, reads: InputSignature) -> Result<Outline, 
     let arithmetic =
         Arithmetic { by: Implementation::Host, precision: Precision::F32, forgets_scores: false };
     let layers = LayerContext::new(arithmetic, ModelParallelGroups::none(), Device::flex());
-    let parts: Vec<_> =
-        [ModelPart::First].into_iter().chain((0..network.blocks()).map(ModelPart::Block)).chain([ModelPart::Head]).collect();
+    let parts: Vec<_> = [ModelPart::First]
+        .into_iter()
+        .chain((0..network.blocks()).map(ModelPart::Block))
+        .chain([ModelPart::Head])
+        .collect();
     let weights: Vec<_> = parts.iter().map(|part| InitialValues::of(&network.parameters(*part))).collect();
     let run = |samples| forward(network, &layers, &weights, &made_up(reads, samples));
     let (alone, both, again) = (run(1), run(2), run(2));
@@ -56,11 +59,17 @@ fn trial(network: &dyn NeuralNetwork, reads: InputSignature) -> Result<Outline, 
         let output = output.map_err(|wrong| format!("{} {wrong}", describe_part(part)))?;
         if !alike(values, &again[index].1) {
             let why = "random operations, such as dropout, are not supported";
-            return Err(format!("{} gives other values when it is computed again: {why}", describe_part(part)));
+            return Err(format!(
+                "{} gives other values when it is computed again: {why}",
+                describe_part(part)
+            ));
         }
         if !alike(&values[..values.len() / 2], &alone[index].1) {
             let why = "a part may not mix samples, as batch normalisation does";
-            return Err(format!("{} gives a sample other values beside another one: {why}", describe_part(part)));
+            return Err(format!(
+                "{} gives a sample other values beside another one: {why}",
+                describe_part(part)
+            ));
         }
         outlines.push(PartOutline { parameters: shapes(part, network), output });
     }

@@ -1,6 +1,6 @@
 //! The networks that this program registered, by name.
 
-use super::{NeuralNetwork, ModelPart, ModelSettings};
+use super::{ModelPart, ModelSettings, NeuralNetwork};
 use burn::tensor::Device;
 use dtrain_recipes::{CustomModel, PartOutline};
 use std::collections::BTreeMap;
@@ -61,8 +61,8 @@ pub fn registered() -> Vec<String> {
 /// Builds the network of `own`; what it draws at random follows from `seed`, and is the same on every rank.
 pub(super) fn built(own: &CustomModel, seed: u64) -> Result<Box<dyn NeuralNetwork>, ModelBuildError> {
     let build = NETWORKS.read().unwrap_or_else(PoisonError::into_inner).get(&own.network).cloned();
-    let build =
-        build.ok_or_else(|| ModelBuildError::Unknown { wanted: own.network.clone(), registered: registered() })?;
+    let build = build
+        .ok_or_else(|| ModelBuildError::Unknown { wanted: own.network.clone(), registered: registered() })?;
     // The backend has one random generator for all threads.
     static TURN: Mutex<()> = Mutex::new(());
     let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,7 +1,7 @@
 //! What a recipe says of a network, as the function that builds it reads it.
 
 use burn::tensor::Device;
-use dtrain_recipes::{CustomModel, ParamValue, InputSignature};
+use dtrain_recipes::{CustomModel, InputSignature, ParamValue};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 

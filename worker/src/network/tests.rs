@@ -4,7 +4,7 @@ use super::*;
 use burn::module::Module;
 use burn::nn;
 use burn::tensor::{Tensor, activation};
-use dtrain_recipes::{Outline, CustomModel, ParamValue, InputSignature};
+use dtrain_recipes::{CustomModel, InputSignature, Outline, ParamValue};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::sync::Arc;
@@ -123,8 +123,8 @@ fn initial_values_follow_from_the_seed_alone() {
     let [model, _] = models();
     let drawn = |seed| {
         let network = build(&model, seed).expect("it was described");
-        let all =
-            [ModelPart::First, ModelPart::Block(0), ModelPart::Block(1), ModelPart::Head].map(|part| network.parameters(part));
+        let all = [ModelPart::First, ModelPart::Block(0), ModelPart::Block(1), ModelPart::Head]
+            .map(|part| network.parameters(part));
         all.concat()
             .into_iter()
             .map(|spec| (spec.name, spec.initial))

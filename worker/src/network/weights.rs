@@ -1,6 +1,6 @@
 //! The weights of a part, as its forward reads them.
 
-use crate::ops::{LinearWeight, DeferredWeightGrads, VocabRange};
+use crate::ops::{DeferredWeightGrads, LinearWeight, VocabRange};
 use crate::stage::ModelParameter;
 use burn::tensor::Tensor;
 use dtrain_protocol::Region;

@@ -2,8 +2,8 @@
 //! they may see, and computed again in the backward pass.
 // Shapes in this file: b samples · t tokens · d width of one head
 
-use super::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
+use super::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
 use super::{AttentionHeads, Rotary, chunks};
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
@@ -18,7 +18,12 @@ pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
         let [b, t, _] = shape(&packed);
         let width = heads.query * heads.width;
         let (mut out, mut log_sums) = (vec![0.0; b * t * width], vec![0.0; b * heads.query * t]);
-        attend(&QueryKeyView::causal(slice(&packed), [b, t], heads), &mut out, &mut log_sums, Accumulate::Overwrite);
+        attend(
+            &QueryKeyView::causal(slice(&packed), [b, t], heads),
+            &mut out,
+            &mut log_sums,
+            Accumulate::Overwrite,
+        );
         let out = vector(out, [b, t, width]);
         let gradient = move |d: FlexTensor, _: [bool; 8]| {
             let d = dense(d);
@@ -197,7 +202,13 @@ pub(super) fn attend(view: &QueryKeyView<'_>, out: &mut [f32], log_sums: &mut [f
     chunks::each(tasks, |((group, out), log_sums)| attend_group(group, out, log_sums, t, into));
 }
 
-fn attend_group(group: HeadGroup<'_>, mut out: MatrixMut<'_>, log_sums: &mut [f32], t: usize, into: Accumulate) {
+fn attend_group(
+    group: HeadGroup<'_>,
+    mut out: MatrixMut<'_>,
+    log_sums: &mut [f32],
+    t: usize,
+    into: Accumulate,
+) {
     let (rows, width) = (group.queries.rows(), group.width);
     let mut scores = vec![0.0; ROWS.min(rows) * group.keys.rows()];
     for (head, log_sums) in log_sums.chunks_mut(t).enumerate() {
@@ -263,7 +274,12 @@ pub(super) struct HeadGradients<'a> {
 }
 
 /// Gradient of the packed input. `[b, t, (query + 2·key)·d]`
-fn backward(packed: &[f32], upstream: &OutputGradient<'_>, [b, t]: [usize; 2], heads: AttentionHeads) -> Vec<f32> {
+fn backward(
+    packed: &[f32],
+    upstream: &OutputGradient<'_>,
+    [b, t]: [usize; 2],
+    heads: AttentionHeads,
+) -> Vec<f32> {
     let AttentionHeads { query, key, width } = heads;
     let mut d_packed = vec![0.0; packed.len()];
     let mut widths = vec![query / key * width; key];
@@ -281,7 +297,12 @@ fn backward(packed: &[f32], upstream: &OutputGradient<'_>, [b, t]: [usize; 2], h
 
 /// Gradients of [`attend`]: those of the queries replace what is in `out` or are added to it, as `into` says; those of
 /// keys and values are added.
-pub(super) fn attend_back(view: &QueryKeyView<'_>, upstream: &OutputGradient<'_>, out: HeadGradients<'_>, into: Accumulate) {
+pub(super) fn attend_back(
+    view: &QueryKeyView<'_>,
+    upstream: &OutputGradient<'_>,
+    out: HeadGradients<'_>,
+    into: Accumulate,
+) {
     let (b, rows, AttentionHeads { query, key, width }) = (view.queries.len(), view.rows(), view.heads);
     let (t, served) = (upstream.log_sums.len() / (b * query), query / key);
     let ds = samples(upstream.d, b).flat_map(|sample| {

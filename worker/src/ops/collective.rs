@@ -3,8 +3,8 @@
 //! What one does forward, its dual does backward. Those of a device are in `device/collective.rs`.
 // Shapes in this file: b samples · t tokens of a whole sequence · n ranks · w width
 
-use super::linear::sum_rows;
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
+use super::linear::sum_rows;
 use super::{chunks, kernels};
 use crate::parallel::Peers;
 use burn::backend::flex::FlexTensor;

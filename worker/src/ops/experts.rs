@@ -50,7 +50,12 @@ pub(crate) fn dispatch(x: Tensor<3>, routes: &TokenRoutes) -> Tensor<3> {
 }
 
 /// Brings rows back and sums those of each token, weighted by `gates: [1, n, k]`. → `[b, t, w]`
-pub(crate) fn combine(rows: Tensor<3>, gates: Tensor<3>, routes: &TokenRoutes, [b, t]: [usize; 2]) -> Tensor<3> {
+pub(crate) fn combine(
+    rows: Tensor<3>,
+    gates: Tensor<3>,
+    routes: &TokenRoutes,
+    [b, t]: [usize; 2],
+) -> Tensor<3> {
     let routes = routes.clone();
     record(vec![input(rows), input(gates)], |values| {
         let [rows, gates] = <[_; 2]>::try_from(values).expect("two inputs are combined").map(dense);

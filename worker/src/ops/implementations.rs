@@ -1,9 +1,9 @@
 //! Who computes an operation: the host with gradients of its own, a device with kernels of its own, or tensor operations put together.
 
-use super::experts::{self, ExpertMatrices};
 use super::deferred_weight_grad::WeightLayout;
+use super::experts::{self, ExpertMatrices};
 use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange};
-use super::{attention, linear, loss, norm, reference, pointwise, unary};
+use super::{attention, linear, loss, norm, pointwise, reference, unary};
 use crate::device;
 use crate::parallel::Peers;
 use burn::tensor::{Device, Tensor};
@@ -162,7 +162,13 @@ impl Ops for HostOps {
         linear::project(x, weights, biases, residual)
     }
 
-    fn weight_gradients(&self, _: Precision, x: Tensor<3>, d: Tensor<3>, sides: &[WeightLayout]) -> Vec<Tensor<1>> {
+    fn weight_gradients(
+        &self,
+        _: Precision,
+        x: Tensor<3>,
+        d: Tensor<3>,
+        sides: &[WeightLayout],
+    ) -> Vec<Tensor<1>> {
         linear::weight_gradients(x, d, sides)
     }
 

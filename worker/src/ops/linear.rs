@@ -1,9 +1,9 @@
 //! Linear layers of one input side by side, plus a residual, as matrix products into strided parts.
 
 use super::chunks;
-use super::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
-use super::deferred_weight_grad::WeightLayout;
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
+use super::deferred_weight_grad::WeightLayout;
+use super::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
 use burn::backend::Flex;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
@@ -59,7 +59,9 @@ fn forward(
     // The residual and the biases are there before the products are added to them.
     let (mut y, into) = match residual {
         Some(residual) => (slice(&residual).to_vec(), Accumulate::Add),
-        None => (vec![0.0; b * t * out], if biases.is_empty() { Accumulate::Overwrite } else { Accumulate::Add }),
+        None => {
+            (vec![0.0; b * t * out], if biases.is_empty() { Accumulate::Overwrite } else { Accumulate::Add })
+        }
     };
     if !bias.is_empty() {
         let rows = chunks::rows(out) * out;

@@ -1,7 +1,7 @@
 //! Softmax and cross-entropy in one pass, which leaves the gradient behind.
 
 use super::custom_autograd::{BackwardFn, dense, input, record, shape, slice, vector};
-use super::{LossFigures, DeferredLossFigures, VocabRange, chunks, kernels};
+use super::{DeferredLossFigures, LossFigures, VocabRange, chunks, kernels};
 use crate::parallel::Peers;
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;

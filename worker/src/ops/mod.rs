@@ -4,20 +4,20 @@
 mod attention;
 pub(crate) mod chunks;
 pub(crate) mod collective;
+mod custom_autograd;
+mod deferred_weight_grad;
 #[cfg(feature = "device")]
 pub(crate) mod device;
 mod experts;
-mod loss_figures;
 mod implementations;
 pub(crate) mod kernels;
-mod deferred_weight_grad;
 mod linear;
 mod loss;
+mod loss_figures;
 mod norm;
-pub(crate) mod reference;
 mod pointwise;
+pub(crate) mod reference;
 pub(crate) mod ring_attention;
-mod custom_autograd;
 mod unary;
 
 use crate::parallel::Peers;
@@ -25,10 +25,10 @@ use burn::tensor::{Device, Tensor, TensorData};
 use dtrain_recipes::Precision;
 use std::sync::{Arc, OnceLock};
 
+pub(crate) use deferred_weight_grad::{DeferredWeightGrads, LinearWeight};
 pub(crate) use experts::{ExpertMatrices, combine, dispatch, feed};
-pub use loss_figures::{LossFigures, DeferredLossFigures};
 pub(crate) use implementations::Implementation;
-pub(crate) use deferred_weight_grad::{LinearWeight, DeferredWeightGrads};
+pub use loss_figures::{DeferredLossFigures, LossFigures};
 
 /// How operations compute; decided once for each stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,11 +124,22 @@ pub(crate) fn project(
     biases: Vec<Tensor<1>>,
     residual: Option<Tensor<3>>,
 ) -> Tensor<3> {
-    deferred_weight_grad::project(arithmetic, x, weights.into_iter().map(Into::into).collect(), biases, residual)
+    deferred_weight_grad::project(
+        arithmetic,
+        x,
+        weights.into_iter().map(Into::into).collect(),
+        biases,
+        residual,
+    )
 }
 
 /// Turns the query and key heads of a packed tensor by their positions (halves rotated, as Llama does).
-pub(crate) fn rotary(arithmetic: Arithmetic, packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -> Tensor<3> {
+pub(crate) fn rotary(
+    arithmetic: Arithmetic,
+    packed: Tensor<3>,
+    heads: AttentionHeads,
+    table: &Rotary,
+) -> Tensor<3> {
     arithmetic.by.ops().rotary(packed, heads, table)
 }
 

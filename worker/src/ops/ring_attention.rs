@@ -13,8 +13,8 @@
 
 use super::AttentionHeads;
 use super::attention::{HeadGradients, OutputGradient, QueryKeyView, attend, attend_back};
-use super::kernels::{self, Accumulate, MatrixMut};
 use super::custom_autograd::{dense, input, record, shape, slice, vector};
+use super::kernels::{self, Accumulate, MatrixMut};
 use crate::comm::{Incoming, Outgoing};
 use crate::parallel::Peers;
 use burn::backend::flex::FlexTensor;
@@ -28,7 +28,8 @@ pub(crate) fn attention(packed: Tensor<3>, heads: AttentionHeads, peers: &Peers)
         let [packed] = <[_; 1]>::try_from(values).expect("attention has one input");
         let packed = dense(packed);
         let [b, t, _] = shape(&packed);
-        let ring = RingAttention { rank: peers.rank() as usize, ranks: peers.size() as usize, peers, b, t, heads };
+        let ring =
+            RingAttention { rank: peers.rank() as usize, ranks: peers.size() as usize, peers, b, t, heads };
         let (out, log_sums) = ring.forward(slice(&packed));
         let out = vector(out, [b, t, heads.query * heads.width]);
         let mixed = out.clone();
@@ -52,7 +53,11 @@ pub(crate) struct AttentionBlock {
 /// What rank `rank`, with `t` tokens of each sample, sees of another rank's.
 pub(crate) fn visible_block(rank: usize, other: usize, t: usize) -> AttentionBlock {
     assert_ne!(rank, other, "what a rank sees of itself is no rectangle");
-    if other < rank { AttentionBlock { queries: t, keys: t / 2 } } else { AttentionBlock { queries: t / 2, keys: t } }
+    if other < rank {
+        AttentionBlock { queries: t, keys: t / 2 }
+    } else {
+        AttentionBlock { queries: t / 2, keys: t }
+    }
 }
 
 /// Where this rank stands among those that hold parts of the same sequences.
@@ -75,7 +80,12 @@ impl RingAttention {
         for round in 0..self.ranks {
             let pass = |peers: &Peers| self.pass_keys(peers, round, &keys);
             let (next, ()) = self.peers.meanwhile(pass, || match round {
-                0 => attend(&QueryKeyView::causal(packed, [b, t], heads), &mut out, &mut log_sums, Accumulate::Overwrite),
+                0 => attend(
+                    &QueryKeyView::causal(packed, [b, t], heads),
+                    &mut out,
+                    &mut log_sums,
+                    Accumulate::Overwrite,
+                ),
                 _ => attend(&self.view(round, packed, &keys), &mut out, &mut log_sums, Accumulate::Add),
             });
             keys = next;
@@ -99,7 +109,12 @@ impl RingAttention {
                 let mut found = vec![0.0; keys.len()];
                 let places = self.places(round, &mut d_packed, &mut found);
                 match round {
-                    0 => attend_back(&QueryKeyView::causal(packed, [b, t], heads), upstream, places, Accumulate::Overwrite),
+                    0 => attend_back(
+                        &QueryKeyView::causal(packed, [b, t], heads),
+                        upstream,
+                        places,
+                        Accumulate::Overwrite,
+                    ),
                     _ => attend_back(&self.view(round, packed, &keys), upstream, places, Accumulate::Add),
                 }
                 found

@@ -17,7 +17,10 @@ pub(super) fn tap(x: Tensor<3>, seen: impl FnOnce(Tensor<3>) + Send + 'static) -
 }
 
 /// `compute(x)`, of which only `x` is kept: backward computes it again.
-pub(super) fn recompute_in_backward(x: Tensor<3>, compute: impl Fn(Tensor<3>) -> Tensor<3> + Send + 'static) -> Tensor<3> {
+pub(super) fn recompute_in_backward(
+    x: Tensor<3>,
+    compute: impl Fn(Tensor<3>) -> Tensor<3> + Send + 'static,
+) -> Tensor<3> {
     let input = x.clone().inner();
     let value = compute(input.clone());
     if !x.is_tracked() {

@@ -47,7 +47,12 @@ pub(super) fn step(
 }
 
 /// Moments with the gradient added.
-fn averages(n: UpdateCoefficients, gradient: Tensor<1>, first: Tensor<1>, second: Tensor<1>) -> (Tensor<1>, Tensor<1>) {
+fn averages(
+    n: UpdateCoefficients,
+    gradient: Tensor<1>,
+    first: Tensor<1>,
+    second: Tensor<1>,
+) -> (Tensor<1>, Tensor<1>) {
     let square = gradient.clone() * gradient.clone();
     (first * n.beta1 + gradient * (1.0 - n.beta1), second * n.beta2 + square * (1.0 - n.beta2))
 }

@@ -3,7 +3,7 @@
 //! The step is done in two halves. [`StageOptimizer::directions`] moves the moments and tells how long values and
 //! directions of the own parts are; somebody sums the squares over the ranks; [`StageOptimizer::follow`] moves the values.
 
-use super::{WeightUpdate, StageOptimizer, host};
+use super::{StageOptimizer, WeightUpdate, host};
 use crate::stage::Stage;
 use dtrain_recipes::OptimizerKind;
 
@@ -38,7 +38,13 @@ impl StageOptimizer {
     }
 
     /// Moves the owned values of parameter `index`; the squares are by now those of whole tensors.
-    pub(crate) fn apply_direction(&mut self, index: usize, stage: &mut Stage, directions: &UpdateDirections, rate: f64) {
+    pub(crate) fn apply_direction(
+        &mut self,
+        index: usize,
+        stage: &mut Stage,
+        directions: &UpdateDirections,
+        rate: f64,
+    ) {
         let [own, other] = directions.squares[index];
         let factor = host::lamb_factor(rate as f32, own, other);
         stage.update(index, |values, _| host::add_scaled(values, &directions.parts[index], factor));

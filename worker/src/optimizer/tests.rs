@@ -68,7 +68,14 @@ fn reference(rule: &Rule, has_weight_decay: bool) -> Vec<f64> {
 
 fn numbers(rule: &Rule, has_weight_decay: bool, t: u64) -> UpdateCoefficients {
     let region = Region::whole(&[LEN as u64]);
-    let parameter = ModelParameter { name: "p".into(), shape: vec![LEN], region, has_weight_decay, unit: 0, range: 0..LEN };
+    let parameter = ModelParameter {
+        name: "p".into(),
+        shape: vec![LEN],
+        region,
+        has_weight_decay,
+        unit: 0,
+        range: 0..LEN,
+    };
     StageOptimizer::new(rule, std::slice::from_ref(&parameter))
         .numbers(&parameter, WeightUpdate { rate: rate(t), scale: SCALE, t })
 }
@@ -98,8 +105,14 @@ fn both_ways_follow_the_formulas_over_twenty_steps() {
             let mut far = (tensor(&first), tensor(&[0.0; LEN]), tensor(&[0.0; LEN]));
             let begun = far.clone();
             for t in 1..=20 {
-                far =
-                    device::step(kind, numbers(&rule, has_weight_decay, t), far.0, tensor(&gradient(t)), far.1, far.2);
+                far = device::step(
+                    kind,
+                    numbers(&rule, has_weight_decay, t),
+                    far.0,
+                    tensor(&gradient(t)),
+                    far.1,
+                    far.2,
+                );
             }
             check(&far.0.into_data().try_to_vec::<f32>().unwrap(), &wanted, kind);
             let kept: Vec<f32> = begun.0.into_data().try_to_vec().unwrap();

@@ -139,7 +139,10 @@ impl GradientBuckets {
 }
 
 /// Where the elements `range` of the vector that `parts` make up lie among all gradients, in order.
-fn pieces<'p>(parts: &'p [BucketParameter], range: &'p Range<usize>) -> impl Iterator<Item = Range<usize>> + 'p {
+fn pieces<'p>(
+    parts: &'p [BucketParameter],
+    range: &'p Range<usize>,
+) -> impl Iterator<Item = Range<usize>> + 'p {
     let first = parts.partition_point(|part| part.begin + part.flat.len() <= range.start);
     let inside = parts[first..].iter().take_while(|part| part.begin < range.end);
     inside.map(|part| {

@@ -2,7 +2,7 @@
 
 use super::reduce_scatter::ReduceScatter;
 use super::sync::PowerSgdCompressor;
-use super::{GradientBuckets, DeviceGradientBuckets, Mesh};
+use super::{DeviceGradientBuckets, GradientBuckets, Mesh};
 use crate::gradients::Gradients;
 use crate::stage::Stage;
 use dtrain_protocol::sharding::is_sharded;
@@ -98,7 +98,9 @@ impl GradientReduction {
         match self {
             Self::Buckets { common, experts } => {
                 replicas.into_iter().for_each(|queue| common.start_remaining(gradients.values(), queue));
-                mesh.experts().into_iter().for_each(|queue| experts.start_remaining(gradients.values(), queue));
+                mesh.experts()
+                    .into_iter()
+                    .for_each(|queue| experts.start_remaining(gradients.values(), queue));
             }
             Self::DeviceBuckets { common, experts } => {
                 replicas.into_iter().for_each(|queue| common.start_remaining(gradients, queue));

@@ -1,7 +1,7 @@
 //! All groups that one rank belongs to, one for each way in which it works with others.
 
 use super::model_parallel_groups::FirstFailure;
-use super::{CommQueue, AllGatherQueue, ModelParallelGroups, Peers};
+use super::{AllGatherQueue, CommQueue, ModelParallelGroups, Peers};
 use crate::comm::{CommError, Communicator, DeviceLinks, ProcessGroup, loopback};
 use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Failure, Layout, Rank};
@@ -52,7 +52,11 @@ impl ShardGroups {
 impl Mesh {
     /// Divides `group`, which has all ranks of the attempt, as `arrangement` tells. Called by all of them. Values of devices
     /// travel through host memory.
-    pub fn of(group: Box<dyn ProcessGroup>, arrangement: &Arrangement, rank: Rank) -> Result<Self, CommError> {
+    pub fn of(
+        group: Box<dyn ProcessGroup>,
+        arrangement: &Arrangement,
+        rank: Rank,
+    ) -> Result<Self, CommError> {
         Self::with_links(group, arrangement, rank, &DeviceLinks::default())
     }
 
@@ -82,7 +86,11 @@ impl Mesh {
                 | Channel::ExpertReplicas => layout.group(rank, channel.axes()),
             };
             let members: Vec<u32> = members.into_iter().map(|rank| rank.0).collect();
-            if members.len() == 1 { Ok(Box::new(loopback::SingleRank)) } else { group.split(channel, &members) }
+            if members.len() == 1 {
+                Ok(Box::new(loopback::SingleRank))
+            } else {
+                group.split(channel, &members)
+            }
         };
         let is_spread = layout.expert.get() > 1;
         let mut gatherer = |channel, is_wanted: bool| -> Result<Option<AllGatherQueue>, CommError> {

@@ -14,35 +14,35 @@
 //!
 //! `model_parallel_groups` holds the groups of `tensor`, `context` and `expert`, which communicate in the middle of a pass.
 
-mod gradient_buckets;
+mod all_gather_queue;
 mod comm_queue;
 pub(crate) mod context;
 mod device_gradient_buckets;
 mod expert;
-mod all_gather_queue;
-mod mesh;
-mod gradient_noise;
 mod grad_norm;
+mod gradient_buckets;
+mod gradient_noise;
+mod gradient_reduction;
+mod mesh;
 mod model_parallel_groups;
 pub(crate) mod pipeline;
 mod reduce_scatter;
-mod gradient_reduction;
-mod zero;
 pub mod step_totals;
 pub mod sync;
 pub(crate) mod tensor;
 mod weight_update;
+mod zero;
 
-pub use gradient_buckets::{GradientBuckets, ELEMENTS};
+pub use all_gather_queue::AllGatherQueue;
 pub use comm_queue::CommQueue;
 pub use device_gradient_buckets::DeviceGradientBuckets;
 pub(crate) use expert::TokenRoutes;
-pub use all_gather_queue::AllGatherQueue;
-pub use mesh::{Mesh, ShardGroups};
-pub use gradient_noise::NoiseGauge;
 pub use grad_norm::grad_norm_squared;
-pub use model_parallel_groups::{ModelParallelGroups, Peers};
+pub use gradient_buckets::{ELEMENTS, GradientBuckets};
+pub use gradient_noise::NoiseGauge;
 pub use gradient_reduction::GradientReduction;
-pub use zero::{ParameterBucket, ZeroShards};
+pub use mesh::{Mesh, ShardGroups};
+pub use model_parallel_groups::{ModelParallelGroups, Peers};
 pub use step_totals::StepTotals;
 pub(crate) use weight_update::update;
+pub use zero::{ParameterBucket, ZeroShards};

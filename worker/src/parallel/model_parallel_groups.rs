@@ -30,7 +30,8 @@ pub struct ModelParallelGroups {
 impl ModelParallelGroups {
     /// A rank that holds everything.
     pub fn none() -> Self {
-        let alone = || Peers::of(Communicator::staged(Box::new(loopback::SingleRank)), FirstFailure::default());
+        let alone =
+            || Peers::of(Communicator::staged(Box::new(loopback::SingleRank)), FirstFailure::default());
         let (tensor, context, expert) = (alone(), alone(), alone());
         Self { tensor, context, expert, weights: None, expert_weights: None, sequence: false }
     }

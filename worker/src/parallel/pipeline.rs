@@ -3,7 +3,7 @@
 use super::Peers;
 use crate::comm::{Incoming, Outgoing};
 use burn::tensor::{Device, Tensor};
-use dtrain_protocol::{Pass, Neighbor};
+use dtrain_protocol::{Neighbor, Pass};
 use std::collections::BTreeMap;
 
 /// Messages of one rank, from when they are made until they are read.

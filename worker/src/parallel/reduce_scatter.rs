@@ -95,8 +95,8 @@ impl ReduceScatter {
 #[cfg(test)]
 mod tests {
     use crate::comm::loopback;
-    use crate::parallel::{Mesh, GradientReduction};
-    use crate::stage::{ModelShard, ModelInput, Stage};
+    use crate::parallel::{GradientReduction, Mesh};
+    use crate::stage::{ModelInput, ModelShard, Stage};
     use burn::tensor::Device;
     use dtrain_protocol::{Arrangement, Layout, Pass, Rank};
     use dtrain_recipes::{Mlp, MlpActivation, Model, Recompute, ZeroStage};

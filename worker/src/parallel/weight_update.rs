@@ -1,7 +1,7 @@
 //! Moves the weights: every rank those that it owns, and whoever keeps whole weights gathers the others.
 
 use super::{Mesh, ZeroShards, step_totals};
-use crate::optimizer::{WeightUpdate, StageOptimizer};
+use crate::optimizer::{StageOptimizer, WeightUpdate};
 use crate::stage::Stage;
 use dtrain_protocol::sharding::is_sharded;
 use dtrain_protocol::{Arrangement, Axis, Failure};
@@ -28,7 +28,8 @@ pub(crate) fn update(
     let gathers = mesh.gathers_values();
     let packs = stage.shards().packs().len();
     let mut travelling = std::collections::VecDeque::new();
-    let inside = |pack: usize, shards: &ZeroShards| mesh.sharding(shards.packs()[pack].replication()).inside();
+    let inside =
+        |pack: usize, shards: &ZeroShards| mesh.sharding(shards.packs()[pack].replication()).inside();
     for pack in 0..packs {
         for index in stage.shards().packs()[pack].parameters().collect::<Vec<_>>() {
             match &directions {

@@ -1,7 +1,7 @@
 //! Writes the weights of a checkpoint for other programs.
 
 use super::folder::parameters;
-use super::tensor_names::{ValueOrder, HEAD, prefix, theirs};
+use super::tensor_names::{HEAD, ValueOrder, prefix, theirs};
 use super::{ModelFamily, PretrainedError, config, io_error, onnx, peft};
 use crate::checkpoint::TensorReader;
 use crate::network::ParameterSpec;
@@ -117,7 +117,11 @@ fn all_tensors(reader: &TensorReader) -> Vec<ExportedTensor> {
 }
 
 /// The values of a parameter, with the adapter at it added, where it has one: `W + alpha / rank · A·B`.
-fn merge_lora(reader: &TensorReader, spec: &ParameterSpec, lora: Option<Lora>) -> Result<Vec<f32>, PretrainedError> {
+fn merge_lora(
+    reader: &TensorReader,
+    spec: &ParameterSpec,
+    lora: Option<Lora>,
+) -> Result<Vec<f32>, PretrainedError> {
     let mut values = read_whole(reader, &spec.name, &spec.shape)?;
     let Some((lora, layer)) = lora.zip(spec.name.strip_suffix(".weight")) else { return Ok(values) };
     let [a, b] = ["lora_a", "lora_b"].map(|end| format!("{layer}.{end}"));
@@ -137,7 +141,11 @@ fn merge_lora(reader: &TensorReader, spec: &ParameterSpec, lora: Option<Lora>) -
 }
 
 /// All values of a parameter.
-pub(super) fn read_whole(reader: &TensorReader, name: &str, shape: &[usize]) -> Result<Vec<f32>, PretrainedError> {
+pub(super) fn read_whole(
+    reader: &TensorReader,
+    name: &str,
+    shape: &[usize],
+) -> Result<Vec<f32>, PretrainedError> {
     let sides: Vec<u64> = shape.iter().map(|side| *side as u64).collect();
     let region = Region::whole(&sides);
     let wanted = Slice::of(region.clone(), 0..region.elements());

@@ -3,7 +3,7 @@
 use super::tensor_names::{HEAD, HuggingFaceTensor, prefix, theirs};
 use super::{ModelFamily, Pretrained, PretrainedError, config, io_error};
 use crate::checkpoint::{NamedPiece, save, save_file};
-use crate::network::{NeuralNetwork, ModelPart, ParameterSpec};
+use crate::network::{ModelPart, NeuralNetwork, ParameterSpec};
 use dtrain_protocol::checkpoint::header;
 use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_protocol::sharding::Region;
@@ -222,7 +222,9 @@ impl ModelFolder {
 /// The parameters of each part, each once.
 pub(super) fn parameters(model: &impl NeuralNetwork) -> Vec<Vec<ParameterSpec>> {
     let mut seen = BTreeSet::new();
-    let parts = std::iter::once(ModelPart::First).chain((0..model.blocks()).map(ModelPart::Block)).chain([ModelPart::Head]);
+    let parts = std::iter::once(ModelPart::First)
+        .chain((0..model.blocks()).map(ModelPart::Block))
+        .chain([ModelPart::Head]);
     parts
         .map(|part| {
             let mut specs = model.parameters(part);
@@ -316,7 +318,9 @@ impl Pretrained {
     pub fn with_context(&self, context: u32) -> Decoder {
         match self.family {
             ModelFamily::Gpt2 => self.model.clone(),
-            ModelFamily::Llama | ModelFamily::Mistral | ModelFamily::Qwen2 => Decoder { context, ..self.model.clone() },
+            ModelFamily::Llama | ModelFamily::Mistral | ModelFamily::Qwen2 => {
+                Decoder { context, ..self.model.clone() }
+            }
         }
     }
 }

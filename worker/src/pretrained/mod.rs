@@ -7,9 +7,9 @@
 mod config;
 mod export;
 mod folder;
-mod tensor_names;
 mod onnx;
 mod peft;
+mod tensor_names;
 
 #[cfg(test)]
 mod tests;

@@ -58,7 +58,9 @@ pub(super) fn write_adapters(
     });
     fs::create_dir_all(out).map_err(io_error("making", out))?;
     let files = ["adapter_model.safetensors", "adapter_config.json"].map(PathBuf::from);
-    write(&tensors, &out.join(&files[0]), |spec: &ParameterSpec| read_whole(reader, &spec.name, &spec.shape))?;
+    write(&tensors, &out.join(&files[0]), |spec: &ParameterSpec| {
+        read_whole(reader, &spec.name, &spec.shape)
+    })?;
     let path = out.join(&files[1]);
     fs::write(&path, format!("{config:#}\n")).map_err(io_error("writing", &path))?;
     Ok(files.to_vec())

@@ -121,7 +121,8 @@ fn what_goes_out_comes_in_again() {
         let root = tempfile::tempdir().expect("a folder");
         let [saved, folder, again] = ["saved", "folder", "again"].map(|name| root.path().join(name));
         let before = checkpoint(&model, &saved);
-        export(&before, &Model::Decoder(model.clone()), WeightFormat::HuggingFace, &folder).expect("exported");
+        export(&before, &Model::Decoder(model.clone()), WeightFormat::HuggingFace, &folder)
+            .expect("exported");
         let opened = ModelFolder::open(&folder).expect("it was written");
         assert_eq!(opened.pretrained().model, model);
         let after = committed(&again, opened.write(&model, &again).expect("written"));
@@ -153,7 +154,8 @@ fn every_weight_goes_out_under_its_own_name() {
     let root = tempfile::tempdir().expect("a folder");
     let reader = checkpoint(&llama(), &root.path().join("saved"));
     let folder = root.path().join("folder");
-    let files = export(&reader, &Model::Decoder(llama()), WeightFormat::Safetensors, &folder).expect("exported");
+    let files =
+        export(&reader, &Model::Decoder(llama()), WeightFormat::Safetensors, &folder).expect("exported");
     assert_eq!(files, [std::path::PathBuf::from("model.safetensors")]);
     let bytes = fs::read(folder.join("model.safetensors")).expect("it was written");
     let file = safetensors::SafeTensors::deserialize(&bytes).expect("valid");
@@ -232,7 +234,11 @@ fn configurations_of_published_models_are_read() {
     assert_eq!(found.notes.len(), 3, "{:?}", found.notes);
     let parts = super::folder::parameters(&found.model);
     assert_eq!(parts.len(), 14);
-    assert!(parts[13].iter().all(|spec| spec.name != "embedding.weight"), "it is tied: {:?}", ModelPart::Head);
+    assert!(
+        parts[13].iter().all(|spec| spec.name != "embedding.weight"),
+        "it is tied: {:?}",
+        ModelPart::Head
+    );
 }
 
 /// Models of `tests/data/interop.py`.

@@ -2,8 +2,8 @@
 
 use super::synthetic::SyntheticSamples;
 use super::{REPEATS, WARM_UP};
-use crate::train_step::Replica;
 use crate::parallel::{StepTotals, step_totals};
+use crate::train_step::Replica;
 use dtrain_protocol::{Failure, Pass};
 use std::time::Instant;
 

@@ -3,10 +3,10 @@
 use super::synthetic::SyntheticSamples;
 use super::{PassBench, median};
 use crate::data::{Batch, DataError, SampleSource};
-use crate::train_step;
 use crate::parallel::StepTotals;
 use crate::session::MicroBatchLoader;
-use dtrain_protocol::{Action, Failure, Pass, StepId, Hyperparameters, WholeStep};
+use crate::train_step;
+use dtrain_protocol::{Action, Failure, Hyperparameters, Pass, StepId, WholeStep};
 use dtrain_recipes::{Model, Schedule};
 use std::sync::Arc;
 

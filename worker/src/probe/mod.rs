@@ -5,26 +5,26 @@
 //! agree on it. Samples are made up; reading real ones is not measured here.
 
 mod bench;
-pub(crate) mod synthetic;
 mod full_step;
+pub(crate) mod synthetic;
 
 use crate::comm::{self, CommError, DeviceLinks, RankId, WaitPolicy};
 use crate::device;
-use crate::train_step::Replica;
 use crate::loss_scale::LossScale;
 use crate::memory;
 use crate::optimizer::StageOptimizer;
 use crate::parallel::pipeline::PipelineMessages;
-use crate::parallel::{CommQueue, Mesh, NoiseGauge, GradientReduction};
+use crate::parallel::{CommQueue, GradientReduction, Mesh, NoiseGauge};
 use crate::stage::Stage;
 use crate::step_timer::{DeviceClock, Slowdown};
+use crate::train_step::Replica;
 use bench::{PassBench, PassTimes};
 use dtrain_protocol::{
     Arrangement, AttemptId, Failure, ProbeRequest, ProfilePoint, RankRates, RunUntil, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Decoder, Model, Optimizer as Rule, OptimizerKind, Recompute};
-use synthetic::SyntheticSamples;
 use std::time::Instant;
+use synthetic::SyntheticSamples;
 
 /// Visits to each micro-batch: between them the others are measured, so that a slow moment of the machine does not fall on
 /// all passes of one and make another look the better choice.

@@ -3,7 +3,7 @@
 use crate::data::Batch;
 use crate::stage::ModelInput;
 use dtrain_protocol::shuffle::splitmix64;
-use dtrain_recipes::{Decoder, Model, CustomModel, InputSignature};
+use dtrain_recipes::{CustomModel, Decoder, InputSignature, Model};
 use std::time::Instant;
 
 /// One micro-batch of made-up samples.

@@ -2,7 +2,7 @@ use super::*;
 use crate::comm::loopback;
 use crate::train_step;
 use burn::tensor::Device;
-use dtrain_protocol::{DeviceKind, Layout, RankTransport, Placement, Rank};
+use dtrain_protocol::{DeviceKind, Layout, Placement, Rank, RankTransport};
 use dtrain_recipes::{Activation, Decoder, Mlp, MlpActivation, Model, Norm, Positions, Precision};
 use std::cell::Cell;
 use std::num::NonZeroU32;

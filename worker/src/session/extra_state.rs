@@ -7,11 +7,11 @@
 use super::load_checkpoint::read;
 use super::save_checkpoint::TensorSnapshot;
 use crate::checkpoint::{CheckpointError, TensorReader};
-use crate::train_step::Replica;
 use crate::parallel::sync::put;
 use crate::snapshot::Snapshot;
 use crate::stage::{ModelParameter, Stage};
-use dtrain_protocol::{ReplicaState, Region, Slice, TensorKind};
+use crate::train_step::Replica;
+use dtrain_protocol::{Region, ReplicaState, Slice, TensorKind};
 
 /// What a loss scale is called, as it is of no parameter.
 const LOSS_SCALE: &str = "all";
@@ -68,7 +68,10 @@ fn moments(index: u32) -> [TensorKind; 2] {
 }
 
 /// Takes up what the checkpoint has of it, when weights and moments are loaded; says what begins afresh.
-pub(super) fn load(reader: &TensorReader, replica: &mut Replica<'_>) -> Result<Option<String>, CheckpointError> {
+pub(super) fn load(
+    reader: &TensorReader,
+    replica: &mut Replica<'_>,
+) -> Result<Option<String>, CheckpointError> {
     let Replica { stage, optimizer, reduction, outer, loss_scale, mesh, .. } = replica;
     if let Some(scale) =
         loss_scale.as_mut().filter(|_| reader.tensor(LOSS_SCALE, TensorKind::LossScale).is_some())

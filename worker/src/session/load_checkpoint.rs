@@ -4,9 +4,9 @@
 use super::extra_state;
 use crate::checkpoint::{CheckpointError, TensorReader};
 use crate::data::DataSet;
-use crate::train_step::Replica;
 use crate::optimizer::StageOptimizer;
 use crate::stage::{ModelParameter, Stage};
+use crate::train_step::Replica;
 use dtrain_protocol::checkpoint::FETCHED;
 use dtrain_protocol::input_manifest::{INPUTS, TOKENIZER};
 use dtrain_protocol::{Assignment, Failure, InputManifest, Manifest, ResumePoint, Slice, StepId, TensorKind};

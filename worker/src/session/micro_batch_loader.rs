@@ -51,7 +51,9 @@ fn numbers(assignment: &Assignment, samples: u64, begin: StepId) -> impl Iterato
         let share = share.start + step * batch..share.end + step * batch;
         let micro = move |micro: &u64| {
             let begin = share.start + micro * micro_batch;
-            (begin..begin + micro_batch).map(|cursor| shuffled_sample(seed, samples, cursor)).collect::<Vec<_>>()
+            (begin..begin + micro_batch)
+                .map(|cursor| shuffled_sample(seed, samples, cursor))
+                .collect::<Vec<_>>()
         };
         forwards.iter().map(micro).collect::<Vec<_>>()
     })

@@ -3,49 +3,49 @@
 //! Decides nothing: what is done in a step, when to save, validate and stop is in the assignment; flags that come
 //! up on the way (an order, the clock) are agreed on by all ranks before any of them acts.
 
-mod time_limit;
+mod agent_orders;
 mod extra_state;
 mod load_checkpoint;
-mod agent_orders;
+mod micro_batch_loader;
+mod pending_updates;
 mod replica_check;
 mod save_checkpoint;
-mod pending_updates;
-mod micro_batch_loader;
+mod time_limit;
 mod validate;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use load_checkpoint::weights;
 pub use agent_orders::AgentOrders;
-pub(crate) use save_checkpoint::CopyCompletion;
+pub(crate) use load_checkpoint::weights;
 pub(crate) use micro_batch_loader::MicroBatchLoader;
+pub(crate) use save_checkpoint::CopyCompletion;
 #[cfg(test)]
 pub(crate) use tests::world::assignment as assignment_of_tests;
 
 use crate::checkpoint::TensorReader;
-use crate::comm::{self, DeviceLinks, ProcessGroup, WorkCounter, RankId, WaitPolicy};
+use crate::comm::{self, DeviceLinks, ProcessGroup, RankId, WaitPolicy, WorkCounter};
 use crate::data::{self, DataSet, SampleSource};
 use crate::device;
-use crate::train_step::{self, Replica, StepOutcome};
 use crate::loss_scale::LossScale;
 use crate::memory;
 use crate::optimizer::StageOptimizer;
 use crate::parallel::pipeline::PipelineMessages;
 use crate::parallel::sync::OuterOptimizer;
-use crate::parallel::{Mesh, NoiseGauge, GradientReduction, StepTotals};
+use crate::parallel::{GradientReduction, Mesh, NoiseGauge, StepTotals};
 use crate::stage::{ModelShard, Stage};
 use crate::step_timer::{DeviceClock, Slowdown};
-use time_limit::RunClock;
+use crate::train_step::{self, Replica, StepOutcome};
 use dtrain_protocol::{
-    Assignment, Event, Failure, ResidentBytes, StepFigures, StepId, StopReason, MetricTarget, cannot_run,
+    Assignment, Event, Failure, MetricTarget, ResidentBytes, StepFigures, StepId, StopReason, cannot_run,
 };
 use dtrain_recipes::{Metric, ZeroStage};
-use save_checkpoint::{OnFailure, CheckpointSaver};
 use pending_updates::PendingUpdates;
+use save_checkpoint::{CheckpointSaver, OnFailure};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use validate::{ValidationOutcome, ValidationHooks, ValidationId, validate};
+use time_limit::RunClock;
+use validate::{ValidationHooks, ValidationId, ValidationOutcome, validate};
 
 /// Takes the events of a rank, from any of its threads.
 pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
@@ -120,7 +120,8 @@ fn attempt_with(
             StageOptimizer::sharded(&training.optimizer, stage.parameters(), stage.shards())
         }
     };
-    let (reduction, outer) = (GradientReduction::of(&stage, arrangement), OuterOptimizer::of(&stage, arrangement));
+    let (reduction, outer) =
+        (GradientReduction::of(&stage, arrangement), OuterOptimizer::of(&stage, arrangement));
     let messages = PipelineMessages::new(mesh.pipeline().clone(), stage.device());
     let (loss_scale, noise) =
         (LossScale::of(arrangement.precision), NoiseGauge::of(training, arrangement, &mesh));
@@ -161,7 +162,12 @@ fn check_ability(assignment: &Assignment) -> Result<(), Failure> {
     }
 }
 
-fn join(assignment: &Assignment, waits: &WaitPolicy, orders: &mut AgentOrders, tell: &EventSink) -> Result<Mesh, Failure> {
+fn join(
+    assignment: &Assignment,
+    waits: &WaitPolicy,
+    orders: &mut AgentOrders,
+    tell: &EventSink,
+) -> Result<Mesh, Failure> {
     let Assignment { trial, attempt, rank, arrangement, link, placement, .. } = assignment;
     let seat =
         RankId { trial: trial.clone(), attempt: *attempt, rank: *rank, ranks: arrangement.layout.world() };
@@ -268,7 +274,8 @@ fn steps(
     if reason.is_some() {
         // The attempt before was stopped in its last validation.
         let which = ValidationId { step, samples: assignment.validate_samples, is_last: true };
-        reason = reason_after(replica, valid, which, ValidationHooks { orders, clock: &mut clock, tell }, reason)?;
+        reason =
+            reason_after(replica, valid, which, ValidationHooks { orders, clock: &mut clock, tell }, reason)?;
     }
     let mut sent = replica.mesh.bytes_sent();
     while reason.is_none() || !ahead.is_level() {

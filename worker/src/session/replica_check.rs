@@ -1,7 +1,7 @@
 //! Whether replicas still hold the same weights: a bit that flips in the memory of one is a failure that nobody sees.
 
-use crate::train_step::Replica;
 use crate::stage::Stage;
+use crate::train_step::Replica;
 use dtrain_protocol::{Assignment, Channel, Failure, Rank, StepId};
 use dtrain_recipes::ZeroStage;
 

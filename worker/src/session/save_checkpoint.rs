@@ -10,11 +10,11 @@
 //! approximate synchronisation keeps, is copied at once.
 
 use super::{AgentOrders, EventSink, extra_state};
-use crate::checkpoint::{self, CheckpointError, TensorShard, NamedPiece};
+use crate::checkpoint::{self, CheckpointError, NamedPiece, TensorShard};
 use crate::data::DataSet;
-use crate::train_step::Replica;
 use crate::snapshot::Snapshot;
 use crate::stage::ModelParameter;
+use crate::train_step::Replica;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::input_manifest::{INPUTS, PREPROCESSING, TOKENIZER};
 use dtrain_protocol::sharding::ranks_holding;
@@ -289,7 +289,12 @@ fn take_snapshots(replica: &Replica<'_>, rank: Rank, arrangement: &Arrangement) 
             let parameter = &stage.frozen_parameters()[frozen];
             let slice = Slice::of(parameter.region.clone(), range);
             let values = stage.frozen_snapshot(frozen, inside);
-            taken.push(TensorSnapshot { name: parameter.name.clone(), kind: TensorKind::Parameter, slice, values });
+            taken.push(TensorSnapshot {
+                name: parameter.name.clone(),
+                kind: TensorKind::Parameter,
+                slice,
+                values,
+            });
             continue;
         }
         let parameter = &parameters[index];

@@ -6,12 +6,12 @@
 use super::time_limit::RunClock;
 use super::{AgentOrders, EventSink};
 use crate::data::{Batch, SampleSource};
-use crate::train_step::Replica;
 use crate::ops::DeferredLossFigures;
 use crate::parallel::sync::put;
 use crate::parallel::{StepTotals, context, step_totals};
 use crate::stage::{ForwardOutput, ModelInput};
-use dtrain_protocol::{Event, Failure, Pass, StepId, Neighbor};
+use crate::train_step::Replica;
+use dtrain_protocol::{Event, Failure, Neighbor, Pass, StepId};
 use std::ops::Range;
 use std::time::Instant;
 

@@ -52,7 +52,11 @@ pub(super) struct FlatParameters {
 
 /// Numbers the parameters of all parts of all chunks, cut for the rank at `coord`; a name that was seen before (a
 /// tied embedding) is the same parameter.
-pub(super) fn assemble(chunks: Vec<Vec<(ModelPart, Vec<ParameterSpec>)>>, layout: &Layout, coord: Coord) -> ChunkParameters {
+pub(super) fn assemble(
+    chunks: Vec<Vec<(ModelPart, Vec<ParameterSpec>)>>,
+    layout: &Layout,
+    coord: Coord,
+) -> ChunkParameters {
     let mut all = ChunkParameters::default();
     for parts in chunks {
         let begin = all.units.len();

@@ -5,7 +5,7 @@ use super::{ForwardOutput, ModelInput, Stage};
 use crate::data::Batch;
 use crate::gradients::Gradients;
 use crate::network::{KvCache, ModelPart, Weights};
-use crate::ops::{self, DeferredWeightGrads, LossFigures, DeferredLossFigures};
+use crate::ops::{self, DeferredLossFigures, DeferredWeightGrads, LossFigures};
 use burn::tensor::Tensor;
 use dtrain_protocol::Pass;
 use dtrain_recipes::Recompute;
@@ -40,7 +40,12 @@ impl Stage {
     /// Forward of a pass: `input` is the activation of the chunk before, `None` on the first.
     ///
     /// Keeps what [`Stage::backward`] needs. The last chunk of the model gives the loss.
-    pub fn forward(&mut self, pass: Pass, input: Option<Tensor<3>>, samples: &ModelInput<'_>) -> ForwardOutput {
+    pub fn forward(
+        &mut self,
+        pass: Pass,
+        input: Option<Tensor<3>>,
+        samples: &ModelInput<'_>,
+    ) -> ForwardOutput {
         let units = self.chunks[pass.chunk as usize].clone();
         let mut kept = Vec::with_capacity(units.len());
         let mut flow = input;
@@ -55,7 +60,10 @@ impl Stage {
                 else {
                     unreachable!("only the head gives a loss, and it is kept");
                 };
-                kept.push(input.map_or_else(|| SavedForBackward::Samples(samples.inputs()), SavedForBackward::Input));
+                kept.push(
+                    input
+                        .map_or_else(|| SavedForBackward::Samples(samples.inputs()), SavedForBackward::Input),
+                );
                 flow = Some(output);
             } else {
                 let graph = self.record(unit, flow.take(), samples);
@@ -130,7 +138,13 @@ impl Stage {
     }
 
     /// Backward of one unit: adds gradients but those it leaves, and replaces `upstream` by the gradient of the input.
-    fn backward_part(&mut self, index: usize, kept: SavedForBackward, upstream: &mut Option<Tensor<3>>, weight: f32) -> DeferredWeightGrads {
+    fn backward_part(
+        &mut self,
+        index: usize,
+        kept: SavedForBackward,
+        upstream: &mut Option<Tensor<3>>,
+        weight: f32,
+    ) -> DeferredWeightGrads {
         let is_first = self.chunks.iter().any(|units| units.start == index);
         let next = (!is_first).then(|| index - 1);
         match kept {
@@ -267,7 +281,12 @@ impl Stage {
     }
 
     /// Runs `unit` with autodiff.
-    fn record(&self, unit: &ParameterGroup, input: Option<Tensor<3>>, samples: &ModelInput<'_>) -> AutodiffGraph {
+    fn record(
+        &self,
+        unit: &ParameterGroup,
+        input: Option<Tensor<3>>,
+        samples: &ModelInput<'_>,
+    ) -> AutodiffGraph {
         let leaves: Vec<_> = unit
             .uses
             .iter()
@@ -285,7 +304,11 @@ impl Stage {
     }
 
     /// The weights of `unit`: `leaves`, or else the values without autodiff.
-    pub(super) fn weights<'a>(&'a self, unit: &'a ParameterGroup, leaves: Option<&[Tensor<1>]>) -> Weights<'a> {
+    pub(super) fn weights<'a>(
+        &'a self,
+        unit: &'a ParameterGroup,
+        leaves: Option<&[Tensor<1>]>,
+    ) -> Weights<'a> {
         let trained = unit.uses.iter().enumerate().map(|(place, (short, index))| {
             let flat = leaves.map_or_else(|| self.values[*index].clone(), |leaves| leaves[place].clone());
             (short.as_str(), &self.parameters[*index], flat)

@@ -38,7 +38,11 @@ impl ShardedWeights {
     }
 
     /// Room for the blocks of all packs, all zeros.
-    pub(super) fn new(shards: &Arc<ZeroShards>, partners: &ModelParallelGroups, units: &[ParameterGroup]) -> Self {
+    pub(super) fn new(
+        shards: &Arc<ZeroShards>,
+        partners: &ModelParallelGroups,
+        units: &[ParameterGroup],
+    ) -> Self {
         let gatherer = partners.weights.clone();
         let needs = |unit: &ParameterGroup| {
             let mut packs: Vec<_> = unit.uses.iter().map(|(_, index)| shards.pack_of(*index)).collect();

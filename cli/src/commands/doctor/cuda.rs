@@ -3,7 +3,7 @@
 
 use super::Finding;
 use super::place::HostEnvironment;
-use dtrain_runner::cuda::{RequiredHeader, HeaderFolders, Release, Toolkit, driver_release, nvrtc_names};
+use dtrain_runner::cuda::{HeaderFolders, Release, RequiredHeader, Toolkit, driver_release, nvrtc_names};
 use std::path::PathBuf;
 
 const DRIVER: &str = "CUDA driver";
@@ -260,7 +260,11 @@ mod tests {
             .iter()
             .for_each(|header| fake::write(&place, &format!("/usr/local/cuda/include/{header}"), ""));
         let [nvrtc, headers] = said(&place, 12040);
-        assert_eq!((nvrtc.verdict, headers.verdict), (CheckStatus::Good, CheckStatus::Good), "{nvrtc:?} {headers:?}");
+        assert_eq!(
+            (nvrtc.verdict, headers.verdict),
+            (CheckStatus::Good, CheckStatus::Good),
+            "{nvrtc:?} {headers:?}"
+        );
         let cuda = place.at("/usr/local/cuda");
         let words = format!("{0}/lib64/libnvrtc.so.12.4.127, 12.4, of toolkit {0}", cuda.display());
         assert_eq!(nvrtc.found, words);
@@ -325,8 +329,14 @@ mod tests {
             "nvidia/cu13/include/mma.h",
         ]);
         let [nvrtc, headers] = said(&place, 13000);
-        assert!(nvrtc.verdict == CheckStatus::Good && nvrtc.found.contains("PyTorch's wheels in"), "{nvrtc:?}");
-        assert!(headers.verdict == CheckStatus::Bad && headers.found.ends_with("lacks crt/mma.h"), "{headers:?}");
+        assert!(
+            nvrtc.verdict == CheckStatus::Good && nvrtc.found.contains("PyTorch's wheels in"),
+            "{nvrtc:?}"
+        );
+        assert!(
+            headers.verdict == CheckStatus::Bad && headers.found.ends_with("lacks crt/mma.h"),
+            "{headers:?}"
+        );
         assert_eq!(headers.fix.as_deref(), Some("`pip install 'nvidia-cuda-crt==13.0.*'`"));
     }
 

@@ -24,7 +24,9 @@ pub(super) fn checks() -> Vec<Finding> {
 /// A GPU of NVIDIA in this machine that this build has no backend for; `None` where there is no such GPU. Others may be part of
 /// the processor, and not faster.
 pub(crate) fn unused_gpu() -> Option<GpuVendor> {
-    KernelGpus::at(&HostEnvironment::current()).unused(BuiltBackends::HERE).filter(|maker| *maker == GpuVendor::Nvidia)
+    KernelGpus::at(&HostEnvironment::current())
+        .unused(BuiltBackends::HERE)
+        .filter(|maker| *maker == GpuVendor::Nvidia)
 }
 
 /// Who made a GPU.

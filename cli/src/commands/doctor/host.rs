@@ -1,6 +1,6 @@
 //! What `doctor` asks of hosts over SSH, all of them at the same time.
 
-use super::{Finding, CheckStatus};
+use super::{CheckStatus, Finding};
 use dtrain_recipes::Bytes;
 use dtrain_runner::transport::known_hosts::HostKeyError;
 use dtrain_runner::transport::{Bastions, FACTS, Ssh, SshTarget, Transport, TransportError, User};

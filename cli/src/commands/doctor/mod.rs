@@ -11,11 +11,11 @@ mod place;
 pub(crate) use gpu::unused_gpu;
 
 use crate::args::DoctorArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::output::Output;
 use crate::render::number::counted;
-use dtrain_runner::cuda::{ToolkitComponent, RejectedComponent};
+use dtrain_runner::cuda::{RejectedComponent, ToolkitComponent};
 use serde::Serialize;
 
 /// How a check went.

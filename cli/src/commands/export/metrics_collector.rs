@@ -1,14 +1,14 @@
 //! What running trials report now, also those whose reports no controller copies to the history.
 
 use super::{ExportArgs, filtered};
-use crate::context::Context;
 use crate::command_error::CommandError;
+use crate::context::Context;
 use crate::trials::{self, history_failure};
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use dtrain_runner::driver::Viewer;
 use dtrain_runner::export::prometheus::MetricsPage;
 use dtrain_runner::ledger::{
-    Checkpoint, Filter, History, Pagination, Sort, TrialStatus, Summary, TrialDetails, TrialRow, points_of,
+    Checkpoint, Filter, History, Pagination, Sort, Summary, TrialDetails, TrialRow, TrialStatus, points_of,
 };
 use dtrain_runner::{Fact, TrialEvent};
 use std::collections::{BTreeMap, HashMap};

@@ -4,14 +4,16 @@ mod metrics_collector;
 mod serve;
 
 use crate::args::{AttemptChoice, ExportArgs, ExportFormat};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::run_trial::record_finished_trials;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::output::shell_quoted;
 use crate::render::number::counted;
+use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};
 use dtrain_recipes::name::file_name;
-use dtrain_runner::export::{self, WriteProgress, AttemptSelection, ExportError, OutputFormat, TrialSelection, WrittenFiles};
+use dtrain_runner::export::{
+    self, AttemptSelection, ExportError, OutputFormat, TrialSelection, WriteProgress, WrittenFiles,
+};
 use dtrain_runner::ledger::{Filter, History, Pagination, Sort, TrialRow};
 use glob::Pattern;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -65,7 +67,11 @@ fn format(to: ExportFormat) -> Option<OutputFormat> {
 }
 
 /// The trials that are named; those of a study or of conditions from the oldest on.
-fn selected_trials(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<TrialRow>, CommandError> {
+fn selected_trials(
+    context: &Context,
+    history: &History,
+    args: &ExportArgs,
+) -> Result<Vec<TrialRow>, CommandError> {
     if args.study.is_none() && args.condition.is_none() {
         let last = [String::from("last")];
         let names = if args.trials.is_empty() { &last[..] } else { &args.trials };
@@ -81,7 +87,8 @@ fn selected_trials(context: &Context, history: &History, args: &ExportArgs) -> R
     let mut found = filtered(context, history, args)?;
     found.reverse();
     if found.is_empty() {
-        return Err(CommandError::new(ExitReason::Usage, "no trial matches").hint("`dtrain history` lists all trials"));
+        return Err(CommandError::new(ExitReason::Usage, "no trial matches")
+            .hint("`dtrain history` lists all trials"));
     }
     Ok(found)
 }
@@ -90,7 +97,9 @@ fn selected_trials(context: &Context, history: &History, args: &ExportArgs) -> R
 fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<TrialRow>, CommandError> {
     let names = history.names().map_err(|error| history_failure(&error))?;
     let mut filter = match &args.condition {
-        Some(text) => Filter::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?,
+        Some(text) => {
+            Filter::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?
+        }
         None => Filter::default(),
     };
     if args.study.is_some() {
@@ -114,14 +123,18 @@ pub(super) fn keys(
     let mut wanted = BTreeSet::new();
     for text in patterns {
         let pattern = Pattern::new(text).map_err(|error| {
-            CommandError::new(ExitReason::Usage, format!("`{text}` is not a pattern of keys")).cause(error.to_string())
+            CommandError::new(ExitReason::Usage, format!("`{text}` is not a pattern of keys"))
+                .cause(error.to_string())
         })?;
         let mut found = all.iter().filter(|key| pattern.matches(key)).cloned().peekable();
         if found.peek().is_none() {
             let has = all.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
-            return Err(CommandError::new(ExitReason::Usage, format!("no series has the key `{text}`")).hint(
-                if has.is_empty() { "nothing was measured".to_owned() } else { format!("there are {has}") },
-            ));
+            return Err(CommandError::new(ExitReason::Usage, format!("no series has the key `{text}`"))
+                .hint(if has.is_empty() {
+                    "nothing was measured".to_owned()
+                } else {
+                    format!("there are {has}")
+                }));
         }
         wanted.extend(found);
     }
@@ -178,13 +191,14 @@ fn export_failed(error: &ExportError) -> CommandError {
         ExportError::Ledger(error) => history_failure(error),
         ExportError::Exists(_) => CommandError::of(ExitReason::Usage, error)
             .hint("`--force` replaces it; `--out PATH` writes to another place"),
-        ExportError::Foreign { .. } => {
-            CommandError::of(ExitReason::Usage, error).hint("move it away, or write to another place with `--out PATH`")
-        }
+        ExportError::Foreign { .. } => CommandError::of(ExitReason::Usage, error)
+            .hint("move it away, or write to another place with `--out PATH`"),
         ExportError::NoStore { .. } => {
             CommandError::of(ExitReason::Usage, error).hint("`--out PATH` writes to another place")
         }
-        ExportError::Write { .. } | ExportError::Database { .. } => CommandError::of(ExitReason::Infrastructure, error),
+        ExportError::Write { .. } | ExportError::Database { .. } => {
+            CommandError::of(ExitReason::Infrastructure, error)
+        }
     }
 }
 
@@ -223,6 +237,8 @@ fn next_command(format: OutputFormat, to: &Path) -> String {
         OutputFormat::MlFlow => format!("mlflow ui --backend-store-uri sqlite:///{path}"),
         OutputFormat::Wandb => format!("wandb sync {path}/offline-run-*"),
         OutputFormat::Csv | OutputFormat::JsonLines => format!("head {path}"),
-        OutputFormat::Parquet => format!("python3 -c \"import pandas; print(pandas.read_parquet('{path}'))\""),
+        OutputFormat::Parquet => {
+            format!("python3 -c \"import pandas; print(pandas.read_parquet('{path}'))\"")
+        }
     }
 }

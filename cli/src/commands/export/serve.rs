@@ -3,9 +3,9 @@
 use super::export_failed;
 use super::metrics_collector::MetricsCollector;
 use crate::args::ExportArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
 use crate::run_trial::record_finished_trials;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::signals;
 use crate::trials;
 use dtrain_runner::export::{self, prometheus::CONTENT_TYPE};
@@ -50,10 +50,12 @@ pub(super) fn run(context: &Context, args: &ExportArgs) -> CommandResult {
     // What is wrong with names and conditions is said before anybody asks.
     let first = live.page()?;
     match args.out.as_deref() {
-        Some(path) if path == Path::new("-") => context.out.bytes(first.as_bytes()).map(|()| ExitReason::Done),
-        Some(path) => {
-            export::replace(path, first.as_bytes()).map(|()| ExitReason::Done).map_err(|error| export_failed(&error))
+        Some(path) if path == Path::new("-") => {
+            context.out.bytes(first.as_bytes()).map(|()| ExitReason::Done)
         }
+        Some(path) => export::replace(path, first.as_bytes())
+            .map(|()| ExitReason::Done)
+            .map_err(|error| export_failed(&error)),
         None => serve(context, args.listen.unwrap_or(ADDRESS), live),
     }
 }

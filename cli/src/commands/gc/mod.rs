@@ -4,14 +4,14 @@ mod report;
 mod tokens;
 
 use crate::args::GcArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::confirm::confirm;
 use crate::context::Context;
 use crate::run_trial::record_finished_trials;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::trials::{self, history_failure};
 use dtrain_recipes::Bytes;
 use dtrain_runner::ledger::History;
-use dtrain_runner::store::{self, Kind, Garbage, RemoveError};
+use dtrain_runner::store::{self, Garbage, Kind, RemoveError};
 use dtrain_runner::transport::ProgramDigest;
 use serde::Serialize;
 use std::path::{Path, PathBuf};

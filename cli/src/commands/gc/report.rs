@@ -1,12 +1,12 @@
 //! Says what was removed, or would be, by kind.
 
 use super::{CleanupPlan, RetainedFile};
-use crate::context::Context;
 use crate::command_error::CommandError;
+use crate::context::Context;
 use crate::render::number::counted;
-use crate::render::table::{TableColumn, StyledText, TextRole, table};
+use crate::render::table::{StyledText, TableColumn, TextRole, table};
 use dtrain_recipes::Bytes;
-use dtrain_runner::store::{Kind, Garbage};
+use dtrain_runner::store::{Garbage, Kind};
 use serde::Serialize;
 use std::borrow::Cow;
 
@@ -80,7 +80,8 @@ pub(super) fn print_report(context: &Context, found: &CleanupPlan, is_dry: bool)
         context.out.say("everything is needed");
         return Ok(());
     }
-    let column = |title, is_right| TableColumn { title: Cow::Borrowed(title), is_right, rank: 9, least: None };
+    let column =
+        |title, is_right| TableColumn { title: Cow::Borrowed(title), is_right, rank: 9, least: None };
     let columns = [column("WHAT", false), column(if is_dry { "WOULD FREE" } else { "FREED" }, true)];
     let mut rows: Vec<Vec<StyledText>> = sums
         .iter()

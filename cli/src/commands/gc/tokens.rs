@@ -1,14 +1,14 @@
 //! Tokens that are kept in the state folder, and those of them that some trial would read.
 
+use crate::command_error::CommandError;
 use crate::commands::model::recipe;
 use crate::commands::resume::plan_of_trial;
 use crate::context::Context;
-use crate::command_error::CommandError;
 use crate::trials::history_failure;
 use dtrain_protocol::input_manifest::TOKENIZER;
 use dtrain_recipes::{Data, DataFormat, Tokenizer};
 use dtrain_runner::ledger::{Filter, History, Pagination, Sort, TrialDetails};
-use dtrain_runner::store::{Kind, Garbage};
+use dtrain_runner::store::{Garbage, Kind};
 use dtrain_worker::data::{all_cached, cached};
 use std::collections::BTreeSet;
 use std::path::PathBuf;

@@ -1,17 +1,17 @@
 //! `dtrain history export` and `dtrain history import`: histories of several machines.
 
 use crate::args::{HistoryExportArgs, HistoryImportArgs};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::run_trial::record_finished_trials;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::output::shell_quoted;
 use crate::render::number::counted;
+use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
-use dtrain_protocol::bundle::{BundleError, ArchiveHeader};
+use dtrain_protocol::bundle::{ArchiveHeader, BundleError};
 use dtrain_recipes::Bytes;
 use dtrain_runner::audit::this_host;
-use dtrain_runner::ledger::{WriteBundleError, Filter, History, ImportError, MergeReport, Pagination, Sort};
+use dtrain_runner::ledger::{Filter, History, ImportError, MergeReport, Pagination, Sort, WriteBundleError};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Serialize;
 use std::fs::{self, File};
@@ -73,18 +73,27 @@ pub(super) fn export(context: &Context, args: &HistoryExportArgs) -> CommandResu
         let (number, file) = (counted(exported.trials, "trial"), exported.file.display());
         context.out.say(&format!("wrote {number} to {file}: {}", Bytes(bytes)));
     }
-    context.out.next(&format!("dtrain history import {}, on another machine", shell_quoted(exported.file.display())));
+    context.out.next(&format!(
+        "dtrain history import {}, on another machine",
+        shell_quoted(exported.file.display())
+    ));
     Ok(ExitReason::Done)
 }
 
 /// The trials that the user wants.
-fn selected_trials(context: &Context, history: &History, args: &HistoryExportArgs) -> Result<Vec<TrialId>, CommandError> {
+fn selected_trials(
+    context: &Context,
+    history: &History,
+    args: &HistoryExportArgs,
+) -> Result<Vec<TrialId>, CommandError> {
     if !args.trials.is_empty() {
         return args.trials.iter().map(|name| trials::find(history, name)).collect();
     }
     let names = history.names().map_err(|error| history_failure(&error))?;
     let filter = match &args.condition {
-        Some(text) => Filter::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?,
+        Some(text) => {
+            Filter::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?
+        }
         None => Filter::default(),
     };
     let is_alive = |id: &TrialId| trials::is_alive(context, id);
@@ -144,7 +153,9 @@ pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> CommandResu
     })?;
     let bundles = files.into_iter().zip(heads).zip(merged);
     let report = ImportReport {
-        bundles: bundles.map(|((file, head), merged)| ImportedBundle { file, host: head.host, merged }).collect(),
+        bundles: bundles
+            .map(|((file, head), merged)| ImportedBundle { file, host: head.host, merged })
+            .collect(),
     };
     bar.finish_and_clear();
     if context.out.json {
@@ -173,7 +184,8 @@ fn bundles(path: &Path) -> Result<Vec<PathBuf>, CommandError> {
         return Ok(vec![path.to_owned()]);
     }
     let failed = |error: io::Error| {
-        CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display()))
+            .cause(error.to_string())
     };
     let mut found = Vec::new();
     for entry in fs::read_dir(path).map_err(failed)? {
@@ -193,7 +205,8 @@ fn bundles(path: &Path) -> Result<Vec<PathBuf>, CommandError> {
 
 fn open(file: &Path) -> Result<BufReader<File>, CommandError> {
     File::open(file).map(BufReader::new).map_err(|error| {
-        CommandError::new(ExitReason::Usage, format!("cannot read {}", file.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot read {}", file.display()))
+            .cause(error.to_string())
     })
 }
 

@@ -4,14 +4,14 @@ mod bundle;
 
 use super::resume::plan_of_trial;
 use crate::args::{HistoryArgs, HistoryCommand, ShowArgs};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::run_trial::record_finished_trials;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::render::{history as list, show as one};
+use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};
 use dtrain_protocol::{Rank, TrialId};
 use dtrain_runner::compare::buckets;
-use dtrain_runner::ledger::{Filter, History, Pagination, MetricSample, Sort, TrialDetails, is_own_series};
+use dtrain_runner::ledger::{Filter, History, MetricSample, Pagination, Sort, TrialDetails, is_own_series};
 use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -36,11 +36,15 @@ fn list_trials(context: &Context, args: &HistoryArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let names = history.names().map_err(|error| history_failure(&error))?;
     let filter = match &args.condition {
-        Some(text) => Filter::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?,
+        Some(text) => {
+            Filter::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?
+        }
         None => Filter::default(),
     };
     let sort = match &args.by {
-        Some(text) => Sort::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?,
+        Some(text) => {
+            Sort::parse(text, &names).map_err(|error| CommandError::of(ExitReason::Usage, &error))?
+        }
         None => Sort::Newest,
     };
     let limit = u64::from(args.limit.max(1));
@@ -75,7 +79,12 @@ fn list_trials(context: &Context, args: &HistoryArgs) -> CommandResult {
 }
 
 /// A series in `count` characters.
-fn curve(history: &History, trial: &TrialId, key: &str, count: usize) -> Result<Vec<Option<f64>>, CommandError> {
+fn curve(
+    history: &History,
+    trial: &TrialId,
+    key: &str,
+    count: usize,
+) -> Result<Vec<Option<f64>>, CommandError> {
     let samples = history.curve(trial, key).map_err(|error| history_failure(&error))?;
     let (Some(first), Some(last)) = (samples.first(), samples.last()) else { return Ok(Vec::new()) };
     Ok(buckets(&samples, (first.step, last.step), count))
@@ -109,7 +118,11 @@ struct SeriesPoint {
 }
 
 /// The series that `--series` names; `None` without it.
-fn series(history: &History, trial: &TrialDetails, asked: &[String]) -> Result<Option<Vec<PrintedSeries>>, CommandError> {
+fn series(
+    history: &History,
+    trial: &TrialDetails,
+    asked: &[String],
+) -> Result<Option<Vec<PrintedSeries>>, CommandError> {
     if asked.is_empty() {
         return Ok(None);
     }
@@ -120,8 +133,11 @@ fn series(history: &History, trial: &TrialDetails, asked: &[String]) -> Result<O
     let wanted = names.into_iter().filter(|(key, _)| keys.as_ref().is_none_or(|keys| keys.contains(key)));
     let read = |(key, rank): (String, Rank)| {
         let samples = history.series(&trial.row.id, &key, rank).map_err(|error| history_failure(&error))?;
-        let point =
-            |sample: &MetricSample| SeriesPoint { step: sample.step, at_ms: sample.at_ms, value: sample.value };
+        let point = |sample: &MetricSample| SeriesPoint {
+            step: sample.step,
+            at_ms: sample.at_ms,
+            value: sample.value,
+        };
         Ok(PrintedSeries { key, rank, points: samples.iter().map(point).collect() })
     };
     wanted.map(read).collect::<Result<_, _>>().map(Some)

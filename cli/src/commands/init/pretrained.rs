@@ -2,8 +2,8 @@
 
 use super::{default_name, write};
 use crate::args::InitArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::output::shell_quoted;
 use crate::pretrained::{WeightsFolder, failure};
 use dtrain_protocol::input_manifest::TOKENIZER;

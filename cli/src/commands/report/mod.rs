@@ -3,12 +3,14 @@
 mod study;
 
 use crate::args::ReportArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::run_trial::record_finished_trials;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::output::shell_quoted;
 use crate::plan_file::save;
-use crate::render::html::{ComparedTrials, MetricCurve, ChartedTrial, comparison_page, study_page, trial_page};
+use crate::render::html::{
+    ChartedTrial, ComparedTrials, MetricCurve, comparison_page, study_page, trial_page,
+};
+use crate::run_trial::record_finished_trials;
 use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::name::file_name;
@@ -89,13 +91,14 @@ fn trials_page(
             ids.push(id);
         }
     }
-    let shown: Vec<ChartedTrial> = ids.iter().map(|id| charted_trial(context, history, id)).collect::<Result<_, _>>()?;
+    let shown: Vec<ChartedTrial> =
+        ids.iter().map(|id| charted_trial(context, history, id)).collect::<Result<_, _>>()?;
     if let [one] = shown.as_slice() {
         let label = one.trial.row.label.clone();
         return Ok((label.clone(), trial_page(one), format!("dtrain show {label}")));
     }
-    let comparison =
-        compare(history, &ids, &[], &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;
+    let comparison = compare(history, &ids, &[], &|id| trials::is_alive(context, id))
+        .map_err(|error| history_failure(&error))?;
     let labels: Vec<String> = shown.iter().map(|shown| shown.trial.row.label.clone()).collect();
     let name = match labels.as_slice() {
         [a, b] => format!("{a}-and-{b}"),
@@ -115,7 +118,8 @@ fn find(history: &History, name: &str) -> Result<TrialId, CommandError> {
 
 /// A trial with its curves: the objective first, then losses and metrics by name, then the rest.
 fn charted_trial(context: &Context, history: &History, id: &TrialId) -> Result<ChartedTrial, CommandError> {
-    let trial = history.trial(id, &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;
+    let trial =
+        history.trial(id, &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;
     let names = history.series_names(id).map_err(|error| history_failure(&error))?;
     let mut keys: Vec<String> =
         names.into_iter().map(|(key, _)| key).filter(|key| !DETAILS.contains(&key.as_str())).collect();

@@ -1,20 +1,24 @@
 //! A study, read for its page.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
-use crate::render::html::{PosteriorEstimate, StudyPage, PlottedTrial};
+use crate::render::html::{PlottedTrial, PosteriorEstimate, StudyPage};
 use crate::render::show::verdict_text;
 use crate::trials::{self, history_failure};
-use dtrain_planner::tune::{Hyperband, TrialOutcome, Pruner, StudyState, TrialPhase, Study, importance};
+use dtrain_planner::tune::{Hyperband, Pruner, Study, StudyState, TrialOutcome, TrialPhase, importance};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Goal;
-use dtrain_runner::ledger::{Filter, History, Pagination, MetricSample, Sort, TrialStatus, TrialRow};
+use dtrain_runner::ledger::{Filter, History, MetricSample, Pagination, Sort, TrialRow, TrialStatus};
 use dtrain_runner::{Fact, Ledger};
 use serde_json::Value;
 use std::collections::HashMap;
 
 /// The study of this name with its trials.
-pub(super) fn read_study(context: &Context, history: &History, name: &str) -> Result<StudyPage, CommandError> {
+pub(super) fn read_study(
+    context: &Context,
+    history: &History,
+    name: &str,
+) -> Result<StudyPage, CommandError> {
     let Some(json) = history.study(name).map_err(|error| history_failure(&error))? else {
         return Err(CommandError::new(ExitReason::Usage, format!("no study named `{name}`"))
             .hint("`dtrain history` lists trials; the name of their study is in `dtrain show TRIAL`"));

@@ -4,12 +4,14 @@
 
 use super::study_config::StudyConfig;
 use super::{Invocation, SearchResult, search};
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::load_recipe::LoadedRecipe;
 use crate::render::number::counted;
 use crate::trials::history_failure;
-use dtrain_planner::tune::{PairedTest, TrialOutcome, Recommendation, StudySolver, StudyState, TrialPhase, Study, TrialValue};
+use dtrain_planner::tune::{
+    PairedTest, Recommendation, Study, StudySolver, StudyState, TrialOutcome, TrialPhase, TrialValue,
+};
 use dtrain_recipes::Recipe;
 use dtrain_runner::ledger::History;
 use serde::Serialize;
@@ -82,7 +84,8 @@ pub(super) fn confirm(
         words(&other),
         against.as_str()
     ));
-    let Some(SearchResult { search, .. }) = search(context, history, loaded, (&kept, &confirming), call)? else {
+    let Some(SearchResult { search, .. }) = search(context, history, loaded, (&kept, &confirming), call)?
+    else {
         return Ok(Confirmation::Interrupted);
     };
     let pairs = pairs(search.study(), search.study_state());
@@ -175,14 +178,17 @@ fn pairs(study: &Study, study_state: &StudyState) -> Vec<(TrialOutcome, TrialOut
 #[cfg(test)]
 mod tests {
     use super::*;
-    use dtrain_planner::tune::{Dimension, TrialResult, Scale, SearchSpace, StudyEvent};
+    use dtrain_planner::tune::{Dimension, Scale, SearchSpace, StudyEvent, TrialResult};
 
     fn search(first: f64, costs: &[(f64, f64)]) -> StudySolver {
         let space = SearchSpace::new(vec![Dimension::new("x", Scale::Uniform { low: 0.0, high: 1.0 })]);
         let study = Study { first: vec![vec![TrialValue::Real(first)]], ..Study::new(space, 1) };
         let ended: Vec<TrialResult> = costs
             .iter()
-            .map(|(x, cost)| TrialResult { values: vec![TrialValue::Real(*x)], outcome: TrialOutcome::done(*cost) })
+            .map(|(x, cost)| TrialResult {
+                values: vec![TrialValue::Real(*x)],
+                outcome: TrialOutcome::done(*cost),
+            })
             .collect();
         StudySolver::new(study, StudyEvent::of(&ended))
     }

@@ -1,12 +1,12 @@
 //! What a person, or a program, sees of a study while it goes on.
 
-use super::study_config::StudyConfig;
 use super::report;
+use super::study_config::StudyConfig;
 use crate::output::Output;
-use crate::render::progress_bar::TrainingBar;
 use crate::render::figures::TrainingProgress;
 use crate::render::number::{counted, plain};
-use dtrain_planner::tune::{TrialFailure, TrialOutcome, ProposalSource, StudyEvent, TrialValue};
+use crate::render::progress_bar::TrainingBar;
+use dtrain_planner::tune::{ProposalSource, StudyEvent, TrialFailure, TrialOutcome, TrialValue};
 use dtrain_recipes::Goal;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -112,7 +112,10 @@ impl<'a> StudyDisplay<'a> {
             }
             StudyEvent::Paused { progress: at, .. } => {
                 self.trials.entry(trial).or_default().is_running = false;
-                Some(format!("trial {named}: paused after {}; others do better", self.kept.progress_text(*at)))
+                Some(format!(
+                    "trial {named}: paused after {}; others do better",
+                    self.kept.progress_text(*at)
+                ))
             }
             StudyEvent::Resumed { .. } => {
                 self.trials.entry(trial).or_default().is_running = true;
@@ -189,7 +192,9 @@ impl<'a> StudyDisplay<'a> {
         let best = self.best.map(|(trial, best)| format!("best {} (trial {})", plain(best), trial + 1));
         let running = self.trials.iter().filter(|(_, shown)| shown.is_running).map(|(trial, shown)| {
             match shown.newest {
-                Some((at, measured)) => format!("#{} {} {}", trial + 1, self.kept.progress_text(at), plain(measured)),
+                Some((at, measured)) => {
+                    format!("#{} {} {}", trial + 1, self.kept.progress_text(at), plain(measured))
+                }
                 None => format!("#{} {}", trial + 1, shown.words),
             }
         });

@@ -2,12 +2,12 @@
 
 use super::confirm::PairedComparison;
 use super::study_config::StudyConfig;
-use crate::context::Context;
 use crate::command_error::CommandError;
+use crate::context::Context;
 use crate::render::number::{counted, plain};
 use crate::trials::{self, history_failure};
 use dtrain_planner::training::learning_rate;
-use dtrain_planner::tune::{Optimum, Recommendation, StudySolver, BetterSetting, optima};
+use dtrain_planner::tune::{BetterSetting, Optimum, Recommendation, StudySolver, optima};
 use dtrain_planner::{Correction, training_digest};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Model;
@@ -51,7 +51,10 @@ impl StudyInsights {
         let tried = history.study_trials(name).map_err(|error| history_failure(&error))?;
         let id = tried.into_iter().find(|tried| tried.number == best.trial).and_then(|tried| tried.trial);
         let is_alive = |id: &TrialId| trials::is_alive(context, id);
-        let trial = id.map(|id| history.trial(&id, &is_alive)).transpose().map_err(|error| history_failure(&error))?;
+        let trial = id
+            .map(|id| history.trial(&id, &is_alive))
+            .transpose()
+            .map_err(|error| history_failure(&error))?;
         let Some(trial) = trial else { return Ok(Self::default()) };
         let mut learning_rates = rates(kept, search, trial.row.batch);
         // What other seeds did not confirm may be chance.
@@ -121,5 +124,8 @@ fn rates(kept: &StudyConfig, search: &StudySolver, batch: u64) -> Vec<BatchLearn
         learning_rate::for_stale_gradients(rule, recipe.sync.staleness).value
     };
     let found = optima(&kept.study.space, search.study_state(), batch, &rule);
-    found.into_iter().map(|measured| BatchLearningRate { rule: rule(measured.batch), measured, is_kept: false }).collect()
+    found
+        .into_iter()
+        .map(|measured| BatchLearningRate { rule: rule(measured.batch), measured, is_kept: false })
+        .collect()
 }

@@ -5,15 +5,15 @@
 use super::study_config::StudyConfig;
 use super::{Invocation, SearchResult, search};
 use crate::args::TuneArgs;
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::load_recipe::LoadedRecipe;
 use crate::render::number::{counted, plain};
 use crate::trials::history_failure;
 use dtrain_planner::tune::learning_rate_range::learning_rate_range;
-use dtrain_planner::tune::{TrialOutcome, RecipeSearchSpace, StudyState, TrialPhase, Study};
+use dtrain_planner::tune::{RecipeSearchSpace, Study, StudyState, TrialOutcome, TrialPhase};
 use dtrain_planner::{Decision, Plan};
-use dtrain_recipes::{Tunable, Model, Recipe};
+use dtrain_recipes::{Model, Recipe, Tunable};
 use dtrain_runner::ledger::History;
 
 /// Steps of each trial.
@@ -30,7 +30,8 @@ pub(super) fn check(args: &TuneArgs, recipe: &Recipe) -> Result<(), CommandError
     if !args.range_test {
         return Ok(());
     }
-    let refuse = |message: &str, hint: &str| Err(CommandError::new(ExitReason::Usage, message).hint(hint.to_owned()));
+    let refuse =
+        |message: &str, hint: &str| Err(CommandError::new(ExitReason::Usage, message).hint(hint.to_owned()));
     if matches!(recipe.model, Model::Command(_)) {
         return refuse(
             "--range-test: dtrain does not know which param of a command is its learning rate",
@@ -69,7 +70,8 @@ pub(super) fn lr_range_test(
     let first: Vec<_> = rates.iter().filter_map(|one| Some(vec![rate.nearest(*one)?])).collect();
     let trials = u64::try_from(first.len()).unwrap_or(0);
     let study = Study { first, ..Study::new(searched.space().clone(), settled.train.seed) };
-    let kept = StudyConfig::new(&loaded.checked.recipe, open, study, searched, Some(STEPS)).with_trials(trials);
+    let kept =
+        StudyConfig::new(&loaded.checked.recipe, open, study, searched, Some(STEPS)).with_trials(trials);
     let own = format!("{name}-range");
     match history.study(&own).map_err(|error| history_failure(&error))? {
         Some(json) => drop(StudyConfig::read(json, &own, &loaded.checked.recipe, Some(STEPS))?),

@@ -5,46 +5,46 @@
 //! is in the history: the command that began it goes on with it after any stop.
 
 mod confirm;
-mod study_config;
-mod tracked_trial;
-mod layouts;
+mod display;
 mod insights;
+mod layouts;
 mod lr_range_test;
 mod recipe;
 mod report;
 mod runner;
-mod display;
 mod slots;
+mod study_config;
+mod tracked_trial;
 mod trial;
 
 use crate::args::TuneArgs;
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::load_recipe::{LoadedRecipe, load};
 use crate::names::refuse_unusable;
 use crate::output::shell_quoted;
 use crate::plan_file::{PlanOrigin, StoredPlan};
 use crate::render::number::counted;
 use crate::trials::history_failure;
-use crate::{slurm_job, rates, signals, trials};
-use confirm::{PairedComparison, Confirmation};
+use crate::{rates, signals, slurm_job, trials};
+use confirm::{Confirmation, PairedComparison};
+pub(crate) use display::proposal_reason;
 use dtrain_planner::tune::{
-    Asha, FinishReason, Hyperband, Median, Pruner, Sampler, StudySolver, RecipeSearchSpace, SearchSpace, Study, StudyEvent, Threshold,
-    TrialValue, pinned_to_candidate,
+    Asha, FinishReason, Hyperband, Median, Pruner, RecipeSearchSpace, Sampler, SearchSpace, Study,
+    StudyEvent, StudySolver, Threshold, TrialValue, pinned_to_candidate,
 };
 use dtrain_recipes::{Goal, Model, PrunerKind, Recipe, SamplerKind};
 use dtrain_runner::files;
 use dtrain_runner::ledger::History;
-use study_config::StudyConfig;
-use tracked_trial::{RunnerContext, quiet_context};
 use insights::StudyInsights;
 use report::StudyReport;
 use runner::Runner;
-pub(crate) use display::proposal_reason;
 use slots::SlotPool;
 pub(crate) use slots::recipe_of_one_slot;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+use study_config::StudyConfig;
+use tracked_trial::{RunnerContext, quiet_context};
 
 /// Shortest trial of a model of dtrain, in steps.
 const STEPS_LEAST: u64 = 20;
@@ -213,16 +213,19 @@ fn start_study(
         refuse_nothing(recipe, searched.space())?;
         let whole = plan.best().run_length.steps.unwrap_or(0);
         let steps = args.steps.unwrap_or((whole / SHORTER).max(STEPS_LEAST));
-        let Some(choice) = layouts::fastest_layout(context, history, loaded, &plan, args.layouts, name)? else {
+        let Some(choice) = layouts::fastest_layout(context, history, loaded, &plan, args.layouts, name)?
+        else {
             return Ok(None);
         };
         let settled = pinned_to_candidate(recipe, &choice.candidate);
         let searched = match args.range_test {
             false => searched,
-            true => match lr_range_test::lr_range_test(context, history, loaded, call, (&plan, &settled), name)? {
-                Some(found) => RecipeSearchSpace::of(recipe, Some(&found)),
-                None => return Ok(None),
-            },
+            true => {
+                match lr_range_test::lr_range_test(context, history, loaded, call, (&plan, &settled), name)? {
+                    Some(found) => RecipeSearchSpace::of(recipe, Some(&found)),
+                    None => return Ok(None),
+                }
+            }
         };
         let first = searched.planned_values(&plan);
         // Trials of all batches are trained on as many samples as those of the planned one.
@@ -237,7 +240,8 @@ fn start_study(
     let mut kept = StudyConfig::new(recipe, base, study, searched, steps);
     kept.samples = steps.zip(batch).map(|(steps, batch)| steps * batch);
     let learned = transferred_trials(history, &kept, args.from.as_deref())?;
-    kept.prior_trials = learned.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
+    kept.prior_trials =
+        learned.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
     history.create_study(name, &kept.json()).map_err(|error| history_failure(&error))?;
     for (number, event) in (0..).zip(&learned) {
         let json = serde_json::to_value(event).expect("events have string keys only");
@@ -283,7 +287,9 @@ fn pruner(recipe: &Recipe, steps: Option<u64>, unit: u64) -> Pruner {
         PrunerKind::None => Pruner::None,
         PrunerKind::Median => Pruner::Median(Median { startup_trials: MEDIAN_TRIALS, warmup: least }),
         PrunerKind::Asha => Pruner::Asha(Asha { eta, min_resource: least, max_resource: most }),
-        PrunerKind::Hyperband => Pruner::Hyperband(Hyperband { eta, min_resource: least, max_resource: most }),
+        PrunerKind::Hyperband => {
+            Pruner::Hyperband(Hyperband { eta, min_resource: least, max_resource: most })
+        }
         PrunerKind::Threshold => {
             let goal: Goal = recipe.objective.goal();
             let most = goal.cost(tune.threshold.unwrap_or(f64::INFINITY));
@@ -293,7 +299,11 @@ fn pruner(recipe: &Recipe, steps: Option<u64>, unit: u64) -> Pruner {
 }
 
 /// The trials of another study that have a place in this one, as its first events.
-fn transferred_trials(history: &History, kept: &StudyConfig, from: Option<&str>) -> Result<Vec<StudyEvent>, CommandError> {
+fn transferred_trials(
+    history: &History,
+    kept: &StudyConfig,
+    from: Option<&str>,
+) -> Result<Vec<StudyEvent>, CommandError> {
     let Some(from) = from else { return Ok(Vec::new()) };
     let other = StudyConfig::named(history, from)?;
     if other.base_recipe.objective.metric != kept.base_recipe.objective.metric {

@@ -4,7 +4,7 @@
 
 use super::report::StudyReport;
 use crate::args::TuneArgs;
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use crate::load_recipe::{LoadedRecipe, find};
 use crate::render::number::plain;
 use dtrain_recipes::{ConfigLayer, Model};
@@ -101,13 +101,16 @@ fn folder_of(file: &Path) -> Result<PathBuf, CommandError> {
     match file.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => Ok(folder.to_owned()),
         Some(_) => Ok(PathBuf::from(".")),
-        None => Err(CommandError::new(ExitReason::Usage, format!("--recipe-out: {} is no file", file.display()))),
+        None => {
+            Err(CommandError::new(ExitReason::Usage, format!("--recipe-out: {} is no file", file.display())))
+        }
     }
 }
 
 fn absolute(path: &Path) -> Result<PathBuf, CommandError> {
     path.canonicalize().map_err(|error| {
-        CommandError::new(ExitReason::Usage, format!("cannot find {}", path.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot find {}", path.display()))
+            .cause(error.to_string())
     })
 }
 

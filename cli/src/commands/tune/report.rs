@@ -1,14 +1,17 @@
 //! What a study found, for people and as JSON.
 
 use super::confirm::PairedComparison;
-use super::study_config::StudyConfig;
 use super::insights::StudyInsights;
-use crate::context::Context;
+use super::study_config::StudyConfig;
 use crate::command_error::CommandError;
+use crate::context::Context;
 use crate::plan_file::StoredPlan;
 use crate::render::number::{counted, plain};
-use crate::render::table::{TableColumn, StyledText, TextRole, table};
-use dtrain_planner::tune::{TrialResult, TrialFailure, TrialOutcome, Recommendation, StudySolver, StudyState, TrialPhase, BetterSetting};
+use crate::render::table::{StyledText, TableColumn, TextRole, table};
+use dtrain_planner::tune::{
+    BetterSetting, Recommendation, StudySolver, StudyState, TrialFailure, TrialOutcome, TrialPhase,
+    TrialResult,
+};
 use dtrain_recipes::{Goal, Metric};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -93,8 +96,10 @@ pub(super) fn print_study(context: &Context, told: &StudyReport<'_>) -> Result<(
         .iter()
         .map(|FinishedTrial { trial, ended }| {
             let is_best = *trial == best.trial;
-            let mut line =
-                vec![StyledText::new(if is_best { "*" } else { "" }, TextRole::Good), (trial + 1).to_string().into()];
+            let mut line = vec![
+                StyledText::new(if is_best { "*" } else { "" }, TextRole::Good),
+                (trial + 1).to_string().into(),
+            ];
             line.extend(ended.values.iter().map(|value| StyledText::from(value.to_string())));
             line.push(result(&ended.outcome, is_best));
             line
@@ -136,7 +141,8 @@ fn omission_note(best: &Recommendation) -> Option<String> {
 pub(super) fn verdict(confirmed: &PairedComparison, goal: Goal) -> String {
     let comparison = &confirmed.comparison;
     let pairs = counted(u64::try_from(comparison.pairs).unwrap_or(u64::MAX), "pair");
-    let other = format!("{} setting (trial {})", confirmed.baseline_is.as_str(), confirmed.baseline.trial + 1);
+    let other =
+        format!("{} setting (trial {})", confirmed.baseline_is.as_str(), confirmed.baseline.trial + 1);
     let found = format!("trial {}", confirmed.recommended.trial + 1);
     // Costs are made small; people read what was measured.
     let difference = goal.cost(comparison.difference);
@@ -177,9 +183,10 @@ fn finished_trials(goal: Goal, study_state: &StudyState) -> Vec<FinishedTrial> {
     };
     let numbered = (0..).zip(study_state.trials());
     let over = numbered.filter_map(|(trial, seen)| match &seen.status {
-        TrialPhase::Ended(found) => {
-            Some(FinishedTrial { trial, ended: TrialResult { values: seen.values.clone(), outcome: outcome(found) } })
-        }
+        TrialPhase::Ended(found) => Some(FinishedTrial {
+            trial,
+            ended: TrialResult { values: seen.values.clone(), outcome: outcome(found) },
+        }),
         TrialPhase::Running | TrialPhase::Paused => None,
     });
     over.collect()
@@ -215,8 +222,12 @@ pub(super) fn failure_reason(why: TrialFailure) -> &'static str {
 
 fn result(outcome: &TrialOutcome, is_best: bool) -> StyledText {
     match outcome {
-        TrialOutcome::Done { value } => StyledText::new(plain(*value), if is_best { TextRole::Bold } else { TextRole::Plain }),
-        TrialOutcome::Pruned { value } => StyledText::new(format!("pruned at {}", plain(*value)), TextRole::Dim),
+        TrialOutcome::Done { value } => {
+            StyledText::new(plain(*value), if is_best { TextRole::Bold } else { TextRole::Plain })
+        }
+        TrialOutcome::Pruned { value } => {
+            StyledText::new(format!("pruned at {}", plain(*value)), TextRole::Dim)
+        }
         TrialOutcome::Failed { reason: why } => StyledText::new(self::failure_reason(*why), TextRole::Bad),
     }
 }
@@ -229,8 +240,14 @@ mod tests {
 
     #[test]
     fn the_sentence_about_other_seeds_has_no_sign_where_it_says_which_is_better() {
-        let one =
-            |trial| Recommendation { trial, values: Vec::new(), measured: 0.0, mean: 0.0, low: 0.0, high: 0.0 };
+        let one = |trial| Recommendation {
+            trial,
+            values: Vec::new(),
+            measured: 0.0,
+            mean: 0.0,
+            low: 0.0,
+            high: 0.0,
+        };
         let confirmed = |verdict, difference| PairedComparison {
             study: "s-confirm".into(),
             recommended: one(3),
@@ -266,14 +283,23 @@ mod tests {
 
     #[test]
     fn accuracies_have_the_sign_they_are_measured_with() {
-        let made_small =
-            Recommendation { trial: 0, values: Vec::new(), measured: -0.9, mean: -0.8, low: -0.85, high: -0.7 };
+        let made_small = Recommendation {
+            trial: 0,
+            values: Vec::new(),
+            measured: -0.9,
+            mean: -0.8,
+            low: -0.85,
+            high: -0.7,
+        };
         let told = with_original_sign(Goal::Max, &made_small);
         assert_eq!((told.measured, told.mean, told.low, told.high), (0.9, 0.8, 0.7, 0.85));
         assert_eq!(with_original_sign(Goal::Min, &made_small), made_small);
         let study = Study::new(SearchSpace::default(), 1);
         let ended = [TrialResult { values: Vec::new(), outcome: TrialOutcome::Done { value: -0.9 } }];
         let study_state = StudyState::of(&study, &StudyEvent::of(&ended));
-        assert_eq!(finished_trials(Goal::Max, &study_state)[0].ended.outcome, TrialOutcome::Done { value: 0.9 });
+        assert_eq!(
+            finished_trials(Goal::Max, &study_state)[0].ended.outcome,
+            TrialOutcome::Done { value: 0.9 }
+        );
     }
 }

@@ -1,15 +1,18 @@
 //! Runs the trials that a study proposes, as many side by side as there are slots.
 
-use super::study_config::StudyConfig;
-use super::tracked_trial::{FAILURES_MOST, RunnerContext, TrackedTrial, EndRequest, RunningTrial, no_results, is_done, replay_events, source_json};
 use super::display::StudyDisplay;
 use super::slots::SlotPool;
-use super::trial::{TrialJob, TrialMessage, TrialEnd, record_pruned};
+use super::study_config::StudyConfig;
+use super::tracked_trial::{
+    EndRequest, FAILURES_MOST, RunnerContext, RunningTrial, TrackedTrial, is_done, no_results, replay_events,
+    source_json,
+};
+use super::trial::{TrialEnd, TrialJob, TrialMessage, record_pruned};
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::load_recipe::LoadedRecipe;
 use crate::trials::history_failure;
-use dtrain_planner::tune::{TrialFailure, PruneDecision, TrialOutcome, Proposal, StudyEvent, TrialRunner};
+use dtrain_planner::tune::{Proposal, PruneDecision, StudyEvent, TrialFailure, TrialOutcome, TrialRunner};
 use dtrain_recipes::Recipe;
 use dtrain_runner::Interrupts;
 use dtrain_runner::ledger::History;
@@ -267,7 +270,9 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         self.failures = match outcome {
             TrialOutcome::Failed { reason: TrialFailure::Lost } if has_others => (0, crashed),
             TrialOutcome::Failed { reason: TrialFailure::Lost } => (lost + 1, crashed),
-            TrialOutcome::Failed { reason: TrialFailure::Crashed | TrialFailure::Unmeasured } => (lost, crashed + 1),
+            TrialOutcome::Failed { reason: TrialFailure::Crashed | TrialFailure::Unmeasured } => {
+                (lost, crashed + 1)
+            }
             TrialOutcome::Failed { .. } => (0, crashed),
             TrialOutcome::Done { .. } | TrialOutcome::Pruned { .. } => (0, 0),
         };

@@ -1,6 +1,6 @@
 //! Slots: which hosts, cores and GPUs each of the trials that run side by side has.
 
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use crate::rates;
 use dtrain_planner::Plan;
 use dtrain_recipes::{LauncherKind, Model, Recipe};
@@ -37,8 +37,9 @@ impl SlotPool {
     pub(super) fn of(recipe: &Recipe) -> Result<Self, CommandError> {
         let count = usize::try_from(recipe.cluster.slots).unwrap_or(usize::MAX);
         let hosts = recipe.cluster.hosts.len();
-        let refuse =
-            |message: String, hint: &str| Err(CommandError::new(ExitReason::Usage, message).hint(hint.to_owned()));
+        let refuse = |message: String, hint: &str| {
+            Err(CommandError::new(ExitReason::Usage, message).hint(hint.to_owned()))
+        };
         let is_command = matches!(recipe.model, Model::Command(_));
         if count > 1 && recipe.cluster.launcher == LauncherKind::Slurm {
             let message = format!("cluster.slots = {count}: a Slurm job has one slot, all of its nodes");
@@ -208,7 +209,8 @@ mod tests {
     use super::*;
 
     fn slots(count: usize) -> SlotPool {
-        let slot = |number| TrialSlot { hosts: vec![number % 2], share: (number / 2, 2), ..TrialSlot::default() };
+        let slot =
+            |number| TrialSlot { hosts: vec![number % 2], share: (number / 2, 2), ..TrialSlot::default() };
         SlotPool((0..count).map(slot).collect())
     }
 

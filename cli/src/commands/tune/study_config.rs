@@ -1,11 +1,12 @@
 //! What the history keeps of a study, and what it learns of how a trial ended.
 
+use crate::command_error::{CommandError, ExitReason};
 use crate::fork::differences;
-use crate::command_error::{ExitReason, CommandError};
 use crate::render::number::counted;
 use crate::trials::history_failure;
 use dtrain_planner::tune::{
-    TrialFailure, TrialOutcome, RecipeSearchSpace, Study, StudyEvent, TrialValue, limited_to_steps, limited_to_samples,
+    RecipeSearchSpace, Study, StudyEvent, TrialFailure, TrialOutcome, TrialValue, limited_to_samples,
+    limited_to_steps,
 };
 use dtrain_recipes::{Recipe, Tune};
 use dtrain_runner::Verdict;
@@ -115,8 +116,9 @@ impl StudyConfig {
         recipe: &Recipe,
         steps: Option<u64>,
     ) -> Result<Self, CommandError> {
-        let cannot =
-            |why: String| CommandError::new(ExitReason::Usage, format!("the study {name} cannot be resumed")).cause(why);
+        let cannot = |why: String| {
+            CommandError::new(ExitReason::Usage, format!("the study {name} cannot be resumed")).cause(why)
+        };
         let kept = Self::parse(json).map_err(cannot)?;
         if kept.recipe != without_resumable_keys(recipe) {
             let failure = cannot("it was started with another recipe or other settings".to_owned());
@@ -145,9 +147,11 @@ impl StudyConfig {
     /// A study of this history by its name.
     pub(super) fn named(history: &History, name: &str) -> Result<Self, CommandError> {
         let json = history.study(name).map_err(|error| history_failure(&error))?;
-        let json = json.ok_or_else(|| CommandError::new(ExitReason::Usage, format!("there is no study {name}")))?;
-        Self::parse(json)
-            .map_err(|why| CommandError::new(ExitReason::Usage, format!("the study {name} cannot be read")).cause(why))
+        let json =
+            json.ok_or_else(|| CommandError::new(ExitReason::Usage, format!("there is no study {name}")))?;
+        Self::parse(json).map_err(|why| {
+            CommandError::new(ExitReason::Usage, format!("the study {name} cannot be read")).cause(why)
+        })
     }
 }
 
@@ -165,8 +169,11 @@ fn without_resumable_keys(recipe: &Recipe) -> Recipe {
 pub(super) fn log(history: &History, name: &str) -> Result<Vec<StudyEvent>, CommandError> {
     let events = history.study_events(name).map_err(|error| history_failure(&error))?;
     events.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().map_err(|error| {
-        CommandError::new(ExitReason::Infrastructure, format!("the events of the study {name} cannot be read"))
-            .cause(error.to_string())
+        CommandError::new(
+            ExitReason::Infrastructure,
+            format!("the events of the study {name} cannot be read"),
+        )
+        .cause(error.to_string())
     })
 }
 
@@ -174,9 +181,10 @@ pub(super) fn log(history: &History, name: &str) -> Result<Vec<StudyEvent>, Comm
 pub(super) fn outcome_of_verdict(verdict: &Verdict, trial: &TrialDetails) -> Option<TrialOutcome> {
     let failed = |why| Some(TrialOutcome::Failed { reason: why });
     match verdict {
-        Verdict::Completed(_) => {
-            Some(value(trial).map_or(TrialOutcome::Failed { reason: TrialFailure::Unmeasured }, TrialOutcome::done))
-        }
+        Verdict::Completed(_) => Some(
+            value(trial)
+                .map_or(TrialOutcome::Failed { reason: TrialFailure::Unmeasured }, TrialOutcome::done),
+        ),
         Verdict::Pruned => value(trial).map(|value| TrialOutcome::Pruned { value }),
         Verdict::OutOfMemory => failed(TrialFailure::OutOfMemory),
         Verdict::Diverged => failed(TrialFailure::Diverged),

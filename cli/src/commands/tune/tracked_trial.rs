@@ -1,12 +1,12 @@
 //! What a study that goes on knows of its trials.
 
 use super::study_config::StudyConfig;
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::load_recipe::LoadedRecipe;
 use crate::output::Output;
 use crate::render::number::counted;
-use dtrain_planner::tune::{TrialOutcome, ProposalSource, StudyEvent, TrialValue};
+use dtrain_planner::tune::{ProposalSource, StudyEvent, TrialOutcome, TrialValue};
 use dtrain_recipes::Metric;
 use dtrain_runner::Interrupts;
 use std::collections::BTreeMap;
@@ -81,7 +81,10 @@ pub(super) fn replay_events(log: &[StudyEvent]) -> BTreeMap<u64, TrackedTrial> {
 
 /// Whether an event says that machines ran a trial to its end.
 pub(super) fn is_done(event: &StudyEvent) -> bool {
-    matches!(event, StudyEvent::Ended { outcome: TrialOutcome::Done { .. } | TrialOutcome::Pruned { .. }, .. })
+    matches!(
+        event,
+        StudyEvent::Ended { outcome: TrialOutcome::Done { .. } | TrialOutcome::Pruned { .. }, .. }
+    )
 }
 
 pub(super) fn source_json(source: &ProposalSource) -> serde_json::Value {
@@ -97,10 +100,11 @@ pub(super) fn quiet_context(context: &Context) -> Context {
 pub(super) fn no_results(unmeasured: Option<&Metric>, is_lost: bool) -> CommandError {
     let many = counted(FAILURES_MOST.into(), "trial");
     match unmeasured {
-        Some(metric) => {
-            CommandError::new(ExitReason::WorkerFailed, format!("{many} in a row ended without a value of `{metric}`"))
-                .hint("report it by that name, or name another one as objective.metric")
-        }
+        Some(metric) => CommandError::new(
+            ExitReason::WorkerFailed,
+            format!("{many} in a row ended without a value of `{metric}`"),
+        )
+        .hint("report it by that name, or name another one as objective.metric"),
         None => {
             let exit = if is_lost { ExitReason::Infrastructure } else { ExitReason::WorkerFailed };
             CommandError::new(exit, format!("{many} in a row failed"))

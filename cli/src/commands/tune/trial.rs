@@ -1,14 +1,14 @@
 //! One trial of a study, driven in a thread of its own.
 
-use super::study_config::{StudyConfig, outcome_of_verdict};
 use super::slots::HostShare;
+use super::study_config::{StudyConfig, outcome_of_verdict};
+use crate::command_error::{CommandError, ExitReason};
 use crate::commands::{resume, run};
 use crate::context::Context;
-use crate::run_trial::{RunMode, TrialRun, run_quietly};
-use crate::command_error::{ExitReason, CommandError};
 use crate::load_recipe::LoadedRecipe;
 use crate::output::ColourMode;
 use crate::pretrained::{WeightsFolder, take_in_again};
+use crate::run_trial::{RunMode, TrialRun, run_quietly};
 use crate::trials::{self, history_failure};
 use crate::{audit, rates, unreported_metrics};
 use dtrain_planner::Plan;
@@ -16,10 +16,10 @@ use dtrain_planner::tune::{TrialFailure, TrialOutcome, TrialValue};
 use dtrain_protocol::{Event, Rank, StampedEvent, TrialId};
 use dtrain_recipes::{Metric, Model, Recipe};
 use dtrain_runner::driver::DriveOutcome;
-use dtrain_runner::ledger::{History, ValueSource, TrialStatus, StudyTrialRow};
+use dtrain_runner::ledger::{History, StudyTrialRow, TrialStatus, ValueSource};
 use dtrain_runner::machine::Blame;
 use dtrain_runner::reporters::Reporters;
-use dtrain_runner::{Interrupts, Observer, TrialEvent, ControllerStatus, Verdict};
+use dtrain_runner::{ControllerStatus, Interrupts, Observer, TrialEvent, Verdict};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -106,7 +106,8 @@ impl TrialJob<'_> {
         }
         let task = TrialRun { trial: id, label, plan, how: *how, detach: false, sample: 0 };
         let is_script = matches!(plan.recipe.model, Model::Command(_));
-        let mut listener = TrialListener { job: self, metric, batch, is_script, reporters: Reporters::default() };
+        let mut listener =
+            TrialListener { job: self, metric, batch, is_script, reporters: Reporters::default() };
         let interrupts = Arc::clone(&self.interrupts);
         let ending = run_quietly(self.context, &mut history, &task, &mut listener, interrupts)?;
         let DriveOutcome::Ended { verdict, .. } = ending else { return Ok(TrialEnd::Stopped) };
@@ -118,7 +119,8 @@ impl TrialJob<'_> {
             .map_err(|error| history_failure(&error))?;
         let outcome = outcome_of_verdict(&verdict, &trial);
         if matches!(outcome, Some(TrialOutcome::Failed { reason: TrialFailure::Unmeasured }))
-            && let Some(failure) = unreported_metrics::unreported_failure(self.context, &plan.recipe, &trial, true)
+            && let Some(failure) =
+                unreported_metrics::unreported_failure(self.context, &plan.recipe, &trial, true)
         {
             self.send(TrialMessage::Failed(failure.with_causes()));
         }
@@ -165,8 +167,8 @@ impl TrialJob<'_> {
         if let Some(weights) = &weights {
             weights.note(&mut new.provenance)?;
         }
-        let created =
-            trials::wait_for_history(self.context, || history.create_trial(&new)).map_err(|error| history_failure(&error))?;
+        let created = trials::wait_for_history(self.context, || history.create_trial(&new))
+            .map_err(|error| history_failure(&error))?;
         history
             .record_study_trial(self.name, &tried(Some(created.id.clone()), None))
             .map_err(|error| history_failure(&error))?;
@@ -228,7 +230,9 @@ impl Observer for TrialListener<'_, '_> {
                     self.job.send(TrialMessage::Report(at, value));
                 }
             }
-            TrialEvent::Status(ControllerStatus::Unreachable { reason, .. } | ControllerStatus::HostLost { reason, .. }) => {
+            TrialEvent::Status(
+                ControllerStatus::Unreachable { reason, .. } | ControllerStatus::HostLost { reason, .. },
+            ) => {
                 self.job.send(TrialMessage::Trouble(reason.clone()));
             }
             TrialEvent::Status(ControllerStatus::Backoff { blame: Blame::Machines, failure, .. }) => {

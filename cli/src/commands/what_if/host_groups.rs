@@ -1,17 +1,21 @@
 //! The hosts that `--on` describes.
 
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use dtrain_planner::analytic::GpuSpec;
-use dtrain_planner::analytic::hardware::{gpus, normalized_gpu_name};
 use dtrain_planner::analytic::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu_name};
+use dtrain_planner::analytic::hardware::{gpus, normalized_gpu_name};
 use dtrain_planner::analytic::search::HomogeneousCluster;
 
 /// How like a GPU type a word is that may be meant for it; 1 is equal.
 const LIKE: f64 = 0.8;
 
 /// Groups of equal hosts from `HOSTSxGPUS TYPE`, with `+` between them.
-pub(super) fn parse_host_groups(on: &str, network: Option<f64>) -> Result<Vec<HomogeneousCluster>, CommandError> {
-    let groups = on.split('+').map(|group| parse_host_group(group, network)).collect::<Result<Vec<_>, _>>()?;
+pub(super) fn parse_host_groups(
+    on: &str,
+    network: Option<f64>,
+) -> Result<Vec<HomogeneousCluster>, CommandError> {
+    let groups =
+        on.split('+').map(|group| parse_host_group(group, network)).collect::<Result<Vec<_>, _>>()?;
     let all = groups.iter().try_fold(0, |all: u32, group| all.checked_add(group.devices));
     match all {
         Some(_) => Ok(groups),
@@ -39,16 +43,21 @@ fn parse_host_group(on: &str, network: Option<f64>) -> Result<HomogeneousCluster
     if part.is_empty() {
         return Err(nameless());
     }
-    let ParsedGpuName { gpu, watts, memory } = parse_gpu_name(part).map_err(|error| unknown_gpu_type(part, &error))?;
+    let ParsedGpuName { gpu, watts, memory } =
+        parse_gpu_name(part).map_err(|error| unknown_gpu_type(part, &error))?;
     if u32::checked_mul(hosts, per_host).is_none() {
         return Err(wrong(format!("`{size}` is too many GPUs")));
     }
     let usual = HomogeneousCluster { watts, memory, ..HomogeneousCluster::of(gpu, hosts, per_host) };
     match network {
         None => Ok(usual),
-        Some(gbit) if gbit.is_finite() && gbit > 0.0 => Ok(HomogeneousCluster { network: gbit / 8.0 * 1e9, ..usual }),
-        Some(gbit) => Err(CommandError::new(ExitReason::Usage, format!("`--network {gbit}` is not a valid bandwidth"))
-            .hint("give the Gbit/s per GPU, such as `--network 400`")),
+        Some(gbit) if gbit.is_finite() && gbit > 0.0 => {
+            Ok(HomogeneousCluster { network: gbit / 8.0 * 1e9, ..usual })
+        }
+        Some(gbit) => {
+            Err(CommandError::new(ExitReason::Usage, format!("`--network {gbit}` is not a valid bandwidth"))
+                .hint("give the Gbit/s per GPU, such as `--network 400`"))
+        }
     }
 }
 
@@ -76,12 +85,14 @@ fn unknown_gpu_type(part: &str, error: &GpuNameError) -> CommandError {
             CommandError::new(ExitReason::Usage, format!("`{part}` does not exist with {size} GB of memory"))
                 .hint(format!("it has {}", sold.join(" or ")))
         }
-        GpuNameError::NoPower => {
-            CommandError::new(ExitReason::Usage, format!("no power limit of `{part}` is known: name the GPU type alone"))
-        }
+        GpuNameError::NoPower => CommandError::new(
+            ExitReason::Usage,
+            format!("no power limit of `{part}` is known: name the GPU type alone"),
+        ),
         GpuNameError::Power(watts, low, high) => {
             let what = format!("`{part}` cannot run with a power limit of {watts:.0} W");
-            CommandError::new(ExitReason::Usage, what).hint(format!("give {low:.0} to {high:.0} W, or no limit"))
+            CommandError::new(ExitReason::Usage, what)
+                .hint(format!("give {low:.0} to {high:.0} W, or no limit"))
         }
     }
 }
@@ -120,7 +131,8 @@ mod tests {
     use crate::output::ColourMode;
 
     fn size(on: &str) -> Vec<(u32, u32)> {
-        let groups = parse_host_groups(on, None).unwrap_or_else(|failure| panic!("{}", failure.render(ColourMode::plain())));
+        let groups = parse_host_groups(on, None)
+            .unwrap_or_else(|failure| panic!("{}", failure.render(ColourMode::plain())));
         groups.iter().map(|group| (group.devices, group.per_host)).collect()
     }
 

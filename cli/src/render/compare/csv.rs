@@ -1,7 +1,7 @@
 //! A comparison for other programs.
 
 use crate::render::table::csv;
-use dtrain_runner::compare::{TrialComparison, ResultValue};
+use dtrain_runner::compare::{ResultValue, TrialComparison};
 
 /// Everything as CSV: `part,name,differs` and one column for each trial, numbers in full.
 pub(crate) fn compare_csv(comparison: &TrialComparison) -> String {
@@ -18,7 +18,8 @@ pub(crate) fn compare_csv(comparison: &TrialComparison) -> String {
         }));
     }
     rows.extend(comparison.results.iter().map(|figure| {
-        let number = |value: &Option<ResultValue>| value.map(|value| value.value.to_string()).unwrap_or_default();
+        let number =
+            |value: &Option<ResultValue>| value.map(|value| value.value.to_string()).unwrap_or_default();
         let differs = figure.values.windows(2).any(|pair| number(&pair[0]) != number(&pair[1]));
         let mut row = vec!["result".into(), figure.name.as_str().into(), differs.to_string().into()];
         row.extend(figure.values.iter().map(|value| number(value).into()));

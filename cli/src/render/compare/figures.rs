@@ -4,11 +4,13 @@ use super::ComparisonLine;
 use crate::render::number::{count, seconds};
 use crate::render::table::TextRole;
 use dtrain_recipes::Bytes;
-use dtrain_runner::compare::{ChangeAssessment, BaselineDelta, ResultPerTrial, ValueUnit, ResultValue};
+use dtrain_runner::compare::{BaselineDelta, ChangeAssessment, ResultPerTrial, ResultValue, ValueUnit};
 
 pub(super) fn result(figure: &ResultPerTrial) -> ComparisonLine {
-    let values =
-        figure.values.iter().map(|value| value.map_or("-".to_owned(), |value| measured_text(value, figure.unit)));
+    let values = figure
+        .values
+        .iter()
+        .map(|value| value.map_or("-".to_owned(), |value| measured_text(value, figure.unit)));
     let last = figure.changes.iter().skip(1).flatten().last();
     let remarks: Vec<_> =
         figure.changes.iter().skip(1).map(|change| change.as_ref().map_or("-".to_owned(), remark)).collect();

@@ -10,7 +10,7 @@ pub(super) use figures::measured_text;
 use super::history::status;
 use super::param;
 use super::sparkline::plot;
-use super::table::{PageStyle, TextRole, age, truncate, painted, width};
+use super::table::{PageStyle, TextRole, age, painted, truncate, width};
 use code::{patches, same_code};
 use dtrain_runner::compare::{ComparedValue, TrialComparison, ValuePerTrial};
 use figures::{digits, result};
@@ -97,8 +97,10 @@ fn sentence(name: &str, parts: &[String], style: PageStyle) -> String {
     if width(name) + 2 + width(&whole) <= style.width {
         return format!("{}  {whole}\n", title(name, style));
     }
-    let lines: Vec<_> =
-        parts.iter().map(|part| format!("  {}\n", truncate(part, style.width.saturating_sub(2), style))).collect();
+    let lines: Vec<_> = parts
+        .iter()
+        .map(|part| format!("  {}\n", truncate(part, style.width.saturating_sub(2), style)))
+        .collect();
     format!("{}\n{}", title(name, style), lines.concat())
 }
 
@@ -159,8 +161,11 @@ pub(crate) mod tests {
     use super::*;
     use crate::render::table::tests::plain;
     use dtrain_protocol::TrialId;
-    use dtrain_runner::compare::{BetterDirection, ChangeAssessment, ComparedValue, BaselineDelta, CodeVersions, ResultPerTrial, ComparedTrial, Revision, ValueUnit, ResultValue};
-    use dtrain_runner::ledger::{ValueSource, TrialStatus};
+    use dtrain_runner::compare::{
+        BaselineDelta, BetterDirection, ChangeAssessment, CodeVersions, ComparedTrial, ComparedValue,
+        ResultPerTrial, ResultValue, Revision, ValueUnit,
+    };
+    use dtrain_runner::ledger::{TrialStatus, ValueSource};
 
     fn cell(text: &str, source: ValueSource) -> Option<ComparedValue> {
         Some(ComparedValue { text: text.into(), number: text.parse().ok(), source: Some(source) })
@@ -171,7 +176,13 @@ pub(crate) mod tests {
         ValuePerTrial { name: name.into(), values, differs }
     }
 
-    fn figure(name: &str, unit: ValueUnit, a: ResultValue, b: ResultValue, call: ChangeAssessment) -> ResultPerTrial {
+    fn figure(
+        name: &str,
+        unit: ValueUnit,
+        a: ResultValue,
+        b: ResultValue,
+        call: ChangeAssessment,
+    ) -> ResultPerTrial {
         let difference = b.value - a.value;
         let change = BaselineDelta { difference, relative: Some(difference / a.value), call };
         ResultPerTrial {
@@ -208,18 +219,33 @@ pub(crate) mod tests {
         let curve = |from: f64| (1..=40).map(|x| Some(from / f64::from(x).sqrt())).collect();
         TrialComparison {
             version: 1,
-            trials: vec![head("gpt-12", TrialStatus::Completed, 7300), head("gpt-31", TrialStatus::Completed, 2460)],
+            trials: vec![
+                head("gpt-12", TrialStatus::Completed, 7300),
+                head("gpt-31", TrialStatus::Completed, 2460),
+            ],
             params: vec![
-                difference("train.batch", vec![cell("256", ValueSource::Recipe), cell("512", ValueSource::Recipe)]),
+                difference(
+                    "train.batch",
+                    vec![cell("256", ValueSource::Recipe), cell("512", ValueSource::Recipe)],
+                ),
                 difference(
                     "train.learning_rate",
                     vec![cell("6e-4", ValueSource::Recipe), cell("8.5e-4", ValueSource::Planner)],
                 ),
                 difference("train.clip", vec![None, cell("1.0", ValueSource::Recipe)]),
-                difference("train.seed", vec![cell("7", ValueSource::Default), cell("7", ValueSource::Default)]),
+                difference(
+                    "train.seed",
+                    vec![cell("7", ValueSource::Default), cell("7", ValueSource::Default)],
+                ),
             ],
             results: vec![
-                figure("best valid.loss", ValueUnit::Plain, value(3.118, 0.0), value(3.121, 0.0), ChangeAssessment::Open),
+                figure(
+                    "best valid.loss",
+                    ValueUnit::Plain,
+                    value(3.118, 0.0),
+                    value(3.121, 0.0),
+                    ChangeAssessment::Open,
+                ),
                 figure(
                     "tokens/s",
                     ValueUnit::PerSecond,
@@ -227,8 +253,20 @@ pub(crate) mod tests {
                     value(39_510.0, 90.0),
                     ChangeAssessment::Better,
                 ),
-                figure("step", ValueUnit::Seconds, value(0.2, 0.01), value(0.203, 0.01), ChangeAssessment::Same),
-                figure("peak memory", ValueUnit::Bytes, value(7e9, 0.0), value(7.2e9, 0.0), ChangeAssessment::Open),
+                figure(
+                    "step",
+                    ValueUnit::Seconds,
+                    value(0.2, 0.01),
+                    value(0.203, 0.01),
+                    ChangeAssessment::Same,
+                ),
+                figure(
+                    "peak memory",
+                    ValueUnit::Bytes,
+                    value(7e9, 0.0),
+                    value(7.2e9, 0.0),
+                    ChangeAssessment::Open,
+                ),
                 ResultPerTrial {
                     name: "time to valid.loss 3.000".into(),
                     unit: ValueUnit::Seconds,

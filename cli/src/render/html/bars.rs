@@ -1,7 +1,7 @@
 //! Parts of a whole as bars: where the time of a step goes, and the memory of each stage.
 
-use super::svg::{Anchor, Rectangle, AxisScale, Svg, escaped};
-use super::{StageMemoryBar, StackPart, StepTimeShares, WIDTH, bytes};
+use super::svg::{Anchor, AxisScale, Rectangle, Svg, escaped};
+use super::{StackPart, StageMemoryBar, StepTimeShares, WIDTH, bytes};
 use crate::render::number::seconds;
 use std::fmt::Write as _;
 
@@ -51,7 +51,12 @@ pub(super) fn ranks(
 }
 
 /// Bars with their names and sums, their scale up to `least` or more, and the height in which they stand.
-fn stacked(stages: &[StageMemoryBar], least: f64, what: &str, words: fn(f64) -> String) -> (Svg, AxisScale, f64) {
+fn stacked(
+    stages: &[StageMemoryBar],
+    least: f64,
+    what: &str,
+    words: fn(f64) -> String,
+) -> (Svg, AxisScale, f64) {
     const LEFT: f64 = 110.0;
     const RIGHT: f64 = 96.0;
     let row = if stages.len() > 12 { 20.0 } else { 32.0 };

@@ -112,7 +112,13 @@ impl Chart<'_> {
         caption(self.title, &format!("<p class=\"none\">none of {points} points is finite</p>\n"))
     }
 
-    fn axes(&self, svg: &mut Svg, x: AxisScale, y: AxisScale, (left, right, _, bottom): (f64, f64, f64, f64)) {
+    fn axes(
+        &self,
+        svg: &mut Svg,
+        x: AxisScale,
+        y: AxisScale,
+        (left, right, _, bottom): (f64, f64, f64, f64),
+    ) {
         let unit = self.unit.round(y.largest());
         for mark in y.in_units_of(unit).few_marks(5).into_iter().map(|mark| mark * unit) {
             svg.line((left, y.at(mark)), (right, y.at(mark)), "grid");
@@ -231,7 +237,8 @@ mod tests {
     }
 
     fn chart(values: &[f64]) -> String {
-        let line = Trace { name: "a".into(), class: line_class(0), points: points(values), ..Trace::default() };
+        let line =
+            Trace { name: "a".into(), class: line_class(0), points: points(values), ..Trace::default() };
         Chart {
             title: "loss",
             across: ("steps", Unit::Count),

@@ -1,13 +1,13 @@
 //! What a page tells of several trials: what differs, what came of it, and their curves over each other.
 
-use super::chart::{Trace, POINTS_MOST, line_class, reduced};
+use super::chart::{POINTS_MOST, Trace, line_class, reduced};
 use super::document::{Cell, document, header, section, table};
-use super::trial_page::{HorizontalAxis, HOVER, ChartedTrial, chart, views};
+use super::trial_page::{ChartedTrial, HOVER, HorizontalAxis, chart, views};
 use super::unit::{Unit, number};
 use crate::render::history::status;
 use crate::render::{compare, param};
 use dtrain_planner::tune::significance::confidence_interval;
-use dtrain_runner::compare::{TrialComparison, ValuePerTrial, ResultPerTrial};
+use dtrain_runner::compare::{ResultPerTrial, TrialComparison, ValuePerTrial};
 use dtrain_runner::ledger::TrialDetails;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -142,7 +142,13 @@ fn over(trials: &[ChartedTrial], key: &str, across: HorizontalAxis, name: (&'sta
         let letter = letter(place);
         let name = format!("{letter} {}", shown.trial.row.label);
         let most = if trials.len() > 4 { POINTS_MOST / 4 } else { POINTS_MOST / 2 };
-        Some(Trace { name, mark: letter, class: line_class(place), trial: None, points: reduced(&points, most) })
+        Some(Trace {
+            name,
+            mark: letter,
+            class: line_class(place),
+            trial: None,
+            points: reduced(&points, most),
+        })
     });
     chart(key, name, &lines.collect::<Vec<_>>()).drawn()
 }

@@ -4,21 +4,21 @@
 
 mod bars;
 mod chart;
-mod document;
-mod step_timeline;
-mod trial_timeline;
 mod comparison_page;
-mod what_if_page;
-mod plan_page;
-mod study_page;
-mod trial_page;
+mod document;
 mod parallel_coordinates;
+mod plan_page;
 mod ranks;
 mod scatter;
 mod search_space;
 mod slice_plot;
+mod step_timeline;
+mod study_page;
 mod svg;
+mod trial_page;
+mod trial_timeline;
 mod unit;
+mod what_if_page;
 
 #[cfg(test)]
 mod report_tests;
@@ -26,17 +26,17 @@ mod report_tests;
 mod tests;
 
 use crate::render::number::seconds;
+pub(crate) use comparison_page::{ComparedTrials, comparison_page};
 use document::{document, section};
 use dtrain_planner::choice::tradeoffs::Tradeoffs;
 use dtrain_planner::step::timeline::Timeline;
 use dtrain_recipes::Bytes;
-pub(crate) use comparison_page::{ComparedTrials, comparison_page};
-pub(crate) use what_if_page::what_if_page;
 pub(crate) use plan_page::plan_page;
-pub(crate) use study_page::{PosteriorEstimate, StudyPage, PlottedTrial, study_page};
-pub(crate) use trial_page::{MetricCurve, ChartedTrial, trial_page};
 use std::fmt::Write as _;
+pub(crate) use study_page::{PlottedTrial, PosteriorEstimate, StudyPage, study_page};
 use svg::escaped;
+pub(crate) use trial_page::{ChartedTrial, MetricCurve, trial_page};
+pub(crate) use what_if_page::what_if_page;
 
 /// Width of all drawings, in their own units.
 const WIDTH: f64 = 1040.0;

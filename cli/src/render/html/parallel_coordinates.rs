@@ -45,7 +45,12 @@ const BOTTOM: f64 = 330.0;
 const WITHOUT: f64 = 360.0;
 
 /// Axes side by side; the last one is the result, within `range`.
-pub(super) fn parallel_coordinates(axes: &[CoordinateAxis], metric: &str, strands: &[TrialPolyline], range: (f64, f64)) -> String {
+pub(super) fn parallel_coordinates(
+    axes: &[CoordinateAxis],
+    metric: &str,
+    strands: &[TrialPolyline],
+    range: (f64, f64),
+) -> String {
     let count = axes.len() + 1;
     #[expect(clippy::cast_precision_loss, reason = "axes are few")]
     let gap = ((WIDTH - 190.0) / (count - 1) as f64).max(120.0);

@@ -1,11 +1,13 @@
 //! What a page tells of a plan for dtrain's own worker.
 
-use super::{ParetoChart, AlternativeRow, StageMemoryBar, PlanPage, StepTimeShares, categories, causes, whole};
+use super::{
+    AlternativeRow, ParetoChart, PlanPage, StageMemoryBar, StepTimeShares, categories, causes, whole,
+};
 use crate::render::number::{count, thousands};
 use crate::render::plan::unit;
 use dtrain_planner::choice::explain::{self, choice, device, subject};
 use dtrain_planner::choice::tradeoffs::amount;
-use dtrain_planner::{Alternative, MemoryBreakdown, StepProfile, Plan};
+use dtrain_planner::{Alternative, MemoryBreakdown, Plan, StepProfile};
 
 /// A plan, with the picture of its best candidate.
 pub(crate) fn plan_page(plan: &Plan, picture: StepProfile) -> PlanPage {
@@ -28,7 +30,10 @@ pub(crate) fn plan_page(plan: &Plan, picture: StepProfile) -> PlanPage {
         },
         memory: stages.map(|(stage, memory)| stage_memory(name(stage), memory)).collect(),
         available: whole(estimate.memory_available),
-        front: plan.tradeoffs.as_ref().map(|tradeoffs| ParetoChart::of(tradeoffs, device(plan.best()), words)),
+        front: plan
+            .tradeoffs
+            .as_ref()
+            .map(|tradeoffs| ParetoChart::of(tradeoffs, device(plan.best()), words)),
         timeline: Some(picture.timeline),
         losers: plan.alternatives.iter().map(|alternative| alternative_row(plan, alternative)).collect(),
         sources: vec![

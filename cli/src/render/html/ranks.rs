@@ -1,9 +1,9 @@
 //! Where the time of a step and the memory of each rank went, below what the plan said.
 
-use super::{StageMemoryBar, StackPart, bars, bytes};
+use super::{StackPart, StageMemoryBar, bars, bytes};
 use crate::render::number::seconds;
 use crate::render::phases::{PHASES, PhaseColumn, predicted as planned};
-use dtrain_planner::{TimeBreakdown, MemoryBreakdown};
+use dtrain_planner::{MemoryBreakdown, TimeBreakdown};
 use dtrain_protocol::Rank;
 use dtrain_runner::ledger::{TrialDetails, TypicalStep};
 
@@ -54,8 +54,9 @@ pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> String {
         parts.collect()
     });
     let ranks = typical.iter().map(|TypicalStep { rank, times }| {
-        let phase =
-            |((name, of, _), tone): &(&PhaseColumn, &'static str)| part(name, of(times), seconds(of(times)), tone);
+        let phase = |((name, of, _), tone): &(&PhaseColumn, &'static str)| {
+            part(name, of(times), seconds(of(times)), tone)
+        };
         let mut parts: Vec<StackPart> = all.iter().map(phase).collect();
         let rest = times.step - times.parts();
         if rest > 0.01 * times.step {

@@ -1,11 +1,14 @@
 //! Pages of trials, comparisons and studies, made from ledgers that were thought up.
 
-use super::trial_page::HOVER;
 use super::tests::{Element, elements};
-use super::{PosteriorEstimate, ComparedTrials, MetricCurve, ChartedTrial, StudyPage, PlottedTrial, comparison_page, study_page, trial_page};
+use super::trial_page::HOVER;
+use super::{
+    ChartedTrial, ComparedTrials, MetricCurve, PlottedTrial, PosteriorEstimate, StudyPage, comparison_page,
+    study_page, trial_page,
+};
 use crate::render::compare::tests::comparison;
 use crate::render::show::tests::{trial, typical};
-use dtrain_runner::ledger::{Note, MetricSample, TrialStatus};
+use dtrain_runner::ledger::{MetricSample, Note, TrialStatus};
 use serde_json::json;
 
 const HOSTILE: &str = "</script><script src=\"http://a.b/\">&'\u{1b}[31m<img src=x onerror=\"alert(1)\">";

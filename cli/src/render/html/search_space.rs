@@ -42,7 +42,9 @@ impl RecordedDimension {
                 let of = |value: f64| if *is_log { value.max(f64::MIN_POSITIVE).ln() } else { value };
                 Some(((of(value) - of(*low)) / (of(*high) - of(*low))).clamp(0.0, 1.0))
             }
-            DimensionScale::Values(all) => all.iter().position(|one| same(one, value)).map(|at| middle(at, all.len())),
+            DimensionScale::Values(all) => {
+                all.iter().position(|one| same(one, value)).map(|at| middle(at, all.len()))
+            }
         }
     }
 

@@ -9,7 +9,12 @@ use super::unit::number;
 const FRAME: (f64, f64, f64, f64) = (70.0, HALF.0 - 16.0, 14.0, HALF.1 - 44.0);
 
 /// One drawing for each axis: its values to the right, results upwards within `within`.
-pub(super) fn slice_plots(axes: &[CoordinateAxis], metric: &str, strands: &[TrialPolyline], within: (f64, f64)) -> String {
+pub(super) fn slice_plots(
+    axes: &[CoordinateAxis],
+    metric: &str,
+    strands: &[TrialPolyline],
+    within: (f64, f64),
+) -> String {
     let drawn = axes.iter().enumerate().map(|(place, axis)| {
         let mut svg = Svg::new(HALF.0, HALF.1, &format!("{metric} against {}", axis.name));
         svg.set_attributes(&[("class", "curve".to_owned())]);
@@ -83,7 +88,9 @@ fn spot(svg: &mut Svg, strand: &TrialPolyline, x: f64, up: AxisScale, within: (f
         (Ending::Failed, _) | (_, None) => {
             svg.cross((x, FRAME.2 + 4.0), "spot failed", &attributes, &strand.words);
         }
-        (Ending::Pruned | Ending::Open, Some(y)) => svg.spot((x, y), 4.0, "spot ring", &attributes, &strand.words),
+        (Ending::Pruned | Ending::Open, Some(y)) => {
+            svg.spot((x, y), 4.0, "spot ring", &attributes, &strand.words)
+        }
         (Ending::Done, Some(y)) if strand.is_best => {
             svg.spot((x, y), 7.0, "spot best", &attributes, &strand.words);
         }

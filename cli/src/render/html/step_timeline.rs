@@ -2,9 +2,9 @@
 
 use super::WIDTH;
 use super::bars::{axis, percent};
-use super::svg::{Anchor, Rectangle, AxisScale, Svg, escaped};
+use super::svg::{Anchor, AxisScale, Rectangle, Svg, escaped};
 use crate::render::number::seconds;
-use dtrain_planner::step::timeline::{Activity, StageTrack, Span, Timeline};
+use dtrain_planner::step::timeline::{Activity, Span, StageTrack, Timeline};
 use std::fmt::Write as _;
 
 /// Where the lanes begin and end.

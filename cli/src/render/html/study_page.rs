@@ -2,11 +2,11 @@
 
 use super::chart::{Chart, HALF, Trace, range, reduced};
 use super::document::{Cell, document, header, marked_table, section, table};
-use super::trial_page::HOVER;
 use super::parallel_coordinates::{CoordinateAxis, Ending, TrialPolyline, legend, parallel_coordinates};
 use super::search_space::{RecordedDimension, to_text};
 use super::slice_plot::{progress, slice_plots};
 use super::svg::escaped;
+use super::trial_page::HOVER;
 use super::unit::{Unit, number};
 use crate::render::number::counted;
 use dtrain_runner::ledger::{MetricSample, TrialStatus};
@@ -79,10 +79,16 @@ impl PlottedTrial {
             Some(TrialStatus::Completed) if self.result.is_some_and(f64::is_finite) => Ending::Done,
             Some(TrialStatus::Pruned) => Ending::Pruned,
             Some(_) if self.is_paused => Ending::Pruned,
-            Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost | TrialStatus::Stopped) => Ending::Open,
-            Some(TrialStatus::Completed | TrialStatus::OutOfMemory | TrialStatus::Diverged | TrialStatus::Failed) | None => {
-                Ending::Failed
+            Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost | TrialStatus::Stopped) => {
+                Ending::Open
             }
+            Some(
+                TrialStatus::Completed
+                | TrialStatus::OutOfMemory
+                | TrialStatus::Diverged
+                | TrialStatus::Failed,
+            )
+            | None => Ending::Failed,
         }
     }
 
@@ -295,7 +301,10 @@ fn curves(study: &StudyPage, strands: &[TrialPolyline], within: Option<(f64, f64
 }
 
 /// The best trials last, so that they lie over the others.
-fn ordered<'a>(study: &'a StudyPage, strands: &'a [TrialPolyline]) -> impl Iterator<Item = (&'a TrialPolyline, &'a PlottedTrial)> {
+fn ordered<'a>(
+    study: &'a StudyPage,
+    strands: &'a [TrialPolyline],
+) -> impl Iterator<Item = (&'a TrialPolyline, &'a PlottedTrial)> {
     let mut all: Vec<_> = strands.iter().zip(&study.tried).collect();
     all.sort_by_key(|(strand, _)| (strand.is_best, strand.is_good));
     all.into_iter()
@@ -353,7 +362,8 @@ fn failed_trials(study: &StudyPage) -> String {
             .map_or(String::new(), |one| one.step.to_string());
         let value = tried.result.map(number).unwrap_or_default();
         let label = tried.label.clone().unwrap_or_default();
-        let ended = if tried.end() == Ending::Failed { Cell::bad(tried.ended()) } else { tried.ended().into() };
+        let ended =
+            if tried.end() == Ending::Failed { Cell::bad(tried.ended()) } else { tried.ended().into() };
         vec![
             (tried.number + 1).to_string().into(),
             label.into(),

@@ -319,7 +319,9 @@ mod tests {
 
     #[test]
     fn a_scale_takes_its_ends_to_its_ends() {
-        for scale in [AxisScale::even((1.0, 9.0), (10.0, 20.0)), AxisScale::of_ratios((1.0, 9.0), (10.0, 20.0))] {
+        for scale in
+            [AxisScale::even((1.0, 9.0), (10.0, 20.0)), AxisScale::of_ratios((1.0, 9.0), (10.0, 20.0))]
+        {
             assert!((scale.at(1.0) - 10.0).abs() < 1e-12 && (scale.at(9.0) - 20.0).abs() < 1e-12);
         }
         assert!((AxisScale::of_ratios((1.0, 9.0), (10.0, 20.0)).at(3.0) - 15.0).abs() < 1e-12);

@@ -1,13 +1,13 @@
 use super::svg::AxisScale;
-use super::{step_timeline, what_if_page, plan_page, page};
+use super::{page, plan_page, step_timeline, what_if_page};
 use dtrain_planner::analytic::hardware::gpu;
 use dtrain_planner::analytic::search::HomogeneousCluster;
 use dtrain_planner::engine::MEGATRON;
-use dtrain_planner::what_if::{DatasheetPlanRequest, NEXT, plan_from_datasheets};
 use dtrain_planner::step::timeline::{Activity, Span, Timeline};
-use dtrain_planner::{StepProfile, Plan, PlanRequest, plan, step_profile};
+use dtrain_planner::what_if::{DatasheetPlanRequest, NEXT, plan_from_datasheets};
+use dtrain_planner::{Plan, PlanRequest, StepProfile, plan, step_profile};
 use dtrain_protocol::HostFacts;
-use dtrain_recipes::{CheckContext, Document, ConfigLayer, Recipe, Source, check};
+use dtrain_recipes::{CheckContext, ConfigLayer, Document, Recipe, Source, check};
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
@@ -192,8 +192,12 @@ fn a_page_of_a_plan_is_well_formed_and_needs_nothing_else() {
 fn a_page_of_an_outlook_is_well_formed_and_draws_every_stage() {
     let recipe = recipe("far", "pipeline = 4\ntensor = 2");
     let part = gpu("H100").expect("it is in the table");
-    let request =
-        DatasheetPlanRequest { recipe: &recipe, cluster: HomogeneousCluster::of(part, 2, 8), engine: &MEGATRON, next: NEXT };
+    let request = DatasheetPlanRequest {
+        recipe: &recipe,
+        cluster: HomogeneousCluster::of(part, 2, 8),
+        engine: &MEGATRON,
+        next: NEXT,
+    };
     let outlook = plan_from_datasheets(&request).expect("it fits");
     let page = page(&what_if_page(&outlook));
     let found = elements(&page);

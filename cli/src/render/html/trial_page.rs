@@ -1,15 +1,17 @@
 //! What a page tells of one trial.
 
-use super::chart::{Chart, HALF, Trace, POINTS_MOST, legend, line_class, reduced};
+use super::chart::{Chart, HALF, POINTS_MOST, Trace, legend, line_class, reduced};
 use super::document::{Cell, document, folded, header, moment, section, table};
-use super::trial_timeline::{SegmentStatus, TimelineMark, TimelineSegment, trial_timeline, elapsed};
+use super::trial_timeline::{SegmentStatus, TimelineMark, TimelineSegment, elapsed, trial_timeline};
 use super::unit::Unit;
 use super::{bytes, ranks};
 use crate::render::history::{figure, rate, status};
 use crate::render::number::{count, seconds};
 use crate::render::{param, show};
 use dtrain_runner::AttemptEnd;
-use dtrain_runner::ledger::{Attempt, MedianWithSpread, MetricSample, ValueSource, Summary, TrialDetails, TypicalStep};
+use dtrain_runner::ledger::{
+    Attempt, MedianWithSpread, MetricSample, Summary, TrialDetails, TypicalStep, ValueSource,
+};
 
 /// The script of pages with curves.
 pub(super) const HOVER: &str = include_str!("hover.js");
@@ -381,8 +383,9 @@ fn metrics(trial: &TrialDetails) -> String {
 
 fn settings(trial: &TrialDetails) -> String {
     let row = |param: &&dtrain_runner::ledger::TrialParameter| param::row(param).map(Cell::from).to_vec();
-    let is_chosen =
-        |param: &&dtrain_runner::ledger::TrialParameter| param.source != ValueSource::Default && !param.value.is_null();
+    let is_chosen = |param: &&dtrain_runner::ledger::TrialParameter| {
+        param.source != ValueSource::Default && !param.value.is_null()
+    };
     let chosen: Vec<_> = trial.params.iter().filter(is_chosen).map(|param| row(&param)).collect();
     let others: Vec<_> =
         trial.params.iter().filter(|param| !is_chosen(param)).map(|param| row(&param)).collect();

@@ -1,6 +1,6 @@
 //! The life of a trial: its attempts, checkpoints and validations from left to right.
 
-use super::svg::{Anchor, Rectangle, AxisScale, Svg};
+use super::svg::{Anchor, AxisScale, Rectangle, Svg};
 use super::{WIDTH, document::moment};
 use crate::render::number::seconds;
 
@@ -75,8 +75,14 @@ pub(super) fn trial_timeline(attempts: &[TimelineSegment], lanes: &[(&str, Vec<T
             if moment.end == SegmentStatus::Badly {
                 svg.text(place, Anchor::Middle, "mark bad", "✕");
             }
-            let class = if moment.end == SegmentStatus::Badly { "dot tone-tensor" } else { "dot tone-backward" };
-            svg.dot(place, if moment.end == SegmentStatus::Badly { 2.0 } else { 4.5 }, class, Some(&moment.words));
+            let class =
+                if moment.end == SegmentStatus::Badly { "dot tone-tensor" } else { "dot tone-backward" };
+            svg.dot(
+                place,
+                if moment.end == SegmentStatus::Badly { 2.0 } else { 4.5 },
+                class,
+                Some(&moment.words),
+            );
         }
         y += ROW;
     }

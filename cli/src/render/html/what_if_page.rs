@@ -1,6 +1,8 @@
 //! What a page tells of an outlook: a plan for GPUs that are not here.
 
-use super::{ParetoChart, AlternativeRow, StageMemoryBar, PlanPage, StepTimeShares, bytes, categories, causes};
+use super::{
+    AlternativeRow, ParetoChart, PlanPage, StageMemoryBar, StepTimeShares, bytes, categories, causes,
+};
 use crate::render::number::{count, seconds, thousands};
 use dtrain_planner::choice::explain;
 use dtrain_planner::choice::tradeoffs::amount;

@@ -3,10 +3,10 @@
 mod trial;
 
 use super::app::{Cursor, OpenPage};
-use super::model::list::{TrialList, StudySummary};
-use super::model::study::{TrialLine, StudyModel};
+use super::model::list::{StudySummary, TrialList};
+use super::model::study::{StudyModel, TrialLine};
+use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError};
 use crate::trials::{self, history_failure};
 use dtrain_protocol::TrialId;
 use dtrain_recipes::Goal;
@@ -142,7 +142,9 @@ impl<'a> Feed<'a> {
         let of = |status: Vec<TrialStatus>| {
             let filter = Filter { status, ..Filter::default() };
             let part = Pagination { skip: 0, limit: NEWEST };
-            self.history.trials(&filter, &Sort::Newest, part, &is_alive).map_err(|error| history_failure(&error))
+            self.history
+                .trials(&filter, &Sort::Newest, part, &is_alive)
+                .map_err(|error| history_failure(&error))
         };
         let running = of(vec![TrialStatus::Running])?;
         let is_running = !running.is_empty();
@@ -162,7 +164,9 @@ impl<'a> Feed<'a> {
             let rows = rows.map_err(|error| history_failure(&error))?;
             let count = |of: &dyn Fn(TrialStatus) -> bool| rows.iter().filter(|row| of(row.status)).count();
             let running = count(&|status| status == TrialStatus::Running);
-            let open = count(&|status| matches!(status, TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost));
+            let open = count(&|status| {
+                matches!(status, TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost)
+            });
             studies.push(StudySummary { name, tried: rows.len(), running, ended: rows.len() - open });
         }
         Ok(TrialList { trials, studies, is_running })
@@ -170,14 +174,18 @@ impl<'a> Feed<'a> {
 
     fn read_study(&mut self, name: &str) -> Result<StudyModel, CommandError> {
         let json = self.history.study(name).map_err(|error| history_failure(&error))?;
-        let json = json.ok_or_else(|| CommandError::new(ExitReason::Usage, format!("there is no study {name}")))?;
+        let json =
+            json.ok_or_else(|| CommandError::new(ExitReason::Usage, format!("there is no study {name}")))?;
         let mut study = StudyModel::of(name, &json);
         let context = self.context;
         let is_alive = |id: &TrialId| trials::is_alive(context, id);
         let filter = Filter { study: Some(name.to_owned()), ..Filter::default() };
         let rows = self.history.trials(&filter, &Sort::Newest, Pagination::default(), &is_alive);
-        let mut trials: HashMap<TrialId, _> =
-            rows.map_err(|error| history_failure(&error))?.into_iter().map(|row| (row.id.clone(), row)).collect();
+        let mut trials: HashMap<TrialId, _> = rows
+            .map_err(|error| history_failure(&error))?
+            .into_iter()
+            .map(|row| (row.id.clone(), row))
+            .collect();
         let mut read = 0;
         for tried in self.history.study_trials(name).map_err(|error| history_failure(&error))? {
             let trial = tried.trial.as_ref().and_then(|id| trials.remove(id));

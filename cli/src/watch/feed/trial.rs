@@ -1,19 +1,19 @@
 //! Reads a trial: the spools on this machine, the history, and logs.
 
 use super::Feed;
+use crate::command_error::{CommandError, ExitReason};
 use crate::commands::resume::plan_of_trial;
 use crate::run_trial::planned_training;
-use crate::command_error::{ExitReason, CommandError};
 use crate::trials::{self, history_failure};
 use crate::viewer::RecordedProgress;
-use crate::watch::app::{TrialViewState, OpenPage};
+use crate::watch::app::{OpenPage, TrialViewState};
 use crate::watch::model::trial::TrialModel;
 use dtrain_planner::{AttemptSpec, Plan, lower};
 use dtrain_protocol::{Assignment, AttemptId, TrialId};
 use dtrain_runner::agent::Log;
-use dtrain_runner::driver::{self, Viewer, AnomalyDetector};
+use dtrain_runner::driver::{self, AnomalyDetector, Viewer};
 use dtrain_runner::launch::slurm;
-use dtrain_runner::ledger::{self as stored, TrialStatus, Summary};
+use dtrain_runner::ledger::{self as stored, Summary, TrialStatus};
 use dtrain_runner::{Ledger, TrialEvent, files};
 use std::io::{Read, Seek, SeekFrom};
 use std::time::Instant;
@@ -91,9 +91,14 @@ impl Feed<'_> {
             has_any = true;
             trial.apply(seen);
             match seen {
-                TrialEvent::Status(dtrain_runner::ControllerStatus::Launching { .. }) => *watch = AnomalyDetector::of(assignments),
+                TrialEvent::Status(dtrain_runner::ControllerStatus::Launching { .. }) => {
+                    *watch = AnomalyDetector::of(assignments)
+                }
                 TrialEvent::Event(stamped) => {
-                    watch.observe(stamped).into_iter().for_each(|status| trial.apply(&TrialEvent::Status(status)));
+                    watch
+                        .observe(stamped)
+                        .into_iter()
+                        .for_each(|status| trial.apply(&TrialEvent::Status(status)));
                 }
                 TrialEvent::Status(_) | TrialEvent::Record(_) => {}
             }
@@ -117,7 +122,8 @@ impl Feed<'_> {
                 let plan = plan_of_trial(&known)?;
                 let assignments = lower(&plan, plan.best(), &launch(&trial.id));
                 let viewer = Viewer::at(&self.context.home, &trial.id, newest, 0);
-                source.spool = Some(SpoolFollower { viewer, watch: AnomalyDetector::of(&assignments), assignments });
+                source.spool =
+                    Some(SpoolFollower { viewer, watch: AnomalyDetector::of(&assignments), assignments });
                 return Ok(true);
             }
         }

@@ -3,7 +3,7 @@
 use crate::commands::tune::proposal_reason;
 use dtrain_planner::tune::{ProposalSource, StudyEvent};
 use dtrain_protocol::TrialId;
-use dtrain_runner::ledger::{TrialStatus, TrialRow, StudyTrialRow};
+use dtrain_runner::ledger::{StudyTrialRow, TrialRow, TrialStatus};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -131,7 +131,8 @@ impl StudyModel {
     /// The row with the best value, of those that were trained to their end; of all, where none was.
     pub(crate) fn best(&self) -> Option<(&TrialLine, f64)> {
         let of = |ended: bool| {
-            let rows = self.rows.iter().filter(move |row| !ended || row.status() == Some(TrialStatus::Completed));
+            let rows =
+                self.rows.iter().filter(move |row| !ended || row.status() == Some(TrialStatus::Completed));
             let found = rows.filter_map(|row| Some((row, row.best.filter(|best| best.is_finite())?)));
             found.reduce(|one, other| {
                 let is_better = if self.is_max { other.1 > one.1 } else { other.1 < one.1 };
@@ -162,7 +163,8 @@ fn word(value: &Value) -> String {
 
 /// Why values were proposed, in words; empty where another version said so.
 fn source(json: &Value) -> String {
-    serde_json::from_value(json.clone()).map_or(String::new(), |source: ProposalSource| proposal_reason(&source))
+    serde_json::from_value(json.clone())
+        .map_or(String::new(), |source: ProposalSource| proposal_reason(&source))
 }
 
 #[cfg(test)]

@@ -2,14 +2,14 @@
 
 use super::rank::{RankFigures, STEPS};
 use super::series::ThinnedSeries;
-use crate::render::figures::{PlannedTraining, Figures};
+use crate::render::figures::{Figures, PlannedTraining};
 use crate::render::number::{loss, seconds};
 use crate::render::show::{end_text, verdict_text};
 use crate::render::table::TextRole;
 use dtrain_protocol::{Event, Failure, Rank, StampedEvent, TrialId};
-use dtrain_runner::ledger::{self, TrialStatus, Summary};
+use dtrain_runner::ledger::{self, Summary, TrialStatus};
 use dtrain_runner::reporters::Reporters;
-use dtrain_runner::{Fact, MetricPoint, TrialEvent, ControllerStatus};
+use dtrain_runner::{ControllerStatus, Fact, MetricPoint, TrialEvent};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Events that are kept.
@@ -136,7 +136,11 @@ impl TrialModel {
         for attempt in &known.attempts {
             self.attempt = self.attempt.max(attempt.number.0);
             let from = attempt.from.map_or(String::new(), |step| format!(" from step {step}"));
-            self.push_message(attempt.started_ms, TextRole::Plain, format!("attempt {} launched{from}", attempt.number));
+            self.push_message(
+                attempt.started_ms,
+                TextRole::Plain,
+                format!("attempt {} launched{from}", attempt.number),
+            );
             if let (Some(how), Some(at_ms)) = (&attempt.ended, attempt.ended_ms) {
                 self.attempt_ended(at_ms, attempt.number.0, how);
             }
@@ -216,7 +220,11 @@ impl TrialModel {
         match &stamped.event {
             Event::Step(_) => self.ranks.entry(stamped.rank.0).or_default().finish_step(),
             Event::Ready { step, device, .. } if stamped.rank == Rank(0) => {
-                self.push_message(stamped.at_ms, TextRole::Plain, format!("training from step {step} on {device}"));
+                self.push_message(
+                    stamped.at_ms,
+                    TextRole::Plain,
+                    format!("training from step {step} on {device}"),
+                );
             }
             Event::SaveFailed { step, reason, .. } => {
                 let text =
@@ -250,7 +258,11 @@ impl TrialModel {
         match status {
             ControllerStatus::Launching { attempt, .. } => self.attempt = self.attempt.max(attempt.0),
             ControllerStatus::CommitFailed { step, reason } => {
-                self.push_message(at_ms, TextRole::Bad, format!("the checkpoint at step {step} was not kept: {reason}"));
+                self.push_message(
+                    at_ms,
+                    TextRole::Bad,
+                    format!("the checkpoint at step {step} was not kept: {reason}"),
+                );
             }
             ControllerStatus::LossSpike { step, loss: now, median: usual } => {
                 let text = format!("loss spike at step {step}: from {} to {}", loss(*usual), loss(*now));
@@ -263,7 +275,11 @@ impl TrialModel {
                 self.push_message(at_ms, TextRole::Notice, text);
             }
             ControllerStatus::SpoolRecordSkipped { offset: at, reason } => {
-                self.push_message(at_ms, TextRole::Bad, format!("the record at byte {at} cannot be read: {reason}"));
+                self.push_message(
+                    at_ms,
+                    TextRole::Bad,
+                    format!("the record at byte {at} cannot be read: {reason}"),
+                );
             }
             ControllerStatus::SpoolDamaged { offset, reason, .. } => {
                 let text = format!("the record of the ranks is damaged at byte {offset}: {reason}");

@@ -11,7 +11,13 @@ use ratatui::layout::Rect;
 const DOTS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
 /// Draws `series`, and marks the points of `over` on it.
-pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, name: &str, series: &ThinnedSeries, over: Option<&ThinnedSeries>) {
+pub(super) fn draw(
+    canvas: &mut Canvas<'_>,
+    area: Rect,
+    name: &str,
+    series: &ThinnedSeries,
+    over: Option<&ThinnedSeries>,
+) {
     let Some(steps) = series.steps() else {
         canvas.write(area, (1, 0), "no step yet", canvas.ink.tone(TextRole::Dim));
         return;

@@ -1,19 +1,24 @@
 //! The pages that are lists: a study, and all that runs.
 
-use super::chart::figure;
 use super::canvas::{Canvas, TerminalStyle};
+use super::chart::figure;
 use crate::render::history::status;
 use crate::render::number::{count, counted};
 use crate::render::sparkline::sparkline;
-use crate::render::table::{TableColumn, StyledText, TextRole, age, truncate, layout_table};
+use crate::render::table::{StyledText, TableColumn, TextRole, age, layout_table, truncate};
 use crate::watch::app::Cursor;
 use crate::watch::model::list::{ListEntry, TrialList};
-use crate::watch::model::study::{TrialLine, StudyModel};
+use crate::watch::model::study::{StudyModel, TrialLine};
 use dtrain_runner::ledger::TrialStatus;
 use ratatui::layout::Rect;
 use std::borrow::Cow;
 
-fn column(title: impl Into<Cow<'static, str>>, is_right: bool, rank: u8, least: Option<usize>) -> TableColumn {
+fn column(
+    title: impl Into<Cow<'static, str>>,
+    is_right: bool,
+    rank: u8,
+    least: Option<usize>,
+) -> TableColumn {
     TableColumn { title: title.into(), is_right, rank, least }
 }
 
@@ -24,8 +29,14 @@ pub(super) fn study(canvas: &mut Canvas<'_>, area: Rect, study: &StudyModel, cur
     let head = [
         StyledText::new(format!("{}  ", study.name), TextRole::Bold),
         counted(study.rows.len() as u64, "trial").into(),
-        StyledText::new(format!("  {running} running{slots}"), if running > 0 { TextRole::Notice } else { TextRole::Dim }),
-        StyledText::new(study.steps.map_or(String::new(), |steps| format!("  {steps} steps each")), TextRole::Dim),
+        StyledText::new(
+            format!("  {running} running{slots}"),
+            if running > 0 { TextRole::Notice } else { TextRole::Dim },
+        ),
+        StyledText::new(
+            study.steps.map_or(String::new(), |steps| format!("  {steps} steps each")),
+            TextRole::Dim,
+        ),
     ];
     canvas.line(area, 0, &head);
     let best = study.best();
@@ -49,7 +60,8 @@ pub(super) fn study(canvas: &mut Canvas<'_>, area: Rect, study: &StudyModel, cur
         canvas.write(area, (0, 2), &text, canvas.ink.tone(TextRole::Dim));
     }
     let best = best.and_then(|(row, _)| row.number);
-    let lines: Vec<Vec<StyledText>> = study.rows.iter().map(|row| line(study, row, best, canvas.ink)).collect();
+    let lines: Vec<Vec<StyledText>> =
+        study.rows.iter().map(|row| line(study, row, best, canvas.ink)).collect();
     let mut columns = vec![
         column("", false, 9, None),
         column("#", true, 9, None),
@@ -84,14 +96,18 @@ fn line(study: &StudyModel, row: &TrialLine, best: Option<u64>, ink: TerminalSty
         word,
     ];
     line.extend(
-        (0..study.searched.len()).map(|index| StyledText::from(row.values.get(index).cloned().unwrap_or_default())),
+        (0..study.searched.len())
+            .map(|index| StyledText::from(row.values.get(index).cloned().unwrap_or_default())),
     );
     line.extend([
         step.map_or(String::new(), |step| step.to_string()).into(),
         value(row.newest).into(),
         StyledText::new(value(row.best), if is_best { TextRole::Good } else { TextRole::Plain }),
         sparkline(&row.curve, ink.page(0)).into(),
-        StyledText::new(truncate(row.refused.as_ref().unwrap_or(&row.source), WHY, ink.page(0)), TextRole::Dim),
+        StyledText::new(
+            truncate(row.refused.as_ref().unwrap_or(&row.source), WHY, ink.page(0)),
+            TextRole::Dim,
+        ),
     ]);
     line
 }
@@ -103,7 +119,13 @@ const WHY: usize = 40;
 const ALL: usize = 500;
 
 /// Columns with their titles, and of the lines those that there is room for.
-fn table(canvas: &mut Canvas<'_>, area: Rect, columns: &[TableColumn], lines: &[Vec<StyledText>], cursor: Cursor) {
+fn table(
+    canvas: &mut Canvas<'_>,
+    area: Rect,
+    columns: &[TableColumn],
+    lines: &[Vec<StyledText>],
+    cursor: Cursor,
+) {
     let height = usize::from(area.height.saturating_sub(1));
     let cursor = cursor.at.min(lines.len().saturating_sub(1));
     let first = (cursor + 1).saturating_sub(height);
@@ -146,8 +168,12 @@ pub(super) fn list(canvas: &mut Canvas<'_>, area: Rect, list: &TrialList, cursor
                 let (word, tone) =
                     if study.running > 0 { ("running", TextRole::Notice) } else { ("study", TextRole::Dim) };
                 let tried = format!("{} of {}", study.ended, counted(study.tried as u64, "trial"));
-                let mut line: Vec<StyledText> =
-                    vec![StyledText::new(&study.name, TextRole::Bold), StyledText::new(word, tone), "".into(), tried.into()];
+                let mut line: Vec<StyledText> = vec![
+                    StyledText::new(&study.name, TextRole::Bold),
+                    StyledText::new(word, tone),
+                    "".into(),
+                    tried.into(),
+                ];
                 line.resize_with(columns.len(), StyledText::default);
                 line
             }
@@ -183,7 +209,8 @@ fn trial(row: &TrialLine, ink: TerminalStyle) -> Vec<StyledText> {
 
 /// Whether a trial was proposed and has not ended.
 fn is_open(row: &TrialLine) -> bool {
-    row.refused.is_none() && matches!(row.status(), Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost))
+    row.refused.is_none()
+        && matches!(row.status(), Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost))
 }
 
 fn name(row: &TrialLine) -> String {

@@ -1,7 +1,7 @@
 //! Draws the page on top into a buffer. It reads nothing but what it is given.
 
-mod chart;
 mod canvas;
+mod chart;
 mod lists;
 mod ranks;
 mod trial;
@@ -10,8 +10,8 @@ pub(crate) use canvas::TerminalStyle;
 
 use super::app::{App, OpenPage};
 use crate::render::table::TextRole;
-use dtrain_recipes::sanitize::printable;
 use canvas::Canvas;
+use dtrain_recipes::sanitize::printable;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use std::borrow::Cow;
@@ -87,7 +87,9 @@ fn foot(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
     }
     let back = if app.pages.len() > 1 { "Esc back  " } else { "" };
     let keys = match app.page() {
-        OpenPage::Trial(..) => format!("q quit  {back}Tab pane  m metric  l log  s stop  Enter enlarge  ? help"),
+        OpenPage::Trial(..) => {
+            format!("q quit  {back}Tab pane  m metric  l log  s stop  Enter enlarge  ? help")
+        }
         OpenPage::Study(..) | OpenPage::List(..) => format!("q quit  {back}Enter open  s stop  ? help"),
     };
     canvas.write(area, (0, last), &keys, canvas.ink.tone(TextRole::Dim));

@@ -57,7 +57,9 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, firs
                 host.chars().take(14).collect::<String>().into(),
                 figures.step.map(seconds).unwrap_or_default().into(),
                 (if figures.memory > 0.0 { bytes(figures.memory) } else { String::new() }).into(),
-                slow.map_or(StyledText::default(), |slow| StyledText::new(format!("straggler {slow:.1}x"), TextRole::Bad)),
+                slow.map_or(StyledText::default(), |slow| {
+                    StyledText::new(format!("straggler {slow:.1}x"), TextRole::Bad)
+                }),
             ]
         })
         .collect();

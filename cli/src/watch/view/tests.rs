@@ -1,15 +1,16 @@
 use super::*;
 use crate::render::figures::PlannedTraining;
 use crate::render::history::tests::row;
-use crate::watch::app::{AppRequest, Cursor, TrialViewState, Pane};
-use crate::watch::model::list::{TrialList, StudySummary};
-use crate::watch::model::study::{TrialLine, StudyModel};
+use crate::watch::app::{AppRequest, Cursor, Pane, TrialViewState};
+use crate::watch::model::list::{StudySummary, TrialList};
+use crate::watch::model::study::{StudyModel, TrialLine};
 use crate::watch::model::trial::TrialModel;
 use dtrain_protocol::{
-    AttemptId, Event, Failure, ResidentBytes, PhaseTimes, Rank, StampedEvent, StepFigures, StepId, StopReason, TrialId,
+    AttemptId, Event, Failure, PhaseTimes, Rank, ResidentBytes, StampedEvent, StepFigures, StepId,
+    StopReason, TrialId,
 };
-use dtrain_runner::ledger::{TrialStatus, StudyTrialRow};
-use dtrain_runner::{AttemptEnd, Fact, TrialEvent, ControllerStatus};
+use dtrain_runner::ledger::{StudyTrialRow, TrialStatus};
+use dtrain_runner::{AttemptEnd, ControllerStatus, Fact, TrialEvent};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::style::{Color, Modifier};
 use serde_json::json;
@@ -110,7 +111,8 @@ fn study() -> StudyModel {
     let mut study = StudyModel::of("gpt-tune-1", &kept);
     let sources =
         [json!("given"), json!("sobol"), json!("sobol"), json!({ "model": { "improvement": 0.1729 } })];
-    let status = [TrialStatus::Completed, TrialStatus::Pruned, TrialStatus::OutOfMemory, TrialStatus::Running];
+    let status =
+        [TrialStatus::Completed, TrialStatus::Pruned, TrialStatus::OutOfMemory, TrialStatus::Running];
     for (number, (source, status)) in (0u64..).zip(sources.into_iter().zip(status)) {
         let values = json!([0.0006 * (number + 1) as f64, 32]);
         let tried = StudyTrialRow {

@@ -1,13 +1,13 @@
 //! The page of a trial.
 
-use super::chart::{self, figure};
 use super::canvas::Canvas;
+use super::chart::{self, figure};
 use super::ranks;
 use crate::render::history::status;
 use crate::render::number::{count, counted, seconds, whole};
 use crate::render::phases::bytes;
 use crate::render::table::{StyledText, TextRole};
-use crate::watch::app::{TrialViewState, Pane};
+use crate::watch::app::{Pane, TrialViewState};
 use crate::watch::model::series::ThinnedSeries;
 use crate::watch::model::trial::{LoggedMessage, TrialModel};
 use dtrain_recipes::Bytes;

@@ -3,7 +3,7 @@
 use super::{Constants, GeneralConstants};
 use crate::analytic::engine::{SoftwareProfile, SoftwareStyle};
 use crate::analytic::hardware::{GpuGeneration, GpuSpec};
-use crate::analytic::{StepInputs, DeviceThroughput};
+use crate::analytic::{DeviceThroughput, StepInputs};
 
 /// A constant that can be fitted.
 #[derive(Clone, Debug)]
@@ -44,8 +44,14 @@ const PROFILE: &[NamedField<SoftwareProfile>] = fields!(
 const GENERATION: &[NamedField<GpuGeneration>] =
     fields!(GpuGeneration: ceiling_16 sustained_16 ceiling_8 sustained_8 flash fused);
 
-const STYLES: [SoftwareStyle; 6] =
-    [SoftwareStyle::Research, SoftwareStyle::Megatron, SoftwareStyle::Modern, SoftwareStyle::Fsdp, SoftwareStyle::Compiled, SoftwareStyle::Xla];
+const STYLES: [SoftwareStyle; 6] = [
+    SoftwareStyle::Research,
+    SoftwareStyle::Megatron,
+    SoftwareStyle::Modern,
+    SoftwareStyle::Fsdp,
+    SoftwareStyle::Compiled,
+    SoftwareStyle::Xla,
+];
 
 /// The largest value of a constant that is a share.
 const MOST_HIDDEN: f64 = 0.98;
@@ -117,7 +123,14 @@ pub fn with_constants<'a>(case: &StepInputs<'a>, gpu: &GpuSpec, constants: &'a C
     }
     StepInputs {
         engine,
-        device: DeviceThroughput::of(gpu, case.products, case.kernel, case.model.head, case.device.power, constants),
+        device: DeviceThroughput::of(
+            gpu,
+            case.products,
+            case.kernel,
+            case.model.head,
+            case.device.power,
+            constants,
+        ),
         links: case.links.with_constants(&case.constants.general, &constants.general),
         constants,
         ..*case
@@ -141,7 +154,8 @@ mod tests {
         let mut moved = constants.clone();
         hidden.set(&mut moved, 2.0 * constants.profiles.modern.launch);
         assert!(
-            (with_constants(&case, gpu, &moved).engine.profile.launch / case.engine.profile.launch - 2.0).abs()
+            (with_constants(&case, gpu, &moved).engine.profile.launch / case.engine.profile.launch - 2.0)
+                .abs()
                 < 1e-12
         );
     }

@@ -1,7 +1,7 @@
 //! Rows of a table as the fit sees them: a training with all that the row leaves open settled, and the measured time.
 
 use crate::analytic::Constants;
-use crate::benchmarks::{TableRow, ResolvedTraining, measured, read};
+use crate::benchmarks::{ResolvedTraining, TableRow, measured, read};
 use std::collections::BTreeMap;
 
 /// A measured training.

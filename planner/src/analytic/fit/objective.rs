@@ -5,7 +5,7 @@ use super::priors::ConstantPriors;
 use super::solver::{GaussNewton, NormalEquations};
 use crate::analytic::constants::covariance::{Covariance, CovarianceFile};
 use crate::analytic::constants::fitted::with_constants;
-use crate::analytic::{StepInputs, Constants, StepTimes};
+use crate::analytic::{Constants, StepInputs, StepTimes};
 use crate::tune::linear::{Cholesky, dot};
 use argmin::core::{CostFunction, Error, Executor, Hessian, State as _};
 

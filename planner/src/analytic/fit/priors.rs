@@ -31,7 +31,8 @@ impl ConstantPriors {
             keys.into_iter().map(move |(key, prior)| (format!("{table}.{key}"), prior))
         });
         let prior = |(name, [mean, spread]): (String, [f64; 2])| {
-            let constant = FittedConstant::named(&name).ok_or_else(|| format!("there is no constant `{name}`"))?;
+            let constant =
+                FittedConstant::named(&name).ok_or_else(|| format!("there is no constant `{name}`"))?;
             if mean > 0.0 && spread > 0.0 {
                 return Ok(ConstantPrior { constant, mean, spread });
             }

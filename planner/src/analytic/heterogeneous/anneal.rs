@@ -1,11 +1,11 @@
 //! Simulated annealing over the layouts of a mixture, with the exact partition of layers inside.
 
+use super::best_n::{BestN, GroupedSearchResult};
 use super::exhaustive::single_rank_layout;
-use super::best_n::{GroupedSearchResult, BestN};
-use super::grouped_layout::{GroupedLayout, GroupStages};
+use super::grouped_layout::{GroupStages, GroupedLayout};
 use super::moves::LayoutMove;
 use super::price::Pricer;
-use super::space::{SharedDegree, GroupedProblem};
+use super::space::{GroupedProblem, SharedDegree};
 use crate::analytic::StepConfig;
 use crate::analytic::search::{HomogeneousCluster, SearchProblem, fastest};
 use crate::planning::rng::SearchRng;
@@ -188,7 +188,11 @@ fn starts(grouped: &GroupedProblem) -> Vec<GroupedLayout> {
         [forward, backward]
             .map(|order| GroupedLayout { runs: spread(grouped, &order, depth, width), ..layout.clone() })
     });
-    alone.chain(together).chain(smallest(grouped)).filter_map(|layout| grouped.nearest_valid(layout)).collect()
+    alone
+        .chain(together)
+        .chain(smallest(grouped))
+        .filter_map(|layout| grouped.nearest_valid(layout))
+        .collect()
 }
 
 /// The layout of one replica on all groups that fills the fullest stage least.
@@ -196,13 +200,19 @@ fn smallest(grouped: &GroupedProblem) -> Option<GroupedLayout> {
     let pricer = Pricer::new(grouped);
     let all: Vec<GroupStages> =
         (0..grouped.problems().len()).map(|group| GroupStages { group, stages: grouped.layers() }).collect();
-    let one = GroupedLayout { is_sequence_parallel: true, recompute: (Recompute::Full, 1), runs: all, ..single_rank_layout() };
+    let one = GroupedLayout {
+        is_sequence_parallel: true,
+        recompute: (Recompute::Full, 1),
+        runs: all,
+        ..single_rank_layout()
+    };
     let degrees = grouped.values(SharedDegree::Tensor, &one).into_iter().flat_map(|tensor| {
         let contexts = grouped.values(SharedDegree::Context, &one).into_iter();
         contexts.map(move |context| (tensor, context))
     });
-    let settled =
-        degrees.filter_map(|(tensor, context)| grouped.nearest_valid(GroupedLayout { tensor, context, ..one.clone() }));
+    let settled = degrees.filter_map(|(tensor, context)| {
+        grouped.nearest_valid(GroupedLayout { tensor, context, ..one.clone() })
+    });
     let full = settled.map(|layout| (pricer.price(&layout).1, layout));
     full.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, layout)| layout)
 }
@@ -244,7 +254,8 @@ fn best(problem: &SearchProblem) -> Option<GroupedLayout> {
 /// All devices, as if each were the weakest of them in everything.
 fn weakest(grouped: &GroupedProblem) -> HomogeneousCluster {
     let clusters = || grouped.problems().iter().map(|problem| problem.cluster);
-    let rate = |one: &HomogeneousCluster| one.gpu.dense_16 * one.watts.map_or(1.0, |watts| one.gpu.clock_at(watts));
+    let rate =
+        |one: &HomogeneousCluster| one.gpu.dense_16 * one.watts.map_or(1.0, |watts| one.gpu.clock_at(watts));
     let slowest = clusters().min_by(|a, b| rate(a).total_cmp(&rate(b)));
     clusters().fold(slowest.expect("a cluster has groups"), |weakest, other| HomogeneousCluster {
         gpu: weakest.gpu,

@@ -1,9 +1,9 @@
 //! Prices every layout of a mixture, with a bound: for small mixtures, and to check what annealing finds.
 
-use super::best_n::{GroupedSearchResult, BestN};
+use super::best_n::{BestN, GroupedSearchResult};
 use super::grouped_layout::GroupedLayout;
 use super::price::Pricer;
-use super::space::{SharedDegree, GroupedProblem};
+use super::space::{GroupedProblem, SharedDegree};
 use dtrain_recipes::{PipelineSchedule, Recompute, ZeroStage};
 
 /// The best `keep` of all layouts.
@@ -63,7 +63,11 @@ fn walk(grouped: &GroupedProblem, visit: &mut impl FnMut(&GroupedLayout) -> bool
 }
 
 /// Visits what is open beside degrees and runs.
-fn units(grouped: &GroupedProblem, layout: &mut GroupedLayout, visit: &mut impl FnMut(&GroupedLayout) -> bool) -> bool {
+fn units(
+    grouped: &GroupedProblem,
+    layout: &mut GroupedLayout,
+    visit: &mut impl FnMut(&GroupedLayout) -> bool,
+) -> bool {
     for expert in grouped.values(SharedDegree::Expert, layout) {
         layout.expert = expert;
         if !grouped.shares_experts(layout) {

@@ -1,6 +1,6 @@
 //! A layout of a mixed cluster.
 
-use crate::analytic::{StepConfig, Degrees};
+use crate::analytic::{Degrees, StepConfig};
 use dtrain_protocol::{Arrangement, DeviceKind};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, ZeroStage};
 use serde::Serialize;

@@ -5,8 +5,8 @@
 //! nobody stay idle. Shares of the batch by speed, where replicas and not stages are on different groups, are not searched.
 
 mod anneal;
-mod exhaustive;
 mod best_n;
+mod exhaustive;
 mod grouped_layout;
 mod moves;
 mod partition;
@@ -17,11 +17,11 @@ mod space;
 mod tests;
 
 pub use anneal::{ITERATIONS, anneal};
+pub use best_n::{GroupedSearchResult, PricedGroupedLayout};
 pub use exhaustive::search_exhaustively;
-pub use best_n::{PricedGroupedLayout, GroupedSearchResult};
-pub use grouped_layout::{GroupedLayout, GroupStages};
+pub use grouped_layout::{GroupStages, GroupedLayout};
 pub use partition::{StageCapacity, partition};
-pub use price::{Pricer, PricedStages};
+pub use price::{PricedStages, Pricer};
 pub use space::GroupedProblem;
 
 /// Layouts up to which all of them are priced.
@@ -30,5 +30,9 @@ const FEW: u64 = 20_000;
 /// The best `keep` layouts of a grouped: of all layouts where they are few, otherwise of those that annealing with `seed`
 /// comes across.
 pub fn search(grouped: &GroupedProblem, seed: u64, keep: usize) -> GroupedSearchResult {
-    if grouped.layouts(FEW) < FEW { search_exhaustively(grouped, keep) } else { anneal(grouped, seed, keep, ITERATIONS) }
+    if grouped.layouts(FEW) < FEW {
+        search_exhaustively(grouped, keep)
+    } else {
+        anneal(grouped, seed, keep, ITERATIONS)
+    }
 }

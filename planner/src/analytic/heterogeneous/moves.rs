@@ -1,7 +1,7 @@
 //! Steps from a layout to others near it.
 
-use super::grouped_layout::{GroupedLayout, GroupStages};
-use super::space::{SharedDegree, GroupedProblem};
+use super::grouped_layout::{GroupStages, GroupedLayout};
+use super::space::{GroupedProblem, SharedDegree};
 use dtrain_recipes::{Recompute, ZeroStage};
 
 /// One step in the space of layouts.
@@ -46,19 +46,37 @@ pub(super) enum LayoutMove {
 impl GroupedProblem {
     /// All steps there are, whatever the layout.
     pub(super) fn moves(&self) -> Vec<LayoutMove> {
-        const DEGREES: [SharedDegree; 5] =
-            [SharedDegree::Tensor, SharedDegree::Context, SharedDegree::Data, SharedDegree::Expert, SharedDegree::Micro];
-        let mut moves = vec![LayoutMove::Sequence, LayoutMove::Order, LayoutMove::OrderBack, LayoutMove::Halve, LayoutMove::Double];
+        const DEGREES: [SharedDegree; 5] = [
+            SharedDegree::Tensor,
+            SharedDegree::Context,
+            SharedDegree::Data,
+            SharedDegree::Expert,
+            SharedDegree::Micro,
+        ];
+        let mut moves = vec![
+            LayoutMove::Sequence,
+            LayoutMove::Order,
+            LayoutMove::OrderBack,
+            LayoutMove::Halve,
+            LayoutMove::Double,
+        ];
         moves.extend(DEGREES.map(LayoutMove::Up));
         moves.extend(DEGREES.map(LayoutMove::Down));
         moves.extend(DEGREES[..3].iter().map(|degree| LayoutMove::Narrow(*degree)));
         for up in DEGREES {
-            moves.extend(DEGREES.into_iter().filter(|down| *down != up).map(|down| LayoutMove::Trade(up, down)));
+            moves.extend(
+                DEGREES.into_iter().filter(|down| *down != up).map(|down| LayoutMove::Trade(up, down)),
+            );
         }
         moves.extend(self.modes().into_iter().map(LayoutMove::Recompute));
         moves.extend(self.first().zeros().into_iter().map(LayoutMove::Zero));
         for group in 0..self.problems().len() {
-            moves.extend([LayoutMove::More(group), LayoutMove::Fewer(group), LayoutMove::Fill(group), LayoutMove::Leave(group)]);
+            moves.extend([
+                LayoutMove::More(group),
+                LayoutMove::Fewer(group),
+                LayoutMove::Fill(group),
+                LayoutMove::Leave(group),
+            ]);
             let others = (0..self.problems().len()).filter(|other| *other != group);
             moves.extend(others.map(|other| LayoutMove::Shift(group, other)));
         }
@@ -129,7 +147,13 @@ impl GroupedProblem {
 
     /// A layout with what does not divide or has no room changed to the nearest that does; `None` where there is none.
     pub(super) fn nearest_valid(&self, mut layout: GroupedLayout) -> Option<GroupedLayout> {
-        for degree in [SharedDegree::Tensor, SharedDegree::Context, SharedDegree::Data, SharedDegree::Micro, SharedDegree::Expert] {
+        for degree in [
+            SharedDegree::Tensor,
+            SharedDegree::Context,
+            SharedDegree::Data,
+            SharedDegree::Micro,
+            SharedDegree::Expert,
+        ] {
             let values = self.values(degree, &layout);
             let now = of(&mut layout, degree);
             let below = values.iter().rev().find(|value| **value <= *now);

@@ -1,14 +1,15 @@
 //! Seconds of a step whose stages are on different groups, and bytes of every stage, from the formulas of equal devices.
 
 use super::exhaustive;
-use super::grouped_layout::{GroupedLayout, GroupStages};
+use super::grouped_layout::{GroupStages, GroupedLayout};
 use super::partition::{StageCapacity, even, partition};
 use super::space::GroupedProblem;
 use crate::analytic::memory::in_flight;
 use crate::analytic::step::{
-    LocalParameters, bubble, fixed_overhead, stage_message_seconds, optimizer_seconds, exposed_gradient_sync, steady_messages, straggler_seconds,
+    LocalParameters, bubble, exposed_gradient_sync, fixed_overhead, optimizer_seconds, stage_message_seconds,
+    steady_messages, straggler_seconds,
 };
-use crate::analytic::{StepInputs, StagePartition, PeakMemory, StageLoad, StepTimes, MicroBatchTimes};
+use crate::analytic::{MicroBatchTimes, PeakMemory, StageLoad, StagePartition, StepInputs, StepTimes};
 use dtrain_recipes::Recompute;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -50,7 +51,11 @@ impl<'a> Pricer<'a> {
     /// Prices layouts of `grouped`.
     pub fn new(grouped: &'a GroupedProblem) -> Self {
         let cases = {
-            let one = GroupedLayout { runs: vec![GroupStages { group: 0, stages: 1 }], ..exhaustive::single_rank_layout() }.config(1);
+            let one = GroupedLayout {
+                runs: vec![GroupStages { group: 0, stages: 1 }],
+                ..exhaustive::single_rank_layout()
+            }
+            .config(1);
             grouped.problems().iter().map(|problem| problem.at(&one)).collect()
         };
         Self { grouped, cases, units: RefCell::default() }
@@ -63,11 +68,13 @@ impl<'a> Pricer<'a> {
 
     fn terms(&self, layout: &GroupedLayout) -> GroupCosts<'a> {
         let config = layout.config(self.grouped.batch());
-        let cases: Vec<StepInputs<'a>> = self.cases.iter().map(|case| StepInputs { config, ..*case }).collect();
+        let cases: Vec<StepInputs<'a>> =
+            self.cases.iter().map(|case| StepInputs { config, ..*case }).collect();
         let key = [layout.tensor, layout.context, layout.expert, layout.micro];
         let key = (key, layout.is_sequence_parallel, layout.recompute);
         let mut known = self.units.borrow_mut();
-        let units = known.entry(key).or_insert_with(|| cases.iter().map(MicroBatchTimes::of).collect()).clone();
+        let units =
+            known.entry(key).or_insert_with(|| cases.iter().map(MicroBatchTimes::of).collect()).clone();
         let model = cases[0].model;
         let means = units.iter().map(|unit| unit.layers(model, 0.0) / (model.layers + model.further()));
         GroupCosts { means: means.collect(), units, cases }
@@ -86,7 +93,8 @@ impl<'a> Pricer<'a> {
             let case = &terms.cases[group];
             let memory = self.grouped.problems()[group].cluster.memory;
             return (
-                StepTimes::with(case, &terms.units[group], StagePartition::of(case.model, &case.config)).total(),
+                StepTimes::with(case, &terms.units[group], StagePartition::of(case.model, &case.config))
+                    .total(),
                 PeakMemory::of(case).total() / memory,
             );
         }
@@ -124,7 +132,8 @@ impl<'a> Pricer<'a> {
         assert_eq!(groups.len(), layers.len(), "every stage has a number of layers");
         if let [group] = groups[..] {
             let case = &terms.cases[group];
-            let step = StepTimes::with(case, &terms.units[group], StagePartition::of(case.model, &case.config));
+            let step =
+                StepTimes::with(case, &terms.units[group], StagePartition::of(case.model, &case.config));
             let (seconds, peaks) = (vec![step.slowest], vec![PeakMemory::of(case)]);
             return PricedStages { groups, layers: layers.to_vec(), seconds, step, peaks };
         }
@@ -165,8 +174,10 @@ impl<'a> Pricer<'a> {
 /// fullest stage is as little full as can be.
 fn laid(layout: &GroupedLayout, rooms: &[StageCapacity], lines: &[LinearMemory], layers: u32) -> Vec<u32> {
     let chunks = layout.chunks;
-    let by = |layer: f64, extra: f64, most: u32| StageCapacity { layer: layer * f64::from(chunks), extra, most };
-    let fast: Vec<StageCapacity> = rooms.iter().map(|room| by(room.layer, room.extra, room.most / chunks)).collect();
+    let by =
+        |layer: f64, extra: f64, most: u32| StageCapacity { layer: layer * f64::from(chunks), extra, most };
+    let fast: Vec<StageCapacity> =
+        rooms.iter().map(|room| by(room.layer, room.extra, room.most / chunks)).collect();
     let least = || {
         let small: Vec<StageCapacity> = lines.iter().map(|line| by(line.layer, line.fixed, layers)).collect();
         partition(layers / chunks, &small).expect("there are at least as many layers as stages")
@@ -286,7 +297,9 @@ impl GroupCosts<'_> {
                 fullest[*group] = Some(here);
             }
         }
-        let of = |(case, held): (&StepInputs<'_>, LocalParameters)| (exposed_gradient_sync(case, held, slowest), optimizer_seconds(case, held));
+        let of = |(case, held): (&StepInputs<'_>, LocalParameters)| {
+            (exposed_gradient_sync(case, held, slowest), optimizer_seconds(case, held))
+        };
         let used = self.cases.iter().zip(fullest).filter_map(|(case, held)| Some((case, held?)));
         used.map(of).max_by(|a, b| (a.0 + a.1).total_cmp(&(b.0 + b.1))).expect("a layout uses a group")
     }

@@ -1,6 +1,6 @@
 //! The layouts of a mixed cluster: degrees that all stages share, and stages of every group.
 
-use super::grouped_layout::{GroupedLayout, GroupStages};
+use super::grouped_layout::{GroupStages, GroupedLayout};
 use crate::analytic::Degrees;
 use crate::analytic::search::{HomogeneousCluster, SearchProblem, divisors_of, to_count};
 use dtrain_recipes::{PipelineSchedule, Recompute};

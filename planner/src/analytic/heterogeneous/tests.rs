@@ -1,7 +1,9 @@
 use super::*;
 use crate::analytic::hardware::gpu;
-use crate::analytic::search::{PricedLayout, HomogeneousCluster, SearchProblem, search as search_equal};
-use crate::analytic::{Constants, AttentionKernel, PeakMemory, MatmulPrecision, Software, StepTimes, SoftwareStyle, Transformer};
+use crate::analytic::search::{HomogeneousCluster, PricedLayout, SearchProblem, search as search_equal};
+use crate::analytic::{
+    AttentionKernel, Constants, MatmulPrecision, PeakMemory, Software, SoftwareStyle, StepTimes, Transformer,
+};
 use crate::planning::rng::SearchRng;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recompute, ZeroStage};
@@ -66,7 +68,8 @@ fn layout() -> GroupedLayout {
 fn equal_groups_with_even_layers_cost_what_one_cluster_costs() {
     let group = on("H100", 2, 8);
     let two = grouped(decoder(24, 2048, 16), &[group, group], 64);
-    let whole = SearchProblem { cluster: HomogeneousCluster { devices: 32, ..group }, ..two.problems()[0].clone() };
+    let whole =
+        SearchProblem { cluster: HomogeneousCluster { devices: 32, ..group }, ..two.problems()[0].clone() };
     let orders = [
         (PipelineSchedule::OneForwardOneBackward, 1),
         (PipelineSchedule::ZeroBubble, 1),
@@ -162,7 +165,8 @@ fn small(random: &mut SearchRng) -> GroupedProblem {
 fn gap(seed: u64) -> f64 {
     let grouped = small(&mut SearchRng::new(seed));
     let best = |found: GroupedSearchResult| found.best.first().map_or(f64::INFINITY, |choice| choice.seconds);
-    let (all, annealed) = (best(search_exhaustively(&grouped, 1)), best(anneal(&grouped, seed, 1, ITERATIONS / 2)));
+    let (all, annealed) =
+        (best(search_exhaustively(&grouped, 1)), best(anneal(&grouped, seed, 1, ITERATIONS / 2)));
     if all.is_finite() != annealed.is_finite() {
         println!("case {seed}: {all} {annealed}");
         return f64::INFINITY;

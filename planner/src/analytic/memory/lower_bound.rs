@@ -1,6 +1,6 @@
 //! Bytes that layouts of a placement take at least, for a search that must not price them all.
 
-use super::{StepInputs, StepConfig, StagePartition, LayerMemory, StageLoad, process, stages, state};
+use super::{LayerMemory, StageLoad, StagePartition, StepConfig, StepInputs, process, stages, state};
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::ZeroStage;
 
@@ -13,7 +13,11 @@ pub(in crate::analytic) struct MemoryLowerBound {
 
 impl MemoryLowerBound {
     /// Of stages that have so many layers, where replicas shard one of `shards`.
-    pub(in crate::analytic) fn of(case: &StepInputs<'_>, shards: &[(ZeroStage, u32)], division: StagePartition) -> Self {
+    pub(in crate::analytic) fn of(
+        case: &StepInputs<'_>,
+        shards: &[(ZeroStage, u32)],
+        division: StagePartition,
+    ) -> Self {
         let of = |(zero, shard): &(ZeroStage, u32)| {
             let arrangement = Arrangement { zero: *zero, shard: *shard, ..case.config.arrangement };
             let case = StepInputs { config: StepConfig { arrangement, ..case.config }, ..*case };

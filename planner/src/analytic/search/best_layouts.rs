@@ -332,7 +332,10 @@ impl BestLayouts {
             return;
         }
         if let Some(front) = &mut self.front {
-            front.insert(CandidateCost::of(seconds, choice.bytes / self.memory, to_count(config.ranks())), *config);
+            front.insert(
+                CandidateCost::of(seconds, choice.bytes / self.memory, to_count(config.ranks())),
+                *config,
+            );
         }
         if self.keep == 0 {
             return;

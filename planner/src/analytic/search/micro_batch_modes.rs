@@ -3,7 +3,7 @@
 use super::space::SearchProblem;
 use crate::analytic::layer::LayerTimesByKind;
 use crate::analytic::memory::LayerMemory;
-use crate::analytic::{StepInputs, StepConfig, MicroBatchTimes};
+use crate::analytic::{MicroBatchTimes, StepConfig, StepInputs};
 use dtrain_protocol::{Arrangement, ContextExchange};
 use dtrain_recipes::Recompute;
 use std::cell::RefCell;
@@ -61,7 +61,11 @@ impl MicroBatchModeCache {
     }
 
     /// The layout of a case that keeps least for its backward, and what that is. Cheap beside [`MicroBatchModeCache::of`], which prices.
-    pub(super) fn lower_bound(ways: &RefCell<Self>, problem: &SearchProblem, case: &StepInputs<'_>) -> (StepConfig, LayerMemory) {
+    pub(super) fn lower_bound(
+        ways: &RefCell<Self>,
+        problem: &SearchProblem,
+        case: &StepInputs<'_>,
+    ) -> (StepConfig, LayerMemory) {
         let mut ways = ways.borrow_mut();
         let key = ways.key(case);
         let sequence = problem.sequence_modes(&case.config.degrees()).contains(&true);
@@ -94,7 +98,8 @@ fn all(problem: &SearchProblem, case: &StepInputs<'_>, modes: &[(Recompute, u32)
             let arrangement =
                 Arrangement { sequence: *sequence, context_exchange: *exchange, ..case.config.arrangement };
             let case = StepInputs { config: StepConfig { arrangement, ..case.config }, ..*case };
-            let layers = known.map_or_else(|| LayerTimesByKind::of(&case), |known| known.with_exchange(&case));
+            let layers =
+                known.map_or_else(|| LayerTimesByKind::of(&case), |known| known.with_exchange(&case));
             known = Some(layers);
             (*exchange, MicroBatchTimes::each(&case, layers, modes))
         };
@@ -109,9 +114,17 @@ fn all(problem: &SearchProblem, case: &StepInputs<'_>, modes: &[(Recompute, u32)
                 recompute_every: recompute.1,
                 ..case.config.arrangement
             };
-            let kept = LayerMemory::of(&StepInputs { config: StepConfig { arrangement, ..case.config }, ..*case });
+            let kept =
+                LayerMemory::of(&StepInputs { config: StepConfig { arrangement, ..case.config }, ..*case });
             let seconds = unit.lower_bound(&problem.model);
-            all.push(MicroBatchMode { sequence: *sequence, recompute: *recompute, exchange, unit, seconds, kept });
+            all.push(MicroBatchMode {
+                sequence: *sequence,
+                recompute: *recompute,
+                exchange,
+                unit,
+                seconds,
+                kept,
+            });
         }
     }
     all.into()

@@ -1,7 +1,7 @@
 //! Orders of the passes of a step, and how its layers are divided among the stages.
 
 use super::space::{SearchProblem, divisors_of, to_count};
-use crate::analytic::{StepConfig, StagePartition, Transformer, MicroBatchTimes};
+use crate::analytic::{MicroBatchTimes, StagePartition, StepConfig, Transformer};
 use dtrain_protocol::{Arrangement, EmbeddingHeadCost};
 use dtrain_recipes::PipelineSchedule;
 use std::collections::BTreeMap;
@@ -11,7 +11,11 @@ impl SearchProblem {
     /// interleaved where they do with the ends. GPipe is only there where it is pinned: it takes as long as 1F1B and more
     /// memory.
     pub fn schedules(&self, config: &StepConfig) -> Vec<PipelineOption> {
-        let plain = PipelineOption { schedule: PipelineSchedule::OneForwardOneBackward, chunks: 1, ends: EmbeddingHeadCost::FREE };
+        let plain = PipelineOption {
+            schedule: PipelineSchedule::OneForwardOneBackward,
+            chunks: 1,
+            ends: EmbeddingHeadCost::FREE,
+        };
         let stages = config.arrangement.layout.pipeline.get();
         if stages == 1 {
             return vec![plain];

@@ -1,11 +1,11 @@
 //! What all layouts of a placement have in common.
 
+use super::best_layouts::{BestLayouts, SearchAxis};
+use super::micro_batch_modes::MicroBatchMode;
 use super::pipeline_options::{PLAIN_ENDS, PipelineOption};
 use super::space::{SearchProblem, to_count};
-use super::best_layouts::{SearchAxis, BestLayouts};
-use super::micro_batch_modes::MicroBatchMode;
-use crate::analytic::memory::{MemoryLowerBound, LayerMemory};
-use crate::analytic::{StepInputs, StepConfig, StagePartition, StepTimes};
+use crate::analytic::memory::{LayerMemory, MemoryLowerBound};
+use crate::analytic::{StagePartition, StepConfig, StepInputs, StepTimes};
 use dtrain_protocol::{Arrangement, EmbeddingHeadCost};
 use dtrain_recipes::{PipelineSchedule, ZeroStage};
 use std::cell::{Cell, OnceCell};
@@ -99,13 +99,20 @@ impl<'a> RankPlacement<'a> {
     }
 
     /// Whether layouts that compute in a way, with `schedules`, may change anything.
-    pub(super) fn may_change(&self, case: &StepInputs<'_>, way: &MicroBatchMode, schedules: &[PipelineOption], table: &BestLayouts) -> bool {
+    pub(super) fn may_change(
+        &self,
+        case: &StepInputs<'_>,
+        way: &MicroBatchMode,
+        schedules: &[PipelineOption],
+        table: &BestLayouts,
+    ) -> bool {
         let chunks = schedules.iter().map(|passes| passes.chunks).max().unwrap_or(1);
         let seconds = StepTimes::lower_bound(case, way.seconds, chunks);
         if !table.may_keep(seconds) || !self.may_run() {
             return false;
         }
-        let of_way = [SearchAxis::MicroBatch, SearchAxis::Sequence, SearchAxis::Recompute, SearchAxis::Exchange];
+        let of_way =
+            [SearchAxis::MicroBatch, SearchAxis::Sequence, SearchAxis::Recompute, SearchAxis::Exchange];
         let is_faster = seconds < self.slowest(table)
             || seconds < table.slowest(of_way.map(|axis| (axis, axis.value(&case.config))));
         if !is_faster && !table.has_front() {
@@ -125,14 +132,22 @@ impl<'a> RankPlacement<'a> {
         {
             return seconds;
         }
-        let of_shape = [SearchAxis::Tensor, SearchAxis::Context, SearchAxis::Expert, SearchAxis::Pipeline, SearchAxis::Data, SearchAxis::Order];
+        let of_shape = [
+            SearchAxis::Tensor,
+            SearchAxis::Context,
+            SearchAxis::Expert,
+            SearchAxis::Pipeline,
+            SearchAxis::Data,
+            SearchAxis::Order,
+        ];
         let of_shape = of_shape.into_iter().map(|axis| (axis, axis.value(&self.config)));
         let shards = self.able_shards();
-        let of_shards =
-            shards.iter().flat_map(|(zero, shard)| [(SearchAxis::Zero, *zero as u32), (SearchAxis::Shard, *shard)]);
+        let of_shards = shards
+            .iter()
+            .flat_map(|(zero, shard)| [(SearchAxis::Zero, *zero as u32), (SearchAxis::Shard, *shard)]);
         let passes = self.able().iter().filter(|(_, shards)| !shards.is_empty());
-        let of_passes =
-            passes.map(|(passes, _)| (SearchAxis::Schedule, SearchAxis::Schedule.value(&passes.of(&self.config))));
+        let of_passes = passes
+            .map(|(passes, _)| (SearchAxis::Schedule, SearchAxis::Schedule.value(&passes.of(&self.config))));
         let seconds = table.slowest(of_shape.chain(of_shards).chain(of_passes));
         self.slowest.set(Some((table.changes(), seconds)));
         seconds

@@ -1,7 +1,8 @@
 //! The layouts of a cluster of equal devices: all divisors along every axis.
 
 use crate::analytic::{
-    StepInputs, StepConfig, Constants, Degrees, DeviceThroughput, GpuSpec, AttentionKernel, Interconnect, MatmulPrecision, Software, Transformer,
+    AttentionKernel, Constants, Degrees, DeviceThroughput, GpuSpec, Interconnect, MatmulPrecision, Software,
+    StepConfig, StepInputs, Transformer,
 };
 use crate::engine::{self, UnsupportedLayout};
 use crate::layout::batch_split::divisors;
@@ -246,7 +247,14 @@ impl SearchProblem {
             model: &self.model,
             config: *config,
             engine: self.engine,
-            device: DeviceThroughput::of(gpu, self.products, self.kernel, self.model.head, power, self.constants),
+            device: DeviceThroughput::of(
+                gpu,
+                self.products,
+                self.kernel,
+                self.model.head,
+                power,
+                self.constants,
+            ),
             links: Interconnect::of(link, network, per_host.into(), &self.constants.general),
             kernel: self.kernel,
             products: self.products,
@@ -306,7 +314,9 @@ impl SearchProblem {
 
     /// Whether the engine can train the model at all.
     pub fn can_train(&self) -> bool {
-        let refused = |runs: &EngineSupport| runs.engine.unsupported_training(&runs.training, self.precision()).is_some();
+        let refused = |runs: &EngineSupport| {
+            runs.engine.unsupported_training(&runs.training, self.precision()).is_some()
+        };
         !self.runs_on.as_ref().is_some_and(refused)
     }
 

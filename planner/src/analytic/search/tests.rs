@@ -1,6 +1,9 @@
 use super::*;
 use crate::analytic::hardware::gpu;
-use crate::analytic::{Constants, ExpertDims, AttentionKernel, MatmulPrecision, Software, SoftwareStyle, Transformer, MicroBatchTimes};
+use crate::analytic::{
+    AttentionKernel, Constants, ExpertDims, MatmulPrecision, MicroBatchTimes, Software, SoftwareStyle,
+    Transformer,
+};
 use crate::choice::pareto_front::{CandidateCost, pareto_front};
 use crate::{engine, fixtures, what_if};
 use dtrain_recipes::{Decoder, LayoutPins, Model, PipelineSchedule, Recompute, ZeroStage};
@@ -101,7 +104,8 @@ fn every(problem: &SearchProblem) -> Vec<StepConfig> {
                     let (open, unit) = first.expect("there is an exchange");
                     for passes in problem.schedules(&open) {
                         let config = passes.of(&open);
-                        let (config, _) = problem.divided(&config, &unit, &mut StagePartitionCache::default());
+                        let (config, _) =
+                            problem.divided(&config, &unit, &mut StagePartitionCache::default());
                         for (zero, shard) in problem.shards(&placed) {
                             let arrangement = Arrangement { zero, shard, ..config.arrangement };
                             all.push(StepConfig { arrangement, ..config });
@@ -129,7 +133,8 @@ fn what_is_found_is_the_best_and_the_front_of_all_layouts_priced_one_by_one() {
     }
     let found = search(&problem, 3);
     assert_eq!(found.best[0].seconds.to_bits(), fastest.to_bits());
-    let of_search: Vec<CandidateCost> = search_front(&problem, 1).front.iter().map(|point| point.cost).collect();
+    let of_search: Vec<CandidateCost> =
+        search_front(&problem, 1).front.iter().map(|point| point.cost).collect();
     let of_all: Vec<CandidateCost> = pareto_front(fitting).iter().map(|point| point.cost).collect();
     assert_eq!(of_search, of_all);
     assert!(found.best.windows(2).all(|pair| pair[0].seconds <= pair[1].seconds));
@@ -145,8 +150,10 @@ fn what_is_found_for_an_engine_is_the_best_of_all_that_it_can_run() {
             let model = Decoder { layers: 6, tied: false, ..decoder.clone() };
             let transformer = what_if::transformer(&model);
             let training = engine::TrainingSpec::of(&model, &fixtures::recipe().train);
-            let problem =
-                SearchProblem { runs_on: Some(EngineSupport { engine, training }), ..problem(transformer, 16, 24) };
+            let problem = SearchProblem {
+                runs_on: Some(EngineSupport { engine, training }),
+                ..problem(transformer, 16, 24)
+            };
             let mut best: Option<PricedLayout> = None;
             for config in every(&problem).into_iter().filter(|config| problem.allows(config)) {
                 let case = problem.at(&config);

@@ -1,8 +1,8 @@
 //! When a run is saved, and what failures cost it, in words.
 
 use super::{after, row, whole};
+use crate::planning::checkpoint_interval::{CheckpointInterval, CheckpointReason, HOLD_SHARE};
 use crate::planning::plan::{Plan, RankedCandidate};
-use crate::planning::checkpoint_interval::{HOLD_SHARE, CheckpointReason, CheckpointInterval};
 use crate::training::goodput::RESTART_SECONDS;
 use dtrain_recipes::Seconds;
 use dtrain_recipes::number_format::thousands;

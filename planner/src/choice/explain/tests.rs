@@ -1,7 +1,7 @@
 use super::*;
-use crate::planning::plan;
 use crate::fixtures;
-use dtrain_recipes::{Tunable, Interval, Mlp, Samples, StopConditions};
+use crate::planning::plan;
+use dtrain_recipes::{Interval, Mlp, Samples, StopConditions, Tunable};
 
 fn shown(text: &str) -> String {
     let text = wrapped(text, WIDTH);

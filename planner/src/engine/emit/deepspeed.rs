@@ -6,7 +6,7 @@ use super::hosts::HostShape;
 use super::hugging_face::{self, DecoderArchitecture};
 use super::json::OrderedObject;
 use super::source::DecoderPlan;
-use super::{ConfigFiles, ConfigFile, head};
+use super::{ConfigFile, ConfigFiles, head};
 use dtrain_protocol::Axis;
 use dtrain_recipes::{Compression, OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 
@@ -94,13 +94,17 @@ fn optimizer(source: &DecoderPlan) -> OrderedObject {
             ("AdamW", params.with("betas", vec![rule.beta1, rule.beta2]).with("eps", rule.epsilon))
         }
     };
-    OrderedObject::default().with("type", kind).object("params", params.with("weight_decay", rule.weight_decay))
+    OrderedObject::default()
+        .with("type", kind)
+        .object("params", params.with("weight_decay", rule.weight_decay))
 }
 
 fn scheduler(source: &DecoderPlan) -> OrderedObject {
-    let warmup =
-        OrderedObject::default().with("warmup_num_steps", source.warmup().max(2)).with("warmup_type", "linear");
-    let linear = |params: OrderedObject| params.with("warmup_min_lr", 0.0).with("warmup_max_lr", source.rate());
+    let warmup = OrderedObject::default()
+        .with("warmup_num_steps", source.warmup().max(2))
+        .with("warmup_type", "linear");
+    let linear =
+        |params: OrderedObject| params.with("warmup_min_lr", 0.0).with("warmup_max_lr", source.rate());
     let (kind, params) = match source.train().schedule {
         Schedule::Cosine => (
             "WarmupCosineLR",

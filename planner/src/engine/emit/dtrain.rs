@@ -1,7 +1,7 @@
 //! dtrain itself: the plan, which `dtrain run` reads.
 
 use super::source::DecoderPlan;
-use super::{ConfigFiles, ConfigFile};
+use super::{ConfigFile, ConfigFiles};
 
 /// `plan.json`.
 pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {

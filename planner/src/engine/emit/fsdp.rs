@@ -4,7 +4,7 @@ use super::hosts::HostShape;
 use super::hugging_face::{self, DecoderArchitecture};
 use super::source::DecoderPlan;
 use super::yaml::number;
-use super::{ConfigFiles, ConfigFile, head};
+use super::{ConfigFile, ConfigFiles, head};
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{OptimizerKind, Precision, Recompute, Schedule, ZeroStage};
 

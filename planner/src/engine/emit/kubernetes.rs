@@ -2,7 +2,7 @@
 
 use super::hosts::HostShape;
 use super::slurm::name;
-use super::{ConfigFiles, ConfigFile, head};
+use super::{ConfigFile, ConfigFiles, head};
 use crate::Plan;
 use dtrain_protocol::DeviceKind;
 use dtrain_recipes::Bytes;

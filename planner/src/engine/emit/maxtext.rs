@@ -3,7 +3,7 @@
 use super::hosts::HostShape;
 use super::source::DecoderPlan;
 use super::yaml::{number, text};
-use super::{ConfigFiles, ConfigFile, head};
+use super::{ConfigFile, ConfigFiles, head};
 use dtrain_protocol::{Axis, ContextExchange};
 use dtrain_recipes::{Precision, Recompute, Schedule, ZeroStage};
 

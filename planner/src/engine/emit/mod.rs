@@ -5,6 +5,7 @@
 //! comments, and is returned for the caller to show. Nothing is left out without a word.
 
 pub(crate) mod deepspeed;
+pub(crate) mod dtrain;
 pub(crate) mod fsdp;
 mod hosts;
 mod hugging_face;
@@ -12,7 +13,6 @@ mod json;
 mod kubernetes;
 pub(crate) mod maxtext;
 pub(crate) mod megatron;
-pub(crate) mod dtrain;
 mod slurm;
 mod source;
 pub(crate) mod torchtitan;

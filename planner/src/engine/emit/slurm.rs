@@ -1,7 +1,7 @@
 //! A batch script for Slurm: torchrun on each host, which meets the others at the first.
 
 use super::hosts::HostShape;
-use super::{ConfigFiles, ConfigFile, head};
+use super::{ConfigFile, ConfigFiles, head};
 use crate::Plan;
 use dtrain_protocol::DeviceKind;
 

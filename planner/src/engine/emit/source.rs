@@ -4,7 +4,9 @@ use super::EmitError;
 use crate::engine::{Engine, TrainingSpec};
 use crate::{BatchSplit, Plan};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
-use dtrain_recipes::{Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Url, ValidationSource, ZeroStage};
+use dtrain_recipes::{
+    Data, DataFormat, Decoder, Model, Optimizer, Tokenizer, Train, Url, ValidationSource, ZeroStage,
+};
 
 /// A plan for a decoder, as an engine reads it.
 pub struct DecoderPlan<'a> {

@@ -3,8 +3,8 @@ mod newer;
 
 use super::*;
 use crate::BatchSplit;
-use crate::planning::plan;
 use crate::fixtures;
+use crate::planning::plan;
 use dtrain_protocol::{Arrangement, ContextExchange, DeviceKind, EmbeddingHeadCost, Layout, RankOrder};
 use dtrain_recipes::*;
 use proptest::prelude::*;
@@ -74,7 +74,10 @@ fn hybrid() -> Plan {
 /// Cut matrices and sharded weights, where whole activations lie between the matrices.
 fn cut() -> Plan {
     let layout = Layout { tensor: n(2), ..Layout::replicas(n(4)) };
-    planned(fixtures::llama(), Arrangement { recompute: Recompute::Full, ..arranged(layout, ZeroStage::Zero3) })
+    planned(
+        fixtures::llama(),
+        Arrangement { recompute: Recompute::Full, ..arranged(layout, ZeroStage::Zero3) },
+    )
 }
 
 /// Four replicas with shards of gradients.
@@ -253,8 +256,16 @@ fn what_an_engine_cannot_do_is_refused_with_the_way_out() {
         plan.recipe.train.optimizer.kind = kind;
         plan
     };
-    refused(&with(OptimizerKind::Lion), ConfigFormat::Torchtitan, "train.optimizer = \"lion\" (data 4 × tensor 2");
-    refused(&with(OptimizerKind::Lion), ConfigFormat::Megatron, "train.optimizer = \"lion\" with zero 2 or 3");
+    refused(
+        &with(OptimizerKind::Lion),
+        ConfigFormat::Torchtitan,
+        "train.optimizer = \"lion\" (data 4 × tensor 2",
+    );
+    refused(
+        &with(OptimizerKind::Lion),
+        ConfigFormat::Megatron,
+        "train.optimizer = \"lion\" with zero 2 or 3",
+    );
     let mut lamb = cut();
     lamb.recipe.train.optimizer.kind = OptimizerKind::Lamb;
     refused(&lamb, ConfigFormat::Deepspeed, "train.optimizer = \"lamb\"");

@@ -8,7 +8,7 @@ mod model;
 
 use super::hosts::HostShape;
 use super::source::DecoderPlan;
-use super::{ConfigFiles, ConfigFile, head};
+use super::{ConfigFile, ConfigFiles, head};
 use crate::step::schedule::chunks_of;
 use dtrain_protocol::Axis;
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Schedule, ZeroStage};
@@ -43,7 +43,12 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
     let mut text = head(source.plan, &what, &notes);
     text += &model::module(source);
     text += &trainer(source, &sharding);
-    ConfigFiles { files: vec![ConfigFile { name: format!("{MODULE}.py"), text }], notes, start, checkout: None }
+    ConfigFiles {
+        files: vec![ConfigFile { name: format!("{MODULE}.py"), text }],
+        notes,
+        start,
+        checkout: None,
+    }
 }
 
 /// Shards lie within `data × expert × context` as in the plan.

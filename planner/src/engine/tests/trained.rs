@@ -33,7 +33,8 @@ fn torchtitan_has_no_scale_of_a_whole_tensor() {
     let arrangement = Arrangement { precision: Precision::Fp8, ..on_gpus(data(8), Zero3) };
     for (fp8_recipe, word) in [(Fp8Recipe::Tensorwise, "tensorwise"), (Fp8Recipe::Delayed, "delayed")] {
         let training = TrainingSpec { fp8_recipe, ..with_adamw(&llama()) };
-        let reason = TORCHTITAN.unsupported_layout(&training, &arrangement, MICRO_BATCHES).expect("it has none");
+        let reason =
+            TORCHTITAN.unsupported_layout(&training, &arrangement, MICRO_BATCHES).expect("it has none");
         assert_eq!(reason.what, format!("train.fp8_recipe = \"{word}\""));
         let half = Arrangement { precision: Precision::Bf16, ..arrangement };
         assert_eq!(TORCHTITAN.unsupported_layout(&training, &half, MICRO_BATCHES), None);

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::engine::emit::{EmitError, emit};
-use crate::planning::plan;
 use crate::fixtures;
+use crate::planning::plan;
 use crate::{BatchSplit, Plan};
 use dtrain_recipes::Synchronisation;
 use proptest::prelude::*;
@@ -179,8 +179,9 @@ fn random_layouts_are_within_the_abilities_of_every_engine_now_and_then() {
     for _ in 0..4000 {
         let arrangement = any_arrangement().new_tree(&mut runner).expect("it makes one").current();
         for (engine, count) in ALL.into_iter().zip(&mut accepted) {
-            let able =
-                |model: &Decoder| engine.unsupported_layout(&with_adamw(model), &arrangement, MICRO_BATCHES).is_none();
+            let able = |model: &Decoder| {
+                engine.unsupported_layout(&with_adamw(model), &arrangement, MICRO_BATCHES).is_none()
+            };
             *count += u32::from([llama(), mixtral(), gpt2()].iter().any(able));
         }
     }

@@ -4,11 +4,11 @@
 mod shapes;
 
 use crate::step::schedule::chunks_of;
-use dtrain_protocol::{Arrangement, Axis, Coord, Layout, sharding, communication_volume};
+use dtrain_protocol::{Arrangement, Axis, Coord, Layout, communication_volume, sharding};
 use dtrain_recipes::{Decoder, Model};
 use shapes::{
-    NamedShape, cnn_block, cnn_head, cnn_stem, decoder_adapters, decoder_block, decoder_embedding,
-    decoder_head, mlp_layer, custom_part,
+    NamedShape, cnn_block, cnn_head, cnn_stem, custom_part, decoder_adapters, decoder_block,
+    decoder_embedding, decoder_head, mlp_layer,
 };
 use std::ops::{Add, Range, Sub};
 
@@ -104,7 +104,8 @@ impl LayerParameters {
             let is_whole = !sharding::is_sharded(name, Axis::Tensor);
             part.values.dense += values;
             part.values.whole += if is_whole { values } else { 0 };
-            part.lengths.push(MatrixShape { sides: communication_volume::matrix(&region.local_shape()), is_whole });
+            part.lengths
+                .push(MatrixShape { sides: communication_volume::matrix(&region.local_shape()), is_whole });
         }
         part
     }
@@ -248,11 +249,15 @@ impl ModelParameters {
                 let (head, tied) = decoder_head(d);
                 (part(&decoder_embedding(d)), part(&head), part(&tied))
             }
-            Model::Mlp(m) => (LayerParameters::default(), part(&mlp_layer(m, m.hidden.len())), LayerParameters::default()),
-            Model::Cnn(c) => (part(&cnn_stem(c)), part(&cnn_head(c)), LayerParameters::default()),
-            Model::Custom(own) => {
-                (part(&custom_part(&own.outline.first)), part(&custom_part(&own.outline.head)), LayerParameters::default())
+            Model::Mlp(m) => {
+                (LayerParameters::default(), part(&mlp_layer(m, m.hidden.len())), LayerParameters::default())
             }
+            Model::Cnn(c) => (part(&cnn_stem(c)), part(&cnn_head(c)), LayerParameters::default()),
+            Model::Custom(own) => (
+                part(&custom_part(&own.outline.first)),
+                part(&custom_part(&own.outline.head)),
+                LayerParameters::default(),
+            ),
             Model::Command(_) => Default::default(),
         };
         let mut before = vec![ParameterCounts::default()];
@@ -289,7 +294,9 @@ impl ModelParameters {
 
     /// Values of the frozen weights that stage `stage` holds, where adapters are trained in their place.
     pub fn frozen(&self, arrangement: &Arrangement, stage: u32) -> ParameterCounts {
-        self.frozen.as_ref().map_or_else(ParameterCounts::default, |frozen| frozen.stage(arrangement, stage).all())
+        self.frozen
+            .as_ref()
+            .map_or_else(ParameterCounts::default, |frozen| frozen.stage(arrangement, stage).all())
     }
 
     /// Values of the blocks `run`.
@@ -323,7 +330,12 @@ impl ModelParameters {
 
     /// Calls `each` with every part of `stage` that is reduced or gathered on its own, with where it lies, and with how
     /// many such parts there are.
-    pub fn for_each_unit(&self, arrangement: &Arrangement, stage: u32, mut each: impl FnMut(&LayerParameters, LayerKind, u64)) {
+    pub fn for_each_unit(
+        &self,
+        arrangement: &Arrangement,
+        stage: u32,
+        mut each: impl FnMut(&LayerParameters, LayerKind, u64),
+    ) {
         let stages = arrangement.layout.pipeline.get();
         let (first, last) = (stage == 0, stage + 1 == stages);
         let mut each = |part: &LayerParameters, layer, count| {

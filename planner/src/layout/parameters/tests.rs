@@ -38,8 +38,9 @@ fn adapters_are_what_is_trained_and_all_other_weights_are_frozen() {
 #[test]
 fn the_stages_of_a_pipeline_together_hold_the_model_and_a_tied_embedding_twice() {
     let gpt = fixtures::gpt2();
-    for model in
-        [gpt.clone(), fixtures::deepseek(), Model::Custom(fixtures::own())].into_iter().chain(fixtures::models())
+    for model in [gpt.clone(), fixtures::deepseek(), Model::Custom(fixtures::own())]
+        .into_iter()
+        .chain(fixtures::models())
     {
         for stages in 1..=model.blocks().min(4) {
             let layout = Layout { pipeline: n(stages), ..Layout::SINGLE };
@@ -58,8 +59,11 @@ fn tensor_parallel_ranks_hold_the_model_and_what_is_whole_each() {
         [(fixtures::gpt2(), 2), (fixtures::gpt2(), 4), (fixtures::llama(), 4), (fixtures::deepseek(), 2)]
     {
         let layout = Layout { tensor: n(ways), ..Layout::SINGLE };
-        let of =
-            |rank| ModelParameters::of(&model, &layout, layout.coord(Rank(rank))).stage(&Arrangement::SINGLE, 0).all();
+        let of = |rank| {
+            ModelParameters::of(&model, &layout, layout.coord(Rank(rank)))
+                .stage(&Arrangement::SINGLE, 0)
+                .all()
+        };
         let held: u64 = (0..ways).map(|rank| of(rank).all()).sum();
         assert_eq!(held, model.parameters() + u64::from(ways - 1) * of(0).whole);
         let most = ModelParameters::largest(&model, &layout).stage(&Arrangement::SINGLE, 0).all();
@@ -67,6 +71,7 @@ fn tensor_parallel_ranks_hold_the_model_and_what_is_whole_each() {
     }
     // GPT-2 holds whole: 25 norms of 2·768, 24 row biases of 768, 1,024 positions of 768.
     let layout = Layout { tensor: n(2), ..Layout::SINGLE };
-    let whole = ModelParameters::largest(&fixtures::gpt2(), &layout).stage(&Arrangement::SINGLE, 0).all().whole;
+    let whole =
+        ModelParameters::largest(&fixtures::gpt2(), &layout).stage(&Arrangement::SINGLE, 0).all().whole;
     assert_eq!(whole, 768 * (25 * 2 + 24 + 1024));
 }

@@ -4,7 +4,7 @@ use crate::Rejection;
 use crate::layout::batch_split::divisors;
 use crate::step::schedule::{PipelineShape, chunks_of, is_possible};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind, Layout};
-use dtrain_recipes::{Tunable, LayoutPins, Model, PipelineSchedule, Precision, Recipe, Recompute, ZeroStage};
+use dtrain_recipes::{LayoutPins, Model, PipelineSchedule, Precision, Recipe, Recompute, Tunable, ZeroStage};
 use std::num::NonZeroU32;
 
 /// Most chunks of a stage that are tried unless the recipe asks for more: messages grow with them.
@@ -99,7 +99,11 @@ pub(super) fn round(arrangement: &Arrangement) -> u32 {
 }
 
 /// Every arrangement of one layout that the recipe leaves open.
-pub(super) fn enumerate_arrangements(recipe: &Recipe, layout: Layout, device: DeviceKind) -> Vec<Arrangement> {
+pub(super) fn enumerate_arrangements(
+    recipe: &Recipe,
+    layout: Layout,
+    device: DeviceKind,
+) -> Vec<Arrangement> {
     let pins = &recipe.layout;
     let base = Arrangement { layout, device, ..Arrangement::SINGLE };
     // One replica has nobody to be kept alike with.

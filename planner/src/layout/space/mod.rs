@@ -1,13 +1,13 @@
 //! Every way to train that the recipe leaves open: all axes, all divisors, and a reason for each left out.
 
-mod rejections;
 mod enumerate;
+mod rejections;
 
 #[cfg(test)]
 mod tests;
 
 use crate::analytic::search::EngineSupport;
-use crate::engine::{UnsupportedLayout, Engine, TrainingSpec};
+use crate::engine::{Engine, TrainingSpec, UnsupportedLayout};
 use crate::layout::batch_split::divisors;
 use crate::layout::candidate::layout_with_devices;
 use crate::planning::precheck::MICRO_BATCHES;
@@ -15,9 +15,9 @@ use crate::{BatchSplit, Candidate, Rejection};
 use dtrain_protocol::supported::cannot_run;
 use dtrain_protocol::{Arrangement, DeviceKind, HostFacts, Layout, Rates};
 use dtrain_recipes::{Decoder, Devices, Model, Recipe, ZeroStage};
+use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
 pub use rejections::RejectionTally;
 use std::num::{NonZeroU32, NonZeroU64};
-use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
 
 /// Ranks of one size side by side on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -123,8 +123,10 @@ impl CandidateSpace {
             left_out: RejectionTally::default(),
         };
         let mut pins = recipe.layout.clone();
-        if let Model::Decoder(Decoder { experts: None, .. }) | Model::Mlp(_) | Model::Cnn(_) | Model::Custom(_) =
-            recipe.model
+        if let Model::Decoder(Decoder { experts: None, .. })
+        | Model::Mlp(_)
+        | Model::Cnn(_)
+        | Model::Custom(_) = recipe.model
         {
             // Nobody asks why what is not there is not spread.
             pins.expert = pins.expert.or(Some(1));

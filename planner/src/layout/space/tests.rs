@@ -12,7 +12,13 @@ fn everything(_: &Arrangement, _: &Model) -> Option<String> {
 
 fn space(recipe: &Recipe, cores: u32, batch: u64, ability: CapabilityCheck) -> CandidateSpace {
     let abilities = Capabilities { worker: ability, engine: None };
-    CandidateSpace::of(recipe, &fixtures::host(cores), None, NonZeroU64::new(batch).expect("positive"), &abilities)
+    CandidateSpace::of(
+        recipe,
+        &fixtures::host(cores),
+        None,
+        NonZeroU64::new(batch).expect("positive"),
+        &abilities,
+    )
 }
 
 fn each(space: &CandidateSpace) -> Vec<Candidate> {
@@ -163,12 +169,18 @@ fn chunks_and_schedules_are_those_that_are_possible() {
         let space = space(recipe, 2, 24, everything);
         for id in space.candidate_ids() {
             let (option, passes) = (space.options[id.option as usize], space.micro_batches(id));
-            let shape =
-                crate::step::schedule::PipelineShape { stages: 2, chunks: option.arrangement.chunks, micros: passes };
+            let shape = crate::step::schedule::PipelineShape {
+                stages: 2,
+                chunks: option.arrangement.chunks,
+                micros: passes,
+            };
             assert!(crate::step::schedule::is_possible(option.arrangement.schedule, shape));
         }
-        let mut all: Vec<_> =
-            space.options.iter().map(|option| (option.arrangement.schedule, option.arrangement.chunks)).collect();
+        let mut all: Vec<_> = space
+            .options
+            .iter()
+            .map(|option| (option.arrangement.schedule, option.arrangement.chunks))
+            .collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -189,7 +201,8 @@ fn recompute_of_some_blocks_is_offered_where_it_differs() {
     recipe.layout.recompute = Some(Recompute::Full);
     let every = |recipe: &Recipe, cores| {
         let space = space(recipe, cores, 32, everything);
-        let mut all: Vec<u32> = space.options.iter().map(|option| option.arrangement.recompute_every).collect();
+        let mut all: Vec<u32> =
+            space.options.iter().map(|option| option.arrangement.recompute_every).collect();
         all.sort_unstable();
         all.dedup();
         all
@@ -206,8 +219,9 @@ fn zero_3_computes_every_block_again() {
     recipe.layout.data = Some(2);
     let space = space(&recipe, 2, 32, everything);
     assert!(!space.is_empty());
-    let is_full =
-        |option: &LayoutOption| (option.arrangement.recompute, option.arrangement.recompute_every) == (Recompute::Full, 1);
+    let is_full = |option: &LayoutOption| {
+        (option.arrangement.recompute, option.arrangement.recompute_every) == (Recompute::Full, 1)
+    };
     assert!(space.options.iter().all(is_full));
 }
 

@@ -85,7 +85,8 @@ fn neighbour(space: &CandidateSpace, id: CandidateId, stream: &mut SearchRng) ->
         _ => u64::from(id.option),
     };
     let option = u32::try_from(option).expect("ways are counted in 32 bits");
-    let micros = u32::try_from(space.micros(&space.options[option as usize]).len()).expect("divisors are few");
+    let micros =
+        u32::try_from(space.micros(&space.options[option as usize]).len()).expect("divisors are few");
     let stay = id.micro.min(micros - 1);
     let micro = match stream.below(3) {
         0 => stay.saturating_sub(1),

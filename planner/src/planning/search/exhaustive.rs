@@ -53,7 +53,8 @@ impl Exhaustive {
         if id.micro + 1 < self.micros[id.option as usize] {
             return Some(CandidateId { micro: id.micro + 1, ..id });
         }
-        ((id.option as usize) + 1 < self.micros.len()).then_some(CandidateId { option: id.option + 1, micro: 0 })
+        ((id.option as usize) + 1 < self.micros.len())
+            .then_some(CandidateId { option: id.option + 1, micro: 0 })
     }
 }
 

@@ -91,8 +91,7 @@ impl Ranking {
     /// The best of every value of every axis: axis, value, candidate.
     pub fn best_per_axis(&self) -> impl Iterator<Item = (&'static str, &str, CandidateId)> {
         let named = self.slots.names.iter().zip(&self.best_per_axis);
-        named
-            .filter_map(|((axis, value), champion)| champion.map(|(_, id)| (*axis, value.as_str(), id)))
+        named.filter_map(|((axis, value), champion)| champion.map(|(_, id)| (*axis, value.as_str(), id)))
     }
 
     /// The values of a candidate along every axis: axis, value.
@@ -211,8 +210,8 @@ fn values(space: &CandidateSpace, option: &LayoutOption) -> [(&'static str, Stri
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::space::Capabilities;
     use crate::fixtures;
+    use crate::layout::space::Capabilities;
     use std::num::NonZeroU64;
 
     #[test]

@@ -1,9 +1,9 @@
 use super::*;
 use crate::choice::pareto_front::pareto_front;
-use crate::layout::space::{Capabilities, CandidateId, CandidateSpace};
+use crate::fixtures;
+use crate::layout::space::{CandidateId, CandidateSpace, Capabilities};
 use crate::price::cost_model::{CostInputs, Feasibility};
 use crate::rates::calibrate::Factors;
-use crate::fixtures;
 use dtrain_protocol::{Arrangement, HostFacts, Rates};
 use dtrain_recipes::{Model, Recipe};
 use proptest::prelude::*;
@@ -77,9 +77,7 @@ fn every_value_of_every_axis_has_its_champion() {
             Feasibility::Fits(cost) => cost.step_seconds,
             Feasibility::TooMuch(_) => f64::INFINITY,
         };
-        with.into_iter()
-            .map(|id| (seconds(&id), id))
-            .min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
+        with.into_iter().map(|id| (seconds(&id), id)).min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)))
     };
     let best_per_axis: Vec<_> =
         ranking.best_per_axis().map(|(axis, value, id)| (axis, value.to_string(), id)).collect();
@@ -91,7 +89,8 @@ fn every_value_of_every_axis_has_its_champion() {
         ("micro-batch", "8"),
         ("pipeline", "4"),
     ] {
-        let found = best_per_axis.iter().find(|(a, v, _)| (*a, v.as_str()) == (axis, value)).map(|found| found.2);
+        let found =
+            best_per_axis.iter().find(|(a, v, _)| (*a, v.as_str()) == (axis, value)).map(|found| found.2);
         assert_eq!(found, best_with(axis, value).map(|(_, id)| id), "{axis} {value}");
     }
 }
@@ -140,7 +139,8 @@ fn annealing_finds_the_exhaustive_optimum_of_small_spaces() {
         let space = space(&recipe, &host, Some(&rates), batch);
         let cost_model = CostModel::new(case(&recipe, &host, Some(&rates)), &space);
         let exact = exhaustive::rank(&cost_model, 1).best[0];
-        let found = (0..8).filter(|seed| anneal::rank(&cost_model, *seed, 1, 20_000).best[0].0 == exact.0).count();
+        let found =
+            (0..8).filter(|seed| anneal::rank(&cost_model, *seed, 1, 20_000).best[0].0 == exact.0).count();
         assert!(found >= 7, "{cores} cores, {} candidates: found by {found} of 8 seeds", space.len());
     }
 }

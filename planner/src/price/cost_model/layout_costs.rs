@@ -4,8 +4,8 @@ use super::{CostModel, Feasibility, weight_cuts};
 use crate::choice::pareto_front::CandidateCost;
 use crate::layout::parameters::ModelParameters;
 use crate::layout::space::LayoutOption;
-use crate::price::estimate::{TimeBreakdown, Causes};
-use crate::price::memory::{self, MemoryInputs, LargestTensor, MemoryBreakdown};
+use crate::price::estimate::{Causes, TimeBreakdown};
+use crate::price::memory::{self, LargestTensor, MemoryBreakdown, MemoryInputs};
 use crate::price::timing::{self, BatchCost, TimingInputs};
 use crate::step::timeline::StepProfile;
 use dtrain_recipes::Bytes;
@@ -99,7 +99,11 @@ impl<'j> LayoutCosts<'j> {
     /// As [`CostModel::step_profile`].
     pub(super) fn step_profile(&self, micro: u32) -> Option<StepProfile> {
         let timeline = self.timing().timeline(&self.costs(micro))?;
-        Some(StepProfile { memory: self.memory.each(self.split(micro)), timeline, causes: self.causes(micro) })
+        Some(StepProfile {
+            memory: self.memory.each(self.split(micro)),
+            timeline,
+            causes: self.causes(micro),
+        })
     }
 
     fn timing(&self) -> &timing::PipelineTiming<'j> {

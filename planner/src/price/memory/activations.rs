@@ -2,7 +2,8 @@
 
 use crate::rates::custom_model::kept_bytes;
 use dtrain_recipes::{
-    Activation, Cnn, Decoder, Experts, Mlp, Model, CustomModel, Positions, Precision, InputSignature, Recompute,
+    Activation, Cnn, CustomModel, Decoder, Experts, InputSignature, Mlp, Model, Positions, Precision,
+    Recompute,
 };
 
 /// How the values of a decoder are cut.
@@ -61,7 +62,13 @@ pub(super) enum OpBackend {
     Plain,
 }
 
-pub(super) fn saved_activations(model: &Model, cut: ActivationSharding, recompute: Recompute, precision: Precision, by: OpBackend) -> SavedActivations {
+pub(super) fn saved_activations(
+    model: &Model,
+    cut: ActivationSharding,
+    recompute: Recompute,
+    precision: Precision,
+    by: OpBackend,
+) -> SavedActivations {
     let kept = match model {
         Model::Decoder(d) => match by {
             OpBackend::Host => decoder_fused(d, cut),
@@ -144,7 +151,12 @@ pub(super) fn factor_bytes(precision: Precision) -> u64 {
 /// softmax, which takes their place.
 ///
 /// What is cut over ranks is as for [`decoder_fused`].
-fn decoder_on_device(d: &Decoder, cut: ActivationSharding, recompute: Recompute, precision: Precision) -> SavedActivations {
+fn decoder_on_device(
+    d: &Decoder,
+    cut: ActivationSharding,
+    recompute: Recompute,
+    precision: Precision,
+) -> SavedActivations {
     let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
     let (q, k) = (d.query_width(), d.key_width());
     let product = factor_bytes(precision);
@@ -188,7 +200,12 @@ fn decoder_on_device(d: &Decoder, cut: ActivationSharding, recompute: Recompute,
 }
 
 /// What plain tensor operations keep.
-fn decoder_plain(d: &Decoder, cut: ActivationSharding, recompute: Recompute, precision: Precision) -> SavedActivations {
+fn decoder_plain(
+    d: &Decoder,
+    cut: ActivationSharding,
+    recompute: Recompute,
+    precision: Precision,
+) -> SavedActivations {
     let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
     let (q, k) = (d.query_width(), d.key_width());
     let product = factor_bytes(precision);

@@ -11,13 +11,13 @@ mod tests;
 
 use crate::layout::parameters::{ModelParameters, ParameterCounts};
 use crate::step::schedule::{self, PipelineShape, chunks_of};
+use activations::{ActivationSharding, OpBackend, SavedActivations, factor_bytes, saved_activations};
 use dtrain_protocol::shared_memory_layout::{MAIL_VALUES, SLOT_VALUES};
 use dtrain_protocol::{Arrangement, DeviceKind};
 use dtrain_recipes::{
     Activation, Bytes, Compression, Model, Optimizer, OptimizerKind, PipelineSchedule, Precision, Recompute,
     ZeroStage,
 };
-use activations::{OpBackend, ActivationSharding, SavedActivations, factor_bytes, saved_activations};
 pub use largest_tensor::LargestTensor;
 use serde::{Deserialize, Serialize};
 
@@ -136,7 +136,8 @@ impl<'a> PipelineMemory<'a> {
     /// them, and after them.
     fn passing(&self, index: u32, (micro, micro_batches): (u32, u32)) -> MemoryBreakdown {
         let Arrangement { layout, schedule, chunks, .. } = self.arrangement;
-        let StageMemory { held, copies: [of_pass, at_work], stored, working, logits } = self.stages[index as usize];
+        let StageMemory { held, copies: [of_pass, at_work], stored, working, logits } =
+            self.stages[index as usize];
         let shape = PipelineShape { stages: layout.pipeline.get(), chunks, micros: micro_batches };
         let alive = u64::from(schedule::alive(schedule, shape, index));
         // Backward begins at once where forward ends, but all forwards of GPipe end before the first backward, and the
@@ -163,7 +164,11 @@ fn is_on_host(arrangement: &Arrangement) -> bool {
 
 fn activations_of(held: &MemoryInputs<'_>) -> SavedActivations {
     let Arrangement { layout, sequence, precision, recompute, .. } = held.arrangement;
-    let cut = ActivationSharding { tensor: layout.tensor.get().into(), sequence, context: layout.context.get().into() };
+    let cut = ActivationSharding {
+        tensor: layout.tensor.get().into(),
+        sequence,
+        context: layout.context.get().into(),
+    };
     let by = match (is_on_host(&held.arrangement), precision) {
         (true, Precision::F32) => OpBackend::Host,
         (true, Precision::Bf16 | Precision::F16 | Precision::Fp8) => OpBackend::Plain,
@@ -205,7 +210,8 @@ fn of_stage(held: &MemoryInputs<'_>, kept: &SavedActivations, stage: u32) -> Sta
     let moments = moments(held.optimizer);
     let replicas = u64::from(arrangement.replicas());
     // Each writes its share; of an expert only those that hold it write.
-    let written = |values: ParameterCounts| values.dense + u64::from(arrangement.layout.expert.get()) * values.experts;
+    let written =
+        |values: ParameterCounts| values.dense + u64::from(arrangement.layout.expert.get()) * values.experts;
     let frozen = held.parts.frozen(arrangement, stage);
     let written = (1 + moments) * written(parts.all()) + written(frozen);
     let saved = if is_on_host(arrangement) { 4 * written / replicas } else { 0 };

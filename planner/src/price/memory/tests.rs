@@ -26,7 +26,8 @@ fn held<'a>(model: &'a Model, optimizer: &'a Optimizer) -> Asked<'a> {
 fn peak(asked: &Asked<'_>) -> MemoryBreakdown {
     let Asked { model, optimizer, arrangement, micro, micro_batches, baseline } = *asked;
     let parts = ModelParameters::largest(model, &arrangement.layout);
-    PipelineMemory::of(&MemoryInputs { model, parts: &parts, optimizer, arrangement, baseline }).peak((micro, micro_batches))
+    PipelineMemory::of(&MemoryInputs { model, parts: &parts, optimizer, arrangement, baseline })
+        .peak((micro, micro_batches))
 }
 
 #[test]
@@ -114,9 +115,15 @@ fn the_largest_tensor_is_known() {
     assert_eq!(largest(8192, Precision::Bf16, 1), scores(2 * 3 * 32 * 8192 * 8192));
     assert_eq!(largest(8192, Precision::F32, 4), scores(4 * 3 * 8 * 8192 * 8192));
     let short = largest(64, Precision::Bf16, 1);
-    assert_eq!(short, LargestTensor { what: "the table of the vocabulary", bytes: Bytes(4 * 4096 * 128_256) });
+    assert_eq!(
+        short,
+        LargestTensor { what: "the table of the vocabulary", bytes: Bytes(4 * 4096 * 128_256) }
+    );
     let logits = largest_tensor::largest(&llama_8b(1024), &ON_GPU, 8);
-    assert_eq!(logits, LargestTensor { what: "the logits of a micro-batch", bytes: Bytes(4 * 8 * 1024 * 128_256) });
+    assert_eq!(
+        logits,
+        LargestTensor { what: "the logits of a micro-batch", bytes: Bytes(4 * 8 * 1024 * 128_256) }
+    );
 }
 
 #[test]

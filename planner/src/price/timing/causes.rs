@@ -1,6 +1,6 @@
 //! Where the seconds of a step go, with every communication by itself.
 
-use super::{Bottleneck, BatchCost, StageTimes, PipelineTiming, SteadyState, TimingInputs, overlap};
+use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes, SteadyState, TimingInputs, overlap};
 use crate::price::estimate::Causes;
 use crate::step::traffic::{TrafficPurpose, TransferPhase};
 
@@ -43,8 +43,18 @@ impl TimingInputs<'_> {
     fn in_passes(&self, steady: &SteadyState<'_>, split: &BatchCost, stage: &StageTimes) -> SecondsByPurpose {
         let mut sends = SecondsByPurpose::default();
         let hidden = overlap(self.arrangement.device);
-        self.spread(steady, TransferPhase::Forward, steady.forward.exposed(stage.forward, hidden), &mut sends);
-        self.spread(steady, TransferPhase::Backward, steady.backward.exposed(stage.backward, hidden), &mut sends);
+        self.spread(
+            steady,
+            TransferPhase::Forward,
+            steady.forward.exposed(stage.forward, hidden),
+            &mut sends,
+        );
+        self.spread(
+            steady,
+            TransferPhase::Backward,
+            steady.backward.exposed(stage.backward, hidden),
+            &mut sends,
+        );
         steady.sender.passes(split.micro, |transfer| {
             let is_in_pass = matches!(transfer.when, TransferPhase::Forward | TransferPhase::Backward);
             if is_in_pass && transfer.purpose != TrafficPurpose::Pipeline {
@@ -55,7 +65,12 @@ impl TimingInputs<'_> {
     }
 
     /// Exposed at the end of a step; together they are the communication at the end of `stage`.
-    fn after_passes(&self, steady: &SteadyState<'_>, split: &BatchCost, stage: &StageTimes) -> SecondsByPurpose {
+    fn after_passes(
+        &self,
+        steady: &SteadyState<'_>,
+        split: &BatchCost,
+        stage: &StageTimes,
+    ) -> SecondsByPurpose {
         let mut sends = SecondsByPurpose::default();
         self.spread(steady, TransferPhase::LastBackward, self.reduction(steady, split, stage), &mut sends);
         let every_step: f64 = self.of(steady, TransferPhase::Step).iter().sum();
@@ -72,7 +87,13 @@ impl TimingInputs<'_> {
     }
 
     /// Spreads `exposed` seconds over the purposes of the state that is sent then, as its own seconds are.
-    fn spread(&self, steady: &SteadyState<'_>, when: TransferPhase, exposed: f64, sends: &mut SecondsByPurpose) {
+    fn spread(
+        &self,
+        steady: &SteadyState<'_>,
+        when: TransferPhase,
+        exposed: f64,
+        sends: &mut SecondsByPurpose,
+    ) {
         let own = self.of(steady, when);
         let all: f64 = own.iter().sum();
         if all > 0.0 {

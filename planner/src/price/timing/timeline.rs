@@ -1,9 +1,9 @@
 //! The stages of a pipeline side by side: what each does when, until the step is over.
 
-use super::{Bottleneck, BatchCost, StageTimes, PipelineTiming};
-use crate::step::timeline::{Activity, Timeline, ChunkTimes, stage_tracks};
+use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes};
 use crate::step::schedule::{PipelineShape, passes};
 use crate::step::simulate::{PassCost, SimulatedPipeline, simulate_pipeline};
+use crate::step::timeline::{Activity, ChunkTimes, Timeline, stage_tracks};
 use dtrain_protocol::Arrangement;
 
 impl StageTimes {

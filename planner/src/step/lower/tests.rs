@@ -1,7 +1,7 @@
 use super::*;
+use crate::fixtures;
 use crate::planning::plan;
 use crate::planning::plan::PlanRequest;
-use crate::fixtures;
 use dtrain_protocol::Action;
 use dtrain_recipes::{Goal, Metric, Recipe, Seconds, StopConditions};
 
@@ -88,12 +88,19 @@ fn the_blocks_of_a_pipeline_are_given_out_once() {
 #[test]
 fn the_end_of_the_run_is_that_of_the_recipe() {
     let plan = planned(|recipe| {
-        recipe.objective.stop =
-            StopConditions { epochs: Some(2.0), time: Some(Seconds(60.0)), target: Some(1.2), ..StopConditions::default() };
+        recipe.objective.stop = StopConditions {
+            epochs: Some(2.0),
+            time: Some(Seconds(60.0)),
+            target: Some(1.2),
+            ..StopConditions::default()
+        };
     });
     let rank = &lower(&plan, plan.best(), &launch())[0];
     assert_eq!(rank.until.steps, Some(StepId(313)), "10,000 samples by 32");
-    assert_eq!(rank.until.target, Some(MetricTarget { metric: Metric::ValidLoss, goal: Goal::Min, value: 1.2 }));
+    assert_eq!(
+        rank.until.target,
+        Some(MetricTarget { metric: Metric::ValidLoss, goal: Goal::Min, value: 1.2 })
+    );
     assert_eq!((rank.until.seconds, rank.until.spent_seconds), (Some(47.5), 12.5));
     let late = AttemptSpec { spent_seconds: 75.0, ..launch() };
     let rank = &lower(&plan, plan.best(), &late)[0];

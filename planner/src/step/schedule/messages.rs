@@ -6,7 +6,7 @@
 
 use super::PipelineShape;
 use crate::step::simulate::{StageAction, hop};
-use dtrain_protocol::{Action, Pass, Neighbor};
+use dtrain_protocol::{Action, Neighbor, Pass};
 use std::collections::BTreeMap;
 
 /// Ticks of the passes: backward takes twice as long as forward, and more of it for the gradient of the input.
@@ -64,7 +64,8 @@ pub(super) fn connect(orders: &[Vec<Action>], shape: PipelineShape) -> Vec<Vec<A
                     let moment = (end, false, link, sent);
                     sent += 1;
                     ends[at].push((moment, MessageEnd { with, pass, is_send: true }));
-                    ends[other as usize].push((moment, MessageEnd { with: back, pass: theirs, is_send: false }));
+                    ends[other as usize]
+                        .push((moment, MessageEnd { with: back, pass: theirs, is_send: false }));
                     arrived.insert((other, back, theirs), end);
                 }
             }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::step::simulate::{PassCost, SimulatedPipeline, hop, simulate_pipeline};
 use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
-use dtrain_protocol::{Pass, Neighbor};
+use dtrain_protocol::{Neighbor, Pass};
 use std::collections::BTreeSet;
 
 const COST: PassCost = PassCost { forward: 1.0, input: 1.0, weights: 1.0 };
@@ -11,7 +11,8 @@ fn all() -> impl Iterator<Item = (PipelineSchedule, PipelineShape)> {
     [Gpipe, OneForwardOneBackward, Interleaved, ZeroBubble].into_iter().flat_map(|schedule| {
         let chunks = if schedule == Interleaved { 2..=3 } else { 1..=1 };
         let shapes = chunks.flat_map(|chunks| {
-            (1..=8).flat_map(move |stages| (1..=17).map(move |micros| PipelineShape { stages, chunks, micros }))
+            (1..=8)
+                .flat_map(move |stages| (1..=17).map(move |micros| PipelineShape { stages, chunks, micros }))
         });
         let is_ring = move |shape: &PipelineShape| shape.chunks == 1 || shape.stages > 1;
         shapes
@@ -22,7 +23,8 @@ fn all() -> impl Iterator<Item = (PipelineSchedule, PipelineShape)> {
 
 fn walked(schedule: PipelineSchedule, shape: PipelineShape) -> SimulatedPipeline {
     let costs = vec![COST; shape.stages as usize];
-    simulate_pipeline(&passes(schedule, shape), shape, &costs, 0.0, |_, _, _| {}).expect("no stage waits forever")
+    simulate_pipeline(&passes(schedule, shape), shape, &costs, 0.0, |_, _, _| {})
+        .expect("no stage waits forever")
 }
 
 /// Whether all stages come to their ends when a message is taken only while both its ends are at it.

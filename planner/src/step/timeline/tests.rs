@@ -1,6 +1,6 @@
 use super::*;
-use crate::planning::plan;
 use crate::fixtures;
+use crate::planning::plan;
 use dtrain_recipes::{LayoutPins, PipelineSchedule, Recipe};
 
 const SCHEDULES: [(PipelineSchedule, Option<u32>); 4] = [
@@ -56,7 +56,10 @@ fn the_busiest_lane_stands_still_for_the_bubble_and_does_what_the_step_is_said_t
         let (plan, profile) = drawn(2, schedule, chunks);
         let time = plan.best().price().breakdown;
         let busy = |lane: &StageTrack| {
-            [Activity::Forward, Activity::Backward, Activity::Weights].map(|doing| lane.of(doing)).iter().sum::<f64>()
+            [Activity::Forward, Activity::Backward, Activity::Weights]
+                .map(|doing| lane.of(doing))
+                .iter()
+                .sum::<f64>()
         };
         let busiest = profile.timeline.lanes.iter().max_by(|a, b| busy(a).total_cmp(&busy(b)));
         let busiest = busiest.expect("there are lanes");

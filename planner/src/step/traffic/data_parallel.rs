@@ -1,7 +1,9 @@
 //! What is sent to keep ranks alike: gradients, and sharded weights.
 
-use super::{BUCKET_VALUES, CollectiveKind, TrafficPurpose, TrafficModel, CommunicationOp, TransferPhase, skip_empty};
-use crate::layout::parameters::{LowRankCounts, LayerParameters, LayerKind, share};
+use super::{
+    BUCKET_VALUES, CollectiveKind, CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase, skip_empty,
+};
+use crate::layout::parameters::{LayerKind, LayerParameters, LowRankCounts, share};
 use dtrain_protocol::{Axis, Channel, communication_volume};
 use dtrain_recipes::{Compression, Model, ZeroStage};
 
@@ -85,10 +87,15 @@ impl TrafficModel<'_> {
                 _ if bucket == 0 => {}
                 Compression::F16 | Compression::Bf16 => {
                     one(CollectiveKind::AllToAll, n * communication_volume::fp16_block_values(bucket, ranks));
-                    one(CollectiveKind::AllGather, n * communication_volume::fp16_block_values(bucket, ranks));
+                    one(
+                        CollectiveKind::AllGather,
+                        n * communication_volume::fp16_block_values(bucket, ranks),
+                    );
                 }
                 // Each with its place.
-                Compression::TopK { keep } => one(CollectiveKind::AllGather, n * 2 * communication_volume::top_k_count(bucket, keep)),
+                Compression::TopK { keep } => {
+                    one(CollectiveKind::AllGather, n * 2 * communication_volume::top_k_count(bucket, keep))
+                }
             }
         }
     }
@@ -117,7 +124,13 @@ impl TrafficModel<'_> {
     }
 
     /// `count` parts of the model, whose state `shard` replicas share (Rajbhandari et al. 2020).
-    fn shards(&self, unit: &LayerParameters, layer: LayerKind, count: u64, tell: &mut impl FnMut(CommunicationOp)) {
+    fn shards(
+        &self,
+        unit: &LayerParameters,
+        layer: LayerKind,
+        count: u64,
+        tell: &mut impl FnMut(CommunicationOp),
+    ) {
         let (all, shard) = (self.arrangement.replicas(), self.arrangement.shard);
         let common = ShardedParameters {
             channels: [Channel::Shard, Channel::AcrossShards],
@@ -137,7 +150,13 @@ impl TrafficModel<'_> {
     }
 
     /// As [`TrafficModel::shards`], of what travels together.
-    fn pack(&self, pack: &ShardedParameters, layer: LayerKind, count: u64, tell: &mut impl FnMut(CommunicationOp)) {
+    fn pack(
+        &self,
+        pack: &ShardedParameters,
+        layer: LayerKind,
+        count: u64,
+        tell: &mut impl FnMut(CommunicationOp),
+    ) {
         let (zero, ShardedParameters { channels: [inside, across], ranks: [shard, groups], block }) =
             (self.arrangement.zero, *pack);
         let mut within = |purpose, when, kind, block| {
@@ -146,19 +165,30 @@ impl TrafficModel<'_> {
             tell(CommunicationOp { purpose, when, kind, channel, ranks, values, times: count });
         };
         // Gradients of which only the shard is kept cannot wait for the last micro-batch.
-        let reduced = if zero == ZeroStage::Zero1 { TransferPhase::LastBackward } else { TransferPhase::Backward };
+        let reduced =
+            if zero == ZeroStage::Zero1 { TransferPhase::LastBackward } else { TransferPhase::Backward };
         within(TrafficPurpose::Gradients, reduced, CollectiveKind::ReduceScatter, block);
         if zero == ZeroStage::Zero3 {
             within(TrafficPurpose::Weights, TransferPhase::Forward, CollectiveKind::AllGather, block);
             match layer {
                 LayerKind::Embedding | LayerKind::Block => {
-                    within(TrafficPurpose::Weights, TransferPhase::Backward, CollectiveKind::AllGather, block);
+                    within(
+                        TrafficPurpose::Weights,
+                        TransferPhase::Backward,
+                        CollectiveKind::AllGather,
+                        block,
+                    );
                 }
                 // Its backward follows its forward.
                 LayerKind::Head => {}
                 LayerKind::TiedHead => {
                     let embedding = self.parts.embedding().block(shard);
-                    within(TrafficPurpose::Weights, TransferPhase::Forward, CollectiveKind::AllGather, embedding);
+                    within(
+                        TrafficPurpose::Weights,
+                        TransferPhase::Forward,
+                        CollectiveKind::AllGather,
+                        embedding,
+                    );
                 }
             }
         } else {

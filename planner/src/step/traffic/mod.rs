@@ -4,8 +4,8 @@
 //! sent must equal it. How much a collective sends for a buffer is said where the worker declares its groups. Samples
 //! for validation and checkpoints are not steps and are not counted.
 
-mod model_parallel;
 mod data_parallel;
+mod model_parallel;
 
 #[cfg(test)]
 mod tests;
@@ -145,7 +145,12 @@ fn skip_empty(mut tell: impl FnMut(CommunicationOp)) -> impl FnMut(Communication
 
 impl<'a> TrafficModel<'a> {
     /// The rank at `coord`, which holds `parts` of `model`.
-    pub fn of(model: &'a Model, parts: &'a ModelParameters, arrangement: &'a Arrangement, coord: Coord) -> Self {
+    pub fn of(
+        model: &'a Model,
+        parts: &'a ModelParameters,
+        arrangement: &'a Arrangement,
+        coord: Coord,
+    ) -> Self {
         let stage = coord.along(Axis::Pipeline);
         let blocks = model_parallel::blocks(model, arrangement, stage);
         let messages = model_parallel::messages(model, arrangement, stage);

@@ -1,6 +1,8 @@
 //! What is sent in the middle of forward and backward.
 
-use super::{BlockCounts, CollectiveKind, TrafficPurpose, TrafficModel, CommunicationOp, TransferPhase, skip_empty};
+use super::{
+    BlockCounts, CollectiveKind, CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase, skip_empty,
+};
 use crate::step::schedule::chunks_of;
 use dtrain_protocol::{Arrangement, Axis, Channel, DeviceKind};
 use dtrain_recipes::{Decoder, Experts, Model, Precision, Recompute, ZeroStage};
@@ -153,7 +155,13 @@ impl TrafficModel<'_> {
         one(TransferPhase::Forward, CollectiveKind::AllToAll, Axis::Expert, counts, blocks.all);
         one(TransferPhase::Forward, CollectiveKind::AllToAll, Axis::Expert, ways, 2 * blocks.all);
         one(TransferPhase::Backward, CollectiveKind::AllToAll, Axis::Expert, counts, blocks.again);
-        one(TransferPhase::Backward, CollectiveKind::AllToAll, Axis::Expert, ways, 2 * (blocks.all + blocks.again));
+        one(
+            TransferPhase::Backward,
+            CollectiveKind::AllToAll,
+            Axis::Expert,
+            ways,
+            2 * (blocks.all + blocks.again),
+        );
         if !self.arrangement.sequence {
             // Each tensor-parallel rank has a part of the gradient of the gates.
             one(TransferPhase::Backward, CollectiveKind::AllReduce, Axis::Tensor, choices, blocks.all);
@@ -162,7 +170,13 @@ impl TrafficModel<'_> {
             // What was chosen in whole sequences; told where the pass is recorded.
             let samples = tokens / u64::from(d.context / self.degree(Axis::Context));
             let chosen = samples * counts;
-            one(TransferPhase::Forward, CollectiveKind::AllReduce, Axis::Context, chosen, blocks.all - blocks.again);
+            one(
+                TransferPhase::Forward,
+                CollectiveKind::AllReduce,
+                Axis::Context,
+                chosen,
+                blocks.all - blocks.again,
+            );
             one(TransferPhase::Backward, CollectiveKind::AllReduce, Axis::Context, chosen, blocks.again);
         }
     }

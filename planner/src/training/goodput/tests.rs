@@ -13,7 +13,9 @@ fn hazard(mtbf_seconds: f64, stall_seconds: f64, restart_seconds: f64) -> Failur
 /// The interval with the largest share of useful time, by trying: 1 ‰ apart, from a millionth of the time between failures.
 fn by_trying(failure_model: &FailureModel) -> f64 {
     let tried = (0..20_000).map(|step| failure_model.mtbf_seconds * 1e-6 * 1.001_f64.powi(step));
-    tried.max_by(|a, b| goodput(failure_model, *a).total_cmp(&goodput(failure_model, *b))).expect("some are tried")
+    tried
+        .max_by(|a, b| goodput(failure_model, *a).total_cmp(&goodput(failure_model, *b)))
+        .expect("some are tried")
 }
 
 #[test]
@@ -48,7 +50,12 @@ fn rare_failures_leave_youngs_interval() {
 }
 
 /// Seconds that a job took, and how often it failed, with failures that `draw` (evenly from 0 to 1) decides.
-fn simulated(failure_model: &FailureModel, interval: f64, work: f64, mut draw: impl FnMut() -> f64) -> (f64, u32) {
+fn simulated(
+    failure_model: &FailureModel,
+    interval: f64,
+    work: f64,
+    mut draw: impl FnMut() -> f64,
+) -> (f64, u32) {
     let mut lifetime = || -failure_model.mtbf_seconds * draw().ln();
     let (mut now, mut saved, mut failed) = (0.0, 0.0, 0);
     let mut fails_at = lifetime();

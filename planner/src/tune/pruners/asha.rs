@@ -39,7 +39,12 @@ impl Asha {
     }
 
     /// Whether a trial whose newest report brought it to a rung of its bracket is among the best there.
-    pub(in crate::tune) fn prune_decision(&self, study_state: &StudyState, trial: u64, bracket: u32) -> PruneDecision {
+    pub(in crate::tune) fn prune_decision(
+        &self,
+        study_state: &StudyState,
+        trial: u64,
+        bracket: u32,
+    ) -> PruneDecision {
         let seen = study_state.trial(trial);
         let Some((_, value)) = seen.reports.last() else { return PruneDecision::Continue };
         if !value.is_finite() {

@@ -1,8 +1,8 @@
 //! Pruners on recorded curves.
 
 use crate::tune::{
-    Asha, Dimension, Hyperband, PruneDecision, Median, SlotAction, TrialOutcome, Pruner, Scale, ProposalSource, SearchSpace, StudyState,
-    Study, StudyEvent, Threshold, TrialValue,
+    Asha, Dimension, Hyperband, Median, ProposalSource, PruneDecision, Pruner, Scale, SearchSpace,
+    SlotAction, Study, StudyEvent, StudyState, Threshold, TrialOutcome, TrialValue,
 };
 use proptest::prelude::*;
 

@@ -15,7 +15,9 @@ pub struct Threshold {
 
 impl Threshold {
     pub(in crate::tune) fn prune_decision(&self, study_state: &StudyState, trial: u64) -> PruneDecision {
-        let Some((at, value)) = study_state.trial(trial).reports.last() else { return PruneDecision::Continue };
+        let Some((at, value)) = study_state.trial(trial).reports.last() else {
+            return PruneDecision::Continue;
+        };
         let is_above = *at >= self.warmup && *value > self.limit;
         if is_above || !value.is_finite() { PruneDecision::Stop } else { PruneDecision::Continue }
     }

@@ -14,7 +14,8 @@ const DIMENSIONS_MOST: usize = 20;
 
 /// What the better suited of the two proposes.
 pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
-    let conditional = context.space.dimensions().iter().filter(|dimension| !dimension.when.is_empty()).count();
+    let conditional =
+        context.space.dimensions().iter().filter(|dimension| !dimension.when.is_empty()).count();
     // A process puts what does not exist in the middle, which teaches it little where that is most.
     let is_conditional = 2 * conditional > context.size();
     if context.trial >= TRIALS_MOST || context.size() > DIMENSIONS_MOST || is_conditional {

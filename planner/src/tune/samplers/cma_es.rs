@@ -5,10 +5,10 @@
 //! drawn is pulled in (Hansen 2011). Paths are made round by the factor of Cholesky in place of a root.
 
 use super::sobol;
-use crate::tune::rng::TrialRng;
 use crate::tune::event::ProposalSource;
-use crate::tune::observations::StudyObservations;
 use crate::tune::linear::{Cholesky, dot};
+use crate::tune::observations::StudyObservations;
+use crate::tune::rng::TrialRng;
 use crate::tune::sampler::AskContext;
 use crate::tune::scale::Dimension;
 use crate::tune::space::{Coordinates, fill_inactive};

@@ -3,9 +3,9 @@
 //! Only the newest trials may have offspring, so that a lucky one does not breed for ever.
 
 use super::sobol;
-use crate::tune::rng::TrialRng;
 use crate::tune::event::ProposalSource;
 use crate::tune::observations::StudyObservations;
+use crate::tune::rng::TrialRng;
 use crate::tune::sampler::AskContext;
 use crate::tune::scale::{cell, middle};
 use crate::tune::value::TrialValue;

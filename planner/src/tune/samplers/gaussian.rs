@@ -1,12 +1,12 @@
 //! Where a Gaussian process expects the largest improvement.
 
 use super::{sobol, tpe};
-use crate::tune::acquisition::{self, AcquisitionMaximum, AcquisitionGoal};
+use crate::tune::acquisition::{self, AcquisitionGoal, AcquisitionMaximum};
 use crate::tune::event::ProposalSource;
 use crate::tune::observations::StudyObservations;
-use crate::tune::surrogate::Surrogate;
 use crate::tune::sampler::AskContext;
 use crate::tune::space::SearchSpace;
+use crate::tune::surrogate::Surrogate;
 use crate::tune::value::TrialValue;
 use dtrain_protocol::shuffle::splitmix64;
 
@@ -42,7 +42,10 @@ pub(in crate::tune) fn next(context: &AskContext, start: u32) -> Option<(Vec<Tri
 
 /// As [`next`], but mixed with TPE where the process explains part of the costs as noise: either they are noisy, or the
 /// function is too rough for the kernel. TPE assumes neither smoothness nor a noise of one size.
-pub(in crate::tune) fn next_mixed(context: &AskContext, start: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
+pub(in crate::tune) fn next_mixed(
+    context: &AskContext,
+    start: u32,
+) -> Option<(Vec<TrialValue>, ProposalSource)> {
     if context.trial < u64::from(start) {
         return initial_design(context);
     }

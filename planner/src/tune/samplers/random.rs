@@ -1,7 +1,7 @@
 //! By chance alone.
 
-use crate::tune::rng::TrialRng;
 use crate::tune::event::ProposalSource;
+use crate::tune::rng::TrialRng;
 use crate::tune::sampler::AskContext;
 use crate::tune::value::TrialValue;
 

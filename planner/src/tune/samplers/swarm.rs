@@ -5,9 +5,9 @@
 //! wants all their costs before it goes on, and remembers velocities of its own.
 
 use super::sobol;
-use crate::tune::rng::TrialRng;
 use crate::tune::event::ProposalSource;
 use crate::tune::observations::StudyObservations;
+use crate::tune::rng::TrialRng;
 use crate::tune::sampler::AskContext;
 use crate::tune::space::{Coordinates, fill_inactive};
 use crate::tune::value::TrialValue;
@@ -42,7 +42,8 @@ pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, Pr
     };
     let (Some(last), Some(best)) = (places.last(), lowest(false)) else { return sobol::next(context) };
     let last = fill_inactive(last);
-    let before = places.len().checked_sub(2).map_or_else(|| last.clone(), |place| fill_inactive(places[place]));
+    let before =
+        places.len().checked_sub(2).map_or_else(|| last.clone(), |place| fill_inactive(places[place]));
     let own = lowest(true).unwrap_or_else(|| last.clone());
     let mut rng = TrialRng::new(context.seed, context.trial);
     for _ in 0..TRIES {

@@ -4,9 +4,9 @@
 
 use super::parzen::ParzenEstimator;
 use super::sobol;
-use crate::tune::rng::TrialRng;
 use crate::tune::event::ProposalSource;
 use crate::tune::observations::StudyObservations;
+use crate::tune::rng::TrialRng;
 use crate::tune::sampler::AskContext;
 use crate::tune::space::Coordinates;
 use crate::tune::value::TrialValue;
@@ -33,7 +33,9 @@ pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, Pr
     let mut best: Option<(f64, Vec<TrialValue>)> = None;
     for _ in 0..DRAWN {
         let values = context.space.values(&good.draw(&mut rng));
-        let Some(place) = context.space.coordinates(&values).filter(|_| context.is_untried(&values)) else { continue };
+        let Some(place) = context.space.coordinates(&values).filter(|_| context.is_untried(&values)) else {
+            continue;
+        };
         let ratio = good.log_density(&place) - other.log_density(&place);
         if best.as_ref().is_none_or(|(most, _)| ratio > *most) {
             best = Some((ratio, values));

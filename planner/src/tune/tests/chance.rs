@@ -2,7 +2,7 @@
 
 use super::toys::{self, Toy};
 use crate::tune::outcome::median;
-use crate::tune::{Sampler, StudySolver, SearchSpace, Study};
+use crate::tune::{Sampler, SearchSpace, Study, StudySolver};
 
 const SEEDS: u64 = 11;
 

@@ -4,8 +4,8 @@ use super::runs::Runs;
 use super::toys::{self, Toy, dimension};
 use crate::tune::solver::{FinishReason, SolverState};
 use crate::tune::{
-    Asha, TrialResult, TrialFailure, Hyperband, Median, SlotAction, TrialOutcome, Proposal, Pruner, Sampler, Scale, StudySolver, ProposalSource,
-    SearchSpace, StudyState, Study, StudyEvent, TrialValue,
+    Asha, Hyperband, Median, Proposal, ProposalSource, Pruner, Sampler, Scale, SearchSpace, SlotAction,
+    Study, StudyEvent, StudySolver, StudyState, TrialFailure, TrialOutcome, TrialResult, TrialValue,
 };
 use argmin::core::observers::{Observe, ObserverMode};
 use argmin::core::{Error, KV};
@@ -85,10 +85,12 @@ fn so_does_one_whose_trials_are_pruned() {
         for slots in [1, 4] {
             let study = Study { sampler: Sampler::Random, pruner, trials: Some(24), ..study(&toy) };
             survives(&study, toy, slots, most, 20);
-            let search = StudySolver::new(study, Vec::new()).run(Runs { units: most, ..Runs::new(toy, slots) });
+            let search =
+                StudySolver::new(study, Vec::new()).run(Runs { units: most, ..Runs::new(toy, slots) });
             let ended = search.ended();
             assert_eq!(ended.len(), 24, "{pruner:?}: those that stayed paused are pruned");
-            let pruned = ended.iter().filter(|one| matches!(one.outcome, TrialOutcome::Pruned { .. })).count();
+            let pruned =
+                ended.iter().filter(|one| matches!(one.outcome, TrialOutcome::Pruned { .. })).count();
             assert!((6..20).contains(&pruned), "{pruner:?}: {pruned} of 24");
         }
     }
@@ -101,7 +103,8 @@ fn a_raised_budget_goes_on_where_the_old_one_ended() {
     let short = run(&Study { trials: Some(BUDGET - 4), ..study(&toy) }, toy);
     assert_eq!(short.finish_reason(), Some(FinishReason::Budget));
     assert_eq!(short.ended(), whole.ended()[..10]);
-    let raised = StudySolver::new(study(&toy), short.log().to_vec()).run(Runs::new(toy, 1).after(short.log()));
+    let raised =
+        StudySolver::new(study(&toy), short.log().to_vec()).run(Runs::new(toy, 1).after(short.log()));
     assert_eq!(raised, whole);
     let lowered = Study { trials: Some(3), ..study(&toy) };
     let lowered = StudySolver::new(lowered, whole.log().to_vec()).run(Runs::new(toy, 1).after(whole.log()));
@@ -190,7 +193,10 @@ fn a_lost_trial_is_tried_again_and_is_none_of_the_budget() {
 #[test]
 fn a_lost_trial_that_comes_back_is_not_tried_again() {
     let study = Study { first: vec![few().values(&[0.9, 0.1])], ..Study::new(few(), 1) };
-    let lost = TrialResult { values: study.first[0].clone(), outcome: TrialOutcome::Failed { reason: TrialFailure::Lost } };
+    let lost = TrialResult {
+        values: study.first[0].clone(),
+        outcome: TrialOutcome::Failed { reason: TrialFailure::Lost },
+    };
     let mut log = StudyEvent::of(&[lost]);
     log.push(StudyEvent::Ended { trial: 0, outcome: TrialOutcome::done(2.0) });
     let study_state = StudyState::of(&study, &log);
@@ -248,7 +254,8 @@ fn observers_are_told_of_every_trial_and_the_best_also_after_a_restart() {
     for already in [0, 5, 7] {
         let seen = Seen::default();
         let before = &whole.log()[..2 * already];
-        let executor = StudySolver::new(study.clone(), before.to_vec()).executor(Runs::new(toy, 1).after(before));
+        let executor =
+            StudySolver::new(study.clone(), before.to_vec()).executor(Runs::new(toy, 1).after(before));
         let result = executor.add_observer(Watcher(Arc::clone(&seen)), ObserverMode::Always).run();
         assert_eq!(result.expect("nothing fails").solver, whole);
         let (numbers, sources, best) = seen.lock().expect("one thread").clone();

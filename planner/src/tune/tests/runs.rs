@@ -1,7 +1,7 @@
 //! Trials of a toy that run side by side, report on their way, and are interrupted.
 
 use super::toys::Toy;
-use crate::tune::{PruneDecision, TrialOutcome, Proposal, StudyEvent, TrialRunner, TrialValue};
+use crate::tune::{Proposal, PruneDecision, StudyEvent, TrialOutcome, TrialRunner, TrialValue};
 use dtrain_protocol::shuffle::splitmix64;
 
 /// Trials of a toy. What happens next depends on which trials run alone.

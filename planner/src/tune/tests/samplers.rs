@@ -4,7 +4,8 @@ use super::runs::Runs;
 use super::toys::{self, Toy};
 use crate::tune::outcome::median;
 use crate::tune::{
-    Dimension, TrialResult, SlotAction, TrialOutcome, Sampler, Scale, StudySolver, ProposalSource, SearchSpace, Study, StudyEvent, TrialValue,
+    Dimension, ProposalSource, Sampler, Scale, SearchSpace, SlotAction, Study, StudyEvent, StudySolver,
+    TrialOutcome, TrialResult, TrialValue,
 };
 use dtrain_protocol::shuffle::splitmix64;
 use proptest::prelude::*;
@@ -82,8 +83,14 @@ fn what_exists_only_sometimes_is_searched_where_it_does() {
         let study = Study { sampler, ..Study::new(conditional(), 3) };
         let mut log = Vec::new();
         for _ in 0..40 {
-            let SlotAction::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };
-            assert!(conditional().coordinates(&proposal.values).is_some(), "{sampler:?}: {:?}", proposal.values);
+            let SlotAction::Launch(proposal) = study.next(&log) else {
+                panic!("a continuum is never exhausted")
+            };
+            assert!(
+                conditional().coordinates(&proposal.values).is_some(),
+                "{sampler:?}: {:?}",
+                proposal.values
+            );
             log.push(proposal.launched());
             let outcome = TrialOutcome::done(cost(&proposal.values));
             log.push(StudyEvent::Ended { trial: proposal.trial, outcome });
@@ -108,7 +115,8 @@ fn most_of_the_space_may_be_conditional_and_then_tpe_is_asked() {
 /// Where the proposals of a study with the usual sampler come from, and what the first one is.
 fn sources(trials: u64, cost: fn(f64, u64) -> f64) -> (Vec<ProposalSource>, Vec<TrialValue>) {
     let unit = Scale::Uniform { low: 0.0, high: 1.0 };
-    let study = Study::new(SearchSpace::new(vec![Dimension::new("x", unit.clone()), Dimension::new("y", unit)]), 4);
+    let study =
+        Study::new(SearchSpace::new(vec![Dimension::new("x", unit.clone()), Dimension::new("y", unit)]), 4);
     let (mut log, mut proposals) = (Vec::new(), Vec::new());
     for trial in 0..trials {
         let SlotAction::Launch(proposal) = study.next(&log) else { panic!("a continuum is never exhausted") };

@@ -1,7 +1,9 @@
 //! Functions that are cheap to try.
 
 use super::runs::Runs;
-use crate::tune::{Dimension, TrialResult, TrialFailure, TrialOutcome, Scale, StudySolver, SearchSpace, Study, TrialValue};
+use crate::tune::{
+    Dimension, Scale, SearchSpace, Study, StudySolver, TrialFailure, TrialOutcome, TrialResult, TrialValue,
+};
 use dtrain_protocol::shuffle::splitmix64;
 use std::f64::consts::PI;
 

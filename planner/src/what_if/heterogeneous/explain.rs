@@ -1,7 +1,7 @@
 //! The plan of a mixed cluster as people read it.
 
 use super::super::explain::describe_layout;
-use super::{StandaloneGroup, GIB, MixedClusterPlan, MixedLayoutEstimate, GroupEstimate};
+use super::{GIB, GroupEstimate, MixedClusterPlan, MixedLayoutEstimate, StandaloneGroup};
 use crate::choice::explain::{row, whole};
 use crate::choice::tradeoffs::amount;
 use crate::what_if::explain::{slower, unmeasured};
@@ -92,9 +92,7 @@ fn costs(text: &mut String, plan: &MixedClusterPlan) {
             100.0 * choice.model_flops_utilization
         ),
     );
-    if let (Some(steps), Some(total), Some(hours)) =
-        (plan.steps, plan.total_seconds, plan.device_hours)
-    {
+    if let (Some(steps), Some(total), Some(hours)) = (plan.steps, plan.total_seconds, plan.device_hours) {
         row(
             text,
             "total",

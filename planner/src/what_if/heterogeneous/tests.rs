@@ -3,7 +3,7 @@ use crate::analytic::hardware::gpu;
 use crate::choice::explain::{WIDTH, wrapped};
 use crate::engine::Engine as _;
 use crate::fixtures;
-use dtrain_recipes::{Activation, Tunable, Decoder, Model, Samples};
+use dtrain_recipes::{Activation, Decoder, Model, Samples, Tunable};
 
 /// A Llama of 70 billion parameters.
 fn recipe() -> Recipe {
@@ -78,8 +78,11 @@ fn what_is_proposed_for_groups_is_what_the_engine_can_run() {
     let training = crate::engine::TrainingSpec::of(model, &recipe.train);
     for priced in found.ties.iter().chain([&found.choice]) {
         let config = priced.layout.config(found.batch.value as u32);
-        let why =
-            crate::engine::MEGATRON.unsupported_layout(&training, &config.arrangement, config.micro_batches() as u32);
+        let why = crate::engine::MEGATRON.unsupported_layout(
+            &training,
+            &config.arrangement,
+            config.micro_batches() as u32,
+        );
         assert_eq!(why, None, "{:?}", priced.layout);
     }
 }

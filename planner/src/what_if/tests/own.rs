@@ -30,7 +30,11 @@ fn the_worker_is_doubted_more_than_any_engine_that_was_measured() {
     for engine in ALL.into_iter().filter(|engine| engine.name() != "dtrain") {
         let other = of(&recipe(), on("H100", 64), engine).expect("it fits");
         assert!(spread(&own.choice) > 2.0 * spread(&other.choice), "{}", engine.name());
-        assert!(!explain(&other, DetailLevel::Short, NEXT).contains("no run of this engine"), "{}", engine.name());
+        assert!(
+            !explain(&other, DetailLevel::Short, NEXT).contains("no run of this engine"),
+            "{}",
+            engine.name()
+        );
     }
 }
 
@@ -42,13 +46,17 @@ fn what_is_chosen_for_the_worker_is_within_its_abilities() {
     let training = TrainingSpec::of(model, &recipe.train);
     for priced in found.ties.iter().chain(&found.next).chain([&found.choice]) {
         let arrangement = &priced.config.arrangement;
-        assert_eq!(DTRAIN.unsupported_layout(&training, arrangement, to_count(priced.config.micro_batches())), None);
+        assert_eq!(
+            DTRAIN.unsupported_layout(&training, arrangement, to_count(priced.config.micro_batches())),
+            None
+        );
         assert_eq!(
             (arrangement.layout.context.get(), arrangement.context_exchange),
             (1, ContextExchange::Ring)
         );
     }
-    let request = DatasheetPlanRequest { recipe: &recipe, cluster: on("H100", 64), engine: &DTRAIN, next: NEXT };
+    let request =
+        DatasheetPlanRequest { recipe: &recipe, cluster: on("H100", 64), engine: &DTRAIN, next: NEXT };
     let plan = to_plan(&request, &found, ("/data".into(), "0")).expect("it is a plan");
     assert_eq!(plan.engine, None, "`dtrain run` reads it");
     let told = crate::explain(&plan, DetailLevel::Full);

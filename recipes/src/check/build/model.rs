@@ -3,10 +3,12 @@
 use super::counts;
 use crate::check::parsed::ParsedValue;
 use crate::check::values::ParsedValues;
-use crate::decoder::{Decoder, DenseLayers, Experts, LatentAttention, Lora, NORM_EPSILON, ROTARY_BASE, SlidingWindow};
+use crate::custom_model::{CustomModel, InputSignature, Outline};
+use crate::decoder::{
+    Decoder, DenseLayers, Experts, LatentAttention, Lora, NORM_EPSILON, ROTARY_BASE, SlidingWindow,
+};
 use crate::keys::Kind;
 use crate::model::{Cnn, ForeignCommand, Mlp, Model};
-use crate::custom_model::{Outline, CustomModel, InputSignature};
 use std::collections::BTreeMap;
 
 pub(super) fn model(values: &ParsedValues) -> Option<Model> {

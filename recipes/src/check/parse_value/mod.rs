@@ -10,17 +10,21 @@ pub(in crate::check) use params::params;
 use super::parsed::ParsedValue;
 use crate::document::{SpannedValue, Value};
 use crate::keys::ValueType;
-use crate::problem::Problem;
+use crate::keyword_enum::Keywords;
 use crate::line_template::is_metric_name;
+use crate::problem::Problem;
 use crate::units;
 use crate::url::{Url, UrlError, file_extension};
-use crate::keyword_enum::Keywords;
 use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, share, time, whole};
 use search::search;
 use text::{host, name, network, text};
 
 /// The value, or what is wrong with it.
-pub(in crate::check) fn parse(path: &str, shape: ValueType, node: &SpannedValue) -> Result<ParsedValue, Problem> {
+pub(in crate::check) fn parse(
+    path: &str,
+    shape: ValueType,
+    node: &SpannedValue,
+) -> Result<ParsedValue, Problem> {
     match shape {
         ValueType::Text => text(path, node).map(ParsedValue::Text),
         ValueType::Name => name(path, node),
@@ -44,8 +48,12 @@ pub(in crate::check) fn parse(path: &str, shape: ValueType, node: &SpannedValue)
             Value::Text(name) if is_metric_name(name) => Ok(ParsedValue::Text(name.clone())),
             _ => Err(wrong(path, "the name of a metric, such as \"valid.loss\" or \"val/f1\"", node)),
         },
-        ValueType::Share => share(path, node, "from 0 to 1", |x| (0.0..=1.0).contains(&x)).map(ParsedValue::Share),
-        ValueType::Part => share(path, node, "above 0 and at most 1", |x| x > 0.0 && x <= 1.0).map(ParsedValue::Share),
+        ValueType::Share => {
+            share(path, node, "from 0 to 1", |x| (0.0..=1.0).contains(&x)).map(ParsedValue::Share)
+        }
+        ValueType::Part => {
+            share(path, node, "above 0 and at most 1", |x| x > 0.0 && x <= 1.0).map(ParsedValue::Share)
+        }
         ValueType::Epochs => epochs(path, node),
         ValueType::Tokens => {
             let read = |text: &str| units::tokens(text).map(|n| n.0);
@@ -89,7 +97,9 @@ pub(in crate::check) fn parse(path: &str, shape: ValueType, node: &SpannedValue)
                 }
             }),
         ValueType::Environment => params::environment(path, node).map(ParsedValue::Environment),
-        ValueType::Params => params::params(path, node).map(ParsedValue::Params).map_err(|mut all| all.swap_remove(0)),
+        ValueType::Params => {
+            params::params(path, node).map(ParsedValue::Params).map_err(|mut all| all.swap_remove(0))
+        }
         ValueType::Settings => params::settings(path, node).map(ParsedValue::Settings),
         ValueType::Variables => {
             list(path, node, "a list of texts", |item| text::variable(path, item)).map(ParsedValue::Texts)

@@ -5,7 +5,7 @@ use super::{kind_of, list, wrong};
 use crate::check::parsed::DeclaredParam;
 use crate::check::suggestion::closest_suggestion;
 use crate::document::{SpannedValue, Table, Value};
-use crate::params::{ParamRange, ParamValue, ParamDomain};
+use crate::params::{ParamDomain, ParamRange, ParamValue};
 use crate::problem::Problem;
 use crate::source::Origin;
 use std::collections::{BTreeMap, BTreeSet};

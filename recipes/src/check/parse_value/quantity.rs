@@ -2,9 +2,9 @@
 
 use super::{parse, wrong};
 use crate::check::parsed::ParsedValue;
-use crate::number_format::thousands;
 use crate::document::{SpannedValue, Value};
 use crate::keys::ValueType;
+use crate::number_format::thousands;
 use crate::problem::Problem;
 use crate::units;
 

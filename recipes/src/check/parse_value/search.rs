@@ -6,7 +6,12 @@ use crate::document::{SpannedValue, Table};
 use crate::keys::ValueType;
 use crate::problem::Problem;
 
-pub(super) fn search(path: &str, inner: ValueType, node: &SpannedValue, table: &Table) -> Result<ParsedValue, Problem> {
+pub(super) fn search(
+    path: &str,
+    inner: ValueType,
+    node: &SpannedValue,
+    table: &Table,
+) -> Result<ParsedValue, Problem> {
     let is_ordered = !matches!(inner, ValueType::OneOf(_));
     let forms = if is_ordered { "{ choices = [..] } or { log = [low, high] }" } else { "{ choices = [..] }" };
     let mut entries = table.iter();

@@ -4,9 +4,9 @@ use super::wrong;
 use crate::check::parsed::ParsedValue;
 use crate::document::{SpannedValue, Value};
 use crate::name::is_plain_name;
-use crate::subnet::Subnet;
 use crate::problem::Problem;
 use crate::source::ConfigLayer;
+use crate::subnet::Subnet;
 
 pub(super) fn text(path: &str, node: &SpannedValue) -> Result<String, Problem> {
     let is_bare = matches!(node.origin.layer(), ConfigLayer::Environment | ConfigLayer::Assignment);

@@ -122,7 +122,9 @@ impl Rules<'_> {
             self.problems
                 .push(problem.hint("write `launcher = \"ssh\"` below `[cluster]`, or remove the hosts"));
         }
-        if launcher == Some(LauncherKind::Ssh) && self.hosts.is_empty() && !self.values.is_wrong("cluster.hosts")
+        if launcher == Some(LauncherKind::Ssh)
+            && self.hosts.is_empty()
+            && !self.values.is_wrong("cluster.hosts")
         {
             self.wrong(
                 "the launcher \"ssh\" needs hosts".to_owned(),

@@ -41,7 +41,11 @@ pub(in crate::check) fn contradictions(
 }
 
 /// A model that nobody could train.
-pub(in crate::check) fn too_large(document: &Document, values: &ParsedValues, model: &Model) -> Option<Problem> {
+pub(in crate::check) fn too_large(
+    document: &Document,
+    values: &ParsedValues,
+    model: &Model,
+) -> Option<Problem> {
     let mut rules = Rules { document, values, hosts: &[], problems: Vec::new() };
     rules.parameters(model);
     rules.problems.pop()

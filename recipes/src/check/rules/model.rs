@@ -2,11 +2,11 @@
 
 use super::Rules;
 use crate::check::parsed::ParsedValue;
-use crate::number_format::thousands;
 use crate::data::DataKind;
 use crate::keys::MOST_PARAMETERS;
-use crate::model::Model;
 use crate::line_template::LineTemplate;
+use crate::model::Model;
+use crate::number_format::thousands;
 
 impl Rules<'_> {
     /// Sizes that are each within their bounds can make a model that is beyond all.

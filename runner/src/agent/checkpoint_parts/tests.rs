@@ -6,7 +6,9 @@ use crate::agent::{AgentIdentity, agent_certificates, fixtures};
 use crate::checkpoints::{self, commit};
 use dtrain_protocol::checkpoint::header::{TensorInfo, encode};
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, SavedFile, Slice, folder_name, merge};
-use dtrain_protocol::{AttemptId, Layout, StoredSlice, Rank, StepId, Tensor, TensorKind, TlsIdentity, TrialId};
+use dtrain_protocol::{
+    AttemptId, Layout, Rank, StepId, StoredSlice, Tensor, TensorKind, TlsIdentity, TrialId,
+};
 use dtrain_recipes::{Activation, Decoder, Model, Norm, Positions};
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -65,10 +67,12 @@ fn save(folder: &Path, rank: u32) -> SavedFile {
             let begin = data.len() as u64;
             let seed = u64::from(block) * 3 + key.len() as u64;
             data.extend(
-                (0..SIDE * SIDE).flat_map(|i| (dtrain_protocol::shuffle::splitmix64(seed, i) as u32).to_le_bytes()),
+                (0..SIDE * SIDE)
+                    .flat_map(|i| (dtrain_protocol::shuffle::splitmix64(seed, i) as u32).to_le_bytes()),
             );
             let data_offsets = (begin, data.len() as u64);
-            entries.insert(key.clone(), TensorInfo { dtype: "F32".into(), shape: shape.clone(), data_offsets });
+            entries
+                .insert(key.clone(), TensorInfo { dtype: "F32".into(), shape: shape.clone(), data_offsets });
             let pieces = vec![StoredSlice::of(&Slice::whole(&shape), &name, key)];
             tensors.push(Tensor { name: tensor, kind, shape: shape.clone(), pieces });
         }
@@ -99,7 +103,8 @@ fn host(index: u32, identity: &TlsIdentity) -> Host {
     let trial = TrialFolder::at(root.path());
     trial.create().expect("room on disk");
     let names = TrialAttempt { trial: TrialId("01JZX0000000000000000000AB".into()), attempt: AttemptId(2) };
-    let seat = AgentIdentity { host: index, bind: "127.0.0.1".into(), identity: identity.clone(), is_shared: false };
+    let seat =
+        AgentIdentity { host: index, bind: "127.0.0.1".into(), identity: identity.clone(), is_shared: false };
     let listener = PeerListener::bind(&seat, names, &trial).expect("a free port").open(drop);
     Host { listener, trial, _root: root }
 }
@@ -139,7 +144,11 @@ impl Hosts {
     }
 
     /// The last host fetches from `holders`.
-    fn fetch(&self, one: &Assignment, holders: &[PeerAddress]) -> Result<(PathBuf, FetchSummary), LaunchError> {
+    fn fetch(
+        &self,
+        one: &Assignment,
+        holders: &[PeerAddress],
+    ) -> Result<(PathBuf, FetchSummary), LaunchError> {
         let holders: Vec<_> =
             self.manifest.files.iter().map(|file| (file.clone(), holders.to_vec())).collect();
         let parts = CheckpointParts {

@@ -4,7 +4,7 @@
 //! It has no socket, clock, disk or process. The leader's own host is served by one too.
 
 use super::foreign::Rendezvous;
-use super::messages::{RankExit, HostMessage, LeaderMessage, Heartbeat};
+use super::messages::{Heartbeat, HostMessage, LeaderMessage, RankExit};
 use super::peers::PeerAddress;
 use crate::machine::Millis;
 use dtrain_protocol::{Event, Failure, FileEntry, Order, Rank, SavedFile, StepId};
@@ -169,7 +169,9 @@ impl Follower {
             }
             HostInput::Done(message) => self.tell(message),
             HostInput::Terminate if self.is_connected => self.tell(HostMessage::Terminated),
-            HostInput::Terminate => self.end(Err("the system ended this agent before a leader came".to_owned())),
+            HostInput::Terminate => {
+                self.end(Err("the system ended this agent before a leader came".to_owned()))
+            }
             HostInput::Tick => self.tick(now),
         }
     }
@@ -239,7 +241,9 @@ impl Follower {
                 self.work(HostTask::Retain { keep, resumed: self.settings.resume.clone() });
             }
             LeaderMessage::Discard { step } => self.work(HostTask::Discard { step }),
-            LeaderMessage::Mirror { from, records } => self.effects.push(HostEffect::Mirror { from, records }),
+            LeaderMessage::Mirror { from, records } => {
+                self.effects.push(HostEffect::Mirror { from, records })
+            }
             LeaderMessage::SealMirror => self.work(HostTask::SealMirror),
             LeaderMessage::Dismiss => self.end(Ok(())),
         }

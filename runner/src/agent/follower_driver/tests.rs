@@ -1,6 +1,6 @@
 //! What a host does for the leader, and what it refuses.
 
-use super::super::peers::{Greeting, PeerAddress, AgentIdentity, connect};
+use super::super::peers::{AgentIdentity, Greeting, PeerAddress, connect};
 use super::*;
 use crate::agent::{Program, agent_certificates, fixtures};
 use dtrain_protocol::tls::Tls;
@@ -55,12 +55,14 @@ impl Host {
             drop(to.send(follower.address.clone()));
             follower.serve(&inbox)
         });
-        let peer = PeerAddress { host: 1, name: "node1".into(), address: listener.recv().expect("a listener") };
+        let peer =
+            PeerAddress { host: 1, name: "node1".into(), address: listener.recv().expect("a listener") };
         let tls = Tls::new(&identities[0]).expect("an identity");
         let stream = connect(&tls, &names(), &peer, &Greeting::Lead).expect("the leader is let in");
         let (to, heard) = channel();
         let loop_counters = Arc::default();
-        let leader = PeerLink::start(stream, &loop_counters, move |heard| drop(to.send(heard))).expect("a thread");
+        let leader =
+            PeerLink::start(stream, &loop_counters, move |heard| drop(to.send(heard))).expect("a thread");
         Self { root, leader, heard, ended }
     }
 

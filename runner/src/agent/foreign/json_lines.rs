@@ -1,7 +1,7 @@
 //! Reads the lines of JSON that a program reports.
 
 use super::output::each_line;
-use super::step_tracker::{StepTracker, ReportedLine};
+use super::step_tracker::{ReportedLine, StepTracker};
 use dtrain_protocol::Event;
 use dtrain_recipes::line_template::{Number, is_metric_name};
 use serde_json::Value;

@@ -7,13 +7,13 @@
 //! `environment` sets the variables of each framework's own launcher. `rendezvous` finds free ports; every host does so for its own
 //! ranks. The program saves its own checkpoints, so an attempt begins wherever the program says.
 
-mod step_counters;
 mod environment;
-mod json_lines;
-mod rendezvous;
-mod output;
-mod step_tracker;
 mod horovod_store;
+mod json_lines;
+mod output;
+mod rendezvous;
+mod step_counters;
+mod step_tracker;
 
 pub(super) use rendezvous::{Rendezvous, free_ports, rendezvous_port};
 
@@ -124,7 +124,11 @@ fn placeholder_process(mut log: File, code: u8, words: &str) -> io::Result<Child
 }
 
 /// Listens in threads of its own until the program, and whatever it left behind, has closed its files.
-pub(super) fn spawn_readers(rank_output: RankOutput, rank: dtrain_protocol::Rank, inbox: &Sender<InboxMessage>) {
+pub(super) fn spawn_readers(
+    rank_output: RankOutput,
+    rank: dtrain_protocol::Rank,
+    inbox: &Sender<InboxMessage>,
+) {
     let inbox = inbox.clone();
     thread::spawn(move || {
         let RankOutput { events: reports, output, log, progress } = rank_output;

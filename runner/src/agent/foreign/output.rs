@@ -1,10 +1,10 @@
 //! Reads what foreign programs print: lines that templates fit, and their last words.
 
-use super::step_tracker::{StepTracker, ReportedLine};
+use super::step_tracker::{ReportedLine, StepTracker};
 use crate::files;
 use dtrain_protocol::Event;
-use dtrain_recipes::model;
 use dtrain_recipes::line_template::{LineSplitter, LineTemplate, plain};
+use dtrain_recipes::model;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
@@ -132,7 +132,8 @@ mod tests {
         let log = folder.path().join("log");
         std::fs::write(&log, "").expect("room on disk");
         let templates = ["step {step} loss {loss}", "step {step} valid {valid_loss}"];
-        let progress = OutputTemplates(templates.map(|text| LineTemplate::parse(text).expect("a template")).into());
+        let progress =
+            OutputTemplates(templates.map(|text| LineTemplate::parse(text).expect("a template")).into());
         let text = "loading \u{fffd}\nstep 1 loss 4\r\nstep 2 loss 3.5\nstep 2 valid 3.75\nbye";
         let said = RefCell::new(Vec::new());
         progress

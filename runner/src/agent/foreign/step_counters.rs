@@ -74,7 +74,9 @@ impl StepCounters {
         // `1.0` of an epoch after 0.98 in another kind of line is of the same counter.
         counter.has_fractions |= value.fract() != 0.0 || (number.has_decimals && other_has_fractions);
         let is_later_round = std::mem::replace(&mut counter.round, furthest) < furthest;
-        let joined = newest.filter(|position| position.kind != kind).and_then(|position| counter.adopt_value(value, position));
+        let joined = newest
+            .filter(|position| position.kind != kind)
+            .and_then(|position| counter.adopt_value(value, position));
         counter.has_fractions |= joined.is_some() && other_has_fractions;
         let (continued, before) = joined
             .map_or_else(|| counter.advance(value, furthest, is_later_round), |continued| (continued, None));

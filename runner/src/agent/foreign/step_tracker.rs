@@ -1,7 +1,7 @@
 //! What a line of a foreign program reports, and at which step.
 
-use super::step_counters::{StepCounters, CounterPosition, STEPS_OF_A_UNIT, whole};
-use dtrain_protocol::{Event, ResidentBytes, NamedFigure, PhaseTimes, StepFigures, StepId};
+use super::step_counters::{CounterPosition, STEPS_OF_A_UNIT, StepCounters, whole};
+use dtrain_protocol::{Event, NamedFigure, PhaseTimes, ResidentBytes, StepFigures, StepId};
 use dtrain_recipes::line_template::{Number, is_metric_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -164,7 +164,8 @@ impl StepTracker {
         if named.is_some() && self.counters.has_fractions(position.kind) {
             // What comes a second time is a later step.
             let known = line.results().filter_map(|(name, _)| self.results.get(name));
-            let later = known.filter(|known| known.continued <= position.continued).map(|known| known.step + 1);
+            let later =
+                known.filter(|known| known.continued <= position.continued).map(|known| known.step + 1);
             step = later.max().map_or(step, |later| step.max(later));
         }
         self.record_results(line, position, step, say);
@@ -173,12 +174,19 @@ impl StepTracker {
 
     /// Whether a result of the line was reported at the same position before.
     fn repeats(&self, line: &ReportedLine, position: CounterPosition) -> bool {
-        line.results()
-            .any(|(name, _)| self.results.get(name).is_some_and(|known| known.continued == position.continued))
+        line.results().any(|(name, _)| {
+            self.results.get(name).is_some_and(|known| known.continued == position.continued)
+        })
     }
 
     /// Takes note of the results of a line, and says where one replaces another.
-    fn record_results(&mut self, line: &ReportedLine, position: CounterPosition, step: u64, say: &impl Fn(Event)) {
+    fn record_results(
+        &mut self,
+        line: &ReportedLine,
+        position: CounterPosition,
+        step: u64,
+        say: &impl Fn(Event),
+    ) {
         for (name, value) in line.results() {
             let now = LastResult { value, continued: position.continued, step };
             let Some(known) = self.results.get_mut(name) else {
@@ -245,7 +253,11 @@ impl StepTracker {
         let value = line.seconds?;
         let is_time = value.is_finite() && value >= 0.0;
         if !is_time {
-            self.remark(NoticeKind::Seconds, format!("`seconds` of {value} are ignored: it is not a time"), say);
+            self.remark(
+                NoticeKind::Seconds,
+                format!("`seconds` of {value} are ignored: it is not a time"),
+                say,
+            );
         }
         is_time.then_some(value)
     }

@@ -1,9 +1,9 @@
 //! Two-phase commit of checkpoints: every host prepares, then every host commits, the leader's last.
 
-use super::super::messages::LeaderMessage;
 use super::super::control_protocol::SpoolRecord;
+use super::super::messages::LeaderMessage;
 use super::super::peers::PeerAddress;
-use super::{AttemptEffect, Leader, LEADER_HOST, WORK_STALL_MS};
+use super::{AttemptEffect, LEADER_HOST, Leader, WORK_STALL_MS};
 use crate::checkpoints::commit;
 use crate::machine::Millis;
 use dtrain_protocol::checkpoint::folder_name;
@@ -105,7 +105,8 @@ impl Leader {
         if !self.record_answer(step, host, &[CommitPhase::Prepare], outcome) {
             return;
         }
-        let others: BTreeSet<u32> = self.committing_hosts().into_iter().filter(|host| *host != LEADER_HOST).collect();
+        let others: BTreeSet<u32> =
+            self.committing_hosts().into_iter().filter(|host| *host != LEADER_HOST).collect();
         for host in &others {
             self.ask(*host, LeaderMessage::Commit { step });
         }

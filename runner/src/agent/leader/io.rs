@@ -1,7 +1,7 @@
 //! What the leader must know, what goes into it, and what comes out.
 
-use super::super::messages::{HostMessage, LeaderMessage, Heartbeat};
 use super::super::control_protocol::SpoolRecord;
+use super::super::messages::{Heartbeat, HostMessage, LeaderMessage};
 use super::super::peers::PeerAddress;
 use crate::launch::LaunchError;
 use crate::machine::Millis;

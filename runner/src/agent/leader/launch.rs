@@ -2,9 +2,9 @@
 //! the hosts start their ranks, the leader's last.
 
 use super::super::foreign::Rendezvous;
-use super::super::messages::{FetchSummary, HostMessage, LeaderMessage, FetchRefusal};
+use super::super::messages::{FetchRefusal, FetchSummary, HostMessage, LeaderMessage};
 use super::super::peers::PeerAddress;
-use super::{AttemptEffect, Leader, LEADER_HOST, AttemptPhase, ANSWER_TIMEOUT_MS, WORK_STALL_MS};
+use super::{ANSWER_TIMEOUT_MS, AttemptEffect, AttemptPhase, LEADER_HOST, Leader, WORK_STALL_MS};
 use crate::launch::LaunchError;
 use crate::machine::Millis;
 use dtrain_protocol::{FileEntry, Manifest};
@@ -114,7 +114,9 @@ impl Leader {
 
     /// All hosts answered.
     fn next_stage(&mut self) {
-        let AttemptPhase::Launching(launch) = std::mem::replace(&mut self.phase, AttemptPhase::Over) else { return };
+        let AttemptPhase::Launching(launch) = std::mem::replace(&mut self.phase, AttemptPhase::Over) else {
+            return;
+        };
         match launch.stage {
             LaunchStage::List { manifest, holders } => self.fetch(manifest, holders),
             LaunchStage::Fetch { all } => {
@@ -217,7 +219,8 @@ impl Leader {
 
     /// Starts the ranks of the other hosts first, as that takes longer.
     fn start(&mut self, rendezvous: Rendezvous) {
-        let others: BTreeSet<u32> = self.hosts_with_ranks().into_iter().filter(|host| *host != LEADER_HOST).collect();
+        let others: BTreeSet<u32> =
+            self.hosts_with_ranks().into_iter().filter(|host| *host != LEADER_HOST).collect();
         if others.is_empty() {
             return self.start_own(rendezvous);
         }
@@ -250,7 +253,8 @@ impl Leader {
     /// Gives up a launch whose hosts do not answer; while a checkpoint is fetched, those whose work stands still.
     pub(super) fn check_launch_timeout(&mut self) {
         let AttemptPhase::Launching(launch) = &self.phase else { return };
-        let limit = if matches!(launch.stage, LaunchStage::Fetch { .. }) { WORK_STALL_MS } else { ANSWER_TIMEOUT_MS };
+        let limit =
+            if matches!(launch.stage, LaunchStage::Fetch { .. }) { WORK_STALL_MS } else { ANSWER_TIMEOUT_MS };
         let is_late = |host: &&u32| {
             let worked_at = self.hosts.get(host).map_or(launch.since, |host| host.worked_at);
             self.now.moment >= worked_at.max(launch.since).after(limit)
@@ -267,5 +271,9 @@ impl Leader {
 
 /// A launch that came to nothing because of a host. What the leader's is called only its controller knows.
 fn blame_host(host: u32, name: &str, reason: String) -> LaunchError {
-    if host == LEADER_HOST { LaunchError::Other(reason) } else { LaunchError::OnHost { host: name.into(), reason } }
+    if host == LEADER_HOST {
+        LaunchError::Other(reason)
+    } else {
+        LaunchError::OnHost { host: name.into(), reason }
+    }
 }

@@ -4,18 +4,18 @@
 //! messages, and a simulator can run it with hosts, disks and a network that fail.
 
 mod commit;
-mod shutdown;
 mod io;
 mod launch;
 mod rank_state;
+mod shutdown;
 mod target;
 #[cfg(test)]
 mod tests;
 
-pub(super) use io::{AttemptEffect, HostState, AttemptInput, ClockReading, LEADER_HOST, AttemptConfig};
+pub(super) use io::{AttemptConfig, AttemptEffect, AttemptInput, ClockReading, HostState, LEADER_HOST};
 
-use super::messages::{HostMessage, LeaderMessage, Heartbeat};
 use super::control_protocol::SpoolRecord;
+use super::messages::{Heartbeat, HostMessage, LeaderMessage};
 use crate::machine::{Millis, more_severe};
 use commit::PendingCommit;
 use dtrain_protocol::{Event, Failure, Order, Rank, SavedFile, StampedEvent, StepId, StopReason};
@@ -292,7 +292,8 @@ impl Leader {
         let is_training = matches!(event, Event::Step(_)) && !self.are_foreign();
         let waits_for_room = matches!(event, Event::SaveFailed { retries: true, .. });
         let now = self.now.moment;
-        self.last_report_at = self.last_report_at.or(is_training.then_some(now)).map(|_| now).filter(|_| !waits_for_room);
+        self.last_report_at =
+            self.last_report_at.or(is_training.then_some(now)).map(|_| now).filter(|_| !waits_for_room);
     }
 
     /// Ends an attempt none of whose ranks has said anything for as long as a rank may do nothing.
@@ -310,7 +311,8 @@ impl Leader {
         self.last_report_at = None;
         if self.stopping.is_some() {
             // Another attempt is not wanted, so that there is nobody to tell of a failure.
-            self.effects.push(AttemptEffect::Note(format!("{words} since the order to stop; killing the ranks")));
+            self.effects
+                .push(AttemptEffect::Note(format!("{words} since the order to stop; killing the ranks")));
             return self.kill_by(0);
         }
         if let Some((_, rank)) = self.living_ranks().first().copied() {

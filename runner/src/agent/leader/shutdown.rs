@@ -1,9 +1,9 @@
 //! How an attempt ends: once no rank lives, what the spool says of it is put on a second disk, and all hosts are dismissed.
 
-use super::super::messages::LeaderMessage;
 use super::super::control_protocol::SpoolRecord;
+use super::super::messages::LeaderMessage;
 use super::rank_state::RankState;
-use super::{AttemptEffect, HostState, Leader, LEADER_HOST, AttemptPhase};
+use super::{AttemptEffect, AttemptPhase, HostState, LEADER_HOST, Leader};
 use crate::fact::AttemptEnd;
 use crate::launch::LaunchError;
 use dtrain_protocol::StopReason;
@@ -42,7 +42,8 @@ impl Leader {
 
     /// The copy of the spool is on disk, or there will be none.
     pub(super) fn mirror_sealed(&mut self, host: u32) {
-        if matches!(self.phase, AttemptPhase::Sealing(_)) && self.mirror().is_none_or(|mirror| mirror == host) {
+        if matches!(self.phase, AttemptPhase::Sealing(_)) && self.mirror().is_none_or(|mirror| mirror == host)
+        {
             self.dismiss();
         }
     }

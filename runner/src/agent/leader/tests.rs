@@ -1,11 +1,13 @@
 //! What the leader makes of what hosts say.
 
 use super::*;
+use crate::agent::fixtures;
 use crate::agent::messages::RankExit;
 use crate::agent::peers::PeerAddress;
-use crate::agent::fixtures;
 use crate::fact::AttemptEnd;
-use dtrain_protocol::{AttemptId, ResidentBytes, NamedFigure, PhaseTimes, StepFigures, MetricTarget, TrialId};
+use dtrain_protocol::{
+    AttemptId, MetricTarget, NamedFigure, PhaseTimes, ResidentBytes, StepFigures, TrialId,
+};
 use dtrain_recipes::{Goal, Metric, Mlp, MlpActivation, Model};
 use std::path::PathBuf;
 
@@ -69,7 +71,9 @@ fn without_data(hosts: u32, host: u32) -> Vec<Failure> {
     let said = HostMessage::Event { rank: Rank(host), event };
     let effects = leading(hosts).step(now(), AttemptInput::Host(host, said));
     let spooled = effects.into_iter().filter_map(|effect| match effect {
-        AttemptEffect::Spool(SpoolRecord::Event(StampedEvent { event: Event::Failed(failure), .. })) => Some(failure),
+        AttemptEffect::Spool(SpoolRecord::Event(StampedEvent { event: Event::Failed(failure), .. })) => {
+            Some(failure)
+        }
         _ => None,
     });
     spooled.collect()
@@ -91,7 +95,10 @@ fn data_that_cannot_be_used_is_told_with_its_host_where_there_are_several() {
 fn deaf(mut leader: Leader, limit_ms: u64) -> Option<AttemptEnd> {
     let at = |milliseconds| ClockReading { moment: Millis(milliseconds), wall_ms: milliseconds };
     let kills = |effects: Vec<AttemptEffect>| {
-        effects.iter().filter(|effect| matches!(effect, AttemptEffect::Ask(LEADER_HOST, LeaderMessage::Kill { .. }))).count()
+        effects
+            .iter()
+            .filter(|effect| matches!(effect, AttemptEffect::Ask(LEADER_HOST, LeaderMessage::Kill { .. })))
+            .count()
     };
     let asked = leader.step(at(1_000), AttemptInput::Stop);
     let stop = LeaderMessage::Order { order: Arc::new(Order::Stop) };
@@ -103,7 +110,10 @@ fn deaf(mut leader: Leader, limit_ms: u64) -> Option<AttemptEnd> {
     let first = kills(leader.step(at(1_000 + limit_ms), AttemptInput::Tick));
     assert_eq!(first + kills(leader.step(at(1_000 + limit_ms), AttemptInput::Tick)), 1);
     let exit = RankExit { code: None, signal: Some(9) };
-    leader.step(at(1_000 + limit_ms), AttemptInput::Host(LEADER_HOST, HostMessage::Exited { rank: Rank(0), exit }));
+    leader.step(
+        at(1_000 + limit_ms),
+        AttemptInput::Host(LEADER_HOST, HostMessage::Exited { rank: Rank(0), exit }),
+    );
     let closed = HostMessage::OutputClosed { rank: Rank(0), garbled: None, last: Vec::new() };
     let effects = leader.step(at(1_000 + limit_ms), AttemptInput::Host(LEADER_HOST, closed));
     effects.into_iter().find_map(|effect| match effect {
@@ -114,7 +124,8 @@ fn deaf(mut leader: Leader, limit_ms: u64) -> Option<AttemptEnd> {
 
 /// Whether a leader asks its ranks to stop when the rank of `host` reports `event`.
 fn stops(leader: &mut Leader, host: u32, event: Event) -> bool {
-    let effects = leader.step(now(), AttemptInput::Host(host, HostMessage::Event { rank: Rank(host), event }));
+    let effects =
+        leader.step(now(), AttemptInput::Host(host, HostMessage::Event { rank: Rank(host), event }));
     let is_stop = |effect: &AttemptEffect| matches!(effect, AttemptEffect::Ask(_, LeaderMessage::Order { order }) if **order == Order::Stop);
     effects.iter().any(is_stop)
 }
@@ -206,8 +217,9 @@ fn a_target_that_is_reached_is_recorded_once() {
     let mut report = |loss| {
         let message = HostMessage::Event { rank: Rank(0), event: printed(loss, 1.0, None) };
         let effects = leader.step(now(), AttemptInput::Host(LEADER_HOST, message));
-        let is_reached =
-            |effect: &&AttemptEffect| matches!(effect, AttemptEffect::Spool(SpoolRecord::TargetReached { .. }));
+        let is_reached = |effect: &&AttemptEffect| {
+            matches!(effect, AttemptEffect::Spool(SpoolRecord::TargetReached { .. }))
+        };
         effects.iter().filter(is_reached).count()
     };
     assert_eq!([0.5, 0.1, 0.1, 0.5].map(&mut report), [0, 1, 0, 0]);

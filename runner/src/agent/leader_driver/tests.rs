@@ -3,11 +3,11 @@
 //! `DTRAIN_FLEET=1000` is their number in the longer test.
 
 use super::super::InboxMessage;
-use super::super::messages::{HostMessage, LeaderMessage};
 use super::super::control_protocol::{AgentOrder, LinkChoice, OtherHost, Program};
-use super::super::peers::listener::PeerListener;
+use super::super::messages::{HostMessage, LeaderMessage};
 use super::super::peers::link::{LinkEvent, PeerLink};
-use super::super::peers::{TrialAttempt, PeerAddress, AgentIdentity};
+use super::super::peers::listener::PeerListener;
+use super::super::peers::{AgentIdentity, PeerAddress, TrialAttempt};
 use super::connect_followers;
 use crate::agent::agent_certificates;
 use crate::home::TrialFolder;
@@ -103,7 +103,8 @@ fn a_leader_of_many_hosts_asks_them_all_and_misses_each() {
     let (before, processor, begun) = (kibi("VmRSS:"), cpu(), Instant::now());
     let (sender, inbox) = channel();
     let loop_counters = Arc::default();
-    let (_, mut links, lost) = connect_followers(&order, &seat(0), &trial, &loop_counters, &sender).expect("all are listening");
+    let (_, mut links, lost) =
+        connect_followers(&order, &seat(0), &trial, &loop_counters, &sender).expect("all are listening");
     let (met, meeting) = (begun.elapsed(), cpu() - processor);
     assert_eq!((links.len(), lost), (hosts as usize - 1, Vec::new()));
 
@@ -112,7 +113,10 @@ fn a_leader_of_many_hosts_asks_them_all_and_misses_each() {
     let mut answers = BTreeSet::new();
     while answers.len() < links.len() {
         match next(&inbox, Duration::from_secs(30)) {
-            Some(InboxMessage::Follower(host, LinkEvent::Message(HostMessage::Reserved { addresses: Ok(_) }))) => {
+            Some(InboxMessage::Follower(
+                host,
+                LinkEvent::Message(HostMessage::Reserved { addresses: Ok(_) }),
+            )) => {
                 answers.insert(host);
             }
             _ => panic!("all answer"),

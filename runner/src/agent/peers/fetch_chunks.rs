@@ -1,10 +1,10 @@
 //! Chunks of checkpoints that come from other hosts: from all that have them at the same time, each as it was written or not at
 //! all.
 
-use super::listener::PeerListener;
-use super::fetch_file::{FetchError, BUSY_RETRY_INTERVAL, BUSY_TIMEOUT, has_length};
+use super::fetch_file::{BUSY_RETRY_INTERVAL, BUSY_TIMEOUT, FetchError, has_length};
 use super::link::LoopCounters;
-use super::{Greeting, PeerAddress, ChunkRequest, connect};
+use super::listener::PeerListener;
+use super::{ChunkRequest, Greeting, PeerAddress, connect};
 use crate::launch::LaunchError;
 use dtrain_protocol::{FileEntry, frame};
 use std::collections::{BTreeMap, BTreeSet};
@@ -173,7 +173,10 @@ impl ChunkFetcher<'_> {
                 return given;
             }
         };
-        for some in chunks.chunk_by(|one, next| one.0 == next.0).flat_map(|of_file| of_file.chunks(CHUNKS_PER_REQUEST)) {
+        for some in chunks
+            .chunk_by(|one, next| one.0 == next.0)
+            .flat_map(|of_file| of_file.chunks(CHUNKS_PER_REQUEST))
+        {
             let file = some[0].0;
             let wanted = ChunkRequest {
                 file: targets[file].entry.name.clone(),

@@ -1,7 +1,7 @@
 //! Files of checkpoints that come from other hosts: as they were written there, or not at all.
 
-use super::listener::{BUSY, PeerListener, file_path};
 use super::link::LoopCounters;
+use super::listener::{BUSY, PeerListener, file_path};
 use super::{Greeting, PeerAddress, connect};
 use crate::files;
 use crate::home::TrialFolder;
@@ -73,7 +73,9 @@ pub(in crate::agent) fn fetch_file(
         for peer in peers {
             match ask(peer) {
                 Ok(()) => return Ok(Some(peer.host)),
-                Err(FetchError::Here(error)) => return Err(words(&format!("it cannot be kept: {error}")).into()),
+                Err(FetchError::Here(error)) => {
+                    return Err(words(&format!("it cannot be kept: {error}")).into());
+                }
                 Err(FetchError::Busy) if Instant::now() < until => busy.push(peer),
                 Err(FetchError::Busy) => {
                     is_of_checkpoint = false;
@@ -108,7 +110,12 @@ pub(super) fn has_length(from: &mut impl Read, entry: &FileEntry) -> Result<(), 
 }
 
 /// Writes what comes, checks every chunk, and gives the file its name once it is durable.
-fn write(mut from: impl Read, entry: &FileEntry, path: &Path, loop_counters: &LoopCounters) -> Result<(), FetchError> {
+fn write(
+    mut from: impl Read,
+    entry: &FileEntry,
+    path: &Path,
+    loop_counters: &LoopCounters,
+) -> Result<(), FetchError> {
     has_length(&mut from, entry)?;
     let unfinished = path.with_extension("coming");
     drop(fs::remove_file(&unfinished));
@@ -123,7 +130,12 @@ fn write(mut from: impl Read, entry: &FileEntry, path: &Path, loop_counters: &Lo
     crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/"))).map_err(FetchError::Here)
 }
 
-fn chunks(from: &mut impl Read, entry: &FileEntry, to: &mut File, loop_counters: &LoopCounters) -> Result<(), FetchError> {
+fn chunks(
+    from: &mut impl Read,
+    entry: &FileEntry,
+    to: &mut File,
+    loop_counters: &LoopCounters,
+) -> Result<(), FetchError> {
     let mut chunk = Vec::new();
     for index in 0..entry.chunks.len() as u64 {
         let range = entry.chunk(index);
@@ -166,7 +178,10 @@ mod tests {
         assert!(matches!(write(busy.as_slice(), &entry, &path, &loop_counters), Err(FetchError::Busy)));
         let nowhere = root.path().join("nowhere/rank-00000.safetensors");
         assert!(matches!(write(sent.as_slice(), &entry, &nowhere, &loop_counters), Err(FetchError::Here(_))));
-        assert!(matches!(write(flipped.as_slice(), &entry, &path, &loop_counters), Err(FetchError::Damaged(_))));
+        assert!(matches!(
+            write(flipped.as_slice(), &entry, &path, &loop_counters),
+            Err(FetchError::Damaged(_))
+        ));
         for bad in [&flipped, &sent[..sent.len() - 1].to_vec(), &sent[..4].to_vec()] {
             assert!(write(bad.as_slice(), &entry, &path, &loop_counters).is_err());
             assert_eq!(fs::read_dir(root.path()).expect("it is there").count(), 0, "nothing is left behind");

@@ -134,7 +134,12 @@ struct LinkThread {
 }
 
 impl LinkThread {
-    fn of(stream: MutualTlsStream, queue: Receiver<Vec<u8>>, waker: Arc<OwnedFd>, loop_counters: Arc<LoopCounters>) -> Self {
+    fn of(
+        stream: MutualTlsStream,
+        queue: Receiver<Vec<u8>>,
+        waker: Arc<OwnedFd>,
+        loop_counters: Arc<LoopCounters>,
+    ) -> Self {
         let MutualTlsStream { mut tls, socket } = stream;
         tls.set_buffer_limit(None);
         let now = Instant::now();
@@ -233,7 +238,10 @@ impl LinkThread {
     }
 
     /// Hands on every frame that is whole. `Err` says what is wrong with one that never will be.
-    fn deliver_frames<T: DeserializeOwned>(&mut self, hear: &mut impl FnMut(LinkEvent<T>)) -> Result<(), String> {
+    fn deliver_frames<T: DeserializeOwned>(
+        &mut self,
+        hear: &mut impl FnMut(LinkEvent<T>),
+    ) -> Result<(), String> {
         let mut rest = self.inbox.as_slice();
         while frame::is_whole_within(rest, MAX_IN_PIECES).map_err(|error| error.to_string())? {
             match frame::read_within::<Frame<T>>(&mut rest, MAX_IN_PIECES) {

@@ -1,6 +1,9 @@
 //! The listener of an agent: lets in agents of the same attempt, and gives them files of checkpoints.
 
-use super::{Greeting, TrialAttempt, AgentIdentity, MutualTlsStream, ChunkRequest, with_handshake_deadline, with_io_timeouts};
+use super::{
+    AgentIdentity, ChunkRequest, Greeting, MutualTlsStream, TrialAttempt, with_handshake_deadline,
+    with_io_timeouts,
+};
 use crate::files;
 use crate::home::TrialFolder;
 use dtrain_protocol::checkpoint::{CHUNK_BYTES, is_file_name, parse_folder_name};
@@ -45,7 +48,11 @@ pub(in crate::agent) struct PeerListener {
 
 impl PeerListener {
     /// Binds a free port of the seat's address.
-    pub(in crate::agent) fn bind(seat: &AgentIdentity, names: TrialAttempt, folder: &TrialFolder) -> Result<Self, String> {
+    pub(in crate::agent) fn bind(
+        seat: &AgentIdentity,
+        names: TrialAttempt,
+        folder: &TrialFolder,
+    ) -> Result<Self, String> {
         let words = |error: io::Error| format!("listening on {}: {error}", seat.bind);
         let listener = TcpListener::bind((seat.bind.as_str(), 0)).map_err(words)?;
         let address = listener.local_addr().map_err(words)?.to_string();
@@ -69,7 +76,12 @@ impl PeerListener {
         opened
     }
 
-    fn serve_connection(&self, socket: TcpStream, known: PendingPeer, lead: &dyn Fn(MutualTlsStream)) -> io::Result<()> {
+    fn serve_connection(
+        &self,
+        socket: TcpStream,
+        known: PendingPeer,
+        lead: &dyn Fn(MutualTlsStream),
+    ) -> io::Result<()> {
         let connection = self.tls.server().map_err(io::Error::other)?;
         let mut stream = StreamOwned::new(connection, with_handshake_deadline(socket)?);
         stream.conn.complete_io(&mut stream.sock)?;
@@ -80,7 +92,8 @@ impl PeerListener {
         };
         verify_client_name(&stream.conn, &self.names.of(claimed)).map_err(io::Error::other)?;
         drop(known);
-        let mut stream = MutualTlsStream { tls: Connection::Server(stream.conn), socket: with_io_timeouts(stream.sock)? };
+        let mut stream =
+            MutualTlsStream { tls: Connection::Server(stream.conn), socket: with_io_timeouts(stream.sock)? };
         match greeting {
             Greeting::Lead => lead(stream),
             Greeting::Read { folder, file, .. } => {
@@ -94,7 +107,11 @@ impl PeerListener {
     }
 
     /// Gives a client what it wants, unless there are too many.
-    fn serve(&self, stream: &mut MutualTlsStream, give: impl FnOnce(&mut MutualTlsStream) -> io::Result<()>) -> io::Result<()> {
+    fn serve(
+        &self,
+        stream: &mut MutualTlsStream,
+        give: impl FnOnce(&mut MutualTlsStream) -> io::Result<()>,
+    ) -> io::Result<()> {
         stream.socket.set_write_timeout(Some(PATIENCE))?;
         let is_full = self.clients.fetch_add(1, Ordering::SeqCst) >= MAX_CLIENTS;
         let given = if is_full { stream.write_all(&BUSY.to_le_bytes()) } else { give(stream) };

@@ -4,10 +4,10 @@
 //! listeners of the followers and keeps a [`link`] to each. Files of checkpoints travel on connections of their own ([`fetch_file`], [`fetch_chunks`]), so that
 //! they do not delay a heartbeat.
 
-pub(super) mod listener;
-pub(super) mod fetch_file;
 pub(super) mod fetch_chunks;
+pub(super) mod fetch_file;
 pub(super) mod link;
+pub(super) mod listener;
 
 use dtrain_protocol::pending_peers::DeadlineStream;
 use dtrain_protocol::tls::Tls;
@@ -130,7 +130,12 @@ impl TrialAttempt {
 }
 
 /// Connects with the agent of a host and greets it.
-pub(super) fn connect(tls: &Tls, names: &TrialAttempt, peer: &PeerAddress, greeting: &Greeting) -> io::Result<MutualTlsStream> {
+pub(super) fn connect(
+    tls: &Tls,
+    names: &TrialAttempt,
+    peer: &PeerAddress,
+    greeting: &Greeting,
+) -> io::Result<MutualTlsStream> {
     let address = peer.address.to_socket_addrs()?.next();
     let address = address.ok_or_else(|| io::Error::other("the name has no address"))?;
     let socket = with_handshake_deadline(TcpStream::connect_timeout(&address, HANDSHAKE)?)?;

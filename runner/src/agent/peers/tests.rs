@@ -39,10 +39,12 @@ fn place() -> Place {
     std::fs::create_dir(folder.checkpoints().join(FOLDER)).expect("room on disk");
     std::fs::write(folder.checkpoints().join(FOLDER).join(FILE), CONTENT).expect("room on disk");
     let agents = agents(3);
-    let seat = AgentIdentity { host: 1, bind: "127.0.0.1".into(), identity: agents[1].clone(), is_shared: false };
+    let seat =
+        AgentIdentity { host: 1, bind: "127.0.0.1".into(), identity: agents[1].clone(), is_shared: false };
     let (to, leaders) = channel();
-    let listener =
-        PeerListener::bind(&seat, names(3), &folder).expect("a free port").open(move |stream| drop(to.send(stream)));
+    let listener = PeerListener::bind(&seat, names(3), &folder)
+        .expect("a free port")
+        .open(move |stream| drop(to.send(stream)));
     Place { listener, agents, leaders, _folder: root }
 }
 

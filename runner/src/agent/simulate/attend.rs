@@ -25,7 +25,8 @@ impl World<'_> {
         }
         self.controller.fenced_at = self.now;
         let over = self.agents.keys().filter(|(attempt, _)| *attempt < newest);
-        let over: Vec<_> = over.filter(|(_, on)| self.talk(Endpoint::Controller, Endpoint::Machine(*on))).collect();
+        let over: Vec<_> =
+            over.filter(|(_, on)| self.talk(Endpoint::Controller, Endpoint::Machine(*on))).collect();
         for cell in over {
             self.reached.note("came back and was ended");
             self.agents.remove(&cell);

@@ -129,7 +129,10 @@ fn leader_effect(bug: Bug, effect: AttemptEffect) -> Vec<AttemptEffect> {
         (Bug::CopiesForgotten, AttemptEffect::Ask(host, LeaderMessage::Prepare { step, manifest, .. })) => {
             vec![AttemptEffect::Ask(host, LeaderMessage::Prepare { step, manifest, copies: Vec::new() })]
         }
-        (Bug::CommittedTooEarly, AttemptEffect::Ask(LEADER_HOST, LeaderMessage::Prepare { step, manifest, copies })) => {
+        (
+            Bug::CommittedTooEarly,
+            AttemptEffect::Ask(LEADER_HOST, LeaderMessage::Prepare { step, manifest, copies }),
+        ) => {
             let attempt = dtrain_protocol::AttemptId(1);
             let folder = dtrain_protocol::checkpoint::folder_name(step, attempt).into();
             vec![
@@ -165,7 +168,10 @@ fn leader_effect(bug: Bug, effect: AttemptEffect) -> Vec<AttemptEffect> {
 }
 
 /// What a follower with this fault does.
-pub(super) fn follower_effects(bug: Option<Bug>, effects: Vec<follower::HostEffect>) -> Vec<follower::HostEffect> {
+pub(super) fn follower_effects(
+    bug: Option<Bug>,
+    effects: Vec<follower::HostEffect>,
+) -> Vec<follower::HostEffect> {
     let Some(bug) = bug else { return effects };
     effects.into_iter().flat_map(|effect| follower_effect(bug, effect)).collect()
 }
@@ -190,9 +196,10 @@ fn follower_effect(bug: Bug, effect: follower::HostEffect) -> Vec<follower::Host
         | (Bug::KillIgnored, HostEffect::Kill(_))
         | (Bug::DismissIgnored | Bug::LostLeaderIgnored, HostEffect::End(_)) => Vec::new(),
         (Bug::SavedForgotten, HostEffect::CheckSaved { rank, .. }) if rank.0 == 1 => Vec::new(),
-        (Bug::FinishedForgotten, HostEffect::Tell(HostMessage::Event { event: Event::Finished { .. }, .. })) => {
-            Vec::new()
-        }
+        (
+            Bug::FinishedForgotten,
+            HostEffect::Tell(HostMessage::Event { event: Event::Finished { .. }, .. }),
+        ) => Vec::new(),
         (_, effect) => vec![effect],
     }
 }

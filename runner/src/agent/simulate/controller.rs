@@ -8,7 +8,7 @@ use super::ranks::AttemptTraining;
 use crate::agent::leader;
 use crate::fact::Fact;
 use crate::launch::LaunchError;
-use crate::machine::{TrialEffect, TrialInput, TrialMachine, Millis};
+use crate::machine::{Millis, TrialEffect, TrialInput, TrialMachine};
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

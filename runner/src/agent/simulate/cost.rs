@@ -45,7 +45,10 @@ impl ResourceUsage {
             HostTask::Commit { .. } => 1,
             // The copy, and the folder around it.
             HostTask::SealMirror => 2,
-            HostTask::List { .. } | HostTask::ReservePorts { .. } | HostTask::Retain { .. } | HostTask::Discard { .. } => 0,
+            HostTask::List { .. }
+            | HostTask::ReservePorts { .. }
+            | HostTask::Retain { .. }
+            | HostTask::Discard { .. } => 0,
         };
     }
 

@@ -146,7 +146,8 @@ impl CrashableDisk {
 
     /// A file of a rank is written.
     pub(super) fn write(&mut self, name: CheckpointId, rank: u32) {
-        let empty = || CheckpointCopy { state: State::Partial, files: RankFileSet::default(), manifest: "".into() };
+        let empty =
+            || CheckpointCopy { state: State::Partial, files: RankFileSet::default(), manifest: "".into() };
         self.change(name).or_insert_with(empty).files.insert(rank);
     }
 

@@ -1,7 +1,7 @@
 //! How files of checkpoints come from one machine to another.
 
 use super::World;
-use super::disk::{RankFileSet, CheckpointId};
+use super::disk::{CheckpointId, RankFileSet};
 use super::network::Endpoint;
 use crate::agent::messages::FetchRefusal;
 use crate::agent::peers::PeerAddress;
@@ -55,7 +55,13 @@ impl World<'_> {
     }
 
     /// Gets the file of a rank from a machine that has it.
-    fn get(&self, machine: usize, name: CheckpointId, rank: u32, peers: &[PeerAddress]) -> Result<(), FetchRefusal> {
+    fn get(
+        &self,
+        machine: usize,
+        name: CheckpointId,
+        rank: u32,
+        peers: &[PeerAddress],
+    ) -> Result<(), FetchRefusal> {
         let mut peers = peers.iter().filter_map(|peer| peer.address.parse::<usize>().ok()).peekable();
         let is_of_checkpoint = peers.peek().is_none();
         let (here, there) = (Endpoint::Machine(machine), Endpoint::Machine);

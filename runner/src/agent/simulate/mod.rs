@@ -31,7 +31,7 @@ use disk::CrashableDisk;
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{AttemptId, StepId};
 use grid::Grid;
-use network::{FollowerConnection, Endpoint};
+use network::{Endpoint, FollowerConnection};
 use ranks::AttemptTraining;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -340,7 +340,9 @@ impl<'a> World<'a> {
             }
             _ => {
                 self.reached.note("the leader is cut off from the controller");
-                if let Some(leader) = self.controller.machine.open_attempt().and_then(|open| self.leader_of(open)) {
+                if let Some(leader) =
+                    self.controller.machine.open_attempt().and_then(|open| self.leader_of(open))
+                {
                     self.cuts.insert((Endpoint::Machine(leader), Endpoint::Controller), until);
                 }
             }

@@ -1,7 +1,7 @@
 //! Connections between agents: messages arrive in order and late, or not at all while a direction is cut.
 
 use super::{MachineHealth, SILENCE, World};
-use crate::agent::messages::{HostMessage, LeaderMessage, Heartbeat};
+use crate::agent::messages::{Heartbeat, HostMessage, LeaderMessage};
 use crate::agent::{follower, leader};
 use dtrain_protocol::AttemptId;
 use std::collections::VecDeque;
@@ -138,9 +138,11 @@ impl World<'_> {
     fn beat_over(&mut self, key: (AttemptId, usize)) {
         let now = self.now;
         let leader = self.connections[&key].leader;
-        let heartbeat = |world: &Self, machine| world.agents.get(&(key.0, machine)).map(|agent| agent.heartbeat);
-        let [of_leader, of_follower] = [leader, key.1]
-            .map(|machine| heartbeat(self, machine).filter(|_| self.places[machine].health == MachineHealth::Up));
+        let heartbeat =
+            |world: &Self, machine| world.agents.get(&(key.0, machine)).map(|agent| agent.heartbeat);
+        let [of_leader, of_follower] = [leader, key.1].map(|machine| {
+            heartbeat(self, machine).filter(|_| self.places[machine].health == MachineHealth::Up)
+        });
         let Some(connection) = self.connections.get_mut(&key) else { return };
         if let Some(heartbeat) = of_leader.filter(|_| now >= connection.to_follower.beat_at + HEARTBEAT) {
             connection.to_follower.beat_at = now;
@@ -156,7 +158,8 @@ impl World<'_> {
         let (attempt, machine) = key;
         let Some(connection) = self.connections.get(&key) else { return };
         let leader = connection.leader;
-        let is_open = self.gets_to(Endpoint::Machine(leader), Endpoint::Machine(machine)) && self.is_up(machine);
+        let is_open =
+            self.gets_to(Endpoint::Machine(leader), Endpoint::Machine(machine)) && self.is_up(machine);
         while is_open
             && let Some(connection) = self.connections.get_mut(&key)
             && !connection.to_follower.is_lost
@@ -185,7 +188,8 @@ impl World<'_> {
         let (attempt, machine) = key;
         let Some(connection) = self.connections.get(&key) else { return };
         let leader = connection.leader;
-        let is_open = self.gets_to(Endpoint::Machine(machine), Endpoint::Machine(leader)) && self.is_up(leader);
+        let is_open =
+            self.gets_to(Endpoint::Machine(machine), Endpoint::Machine(leader)) && self.is_up(leader);
         let host = connection.host;
         while is_open
             && let Some(connection) = self.connections.get_mut(&key)

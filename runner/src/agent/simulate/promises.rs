@@ -9,7 +9,7 @@
 //! | NL-5 | nothing lives after the end | `holds_at_the_end` |
 //! | NL-6 | an attempt that is over changes nothing, and ends | `returns`, `counts`, [`World::step`](super::World) |
 
-use super::disk::{RankFileSet, CheckpointId, State};
+use super::disk::{CheckpointId, RankFileSet, State};
 use super::grid::AttemptOnMachine;
 use super::network::Endpoint;
 use super::{KEEP, World};
@@ -35,7 +35,10 @@ pub(super) struct TrainingDigest {
 
 impl TrainingDigest {
     pub(super) fn step(self, step: u64) -> Self {
-        Self { weights: splitmix64(self.weights, step), samples: self.samples.wrapping_add(splitmix64(7, step)) }
+        Self {
+            weights: splitmix64(self.weights, step),
+            samples: self.samples.wrapping_add(splitmix64(7, step)),
+        }
     }
 }
 
@@ -177,7 +180,11 @@ impl World<'_> {
         }
         let manifest: Manifest = serde_json::from_str(text).ok()?;
         let mut files = RankFileSet::default();
-        manifest.files.iter().filter_map(|file| RankFileSet::rank(&file.name)).for_each(|rank| files.insert(rank));
+        manifest
+            .files
+            .iter()
+            .filter_map(|file| RankFileSet::rank(&file.name))
+            .for_each(|rank| files.insert(rank));
         self.held.files.insert(name, (Arc::clone(text), files.clone()));
         Some(files)
     }

@@ -5,13 +5,13 @@ use super::bugs::Bug;
 use super::disk::RankFileSet;
 use super::grid::AttemptOnMachine;
 use super::promises::TrainingDigest;
+use crate::agent::fixtures;
 use crate::agent::follower;
 use crate::agent::messages::RankExit;
-use crate::agent::fixtures;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{
-    Assignment, AttemptId, Event, Failure, FileEntry, ResidentBytes, Order, PhaseTimes, SavedFile, StepFigures,
-    StepId, StopReason, TrialId, WaitLimits,
+    Assignment, AttemptId, Event, Failure, FileEntry, Order, PhaseTimes, ResidentBytes, SavedFile,
+    StepFigures, StepId, StopReason, TrialId, WaitLimits,
 };
 use dtrain_recipes::{Mlp, MlpActivation, Model};
 use std::path::PathBuf;
@@ -59,7 +59,11 @@ pub(super) struct AttemptTraining {
 }
 
 impl AttemptTraining {
-    pub(super) fn new(machines: &[(usize, std::ops::Range<u32>)], step: u64, learned: TrainingDigest) -> Self {
+    pub(super) fn new(
+        machines: &[(usize, std::ops::Range<u32>)],
+        step: u64,
+        learned: TrainingDigest,
+    ) -> Self {
         Self { machines: machines.to_vec(), step, learned, next_at: 0, is_ready: false, missed_since: None }
     }
 }
@@ -259,7 +263,8 @@ impl World<'_> {
             for (machine, rank) in all {
                 self.say(attempt, *machine, *rank, Event::Finished { step: StepId(step), reason });
                 if let Some(rank) = self.rank(attempt, *machine, *rank) {
-                    rank.stage = RankStage::Ending(now + setup.beat, RankExit { code: Some(0), signal: None });
+                    rank.stage =
+                        RankStage::Ending(now + setup.beat, RankExit { code: Some(0), signal: None });
                 }
             }
         }

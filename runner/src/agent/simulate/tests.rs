@@ -3,7 +3,7 @@
 use super::bugs::Bug;
 use super::controller::RANKS;
 use super::cost::{ResourceUsage, THREADS_OF_A_LINK, THREADS_OF_A_RANK, THREADS_OF_AN_AGENT};
-use super::{Coverage, Setup, RunCost, World, run};
+use super::{Coverage, RunCost, Setup, World, run};
 use crate::machine::TrialInput;
 use std::time::Instant;
 

@@ -7,9 +7,9 @@ use crate::agent::{AgentOrder, SpoolRecord};
 use crate::audit::AuditedAction;
 use crate::driver::anomaly::AnomalyDetector;
 use crate::driver::{DriveError, LaunchContext};
-use crate::launch::{LaunchError, AgentContact, AvailableHosts};
+use crate::launch::{AgentContact, AvailableHosts, LaunchError};
 use crate::machine::{ATTEMPTS_FOR_A_HOST, Blame, TrialInput};
-use crate::trial_event::{TrialEvent, ControllerStatus};
+use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::frame::FrameError;
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::path::{Path, PathBuf};
@@ -137,11 +137,7 @@ impl TrialController<'_> {
     }
 
     /// Says once that the spool cannot be read further.
-    pub(super) fn report_damage(
-        &mut self,
-        attempt: AttemptId,
-        error: &FrameError,
-    ) -> Result<(), DriveError> {
+    pub(super) fn report_damage(&mut self, attempt: AttemptId, error: &FrameError) -> Result<(), DriveError> {
         if self.is_at_damaged_record(attempt) {
             return Ok(());
         }
@@ -236,7 +232,9 @@ impl TrialController<'_> {
                 }
                 TrialInput::Event(stamped)
             }
-            SpoolRecord::Committed { attempt, step, folder } => TrialInput::Committed { attempt, step, folder },
+            SpoolRecord::Committed { attempt, step, folder } => {
+                TrialInput::Committed { attempt, step, folder }
+            }
             SpoolRecord::CommitFailed { attempt, step, reason } => {
                 if is_new {
                     self.queue_event(TrialEvent::Status(ControllerStatus::CommitFailed { step, reason }));
@@ -250,7 +248,10 @@ impl TrialController<'_> {
                 return Ok(());
             }
             SpoolRecord::Unreadable { at, reason } => {
-                self.queue_event(TrialEvent::Status(ControllerStatus::SpoolRecordSkipped { offset: at, reason }));
+                self.queue_event(TrialEvent::Status(ControllerStatus::SpoolRecordSkipped {
+                    offset: at,
+                    reason,
+                }));
                 return Ok(());
             }
             SpoolRecord::Over { attempt, ended } => TrialInput::Over { attempt, ended },

@@ -4,8 +4,8 @@ use super::TrialController;
 use crate::driver::DriveError;
 use crate::launch::AvailableHosts;
 use crate::machine::{Blame, more_severe};
-use crate::trial_event::{TrialEvent, ControllerStatus};
-use crate::strikes::{StrikeCause, ExcludedHost, Strike, hosts_to_exclude, excluded_hosts};
+use crate::strikes::{ExcludedHost, Strike, StrikeCause, excluded_hosts, hosts_to_exclude};
+use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::{Assignment, Event, Failure, Rank, StampedEvent};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -86,7 +86,10 @@ impl TrialController<'_> {
 
     /// The names of the hosts in the order in which the next attempt takes them, and those at the end that it does without if it can,
     /// the worst first.
-    pub(super) fn choose_hosts(&mut self, usable: &AvailableHosts) -> Result<(Vec<String>, Vec<ExcludedHost>), DriveError> {
+    pub(super) fn choose_hosts(
+        &mut self,
+        usable: &AvailableHosts,
+    ) -> Result<(Vec<String>, Vec<ExcludedHost>), DriveError> {
         let mut names = usable.names.clone();
         self.news.hosts.answered.clone_from(&names);
         if names.len() < 2 {
@@ -125,7 +128,13 @@ mod tests {
         let mut reports = FailureReports { hosts, gravest: None };
         for (rank, failure) in said {
             let event = Event::Failed(failure.clone());
-            reports.observe(&StampedEvent { attempt: AttemptId(1), rank: Rank(*rank), sequence: 0, at_ms: 0, event });
+            reports.observe(&StampedEvent {
+                attempt: AttemptId(1),
+                rank: Rank(*rank),
+                sequence: 0,
+                at_ms: 0,
+                event,
+            });
         }
         reports
     }
@@ -161,7 +170,11 @@ mod tests {
             detail: "no such file".into(),
         };
         let own = data(None);
-        assert_eq!(held(&[(1, own.clone())], &own), Some(("a".into(), None, StrikeCause::Data)), "the leader's");
+        assert_eq!(
+            held(&[(1, own.clone())], &own),
+            Some(("a".into(), None, StrikeCause::Data)),
+            "the leader's"
+        );
         assert_eq!(held(&[], &data(Some("b"))), Some(("b".into(), None, StrikeCause::Data)));
         let memory = Failure::OutOfMemory { detail: "8 GiB".into() };
         assert_eq!(held(&[(0, memory.clone())], &memory), None, "it would run out on any other");

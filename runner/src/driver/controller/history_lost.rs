@@ -1,9 +1,9 @@
 //! A trial whose history is gone: it stops, as nobody could record how it goes on, and no later controller would know of it.
 
 use super::{BEAT, TrialController};
-use crate::agent::{SpoolRecord, STOP_GRACE_PERIOD};
+use crate::agent::{STOP_GRACE_PERIOD, SpoolRecord};
 use crate::driver::DriveError;
-use crate::trial_event::{TrialEvent, ControllerStatus};
+use crate::trial_event::{ControllerStatus, TrialEvent};
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Instant;
 

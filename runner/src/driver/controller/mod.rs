@@ -2,24 +2,24 @@
 
 mod attempt;
 mod fault_attribution;
-mod reconnect;
 mod history_lost;
+mod reconnect;
 mod wait;
 
 use super::agent_connection::AgentConnection;
+use super::anomaly::AnomalyDetector;
 use super::lock::{self, TrialLock};
 use super::training_time::TrainingTime;
-use super::anomaly::AnomalyDetector;
-use super::{Drive, DriveError, OnInterrupt, DriveOutcome};
+use super::{Drive, DriveError, DriveOutcome, OnInterrupt};
 use crate::audit::AuditedAction;
 use crate::fact::{AttemptEnd, Fact, TrialUpdate, Verdict};
 use crate::home::TrialFolder;
-use crate::launch::{FencedAgent, Launcher, LocalLauncher, AvailableHosts};
-use crate::machine::{Blame, TrialEffect, TrialInput, TrialMachine, Millis};
-use crate::trial_event::{TrialEvent, ControllerStatus};
+use crate::launch::{AvailableHosts, FencedAgent, Launcher, LocalLauncher};
+use crate::machine::{Blame, Millis, TrialEffect, TrialInput, TrialMachine};
 use crate::store;
-use fault_attribution::FailureReports;
+use crate::trial_event::{ControllerStatus, TrialEvent};
 use dtrain_protocol::{AttemptId, Failure, TrialId};
+use fault_attribution::FailureReports;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
@@ -203,7 +203,11 @@ impl<'a> TrialController<'a> {
     }
 
     fn flush_if_due(&mut self) -> Result<(), DriveError> {
-        if self.news_since.is_some_and(|since| since.elapsed() >= KEEP_WITHIN) { self.flush() } else { Ok(()) }
+        if self.news_since.is_some_and(|since| since.elapsed() >= KEEP_WITHIN) {
+            self.flush()
+        } else {
+            Ok(())
+        }
     }
 
     fn leave(&mut self) -> Result<DriveOutcome, DriveError> {
@@ -305,7 +309,13 @@ impl<'a> TrialController<'a> {
         let blame = Blame::of(&failure);
         let failures = (self.machine.failures(blame), blame.attempts());
         let attempt = self.machine.attempt();
-        self.queue_event(TrialEvent::Status(ControllerStatus::Backoff { attempt, seconds, failures, blame, failure }));
+        self.queue_event(TrialEvent::Status(ControllerStatus::Backoff {
+            attempt,
+            seconds,
+            failures,
+            blame,
+            failure,
+        }));
     }
 
     fn send_stop(&mut self) {
@@ -359,9 +369,9 @@ impl<'a> TrialController<'a> {
 /// The failure an attempt was lost by.
 fn lost_by(fact: &Fact) -> Option<Failure> {
     match fact {
-        Fact::AttemptEnded { ended: AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure), .. } => {
-            Some(failure.clone())
-        }
+        Fact::AttemptEnded {
+            ended: AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure), ..
+        } => Some(failure.clone()),
         _ => None,
     }
 }

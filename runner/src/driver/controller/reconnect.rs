@@ -1,12 +1,12 @@
 //! Finding out what became of an attempt: its agent is connected with, or waited for, or what it left behind is read.
 
 use super::attempt::launch_failure;
-use super::{TrialController, SILENCE};
+use super::{SILENCE, TrialController};
 use crate::agent::SpoolRecord;
 use crate::agent::spool::{SpoolEnd, SpoolReader};
 use crate::driver::DriveError;
 use crate::driver::agent_connection::AgentConnection;
-use crate::launch::{LaunchError, AgentContact, SpoolUnreadable};
+use crate::launch::{AgentContact, LaunchError, SpoolUnreadable};
 use crate::machine::TrialInput;
 use crate::trial_event::ControllerStatus;
 use dtrain_protocol::frame::FrameError;

@@ -136,7 +136,8 @@ mod tests {
         let outer = StructBuilder::new().int64(2, 300).structs(3, &[inner]).ints(5, &[0, 8]).texts(6, &["x"]);
         assert_eq!(outer.finish(), b"\x26\xd8\x04\x19\x1c\x15\x01\x38\x02ab\0\x29\x25\0\x10\x19\x18\x01x\0");
         let one = |text| StructBuilder::new().text(1, "k").text(2, text);
-        let (before, after) = StructBuilder::new().int32(1, 1).around_text(5, StructBuilder::new().text(1, "k"), (2, 3));
+        let (before, after) =
+            StructBuilder::new().int32(1, 1).around_text(5, StructBuilder::new().text(1, "k"), (2, 3));
         let whole = StructBuilder::new().int32(1, 1).structs(5, &[one("abc")]).text(6, "x").finish();
         assert_eq!([before, b"abc".to_vec(), after.text(6, "x").finish()].concat(), whole);
         let many = StructBuilder::new().ints(1, &[1; 16]).finish();

@@ -1,7 +1,7 @@
 //! The client of the relay: a host as the controller asks it.
 
-use super::super::{ConnectedAgent, LaunchError, AgentContact};
-use super::spool_remainder::{SpoolRemainder, STALL_TIMEOUT};
+use super::super::{AgentContact, ConnectedAgent, LaunchError};
+use super::spool_remainder::{STALL_TIMEOUT, SpoolRemainder};
 use super::{Reply, Request};
 use crate::agent::{AgentCard, AgentOrder, FollowerOrder};
 use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId, frame};

@@ -4,15 +4,15 @@
 //! that agent from then on.
 
 mod address;
-mod server;
-mod remote_store;
-mod spool_remainder;
 mod client;
 mod push;
+mod remote_store;
+mod server;
+mod spool_remainder;
 
-pub use server::serve;
-pub use remote_store::RemoteStore;
 pub use client::{Connector, RemoteHost};
+pub use remote_store::RemoteStore;
+pub use server::serve;
 
 pub(super) use client::Disconnect;
 

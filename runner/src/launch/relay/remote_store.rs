@@ -2,7 +2,7 @@
 
 use super::client::unexpected_reply;
 use super::{RemoteHost, Reply, Request};
-use crate::checkpoints::{FolderListing, CheckpointStore};
+use crate::checkpoints::{CheckpointStore, FolderListing};
 use dtrain_protocol::TrialId;
 
 /// What of a trial's checkpoints lies on a host.

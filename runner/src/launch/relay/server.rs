@@ -1,11 +1,11 @@
 //! The server of the relay: does on its host what the controller asks.
 
-use super::super::{LocalLauncher, LaunchError, AgentContact};
+use super::super::{AgentContact, LaunchError, LocalLauncher};
 use super::address::address;
 use super::push::IncomingCheckpoint;
 use super::{Reply, Request};
 use crate::agent::{AgentOrder, FollowerOrder, Program};
-use crate::checkpoints::{LocalStore, CheckpointStore};
+use crate::checkpoints::{CheckpointStore, LocalStore};
 use crate::driver::{Programs, logs};
 use crate::files;
 use crate::home::{Home, TrialFolder};
@@ -40,7 +40,9 @@ pub fn serve(
         let launcher = LocalLauncher::starting(&home.trial(trial), &programs.agent);
         if shared.is_some() { launcher.bound_to_this_thread() } else { launcher }
     };
-    let make_trial_folder = |trial: &TrialId| make_trial_folder(&home.trial(trial), shared.map(|shared| shared.trial(trial)).as_ref());
+    let make_trial_folder = |trial: &TrialId| {
+        make_trial_folder(&home.trial(trial), shared.map(|shared| shared.trial(trial)).as_ref())
+    };
     loop {
         let request = match frame::read_within(&mut stdin, frame::MAX_IN_PIECES) {
             Ok(request) => request,
@@ -66,7 +68,9 @@ pub fn serve(
                 };
                 let mut launcher = starting(&order.trial);
                 let fenced = launcher.fence(order.attempt).map_err(LaunchError::from);
-                let address = fenced.and_then(|_| make_trial_folder(&order.trial)).and_then(|()| launcher.follow(&order));
+                let address = fenced
+                    .and_then(|_| make_trial_folder(&order.trial))
+                    .and_then(|()| launcher.follow(&order));
                 address.map_or_else(launch_failure, |address| Reply::Following { address })
             }
             Request::Reach { trial, attempt, from } => match starting(&trial).connect(attempt, from) {
@@ -100,7 +104,9 @@ pub fn serve(
                 }
                 Err(error) => Reply::Failed { reason: error.to_string() },
             },
-            Request::Checkpoints { trial } => reply_or_failure(local_store(home, &trial).folders(), Reply::Checkpoints),
+            Request::Checkpoints { trial } => {
+                reply_or_failure(local_store(home, &trial).folders(), Reply::Checkpoints)
+            }
             Request::Piece { trial, folder, file, from } => {
                 match local_store(home, &trial).read(&folder, &file, from) {
                     Ok(bytes) => {
@@ -110,13 +116,14 @@ pub fn serve(
                     Err(reason) => Reply::Failed { reason },
                 }
             }
-            Request::Hashes { trial, folder, file, first, count } => {
-                reply_or_failure(local_store(home, &trial).hashes(&folder, &file, first, count), Reply::Hashes)
-            }
+            Request::Hashes { trial, folder, file, first, count } => reply_or_failure(
+                local_store(home, &trial).hashes(&folder, &file, first, count),
+                Reply::Hashes,
+            ),
             Request::Put { trial, folder, file, from, bytes } => {
-                let stored = make_trial_folder(&trial)
-                    .map_err(|error| error.to_string())
-                    .and_then(|()| IncomingCheckpoint::of(&home.trial(&trial), &folder)?.write(&file, from, &bytes));
+                let stored = make_trial_folder(&trial).map_err(|error| error.to_string()).and_then(|()| {
+                    IncomingCheckpoint::of(&home.trial(&trial), &folder)?.write(&file, from, &bytes)
+                });
                 reply_or_failure(stored, |()| Reply::Stored)
             }
             Request::CommitPut { trial, folder, manifest } => {

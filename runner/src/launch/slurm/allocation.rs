@@ -1,7 +1,7 @@
 //! The job that this process runs in, and its nodes as hosts.
 
 use super::super::relay::{Connector, RemoteHost};
-use super::{JobId, SlurmError, run_command, jobs_folder, write_file, remember};
+use super::{JobId, SlurmError, jobs_folder, remember, run_command, write_file};
 use crate::Home;
 use crate::files;
 use dtrain_protocol::TrialId;

@@ -194,7 +194,11 @@ fn run_command(program: &'static str, command: &mut Command) -> Result<String, S
     run_command_with_input(program, command, b"")
 }
 
-fn run_command_with_input(program: &'static str, command: &mut Command, input: &[u8]) -> Result<String, SlurmError> {
+fn run_command_with_input(
+    program: &'static str,
+    command: &mut Command,
+    input: &[u8],
+) -> Result<String, SlurmError> {
     let wrong = |source| SlurmError::NoProgram { program, source };
     // Ctrl-C is for this program alone.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);

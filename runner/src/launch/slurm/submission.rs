@@ -1,6 +1,6 @@
 //! What is put into the queue.
 
-use super::{JobId, SlurmError, run_command, run_command_with_input, jobs_folder};
+use super::{JobId, SlurmError, jobs_folder, run_command, run_command_with_input};
 use crate::files;
 use crate::transport::ProgramDigest;
 use crate::{Home, provenance};

@@ -4,7 +4,7 @@ use super::super::{Parent, ValueSource};
 use crate::fact::Fact;
 use crate::provenance::Provenance;
 use dtrain_protocol::AttemptId;
-use dtrain_protocol::bundle::{self, BundleError, ArchiveHeader, Reader, Record};
+use dtrain_protocol::bundle::{self, ArchiveHeader, BundleError, Reader, Record};
 use serde::de::DeserializeOwned;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Read;
@@ -66,7 +66,11 @@ fn document<T: DeserializeOwned>(trial: &bundle::TrialRecord, kind: &str) -> Res
 }
 
 /// Where the value of a param came from.
-pub(super) fn source(trial: &bundle::TrialRecord, path: &str, word: &str) -> Result<ValueSource, BundleError> {
+pub(super) fn source(
+    trial: &bundle::TrialRecord,
+    path: &str,
+    word: &str,
+) -> Result<ValueSource, BundleError> {
     ValueSource::parse(word)
         .ok_or_else(|| wrong(trial, format!("params.{path}"), format!("has the unknown source {word:?}")))
 }

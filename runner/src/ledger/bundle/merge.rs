@@ -1,12 +1,12 @@
 //! The merge of a bundle into a history.
 
 use super::super::running_summary::RunningSummary;
-use super::super::{BoxError, chunk, create, writer, open_points, points, stored, unstored};
+use super::super::{BoxError, chunk, create, open_points, points, stored, unstored, writer};
 use super::History;
 use super::check::{self, ValidatingReader};
 use super::study::{put_study, study_here};
 use crate::fact::LedgerError;
-use dtrain_protocol::bundle::{self, BundleError, ArchiveHeader, Record};
+use dtrain_protocol::bundle::{self, ArchiveHeader, BundleError, Record};
 use dtrain_protocol::series_codec::MetricSample;
 use dtrain_protocol::{AttemptId, Rank, TrialId};
 use rusqlite::{ErrorCode, OptionalExtension, Transaction, params};

@@ -1,8 +1,8 @@
 //! The studies of a bundle, merged into those of the history.
 
-use super::super::{BoxError, writer, stored};
+use super::super::{BoxError, stored, writer};
 use super::study_name;
-use dtrain_protocol::bundle::{StudyRecord, StudyName};
+use dtrain_protocol::bundle::{StudyName, StudyRecord};
 use rusqlite::{Connection, Transaction, params};
 
 /// What a study of the bundle is called here.

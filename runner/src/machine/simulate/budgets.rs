@@ -4,7 +4,7 @@ use super::begun;
 use super::ranks::figures;
 use crate::fact::{AttemptEnd, Fact, Verdict};
 use crate::machine::restart_policy::{ATTEMPTS_OF_TRAINING, MACHINES_FAIL_FOR_MS};
-use crate::machine::{Blame, TrialInput, TrialMachine, Millis};
+use crate::machine::{Blame, Millis, TrialInput, TrialMachine};
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent};
 
 /// Loses attempts by `failure` every `seconds` until the trial has failed; the attempts and the milliseconds it took.

@@ -4,7 +4,7 @@ use super::ranks::folder;
 use super::truth::{Broke, promise};
 use super::{Fault, Live, World};
 use crate::fact::Fact;
-use crate::machine::{TrialEffect, TrialInput, TrialMachine, Millis};
+use crate::machine::{Millis, TrialEffect, TrialInput, TrialMachine};
 use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::path::PathBuf;
 
@@ -152,7 +152,8 @@ impl World<'_> {
 
     /// The host that has the record of the open attempt is lost, once nothing of the attempt lives: what was not read never will be.
     pub(super) fn lose_record(&mut self) {
-        let Some(open) = self.machine.open_attempt().filter(|_| self.live.is_none() && self.late.is_none()) else {
+        let Some(open) = self.machine.open_attempt().filter(|_| self.live.is_none() && self.late.is_none())
+        else {
             return;
         };
         let read = self.read;
@@ -201,7 +202,9 @@ impl World<'_> {
 
     /// A message that was already read comes again: nothing may come of it.
     pub(super) fn repeat(&mut self) -> Result<(), String> {
-        let Some(spool) = self.machine.open_attempt().and_then(|open| self.spools.get(&open)) else { return Ok(()) };
+        let Some(spool) = self.machine.open_attempt().and_then(|open| self.spools.get(&open)) else {
+            return Ok(());
+        };
         let known = spool[..self.read.min(spool.len())].to_vec();
         if known.is_empty() {
             return Ok(());

@@ -7,7 +7,7 @@ mod fleet;
 mod ranks;
 mod truth;
 
-use super::{TrialEffect, TrialInput, TrialMachine, Millis, Phase, Promise};
+use super::{Millis, Phase, Promise, TrialEffect, TrialInput, TrialMachine};
 use crate::fact::{Fact, Verdict};
 use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{AttemptId, Failure, Rank, ResumePoint, StepId};

@@ -4,7 +4,7 @@ use super::{LAST, Live, World};
 use crate::fact::AttemptEnd;
 use crate::machine::{TrialInput, more_severe};
 use dtrain_protocol::{
-    AttemptId, Event, Failure, ResidentBytes, PhaseTimes, Rank, StampedEvent, StepFigures, StepId, StopReason,
+    AttemptId, Event, Failure, PhaseTimes, Rank, ResidentBytes, StampedEvent, StepFigures, StepId, StopReason,
 };
 use std::path::PathBuf;
 

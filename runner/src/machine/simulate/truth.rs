@@ -2,7 +2,7 @@
 
 use super::World;
 use crate::fact::{Fact, Verdict};
-use crate::machine::{TrialInput, Phase};
+use crate::machine::{Phase, TrialInput};
 use dtrain_protocol::{Rank, ResumePoint};
 
 /// A promise that did not hold, or a crash of the controller inside a list of effects.

@@ -1,7 +1,7 @@
 //! One channel and our end of its stream.
 
-use super::super::program_stream::{ProgramExit, ExitSlot, ProgramStream, StderrTail};
-use super::pending_bytes::{PendingBytes, MOST};
+use super::super::program_stream::{ExitSlot, ProgramExit, ProgramStream, StderrTail};
+use super::pending_bytes::{MOST, PendingBytes};
 use rustix::event::PollFlags;
 use ssh2::{BlockDirections, Channel, Error, Session};
 use std::io::{self, ErrorKind, Read};

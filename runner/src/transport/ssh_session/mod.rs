@@ -8,10 +8,10 @@
 //! it, so every call that would have blocked is made again, on every round. And a channel is let go only after its
 //! closing was sent, for otherwise nobody makes that call again.
 
-mod session_thread;
-mod pending_bytes;
 mod channel_pump;
+mod pending_bytes;
 mod pending_open;
+mod session_thread;
 
 use super::command_line::CommandLine;
 use super::program_stream::ProgramStream;

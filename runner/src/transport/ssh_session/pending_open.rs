@@ -2,7 +2,7 @@
 
 use super::super::PATIENCE;
 use super::super::program_stream::ProgramStream;
-use super::{OpenRequest, OpenError, ChannelKind};
+use super::{ChannelKind, OpenError, OpenRequest};
 use ssh2::{Channel, Error, ErrorCode, Session};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};

@@ -2,7 +2,7 @@
 
 use super::channel_pump::{ChannelPump, PumpRound};
 use super::pending_open::PendingOpen;
-use super::{OpenRequest, OpenError, ChannelKind};
+use super::{ChannelKind, OpenError, OpenRequest};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fd::OwnedFd;
 use rustix::net::Shutdown;
@@ -172,7 +172,8 @@ impl SessionThread {
     /// Waits until something can be moved, or only looks who left; `false` when that cannot be told.
     fn wait(&mut self, is_brief: bool) -> bool {
         let mut files = Vec::with_capacity(self.pumps.len() + 2);
-        if self.broken.is_none() && (self.opening.is_some() || self.pumps.values().any(ChannelPump::is_open)) {
+        if self.broken.is_none() && (self.opening.is_some() || self.pumps.values().any(ChannelPump::is_open))
+        {
             let mut wanted = PollFlags::IN;
             wanted.set(PollFlags::OUT, self.is_half_sent);
             files.push(PollFd::new(&self.socket, wanted));

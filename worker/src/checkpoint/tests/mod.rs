@@ -44,7 +44,8 @@ fn model() -> Vec<Whole> {
 /// Every rank saves its share; the result is committed. Does what the agent does.
 fn write(folder: &Path, tensors: &[Whole], ranks: u32) -> Vec<SavedFile> {
     let holders: Vec<_> = (0..ranks).map(Rank).collect();
-    let held = |tensor: &Whole| TensorShard { range: 0..tensor.values.len() as u64, holders: holders.clone() };
+    let held =
+        |tensor: &Whole| TensorShard { range: 0..tensor.values.len() as u64, holders: holders.clone() };
     let held: Vec<_> = tensors.iter().map(held).collect();
     let mut saved = Vec::new();
     for rank in &holders {

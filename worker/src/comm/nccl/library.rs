@@ -53,8 +53,10 @@ impl CommunicatorConfig {
 }
 
 type GetVersionFn = unsafe extern "C" fn(*mut c_int) -> c_int;
-type AllReduceFn = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CudaStreamPtr) -> c_int;
-type AllGatherFn = unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, CudaStreamPtr) -> c_int;
+type AllReduceFn =
+    unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, c_int, Comm, CudaStreamPtr) -> c_int;
+type AllGatherFn =
+    unsafe extern "C" fn(*const c_void, *mut c_void, usize, c_int, Comm, CudaStreamPtr) -> c_int;
 
 /// The functions. Each returns `SUCCESS`, `IN_PROGRESS` or an error.
 pub(super) struct Library {

@@ -19,11 +19,13 @@ mod memory;
 
 pub(super) use memory::{PendingBuffer, is_of_cuda};
 
-use super::{CommError, ProcessGroup, NCCL_SWITCH, WaitPolicy};
+use super::{CommError, NCCL_SWITCH, ProcessGroup, WaitPolicy};
 use burn::tensor::Tensor;
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream, DriverError};
 use dtrain_protocol::{DeviceKind, Placement};
-use library::{Comm, CommunicatorConfig, F32, IN_PROGRESS, Library, REMOTE_ERROR, SUCCESS, SUM, CudaStreamPtr, UniqueId};
+use library::{
+    Comm, CommunicatorConfig, CudaStreamPtr, F32, IN_PROGRESS, Library, REMOTE_ERROR, SUCCESS, SUM, UniqueId,
+};
 use memory::{CudaBuffer, WriteEvent};
 use std::ffi::{CStr, c_int};
 use std::mem::ManuallyDrop;

@@ -1,6 +1,6 @@
 //! NCCL with one rank: every call on real memory, on a host with one GPU. Each gives a rank its own values back.
 
-use super::{GpuCommunicator, CommunicatorBootstrap, Library, PendingBuffer, driver};
+use super::{CommunicatorBootstrap, GpuCommunicator, Library, PendingBuffer, driver};
 use crate::comm::CommError;
 use crate::comm::loopback::SingleRank;
 use burn::tensor::{Device, Tensor, TensorData};
@@ -20,7 +20,8 @@ pub(crate) fn calls(index: u32, device: &Device) -> Result<Vec<NcclCall>, CommEr
     let library =
         Library::get().map_err(|reason| CommError::Link(format!("NCCL cannot be used: {reason}")))?;
     let context = CudaContext::new(index as usize).map_err(|error| driver("the device", error))?;
-    let mut communicator = CommunicatorBootstrap { library, context, limit: LIMIT }.create(&mut SingleRank)?;
+    let mut communicator =
+        CommunicatorBootstrap { library, context, limit: LIMIT }.create(&mut SingleRank)?;
     let mut calls = Vec::new();
     let all: [(&str, SelfCollective); 4] = [
         ("all-reduce", summed),

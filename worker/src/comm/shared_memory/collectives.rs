@@ -2,7 +2,7 @@
 
 use super::SharedMemory;
 use super::rounds::RoundKind;
-use crate::comm::{CommError, ProcessGroup, Incoming, Outgoing, SMALL_VALUES, check_members, rank_range};
+use crate::comm::{CommError, Incoming, Outgoing, ProcessGroup, SMALL_VALUES, check_members, rank_range};
 use dtrain_protocol::Channel;
 use dtrain_protocol::shared_memory_layout::SLOT_VALUES;
 use std::ops::Range;

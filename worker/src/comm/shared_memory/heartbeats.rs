@@ -12,7 +12,11 @@ const BEATS: u64 = 384;
 const IDLE: u64 = 392;
 
 /// Begins to beat. All ranks have joined.
-pub(super) fn start(mapping: &Arc<MemoryMap>, seat: &RankId, waits: &WaitPolicy) -> Result<HeartbeatThread, CommError> {
+pub(super) fn start(
+    mapping: &Arc<MemoryMap>,
+    seat: &RankId,
+    waits: &WaitPolicy,
+) -> Result<HeartbeatThread, CommError> {
     let mapping = Arc::clone(mapping);
     let own = seat.rank.0;
     let mut seen = vec![0; seat.ranks as usize];
@@ -20,7 +24,8 @@ pub(super) fn start(mapping: &Arc<MemoryMap>, seat: &RankId, waits: &WaitPolicy)
 }
 
 fn beat(mapping: &MemoryMap, own: u32, seen: &mut [u64], pulse: &Liveness) {
-    let counter = |rank, field| mapping.counter(shared_memory_layout::control_offset(mapping.ranks, 0, rank) + field);
+    let counter =
+        |rank, field| mapping.counter(shared_memory_layout::control_offset(mapping.ranks, 0, rank) + field);
     for (rank, seen) in (0..).zip(seen).filter(|(rank, _)| *rank != own) {
         let beats = counter(rank, BEATS).load(Ordering::Acquire);
         if *seen != beats {

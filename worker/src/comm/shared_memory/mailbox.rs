@@ -79,7 +79,9 @@ impl<'a> Mailbox<'a> {
     }
 
     fn counter(&self, field: u64) -> &'a AtomicU64 {
-        self.mapping.counter(shared_memory_layout::mail_control_offset(self.mapping.ranks, self.from, self.to) + field)
+        self.mapping.counter(
+            shared_memory_layout::mail_control_offset(self.mapping.ranks, self.from, self.to) + field,
+        )
     }
 
     fn is_done(&self) -> bool {

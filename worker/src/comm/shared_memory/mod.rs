@@ -12,19 +12,19 @@
 
 #![expect(unsafe_code, reason = "memory that several processes write has no safe view")]
 
-mod heartbeats;
 mod collectives;
+mod heartbeats;
 mod mailbox;
 mod memory_map;
-mod spin_wait;
 mod rounds;
+mod spin_wait;
 
 use super::heartbeat::HeartbeatThread;
 use super::{CommError, ProcessGroup, RankId, WaitPolicy};
 use dtrain_protocol::Rank;
 use dtrain_protocol::shared_memory_layout::{self, SLOT_VALUES};
-use memory_map::MemoryMap;
 use memmap2::MmapOptions;
+use memory_map::MemoryMap;
 use spin_wait::SpinWait;
 use std::fs::File;
 use std::os::fd::FromRawFd;
@@ -58,7 +58,12 @@ impl SharedMemory {
     /// Takes over the inherited `descriptor`, and waits for all ranks of the seat's attempt to do the same.
     ///
     /// The descriptor must be one that this process was given for this purpose: it is closed here.
-    pub fn inherit(descriptor: i32, bytes: u64, seat: &RankId, waits: &WaitPolicy) -> Result<Self, CommError> {
+    pub fn inherit(
+        descriptor: i32,
+        bytes: u64,
+        seat: &RankId,
+        waits: &WaitPolicy,
+    ) -> Result<Self, CommError> {
         if descriptor < 3 {
             return Err(CommError::Link(format!("descriptor {descriptor} is a standard stream")));
         }
@@ -93,7 +98,13 @@ impl SharedMemory {
         Ok(Self::new(mapping, heart, 0, members, seat.rank.0))
     }
 
-    fn new(mapping: Arc<MemoryMap>, heart: Arc<HeartbeatThread>, channel: u64, members: Vec<u32>, index: u32) -> Self {
+    fn new(
+        mapping: Arc<MemoryMap>,
+        heart: Arc<HeartbeatThread>,
+        channel: u64,
+        members: Vec<u32>,
+        index: u32,
+    ) -> Self {
         let group = Self { mapping, heart, channel, members, index, round: 0, sent: 0 };
         for which in 0..2 {
             // First touch costs a page fault each: better now than in the first step.
@@ -104,7 +115,8 @@ impl SharedMemory {
 
     /// Offset of a counter of member `index`.
     fn control(&self, index: u32, field: u64) -> u64 {
-        shared_memory_layout::control_offset(self.mapping.ranks, self.channel, self.members[index as usize]) + field
+        shared_memory_layout::control_offset(self.mapping.ranks, self.channel, self.members[index as usize])
+            + field
     }
 
     fn counter(&self, index: u32, field: u64) -> &AtomicU64 {
@@ -115,8 +127,12 @@ impl SharedMemory {
     #[expect(clippy::mut_from_ref, reason = "the memory is not reached through self; see the safety note")]
     fn own_slot(&self, round: u64, length: usize) -> &mut [f32] {
         assert!(length <= SLOT_VALUES, "a piece fits into a slot");
-        let slot =
-            shared_memory_layout::slot_offset(self.mapping.ranks, self.channel, self.members[self.index as usize], round % 2);
+        let slot = shared_memory_layout::slot_offset(
+            self.mapping.ranks,
+            self.channel,
+            self.members[self.index as usize],
+            round % 2,
+        );
         // SAFETY: only this rank writes its own slot, through a group that is borrowed mutably or being made, and
         // only after all others were done with its last content.
         unsafe { self.mapping.values_mut(slot, length) }
@@ -125,7 +141,12 @@ impl SharedMemory {
     /// Slot of member `index` for round `round`.
     fn slot(&self, index: u32, round: u64, length: usize) -> &[f32] {
         assert!(length <= SLOT_VALUES, "a piece fits into a slot");
-        let slot = shared_memory_layout::slot_offset(self.mapping.ranks, self.channel, self.members[index as usize], round % 2);
+        let slot = shared_memory_layout::slot_offset(
+            self.mapping.ranks,
+            self.channel,
+            self.members[index as usize],
+            round % 2,
+        );
         // SAFETY: read between the owner's `ready` and this rank's `done`, while the owner does not write.
         unsafe { self.mapping.values(slot, length) }
     }
@@ -205,12 +226,17 @@ mod tests {
         let mut peer = std::process::Command::new("sleep").arg("60").spawn().expect("started");
         // What rank 1 would write when it joins.
         for (field, value) in [(PROCESS, u64::from(peer.id())), (JOINED, 8)] {
-            file.write_at(&value.to_le_bytes(), shared_memory_layout::control_offset(2, 0, 1) + field).expect("written");
+            file.write_at(&value.to_le_bytes(), shared_memory_layout::control_offset(2, 0, 1) + field)
+                .expect("written");
         }
         let seat = RankId { trial: TrialId("t".into()), attempt: AttemptId(7), rank: Rank(0), ranks: 2 };
-        let mut group =
-            SharedMemory::open(&file, shared_memory_layout::mapping_bytes(2), &seat, &WaitPolicy::new(WaitLimits::for_steps_of(None)))
-                .expect("joined");
+        let mut group = SharedMemory::open(
+            &file,
+            shared_memory_layout::mapping_bytes(2),
+            &seat,
+            &WaitPolicy::new(WaitLimits::for_steps_of(None)),
+        )
+        .expect("joined");
         peer.kill().expect("killed");
         let error = group.all_reduce(&mut [1.0; 5]).expect_err("nobody is there");
         assert!(matches!(&error, CommError::PeerLost { peer: Rank(1), .. }), "{error}");

@@ -6,17 +6,18 @@
 //! goes straight to the rank it is for: bytes are those of a ring, and the latency is one step in place of `n - 1`.
 
 mod heartbeats;
-mod rendezvous;
 mod peer;
+mod rendezvous;
 
 use super::heartbeat::HeartbeatThread;
 use super::{
-    CommError, ProcessGroup, Incoming, Outgoing, SMALL_VALUES, RankId, WaitPolicy, check_members, rank_range, sum_in_order,
+    CommError, Incoming, Outgoing, ProcessGroup, RankId, SMALL_VALUES, WaitPolicy, check_members, rank_range,
+    sum_in_order,
 };
-use heartbeats::HeartbeatConnection;
 use dtrain_protocol::{Channel, TlsIdentity};
+use heartbeats::HeartbeatConnection;
+use peer::{MessagePair, PeerConnection};
 use rendezvous::PeerConnector;
-use peer::{PeerConnection, MessagePair};
 use std::net::TcpListener;
 use std::ops::Range;
 use std::sync::Arc;
@@ -59,7 +60,8 @@ impl Listener {
         let all: Vec<u32> = (0..seat.ranks).collect();
         let lines = mesh.connect(HEARTBEATS, &all, seat.rank.0)?;
         let mut lines: Vec<_> = lines.into_iter().flatten().map(HeartbeatConnection::of).collect();
-        let heart = HeartbeatThread::start(waits, seat.ranks, move |pulse| heartbeats::beat(&mut lines, pulse))?;
+        let heart =
+            HeartbeatThread::start(waits, seat.ranks, move |pulse| heartbeats::beat(&mut lines, pulse))?;
         Tcp::of(mesh, Arc::new(heart), 0, all, seat.rank.0)
     }
 }

@@ -155,7 +155,11 @@ impl PeerConnection {
     }
 
     /// Moves what can be moved without waiting; returns the bytes that moved.
-    fn advance(&mut self, transfer: &mut MessagePair<'_>, operation: &'static str) -> Result<usize, CommError> {
+    fn advance(
+        &mut self,
+        transfer: &mut MessagePair<'_>,
+        operation: &'static str,
+    ) -> Result<usize, CommError> {
         let peer = self.rank;
         let lost = |error: io::Error| CommError::PeerLost { peer, operation, detail: error.to_string() };
         let sent = self.push(transfer.send.as_mut()).map_err(lost)?;

@@ -208,7 +208,8 @@ impl PeerConnector {
         stream.write_all(&MAGIC.to_le_bytes())?;
         stream.flush()?;
         let socket = stream.sock.into_inner();
-        let peer = PeerConnection::new(Connection::Server(stream.conn), socket, Rank(key.1), self.seat.attempt)?;
+        let peer =
+            PeerConnection::new(Connection::Server(stream.conn), socket, Rank(key.1), self.seat.attempt)?;
         Ok((key, peer))
     }
 

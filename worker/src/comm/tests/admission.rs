@@ -133,7 +133,9 @@ fn shared_memory_of_another_attempt_or_size_is_refused() {
     assert!(matches!(short, Err(CommError::Link(_))));
     let mut older = seat(1, 2);
     older.attempt = AttemptId(2);
-    let join = |seat: RankId| SharedMemory::open(&file, shared_memory_layout::mapping_bytes(2), &seat, &waits).map(drop);
+    let join = |seat: RankId| {
+        SharedMemory::open(&file, shared_memory_layout::mapping_bytes(2), &seat, &waits).map(drop)
+    };
     let (new, old) = std::thread::scope(|scope| {
         let new = scope.spawn(|| join(seat(0, 2)));
         (new.join().expect("no panic"), join(older))
@@ -145,8 +147,10 @@ fn shared_memory_of_another_attempt_or_size_is_refused() {
 #[test]
 fn ranks_without_a_link_cannot_be_many() {
     let join = |ranks| {
-        join(&RankTransport::Alone, &seat(0, ranks), &WaitPolicy::new(within(SHORT)), |_| panic!("nothing to announce"))
-            .map(drop)
+        join(&RankTransport::Alone, &seat(0, ranks), &WaitPolicy::new(within(SHORT)), |_| {
+            panic!("nothing to announce")
+        })
+        .map(drop)
     };
     assert!(join(1).is_ok());
     assert!(matches!(join(2), Err(CommError::Link(_))));

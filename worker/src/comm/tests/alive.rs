@@ -131,7 +131,10 @@ fn with_a_process(kind: Kind, limits: WaitLimits) -> (Box<dyn ProcessGroup>, Chi
     file.set_len(shared_memory_layout::mapping_bytes(2)).expect("length");
     let link = match kind {
         Kind::Tls => RankTransport::Tls { bind: "127.0.0.1".into(), identity: authority.of(&seat(1, 2)) },
-        _ => RankTransport::SharedMemory { descriptor: file.as_raw_fd(), bytes: shared_memory_layout::mapping_bytes(2) },
+        _ => RankTransport::SharedMemory {
+            descriptor: file.as_raw_fd(),
+            bytes: shared_memory_layout::mapping_bytes(2),
+        },
     };
     let mut other = Command::new(std::env::current_exe().expect("this program"))
         .args(["--ignored", "--exact", "--nocapture", "comm::tests::alive::be_the_other_process"])

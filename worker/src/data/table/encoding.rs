@@ -1,7 +1,7 @@
 //! Cells become numbers: first those that are kept of a table, then those that a model reads.
 
-use super::cell::{RawCell, CellValue};
-use super::profile::{Kind, ColumnProfile};
+use super::cell::{CellValue, RawCell};
+use super::profile::{ColumnProfile, Kind};
 use dtrain_protocol::{Column, Encoding};
 use std::collections::HashMap;
 

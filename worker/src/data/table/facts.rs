@@ -1,8 +1,8 @@
 //! What is in a table, for a person.
 
-use super::file::{TabularFormat, TableFile};
-use super::profile::{Kind, ColumnProfile};
-use super::{encoding, profile_and_classes, open_all};
+use super::file::{TableFile, TabularFormat};
+use super::profile::{ColumnProfile, Kind};
+use super::{encoding, open_all, profile_and_classes};
 use crate::data::{DataError, files};
 use dtrain_recipes::Columns;
 use std::path::Path;

@@ -4,28 +4,28 @@
 //! for the values, which keep 64 bits. A row becomes what the model reads when it is asked for.
 
 mod cell;
-mod numeric_rows;
 mod classes;
 mod csv;
 mod encoding;
 mod facts;
 mod file;
+mod numeric_rows;
 mod parquet;
 mod profile;
 
 pub(super) use facts::facts;
 pub use facts::{ColumnFacts, ColumnKind, TableFacts};
-pub(super) use file::{TabularFormat, RowLocation};
+pub(super) use file::{RowLocation, TabularFormat};
 
 use super::files::{self, DataFile};
 use super::split::{Subset, TrainValidationSplit, one_sided};
 use super::{Batch, DataError, DataSet, SampleSource, row_shape};
-use numeric_rows::NumericRows;
 use classes::ClassEncoding;
 use dtrain_protocol::{Column, Encoding, Preprocessing};
 use dtrain_recipes::{Columns, Data, Model, ValidationSource};
 use encoding::CellEncoder;
 use file::TableFile;
+use numeric_rows::NumericRows;
 use profile::ColumnProfile;
 use std::path::Path;
 use std::sync::Arc;
@@ -137,7 +137,10 @@ fn open_all(files: &[Arc<DataFile>], format: TabularFormat) -> Result<Vec<TableF
 }
 
 /// What is in the columns of the training data, which are those of the first file, and in that of the class.
-fn profile_and_classes(files: &[TableFile], columns: &Columns) -> Result<(Vec<ColumnProfile>, ClassEncoding), DataError> {
+fn profile_and_classes(
+    files: &[TableFile],
+    columns: &Columns,
+) -> Result<(Vec<ColumnProfile>, ClassEncoding), DataError> {
     files[0].target(&columns.target)?;
     let inputs = files[0].inputs(columns)?;
     profile::profile_columns(files, &inputs, columns)

@@ -14,7 +14,11 @@ const ROWS: usize = 1024;
 const MOST_TEXT: u64 = 256 << 20;
 
 /// Visits every row with the cells of `columns`, one row group after the other.
-pub(super) fn rows(parquet: &ParquetFile, columns: &[usize], visit: &mut RowVisitor<'_>) -> Result<(), DataError> {
+pub(super) fn rows(
+    parquet: &ParquetFile,
+    columns: &[usize],
+    visit: &mut RowVisitor<'_>,
+) -> Result<(), DataError> {
     let types = columns.iter().map(|column| cell_type(parquet, *column)).collect::<Result<Vec<_>, _>>()?;
     for group in 0..parquet.groups() {
         let mut readers = Vec::new();

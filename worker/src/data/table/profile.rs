@@ -1,6 +1,6 @@
 //! What is in the columns of a table: their kinds, and the categories of those of text.
 
-use super::cell::{RawCell, CellValue, is_other_date, with_comma};
+use super::cell::{CellValue, RawCell, is_other_date, with_comma};
 use super::classes::{ClassEncoding, LabelCounts};
 use super::file::{RowLocation, TableFile};
 use crate::data::DataError;

@@ -128,8 +128,11 @@ fn columns_in_structures_have_dots_in_their_names() {
         documents: Documents::Parquet(column.into()),
         separator: Separator::None,
     };
-    let set =
-        opened(&root, &data(format("page.text"), &["t.parquet"], ValidationSource::Fraction(0.5)), &decoder(1, 256));
+    let set = opened(
+        &root,
+        &data(format("page.text"), &["t.parquet"], ValidationSource::Fraction(0.5)),
+        &decoder(1, 256),
+    );
     assert_eq!(inputs(&set.expect("opened")), [u32::from(b'a'), u32::from(b'b')]);
 }
 

@@ -129,7 +129,8 @@ fn a_long_record_is_one_document_in_pieces() {
 fn a_tokenizer_that_is_trained_on_json_lines_has_an_end_of_text() {
     let text = "{\"text\": \"the cat sat on the mat\"}\n".repeat(50);
     let root = folder(&[("t.jsonl", text.as_bytes())]);
-    let data = data(lines(Tokenizer::Bpe(280), Separator::Auto), &["t.jsonl"], ValidationSource::Fraction(0.1));
+    let data =
+        data(lines(Tokenizer::Bpe(280), Separator::Auto), &["t.jsonl"], ValidationSource::Fraction(0.1));
     let set = opened(&root, &data, &decoder(4, 280)).expect("opened");
     let end = set.tokenizer.as_ref().expect("trained").encode("<|endoftext|>").expect("tokens");
     assert_eq!(end.len(), 1);
@@ -199,8 +200,8 @@ fn compressed_tables_and_images_are_read_like_others() {
     let labels = [0, 0, 8, 1, 0, 0, 0, 2, 1, 0];
     let root = folder(&[("i.idx.gz", &gz(&images)), ("l.idx.zst", &zst(&labels))]);
     let format = DataFormat::Idx { labels: vec!["l.idx.zst".into()], valid_labels: Vec::new() };
-    let set =
-        opened(&root, &data(format, &["i.idx.gz"], ValidationSource::Fraction(0.5)), &cnn(1, 1, 2, 2)).expect("opened");
+    let set = opened(&root, &data(format, &["i.idx.gz"], ValidationSource::Fraction(0.5)), &cnn(1, 1, 2, 2))
+        .expect("opened");
     assert_eq!(rows(&*set.train), (vec![0.0, 1.0], vec![1]));
     assert_eq!(rows(&*set.valid), (vec![0.2, 0.4], vec![0]));
 }

@@ -33,8 +33,8 @@ fn classes_are_folders_in_alphabetical_order() {
     let mut classes = rows(&*set.train).1;
     classes.sort_unstable();
     assert_eq!(classes, [0, 1]);
-    let set =
-        opened(&root, &images(false, ValidationSource::Fraction(0.5)), &mlp(6, 2)).expect("an mlp takes them as rows");
+    let set = opened(&root, &images(false, ValidationSource::Fraction(0.5)), &mlp(6, 2))
+        .expect("an mlp takes them as rows");
     assert_eq!((set.train.len(), set.valid.len()), (1, 2));
 }
 
@@ -43,11 +43,13 @@ fn colours_are_channels_and_sizes_may_be_made_fit() {
     let colours = RgbImage::from_raw(2, 1, vec![255, 0, 51, 0, 255, 102]).expect("two pixels");
     let png = encoded(colours.into(), ImageFormat::Png);
     let root = folder(&[("train/a/1.png", &png), ("train/b/2.png", &png)]);
-    let set = opened(&root, &images(false, ValidationSource::Fraction(0.5)), &cnn(3, 1, 2, 2)).expect("opened");
+    let set =
+        opened(&root, &images(false, ValidationSource::Fraction(0.5)), &cnn(3, 1, 2, 2)).expect("opened");
     assert_eq!(rows(&*set.train).0, [1.0, 0.0, 0.0, 1.0, 0.2, 0.4]);
     let jpeg = encoded(RgbImage::from_pixel(9, 7, image::Rgb([128; 3])).into(), ImageFormat::Jpeg);
     let root = folder(&[("train/a/1.jpg", &jpeg), ("train/b/2.jpg", &jpeg)]);
-    let set = opened(&root, &images(true, ValidationSource::Fraction(0.5)), &cnn(1, 2, 3, 2)).expect("opened");
+    let set =
+        opened(&root, &images(true, ValidationSource::Fraction(0.5)), &cnn(1, 2, 3, 2)).expect("opened");
     let (values, _) = rows(&*set.train);
     assert!(values.len() == 6 && values.iter().all(|value| (value - 0.5).abs() < 0.02), "{values:?}");
 }
@@ -81,15 +83,21 @@ fn photographs_are_turned_as_their_exif_data_say() {
         let data = images(false, ValidationSource::Fraction(0.5));
         let model = cnn(1, height, width, 2);
         let fixed = Preprocessing { columns: Vec::new(), classes: Some(vec!["a".into()]) };
-        let inputs =
-            UnlabelledSamples::open(&data, &fixed, &model, &["new.jpg".to_owned()], (root.path(), root.path()));
+        let inputs = UnlabelledSamples::open(
+            &data,
+            &fixed,
+            &model,
+            &["new.jpg".to_owned()],
+            (root.path(), root.path()),
+        );
         let (_, values) = inputs.expect("the size is that of the turned image").read(0..1).expect("read");
         let at = |(row, column)| is_bright(&values, row, column, width as usize);
         assert!(at(bright) && !at(dark), "orientation {orientation}");
     }
     let (first, second) = (oriented(&jpeg, 3), oriented(&jpeg, 3));
     let root = folder(&[("train/a/1.jpg", &first), ("train/b/2.jpg", &second)]);
-    let set = opened(&root, &images(false, ValidationSource::Fraction(0.5)), &cnn(1, 16, 8, 2)).expect("opened");
+    let set =
+        opened(&root, &images(false, ValidationSource::Fraction(0.5)), &cnn(1, 16, 8, 2)).expect("opened");
     assert!(
         rows(&*set.train).0[13 * 8] > 0.5 && rows(&*set.valid).0[13 * 8] > 0.5,
         "trained on like that, too"
@@ -121,7 +129,8 @@ fn a_damaged_image_is_an_error_in_every_format() {
 fn a_changed_or_renamed_image_is_other_data() {
     let print = |name: &str, pixels: [u8; 6]| {
         let root = folder(&[(name, &grey(pixels)), ("train/b/2.png", &grey([0; 6]))]);
-        let set = opened(&root, &images(false, ValidationSource::Fraction(0.5)), &cnn(1, 2, 3, 2)).expect("opened");
+        let set =
+            opened(&root, &images(false, ValidationSource::Fraction(0.5)), &cnn(1, 2, 3, 2)).expect("opened");
         set.inputs().fingerprint()
     };
     let one = print("train/a/1.png", [1; 6]);

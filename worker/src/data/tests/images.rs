@@ -10,7 +10,8 @@ fn idx(dimensions: &[u32], payload: &[u8]) -> Vec<u8> {
 }
 
 fn idx_data(valid: ValidationSource) -> Data {
-    let valid_labels = if matches!(valid, ValidationSource::Files(_)) { vec!["vl".into()] } else { Vec::new() };
+    let valid_labels =
+        if matches!(valid, ValidationSource::Files(_)) { vec!["vl".into()] } else { Vec::new() };
     data(DataFormat::Idx { labels: vec!["l*".into()], valid_labels }, &["i*"], valid)
 }
 

@@ -1,9 +1,9 @@
 //! Every format, what comes out of it, and what is said when it is wrong.
 
-mod decontaminate;
 mod applied;
 mod columns;
 mod corpora;
+mod decontaminate;
 mod folders;
 mod images;
 mod looked_at;
@@ -148,7 +148,8 @@ fn a_model_and_data_that_do_not_fit_are_told() {
 #[test]
 fn batches_read_ahead_come_in_order_and_end_with_the_first_error() {
     let root = folder(&[("t", &(0..100).collect::<Vec<u8>>())]);
-    let set = opened(&root, &data(text(), &["t"], ValidationSource::Fraction(0.1)), &decoder(3, 60)).expect("opened");
+    let set = opened(&root, &data(text(), &["t"], ValidationSource::Fraction(0.1)), &decoder(3, 60))
+        .expect("opened");
     let source: Arc<dyn SampleSource> = Arc::from(set.train);
     let mut ahead = Prefetch::new(Arc::clone(&source), (0..30).map(|index| vec![index]));
     for index in 0..19 {

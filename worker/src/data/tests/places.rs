@@ -4,7 +4,8 @@ use super::*;
 
 #[test]
 fn names_that_match_nothing_are_told_with_the_folder() {
-    let shards = |train: &str| data(DataFormat::Tokens { tokenizer: None }, &[train], ValidationSource::Fraction(0.5));
+    let shards =
+        |train: &str| data(DataFormat::Tokens { tokenizer: None }, &[train], ValidationSource::Fraction(0.5));
     check_error(&[("a", b"x")], &shards("*.bin"), &decoder(2, 99), &["no file matches `*.bin` in /"]);
     check_error(&[("a", b"x")], &shards("b.bin"), &decoder(2, 99), &["no file matches `b.bin`"]);
     check_error(&[("d/a", b"x")], &shards("d"), &decoder(2, 99), &["folder", "d/*"]);

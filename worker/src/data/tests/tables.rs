@@ -174,7 +174,8 @@ fn rows_are_mixed_by_the_seed_before_they_are_cut() {
 fn columns_from_which_nothing_can_be_learned_are_told() {
     let table: String = (0..30).map(|row| format!("{row},a{row},{},,{}\n", row % 7, row % 2)).collect();
     let root = folder(&[("t.csv", format!(",name,customer id,note,kind\n{table}").as_bytes())]);
-    let facts = table_facts(&csv(ValidationSource::Fraction(0.5)), root.path()).expect("read").expect("a table");
+    let facts =
+        table_facts(&csv(ValidationSource::Fraction(0.5)), root.path()).expect("read").expect("a table");
     for (warning, part) in facts.warnings.iter().zip([
         "`column 1` counts the rows",
         "`name` has another text in each row",

@@ -6,8 +6,8 @@ use super::*;
 fn text_is_joined_in_the_order_of_its_names_and_cut_into_windows() {
     let root =
         folder(&[("b.txt", b"56789"), ("sub/c.txt", b"ab"), ("a.txt", b"01234"), ("sub/no.md", b"zz")]);
-    let set =
-        opened(&root, &data(text(), &["**/*.txt"], ValidationSource::Fraction(0.3)), &decoder(3, 256)).expect("opened");
+    let set = opened(&root, &data(text(), &["**/*.txt"], ValidationSource::Fraction(0.3)), &decoder(3, 256))
+        .expect("opened");
     // 12 bytes are 3 samples of 3 and their targets; a third of them, at least one, is for validation.
     let text = |tokens: &[u32]| TextTokenizer::Bytes.decode(tokens).expect("text");
     let train: Vec<_> = tokens(&*set.train).iter().map(|(i, t)| (text(i), text(t))).collect();

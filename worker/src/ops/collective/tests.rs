@@ -4,12 +4,13 @@ use super::*;
 use crate::comm::loopback;
 use crate::ops::Implementation;
 use crate::ops::{
-    Arithmetic, LossFigures, VocabRange, add_positions, cross_entropy, cross_entropy_of_part, embed, gelu, project,
+    Arithmetic, LossFigures, VocabRange, add_positions, cross_entropy, cross_entropy_of_part, embed, gelu,
+    project,
 };
 use crate::parallel::{Mesh, ModelParallelGroups, tensor};
 use burn::tensor::{Device, TensorData};
-use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::sharding::shard_range;
+use dtrain_protocol::shuffle::splitmix64;
 use dtrain_protocol::{Arrangement, Layout, Rank};
 use dtrain_recipes::Precision;
 use std::num::NonZeroU32;
@@ -49,7 +50,8 @@ fn among<R: Send>(ranks: u32, sequence: bool, work: impl Fn(&ModelParallelGroups
 
 /// Values in [-1, 1), a function of `seed`.
 fn made<const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<D> {
-    let values = (0..shape.iter().product()).map(|i: usize| (splitmix64(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
+    let values =
+        (0..shape.iter().product()).map(|i: usize| (splitmix64(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
     Tensor::from_data(TensorData::new(values.collect::<Vec<_>>(), shape), &Device::flex())
 }
 

@@ -7,8 +7,8 @@ use super::kernels::{largest_of_units, sum_of_units};
 use super::linear::{half_of, narrowed};
 use super::matmul::matmul;
 use super::{
-    CubeBackwardFn, CubeValues, buffer, empty, empty_of, flat_rows, of_each, of_each_row, owned_rows, record, rows,
-    shape, values,
+    CubeBackwardFn, CubeValues, buffer, empty, empty_of, flat_rows, of_each, of_each_row, owned_rows, record,
+    rows, shape, values,
 };
 use crate::ops::custom_autograd::input;
 use crate::ops::{Arithmetic, AttentionHeads};

@@ -1,7 +1,7 @@
 //! Linear layers of one input side by side, as one matrix product, and two in its gradient.
 
-use super::norm::columns;
 use super::matmul::matmul;
+use super::norm::columns;
 use super::{CubeBackwardFn, CubeValues, flat_rows, record, shape, values};
 use crate::ops::custom_autograd::input;
 use burn::backend::Cube;

@@ -2,8 +2,8 @@
 
 use super::kernels::{largest_of_units, sum_of_units};
 use super::{
-    CubeBackwardFn, CubeValues, buffer, dense, empty, empty_of, indices, numbers, of_each, of_each_row, owned_rows,
-    record, shape, values,
+    CubeBackwardFn, CubeValues, buffer, dense, empty, empty_of, indices, numbers, of_each, of_each_row,
+    owned_rows, record, shape, values,
 };
 use crate::ops::custom_autograd::input;
 use crate::ops::{DeferredLossFigures, VocabRange};

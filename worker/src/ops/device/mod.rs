@@ -10,13 +10,13 @@ mod embedding;
 mod kernels;
 mod linear;
 mod loss;
-mod norm;
-mod pointwise;
 pub(crate) mod matmul;
+mod norm;
 mod optimizer_step;
+mod pointwise;
 
-use super::implementations::Ops;
 use super::custom_autograd::{self, INPUTS, OpArgument, input};
+use super::implementations::Ops;
 use super::{Arithmetic, AttentionHeads, DeferredLossFigures, Rotary, VocabRange, reference};
 use crate::parallel::Peers;
 use burn::backend::Cube;
@@ -219,7 +219,13 @@ fn empty_of<const D: usize>(near: &CubeValues, shape: [usize; D], dtype: DType) 
 /// As [`empty`], filled with zeros.
 fn zeros<const D: usize>(near: &CubeValues, shape: [usize; D]) -> CubeValues {
     let zeros = Cube::float_zeros([shape.iter().product::<usize>()].into(), &near.device, FloatDType::F32);
-    CubeValues::new_contiguous(near.client.clone(), near.device.clone(), shape.into(), zeros.handle, DType::F32)
+    CubeValues::new_contiguous(
+        near.client.clone(),
+        near.device.clone(),
+        shape.into(),
+        zeros.handle,
+        DType::F32,
+    )
 }
 
 /// The dimensions of a tensor.

@@ -26,7 +26,12 @@ pub(super) fn rms_norm(x: Tensor<3>, weight: Tensor<1>, epsilon: f32) -> Tensor<
 }
 
 /// A layer norm with a bias, an RMS norm without.
-fn forward(x: CubeValues, weight: CubeValues, bias: Option<CubeValues>, epsilon: f32) -> (CubeValues, CubeBackwardFn) {
+fn forward(
+    x: CubeValues,
+    weight: CubeValues,
+    bias: Option<CubeValues>,
+    epsilon: f32,
+) -> (CubeValues, CubeBackwardFn) {
     let [b, t, width] = shape(&x);
     let (count, (x, stride)) = (b * t, rows(x));
     let (y, statistics) = (empty(&x, [b, t, width]), empty(&x, [count, 2]));

@@ -19,7 +19,8 @@ pub(crate) fn adamw(
     let [own, of, with] = &changed;
     let count = gradient.meta.shape().iter().product();
     let (cubes, cube, indices) = of_each(count, [&gradient, own, of, with]);
-    let [value, first, second] = changed.each_ref().map(|tensor: &CubeValues| tensor.clone().into_buffer_arg());
+    let [value, first, second] =
+        changed.each_ref().map(|tensor: &CubeValues| tensor.clone().into_buffer_arg());
     adamw_step::launch(
         &gradient.client.clone(),
         cubes,

@@ -2,7 +2,7 @@
 
 use super::{CubeValues, buffer, empty, of_each, record, rows, shape, values};
 use crate::ops::custom_autograd::input;
-use crate::ops::{CUBIC, AttentionHeads, Rotary, SLOPE};
+use crate::ops::{AttentionHeads, CUBIC, Rotary, SLOPE};
 use burn::tensor::Tensor;
 use cubecl::prelude::*;
 
@@ -69,7 +69,12 @@ pub(super) fn rotary(packed: Tensor<3>, heads: AttentionHeads, table: &Rotary) -
 }
 
 /// The tensor with its query and key heads turned; backwards where `sign` is -1.
-fn rotate_heads(packed: CubeValues, heads: AttentionHeads, tables: &[CubeValues; 2], sign: f32) -> CubeValues {
+fn rotate_heads(
+    packed: CubeValues,
+    heads: AttentionHeads,
+    tables: &[CubeValues; 2],
+    sign: f32,
+) -> CubeValues {
     let ([b, t, all], (packed, stride)) = (shape(&packed), rows(packed));
     let out = empty(&packed, [b, t, all]);
     // Both tables have the same shape, and so the same rows.

@@ -176,7 +176,8 @@ fn room_behind_rows_is_neither_read_nor_copied_away() {
         Tensor::<1>::from_data(TensorData::new(made(seed, length), [length]), &device).autodiff()
     };
     let matrix = |seed, [rows, columns]: [usize; 2]| vector(seed, rows * columns).reshape([rows, columns]);
-    let project = |x| AcceleratorOps.project(Precision::F32, x, vec![matrix(3, [48, 7])], vec![vector(4, 7)], None);
+    let project =
+        |x| AcceleratorOps.project(Precision::F32, x, vec![matrix(3, [48, 7])], vec![vector(4, 7)], None);
     let operations: [(&str, Operation<'_>); 7] = [
         ("attention", Box::new(|x| AcceleratorOps.attention(DEVICE, x, heads))),
         ("rotary", Box::new(|x| AcceleratorOps.rotary(x, heads, &table))),

@@ -2,15 +2,19 @@
 
 use super::ExpertMatrices;
 use crate::ops::chunks;
-use crate::ops::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
 use crate::ops::custom_autograd::{dense, input, record, shape, slice, vector};
+use crate::ops::kernels::{self, Accumulate, Matrix, MatrixMut, ThreadUse};
 use burn::backend::flex::FlexTensor;
 use burn::tensor::Tensor;
 use dtrain_recipes::Activation;
 use std::ops::Range;
 
 /// As [`super::feed`].
-pub(in crate::ops) fn feed(rows: Tensor<3>, matrices: ExpertMatrices, groups: Vec<Range<usize>>) -> Tensor<3> {
+pub(in crate::ops) fn feed(
+    rows: Tensor<3>,
+    matrices: ExpertMatrices,
+    groups: Vec<Range<usize>>,
+) -> Tensor<3> {
     let ExpertMatrices { gate, up, down, activation } = matrices;
     let mut inputs = vec![input(rows)];
     inputs.extend(gate.map(input));
@@ -89,7 +93,14 @@ impl GroupedFeedForward {
         for (expert, group) in self.busy() {
             let out = MatrixMut::dense(&mut y[values(&group, self.width)], [group.len(), self.width]);
             let left = part(active, &group, self.inner);
-            kernels::matmul(out, Accumulate::Overwrite, 1.0, left, matrix(&self.down, expert), ThreadUse::Pool);
+            kernels::matmul(
+                out,
+                Accumulate::Overwrite,
+                1.0,
+                left,
+                matrix(&self.down, expert),
+                ThreadUse::Pool,
+            );
         }
         vector(y, [1, self.rows(), self.width])
     }

@@ -24,7 +24,8 @@ const K: usize = 2;
 
 /// Values in [-1, 1), a function of `seed`.
 fn made<const D: usize>(seed: u64, shape: [usize; D]) -> Tensor<D> {
-    let values = (0..shape.iter().product()).map(|i: usize| (splitmix64(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
+    let values =
+        (0..shape.iter().product()).map(|i: usize| (splitmix64(seed, i as u64) % 2000) as f32 / 1e3 - 1.0);
     Tensor::from_data(TensorData::new(values.collect::<Vec<_>>(), shape), &Device::flex())
 }
 

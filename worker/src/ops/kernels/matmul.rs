@@ -144,7 +144,15 @@ pub(crate) fn matmul_to_vec(left: Matrix<'_>, right: Matrix<'_>) -> Vec<f32> {
     let mut out = Vec::with_capacity(len);
     // SAFETY: the product fills all `len` values of the new allocation without reading them.
     unsafe {
-        matmul_at(out.as_mut_ptr(), [right.columns, 1], Accumulate::Overwrite, 1.0, left, right, ThreadUse::Pool);
+        matmul_at(
+            out.as_mut_ptr(),
+            [right.columns, 1],
+            Accumulate::Overwrite,
+            1.0,
+            left,
+            right,
+            ThreadUse::Pool,
+        );
         out.set_len(len);
     }
     out

@@ -6,16 +6,16 @@
 //! belong to the checkpoint, by the number of the replica; another number of replicas begins them anew, with a notice. All of it is
 //! deterministic. Error feedback is in units without the loss scale, and keeps nothing of a batch that overflowed (`error_feedback_rollback`).
 
-mod half_precision;
-mod top_k;
-mod power_sgd;
-mod outer_optimizer;
-pub mod error_feedback_rollback;
 mod compression;
+pub mod error_feedback_rollback;
+mod half_precision;
+mod outer_optimizer;
+mod power_sgd;
+mod top_k;
 
+pub use compression::VectorCompressor;
 pub use half_precision::HalfFormat;
 pub(super) use half_precision::sum;
-pub use top_k::TopKCompressor;
-pub use power_sgd::PowerSgdCompressor;
 pub use outer_optimizer::{OuterOptimizer, norms_squared, put};
-pub use compression::VectorCompressor;
+pub use power_sgd::PowerSgdCompressor;
+pub use top_k::TopKCompressor;

@@ -4,7 +4,7 @@
 //! taken for a gradient, with which the weights of the last meeting make a step with momentum (Nesterov 1983). From
 //! there all replicas go on, each with the moments it has.
 
-use crate::parallel::{Mesh, GradientReduction, StepTotals, step_totals};
+use crate::parallel::{GradientReduction, Mesh, StepTotals, step_totals};
 use crate::stage::{ModelParameter, Stage};
 use dtrain_protocol::{Arrangement, Failure, StepId};
 use dtrain_recipes::DiLoCo;
@@ -73,7 +73,12 @@ impl OuterOptimizer {
 
     /// Meets the other replicas: all go on from the same weights.
     #[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "small numbers")]
-    pub fn outer_step(&mut self, stage: &mut Stage, reduction: &mut GradientReduction, mesh: &Mesh) -> Result<(), Failure> {
+    pub fn outer_step(
+        &mut self,
+        stage: &mut Stage,
+        reduction: &mut GradientReduction,
+        mesh: &Mesh,
+    ) -> Result<(), Failure> {
         let share = 1.0 / mesh.replicas().ranks() as f32;
         let mut change = vec![0.0; self.anchor.len()];
         stage.copy_values(0..change.len(), &mut change);
@@ -103,7 +108,8 @@ impl OuterOptimizer {
 
 /// Replaces the weights of `stage`, in flat order.
 pub fn put(stage: &mut Stage, values: &[f32]) {
-    let ranges: Vec<_> = stage.parameters().iter().map(|ModelParameter { range, .. }| range.clone()).collect();
+    let ranges: Vec<_> =
+        stage.parameters().iter().map(|ModelParameter { range, .. }| range.clone()).collect();
     ranges.into_iter().enumerate().for_each(|(index, range)| stage.set_values(index, values[range].to_vec()));
 }
 

@@ -4,12 +4,12 @@ mod protobuf;
 
 use super::PretrainedError;
 use crate::checkpoint::TensorReader;
-use crate::model::cnn::{self, EPSILON, BlockShape};
+use crate::model::cnn::{self, BlockShape, EPSILON};
 use dtrain_protocol::input_manifest::PREPROCESSING;
 use dtrain_protocol::sharding::Region;
 use dtrain_protocol::{Preprocessing, Slice, TensorKind};
 use dtrain_recipes::{Cnn, Mlp, MlpActivation, Model};
-use protobuf::{AttributeProto, GraphProto, EncodedMessage};
+use protobuf::{AttributeProto, EncodedMessage, GraphProto};
 use serde_json::{Value, json};
 
 /// Protocol buffers cannot be longer.

@@ -75,8 +75,9 @@ pub(super) fn ints(name: &str, values: &[i64]) -> EncodedMessage {
 }
 
 fn tensor(name: &str, shape: &[usize], data_type: i64) -> EncodedMessage {
-    let side =
-        |message: EncodedMessage, side: &usize| message.int(1, i64::try_from(*side).expect("it lies in memory"));
+    let side = |message: EncodedMessage, side: &usize| {
+        message.int(1, i64::try_from(*side).expect("it lies in memory"))
+    };
     shape.iter().fold(EncodedMessage::default(), side).int(2, data_type).bytes(8, name)
 }
 
@@ -111,7 +112,12 @@ impl AttributeProto {
 }
 
 /// A `NodeProto` with one output.
-pub(super) fn node(operator: &str, inputs: &[&str], output: &str, attributes: &[AttributeProto]) -> EncodedMessage {
+pub(super) fn node(
+    operator: &str,
+    inputs: &[&str],
+    output: &str,
+    attributes: &[AttributeProto],
+) -> EncodedMessage {
     let attributes: Vec<_> = attributes.iter().map(AttributeProto::message).collect();
     let inputs = inputs.iter().fold(EncodedMessage::default(), |message, input| message.bytes(1, input));
     inputs.bytes(2, output).bytes(3, output).bytes(4, operator).messages(5, &attributes)

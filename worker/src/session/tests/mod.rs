@@ -9,7 +9,7 @@ mod zero;
 
 use crate::step_timer::Slowdown;
 use dtrain_protocol::{
-    Event, Failure, ResidentBytes, Order, SampleRequest, StepId, StopReason, MetricTarget, Hyperparameters,
+    Event, Failure, Hyperparameters, MetricTarget, Order, ResidentBytes, SampleRequest, StepId, StopReason,
 };
 use dtrain_recipes::{Goal, Metric, OptimizerKind, ZeroStage};
 use std::path::Path;

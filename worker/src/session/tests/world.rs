@@ -5,9 +5,9 @@ use crate::session::{AgentOrders, EventSink, attempt, attempt_anyway};
 use crate::step_timer::Slowdown;
 use dtrain_protocol::checkpoint::{folder_name, merge};
 use dtrain_protocol::{
-    Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Layout, RankTransport, Manifest, Order,
-    Pass, Placement, Rank, ResumePoint, RunUntil, StepFigures, StepId, StopReason, Hyperparameters, TrialId,
-    WaitLimits, frame, shared_memory_layout,
+    Action, Arrangement, Assignment, AttemptId, DeviceKind, Event, Failure, Hyperparameters, Layout,
+    Manifest, Order, Pass, Placement, Rank, RankTransport, ResumePoint, RunUntil, StepFigures, StepId,
+    StopReason, TrialId, WaitLimits, frame, shared_memory_layout,
 };
 use dtrain_recipes::{
     Activation, Data, DataFormat, Decoder, Documents, Model, Norm, Optimizer, OptimizerKind, Positions,
@@ -162,8 +162,12 @@ impl World {
                 });
                 let mut inbox = AgentOrders::of(inbox);
                 let result = match assignment.link {
-                    RankTransport::Alone => attempt_anyway(&assignment, Box::new(group), slowdown, &mut inbox, &tell),
-                    RankTransport::SharedMemory { .. } | RankTransport::Tls { .. } => attempt(&assignment, &mut inbox, &tell),
+                    RankTransport::Alone => {
+                        attempt_anyway(&assignment, Box::new(group), slowdown, &mut inbox, &tell)
+                    }
+                    RankTransport::SharedMemory { .. } | RankTransport::Tls { .. } => {
+                        attempt(&assignment, &mut inbox, &tell)
+                    }
                 };
                 let events = events.lock().unwrap().clone();
                 Ended { result, events, assignment, _folder: folder }

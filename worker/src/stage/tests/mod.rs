@@ -8,7 +8,8 @@ mod values;
 
 use super::*;
 use dtrain_recipes::{
-    Activation, AdaptedLayers, Cnn, Decoder, Experts, Lora, Mlp, MlpActivation, Norm, Positions, InputSignature,
+    Activation, AdaptedLayers, Cnn, Decoder, Experts, InputSignature, Lora, Mlp, MlpActivation, Norm,
+    Positions,
 };
 
 fn gpt() -> Decoder {
@@ -119,7 +120,9 @@ impl Batch {
                 let targets = (0..n).map(|i| word(i + n, vocab as usize)).collect();
                 Self { tokens, targets, values: vec![], samples, width: context as usize }
             }
-            InputSignature::Rows { inputs, classes } => Self::rows(samples, inputs as usize, classes as usize),
+            InputSignature::Rows { inputs, classes } => {
+                Self::rows(samples, inputs as usize, classes as usize)
+            }
         }
     }
 

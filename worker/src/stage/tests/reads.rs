@@ -3,7 +3,7 @@
 use super::*;
 use crate::session::assignment_of_tests as assignment;
 use dtrain_protocol::{
-    AttemptId, FileEntry, Layout, Manifest, StoredSlice, Slice, StepId, Tensor, TensorKind, TrialId,
+    AttemptId, FileEntry, Layout, Manifest, Slice, StepId, StoredSlice, Tensor, TensorKind, TrialId,
 };
 use proptest::prelude::*;
 use std::num::NonZeroU32;
@@ -13,8 +13,9 @@ const KINDS: [TensorKind; 3] = [TensorKind::Parameter, TensorKind::FirstMoment, 
 /// A checkpoint of all parameters of `model`, in one file.
 fn manifest(model: &Model) -> Manifest {
     let mut tensors: Vec<Tensor> = Vec::new();
-    let specs =
-        parts(&*network::build(model, 0).unwrap(), 0..model.blocks()).into_iter().flat_map(|(_, specs)| specs);
+    let specs = parts(&*network::build(model, 0).unwrap(), 0..model.blocks())
+        .into_iter()
+        .flat_map(|(_, specs)| specs);
     for spec in specs {
         if tensors.iter().any(|tensor| tensor.name == spec.name) {
             continue;

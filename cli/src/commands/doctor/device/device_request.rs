@@ -1,7 +1,7 @@
 //! What the arguments ask of the examination of a device.
 
 use crate::args::{DoctorArgs, ModelChoice, PartChoice, PrecisionChoice};
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use dtrain_protocol::device_check::{DeviceTest, StepsModel, StepsRequest};
 use dtrain_recipes::Precision;
 
@@ -10,7 +10,11 @@ const STEPS: u32 = 10;
 
 /// The parts to do; the usual ones where none is named.
 pub(super) fn parts(only: &[PartChoice]) -> Vec<DeviceTest> {
-    if only.is_empty() { DeviceTest::USUAL.to_vec() } else { only.iter().map(|choice| part(*choice)).collect() }
+    if only.is_empty() {
+        DeviceTest::USUAL.to_vec()
+    } else {
+        only.iter().map(|choice| part(*choice)).collect()
+    }
 }
 
 fn part(choice: PartChoice) -> DeviceTest {

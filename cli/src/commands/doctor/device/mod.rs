@@ -3,22 +3,22 @@
 //! The device is opened by a child alone, as in training: a driver that takes its process down leaves what was found before.
 
 mod device_request;
-mod probe_process;
 mod page;
+mod probe_process;
 mod series;
 
 use super::gpu;
 use crate::args::{DeviceChoice, DoctorArgs};
+use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
-use crate::command_error::{ExitReason, CommandError, CommandResult};
 use crate::output::{document, shell_quoted};
 use crate::plan_file::save;
 use crate::rates::PROGRAM;
 use crate::render::number::counted;
-use probe_process::ProbeOutput;
 use dtrain_protocol::{DeviceFindings, DeviceKind, DeviceRequest, HostFacts, Placement};
 use dtrain_runner::probe::host_facts;
 use dtrain_worker::device::{self, DeviceError};
+use probe_process::ProbeOutput;
 use serde::Serialize;
 use serde_json::Value;
 use std::fs::File;
@@ -57,7 +57,8 @@ pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) ->
     // Said now rather than after minutes.
     let opened = File::options().append(true).create(true).open(&file);
     opened.map_err(|error| {
-        CommandError::new(ExitReason::Usage, format!("cannot write {}", file.display())).cause(error.to_string())
+        CommandError::new(ExitReason::Usage, format!("cannot write {}", file.display()))
+            .cause(error.to_string())
     })?;
     let host = host_facts(Vec::new());
     let placement = Placement { host: 0, device: kind, index, threads: host.cores };
@@ -102,10 +103,11 @@ fn kind(choice: DeviceChoice) -> Result<DeviceKind, CommandError> {
 /// A device that is not there, with what to do.
 fn refusal(error: &DeviceError) -> CommandError {
     match error {
-        DeviceError::NotBuilt { device } => {
-            CommandError::new(ExitReason::Preflight, format!("this program was built without the backend {device}"))
-                .hint(format!("`cargo build --release --features {device}`"))
-        }
+        DeviceError::NotBuilt { device } => CommandError::new(
+            ExitReason::Preflight,
+            format!("this program was built without the backend {device}"),
+        )
+        .hint(format!("`cargo build --release --features {device}`")),
         DeviceError::Absent { device, wanted, found: 0 } => CommandError::new(
             ExitReason::Preflight,
             format!("there is no {device} device {wanted}: {device} shows none"),
@@ -172,7 +174,8 @@ fn ended_early(failure: Option<String>, is_interrupted: bool, file: Option<&Path
     let ended = if is_interrupted {
         CommandError::new(ExitReason::Interrupted, "interrupted")
     } else {
-        let ended = CommandError::new(ExitReason::WorkerFailed, "the device could not be examined to the end");
+        let ended =
+            CommandError::new(ExitReason::WorkerFailed, "the device could not be examined to the end");
         failure.into_iter().fold(ended, CommandError::cause)
     };
     so_far.into_iter().fold(ended, CommandError::hint)
@@ -185,25 +188,32 @@ fn findings_result(findings: &DeviceFindings, file: &Path) -> CommandResult {
     let wrong: Vec<String> = wrong.collect();
     let hint = format!("please report it with {}", shell_quoted(file.display()));
     if !wrong.is_empty() {
-        let failure =
-            CommandError::new(ExitReason::Preflight, format!("{device} does not compute what the host computes"));
+        let failure = CommandError::new(
+            ExitReason::Preflight,
+            format!("{device} does not compute what the host computes"),
+        );
         return Err(wrong.into_iter().fold(failure, CommandError::cause).hint(hint));
     }
     if !findings.faults.is_empty() {
         let failed = counted(findings.faults.len() as u64, "part");
-        let failure =
-            CommandError::new(ExitReason::Preflight, format!("{failed} of the examination of {device} failed"));
+        let failure = CommandError::new(
+            ExitReason::Preflight,
+            format!("{failed} of the examination of {device} failed"),
+        );
         let causes = findings.faults.iter().map(|fault| format!("{}: {}", fault.part, fault.reason));
         return Err(causes.fold(failure, CommandError::cause).hint(hint));
     }
     let wrong: Vec<String> =
         findings.nccl.iter().filter(|call| !call.agrees).map(series::difference).collect();
     if !wrong.is_empty() {
-        let failure = CommandError::new(ExitReason::Preflight, format!("NCCL with one rank is wrong on {device}"));
+        let failure =
+            CommandError::new(ExitReason::Preflight, format!("NCCL with one rank is wrong on {device}"));
         return Err(wrong.into_iter().fold(failure, CommandError::cause).hint(hint));
     }
     if !findings.is_compared() {
-        return Err(CommandError::new(ExitReason::Preflight, format!("nothing was compared on {device}")).hint(hint));
+        return Err(
+            CommandError::new(ExitReason::Preflight, format!("nothing was compared on {device}")).hint(hint)
+        );
     }
     Ok(ExitReason::Done)
 }
@@ -212,7 +222,7 @@ fn findings_result(findings: &DeviceFindings, file: &Path) -> CommandResult {
 mod tests {
     use super::*;
     use crate::output::ColourMode;
-    use dtrain_protocol::device_check::{MeasurementError, NcclCall, Parity, DeviceTest};
+    use dtrain_protocol::device_check::{DeviceTest, MeasurementError, NcclCall, Parity};
     use dtrain_recipes::Precision;
 
     #[test]
@@ -231,9 +241,14 @@ mod tests {
         assert!(words.contains("wgpu:0 does not compute what the host computes"), "{words}");
         assert!(words.contains("gpt in f32") && words.contains("found.json"), "{words}");
         let mut failed = found.clone();
-        failed.faults.push(MeasurementError { part: "attention in f16".into(), reason: "no such kernel".into() });
+        failed
+            .faults
+            .push(MeasurementError { part: "attention in f16".into(), reason: "no such kernel".into() });
         let (exit, words) = told(&failed);
-        assert!(exit == ExitReason::Preflight && words.contains("attention in f16: no such kernel"), "{words}");
+        assert!(
+            exit == ExitReason::Preflight && words.contains("attention in f16: no such kernel"),
+            "{words}"
+        );
         let refused = NcclCall {
             call: "all-gather".into(),
             values: 3,
@@ -242,7 +257,10 @@ mod tests {
             detail: Some("value 1 is 0, not 1".into()),
         };
         let (exit, words) = told(&DeviceFindings { nccl: vec![refused], ..found.clone() });
-        assert!(exit == ExitReason::Preflight && words.contains("all-gather: value 1 is 0, not 1"), "{words}");
+        assert!(
+            exit == ExitReason::Preflight && words.contains("all-gather: value 1 is 0, not 1"),
+            "{words}"
+        );
         let nothing = DeviceFindings { parity: Vec::new(), ..found };
         assert_eq!(told(&nothing).0, ExitReason::Preflight, "who compared nothing knows nothing");
         assert!(!nothing.agrees());

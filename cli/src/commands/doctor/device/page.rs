@@ -2,9 +2,9 @@
 
 use super::series;
 use crate::render::number::{count, counted, seconds, whole};
-use crate::render::table::{TableColumn, PageStyle, StyledText, TextRole, table};
+use crate::render::table::{PageStyle, StyledText, TableColumn, TextRole, table};
 use dtrain_protocol::DeviceFindings;
-use dtrain_protocol::device_check::{AttentionSpeed, Parity, ProductSpeed, TrainingSpeed, KernelTuning};
+use dtrain_protocol::device_check::{AttentionSpeed, KernelTuning, Parity, ProductSpeed, TrainingSpeed};
 use dtrain_recipes::{Bytes, Precision};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -253,7 +253,7 @@ pub(super) mod tests {
     use super::*;
     use crate::output::ColourMode;
     use dtrain_protocol::DeviceKind;
-    use dtrain_protocol::device_check::{CopySpeed, LinkSpeed, DeviceTest};
+    use dtrain_protocol::device_check::{CopySpeed, DeviceTest, LinkSpeed};
 
     /// A device that agrees with the host.
     pub(in super::super) fn findings() -> DeviceFindings {

@@ -1,9 +1,9 @@
 //! The child that opens the device: what it says, and how it ends.
 
-use crate::command_error::{ExitReason, CommandError};
+use crate::command_error::{CommandError, ExitReason};
 use crate::output::Output;
 use crate::signals;
-use dtrain_protocol::{DeviceFindings, DeviceResponse, DeviceRequest, frame};
+use dtrain_protocol::{DeviceFindings, DeviceRequest, DeviceResponse, frame};
 use dtrain_runner::{channel, cuda};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::{self, Read};

@@ -3,7 +3,7 @@
 use super::page::{left, right};
 use crate::render::number::{count, counted, loss, seconds, whole};
 use crate::render::table::{PageStyle, StyledText, TextRole, table};
-use dtrain_protocol::device_check::{NcclCall, StepSeries, MeasuredStep};
+use dtrain_protocol::device_check::{MeasuredStep, NcclCall, StepSeries};
 use dtrain_recipes::Bytes;
 
 /// What was trained, and how fast.
@@ -42,8 +42,11 @@ pub(super) fn nccl(calls: &[NcclCall], style: PageStyle) -> String {
         return String::new();
     }
     let row = |call: &NcclCall| {
-        let verdict =
-            if call.agrees { StyledText::new("agrees", TextRole::Good) } else { StyledText::new("DIFFERS", TextRole::Bad) };
+        let verdict = if call.agrees {
+            StyledText::new("agrees", TextRole::Good)
+        } else {
+            StyledText::new("DIFFERS", TextRole::Bad)
+        };
         vec![call.call.clone().into(), verdict, whole(call.values).into(), seconds(call.seconds).into()]
     };
     let rows: Vec<Vec<StyledText>> = calls.iter().map(row).collect();

@@ -5,7 +5,9 @@ use crate::analytic::constants::fitted::FittedConstant;
 
 /// A constant of the files by its table and key.
 pub(super) fn constant(name: &str) -> f64 {
-    FittedConstant::named(name).unwrap_or_else(|| panic!("there is no constant {name}")).of(Constants::shipped())
+    FittedConstant::named(name)
+        .unwrap_or_else(|| panic!("there is no constant {name}"))
+        .of(Constants::shipped())
 }
 
 /// Named values in the order in which they are computed.

@@ -1,7 +1,7 @@
 //! The same values as the code computes them, from the cells of a row to the price.
 
 use crate::analytic::matmul::{ForwardBackward, linear};
-use crate::analytic::{StepInputs, Constants, LayerTimes, PeakMemory, StepTimes, head_and_embedding};
+use crate::analytic::{Constants, LayerTimes, PeakMemory, StepInputs, StepTimes, head_and_embedding};
 use crate::benchmarks::read;
 use crate::benchmarks::{RowEstimate, TableRow, estimate_rows};
 use std::collections::BTreeMap;
@@ -33,8 +33,9 @@ fn products(case: &StepInputs<'_>) -> Values {
     let (model, tokens, t) = (case.model, case.tokens(), case.config.tensor());
     let (heads, wide) = (model.heads / t * model.head, model.ffn / t);
     let of = |outputs, inputs| linear(tokens, outputs, inputs, &case.device);
-    let named =
-        |names: [&'static str; 2], passes: ForwardBackward| [(names[0], passes.forward), (names[1], passes.backward)];
+    let named = |names: [&'static str; 2], passes: ForwardBackward| {
+        [(names[0], passes.forward), (names[1], passes.backward)]
+    };
     [
         named(["qkv forward", "qkv backward"], of(3.0 * heads, model.hidden)),
         named(["out forward", "out backward"], of(model.hidden, heads)),

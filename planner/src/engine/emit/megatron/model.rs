@@ -1,7 +1,9 @@
 //! The arguments that say what the model is.
 
 use super::DecoderPlan;
-use dtrain_recipes::{Activation, Decoder, Experts, Fp8Recipe, LatentAttention, Norm, Positions, SlidingWindow};
+use dtrain_recipes::{
+    Activation, Decoder, Experts, Fp8Recipe, LatentAttention, Norm, Positions, SlidingWindow,
+};
 
 /// What is told of the model.
 pub(super) fn notes(source: &DecoderPlan) -> Vec<String> {

@@ -149,7 +149,8 @@ fn maxtext_has_every_key_and_value() {
 
 #[test]
 fn transformers_have_every_key_of_the_models() {
-    let models = [named(ConfigFormat::Deepspeed, "config.json"), named(ConfigFormat::Fsdp, "config.json")].concat();
+    let models =
+        [named(ConfigFormat::Deepspeed, "config.json"), named(ConfigFormat::Fsdp, "config.json")].concat();
     let mut families = Vec::new();
     for text in models {
         let config: Value = serde_json::from_str(&text).expect("it is JSON");

@@ -13,7 +13,11 @@ fn newer(model: Model, precision: Precision) -> Plan {
 
 fn windowed(every: Option<u32>) -> Model {
     let Model::Decoder(mixture) = fixtures::experts() else { unreachable!("it is a decoder") };
-    Model::Decoder(Decoder { window: Some(SlidingWindow { tokens: 128, every }), head_width: Some(64), ..mixture })
+    Model::Decoder(Decoder {
+        window: Some(SlidingWindow { tokens: 128, every }),
+        head_width: Some(64),
+        ..mixture
+    })
 }
 
 #[test]
@@ -142,7 +146,11 @@ fn torchtitan_has_no_scale_of_a_whole_tensor() {
         (Some(Fp8Recipe::Delayed), "delayed"),
     ] {
         let plan = in_fp8(llama(), scales);
-        refused(&plan, ConfigFormat::Torchtitan, &format!("train.fp8_recipe = \"{word}\" (data 4 × tensor 2"));
+        refused(
+            &plan,
+            ConfigFormat::Torchtitan,
+            &format!("train.fp8_recipe = \"{word}\" (data 4 × tensor 2"),
+        );
         refused(&plan, ConfigFormat::Torchtitan, "; it has no scale for a whole tensor; set \"blockwise\"");
     }
 }

@@ -79,9 +79,13 @@ fn what_is_no_step_is_ignored_and_said_once() {
 fn tokens_and_seconds_that_are_none_are_not_believed() {
     let told = |name: &str, value: f64| {
         let events = RefCell::new(Vec::new());
-        StepTracker::default().report(ReportedLine::of([("loss", number(1.0)), (name, number(value))]), 0, &|event| {
-            events.borrow_mut().push(event);
-        });
+        StepTracker::default().report(
+            ReportedLine::of([("loss", number(1.0)), (name, number(value))]),
+            0,
+            &|event| {
+                events.borrow_mut().push(event);
+            },
+        );
         let events = events.into_inner();
         let Some(Event::Step(figures)) = events.last() else { panic!("{events:?}") };
         (figures.tokens, figures.times.step, events.len() - 1)
@@ -193,9 +197,13 @@ fn only_times_that_are_known_are_told() {
         let (mut times, mut tracker) = (Vec::new(), StepTracker::default());
         for value in values {
             let heard = RefCell::new(Vec::new());
-            tracker.report(ReportedLine::of([("step", number(*value)), ("loss", number(0.5))]), 0, &|event| {
-                heard.borrow_mut().push(event);
-            });
+            tracker.report(
+                ReportedLine::of([("step", number(*value)), ("loss", number(0.5))]),
+                0,
+                &|event| {
+                    heard.borrow_mut().push(event);
+                },
+            );
             for event in heard.into_inner() {
                 if let Event::Step(figures) = event {
                     times.push(figures.times.step > 0.0);

@@ -2,8 +2,8 @@
 
 use super::super::super::messages::{HostMessage, LeaderMessage};
 use super::super::listener::PeerListener;
-use super::super::{Greeting, TrialAttempt, PeerAddress, AgentIdentity, connect};
-use super::{LinkEvent, PeerLink, LoopCounters, HEARTBEAT_TIMEOUT};
+use super::super::{AgentIdentity, Greeting, PeerAddress, TrialAttempt, connect};
+use super::{HEARTBEAT_TIMEOUT, LinkEvent, LoopCounters, PeerLink};
 use crate::agent::agent_certificates;
 use crate::home::TrialFolder;
 use dtrain_protocol::{AttemptId, TrialId};
@@ -128,7 +128,16 @@ impl Pair {
             }
         });
         let (leader, follower) = (leader.expect("a thread"), follower.expect("a thread"));
-        let pair = Self { cable, leader, follower, by_leader, by_follower, loop_counters, heartbeat, _folder: folder };
+        let pair = Self {
+            cable,
+            leader,
+            follower,
+            by_leader,
+            by_follower,
+            loop_counters,
+            heartbeat,
+            _folder: folder,
+        };
         pair.talk();
         pair
     }
@@ -251,8 +260,10 @@ fn every_door_has_a_port_of_its_own() {
     let trial = TrialFolder::at(folder.path());
     let names = TrialAttempt { trial: TrialId("01JZX".into()), attempt: AttemptId(1) };
     let made = agent_certificates(&names.trial, names.attempt, 1).expect("keys");
-    let seat = AgentIdentity { host: 0, bind: "127.0.0.1".into(), identity: made[0].clone(), is_shared: false };
-    let doors: Vec<_> = (0..100).map(|_| PeerListener::bind(&seat, names.clone(), &trial).expect("a port")).collect();
+    let seat =
+        AgentIdentity { host: 0, bind: "127.0.0.1".into(), identity: made[0].clone(), is_shared: false };
+    let doors: Vec<_> =
+        (0..100).map(|_| PeerListener::bind(&seat, names.clone(), &trial).expect("a port")).collect();
     let ports: std::collections::BTreeSet<_> = doors.iter().map(|listener| &listener.address).collect();
     assert_eq!(ports.len(), 100);
 }

@@ -7,7 +7,7 @@ mod crew;
 mod faults;
 
 use super::{Fault, Reached, World};
-use crate::machine::{TrialInput, Phase, Promise};
+use crate::machine::{Phase, Promise, TrialInput};
 use dtrain_protocol::{AttemptId, Failure, StopReason};
 use std::time::{Duration, Instant};
 
@@ -176,7 +176,9 @@ impl Fleet<'_> {
                 let unread =
                     world.spools.get(&open).map_or(0, |spool| spool.len() - world.read.min(spool.len()));
                 let is_over = world.live.as_ref().is_none_or(|live| live.attempt != open);
-                if world.machine.open_attempt() != Some(open) || (unread == 0 && !is_over && world.owed.is_empty()) {
+                if world.machine.open_attempt() != Some(open)
+                    || (unread == 0 && !is_over && world.owed.is_empty())
+                {
                     break;
                 }
                 world.deliver()?;

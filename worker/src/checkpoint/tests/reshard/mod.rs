@@ -54,7 +54,8 @@ type Memory = Vec<Vec<f32>>;
 
 /// Every value of a tensor.
 fn truth(name: &str, kind: TensorKind, shape: &[u64]) -> Vec<f32> {
-    let seed = name.bytes().chain(kind.suffix().bytes()).fold(0, |hash, byte| splitmix64(hash, u64::from(byte)));
+    let seed =
+        name.bytes().chain(kind.suffix().bytes()).fold(0, |hash, byte| splitmix64(hash, u64::from(byte)));
     (0..shape.iter().product()).map(|i| f32::from_bits(splitmix64(seed, i) as u32)).collect()
 }
 

@@ -1,14 +1,14 @@
 //! Finds the fastest kernel of each matrix product of a device.
 
-use super::candidates::{CANDIDATES, MatmulKernel, DEFAULTS, named};
+use super::candidates::{CANDIDATES, DEFAULTS, MatmulKernel, named};
 use super::gemm_shape::GemmShape;
+use super::kernel_table::{ChosenKernel, KernelTable, KernelTableFile, KernelTrial};
 use super::spoil;
-use super::kernel_table::{ChosenKernel, KernelTableFile, KernelTable, KernelTrial};
 use crate::device::TUNING_SECONDS;
 use crate::device_check::CUBECL;
-use crate::out_of_memory::out_of_memory_line;
 use crate::kernel_cache::{self, TuningBudget};
 use crate::ops::device::{CubeValues, values};
+use crate::out_of_memory::out_of_memory_line;
 use burn::backend::Cube;
 use burn::tensor::{Device, FloatDType, Tensor};
 use cubecl::future::block_on;

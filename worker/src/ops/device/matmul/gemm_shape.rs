@@ -122,7 +122,8 @@ impl OperandLayout {
         };
         let size = values.dtype.size();
         let is_even = |stride: &usize| (stride * size).is_multiple_of(16);
-        let is_aligned = order != MemoryOrder::Neither && is_even(&long) && strides[..rank - 2].iter().all(is_even);
+        let is_aligned =
+            order != MemoryOrder::Neither && is_even(&long) && strides[..rank - 2].iter().all(is_even);
         Self { order, is_aligned }
     }
 }

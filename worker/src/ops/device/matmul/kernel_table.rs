@@ -195,7 +195,8 @@ mod tests {
     use super::*;
 
     fn choice(kernel: &str) -> ChosenKernel {
-        let tried = vec![KernelTrial { kernel: kernel.to_owned(), first_seconds: 0.5, ..KernelTrial::default() }];
+        let tried =
+            vec![KernelTrial { kernel: kernel.to_owned(), first_seconds: 0.5, ..KernelTrial::default() }];
         ChosenKernel { kernel: kernel.to_owned(), is_complete: true, limit_seconds: 6.0, tried }
     }
 
@@ -211,10 +212,19 @@ mod tests {
         let (_, both) = KernelTableFile::open(folder.path(), "NVIDIA H100", "0.11");
         assert_eq!(both.products.keys().collect::<Vec<_>>(), ["a", "b"]);
         assert_eq!(both.products["a"], choice("unit"));
-        assert!(KernelTableFile::open(folder.path(), "NVIDIA A100", "0.11").1.products.is_empty(), "another device");
-        assert!(KernelTableFile::open(folder.path(), "NVIDIA H100", "0.12").1.products.is_empty(), "other kernels");
+        assert!(
+            KernelTableFile::open(folder.path(), "NVIDIA A100", "0.11").1.products.is_empty(),
+            "another device"
+        );
+        assert!(
+            KernelTableFile::open(folder.path(), "NVIDIA H100", "0.12").1.products.is_empty(),
+            "other kernels"
+        );
         fs::write(folder.path().join("products-nvidia-h100.json"), "{").unwrap();
-        assert!(KernelTableFile::open(folder.path(), "NVIDIA H100", "0.11").1.products.is_empty(), "a damaged file");
+        assert!(
+            KernelTableFile::open(folder.path(), "NVIDIA H100", "0.11").1.products.is_empty(),
+            "a damaged file"
+        );
     }
 
     #[test]

@@ -5,17 +5,17 @@
 //! candidate that does not compile, that asks for memory which the device lacks, or whose result differs from that of the first one is
 //! left out; so is one that took a process down.
 
+mod autotune;
 mod candidates;
 mod gemm_shape;
 mod kernel_table;
-mod autotune;
 
 use super::{CubeValues, values};
+use autotune::KernelTuner;
 use burn::backend::Cube;
 use burn::tensor::{DType, Device, Tensor};
 use cubecl::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
-use autotune::KernelTuner;
 
 /// `lhs · rhs`, in the type of both.
 ///

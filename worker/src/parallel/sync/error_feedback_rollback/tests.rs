@@ -3,7 +3,7 @@
 use super::*;
 use crate::comm::loopback;
 use crate::parallel::sync::PowerSgdCompressor;
-use crate::parallel::{GradientBuckets, CommQueue};
+use crate::parallel::{CommQueue, GradientBuckets};
 use crate::stage::ModelParameter;
 use dtrain_protocol::Region;
 use dtrain_protocol::shuffle::splitmix64;
@@ -33,7 +33,8 @@ const fn batch(seed: u64, scale: f32) -> Batch {
 impl Batch {
     /// Gradients of `rank`, multiplied by the scale. They have few digits, so that a power of two changes none.
     fn gradients(self, rank: u32) -> Vec<f32> {
-        let value = |index| (splitmix64(self.seed + 100 * u64::from(rank), index) % 1000) as f32 / 512.0 - 1.0;
+        let value =
+            |index| (splitmix64(self.seed + 100 * u64::from(rank), index) % 1000) as f32 / 512.0 - 1.0;
         let mut values: Vec<f32> = (0..LENGTH as u64).map(|index| self.scale * value(index)).collect();
         if rank == 1 {
             let bad = [f32::INFINITY, f32::NAN, f32::NEG_INFINITY];
@@ -88,7 +89,9 @@ fn arrive(reduction: &mut GradientReduction, batch: Batch, values: &mut [f32], q
     let arrived = match reduction {
         GradientReduction::LowRank(low_rank) => low_rank.sum(values, queue),
         GradientReduction::Buckets { common, .. } => common.collect_flat(values, queue),
-        GradientReduction::DeviceBuckets { .. } | GradientReduction::ReduceScatter(_) => unreachable!("it keeps nothing"),
+        GradientReduction::DeviceBuckets { .. } | GradientReduction::ReduceScatter(_) => {
+            unreachable!("it keeps nothing")
+        }
     };
     arrived.expect("all are there");
     let finite = values.iter().all(|value| value.is_finite());

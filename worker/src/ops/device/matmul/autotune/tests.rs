@@ -79,8 +79,10 @@ fn the_fastest_candidate_is_chosen_once_and_known_to_the_next_process() {
 #[test]
 fn when_time_is_over_a_product_takes_the_kernel_of_a_similar_one() {
     let Some(device) = gpu() else { return };
-    let mut tuning =
-        KernelTuner { limit: TuningBudget { whole: Duration::from_nanos(1), ..TuningBudget::default() }, ..KernelTuner::of(&device) };
+    let mut tuning = KernelTuner {
+        limit: TuningBudget { whole: Duration::from_nanos(1), ..TuningBudget::default() },
+        ..KernelTuner::of(&device)
+    };
     let pair = |rows| [tensor(1, [1, rows, 40], &device), tensor(2, [1, 40, 24], &device)].map(values);
     let [lhs, rhs] = pair(20);
     drop(tuning.matmul::<3>(lhs, rhs));
