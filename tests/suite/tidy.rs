@@ -1,6 +1,7 @@
 //! Keeps the structure as `ARCHITECTURE.md` and `deny.toml` tell it.
 
 mod matches;
+mod plain_names;
 
 use dtrain_tests::root;
 use std::collections::{BTreeMap, BTreeSet};

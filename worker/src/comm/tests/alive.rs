@@ -100,7 +100,7 @@ fn a_rank_that_works_is_waited_for_also_by_those_who_wait_for_one_that_waits_for
 #[test]
 fn a_process_that_stands_still_is_lost_after_the_silence() {
     for kind in LINKS {
-        let (mut group, mut other) = with_a_process(kind, limits(SHORT * 2, MINUTE));
+        let (mut group, mut other) = with_a_process(kind, limits(SHORT * 6, MINUTE));
         group.barrier().expect("it is there");
         let process = Pid::from_child(&other);
         kill_process(process, Signal::STOP).expect("it lives");
