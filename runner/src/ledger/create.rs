@@ -323,7 +323,7 @@ pub(super) fn key_id(database: &rusqlite::Connection, name: &str) -> Result<i64,
     if let Some(id) = known {
         return Ok(id);
     }
-    database.prepare_cached("INSERT INTO key_id(name) VALUES (?1)")?.execute([name])?;
+    database.prepare_cached("INSERT INTO key(name) VALUES (?1)")?.execute([name])?;
     Ok(database.last_insert_rowid())
 }
 

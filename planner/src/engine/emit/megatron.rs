@@ -26,7 +26,7 @@ pub(crate) fn emit(source: &DecoderPlan) -> ConfigFiles {
         "set -euo pipefail\n\n# SET: what the tools of Megatron-LM made of the data (tools/preprocess_data.py), without its ending.\n\
          DATA=${{DATA:-corpus_text_document}}\n# SET: the tokenizer that it was made with, of at most {} tokens.\n\
          TOKENIZER=${{TOKENIZER:-tokenizer}}\n# SET: where checkpoints go.\nCHECKPOINTS=${{CHECKPOINTS:-checkpoints}}\n\
-         # HostShape, and ranks on each; their product is {}.\nNODES=${{NODES:-{}}}\nRANKS=${{RANKS:-{}}}\n\
+         # Hosts, and ranks on each; their product is {}.\nNODES=${{NODES:-{}}}\nRANKS=${{RANKS:-{}}}\n\
          # SET where there are several hosts: the address of the first.\nFIRST=${{FIRST:-localhost:29500}}\n",
         source.model.vocab,
         source.arrangement.layout.world(),
