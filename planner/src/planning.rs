@@ -1,4 +1,4 @@
-//! From a request to a plan: decides the batch, searches, prices, puts in order.
+//! The planner: decides the batch, searches and prices the candidates, and ranks them.
 
 pub mod checkpoint_interval;
 pub mod error;
@@ -29,10 +29,10 @@ use dtrain_recipes::{Model, StopConditions};
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
-/// Candidates kept in a plan.
+/// Number of candidates kept in a plan.
 pub const CHOICES: usize = 20;
 
-/// Searches and prices everything the recipe leaves open, and puts it in order.
+/// Searches and prices everything the recipe leaves open, and ranks it.
 pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let (recipe, host) = (request.recipe, request.host);
     precheck(recipe, Some(host), request.train_samples)?;
@@ -107,7 +107,7 @@ pub fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     })
 }
 
-/// Whether anything but a target ends the training.
+/// Returns `true` if a condition other than a target ends the training.
 fn has_end(stop: &StopConditions) -> bool {
     stop.steps.is_some()
         || stop.samples.is_some()
@@ -116,7 +116,7 @@ fn has_end(stop: &StopConditions) -> bool {
         || stop.time.is_some()
 }
 
-/// The global batch: pinned, among the recipe's choices, or recommended for the length of the run.
+/// Returns the global batch: pinned, among the recipe's choices, or recommended for the length of the run.
 pub(crate) fn batch(request: &PlanRequest<'_>) -> Result<Decision<u64>, PlanError> {
     let recipe = request.recipe;
     if recipe.objective.stop.epochs.is_some() && request.train_samples.is_none() {
@@ -134,14 +134,15 @@ pub(crate) fn batch(request: &PlanRequest<'_>) -> Result<Decision<u64>, PlanErro
     Ok(batch_size::clamp_to_choice(&recipe.train.batch, recommended))
 }
 
-/// The length of the run; a time is turned into samples by the speed of one rank at a middling micro-batch.
+/// Returns the length of the run; a time becomes samples by the speed of one rank at a medium micro-batch.
 fn budget(request: &PlanRequest<'_>) -> TrainingBudget {
     let recipe = request.recipe;
     let speed = rough_speed(request);
     batch_size::budget(&recipe.objective.stop, &recipe.model, request.train_samples, speed)
 }
 
-/// Samples a second with the best number of ranks at a micro-batch of 8, before the batch is known.
+/// Returns the samples per second with the best number of ranks at a micro-batch of 8, before the batch is
+/// known.
 fn rough_speed(request: &PlanRequest<'_>) -> f64 {
     let recipe = request.recipe;
     let case = CostInputs {
@@ -166,7 +167,7 @@ fn rough_speed(request: &PlanRequest<'_>) -> f64 {
     ranking.best.first().map_or(1.0, |(seconds, _)| space.batch.get() as f64 / seconds.max(1e-9))
 }
 
-/// Tokens the run will see, by its stop condition or by its time.
+/// Returns the tokens of the run, by its stop condition or by its time.
 fn tokens(request: &PlanRequest<'_>, batch: u64, step: &TimeBreakdown) -> f64 {
     #![expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
     let cost = step_costs(step, batch);
@@ -174,7 +175,7 @@ fn tokens(request: &PlanRequest<'_>, batch: u64, step: &TimeBreakdown) -> f64 {
     pace.schedule_steps as f64 * (batch * request.recipe.model.sample_tokens()) as f64
 }
 
-/// The correction that the newest trials suggest. Every trial is priced by the model as it is now.
+/// Returns the correction factors from the newest trials. Every trial is priced by the current model.
 fn factors(case: CostInputs<'_>, observations: &[StepObservation]) -> Factors {
     let newest = calibrate::newest_observations(observations);
     let mut residuals: Vec<Residual> = newest.iter().filter_map(|o| residual(case, o)).collect();
@@ -200,8 +201,9 @@ fn residual(case: CostInputs<'_>, observation: &StepObservation) -> Option<Resid
     })
 }
 
-/// The kept candidates, the one to train first. Candidates that cannot be told apart from the fastest come before
-/// the others, the simplest first ([`TieBreak`]), and of equals the one whose slow end is fastest (so a measured micro-batch goes before a guessed one).
+/// Returns the kept candidates, the recommended one first, with whether each ties with the fastest. Ties come
+/// before the others, the simplest first ([`TieBreak`]), and of equals the one whose slow end is fastest (so
+/// a measured micro-batch precedes an interpolated one).
 fn by_preference(cost_model: &CostModel<'_>, ranking: &Ranking) -> Vec<(CandidateId, bool)> {
     let Some((fastest, first)) = ranking.best.first().copied() else { return Vec::new() };
     let limit = fastest * (1.0 + cost_model.uncertainty(first).1);
@@ -220,7 +222,7 @@ fn by_preference(cost_model: &CostModel<'_>, ranking: &Ranking) -> Vec<(Candidat
     ties.chain(rest.into_iter().map(|(_, id)| (id, false))).collect()
 }
 
-/// What was left out before and during pricing.
+/// Returns the candidates rejected before and during pricing, by reason.
 fn rejected_groups(
     space: &CandidateSpace,
     cost_model: &CostModel<'_>,

@@ -1,4 +1,4 @@
-//! What the best candidate of every other axis value would have cost, and why.
+//! Alternatives: the best candidate of every axis value that was not chosen, and why it is slower.
 
 use crate::planning::plan::RankedCandidate;
 use crate::planning::search::Ranking;
@@ -10,28 +10,28 @@ use serde::{Deserialize, Serialize};
 /// The best candidate with an axis value that was not chosen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Alternative {
-    /// The axis, such as `ranks`.
+    /// Name of the axis, such as `ranks`.
     pub axis: String,
-    /// The value, such as `2 ranks × 1 thread`, or `4` for a micro-batch.
+    /// Value of the axis, such as `2 ranks × 1 thread`, or `4` for a micro-batch.
     pub value: String,
-    /// The candidate in words.
+    /// Description of the candidate.
     pub candidate: String,
-    /// Speed relative to the choice minus one: −0.31 trains 31 % fewer tokens a second.
+    /// Speed relative to the choice minus one: −0.31 trains 31 % fewer tokens per second.
     pub speed: f64,
-    /// Whether the difference is too small to be told.
+    /// True if it ties with the choice: the difference is within the uncertainty.
     pub is_tied: bool,
-    /// What costs most, in words.
+    /// Largest cause of the difference, in words.
     pub cause: String,
-    /// Bytes of its heaviest rank at its peak; nothing in a plan of an older program.
+    /// Peak memory of its heaviest rank; zero in a plan of an older program.
     #[serde(default)]
     pub memory_peak: Bytes,
-    /// By cause, the seconds that a step of it takes more than one of the choice, below 0 where less; of a cause that takes
-    /// the same nothing. Empty in a plan of an older program.
+    /// Extra seconds of a step relative to the choice, by cause; negative where it is faster, and without
+    /// causes that are equal. Empty in a plan of an older program.
     #[serde(default)]
     pub time_delta: Vec<(String, f64)>,
 }
 
-/// The best of every axis value that `chosen` does not have, slowest last within its axis.
+/// Returns the best candidate of every axis value that `chosen` does not have, slowest last within its axis.
 pub(crate) fn alternatives(
     estimator: &Estimator<'_>,
     ranking: &Ranking,
@@ -72,14 +72,14 @@ pub(crate) fn alternatives(
     alternatives
 }
 
-/// What each cause takes more in `theirs`.
+/// Returns the extra seconds of each cause in `theirs`.
 fn time_delta(ours: &Causes, theirs: &Causes) -> Vec<(String, f64)> {
     let pairs = ours.parts().into_iter().zip(theirs.parts());
     let grown = pairs.map(|((name, before), (_, after))| (name.to_owned(), after - before));
     grown.filter(|(_, seconds)| *seconds != 0.0).collect()
 }
 
-/// Axes in the order they are told.
+/// Axes in the order of display.
 const AXES: [&str; 13] = [
     "ranks",
     "data",
@@ -96,7 +96,7 @@ const AXES: [&str; 13] = [
     "precision",
 ];
 
-/// The part of the step that grows (or, where the whole is faster, shrinks) most.
+/// Returns the part of the step that grows most (or, where the whole is faster, shrinks most), in words.
 pub(crate) fn largest_delta(ours: &[(&str, f64)], theirs: &[(&str, f64)]) -> String {
     let total = |parts: &[(&str, f64)]| parts.iter().map(|(_, seconds)| seconds).sum::<f64>();
     let slower = total(theirs) >= total(ours);

@@ -1,4 +1,4 @@
-//! A plan in words and columns for people.
+//! Explains a plan to people, as text in columns.
 
 mod alternatives;
 mod arrangement;
@@ -19,25 +19,25 @@ use dtrain_recipes::sanitize::on_one_line;
 use dtrain_recipes::{Bytes, ForeignCommand, Model, Recipe, Seconds};
 use std::collections::BTreeSet;
 
-/// Columns of a line at most: longer ones are hard to read.
+/// Most columns of a line: longer ones are hard to read.
 pub const WIDTH: usize = 100;
 
-/// Column at which values begin.
+/// Column at which values start.
 const INDENT: usize = 16;
 
-/// Reasons told for what was left out.
+/// Most reasons shown for rejected candidates.
 const REASONS: usize = 10;
 
-/// How much is told of what was not chosen.
+/// Level of detail about the alternatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DetailLevel {
-    /// The best values of every axis, each with what costs most.
+    /// The best values of every axis, each with its largest cause.
     Short,
-    /// Every value of every axis, with its memory and everything that costs or saves time.
+    /// Every value of every axis, with its memory and all causes that add or save time.
     Full,
 }
 
-/// The plan as people read it: the choice, what it costs, why the others lose, what was left out.
+/// Returns the plan as text: the choice, its cost, the alternatives and the rejections.
 pub fn explain(plan: &Plan, depth: DetailLevel) -> String {
     let mut text = String::new();
     let best = plan.best();
@@ -66,7 +66,7 @@ pub fn explain(plan: &Plan, depth: DetailLevel) -> String {
     text
 }
 
-/// The choice and what it costs in a line, for the end of a long text; nothing where nothing has a price.
+/// Returns one line with the choice and its cost, for the end of a long text; empty without an estimate.
 pub fn summary(plan: &Plan) -> String {
     let best = plan.best();
     let mut text = String::new();
@@ -85,12 +85,12 @@ pub fn summary(plan: &Plan) -> String {
     text
 }
 
-/// What is counted: tokens for a model with sequences, otherwise samples.
+/// Returns the unit of throughput: tokens for a model with sequences, otherwise samples.
 pub fn unit(plan: &Plan) -> &'static str {
     if plan.recipe.model.sample_tokens() > 1 { "tokens" } else { "samples" }
 }
 
-/// A foreign command: what runs, and where.
+/// Returns the text of a foreign command: its processes and their hosts.
 fn foreign(plan: &Plan, command: &ForeignCommand) -> String {
     let Candidate { arrangement, threads, .. } = &plan.best().candidate;
     let mut text = String::new();
@@ -103,7 +103,7 @@ fn foreign(plan: &Plan, command: &ForeignCommand) -> String {
     text
 }
 
-/// Each param with its value, of one with a range the range too; those that do not apply are told to.
+/// Returns each param with its value and its range, if any; inactive params are included.
 fn params(recipe: &Recipe) -> Vec<String> {
     let names: BTreeSet<&String> = recipe.params.keys().chain(recipe.ranges.keys()).collect();
     let words = |name: &String| {
@@ -123,7 +123,7 @@ fn headline(text: &mut String, plan: &Plan) {
     }
 }
 
-/// What is trained, and where.
+/// Returns the subject of the plan: model, data and hosts.
 pub fn subject(plan: &Plan) -> String {
     let parameters = count(whole(plan.recipe.model.parameters()));
     let kind = match &plan.recipe.model {
@@ -141,7 +141,7 @@ pub fn subject(plan: &Plan) -> String {
     format!("a {kind} of {parameters} parameters{adapters} on {}", host(plan))
 }
 
-/// The choice in a line, and a sentence for each way in which its work is cut or memory is saved.
+/// Returns the choice in a line, and a sentence for each axis and each way of saving memory.
 pub fn choice(plan: &Plan) -> Vec<String> {
     let candidate = &plan.best().candidate;
     let mut lines = vec![candidate.to_string()];
@@ -186,7 +186,7 @@ fn costs(text: &mut String, plan: &Plan, best: &RankedCandidate) {
         format!("80 % interval {}", between(e.total_low, e.total_high))
     };
     row(text, "total", &format!("{steps}{}, {within}", e.total));
-    // What is less is not seen beside a step.
+    // A smaller value is negligible beside a step.
     if let Some(first) = e.first_step.filter(|first| first.0 >= 0.5) {
         let told =
             format!("about {first} more: kernels are compiled and tuned, unless they are kept from before");
@@ -215,7 +215,7 @@ fn costs(text: &mut String, plan: &Plan, best: &RankedCandidate) {
     row(text, "constants", &e.source);
 }
 
-/// What is paid for: a GPU, or a core where CPUs train.
+/// Returns the unit of cost: a GPU, or a core where CPUs train.
 pub fn device(ranked: &RankedCandidate) -> &'static str {
     match ranked.candidate.arrangement.device {
         DeviceKind::Cpu => "core",
@@ -252,7 +252,7 @@ fn training(text: &mut String, plan: &Plan, best: &RankedCandidate) {
     row(text, "validation", &validation(plan));
 }
 
-/// When the run is validated, on how much, and what that takes, in words.
+/// Returns the validation interval, samples and cost, in words.
 pub fn validation(plan: &Plan) -> String {
     let pace = &plan.best().run_length;
     let samples = if pace.validate_samples == 1 { "sample" } else { "samples" };
@@ -262,7 +262,7 @@ pub fn validation(plan: &Plan) -> String {
     format!("{told}, about {} each: {:.0} % of the time", Seconds(seconds), 100.0 * share)
 }
 
-/// Something done after every so many steps of a run, in words.
+/// Returns the interval of a repeated action of a run, in words.
 fn after(every: u64, pace: &TrainingSchedule) -> String {
     if every >= pace.schedule_steps {
         "at the end".into()
@@ -295,18 +295,19 @@ fn with_range(value: &str, low: String, high: String, reason: &str) -> String {
     format!("{value} (range to search: {low} to {high}): {reason}")
 }
 
-/// A key and its value on a line, which [`wrapped`] breaks.
+/// Appends a key and its value as one line, which [`wrapped`] breaks.
 pub(crate) fn row(text: &mut String, key: &str, value: &str) {
     text.push_str(format!("{key:<INDENT$}{value}").trim_end());
     text.push('\n');
 }
 
-/// Rows with lines of at most `width` columns, and at most [`WIDTH`]: values are broken between words and go on under themselves.
+/// Wraps rows to at most `width` and at most [`WIDTH`] columns: values break between words and continue below
+/// their start.
 pub fn wrapped(text: &str, width: usize) -> String {
     wrapped_with_indent(text, width, INDENT)
 }
 
-/// The same of lines whose values begin at column `indent`.
+/// Wraps lines whose values start at column `indent`; see [`wrapped`].
 pub fn wrapped_with_indent(text: &str, width: usize, indent: usize) -> String {
     let width = width.clamp(2 * indent, WIDTH);
     text.lines().map(|line| wrap_row(line, width, indent)).collect()

@@ -1,5 +1,4 @@
-//! Which candidate is taken: the front of time, memory and money, ties, what the others cost, and the
-//! explanation.
+//! The choice of a candidate: Pareto front, tie-breaks, alternatives and the explanation.
 
 pub mod alternatives;
 pub mod explain;

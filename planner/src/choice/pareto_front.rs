@@ -1,44 +1,45 @@
-//! Time, memory and money against each other: what nothing betters in all three at once.
+//! Pareto front over time, memory and cost.
 //!
-//! It keeps every such point, also those that nobody could tell apart; [`notable_points`] chooses what people are shown.
+//! It has every nondominated point, also those too similar to tell apart; [`notable_points`] selects the ones
+//! to show.
 
 #[cfg(test)]
 mod tests;
 
 use serde::{Deserialize, Serialize};
 
-/// Most points that are named.
+/// Most points that are shown.
 const NAMED: usize = 8;
 
-/// Least difference of time or money that is worth naming, relative to the other.
+/// Least relative difference of time or cost that is worth showing.
 const LEAST: f64 = 0.05;
 
-/// What a way to train takes of the three things that are weighed against each other: less is better in each.
+/// Cost of a candidate in three dimensions; less is better in each.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CandidateCost {
     /// Seconds of a step.
     pub step_seconds: f64,
-    /// Share of the memory that a rank may use which is full at the peak of the heaviest; the rest is headroom.
+    /// Peak memory of the heaviest rank as a share of what it may use; the rest is headroom.
     pub memory_fraction: f64,
-    /// Seconds of all devices that work, in a step: money, but for the price of a device.
+    /// Busy seconds of all devices in a step: the cost in money, but for the price of a device.
     pub device_seconds: f64,
 }
 
 impl CandidateCost {
-    /// The cost of a step of `step_seconds` on `devices`.
+    /// Returns the cost of a step of `step_seconds` on `devices`.
     pub fn of(step_seconds: f64, memory_fraction: f64, devices: u32) -> Self {
         Self { step_seconds, memory_fraction, device_seconds: step_seconds * f64::from(devices) }
     }
 
-    /// Whether it takes no more than `other` of anything.
+    /// Returns `true` if it is no worse than `other` in any dimension.
     fn is_no_worse_than(&self, other: &Self) -> bool {
         self.step_seconds <= other.step_seconds
             && self.memory_fraction <= other.memory_fraction
             && self.device_seconds <= other.device_seconds
     }
 
-    /// Whether it has something to say for itself beside `other`, where times that differ by less than `least` of the longer
-    /// and shares of memory by less than twice that are alike.
+    /// Returns `true` if it is clearly better than `other` in a dimension. Times that differ by less than
+    /// `least` of the longer, and memory shares by less than twice that, count as equal.
     fn differs_enough(&self, other: &Self, least: f64) -> bool {
         self.step_seconds < (1.0 - least) * other.step_seconds
             || self.device_seconds < (1.0 - least) * other.device_seconds
@@ -46,17 +47,17 @@ impl CandidateCost {
     }
 }
 
-/// A way to train with what it takes.
+/// A point with its cost.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParetoPoint<T> {
-    /// What it takes.
+    /// Cost of the point.
     pub cost: CandidateCost,
-    /// The way.
+    /// Item at the point, such as a candidate.
     pub what: T,
 }
 
-/// The points that nothing betters: no other point takes no more of anything. Of points that take exactly the same, the one
-/// that was noted first is kept.
+/// The nondominated points: no other point is at least as good in all dimensions. Of points with equal costs,
+/// the first one inserted is kept.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ParetoFront<T> {
     points: Vec<ParetoPoint<T>>,
@@ -69,10 +70,11 @@ impl<T> Default for ParetoFront<T> {
 }
 
 impl<T> ParetoFront<T> {
-    /// Takes note of a point. The time it takes grows with the points that are kept, not with those that were noted.
+    /// Inserts a point, and removes those it dominates. The time grows with the points kept, not with those
+    /// inserted.
     pub fn insert(&mut self, cost: CandidateCost, what: T) {
         if let Some(better) = self.points.iter().position(|point| point.cost.is_no_worse_than(&cost)) {
-            // What bettered one will better the next: it is asked earlier.
+            // A point that dominated one will likely dominate the next: move it forward.
             self.points.swap(better, better / 2);
             return;
         }
@@ -80,7 +82,8 @@ impl<T> ParetoFront<T> {
         self.points.push(ParetoPoint { cost, what });
     }
 
-    /// Whether no point takes at most so many seconds and at most that share of memory.
+    /// Returns `true` if no point has at most this time and at most this memory, so that a new one may enter
+    /// the front.
     pub fn may_gain(&self, step_seconds: f64, memory_fraction: f64) -> bool {
         let is_within = |cost: &CandidateCost| {
             cost.step_seconds <= step_seconds && cost.memory_fraction <= memory_fraction
@@ -88,12 +91,12 @@ impl<T> ParetoFront<T> {
         !self.points.iter().any(|point| is_within(&point.cost))
     }
 
-    /// Whether there is no point.
+    /// Returns `true` if there is no point.
     pub fn is_empty(&self) -> bool {
         self.points.is_empty()
     }
 
-    /// The points, fastest first.
+    /// Returns the points, fastest first.
     pub fn into_points(self) -> Vec<ParetoPoint<T>> {
         let mut points = self.points;
         let key = |point: &ParetoPoint<T>| {
@@ -109,7 +112,7 @@ impl<T> ParetoFront<T> {
     }
 }
 
-/// The front of some points.
+/// Returns the Pareto front of some points.
 pub fn pareto_front<T>(points: impl IntoIterator<Item = (CandidateCost, T)>) -> Vec<ParetoPoint<T>> {
     let mut front = ParetoFront::default();
     for (cost, what) in points {
@@ -118,8 +121,9 @@ pub fn pareto_front<T>(points: impl IntoIterator<Item = (CandidateCost, T)>) -> 
     front.into_points()
 }
 
-/// Indices of the points of a front that people should know of beside `choice`: each differs from it and from every
-/// other by more than `resolution` of time or money or as much memory again. Where that were many, the differences must be larger.
+/// Returns the indices of the points of a front to show beside `choice`: each differs from it and from every
+/// other by more than `resolution` of time or cost, or twice that of memory. If there are too many, larger
+/// differences are required.
 pub fn notable_points(choice: &CandidateCost, front: &[CandidateCost], resolution: f64) -> Vec<usize> {
     let mut least = resolution.max(LEAST);
     loop {

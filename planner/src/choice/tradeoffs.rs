@@ -1,4 +1,4 @@
-//! What a choice takes, and what could be taken in its place: the front of time, memory and money.
+//! The chosen candidate and its alternatives on the Pareto front of time, memory and cost.
 
 use crate::choice::explain::row;
 use crate::choice::pareto_front::{CandidateCost, notable_points};
@@ -6,45 +6,46 @@ use dtrain_recipes::number_format::thousands;
 use dtrain_recipes::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// A choice beside everything that nothing betters in time, memory and money at once.
+/// The chosen candidate and the Pareto front over time, memory and cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tradeoffs<T> {
-    /// The choice.
+    /// The chosen candidate with its cost.
     pub choice: Tradeoff<T>,
-    /// What nothing betters, fastest first.
+    /// Pareto front, fastest first.
     pub pareto_front: Vec<Tradeoff<T>>,
-    /// Indices of those of the front that differ enough from the choice, and from each other, to be worth naming.
+    /// Indices of the points of the front that differ enough from the choice, and from each other, to be
+    /// shown.
     pub distinct: Vec<usize>,
 }
 
-/// A way to train, and what it takes.
+/// A candidate with its cost.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tradeoff<T> {
-    /// The way.
+    /// The candidate.
     pub candidate: T,
-    /// What a step takes.
+    /// Cost of a step.
     pub cost: CandidateCost,
-    /// Bytes of the heaviest rank at its peak.
+    /// Peak memory of the heaviest rank.
     pub memory_peak: Bytes,
-    /// Devices that work: GPUs, or cores where CPUs train. Others stay idle, and cost nothing.
+    /// Number of busy devices: GPUs, or cores where CPUs train. Idle ones cost nothing.
     pub devices: u32,
-    /// Hours of these devices together in the whole training; `None` where nothing counts its steps.
+    /// Device hours of the whole training; `None` where the number of steps is unknown.
     pub device_hours: Option<f64>,
-    /// Money for these hours; `None` where the recipe names no price.
+    /// Price of these device hours; `None` where the recipe sets no price.
     pub money: Option<f64>,
 }
 
-/// How long a training is, and what a device costs.
+/// Length of a training and price of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CostBasis {
-    /// Steps, where they are counted.
+    /// Number of steps, where it is known.
     pub(crate) steps: Option<u64>,
-    /// Money for an hour of a device.
+    /// Price of a device hour.
     pub(crate) price: Option<f64>,
 }
 
 impl CostBasis {
-    /// What a way to train takes whose step costs `cost`.
+    /// Returns the candidate's cost in the whole training, from the cost of a step.
     pub(crate) fn tradeoff<T>(
         &self,
         candidate: T,
@@ -60,20 +61,20 @@ impl CostBasis {
 }
 
 impl<T> Tradeoffs<T> {
-    /// A choice beside a front; what differs by less than `resolution` cannot be told apart.
+    /// Combines a choice with a Pareto front; points that differ by less than `resolution` tie.
     pub(crate) fn of(choice: Tradeoff<T>, pareto_front: Vec<Tradeoff<T>>, resolution: f64) -> Self {
         let costs: Vec<CandidateCost> = pareto_front.iter().map(|point| point.cost).collect();
         let distinct = notable_points(&choice.cost, &costs, resolution);
         Self { choice, pareto_front, distinct }
     }
 
-    /// The choice first, then what is worth naming beside it.
+    /// Returns the choice, then the points to show beside it.
     pub fn shown(&self) -> impl Iterator<Item = &Tradeoff<T>> {
         std::iter::once(&self.choice).chain(self.distinct.iter().map(|index| &self.pareto_front[*index]))
     }
 
-    /// Adds the table of the choice and what is worth naming beside it; nothing where that is nothing. `device` is the word
-    /// for one, `words` says a way to train.
+    /// Appends the table of the choice and the points to show beside it; nothing without such points.
+    /// `device` is the word for one device, `words` describes a candidate.
     pub(crate) fn write_table(&self, text: &mut String, device: &str, words: impl Fn(&T) -> String) {
         if self.distinct.is_empty() {
             return;
@@ -98,19 +99,19 @@ impl<T> Tradeoffs<T> {
     }
 }
 
-/// What is counted of devices: their hours in the whole training, or their seconds in a step.
+/// Returns the title of the device column: hours of the whole training, or seconds of a step.
 fn hours_title<T>(choice: &Tradeoff<T>, device: &str) -> String {
     let unit = if choice.device_hours.is_some() { "hours" } else { "seconds" };
     format!("{device} {unit}")
 }
 
-/// Cells in columns; money is left out where the choice has none.
+/// Formats cells as columns; the price is left out where the choice has none.
 fn line<T>([step, memory, devices, hours, money]: [String; 5], choice: &Tradeoff<T>) -> String {
     let money = if choice.money.is_some() { format!("  {money:>9}") } else { String::new() };
     format!("{step:<9} {memory:>9}  {devices:>6}  {hours:>12}{money}")
 }
 
-/// A sum of money, or of hours: `1,234`, `12.34`, `0.0123`.
+/// Formats an amount of money or of hours: `1,234`, `12.34`, `0.0123`.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 1,000 and 1e15")]
 pub fn amount(value: f64) -> String {
     match value {

@@ -1,27 +1,27 @@
-//! How the global batch is split over replicas and forward passes.
+//! The split of the global batch over replicas and micro-batches.
 
 use crate::Rejection;
 use serde::{Deserialize, Serialize};
 use std::num::{NonZeroU32, NonZeroU64};
 use std::ops::Range;
 
-/// Most micro-batches of a rank in a step: a rank is told each of its passes.
+/// Most micro-batches of a rank in a step: a rank is sent a list of all its passes.
 pub const MOST_MICRO_BATCHES: u64 = 1 << 16;
 
-/// How the global batch is split: every reader does passes of the same micro-batch, as many as make its share. A value
-/// that exists keeps `micro · (passes of all readers) = global`.
+/// Split of the global batch: all readers have micro-batches of one size, in a number that makes their share.
+/// Always `micro · (passes of all readers) = global`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "BatchSplitFields", into = "BatchSplitFields")]
 pub struct BatchSplit {
     micro: NonZeroU32,
-    /// Of the reader that does most.
+    /// Passes per step of the reader that does most.
     micro_batches: NonZeroU32,
     replicas: NonZeroU32,
-    /// Of each reader; empty when all do as many.
+    /// Passes per step of each reader; empty when all are equal.
     uneven: Vec<NonZeroU32>,
 }
 
-/// The parts as they are stored.
+/// Serialized form of a [`BatchSplit`].
 #[derive(Clone, Serialize, Deserialize)]
 struct BatchSplitFields {
     global: u64,
@@ -54,7 +54,8 @@ impl BatchSplit {
         Ok(Self { micro, micro_batches, replicas, uneven: Vec::new() })
     }
 
-    /// Gives each reader its share of samples; `None` when `micro` does not divide every share, or there is none.
+    /// Gives each reader its share of samples; `None` when `micro` does not divide every share, or there is
+    /// no share.
     pub fn of_shares(shares: &[u64], micro: NonZeroU32) -> Option<Self> {
         let passes = |share: &u64| {
             let whole = share.is_multiple_of(u64::from(micro.get()));
@@ -69,29 +70,29 @@ impl BatchSplit {
         Some(Self { micro, micro_batches, replicas, uneven: if is_even { Vec::new() } else { passes } })
     }
 
-    /// Samples of one optimizer step over all ranks.
+    /// Returns the samples of one optimizer step over all ranks.
     pub fn global(&self) -> u64 {
         let even = u64::from(self.micro_batches.get()) * u64::from(self.replicas.get());
         let uneven = self.uneven.iter().map(|n| u64::from(n.get())).sum();
         u64::from(self.micro.get()) * if self.uneven.is_empty() { even } else { uneven }
     }
 
-    /// Samples of one forward pass on one rank.
+    /// Returns the samples of one forward pass on one rank.
     pub fn micro(&self) -> u32 {
         self.micro.get()
     }
 
-    /// Forward passes of one step on a rank of the reader that does most.
+    /// Returns the forward passes per step on a rank of the reader that does most.
     pub fn micro_batches(&self) -> NonZeroU32 {
         self.micro_batches
     }
 
-    /// Forward passes of one step on a rank of reader `reader`.
+    /// Returns the forward passes per step on a rank of reader `reader`.
     pub fn micro_batches_of(&self, reader: u32) -> NonZeroU32 {
         self.uneven.get(reader as usize).copied().unwrap_or(self.micro_batches)
     }
 
-    /// The samples of a step that reader `reader` reads.
+    /// Returns the range of a step's samples that reader `reader` reads.
     pub fn share(&self, reader: u32) -> Range<u64> {
         let samples = |reader| u64::from(self.micro.get()) * u64::from(self.micro_batches_of(reader).get());
         let begin = (0..reader).map(samples).sum();
@@ -103,7 +104,8 @@ impl BatchSplit {
         self.replicas.get()
     }
 
-    /// What each data replica does, relative to the others, when `expert` readers belong to one; empty: all alike.
+    /// Returns the relative work of each data replica, when it has `expert` readers; empty when all are
+    /// equal.
     pub fn shares(&self, expert: NonZeroU32) -> Vec<u32> {
         self.uneven.iter().step_by(expert.get() as usize).map(|n| n.get()).collect()
     }
@@ -134,7 +136,7 @@ impl From<BatchSplit> for BatchSplitFields {
     }
 }
 
-/// All divisors of `n`, ascending; not only powers of two.
+/// Returns all divisors of `n`, ascending, not only powers of two.
 pub fn divisors(n: u64) -> Vec<u64> {
     let (mut low, mut high) = (Vec::new(), Vec::new());
     let mut d = 1;

@@ -1,4 +1,4 @@
-//! One complete way to train, and why a way cannot be used.
+//! A candidate, one complete way to train, and the rejections of unusable ones.
 
 use crate::BatchSplit;
 use dtrain_protocol::{Arrangement, DeviceKind, Layout};
@@ -6,13 +6,13 @@ use dtrain_recipes::{Bytes, PipelineSchedule, Precision, Recompute, ZeroStage};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One complete way to train.
+/// One complete way to train: arrangement, batch split, threads and learning rate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Candidate {
-    /// How the work is arranged among the ranks.
+    /// Layout, schedule, sharding, recompute and precision.
     #[serde(flatten)]
     pub arrangement: Arrangement,
-    /// How the batch is split.
+    /// Split of the global batch.
     pub split: BatchSplit,
     /// Compute threads of every rank.
     pub threads: u32,
@@ -21,13 +21,13 @@ pub struct Candidate {
 }
 
 impl fmt::Display for Candidate {
-    /// Such as `data 2, 1 thread each, 2 micro-batches of 4`; what is left at its default is not said.
+    /// Writes it like `data 2, 1 thread each, 2 micro-batches of 4`; defaults are left out.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Arrangement { layout, zero, shard, sequence, recompute, recompute_every, .. } = self.arrangement;
         let Arrangement { schedule, chunks, sync, precision, device, .. } = self.arrangement;
         f.write_str(&layout_with_devices(&layout, device, self.threads))?;
         let n = self.split.micro_batches().get();
-        // Replicas that do not do alike are told one by one.
+        // Replicas with unequal shares are listed one by one.
         let each = self.split.shares(layout.expert);
         let each = if each.is_empty() { vec![n] } else { each };
         let each: Vec<String> = each.iter().map(ToString::to_string).collect();
@@ -64,7 +64,7 @@ impl fmt::Display for Candidate {
     }
 }
 
-/// The layout with its devices, such as `data 2, 1 thread each`.
+/// Returns the layout with its devices, such as `data 2, 1 thread each`.
 pub fn layout_with_devices(layout: &Layout, device: DeviceKind, threads: u32) -> String {
     let s = if threads == 1 { "" } else { "s" };
     match (device, layout.world()) {
@@ -75,7 +75,7 @@ pub fn layout_with_devices(layout: &Layout, device: DeviceKind, threads: u32) ->
     }
 }
 
-/// The stage as it is written in a recipe.
+/// Returns the ZeRO stage as it is written in a recipe.
 pub fn zero_name(zero: ZeroStage) -> &'static str {
     match zero {
         ZeroStage::Zero0 => "0",
@@ -85,7 +85,7 @@ pub fn zero_name(zero: ZeroStage) -> &'static str {
     }
 }
 
-/// Why a candidate cannot be used, with its numbers.
+/// Reason why a candidate cannot be used, with its numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum Rejection {
@@ -96,47 +96,47 @@ pub enum Rejection {
         batch: u64,
         /// Samples of one forward pass.
         micro: u32,
-        /// Replicas.
+        /// Number of replicas.
         replicas: u32,
     },
     /// It needs more memory than a rank has.
     #[error("it needs {needed} on each rank; {available} are available")]
     TooMuchMemory {
-        /// Peak of one rank.
+        /// Peak memory of one rank.
         needed: Bytes,
-        /// What one rank may use.
+        /// Memory that one rank may use.
         available: Bytes,
     },
-    /// One tensor is larger than a device gives to one, whatever is free.
+    /// One tensor is larger than a device allows, even with enough free memory.
     #[error("{tensor} would be one tensor of {needed}; a GPU here gives at most {limit} to one")]
     TooLargeTensor {
-        /// The tensor, in words.
+        /// Description of the tensor.
         tensor: String,
-        /// Its size.
+        /// Size of the tensor.
         needed: Bytes,
-        /// What a device gives to one tensor.
+        /// Largest tensor that the device allows.
         limit: Bytes,
     },
-    /// A dimension of the model cannot be cut that many ways.
+    /// A dimension of the model is not divisible by a degree of the layout.
     #[error("{dimension} = {size} cannot be split {degree} ways")]
     DoesNotDivide {
-        /// The dimension, as its key in the recipe.
+        /// Key of the dimension in the recipe.
         dimension: String,
-        /// Its size.
+        /// Size of the dimension.
         size: u32,
-        /// The ways.
+        /// Degree of parallelism that splits it.
         degree: u32,
     },
-    /// The worker has no such way of working yet.
+    /// The worker does not support it; the text says why.
     #[error("{0}")]
     CannotRun(String),
-    /// The engine that the choice will be written for cannot run it.
+    /// The engine for which the plan is emitted does not support it; the text says why.
     #[error("{0}")]
     EngineCannot(String),
 }
 
 impl Rejection {
-    /// What rejections of one kind have in common: the heading they are counted under.
+    /// Returns the heading under which rejections of this kind are counted.
     pub fn heading(&self) -> String {
         match self {
             Self::BatchDoesNotDivide { batch, .. } => {
@@ -158,15 +158,15 @@ impl Rejection {
     }
 }
 
-/// Candidates that were left out for one reason.
+/// Candidates rejected for one reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RejectedGroup {
-    /// The reason they share.
+    /// Heading of the reason.
     pub heading: String,
-    /// How many there are.
+    /// Number of candidates.
     pub count: u64,
-    /// The one that came nearest, in words.
+    /// Description of the candidate that came nearest to fitting.
     pub nearest: String,
-    /// Why that one was left out.
+    /// Rejection of that candidate.
     pub rejection: Rejection,
 }

@@ -1,4 +1,4 @@
-//! What could be done: the space of layouts, a candidate in it, how it cuts the batch and the parameters.
+//! The space of layouts, a candidate in it, and its split of the batch and of the parameters.
 
 pub mod batch_split;
 pub mod candidate;

@@ -1,7 +1,8 @@
-//! When dtrain's own runs are saved: so often that little is lost, and so rarely that it hardly takes time.
+//! Checkpoint interval of dtrain's own runs: often enough to lose little, rarely enough to cost little.
 //!
-//! At a checkpoint a rank takes hold of its share of the state and goes on; a thread copies it beside the next step, hashes and
-//! writes it. So on a CPU training is held up by what that takes of the processor; the disk itself holds nobody up.
+//! At a checkpoint a rank takes a reference to its shard of the state and goes on; a thread copies it during
+//! the next step, hashes and writes it. So on a CPU a checkpoint slows training by its processor time only;
+//! training never waits for the disk.
 
 use crate::price::memory::moments;
 use crate::training::goodput::{
@@ -11,69 +12,69 @@ use crate::training::training_schedule::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::{Deserialize, Serialize};
 
-/// Seconds of work that may be lost to a kill where a checkpoint costs next to nothing.
+/// Seconds of work that a kill may lose where a checkpoint costs almost nothing.
 ///
-/// A host fails every few months, but people close their laptops, run out of memory and kill the wrong process: what they are
-/// patient with, not the failures of machines, is what limits the interval of a run on one's own machine.
+/// A host fails every few months, but people close their laptops, run out of memory and kill the wrong
+/// process. Their patience, not machine failures, limits the interval of a run on one's own machine.
 pub const SAVE_SECONDS: f64 = 30.0;
 
-/// A run shorter than this, in seconds, is saved at its end only.
+/// Run time in seconds below which a run is saved only at its end.
 pub const SAVE_SHORTEST: f64 = 20.0;
 
-/// Automatic checkpoints in a run that is not short, where they cost next to nothing.
+/// Least number of automatic checkpoints in a run that is not short, where they cost almost nothing.
 pub const SAVES_LEAST: f64 = 3.0;
 
-/// Share of the time that checkpoints may take for the sake of patience; only failures justify more.
+/// Largest share of the time that checkpoints may take to limit lost work; only host failures justify more.
 pub const HOLD_SHARE: f64 = 0.01;
 
-/// Bytes of state a second, over all ranks of a host, by which a checkpoint holds training up.
+/// Rate at which a checkpoint stalls training: bytes of state per second, over all ranks of a host.
 ///
-/// Measured on two busy cores, of which 152 MB took 0.14 core-seconds (`cargo bench --workspace --bench checkpoint`), 2.2 GB/s;
-/// a step also waits for the slower of them.
+/// Measured on two busy cores, of which 152 MB took 0.14 core-seconds
+/// (`cargo bench --workspace --bench checkpoint`), 2.2 GB/s; a step also waits for the slower of them.
 pub const HOLD_BYTES_PER_SECOND: f64 = 1.5e9;
 
-/// Bytes of state a second, over all ranks of a host, that become durable. In the same measurement 152 MB took 0.16 s, on a
-/// disk of its own; others share theirs.
+/// Rate at which state becomes durable: bytes per second, over all ranks of a host. In the same measurement
+/// 152 MB took 0.16 s on a disk of its own; other hosts share their disk.
 pub const WRITE_BYTES_PER_SECOND: f64 = 5e8;
 
-/// Seconds by which a checkpoint of next to nothing holds training up: a thread, a file and its names.
+/// Least seconds by which a checkpoint stalls training: a thread, a file and its names.
 const HOLD_LEAST: f64 = 0.01;
 
-/// When a run is saved, and why then.
+/// Checkpoint interval of a run, with its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointInterval {
     /// Steps from one checkpoint to the next, at least 1.
     pub every: u64,
-    /// Seconds for which one holds training up.
+    /// Seconds by which one checkpoint stalls training.
     pub stall_seconds: f64,
-    /// What decided.
+    /// Reason for this interval.
     pub reason: CheckpointReason,
-    /// Share of the time that will be useful, where the recipe says how often hosts fail.
+    /// Expected goodput, where the recipe sets the rate of host failures.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goodput: Option<f64>,
 }
 
-/// What decided when a run is saved.
+/// Reason for a checkpoint interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CheckpointReason {
-    /// The recipe.
+    /// The recipe sets it.
     Recipe,
     /// The run is shorter than [`SAVE_SHORTEST`].
     ShortRun,
-    /// What may be lost to a kill.
+    /// It limits the work that a kill may lose.
     LostWork,
-    /// What checkpoints may cost.
+    /// It limits the time that checkpoints take.
     Overhead,
-    /// What failures of hosts would lose.
+    /// It minimizes the time lost to host failures.
     Failures,
 }
 
-/// When a run of `steps` steps of `step_seconds` each is saved.
+/// Returns the checkpoint interval of a run of `steps` steps of `step_seconds` each.
 ///
-/// Automatic: after [`SAVE_SECONDS`], at least [`SAVES_LEAST`] times, but rarer where checkpoints would take more than
-/// [`HOLD_SHARE`] of the time; and whatever they take as often as failures ask for, though never while one is being
-/// written. A run that is shorter than [`SAVE_SHORTEST`] is saved at its end.
+/// Automatic: every [`SAVE_SECONDS`], at least [`SAVES_LEAST`] times, but less often where checkpoints would
+/// take more than [`HOLD_SHARE`] of the time. At any cost it is as often as host failures require, but never
+/// while a checkpoint is being written. A run shorter than [`SAVE_SHORTEST`] is saved only at its end.
 pub fn checkpoint_interval(recipe: &Recipe, steps: u64, step_seconds: f64) -> CheckpointInterval {
     #[expect(clippy::cast_precision_loss, reason = "step counts are far below 2^52")]
     let seconds = |steps: u64| steps as f64 * step_seconds;
@@ -96,7 +97,7 @@ pub fn checkpoint_interval(recipe: &Recipe, steps: u64, step_seconds: f64) -> Ch
     }
 }
 
-/// Seconds of work between two checkpoints of a run that takes `seconds`.
+/// Returns the seconds of work between two checkpoints of a run of `seconds`, and the reason.
 fn automatic_interval(failure_model: &FailureModel, seconds: f64) -> (f64, CheckpointReason) {
     let patience = SAVE_SECONDS.min(seconds / SAVES_LEAST);
     let affordable = failure_model.stall_seconds / HOLD_SHARE;
@@ -110,7 +111,8 @@ fn automatic_interval(failure_model: &FailureModel, seconds: f64) -> (f64, Check
     }
 }
 
-/// What befalls a run. What was not durable yet when a host failed is done again, as if the restart took longer.
+/// Returns the failure model of a run. State not yet durable at a failure is lost, which counts as a longer
+/// restart.
 fn failure_model(recipe: &Recipe) -> FailureModel {
     let cluster = &recipe.cluster;
     let host = cluster.mtbf.map_or(HOST_MTBF_SECONDS, |mtbf| mtbf.0);
@@ -121,24 +123,24 @@ fn failure_model(recipe: &Recipe) -> FailureModel {
     }
 }
 
-/// Seconds until a checkpoint is durable.
+/// Returns the seconds until a checkpoint is durable.
 fn write_seconds(recipe: &Recipe) -> f64 {
     state(recipe) / WRITE_BYTES_PER_SECOND
 }
 
-/// Seconds that the checkpoint at the end of a run takes, for which nothing else is left to do.
+/// Returns the seconds that the final checkpoint takes, which overlaps with no further step.
 pub fn final_checkpoint_seconds(recipe: &Recipe) -> f64 {
     HOLD_LEAST + state(recipe) / HOLD_BYTES_PER_SECOND + write_seconds(recipe)
 }
 
-/// Bytes of a checkpoint: weights and moments in 32 bits, once, whatever the layout.
+/// Returns the bytes of a checkpoint: weights and moments in 32 bits, once, for any layout.
 pub fn state_bytes(recipe: &Recipe) -> u64 {
     let (all, trained) = (recipe.model.parameters(), recipe.model.trained_parameters());
     let frozen = if all == trained { 0 } else { all };
     4 * ((1 + moments(&recipe.train.optimizer)) * trained + frozen)
 }
 
-/// The same for formulas.
+/// Returns [`state_bytes`] as a float, for formulas.
 pub(crate) fn state(recipe: &Recipe) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "an estimate needs no more than 52 bits")]
     let bytes = state_bytes(recipe) as f64;
@@ -234,6 +236,6 @@ mod tests {
         let saving = auto(fixtures::gpt2(), Some(0.001), 1_000, 0.5);
         assert_eq!(saving.every, 6, "no checkpoint begins while another is written, which takes 3 s");
         assert!(saving.goodput.is_some_and(|share| share < 1e-9), "{saving:?}");
-        assert_eq!(auto(fixtures::gpt2(), None, 1_000, 0.5).goodput, None, "nobody asked");
+        assert_eq!(auto(fixtures::gpt2(), None, 1_000, 0.5).goodput, None, "the recipe sets no failure rate");
     }
 }

@@ -1,74 +1,74 @@
-//! Why there is no plan.
+//! Errors of the planner: reasons why there is no plan.
 
 use crate::layout::candidate::{RejectedGroup, Rejection};
 use dtrain_protocol::Untrainable;
 use std::fmt::Write;
 
-/// Why there is no plan.
+/// Error of the planner.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    /// Every candidate was left out.
+    /// Every candidate was rejected.
     #[error("{}", nothing_fits(rejected))]
     NothingFits {
-        /// The reasons, with counts and the nearest candidate of each; the most frequent first.
+        /// Reasons, with the number of candidates and the nearest one of each; the most frequent first.
         rejected: Vec<RejectedGroup>,
     },
-    /// The ranks do not go evenly over the hosts.
+    /// The number of ranks is not divisible by the number of hosts.
     #[error(
         "cluster.ranks = {ranks} cannot be divided evenly over {hosts} hosts; set a multiple of {hosts}, \
         or remove it"
     )]
     UnevenHosts {
-        /// The ranks asked for.
+        /// Number of ranks in the recipe.
         ranks: u32,
-        /// Hosts of the cluster.
+        /// Number of hosts in the cluster.
         hosts: u32,
     },
-    /// The axes of a command's layout do not make its ranks.
+    /// The ranks of a command are no multiple of the degrees of its layout.
     #[error(
         "the layout of the recipe is for a multiple of {product} ranks, and the command has {ranks}; set \
         cluster.ranks, or remove an axis of [layout]"
     )]
     UnevenLayout {
-        /// Ranks of the command.
+        /// Number of ranks of the command.
         ranks: u32,
-        /// The product of the axes.
+        /// Product of the degrees.
         product: u64,
     },
-    /// The recipe asks for a GPU that is not there.
+    /// The recipe requires a GPU that is not available.
     #[error(
         "cluster.devices = \"{asked}\", but {host} has no {what} that this binary can use; `dtrain doctor` says \
          what is missing; build with {build}, or set cluster.devices = \"cpu\""
     )]
     NoGpu {
-        /// What the recipe asks for: `gpu` or `cuda`.
+        /// Device in the recipe: `gpu` or `cuda`.
         asked: &'static str,
-        /// The same in words.
+        /// Name of the device in words.
         what: &'static str,
-        /// The options of cargo that bring a backend for it.
+        /// Cargo options that build a backend for it.
         build: &'static str,
-        /// The host.
+        /// Name of the host.
         host: String,
     },
-    /// Epochs may end the training, and nobody counted the samples.
+    /// Epochs may end the training, and the number of samples is unknown.
     #[error(
         "objective.stop.epochs needs the number of training samples, which is unknown; set steps, samples, \
         tokens or time instead"
     )]
     SamplesUnknown,
-    /// The worker cannot train what the recipe says.
+    /// The worker cannot train this recipe.
     #[error("{0}")]
     Untrainable(Untrainable),
-    /// Zero 3 is pinned beside a recompute that the worker does not have with it.
+    /// ZeRO 3 is pinned together with a recompute setting that the worker does not support with it.
     #[error(
         "layout.zero = 3 gathers every block again for the backward pass, and so needs recomputation; \
         set layout.recompute = \"full\" of every block, or a zero of 2 or less"
     )]
     GathersWithoutRecompute,
-    /// Nothing says when training ends.
+    /// No stop condition ends the training.
     #[error("objective.stop needs one of steps, samples, tokens, epochs or time")]
     NoEnd,
-    /// The data has fewer samples than one step takes.
+    /// The data has fewer samples than one batch.
     #[error(
         "train.batch is {batch}, and the data has {samples} samples to train on; use a smaller batch, or more data"
     )]
@@ -78,7 +78,7 @@ pub enum PlanError {
         /// Samples of the training data.
         samples: u64,
     },
-    /// A step has more micro-batches on a rank than are sent to one.
+    /// A rank has more micro-batches per step than the limit.
     #[error(
         "train.batch is {batch}, which is {passes} micro-batches of {micro} on each of {replicas} replicas; \
         at most {} are run in one step: use a larger layout.micro_batch, or a smaller batch",
@@ -89,9 +89,9 @@ pub enum PlanError {
         batch: u64,
         /// Samples of one forward pass.
         micro: u32,
-        /// Replicas at the most.
+        /// Largest possible number of replicas.
         replicas: u32,
-        /// Forward passes of one rank.
+        /// Micro-batches of one rank.
         passes: u64,
     },
     /// The batch is zero.
@@ -99,7 +99,8 @@ pub enum PlanError {
     EmptyBatch,
 }
 
-/// All reasons, the most informativeness first: memory, then the batch, then the model, then the worker.
+/// Formats the reasons and a hint, the most helpful first: memory, then the batch, then the model, then the
+/// worker.
 fn nothing_fits(rejected: &[RejectedGroup]) -> String {
     let mut groups: Vec<&RejectedGroup> = rejected.iter().collect();
     groups.sort_by_key(|group| informativeness(&group.rejection));
@@ -135,7 +136,7 @@ fn hint(group: &RejectedGroup) -> Option<&'static str> {
         Rejection::TooMuchMemory { .. } if has_ranks_of_threads => Some(
             "use fewer ranks (cluster.ranks), a smaller model, a shorter model.context or layout.recompute = \"full\"",
         ),
-        // All of it is computed again already.
+        // Recompute is at its maximum already.
         Rejection::TooMuchMemory { .. } if group.nearest.contains("full recompute") => {
             Some("use a smaller model, a shorter model.context, or more or larger devices")
         }
@@ -150,7 +151,7 @@ fn hint(group: &RejectedGroup) -> Option<&'static str> {
         }
         Rejection::DoesNotDivide { .. } => Some("unpin that axis of [layout], or change the size"),
         Rejection::CannotRun(_) => Some("unpin it in the recipe"),
-        // It says what to do.
+        // The reason itself says what to do.
         Rejection::EngineCannot(_) => None,
     }
 }

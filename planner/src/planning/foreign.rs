@@ -1,5 +1,5 @@
-//! The plan of a foreign command: where its ranks run, and with which values. What they do is the command's own, and so
-//! nothing is priced.
+//! Plans for foreign commands: the placement of the ranks and the values they get. Their work is the
+//! command's own, so there is no estimate.
 
 use crate::layout::space;
 use crate::planning::error::PlanError;
@@ -13,7 +13,7 @@ use dtrain_recipes::{ForeignCommand, Recipe, Tunable};
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
-/// The only choice: as many ranks as the recipe says, otherwise one for each GPU of the hosts, or for each host.
+/// Returns a plan with one candidate: as many ranks as the recipe sets, or else one per GPU, or one per host.
 pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     let (recipe, host) = (request.recipe, request.host);
     let device = space::device(recipe, host);
@@ -61,7 +61,8 @@ pub(crate) fn plan(request: &PlanRequest<'_>) -> Result<Plan, PlanError> {
     })
 }
 
-/// The axes of the recipe, and replicas of them; what the program makes of its ranks it must know itself.
+/// Returns the degrees of the recipe, with replicas for the remaining ranks; the program decides what to make
+/// of them.
 fn layout(recipe: &Recipe, world: NonZeroU32) -> Result<Layout, PlanError> {
     let pins = &recipe.layout;
     let axis = |pin: Option<u32>| pin.and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);
@@ -79,10 +80,10 @@ fn layout(recipe: &Recipe, world: NonZeroU32) -> Result<Layout, PlanError> {
         })
 }
 
-/// The command of a plan, with the values of the plan in place of its placeholders, and all of them in `DTRAIN_PARAMS`.
+/// Returns the command of a plan with its placeholders replaced by values, and all values in `DTRAIN_PARAMS`.
 ///
-/// An argument, or a variable, that names a param which does not apply is left out; so is an argument of placeholders alone that are
-/// all empty.
+/// An argument or a variable that names an inactive param is left out; so is an argument of placeholders
+/// alone that are all empty.
 pub fn command_with_values(
     plan: &Plan,
     choice: &RankedCandidate,
@@ -112,7 +113,7 @@ fn ranks(host: &HostFacts, device: DeviceKind) -> u32 {
     host.hosts.get() * each
 }
 
-/// What the recipe says, or the command knows itself.
+/// Returns the value set in the recipe, or the command's own.
 fn from_recipe<T, U: Copy + Default>(choice: &Tunable<T>, of: impl Fn(&T) -> U) -> Decision<U> {
     match choice.pinned() {
         Some(value) => Decision { reason: "set in the recipe".into(), ..undecided(of(value)) },
@@ -120,7 +121,7 @@ fn from_recipe<T, U: Copy + Default>(choice: &Tunable<T>, of: impl Fn(&T) -> U) 
     }
 }
 
-/// What nobody here decides.
+/// Returns a decision that is left to the command.
 fn undecided<T: Copy>(value: T) -> Decision<T> {
     Decision { value, low: value, high: value, reason: "the command's own".into() }
 }

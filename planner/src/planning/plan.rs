@@ -1,4 +1,4 @@
-//! The plan: candidates in order, what each will cost, and where the numbers come from. Immutable, with a digest.
+//! The plan: ranked candidates with their estimates and the sources of the numbers. Immutable, with a digest.
 
 use crate::choice::alternatives::Alternative;
 use crate::choice::tradeoffs::Tradeoffs;
@@ -19,29 +19,30 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::path::PathBuf;
 
-/// Version of the format of a stored plan; a newer one is refused, and an older one is upgraded when it is read.
+/// Version of the format of a stored plan. A newer one is refused, an older one is upgraded when it is read.
 pub const FORMAT: u32 = 2;
 
-/// Everything a plan is made from. The same request gives the same plan.
+/// Inputs of the planner. Equal requests give equal plans.
 #[derive(Clone, Debug)]
 pub struct PlanRequest<'a> {
-    /// What to train.
+    /// Recipe of the training.
     pub recipe: &'a Recipe,
-    /// The host that trains.
+    /// Facts about the host that trains.
     pub host: &'a HostFacts,
-    /// Another engine that the choice will be written for; what that cannot run is no candidate.
+    /// Another engine for which the plan will be emitted; candidates that it cannot run are rejected.
     pub engine: Option<&'static dyn Engine>,
-    /// Its measured speeds for this model; `None` falls back to the data sheet.
+    /// Measured speeds of the host for this model; `None` falls back to the data sheet.
     pub rates: Option<&'a Rates>,
-    /// Earlier trials on the same host with the same model.
+    /// Measured step times of earlier trials on the same host with the same model.
     pub observations: &'a [StepObservation],
-    /// What studies found of the learning-rate rule for such a training ([`training_digest`]), oldest first.
+    /// Corrections of the learning-rate rule by studies of such a training ([`training_digest`]), oldest
+    /// first.
     pub corrections: &'a [Correction],
-    /// Folder that relative data paths start from.
+    /// Folder to which relative data paths refer.
     pub data_root: PathBuf,
-    /// Samples in the training data, when somebody counted them.
+    /// Number of samples in the training data, when they were counted.
     pub train_samples: Option<u64>,
-    /// Samples in the validation data, when somebody counted them.
+    /// Number of samples in the validation data, when they were counted.
     pub valid_samples: Option<u64>,
     /// Seed of the search.
     pub seed: u64,
@@ -49,61 +50,62 @@ pub struct PlanRequest<'a> {
     pub program: &'a str,
 }
 
-/// Candidates in order, what each will cost, and where the numbers come from.
+/// Ranked candidates with their estimates, and the inputs and decisions of the planner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
-    /// [`FORMAT`].
+    /// Format version, see [`FORMAT`].
     pub format: u32,
-    /// What is trained.
+    /// Recipe of the training.
     pub recipe: Recipe,
-    /// The values of the recipe that are not defaults, by dotted path, as TOML; nothing in a plan of an older program.
+    /// Values of the recipe that are not defaults, by dotted path, as TOML; empty in a plan of an older
+    /// program.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// Folder that relative data paths start from.
+    /// Folder to which relative data paths refer.
     pub data_root: PathBuf,
-    /// The host it was made for.
+    /// Facts about the host that the plan was made for.
     pub host: HostFacts,
-    /// Name of the engine that it was made for, as in [`crate::engine::engine_by_name`]; `None`: dtrain's own worker, and a plan
-    /// of an older program.
+    /// Name of the engine that the plan was made for, as in [`crate::engine::engine_by_name`]; `None`:
+    /// dtrain's own worker, or a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub engine: Option<String>,
-    /// The rates it was made from; `None`: the data sheet.
+    /// Rates that the plan was made from; `None`: the data sheet.
     pub rates: Option<RatesStamp>,
-    /// Correction from earlier trials.
+    /// Correction factors from earlier trials.
     pub factors: Factors,
     /// Seed of the search.
     pub seed: u64,
     /// Version of the program that planned.
     pub program: String,
-    /// Samples in the training data, when they were counted.
+    /// Number of samples in the training data, when they were counted.
     pub train_samples: Option<u64>,
-    /// Samples in the validation data, when they were counted.
+    /// Number of samples in the validation data, when they were counted.
     pub valid_samples: Option<u64>,
     /// Samples of one optimizer step.
     pub batch: Decision<u64>,
     /// Peak learning rate.
     pub learning_rate: Decision<f64>,
-    /// Candidates that fit, the one to train first. Never empty.
+    /// Candidates that fit, the recommended one first. Never empty.
     pub choices: Vec<RankedCandidate>,
     /// Number of candidates that were priced.
     pub priced: u64,
-    /// The choice beside what nothing betters in time, memory and money; nothing in a plan of an older program.
+    /// The choice and the Pareto front over time, memory and cost; `None` in a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tradeoffs: Option<Tradeoffs<Candidate>>,
-    /// The best of every axis value that was not chosen.
+    /// Best candidate of every axis value that was not chosen.
     pub alternatives: Vec<Alternative>,
-    /// What was left out, by reason, the most frequent first.
+    /// Rejected candidates by reason, the most frequent first.
     pub rejected: Vec<RejectedGroup>,
 }
 
-/// How often a training sees its data.
+/// Number of epochs of a training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Epochs {
-    /// Times that each sample is seen.
+    /// Number of times that each sample is seen.
     pub passes: f64,
-    /// Samples of the training data.
+    /// Number of samples in the training data.
     pub samples: u64,
-    /// Whether these are so many that the last ones teach hardly anything.
+    /// True if there are so many epochs that the last ones hardly improve the model.
     pub is_many: bool,
 }
 
@@ -121,67 +123,68 @@ impl fmt::Display for Epochs {
     }
 }
 
-/// Why a stored plan cannot be read.
+/// Error while reading a stored plan.
 #[derive(Debug, thiserror::Error)]
 pub enum PlanReadError {
     /// A newer program wrote it.
     #[error("it has format {format}; this version reads up to {FORMAT}")]
     Newer {
-        /// Its format.
+        /// Its format version.
         format: u64,
     },
     /// It is not a plan: a field is missing, or has another type.
     #[error("it is not a plan: {0}")]
     Json(#[from] serde_json::Error),
-    /// It names nothing to train.
+    /// It has no candidate.
     #[error("it has no choices")]
     Empty,
 }
 
-/// Which rates a plan was made from.
+/// Identity of the rates that a plan was made from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RatesStamp {
-    /// [`rates_digest`].
+    /// Digest of the rates, see [`rates_digest`].
     pub digest: String,
-    /// Milliseconds since the Unix epoch.
+    /// Time of the measurement, in milliseconds since the Unix epoch.
     pub measured_at_ms: u64,
 }
 
-/// A candidate with its price and the length of its run.
+/// A candidate with its estimate and training schedule.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankedCandidate {
     /// The candidate.
     pub candidate: Candidate,
-    /// What it will cost; `None` for a foreign command, which nobody here can price, and in a plan for hosts elsewhere or for
-    /// another engine, whose times and memory are told by other causes and categories.
+    /// Its predicted cost; `None` for a foreign command, whose work is unknown, and in a plan for other hosts
+    /// or for another engine, whose estimates have other causes and categories.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub estimate: Option<Estimate>,
-    /// Steps, warm-up, checkpoints, validations.
+    /// Steps, warm-up, checkpoint and validation intervals.
     pub run_length: TrainingSchedule,
-    /// Whether it cannot be told apart from the fastest.
+    /// True if it ties with the fastest candidate.
     pub is_tied: bool,
 }
 
 impl RankedCandidate {
-    /// What a choice of a model of ours will cost. Panics for a foreign command, and in a plan for hosts elsewhere or for
-    /// another engine.
+    /// Returns the estimate of a candidate of dtrain's own worker. Panics for a foreign command, and in a
+    /// plan for other hosts or for another engine.
     pub fn price(&self) -> &Estimate {
         self.estimate.as_ref().expect("models of ours are priced")
     }
 }
 
 impl Plan {
-    /// The candidate to train.
+    /// Returns the recommended candidate.
     pub fn best(&self) -> &RankedCandidate {
         self.choices.first().expect("a plan has at least one choice")
     }
 
-    /// Whether it was made for hosts that are only known from a data sheet.
+    /// Returns `true` if the plan was made for hosts known only from a data sheet.
     pub fn is_estimated(&self) -> bool {
         self.host.cores == 0
     }
 
-    /// Reads a plan from JSON, as a file or the history stores it, of this format or an older one. The only way to read one.
+    /// Reads a plan from JSON, as a file or the history stores it, of this format or an older one. The only
+    /// way to read one.
     ///
     /// `Err` when a newer program wrote it, or when it is not a plan.
     pub fn read(json: &Value) -> Result<Self, PlanReadError> {
@@ -199,7 +202,7 @@ impl Plan {
         if plan.choices.is_empty() { Err(PlanReadError::Empty) } else { Ok(plan) }
     }
 
-    /// How often the training sees each sample of its data, where steps and samples are known.
+    /// Returns the number of epochs, where steps and samples are known.
     pub fn epochs(&self) -> Option<Epochs> {
         #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
         let ratio = |seen: u64, samples: u64| seen as f64 / samples as f64;
@@ -211,19 +214,19 @@ impl Plan {
         Some(Epochs { passes, samples, is_many })
     }
 
-    /// blake3 of the plan in canonical JSON, in hex.
+    /// Returns the blake3 digest of the plan in canonical JSON, in hex.
     pub fn digest(&self) -> String {
         digest(self)
     }
 }
 
-/// blake3 of the canonical JSON of a model, in hex: rates are measured for one model.
+/// Returns the blake3 digest of a model in canonical JSON, in hex: rates belong to one model.
 pub fn model_digest(model: &Model) -> String {
     digest(model)
 }
 
-/// What the rates of a recipe on `host` are kept under: the model's digest, where products are measured in f32, and otherwise
-/// that of the model and the precision.
+/// Returns the key of the rates of a recipe on `host`: the model's digest where products are measured in f32,
+/// otherwise the digest of the model and the precision.
 pub fn rates_key(recipe: &Recipe, host: &HostFacts) -> String {
     match precision_to_measure(recipe, host) {
         Precision::F32 => model_digest(&recipe.model),
@@ -231,12 +234,13 @@ pub fn rates_key(recipe: &Recipe, host: &HostFacts) -> String {
     }
 }
 
-/// blake3 of what a learning rate depends on beside batch and tokens: the model, the optimizer and the data, in hex.
+/// Returns the blake3 digest, in hex, of the inputs of a learning rate besides batch and tokens: model,
+/// optimizer and data.
 pub fn training_digest(recipe: &Recipe) -> String {
     digest(&(&recipe.model, &recipe.train.optimizer, &recipe.data))
 }
 
-/// blake3 of the canonical JSON of measured rates, in hex.
+/// Returns the blake3 digest of measured rates in canonical JSON, in hex.
 pub fn rates_digest(rates: &Rates) -> String {
     digest(rates)
 }

@@ -1,17 +1,18 @@
-//! What can be refused before anything is searched, measured or started.
+//! Checks that refuse a recipe before anything is searched, measured or started.
 //!
-//! `check` asks this with what is at hand, `plan` and `run` with everything; so the first never accepts what the others refuse here.
+//! `check` runs them with the known inputs, `plan` and `run` with all; so `check` never accepts a recipe with
+//! known inputs that the others refuse here.
 
 use crate::layout::space;
 use crate::planning::error::PlanError;
 use dtrain_protocol::{DeviceKind, HostFacts, cannot_train};
 use dtrain_recipes::{Devices, LayoutPins, Model, Precision, Recipe, Recompute, Samples, Tunable, ZeroStage};
 
-/// Most micro-batches of a step on one rank. Each is spelled out as actions that are sent to the rank.
+/// Most micro-batches of a step on one rank. Each is sent to the rank as a list of actions.
 pub const MICRO_BATCHES: u64 = 16_384;
 
-/// Refuses what no plan can be made of. `host` is `None` where the training hosts cannot be asked, `samples` (to train on)
-/// where nobody counted them.
+/// Refuses recipes for which there is no plan. `host` is `None` where the training hosts cannot be reached,
+/// `samples` (of the training data) where they were not counted.
 pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>) -> Result<(), PlanError> {
     if let Some(missing) = cannot_train(&recipe.model, supported_precision(&recipe.train.precision)) {
         return Err(PlanError::Untrainable(missing));
@@ -37,7 +38,7 @@ pub fn precheck(recipe: &Recipe, host: Option<&HostFacts>, samples: Option<u64>)
     }
 }
 
-/// Refuses a host that lacks the GPUs which the recipe asks for.
+/// Refuses a host without the GPUs that the recipe requires.
 fn has_gpu(devices: Devices, host: &HostFacts) -> Result<(), PlanError> {
     let (asked, what, build, is_there) = match devices {
         Devices::Auto | Devices::Cpu => return Ok(()),
@@ -52,14 +53,14 @@ fn has_gpu(devices: Devices, host: &HostFacts) -> Result<(), PlanError> {
     Err(PlanError::NoGpu { asked, what, build, host: host.name.clone() })
 }
 
-/// Whether zero 3 is pinned beside a recompute that the worker cannot have with it: what it gathers again, it computes again.
-/// Other engines can, so that the recipe is valid.
+/// Returns `true` if ZeRO 3 is pinned with a recompute setting other than full, which the worker does not
+/// support: it recomputes every block that it gathers again. The recipe is valid for other engines.
 fn gathers_without_recompute(pins: &LayoutPins) -> bool {
     let is_other = pins.recompute.is_some_and(|recompute| recompute != Recompute::Full);
     pins.zero == Some(ZeroStage::Zero3) && (is_other || pins.recompute_every.is_some_and(|every| every > 1))
 }
 
-/// Refuses a batch that the data cannot fill.
+/// Refuses a batch larger than the data.
 pub(crate) fn require_full_batch(batch: u64, samples: Option<u64>) -> Result<(), PlanError> {
     match samples.filter(|samples| *samples < batch) {
         Some(samples) => Err(PlanError::BatchBeyondData { batch, samples }),
@@ -67,7 +68,7 @@ pub(crate) fn require_full_batch(batch: u64, samples: Option<u64>) -> Result<(),
     }
 }
 
-/// A precision that the worker has, where the recipe allows one.
+/// Returns a precision that the worker supports, where the recipe allows one.
 fn supported_precision(precision: &Tunable<Precision>) -> Precision {
     match precision {
         Tunable::Pinned(precision) => *precision,
@@ -76,7 +77,7 @@ fn supported_precision(precision: &Tunable<Precision>) -> Precision {
     }
 }
 
-/// The smallest batch that the recipe allows; `None` where the planner chooses it.
+/// Returns the smallest batch that the recipe allows; `None` where the planner chooses it.
 fn smallest_batch(batch: &Tunable<Samples>) -> Option<u64> {
     match batch {
         Tunable::Auto => None,
@@ -85,7 +86,7 @@ fn smallest_batch(batch: &Tunable<Samples>) -> Option<u64> {
     }
 }
 
-/// Refuses a step of more micro-batches than a rank is sent, also with as many replicas as there can be.
+/// Refuses more micro-batches per rank than the limit even with the largest number of replicas.
 fn limit_micro_batches(recipe: &Recipe, host: &HostFacts, batch: u64, micro: u32) -> Result<(), PlanError> {
     let most = || space::max_ranks(host, space::device(recipe, host));
     let replicas = recipe.layout.data.or(recipe.cluster.ranks).unwrap_or_else(most).max(1);

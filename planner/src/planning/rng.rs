@@ -11,17 +11,17 @@ pub(crate) struct SearchRng {
 }
 
 impl SearchRng {
-    /// The stream of a key.
+    /// Returns the stream of a key.
     pub(crate) fn new(key: u64) -> Self {
         Self { key, drawn: 0 }
     }
 
-    /// A number below `n`.
+    /// Returns a uniform number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next_u64() % n
     }
 
-    /// A place in a list of `n`.
+    /// Returns a uniform index into a list of `n`.
     pub(crate) fn pick(&mut self, n: usize) -> usize {
         usize::try_from(self.below(n as u64)).expect("it is below a length")
     }

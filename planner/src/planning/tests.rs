@@ -101,8 +101,8 @@ fn two_ranks_are_chosen_where_they_are_faster_and_one_where_they_are_not() {
     assert!(two.speed < -0.3 && two.cause.starts_with("weight gathers +"), "{two:?}");
 }
 
-/// Planned for the worker alone, most of these would not be written: torchtitan and FSDP2 have no ZeRO-1, DeepSpeed no pipeline,
-/// MaxText computes blocks again.
+/// Planned for the worker alone, most of these could not be emitted: torchtitan and FSDP2 have no ZeRO-1,
+/// DeepSpeed no pipeline, MaxText recomputes blocks.
 #[test]
 fn what_is_planned_for_an_engine_can_be_written_for_it() {
     let host = HostFacts { memory_bytes: 64 << 30, ..fixtures::host(4) };
@@ -146,7 +146,8 @@ fn the_predicted_step_is_the_sum_one_can_do_by_hand() {
     recipe.layout.micro_batch = Some(8);
     recipe.cluster.ranks = Some(1);
     let best = planned(&recipe, 1).best().clone();
-    // The sample's profile: f = 0.002 + 0.006 · 8 a block; backward 2.1 f; outside f and 1.5 f; overhead 0.1 f.
+    // The sample's profile: f = 0.002 + 0.006 · 8 a block; backward 2.1 f; outside f and 1.5 f; overhead 0.1
+    // f.
     let f = 0.050;
     let micro = 4.0 * (f + 2.1 * f) + 2.5 * f + 0.1 * f;
     #[expect(clippy::cast_precision_loss, reason = "a few millions")]
@@ -204,7 +205,7 @@ fn a_bad_day_is_forgotten_after_three_good_runs() {
         predicted: ranked.price().step,
         measured: Seconds(ranked.price().step.0 * times),
     };
-    // On the bad day of the same layout, and of one that communicates.
+    // The same layout on the slow day, and one that communicates.
     let ranks = |ranked: &&RankedCandidate| ranked.candidate.arrangement.layout.world();
     let parallel = planned.choices.iter().max_by_key(ranks).expect("there are choices");
     assert!(ranks(&parallel) > 1, "{}", parallel.candidate);
@@ -217,7 +218,7 @@ fn a_bad_day_is_forgotten_after_three_good_runs() {
         let again = plan(&request).expect("it fits");
         let off = again.best().price().step.0 / quiet.price().step.0 - 1.0;
         assert!(off.abs() < 0.15, "{off:+.2} after {}: {:?}", slow.candidate, again.factors);
-        // One slow run among good ones is no news.
+        // One slow run among good ones changes nothing.
         let one = [of(&quiet, 1.0), of(&quiet, 9.0), of(&quiet, 1.04)];
         let request = PlanRequest { observations: &one, ..request };
         let off = plan(&request).expect("it fits").best().price().step.0 / quiet.price().step.0 - 1.0;
@@ -334,7 +335,7 @@ fn a_profile_that_rounds_to_nothing_still_gives_a_plan_that_reads_back() {
     assert_eq!(read(&stored), plan);
 }
 
-/// The plan that a text stores.
+/// Returns the plan stored in a text.
 fn read(text: &str) -> Plan {
     let json = serde_json::from_str(text).expect("it is JSON");
     Plan::read(&json).expect("it is a plan of this format")

@@ -1,4 +1,5 @@
-//! The digest of a plan as a file has it, for plans of an older format: their digest is of the names that they were written with.
+//! Digest of a plan as a file has it, for plans of an older format: their digest covers the names they were
+//! written with.
 
 use serde::de::{Deserialize, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
@@ -15,7 +16,8 @@ enum Ordered {
     Object(Vec<(String, Self)>),
 }
 
-/// blake3, in hex, of the value of a key of a JSON object, written without spaces; `None` where the object lacks it.
+/// Returns the blake3 digest, in hex, of the value of a key of a JSON object, written without spaces; `None`
+/// where the object lacks it.
 ///
 /// `Err` when the text is no JSON object.
 pub fn digest_of(key: &str, text: &str) -> Result<Option<String>, serde_json::Error> {

@@ -1,4 +1,4 @@
-//! Prices a candidate: the one place where compute, communication, schedule and memory come together.
+//! The cost model: prices a candidate from its compute, communication, schedule and memory.
 
 mod layout_costs;
 
@@ -21,20 +21,20 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 
-/// What is asked about: everything but the layout.
+/// Inputs of the cost model: everything but the layout.
 #[derive(Clone, Copy, Debug)]
 pub struct CostInputs<'a> {
     /// The model.
     pub model: &'a Model,
-    /// Optimizer.
+    /// The optimizer.
     pub optimizer: &'a Optimizer,
-    /// The host.
+    /// Facts about the host that trains.
     pub host: &'a HostFacts,
-    /// Another engine that the choice will be written for.
+    /// Another engine for which the plan will be emitted.
     pub engine: Option<&'static dyn Engine>,
-    /// Measured speeds, where there are any.
+    /// Measured speeds; `None` falls back to the data sheet.
     pub rates: Option<&'a Rates>,
-    /// Correction from earlier trials.
+    /// Correction factors from earlier trials.
     pub factors: Factors,
 }
 
@@ -45,26 +45,26 @@ pub struct CostModel<'a> {
     space: &'a CandidateSpace,
     micros: Vec<u32>,
     speeds: Vec<RankSpeeds>,
-    /// By degrees of the axes that cut weights: the model as the largest rank holds it.
+    /// The parameters of the largest rank, by the degrees of the axes that shard weights.
     parts: BTreeMap<(u32, u32), ModelParameters>,
 }
 
-/// The degrees that weights are cut by.
+/// Returns the degrees of the axes that shard weights, tensor and expert.
 fn weight_cuts(layout: &Layout) -> (u32, u32) {
     (layout.degree(Axis::Tensor), layout.degree(Axis::Expert))
 }
 
-/// A price, or how far it is from fitting.
+/// Feasibility of a candidate: its cost, or the missing memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Feasibility {
-    /// It fits and a step takes this much.
+    /// It fits in memory and a step has this cost.
     Fits(CandidateCost),
-    /// It needs this many bytes more than there are.
+    /// It needs this many bytes more than are available.
     TooMuch(Bytes),
 }
 
 impl<'a> CostModel<'a> {
-    /// Prepares the tables: the cost of every micro-batch on every pool.
+    /// Builds the tables: the cost of every micro-batch on every rank pool.
     pub fn new(case: CostInputs<'a>, space: &'a CandidateSpace) -> Self {
         let mut cost_model = Self::sum_of_parts(case, space);
         for (pool, speeds) in space.pools.iter().zip(&mut cost_model.speeds) {
@@ -75,7 +75,7 @@ impl<'a> CostModel<'a> {
         cost_model
     }
 
-    /// As [`CostModel::new`], taking a step for the sum of its parts.
+    /// Like [`CostModel::new`], but without the measured ratio of whole steps to the sum of their parts.
     fn sum_of_parts(case: CostInputs<'a>, space: &'a CandidateSpace) -> Self {
         let micros = space.all_micro_batch_sizes();
         let speeds = space.pools.iter().map(|pool| rank_speeds(&case, *pool, &micros)).collect();
@@ -86,17 +86,18 @@ impl<'a> CostModel<'a> {
         Self { case, space, micros, speeds, parts }
     }
 
-    /// The space that is priced.
+    /// Returns the space whose candidates are priced.
     pub fn space(&self) -> &'a CandidateSpace {
         self.space
     }
 
-    /// What a step takes, with pipelines priced in closed form; or the bytes that are missing.
+    /// Returns the cost of a step, with pipelines in closed form; or the bytes that are missing.
     pub fn feasibility(&self, id: CandidateId) -> Feasibility {
         self.layout_costs(id.option).feasibility(id.micro)
     }
 
-    /// The feasibility of many candidates; what those of one option have in common is counted once where they follow each other.
+    /// Returns the feasibility of many candidates; consecutive candidates of one layout option share its
+    /// costs.
     pub fn feasibilities(&self, ids: &[impl Borrow<CandidateId>]) -> Vec<Feasibility> {
         let mut verdicts = Vec::with_capacity(ids.len());
         for of_option in ids.chunk_by(|a, b| a.borrow().option == b.borrow().option) {
@@ -106,51 +107,52 @@ impl<'a> CostModel<'a> {
         verdicts
     }
 
-    /// Whether the memory of a rank suffices, and its device gives as much as is needed to one tensor.
+    /// Returns `true` if the memory of a rank suffices and its device allows the largest tensor.
     pub fn fits(&self, id: CandidateId) -> bool {
         self.memory(id).total() <= self.available(&self.space.options[id.option as usize])
             && self.oversized_tensor(id).is_none()
     }
 
-    /// A tensor that is larger than the device gives to one, and that size.
+    /// Returns the largest tensor, if it is larger than the device allows, and that limit.
     pub fn oversized_tensor(&self, id: CandidateId) -> Option<(LargestTensor, Bytes)> {
         self.layout_costs(id.option).oversized_tensor(id.micro)
     }
 
-    /// Where the time of a step goes, with pipelines walked action by action.
+    /// Returns the time of a step by part, with pipelines simulated action by action.
     pub fn time(&self, id: CandidateId) -> TimeBreakdown {
         self.layout_costs(id.option).time(id.micro, true)
     }
 
-    /// What a step takes, with pipelines walked action by action.
+    /// Returns the cost of a step, with pipelines simulated action by action.
     pub fn cost(&self, id: CandidateId) -> CandidateCost {
         self.layout_costs(id.option).cost(id.micro)
     }
 
-    /// As [`CostModel::time`], with every communication by itself.
+    /// Returns the time of a step by cause: like [`CostModel::time`], with each kind of communication apart.
     pub fn causes(&self, id: CandidateId) -> Causes {
         self.layout_costs(id.option).causes(id.micro)
     }
 
-    /// The stages of a pipeline side by side in one step, and the bytes of a rank of each; `None` where their actions wait
-    /// for each other forever.
+    /// Returns the timeline of all stages in one step, and the memory of a rank of each; `None` when the
+    /// schedule deadlocks.
     pub fn step_profile(&self, id: CandidateId) -> Option<StepProfile> {
         self.layout_costs(id.option).step_profile(id.micro)
     }
 
-    /// Where the memory of the heaviest rank goes.
+    /// Returns the memory of the heaviest rank by category.
     pub fn memory(&self, id: CandidateId) -> MemoryBreakdown {
         self.layout_costs(id.option).memory(id.micro)
     }
 
-    /// Bytes that the rank sends in a step that sends most.
+    /// Returns the bytes sent in a step by the rank that sends most.
     pub fn traffic(&self, id: CandidateId) -> Traffic {
         let option = &self.space.options[id.option as usize];
         let split = (self.space.micro(id).get(), self.space.micro_batches(id));
         Traffic::largest(self.case.model, &option.arrangement, split)
     }
 
-    /// Bytes one rank of `option` may use: nine tenths of its share of the host, or of its GPU.
+    /// Returns the bytes that one rank of `option` may use: nine tenths of its share of the host's memory, or
+    /// of its GPU's.
     pub fn available(&self, option: &LayoutOption) -> Bytes {
         let pool = self.space.pools[option.pool as usize];
         let share = match pool.device {
@@ -162,13 +164,14 @@ impl<'a> CostModel<'a> {
         Bytes(share / 10 * 9)
     }
 
-    /// Bytes of the smallest GPU.
+    /// Returns the memory of the smallest GPU, in bytes.
     fn gpu_memory(&self) -> u64 {
         self.case.host.gpus.iter().map(|gpu| gpu.memory_bytes).min().unwrap_or(0)
     }
 
-    /// Bytes that the device of a rank of `option` gives to one tensor at most; `None` where it is as much as there is. The runtime
-    /// that the worker uses stops with CUDA at a quarter of the memory, and with wgpu at what a binding of Vulkan can hold.
+    /// Returns the largest tensor that the device of a rank of `option` allows, in bytes; `None` where memory
+    /// is the only limit. The worker's runtime limits a tensor to a quarter of the memory with CUDA, and with
+    /// wgpu to the largest Vulkan binding.
     pub fn largest_tensor(&self, option: &LayoutOption) -> Option<Bytes> {
         if self.case.engine.is_some() {
             return None;
@@ -180,13 +183,14 @@ impl<'a> CostModel<'a> {
         }
     }
 
-    /// Devices that `option` keeps busy: GPUs, or cores where CPUs train.
+    /// Returns the number of busy devices of `option`: GPUs, or cores where CPUs train.
     pub fn devices(&self, option: &LayoutOption) -> u32 {
         let pool = self.space.pools[option.pool as usize];
         devices(pool.device, pool.ranks, pool.threads, self.case.host)
     }
 
-    /// Relative half-width of the 80 % interval, and the relative difference that cannot be told apart.
+    /// Returns the relative half-width of the 80 % interval, and the relative difference below which
+    /// candidates tie.
     pub fn uncertainty(&self, id: CandidateId) -> (f64, f64) {
         let option = &self.space.options[id.option as usize];
         let speeds = &self.speeds[option.pool as usize];
@@ -195,23 +199,23 @@ impl<'a> CostModel<'a> {
         (speeds.doubt * known + 0.15 * beyond, speeds.resolution + 0.05 * beyond)
     }
 
-    /// Where the constants come from.
+    /// Returns the source of the speeds.
     pub fn source(&self, id: CandidateId) -> SpeedSource {
         self.speeds[self.space.options[id.option as usize].pool as usize].source
     }
 
-    /// Seconds that the first step takes beyond those after it: what a device compiles and tunes. `None` where nobody measured
-    /// them, and on CPUs.
+    /// Returns the seconds by which the first step is longer, because the device compiles and tunes kernels.
+    /// `None` where this was not measured, and on CPUs.
     pub fn first_step(&self, id: CandidateId) -> Option<f64> {
         self.speeds[self.space.options[id.option as usize].pool as usize].first_step
     }
 
-    /// The correction from earlier trials.
+    /// Returns the correction factors from earlier trials.
     pub fn factors(&self) -> Factors {
         self.case.factors
     }
 
-    /// The id of a candidate, when it is in the space; the learning rate does not matter.
+    /// Returns the id of a candidate, if it is in the space; the learning rate does not matter.
     pub fn candidate_id(&self, candidate: &Candidate) -> Option<CandidateId> {
         let same = |option: &LayoutOption| {
             let pool = self.space.pools[option.pool as usize];
@@ -234,7 +238,8 @@ impl<'a> CostModel<'a> {
     }
 }
 
-/// Devices that `ranks` of so many threads keep busy: GPUs, or cores where CPUs train.
+/// Returns the number of busy devices of `ranks` ranks with `threads` threads each: GPUs, or cores where CPUs
+/// train.
 pub fn devices(device: DeviceKind, ranks: u32, threads: u32, host: &HostFacts) -> u32 {
     match device {
         DeviceKind::Cpu => ranks.saturating_mul(threads).min(host.all_cores()).max(1),
@@ -242,7 +247,7 @@ pub fn devices(device: DeviceKind, ranks: u32, threads: u32, host: &HostFacts) -
     }
 }
 
-/// How much longer the whole steps of a measurement took than the sum of their parts, which the same measurement
+/// Returns the ratio of the measured time of whole steps to the sum of their parts, which the same probe
 /// timed one by one. `None` when no whole step was measured.
 fn whole_step_ratio(case: &CostInputs<'_>, rates: &RankRates) -> Option<f64> {
     let measured = rates.whole_step?;

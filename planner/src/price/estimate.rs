@@ -1,74 +1,75 @@
-//! What a candidate will cost, with its interval and where the numbers come from.
+//! The estimate of a candidate: predicted time, memory and traffic, with intervals and sources.
 
 use crate::price::memory::MemoryBreakdown;
 use crate::step::traffic::Traffic;
 use dtrain_recipes::{Bytes, Seconds};
 use serde::{Deserialize, Serialize};
 
-/// What a candidate will cost.
+/// Predicted cost of a candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Estimate {
-    /// One optimizer step.
+    /// Time of one optimizer step.
     pub step: Seconds,
-    /// Eight steps in ten take at least this …
+    /// Low end of the 80 % interval of the step time: nine steps in ten take longer.
     pub step_low: Seconds,
-    /// … and at most this: nine in ten are above the one, nine in ten below the other.
+    /// High end of the 80 % interval of the step time: nine steps in ten take less.
     pub step_high: Seconds,
-    /// Where the time of a step goes.
+    /// Time of a step by part.
     pub breakdown: TimeBreakdown,
-    /// Where the memory of the heaviest rank goes.
+    /// Memory of the heaviest rank by category.
     pub memory: MemoryBreakdown,
-    /// Peak of the heaviest rank.
+    /// Peak memory of the heaviest rank.
     pub memory_peak: Bytes,
-    /// What one rank may use.
+    /// Memory that one rank may use.
     pub memory_available: Bytes,
-    /// What the rank sends in a step that sends most; nothing in a plan of an older program.
+    /// Bytes sent in a step by the rank that sends most; zero in a plan of an older program.
     #[serde(default)]
     pub traffic: Traffic,
-    /// Tokens (samples, for a model without a sequence) a second over all ranks.
+    /// Tokens (samples, for a model without a sequence) per second over all ranks.
     pub tokens_per_second: f64,
-    /// Optimizer steps, when the stop condition counts them.
+    /// Number of optimizer steps, when the stop condition determines it.
     pub steps: Option<u64>,
-    /// How much longer the first step takes on a device, which compiles and tunes its kernels in it, as it was measured; `None`
-    /// where nothing was, and on CPUs.
+    /// Measured extra time of the first step on a device, which compiles and tunes its kernels; `None` where
+    /// it was not measured, and on CPUs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_step: Option<Seconds>,
-    /// The whole run with its validations and what the first step takes longer, not counting start and checkpoints.
+    /// Time of the whole run with validations and the extra time of the first step, without start and
+    /// checkpoints.
     pub total: Seconds,
-    /// Low end of the whole run, where the kernels of the first step are ready.
+    /// Low end of the time of the whole run, with the kernels of the first step already compiled.
     pub total_low: Seconds,
-    /// High end of the whole run.
+    /// High end of the time of the whole run.
     pub total_high: Seconds,
-    /// Relative difference below which two candidates cannot be told apart.
+    /// Relative difference below which two candidates tie.
     pub resolution: f64,
-    /// Where the constants come from, in words.
+    /// Source of the speeds, in words.
     pub source: String,
 }
 
-/// Seconds of one step on the busiest rank, by what they are for.
+/// Seconds of one step on the busiest rank, by part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TimeBreakdown {
     /// Forward passes.
     pub forward: f64,
-    /// Backward passes, with what is computed again.
+    /// Backward passes, including recompute.
     pub backward: f64,
-    /// Communication that nothing hides.
+    /// Exposed communication: the part that does not overlap with computing.
     pub communication: f64,
-    /// Waiting for other pipeline stages.
+    /// Pipeline bubble: waiting for other pipeline stages.
     pub bubble: f64,
-    /// Clipping and the optimizer.
+    /// Gradient clipping and the optimizer.
     pub optimizer: f64,
-    /// Reading samples, accumulating gradients.
+    /// Reading samples and accumulating gradients.
     pub overhead: f64,
 }
 
 impl TimeBreakdown {
-    /// The step: the sum of its parts.
+    /// Returns the seconds of the step: the sum of its parts.
     pub fn total(&self) -> f64 {
         self.forward + self.backward + self.communication + self.bubble + self.optimizer + self.overhead
     }
 
-    /// Every part times `factor`.
+    /// Returns every part times `factor`.
     pub fn scaled(self, factor: f64) -> Self {
         Self {
             forward: self.forward * factor,
@@ -80,7 +81,7 @@ impl TimeBreakdown {
         }
     }
 
-    /// The parts with their names, in a fixed order.
+    /// Returns the parts with their names, in a fixed order.
     pub fn parts(&self) -> [(&'static str, f64); 6] {
         [
             ("forward", self.forward),
@@ -93,46 +94,46 @@ impl TimeBreakdown {
     }
 }
 
-/// Seconds of one step by cause: a [`TimeBreakdown`] with what is computed again, and every communication, by itself.
+/// Seconds of one step by cause: a [`TimeBreakdown`] with recompute and each kind of communication apart.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Causes {
     /// Forward passes.
     pub forward: f64,
     /// Backward passes.
     pub backward: f64,
-    /// What a backward computes again.
+    /// Recompute in the backward passes.
     pub recompute: f64,
-    /// Sums of gradients over replicas that nothing hides.
+    /// Exposed time of summing gradients over replicas.
     pub gradients: f64,
-    /// Gathered weights that nothing hides.
+    /// Exposed time of gathering sharded weights.
     pub weights: f64,
-    /// Products that tensor-parallel ranks complete.
+    /// Communication of tensor parallelism.
     pub tensor: f64,
-    /// Keys and values on their way around a ring.
+    /// Keys and values sent around the ring of context parallelism.
     pub context: f64,
-    /// Tokens on their way to experts and back.
+    /// Tokens sent to experts and back.
     pub expert: f64,
-    /// A tied embedding that is summed over the first and the last stage.
+    /// Gradients of a tied embedding, summed over the first and the last stage.
     pub tied: f64,
-    /// Losses, counts, flags and gradient norms.
+    /// Exchange of losses, counts, flags and gradient norms.
     pub figures: f64,
     /// Waiting for the slowest replica.
     pub replicas: f64,
-    /// Waiting for other pipeline stages, and for their messages.
+    /// Pipeline bubble: waiting for other pipeline stages, and for their messages.
     pub bubble: f64,
-    /// Clipping and the optimizer.
+    /// Gradient clipping and the optimizer.
     pub optimizer: f64,
-    /// Reading samples, accumulating gradients.
+    /// Reading samples and accumulating gradients.
     pub overhead: f64,
 }
 
 impl Causes {
-    /// The step: the sum of its causes.
+    /// Returns the seconds of the step: the sum of its causes.
     pub fn total(&self) -> f64 {
         self.parts().iter().map(|(_, seconds)| seconds).sum()
     }
 
-    /// The causes with their names, in a fixed order.
+    /// Returns the causes with their names, in a fixed order.
     pub fn parts(&self) -> [(&'static str, f64); 14] {
         [
             ("forward", self.forward),

@@ -1,4 +1,4 @@
-//! The estimate of a candidate with its interval, its schedule, and where the constants come from.
+//! Builds the estimate of a candidate with its interval, its training schedule and the source of the speeds.
 
 use crate::Candidate;
 use crate::choice::pareto_front::CandidateCost;
@@ -15,10 +15,10 @@ use crate::training::training_schedule::{self, TrainingSchedule};
 use dtrain_protocol::HostNetwork;
 use dtrain_recipes::Seconds;
 
-/// Shortest step in seconds that is believed.
+/// Shortest plausible step, in seconds; shorter ones are raised to it.
 pub(crate) const STEP_LEAST: f64 = 1e-9;
 
-/// What an estimate is made from.
+/// Inputs of an estimate.
 pub(crate) struct Estimator<'a> {
     pub(crate) request: &'a PlanRequest<'a>,
     pub(crate) cost_model: &'a CostModel<'a>,
@@ -27,7 +27,7 @@ pub(crate) struct Estimator<'a> {
 }
 
 impl Estimator<'_> {
-    /// The candidate with its estimate and its schedule.
+    /// Returns the candidate with its estimate and its training schedule.
     pub(crate) fn ranked_candidate(&self, id: CandidateId, is_tied: bool) -> RankedCandidate {
         let (request, cost_model) = (self.request, self.cost_model);
         let candidate = cost_model.space().candidate(id, self.learning_rate);
@@ -61,7 +61,7 @@ impl Estimator<'_> {
             steps: pace.steps,
             first_step: first_step.map(Seconds),
             total: ends(1.0, first),
-            // Kernels may be kept from an earlier process.
+            // Kernels may be cached by an earlier process.
             total_low: ends(low, 0.0),
             total_high: ends(high, first),
             resolution,
@@ -70,7 +70,7 @@ impl Estimator<'_> {
         RankedCandidate { candidate, estimate: Some(estimate), run_length: pace, is_tied }
     }
 
-    /// `chosen` beside what nothing betters in time, memory and money.
+    /// Returns `chosen` with the Pareto front of time, memory and cost.
     pub(crate) fn tradeoffs(&self, chosen: CandidateId, ranking: &Ranking) -> Tradeoffs<Candidate> {
         let front = ranking.front.clone().into_points();
         let front = front.into_iter().map(|point| self.tradeoff(point.what, point.cost)).collect();
@@ -100,7 +100,7 @@ impl Estimator<'_> {
         cost_basis.tradeoff(candidate, cost, cost_model.memory(id).total(), devices)
     }
 
-    /// Where the constants come from, in words.
+    /// Returns the source of the speeds, in words.
     fn source(&self, id: CandidateId) -> String {
         let measured = self.request.rates.map_or(0, |rates| rates.measured_at_ms);
         let day = calendar::format_day(measured);
@@ -131,18 +131,18 @@ impl Estimator<'_> {
     }
 }
 
-/// What a step of `batch` samples costs, and a validation sample: a forward pass.
+/// Returns the time of a step of `batch` samples, and of a validation sample, which is a forward pass.
 pub(crate) fn step_costs(step: &TimeBreakdown, batch: u64) -> training_schedule::StepAndValidationTime {
     #[expect(clippy::cast_precision_loss, reason = "a batch is far below 2^52")]
     let sample = step.forward / batch as f64;
-    // A measured profile may round to nothing; a step never takes no time at all.
+    // A measured profile may round to zero; a step always takes some time.
     training_schedule::StepAndValidationTime {
         step: step.total().max(STEP_LEAST),
         validation_sample: Some(sample),
     }
 }
 
-/// Seconds of all steps and validations.
+/// Returns the seconds of all steps and validations.
 fn total_seconds(pace: &TrainingSchedule, step: f64) -> f64 {
     #![expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]
     let steps = pace.steps.unwrap_or(pace.schedule_steps);

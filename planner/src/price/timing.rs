@@ -1,4 +1,4 @@
-//! Seconds of a step: what each stage computes and sends, and how stages wait for each other.
+//! Step time: compute and communication of each stage, and the pipeline bubble between stages.
 
 mod causes;
 mod timeline;
@@ -16,8 +16,7 @@ use crate::step::traffic::{CommunicationOp, TrafficModel, TrafficPurpose, Transf
 use dtrain_protocol::{Arrangement, Axis, Coord, DeviceKind};
 use dtrain_recipes::{Model, OptimizerKind, PipelineSchedule, Recompute, ZeroStage};
 
-/// Share of a backward that communication can hide behind. On a CPU it is done by the cores that compute, so nothing
-/// is hidden.
+/// Returns the share of a backward that communication can overlap with: none on a CPU, whose cores do both.
 fn overlap(device: DeviceKind) -> f64 {
     match device {
         DeviceKind::Cpu => 0.0,
@@ -25,22 +24,21 @@ fn overlap(device: DeviceKind) -> f64 {
     }
 }
 
-/// What computing takes with one more halving along an axis, on CPUs, over what half of it would: norms and sums that every
-/// tensor-parallel rank repeats, attention in pieces whose parts are put together between two waits, experts that are not asked
-/// equally often, stages that hand over. Medians over small models of `cargo bench --workspace --bench predictions`, each beside the
-/// same model with two replicas; those of attention in pieces lie between 1.1 and 1.6.
+/// Slowdown on CPUs for each halving along an axis, relative to half the compute time: norms and sums that
+/// all tensor-parallel ranks repeat, attention merged from pieces, unevenly used experts, handovers. Medians
+/// of small models in `cargo bench --workspace --bench predictions`, relative to two replicas; attention: 1.1
+/// to 1.6.
 const LEFT: [(Axis, f64); 4] =
     [(Axis::Tensor, 1.05), (Axis::Context, 1.25), (Axis::Expert, 1.25), (Axis::Pipeline, 1.06)];
 
-/// Seconds to pack the weights that a rank moved and to unpack those that it gathers, for each value that it holds, over
-/// those of AdamW for one parameter. Measured on perceptrons of 2 and 4 million weights over two ranks: 0.9 and 1.07.
+/// Cost per value of packing updated weights and unpacking gathered ones, relative to AdamW's cost per
+/// parameter. Measured on perceptrons of 2 and 4 million weights over two ranks: 0.9 and 1.07.
 const PACKED: f64 = 1.0;
 
-/// How much longer passes take that several ranks share where there are more ranks than cores: whoever is waited for may not
-/// run. Measured as [`LEFT`].
+/// Slowdown of passes split over several ranks when ranks outnumber cores. Measured like [`LEFT`].
 const CROWDED: f64 = 1.3;
 
-/// Seconds of the optimizer relative to AdamW, which is the one that is measured.
+/// Returns the time of an optimizer relative to AdamW, the one that is measured.
 fn optimizer_factor(kind: OptimizerKind) -> f64 {
     match kind {
         OptimizerKind::Adamw => 1.0,
@@ -50,11 +48,11 @@ fn optimizer_factor(kind: OptimizerKind) -> f64 {
     }
 }
 
-/// What decides the time of a step, whatever its batch is split into.
+/// Inputs of the step time that do not depend on the micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TimingInputs<'a> {
     pub(crate) model: &'a Model,
-    /// Its parts as the largest rank of the layout holds them.
+    /// Parameters of the largest rank of the layout.
     pub(crate) parts: &'a ModelParameters,
     pub(crate) optimizer: OptimizerKind,
     pub(crate) arrangement: &'a Arrangement,
@@ -62,38 +60,38 @@ pub(crate) struct TimingInputs<'a> {
     pub(crate) factors: Factors,
 }
 
-/// How the batch of a rank is split, and what a part of it costs.
+/// Split of a rank's batch into micro-batches, and the cost of one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BatchCost {
     /// Samples of one forward pass.
     pub(crate) micro: u32,
     /// Forward passes of a step.
     pub(crate) micro_batches: u32,
-    /// Seconds of a micro-batch on one rank that holds all.
+    /// Seconds of a micro-batch on one rank that holds the whole model.
     pub(crate) cost: MicroBatchCost,
 }
 
-/// Every stage of a pipeline, with what it does in each step alike.
+/// The stages of a pipeline, with the work of each that does not depend on the micro-batch.
 #[derive(Clone, Debug)]
 pub(crate) struct PipelineTiming<'a> {
     timing: TimingInputs<'a>,
     stages: Vec<SteadyState<'a>>,
 }
 
-/// What a stage does, whatever passes through it.
+/// Work of one stage that does not depend on the micro-batch.
 #[derive(Clone, Debug)]
 struct SteadyState<'a> {
     sender: TrafficModel<'a>,
-    /// Its blocks, and the part of their forwards that is computed again.
+    /// Number of its blocks, and forwards of blocks that are recomputed.
     blocks: f64,
     again: f64,
-    /// 1 where what lies around the blocks computes, otherwise 0.
+    /// 1 where the layers outside the blocks compute, otherwise 0.
     outer: f64,
-    /// State that travels beside each forward, beside each backward, and beside the last one.
+    /// Traffic that overlaps with each forward, each backward and the last backward.
     forward: CommTime,
     backward: CommTime,
     reduction: CommTime,
-    /// Seconds of what is sent at the end of a step.
+    /// Seconds of communication at the end of a step.
     end: f64,
     optimizer: f64,
 }
@@ -103,33 +101,33 @@ struct SteadyState<'a> {
 struct StageTimes {
     forward: f64,
     backward: f64,
-    /// Of `backward`, the gradients of weights.
+    /// Part of `backward` that computes gradients of weights.
     weights: f64,
-    /// Communication inside one forward that nothing hides.
+    /// Exposed communication in one forward.
     sent_forward: f64,
-    /// Communication inside one backward that nothing hides.
+    /// Exposed communication in one backward.
     sent_backward: f64,
-    /// Of one message to a neighbour.
+    /// Seconds of one message to a neighboring stage.
     message: f64,
-    /// The reduction and everything else that is sent at the end of a step.
+    /// Gradient reduction and other communication at the end of a step.
     end: f64,
     optimizer: f64,
 }
 
 impl StageTimes {
-    /// One micro-batch.
+    /// Returns the seconds of one micro-batch.
     fn micro(&self) -> f64 {
         self.forward + self.backward + self.sent_forward + self.sent_backward
     }
 
-    /// What follows the passes.
+    /// Returns the seconds after the last pass.
     fn end(&self) -> f64 {
         self.end + self.optimizer
     }
 }
 
-/// The stages that decide a step, with their indices: the one with most to do for a micro-batch sets the pace, the one with
-/// most to do at the end ends last.
+/// The stages that determine the step time, with indices: the busiest per micro-batch, and the slowest at the
+/// end.
 #[derive(Clone, Copy, Debug, Default)]
 struct Bottleneck {
     busiest: (usize, StageTimes),
@@ -137,14 +135,14 @@ struct Bottleneck {
     filling: PipelineFill,
 }
 
-/// What fills a pipeline: [`TimingInputs::fill_seconds`] of all stages, and the longest message.
+/// Fill of a pipeline: the sum of [`TimingInputs::fill_seconds`] over all stages, and the longest message.
 #[derive(Clone, Copy, Debug, Default)]
 struct PipelineFill {
     all: f64,
     message: f64,
 }
 
-/// Seconds sent in one phase, and in how many pieces.
+/// Seconds of communication in one phase, and the number of messages.
 #[derive(Clone, Copy, Debug, Default)]
 struct CommTime {
     seconds: f64,
@@ -159,21 +157,22 @@ impl CommTime {
         self.pieces += times;
     }
 
-    /// What of it nothing hides, when it goes on beside `compute` seconds of which the share `overlap` hides it.
+    /// Returns the communication time left exposed when it overlaps with `overlap` × `compute` seconds.
     fn exposed(&self, compute: f64, overlap: f64) -> f64 {
         if self.pieces == 0 { 0.0 } else { exposed_reduction(self.seconds, self.pieces, compute, overlap) }
     }
 }
 
 impl<'a> PipelineTiming<'a> {
-    /// All stages of a pipeline.
+    /// Builds the stages of a pipeline.
     pub(crate) fn of(timing: TimingInputs<'a>) -> Self {
         let stages =
             (0..timing.arrangement.layout.pipeline.get()).map(|stage| timing.steady(stage)).collect();
         Self { timing, stages }
     }
 
-    /// Where the time of a step goes; pipelines are walked action by action, or taken in closed form.
+    /// Returns the time of a step by part; pipelines are simulated action by action if `walked`, or in closed
+    /// form.
     pub(crate) fn breakdown(&self, split: &BatchCost, walked: bool) -> TimeBreakdown {
         let timing = &self.timing;
         let n = f64::from(split.micro_batches);
@@ -194,7 +193,7 @@ impl<'a> PipelineTiming<'a> {
         parts.scaled(timing.speeds.whole)
     }
 
-    /// The stages that decide a step.
+    /// Finds the stages that determine the step time.
     fn deciding(&self, split: &BatchCost) -> Bottleneck {
         let mut deciding = Bottleneck::default();
         let Bottleneck { busiest, end, filling } = &mut deciding;
@@ -212,7 +211,7 @@ impl<'a> PipelineTiming<'a> {
         deciding
     }
 
-    /// Seconds the busiest stage stands still: while the pipeline fills and drains (Narayanan et al. 2021), and for
+    /// Returns the idle seconds of the busiest stage: pipeline fill and drain (Narayanan et al. 2021), and
     /// messages.
     fn bubble(&self, split: &BatchCost, busiest: &StageTimes, filling: PipelineFill, walked: bool) -> f64 {
         let Arrangement { layout, chunks, .. } = *self.timing.arrangement;
@@ -229,7 +228,7 @@ impl<'a> PipelineTiming<'a> {
 }
 
 impl<'a> TimingInputs<'a> {
-    /// What stage `stage` does, whatever passes through it.
+    /// Returns the work of stage `stage` that does not depend on the micro-batch.
     fn steady(&self, stage: u32) -> SteadyState<'a> {
         let Self { model, parts, arrangement, .. } = *self;
         let layout = &arrangement.layout;
@@ -245,7 +244,8 @@ impl<'a> TimingInputs<'a> {
             Recompute::Selective => 0.15,
             Recompute::Full => 1.0,
         };
-        // Around the blocks of a decoder or a perceptron it is the head that computes, of a residual network the stem.
+        // Outside the blocks, the head of a decoder or a perceptron computes, and the stem of a residual
+        // network.
         let last = stage + 1 == layout.pipeline.get();
         let outer = match model {
             Model::Cnn(_) => stage == 0,
@@ -255,7 +255,7 @@ impl<'a> TimingInputs<'a> {
         let outer = if outer { 1.0 } else { 0.0 };
         let mut coord = Coord([0; 5]);
         coord.0[Axis::Pipeline as usize] = stage;
-        // Of a ring the second rank sends most.
+        // In a ring, the second rank sends most.
         coord.0[Axis::Context as usize] = layout.context.get().min(2) - 1;
         let sender = TrafficModel::of(model, parts, arrangement, coord);
         let (mut forward, mut backward, mut reduction) =
@@ -274,19 +274,19 @@ impl<'a> TimingInputs<'a> {
         SteadyState { sender, blocks, again, outer, forward, backward, reduction, end, optimizer }
     }
 
-    /// Seconds of one of the collectives that `transfer` stands for.
+    /// Returns the seconds of a single collective of `transfer`.
     fn once(&self, transfer: &CommunicationOp) -> f64 {
         self.factors.communication * network::transfer_seconds(transfer, self.speeds)
     }
 
-    /// Seconds of all of them.
+    /// Returns the seconds of all collectives of `transfer`.
     fn seconds(&self, transfer: &CommunicationOp) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "a small count")]
         let times = transfer.times as f64;
         self.once(transfer) * times
     }
 
-    /// Seconds of a stage.
+    /// Returns the seconds of a stage.
     fn stage(&self, steady: &SteadyState<'_>, split: &BatchCost) -> StageTimes {
         let SteadyState { blocks, again, outer, .. } = *steady;
         let (cost, cut) = (&split.cost, self.cut());
@@ -296,14 +296,15 @@ impl<'a> TimingInputs<'a> {
         let mut computed = StageTimes {
             forward,
             backward,
-            // Gradients of weights are half of the products of a backward without what is computed again.
+            // Half of the products of a backward without recompute are gradients of weights.
             weights: 0.5 * products,
             end: steady.end,
             optimizer: steady.optimizer,
             ..StageTimes::default()
         };
         steady.sender.passes(split.micro, |transfer| self.pass(&mut computed, &transfer));
-        // What others wait for is exposed; gradients and gathered weights travel while passes compute.
+        // Collectives that other ranks wait for are exposed; gradients and gathered weights overlap with
+        // passes.
         let hidden = overlap(self.arrangement.device);
         computed.sent_forward += steady.forward.exposed(forward, hidden);
         computed.sent_backward += steady.backward.exposed(backward, hidden);
@@ -311,22 +312,22 @@ impl<'a> TimingInputs<'a> {
         computed
     }
 
-    /// Seconds of the reduction at the end of a step that nothing hides.
+    /// Returns the exposed seconds of the gradient reduction at the end of a step.
     fn reduction(&self, steady: &SteadyState<'_>, split: &BatchCost, computed: &StageTimes) -> f64 {
         let StageTimes { forward, backward, .. } = *computed;
-        // Where it may wait, it has whole steps.
+        // A reduction that may be stale overlaps with whole steps.
         let steps = self.arrangement.sync.staleness * split.micro_batches;
         let beside = if steps > 0 { f64::from(steps) * (forward + backward) } else { backward };
         steady.reduction.exposed(beside, overlap(self.arrangement.device))
     }
 
-    /// Ranks among which the work of a pass is cut, less what is left to each.
+    /// Returns the speedup of a pass that is split over the ranks of a replica, less the overhead.
     fn cut(&self) -> f64 {
         let layout = &self.arrangement.layout;
         f64::from(layout.tensor.get() * layout.context.get()) / self.left_by_cuts()
     }
 
-    /// How much longer the ranks of a replica compute, all together, than one would alone: see [`LEFT`].
+    /// Returns the slowdown of the ranks of a replica relative to an ideal split: see [`LEFT`].
     fn left_by_cuts(&self) -> f64 {
         let Arrangement { layout, device, .. } = self.arrangement;
         if *device != DeviceKind::Cpu {
@@ -338,7 +339,7 @@ impl<'a> TimingInputs<'a> {
         LEFT.iter().map(left).product::<f64>() * waits
     }
 
-    /// Adds what is sent in the middle of a pass.
+    /// Adds communication in the middle of a pass.
     fn pass(&self, stage: &mut StageTimes, transfer: &CommunicationOp) {
         match transfer.when {
             _ if transfer.purpose == TrafficPurpose::Pipeline => {
@@ -352,10 +353,10 @@ impl<'a> TimingInputs<'a> {
         }
     }
 
-    /// Seconds that a stage holds up the first micro-batch on its way there and back.
+    /// Returns the seconds by which a stage delays the first micro-batch on its way forward and back.
     fn fill_seconds(&self, stage: &StageTimes, split: &BatchCost) -> f64 {
         match self.arrangement.schedule {
-            // Its weights are in time anyway, and of later micro-batches as many as there are fill the bubble.
+            // Gradients of weights are not on this path, and those of later micro-batches fill the bubble.
             PipelineSchedule::ZeroBubble => {
                 let ahead = f64::from(self.arrangement.layout.pipeline.get() - 1);
                 let later = f64::from(split.micro_batches - 1);
@@ -368,8 +369,8 @@ impl<'a> TimingInputs<'a> {
         }
     }
 
-    /// Seconds a replica waits for the slowest: the expected largest of as many normal deviates, for a step of
-    /// `compute` seconds whose parts vary independently.
+    /// Returns the seconds a replica waits for the slowest: the expected maximum of as many normal
+    /// deviations, for a step of `compute` seconds whose parts vary independently.
     fn straggler_wait(&self, compute: f64, micro_batches: f64) -> f64 {
         let replicas = f64::from(self.arrangement.layout.data.get());
         let deviation = 1.48 * self.speeds.spread / micro_batches.sqrt();
@@ -379,7 +380,7 @@ impl<'a> TimingInputs<'a> {
         largest * deviation * compute
     }
 
-    /// Seconds to clip, to apply the optimizer to what the rank owns, and to copy what it keeps whole but does not own.
+    /// Returns the seconds to clip gradients, update the rank's own parameters, and copy those it only holds.
     fn update(&self, stage: u32) -> f64 {
         let Arrangement { zero, shard, .. } = *self.arrangement;
         let held = self.parts.stage(self.arrangement, stage).all().all();

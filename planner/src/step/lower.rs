@@ -1,4 +1,4 @@
-//! Spells a choice out, rank by rank; nothing is left to decide afterwards.
+//! Lowers a choice to one assignment for each rank; nothing is left to decide afterwards.
 
 use crate::Candidate;
 use crate::planning::checkpoint_interval::final_checkpoint_seconds;
@@ -14,27 +14,28 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// What an attempt adds to a choice.
+/// Inputs of an attempt besides the choice.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttemptSpec {
-    /// The trial.
+    /// Id of the trial.
     pub trial: TrialId,
-    /// The attempt.
+    /// Id of the attempt.
     pub attempt: AttemptId,
     /// Folder of the trial's checkpoints.
     pub checkpoints: PathBuf,
-    /// Where to go on from.
+    /// Checkpoint to resume from.
     pub resume: Option<ResumePoint>,
-    /// Seconds that earlier attempts trained.
+    /// Training time of earlier attempts, in seconds.
     pub spent_seconds: f64,
 }
 
-/// One assignment for each rank, in the order of ranks.
+/// Returns one assignment for each rank, in the order of ranks.
 ///
-/// Every link is [`RankTransport::Alone`]: who launches the ranks knows how they reach each other, and fills it in.
+/// Every link is [`RankTransport::Alone`]: the launcher knows how the ranks reach each other, and fills it
+/// in.
 pub fn lower(plan: &Plan, choice: &RankedCandidate, launch: &AttemptSpec) -> Vec<Assignment> {
     let Candidate { arrangement, split, .. } = &choice.candidate;
-    // Replicas with unlike shares have steps of unlike lengths.
+    // Replicas with unequal shares have different lists of actions.
     let mut steps = BTreeMap::new();
     let ranks = (0..arrangement.layout.world()).map(Rank);
     ranks
@@ -93,7 +94,7 @@ fn of_rank(
     }
 }
 
-/// What the ranks train; a command with the values of the plan.
+/// Returns the model that the ranks train; a command with the values of the plan.
 fn model(plan: &Plan, choice: &RankedCandidate) -> Model {
     match &plan.recipe.model {
         Model::Command(command) => Model::Command(foreign::command_with_values(plan, choice, command)),
@@ -101,7 +102,7 @@ fn model(plan: &Plan, choice: &RankedCandidate) -> Model {
     }
 }
 
-/// How a rank moves the weights.
+/// Returns the hyperparameters of a rank.
 pub(crate) fn training(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Hyperparameters {
     let (train, candidate, pace) = (&plan.recipe.train, &choice.candidate, &choice.run_length);
     let (split, reader) = (&candidate.split, candidate.arrangement.layout.reader(rank));
@@ -121,7 +122,8 @@ pub(crate) fn training(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Hyp
     }
 }
 
-/// Ranks are spread over the hosts in their order. On a CPU every rank has its own number; the GPUs of a host are taken in turn.
+/// Returns the device of a rank. Ranks are spread over the hosts in order; on a CPU every rank has its own
+/// number, and the GPUs of a host are used in turn.
 fn placement(plan: &Plan, choice: &RankedCandidate, rank: Rank) -> Placement {
     let (device, threads) = (choice.candidate.arrangement.device, choice.candidate.threads);
     let gpus = u32::try_from(plan.host.gpus.len()).ok().and_then(NonZeroU32::new).unwrap_or(NonZeroU32::MIN);

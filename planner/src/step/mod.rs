@@ -1,4 +1,4 @@
-//! What a step does: the actions of every stage, the collectives of every rank, both walked in time, and the
+//! One training step: the actions of every stage, the collectives of every rank, their simulation, and the
 //! assignments that carry them to the ranks.
 
 pub mod lower;

@@ -1,6 +1,7 @@
-//! Walks the action lists of all stages, the same that the workers execute, to get the time of a step.
+//! Discrete-event simulation of a pipeline: executes the action lists of all stages to get the time of a
+//! step.
 //!
-//! It knows no byte and no device: seconds of each piece come in, seconds of the whole go out.
+//! It knows neither bytes nor devices: durations of the pieces come in, the duration of the whole goes out.
 
 use crate::step::schedule::PipelineShape;
 use dtrain_protocol::{Action, Neighbor, Pass};
@@ -9,31 +10,32 @@ use std::collections::BTreeMap;
 /// Seconds of one pass through one chunk.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct PassCost {
-    /// Forward.
+    /// Forward pass.
     pub forward: f64,
-    /// The part of backward that the stage before waits for, with what is computed again.
+    /// Backward for the input, which the stage before waits for, including recompute.
     pub input: f64,
-    /// The rest of backward: gradients of weights.
+    /// Backward for the weights: the rest.
     pub weights: f64,
 }
 
-/// What a walk found.
+/// Result of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimulatedPipeline {
-    /// Seconds until the slowest stage is done with its last backward.
+    /// Seconds until the slowest stage ends its last backward.
     pub seconds: f64,
     /// Seconds the busiest stage computes.
     pub busy: f64,
 }
 
 impl SimulatedPipeline {
-    /// Seconds the busiest stage stands still: filling, draining and waiting for messages.
+    /// Returns the pipeline bubble: the idle seconds of the busiest stage, in fill, drain and waits for
+    /// messages.
     pub fn bubble(&self) -> f64 {
         (self.seconds - self.busy).max(0.0)
     }
 }
 
-/// An action of a stage.
+/// An action of one stage.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StageAction {
     pub(crate) stage: u32,
@@ -41,19 +43,20 @@ pub(crate) struct StageAction {
 }
 
 impl StageAction {
-    /// The message that the action waits for, if it waits for one: from where, and the pass that reads it.
+    /// Returns the message that the action waits for, if any: the neighbor that sends it, and the pass that
+    /// reads it.
     pub(crate) fn reads(self, shape: PipelineShape) -> Option<(Neighbor, Pass)> {
         let (from, _, pass) = self.neighbors()?;
         has_neighbor(shape, self.stage, from, pass).then_some((from, pass))
     }
 
-    /// The message that the action makes, if it makes one: to where, and the pass whose result it is.
+    /// Returns the message that the action sends, if any: the neighbor, and the pass whose result it is.
     pub(crate) fn sends(self, shape: PipelineShape) -> Option<(Neighbor, Pass)> {
         let (_, to, pass) = self.neighbors()?;
         has_neighbor(shape, self.stage, to, pass).then_some((to, pass))
     }
 
-    /// Where what a pass reads comes from, and where what it makes goes.
+    /// Returns the neighbor that a pass receives from, the neighbor that it sends to, and the pass.
     fn neighbors(self) -> Option<(Neighbor, Neighbor, Pass)> {
         match self.action {
             Action::Forward(pass) => Some((Neighbor::Previous, Neighbor::Next, pass)),
@@ -68,7 +71,7 @@ impl StageAction {
     }
 }
 
-/// Whether a chunk has a neighbour on that side: the model has a first and a last one.
+/// Returns `true` if a chunk has a neighbor on that side: the model has a first and a last chunk.
 fn has_neighbor(shape: PipelineShape, stage: u32, with: Neighbor, pass: Pass) -> bool {
     match with {
         Neighbor::Previous => stage > 0 || pass.chunk > 0,
@@ -76,7 +79,8 @@ fn has_neighbor(shape: PipelineShape, stage: u32, with: Neighbor, pass: Pass) ->
     }
 }
 
-/// The other end of a message: the stage, the direction from which it sees this one, and the pass as it counts it.
+/// Returns the other end of a message: the stage, this stage as seen from there, and the pass as numbered
+/// there.
 pub(crate) fn hop(shape: PipelineShape, stage: u32, with: Neighbor, pass: Pass) -> (u32, Neighbor, Pass) {
     match with {
         Neighbor::Next if stage + 1 < shape.stages => (stage + 1, Neighbor::Previous, pass),
@@ -86,12 +90,12 @@ pub(crate) fn hop(shape: PipelineShape, stage: u32, with: Neighbor, pass: Pass) 
     }
 }
 
-/// Walks the action lists of all stages of one pipeline; `None` when they wait on each other forever.
+/// Simulates the action lists of all stages of one pipeline; `None` when they deadlock.
 ///
-/// `costs` is by stage, `transfer` the seconds of one activation or gradient between neighbours. A sender goes on at
-/// once; a receiver waits until the message is there. `ReduceGradients` and `UpdateWeights` take no time: they are
-/// priced by the caller. `tell` hears the stage, the action and the second at which it begins, of every action that takes
-/// time; those of one stage in their order.
+/// `costs` has an entry for each stage; `transfer` is the seconds of one activation or gradient between
+/// neighbors. A sender does not wait; a receiver waits for the message. `ReduceGradients` and `UpdateWeights`
+/// take no time here: the caller prices them. Calls `tell` with the stage, the action and its start in
+/// seconds, for every action that takes time, in order within a stage.
 pub fn simulate_pipeline(
     stages: &[Vec<Action>],
     shape: PipelineShape,
@@ -110,7 +114,7 @@ pub fn simulate_pipeline(
                 if let Action::Exchange { with, send, recv } = *action {
                     if let Some(pass) = send {
                         let (other, back, theirs) = hop(shape, stage, with, pass);
-                        // Told again for an exchange that waits: the first time counts.
+                        // A waiting exchange comes here again: the first time counts.
                         arrived.entry((other, back, theirs)).or_insert(clocks[at] + transfer);
                     }
                     if let Some(pass) = recv {
@@ -144,11 +148,11 @@ fn seconds(action: Action, cost: PassCost) -> f64 {
     }
 }
 
-/// Seconds of a reduction of gradients that nothing hides.
+/// Returns the exposed seconds of a gradient reduction.
 ///
-/// The reduction of each bucket begins when its gradients are ready, inside the last backward; `overlap` is the
-/// share of that backward that communication can hide behind. The last bucket is ready only when backward is
-/// over, so it is always exposed.
+/// The reduction of each bucket starts when its gradients are ready, during the last backward; `overlap` is
+/// the share of that backward that communication can overlap with. The last bucket is ready only when
+/// backward ends, so it is always exposed.
 pub fn exposed_reduction(reduction: f64, buckets: u64, last_backward: f64, overlap: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "buckets are few")]
     let last_bucket = reduction / buckets.max(1) as f64;

@@ -1,4 +1,4 @@
-//! One step of every stage, side by side: what it does when, and what a rank of it holds.
+//! Timeline of one step: the activities of every stage, and the memory of its ranks.
 
 mod tracks;
 
@@ -15,68 +15,68 @@ use dtrain_protocol::{Pass, Rates};
 use serde::Serialize;
 pub(crate) use tracks::{ChunkTimes, stage_tracks};
 
-/// One step of every stage, from the first to the last, and where its time goes.
+/// Profile of one step: timeline and memory of every stage, and the time by cause.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepProfile {
-    /// Bytes of a rank of each stage at its peak.
+    /// Peak memory of a rank of each stage, from the first stage to the last.
     pub memory: Vec<MemoryBreakdown>,
-    /// What each stage does when.
+    /// Activities of every stage.
     pub timeline: Timeline,
-    /// Where the time of the step goes.
+    /// Time of the step by cause.
     pub causes: Causes,
 }
 
-/// What each stage does when, in one step.
+/// Activities of every stage in one step.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Timeline {
-    /// Seconds of the step.
+    /// Duration of the step in seconds.
     pub step_seconds: f64,
-    /// The stages, from the first to the last.
+    /// Tracks of the stages, from the first to the last.
     pub lanes: Vec<StageTrack>,
 }
 
-/// What one stage does, from the beginning of a step to its end without a gap.
+/// Activities of one stage, without a gap from the start of a step to its end.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct StageTrack {
-    /// In order; each begins where the one before ends.
+    /// Spans in order; each starts where the one before ends.
     pub spans: Vec<Span>,
 }
 
-/// Something that takes a while.
+/// One activity with its start and duration.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Span {
-    /// What is done.
+    /// Kind of activity.
     pub doing: Activity,
-    /// Seconds from the beginning of the step.
+    /// Start, in seconds from the start of the step.
     pub begin: f64,
-    /// Seconds that it takes, above 0.
+    /// Duration in seconds, above 0.
     pub seconds: f64,
-    /// The pass that it belongs to; `None` for what is done once in a step.
+    /// Pass of the activity; `None` for one that happens once per step.
     pub pass: Option<Pass>,
 }
 
-/// What a stage does.
+/// Kind of activity of a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Activity {
-    /// A forward.
+    /// Forward pass.
     Forward,
-    /// A backward, or the part of it that the stage before waits for.
+    /// Backward pass, or its part that the stage before waits for.
     Backward,
-    /// Gradients of weights by themselves.
+    /// Gradients of weights, when computed separately.
     Weights,
-    /// Communication that nothing hides.
+    /// Exposed communication.
     Communication,
-    /// The optimizer.
+    /// Optimizer update.
     Optimizer,
-    /// Reading samples, accumulating gradients.
+    /// Reading samples and accumulating gradients.
     Overhead,
-    /// Nothing: it waits for others.
+    /// Idle, waiting for other stages.
     Idle,
 }
 
 impl Activity {
-    /// All of them, in the order in which they are told.
+    /// All activities, in the order of display.
     pub const ALL: [Self; 7] = [
         Self::Forward,
         Self::Backward,
@@ -87,7 +87,7 @@ impl Activity {
         Self::Idle,
     ];
 
-    /// In words.
+    /// Returns the name of the activity.
     pub fn words(self) -> &'static str {
         match self {
             Self::Forward => "forward",
@@ -102,22 +102,22 @@ impl Activity {
 }
 
 impl StageTrack {
-    /// Seconds in all.
+    /// Returns the duration of the track in seconds.
     pub fn seconds(&self) -> f64 {
         self.spans.last().map_or(0.0, |span| span.begin + span.seconds)
     }
 
-    /// Seconds of what is done.
+    /// Returns the total seconds of one kind of activity.
     pub fn of(&self, doing: Activity) -> f64 {
         self.spans.iter().filter(|span| span.doing == doing).map(|span| span.seconds).sum()
     }
 
-    /// Something that is done once in a step.
+    /// Appends an activity that happens once per step.
     pub(crate) fn add(&mut self, doing: Activity, seconds: f64) {
         self.put(doing, seconds, None);
     }
 
-    /// Nothing is done until `end`. What is below a billionth of it is rounding.
+    /// Appends idle time until `end`, unless it is rounding: less than a billionth of `end`.
     pub(crate) fn until(&mut self, end: f64) {
         let idle = end - self.seconds();
         if idle > 1e-9 * end {
@@ -125,7 +125,7 @@ impl StageTrack {
         }
     }
 
-    /// Makes everything take `factor` times as long.
+    /// Multiplies all times by `factor`.
     pub(crate) fn scale(&mut self, factor: f64) {
         for span in &mut self.spans {
             span.begin *= factor;
@@ -140,8 +140,8 @@ impl StageTrack {
     }
 }
 
-/// One step of a candidate of a plan, with the `rates` that the plan was made from; `None` where its stages would wait for each
-/// other forever, which no planned candidate does.
+/// Returns the profile of one step of a plan's candidate, with the `rates` that the plan was made from;
+/// `None` when its schedule deadlocks, which no planned candidate does.
 pub fn step_profile(plan: &Plan, candidate: &Candidate, rates: Option<&Rates>) -> Option<StepProfile> {
     let space = CandidateSpace::single(candidate)?;
     let case = CostInputs {

@@ -1,17 +1,18 @@
-//! The global batch when the recipe leaves it open, and the number of steps that follows from it.
+//! The global batch when the recipe leaves it open, and the resulting number of steps.
 
 use crate::training::learning_rate::Decision;
 use dtrain_recipes::number_format::count;
 use dtrain_recipes::{Model, Samples, StopConditions, Tunable};
 
-/// The critical batch in tokens of a run over `tokens`: beyond it, twice the batch saves far less than half
-/// the steps. `0.0471·D^0.462` sequences of 2,048 tokens (Bergsma et al. 2025, arXiv 2505.13738): it depends
-/// on the data seen, hardly on the size of the model.
+/// Returns the critical batch in tokens of a run over `tokens`: beyond it, doubling the batch saves far less
+/// than half the steps. `0.0471·D^0.462` sequences of 2,048 tokens (Bergsma et al. 2025, arXiv 2505.13738):
+/// it depends on the data seen, hardly on the size of the model.
 pub fn critical_tokens(tokens: f64) -> f64 {
     2048.0 * 0.0471 * tokens.max(1.0).powf(0.462)
 }
 
-/// The batch in tokens with the best loss for `tokens`: `0.0306·D^0.383` sequences of 2,048 (same source).
+/// Returns the batch in tokens with the best loss for `tokens`: `0.0306·D^0.383` sequences of 2,048 (same
+/// source).
 pub fn optimal_tokens(tokens: f64) -> f64 {
     2048.0 * 0.0306 * tokens.max(1.0).powf(0.383)
 }
@@ -19,22 +20,22 @@ pub fn optimal_tokens(tokens: f64) -> f64 {
 /// Fewest steps a run should have: fewer leave too little for warm-up and decay.
 const STEPS_LEAST: f64 = 200.0;
 
-/// How often a decoder sees each sample at most, where the recipe says only the steps and leaves the batch open. Up to 4 epochs
-/// of repeated text are almost worth new text, and beyond 16 nearly nothing is gained (Muennighoff et al. 2023, arXiv
-/// 2305.16264).
+/// Most epochs of a decoder, where the recipe sets only the steps and leaves the batch open. Up to 4 epochs
+/// of repeated text are almost worth new text, and beyond 16 nearly nothing is gained (Muennighoff et al.
+/// 2023, arXiv 2305.16264).
 pub const EPOCHS_MOST: f64 = 16.0;
 
-/// What is known about the length of a run before the batch is.
+/// Known length of a run before the batch is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct TrainingBudget {
-    /// Samples in all, where the recipe says so.
+    /// Samples in all, where the recipe determines them.
     pub samples: Option<f64>,
-    /// Steps in all, where the recipe says so.
+    /// Steps in all, where the recipe determines them.
     pub steps: Option<f64>,
 }
 
-/// The budget of a stop condition; `train_samples` is the size of one epoch, `samples_per_second` a rough speed
-/// that turns a time into samples.
+/// Returns the budget of a stop condition; `train_samples` is the size of one epoch, `samples_per_second` a
+/// rough speed that turns a time into samples.
 pub fn budget(
     stop: &StopConditions,
     model: &Model,
@@ -54,7 +55,8 @@ pub fn budget(
     }
 }
 
-/// Optimizer steps until the stop condition, not counting time; `None` when only time (or the target) ends it.
+/// Returns the optimizer steps until the stop condition, ignoring time; `None` when only time or the target
+/// ends it.
 pub fn steps(stop: &StopConditions, model: &Model, batch: u64, train_samples: Option<u64>) -> Option<u64> {
     #![expect(
         clippy::cast_precision_loss,
@@ -76,7 +78,7 @@ pub fn steps(stop: &StopConditions, model: &Model, batch: u64, train_samples: Op
     .map(|steps| steps.max(1))
 }
 
-/// The recommended batch in samples: a multiple of `unit` (the ranks it should divide over).
+/// Returns the recommended batch in samples: a multiple of `unit`, the ranks that it should divide over.
 pub fn recommended(
     model: &Model,
     budget: TrainingBudget,
@@ -102,8 +104,8 @@ pub fn recommended(
             (best.min(bound) / sequence, why)
         }
         (true, None, Some(steps)) => {
-            // The batch whose own budget of steps · batch it is best for. Steps alone do not bound the data: a larger batch
-            // would be more of it for free, and soon the same samples again and again.
+            // The batch that is optimal for its own budget of steps · batch. Steps alone do not limit the
+            // data: a larger batch would be free data at first, and soon repeated samples.
             let best = (2048.0 * 0.0306 * steps.powf(0.383)).powf(1.0 / (1.0 - 0.383)) / sequence;
             match train_samples.map(|samples| EPOCHS_MOST * samples as f64 / steps) {
                 Some(bound) if bound < best => (
@@ -131,12 +133,12 @@ pub fn recommended(
         (_, None, _) => (64.0, "64, because the number of samples is unknown".to_string()),
     };
     let most = train_samples.unwrap_or(u64::MAX).max(1);
-    // Never more than there are, and still a power of two.
+    // At most the samples that exist, and still a power of two.
     let value = rounded(wanted, unit).min(1 << most.ilog2());
     Decision { value, low: (value / 4).max(1), high: value.saturating_mul(4).min(most), reason }
 }
 
-/// The batch in samples that the recipe allows.
+/// Returns the batch in samples that the recipe allows and that is nearest to the recommended one.
 pub fn clamp_to_choice(choice: &Tunable<Samples>, recommended: Decision<u64>) -> Decision<u64> {
     let value = recommended.value;
     match choice {
@@ -163,7 +165,7 @@ pub fn clamp_to_choice(choice: &Tunable<Samples>, recommended: Decision<u64>) ->
     }
 }
 
-/// The largest `unit · 2^k` (or, below the unit, power of two) that is at most √2 times `wanted`.
+/// Returns the largest `unit · 2^k` (or, below the unit, power of two) that is at most √2 times `wanted`.
 fn rounded(wanted: f64, unit: u64) -> u64 {
     let limit = wanted * std::f64::consts::SQRT_2;
     #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]

@@ -1,6 +1,6 @@
-//! A day in words, from milliseconds since the Unix epoch.
+//! Formats a day from milliseconds since the Unix epoch.
 
-/// The day in UTC, such as `2026-11-20`.
+/// Returns the day in UTC, such as `2026-11-20`.
 pub fn format_day(ms: u64) -> String {
     // Civil date from days, by the era of 400 years (Howard Hinnant's algorithm).
     let days = ms / 86_400_000 + 719_468;

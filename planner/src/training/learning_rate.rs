@@ -1,33 +1,35 @@
-//! Peak learning rate and warm-up from the model, the batch and the length of training, with the reason in words.
+//! Peak learning rate and warm-up from the model, the batch and the length of training, with the reason in
+//! words.
 //!
-//! Constants come from published runs and are starting points: each answer carries the range worth searching.
+//! Constants come from published runs and are starting points: each decision has a range worth searching.
 
 use crate::training::batch_size;
 use dtrain_recipes::number_format::{count, thousands};
 use dtrain_recipes::{Model, Optimizer, OptimizerKind, PartOutline, Tunable};
 use serde::{Deserialize, Serialize};
 
-/// A number the planner chose (or took from the recipe), the range worth searching, and why.
+/// A number chosen by the planner or set in the recipe, with a range worth searching and the reason.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Decision<T> {
-    /// The value.
+    /// The chosen value.
     pub value: T,
     /// Lowest value worth trying.
     pub low: T,
     /// Highest value worth trying.
     pub high: T,
-    /// Why, as a sentence without its full stop.
+    /// Reason, as a sentence without its full stop.
     pub reason: String,
 }
 
 impl<T: Copy> Decision<T> {
-    /// A value that the recipe pinned.
+    /// Returns the decision for a value pinned in the recipe.
     pub fn pinned(value: T) -> Self {
         Self { value, low: value, high: value, reason: "pinned by the recipe".into() }
     }
 }
 
-/// The peak learning rate for a batch of `batch` samples when training sees about `tokens` tokens in all.
+/// Returns the peak learning rate for a batch of `batch` samples when training sees about `tokens` tokens in
+/// all.
 pub fn recommended_peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> Decision<f64> {
     let adam = adam(model, batch, tokens);
     let (value, reason) = match optimizer.kind {
@@ -45,8 +47,8 @@ pub fn recommended_peak(model: &Model, optimizer: &Optimizer, batch: u64, tokens
     Decision { value, low: round(value / 3.0), high: round(value * 3.0), reason }
 }
 
-/// What is left of `recommended` where gradients come `staleness` steps late: so many steps go in the same direction before
-/// one of them shows, so together they may be as long as one.
+/// Lowers `recommended` for gradients that are `staleness` steps late: that many steps go in one direction
+/// before the first takes effect, so together they may be as long as one.
 pub fn for_stale_gradients(recommended: Decision<f64>, staleness: u32) -> Decision<f64> {
     if staleness == 0 {
         return recommended;
@@ -58,7 +60,7 @@ pub fn for_stale_gradients(recommended: Decision<f64>, staleness: u32) -> Decisi
     Decision { value: shorter(value), low: shorter(low), high: shorter(high), reason }
 }
 
-/// The number the recipe allows that is nearest to what is recommended.
+/// Returns the number nearest to the recommended one that the recipe allows.
 pub fn clamp_to_choice(choice: &Tunable<f64>, recommended: Decision<f64>) -> Decision<f64> {
     let nearest = |values: &[f64]| {
         let far = |v: &f64| (v / recommended.value).ln().abs();
@@ -82,7 +84,8 @@ pub fn clamp_to_choice(choice: &Tunable<f64>, recommended: Decision<f64>) -> Dec
     }
 }
 
-/// Base rate at the base batch, scaled by the root of the batch and bent down towards the critical batch.
+/// Returns the rate of Adam-like optimizers: a base rate scaled by the root of the batch, flattening towards
+/// the critical batch.
 fn adam(model: &Model, batch: u64, tokens: f64) -> (f64, String) {
     let (base, base_batch, critical, from) = base(model, tokens);
     #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
@@ -109,7 +112,7 @@ fn adam(model: &Model, batch: u64, tokens: f64) -> (f64, String) {
     (value, reason)
 }
 
-/// Rate in proportion to the batch, flat at the critical batch.
+/// Returns the rate of SGD: in proportion to the batch, flat at the critical batch.
 fn sgd(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> (f64, String) {
     let (_, _, critical, _) = base(model, tokens);
     #[expect(clippy::cast_precision_loss, reason = "batches are far below 2^52")]
@@ -128,7 +131,7 @@ fn sgd(model: &Model, optimizer: &Optimizer, batch: u64, tokens: f64) -> (f64, S
     (value, reason)
 }
 
-/// AdamW's base rate, the batch in tokens it belongs to, the critical batch, and where it comes from.
+/// Returns AdamW's base rate, its batch in tokens, the critical batch, and the source.
 fn base(model: &Model, tokens: f64) -> (f64, f64, f64, String) {
     match model {
         Model::Decoder(d) => of_tokens(d.parameters().saturating_sub(d.outer_parameters()), tokens),
@@ -141,7 +144,7 @@ fn base(model: &Model, tokens: f64) -> (f64, f64, f64, String) {
     }
 }
 
-/// The same of a language model with so many parameters in its blocks.
+/// Returns the values of `base` for a language model with `blocks` parameters in its blocks.
 fn of_tokens(blocks: u64, tokens: f64) -> (f64, f64, f64, String) {
     #[expect(clippy::cast_precision_loss, reason = "parameter counts are far below 2^52")]
     let blocks = blocks as f64;
@@ -155,10 +158,10 @@ fn unit(model: &Model) -> &'static str {
     if model.reads_tokens() { "tokens a step" } else { "samples a step" }
 }
 
-/// Steps of linear warm-up for a run of `steps`.
+/// Returns the steps of linear warm-up for a run of `steps`.
 ///
-/// Adam-like rules: long enough for the second moment to settle (`2/(1−β₂)`), at least 1 % of the run, but
-/// never more than a fifth of it. SGD: a twentieth of the run, at most 500 steps.
+/// Adam-like optimizers: long enough for the second moment to settle (`2/(1−β₂)`), at least 1 % of the run,
+/// but never more than a fifth of it. SGD: a twentieth of the run, at most 500 steps.
 pub fn warmup(optimizer: &Optimizer, steps: u64) -> Decision<u64> {
     #![expect(
         clippy::cast_precision_loss,
@@ -189,7 +192,8 @@ pub fn warmup(optimizer: &Optimizer, steps: u64) -> Decision<u64> {
     Decision { value, low: (value / 2).max(1), high: (value * 2).min(fifth), reason }
 }
 
-/// Two significant digits, through text, so that 0.0012 is the number one writes and not its neighbour.
+/// Rounds to two significant digits, through text, so that the result is exactly 0.0012 and not a float
+/// beside it.
 pub(super) fn round(value: f64) -> f64 {
     format!("{value:.1e}").parse().unwrap_or(value)
 }
@@ -216,7 +220,8 @@ mod tests {
 
     #[test]
     fn published_decoder_rates_are_met() {
-        // GPT-3 (table 2.1): 125 M parameters, 300 G tokens, 0.5 M tokens a step, 6e-4. Within a factor of two.
+        // GPT-3 (table 2.1): 125 M parameters, 300 G tokens, 0.5 M tokens a step, 6e-4. Within a factor of
+        // two.
         let gpt3 = recommended_peak(&fixtures::gpt2(), &fixtures::adamw(), 512, 300e9).value;
         assert!((3e-4..1.2e-3).contains(&gpt3), "{gpt3}");
         // nanoGPT's character-level run: 10.7 M parameters, 64 × 256 tokens a step, 5,000 steps, 1e-3.

@@ -1,4 +1,4 @@
-//! What other settings make of the learning rate of a training that is continued.
+//! Change of the learning rate when a training is continued with other settings.
 
 use crate::planning::plan::Plan;
 use crate::step::lower::training;
@@ -7,7 +7,7 @@ use dtrain_protocol::learning_rate::{LearningRateSchedule, SchedulePosition};
 use dtrain_recipes::Model;
 use std::fmt;
 
-/// Two rates that differ by less than this share are the same.
+/// Relative difference below which two rates count as equal.
 const SAME: f64 = 0.01;
 
 /// The learning rate over a training.
@@ -18,21 +18,21 @@ struct LearningRateCurve {
     has_time_limit: bool,
 }
 
-/// A learning rate that changes where a training is continued.
+/// A jump of the learning rate where a training is continued.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LearningRateChange {
-    /// The rate of the last step before.
+    /// Rate of the last step before the jump.
     pub before: f64,
-    /// The rate of the first step after.
+    /// Rate of the first step after the jump.
     pub after: f64,
-    /// The first step after.
+    /// First step after the jump.
     pub step: u64,
-    /// What changed, each as a clause.
+    /// Changed settings, each as a clause.
     pub reasons: Vec<String>,
 }
 
 impl LearningRateCurve {
-    /// That of a plan; `None` for a script, which has its own.
+    /// Returns the curve of a plan; `None` for a foreign command, which has its own.
     fn of(plan: &Plan) -> Option<Self> {
         if matches!(plan.recipe.model, Model::Command(_)) {
             return None;
@@ -43,7 +43,7 @@ impl LearningRateCurve {
         Some(Self { curve, steps: best.run_length.steps, has_time_limit })
     }
 
-    /// The rate of the step after `done` steps. A time limit begins anew with the trial that continues.
+    /// Returns the rate of the step after `done` steps. A time limit restarts with the trial that continues.
     fn at(&self, done: u64) -> f64 {
         let elapsed = self.has_time_limit.then_some(0.0);
         self.curve.at(SchedulePosition { step: done, steps: self.steps, elapsed })
@@ -78,9 +78,10 @@ impl LearningRateCurve {
     }
 }
 
-/// How the learning rate changes where the training of `then` goes on by the plan `now` after `done` steps.
+/// Returns the jump of the learning rate when the training of plan `then` is continued with plan `now` after
+/// `done` steps.
 ///
-/// `applied` is the rate of the last step, where it is known. `None` where the rate goes on as it would have.
+/// `applied` is the rate of the last step, where it is known. `None` if the rate continues as before.
 pub fn learning_rate_change(
     then: &Plan,
     now: &Plan,
@@ -90,7 +91,7 @@ pub fn learning_rate_change(
     LearningRateCurve::of(then)?.change(&LearningRateCurve::of(now)?, done, applied)
 }
 
-/// `learning rate rises from 1.00e-4 to 7.06e-4 at step 21, because the schedule now ends at step 40`
+/// Writes `learning rate rises from 1.00e-4 to 7.06e-4 at step 21, because the schedule now ends at step 40`.
 impl fmt::Display for LearningRateChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { before, after, step, reasons } = self;

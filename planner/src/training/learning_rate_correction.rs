@@ -1,21 +1,22 @@
-//! The learning-rate rule, corrected by optima that studies have measured.
+//! Corrects the learning-rate rule by optima that studies have measured.
 
 use super::learning_rate::{Decision, round};
 use serde::{Deserialize, Serialize};
 
-/// How far off the rule was at a batch.
+/// Measured error of the learning-rate rule at one batch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Correction {
     /// Samples of an optimizer step.
     pub batch: u64,
-    /// The learning rate that trained best, divided by the one that the rule gives for the same batch and tokens.
+    /// Best measured learning rate, divided by that of the rule for the same batch and tokens.
     pub ratio: f64,
-    /// The study that measured it.
+    /// Name of the study that measured it.
     pub study: String,
 }
 
-/// A recommended learning rate for a batch, multiplied by the measured ratio: that of the nearest measured batch, or between two
-/// batches the geometric interpolation over the logarithm of the batch. Of several studies at one batch the last counts.
+/// Multiplies a recommended learning rate by the measured ratio: that of the nearest measured batch, or
+/// between two batches the geometric interpolation over the logarithm of the batch. Of several studies at one
+/// batch the last counts.
 pub fn apply_corrections(
     recommended: Decision<f64>,
     batch: u64,
@@ -23,7 +24,7 @@ pub fn apply_corrections(
 ) -> Decision<f64> {
     let mut known: Vec<&Correction> =
         corrections.iter().filter(|one| one.ratio > 0.0 && one.batch > 0).collect();
-    // Stable: the last one of a batch stays the last.
+    // A stable sort: the last study of a batch stays the last.
     known.sort_by_key(|one| one.batch);
     known.reverse();
     known.dedup_by_key(|one| one.batch);

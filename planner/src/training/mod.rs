@@ -1,4 +1,4 @@
-//! What makes a training of a step: learning rate, batch, pace, checkpoints, failures.
+//! Decisions for a whole training: learning rate, batch, number of steps, checkpoints and failures.
 
 pub mod batch_size;
 pub mod calendar;

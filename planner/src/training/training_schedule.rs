@@ -1,4 +1,4 @@
-//! The pace of a run: how many steps, and when to warm up, save and validate.
+//! Training schedule: number of steps, warm-up, checkpoint and validation intervals.
 
 use crate::planning::checkpoint_interval::{
     CheckpointInterval, checkpoint_interval, final_checkpoint_seconds,
@@ -11,39 +11,39 @@ use crate::training::validation::{
 use dtrain_recipes::{Recipe, Tunable, Warmup};
 use serde::{Deserialize, Serialize};
 
-/// The pace of a run with one candidate.
+/// Schedule of a run with one candidate.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingSchedule {
     /// Steps after which training is complete; `None` when only time or the target ends it.
     pub steps: Option<u64>,
-    /// Steps the learning-rate schedule is stretched over: fewer than `steps` where the time will end first.
+    /// Steps over which the learning rate decays: fewer than `steps` where the time limit comes first.
     pub schedule_steps: u64,
     /// Warm-up in steps.
     pub warmup: Decision<u64>,
-    /// Save after every this many steps, and after the last.
+    /// Steps between two checkpoints; there is one after the last step, too.
     pub save_every: u64,
-    /// Why then; nothing in a plan of an older program.
+    /// Checkpoint interval with its reason; `None` in a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub checkpointing: Option<CheckpointInterval>,
-    /// Validate after every this many steps, and after the last.
+    /// Steps between two validations; there is one after the last step, too.
     pub validate_every: u64,
-    /// At most this many validation samples are used.
+    /// Most samples of one validation.
     pub validate_samples: u64,
-    /// What that takes; nothing where it is not priced, and in a plan of an older program.
+    /// Cost of the validations; `None` without an estimate, and in a plan of an older program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub validation: Option<Validation>,
 }
 
-/// What a step and a validation take.
+/// Time of a step and of a validation sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StepAndValidationTime {
-    /// Seconds of a step.
+    /// Seconds of one step.
     pub step: f64,
-    /// Seconds of a validation sample; `None` where validation is not priced.
+    /// Seconds of one validation sample; `None` without an estimate.
     pub validation_sample: Option<f64>,
 }
 
-/// The pace of a run in which steps and validations take what `cost` says.
+/// Returns the schedule of a run whose steps and validations take the time `cost`.
 pub fn training_schedule(
     recipe: &Recipe,
     batch: u64,
@@ -53,7 +53,7 @@ pub fn training_schedule(
 ) -> TrainingSchedule {
     let stop = &recipe.objective.stop;
     let steps = batch_size::steps(stop, &recipe.model, batch, train_samples);
-    // The last checkpoint is part of the time, too.
+    // The final checkpoint counts towards the time, too.
     let seconds = stop
         .time
         .map(|time| time.0 - cost.validation_sample.map_or(0.0, |_| final_checkpoint_seconds(recipe)));
@@ -114,7 +114,7 @@ fn bounded(low: Warmup, high: Warmup, batch: u64, recipe: &Recipe, steps: u64) -
     Decision { value, low, high, reason: format!("within the recipe's bounds; {}", wanted.reason) }
 }
 
-/// Whole steps that end within `seconds`, at least one.
+/// Returns the whole steps that end within `seconds`, at least one.
 fn steps_in(seconds: f64, step_seconds: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -125,7 +125,7 @@ fn steps_in(seconds: f64, step_seconds: f64) -> u64 {
     steps.max(1)
 }
 
-/// The number of steps nearest to `seconds`, at least one.
+/// Returns the number of steps nearest to `seconds`, at least one.
 pub(crate) fn nearest_steps(seconds: f64, step_seconds: f64) -> u64 {
     steps_in(seconds + 0.5 * step_seconds, step_seconds)
 }

@@ -1,49 +1,51 @@
-//! How often a run is validated, on how many samples, and what that takes.
+//! Validation interval, number of validation samples, and their cost.
 //!
-//! Of itself, validation takes a tenth of the time: about fifteen times in a run, and less often in one that is so short that each
-//! would tell too little. How many samples each uses depends on the recipe and on how many samples the run trains on, and on a
-//! layout only where time ends the run or says the interval. Between the fewest and the most it is a power of two: trials of a study,
-//! and runs of almost the same length, validate on the same samples.
+//! By default, validation takes a tenth of the time: about fifteen validations in a run, and fewer in one so
+//! short that each would have too few samples. The number of samples depends on the recipe and on the
+//! training samples of the run, and on a layout only where time ends the run or sets the interval. Between
+//! its limits it is a power of two, so that trials of a study, and runs of similar length, validate on the
+//! same samples.
 
 use crate::training::training_schedule::nearest_steps;
 use dtrain_recipes::{Interval, Recipe};
 use serde::{Deserialize, Serialize};
 
-/// Validations in a run that is long enough.
+/// Number of validations in a run that is long enough.
 const MOST: u64 = 15;
 
-/// Share of the time that validation takes at most, where the recipe does not say how much.
+/// Largest share of the time for validation, where the recipe does not set it.
 const SHARE: f64 = 0.1;
 
-/// Most samples of a validation, where the recipe does not say how many: of a model without a sequence, and in tokens of one with.
+/// Most samples of a validation, where the recipe does not set them: of a model without a sequence, and in
+/// tokens of one with.
 const SAMPLES_MOST: (u64, u64) = (10_000, 1 << 18);
 
-/// Fewest samples of a validation, likewise: with fewer, its figures are mostly chance.
+/// Fewest samples of a validation, in the same units: with fewer, its figures are mostly chance.
 const SAMPLES_LEAST: (u64, u64) = (32, 1024);
 
-/// What the validations of a run take.
+/// Cost of the validations of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
-    /// Seconds of each.
+    /// Seconds of one validation.
     pub seconds: f64,
-    /// How many there are, with the one at the end.
+    /// Number of validations, including the one at the end.
     pub count: u64,
     /// Share of the time of steps and validations.
     pub share: f64,
 }
 
-/// How often a run of `steps` steps is validated, and on how many samples.
+/// Validation interval of a run, and the samples of each validation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ValidationInterval {
     /// Steps from one validation to the next, at least 1.
     pub(super) every: u64,
-    /// Samples of each, at least 1.
+    /// Samples of each validation, at least 1.
     pub(super) samples: u64,
 }
 
 impl ValidationInterval {
-    /// That of a run of `steps` steps of `step_seconds`, whose validations use `affordable` samples in all, where the recipe leaves
-    /// that open. There are `held_out` validation samples.
+    /// Returns the interval for a run of `steps` steps of `step_seconds`, whose validations use `affordable`
+    /// samples in all, where the recipe leaves that open. There are `held_out` validation samples.
     pub(super) fn of(
         recipe: &Recipe,
         (steps, step_seconds): (u64, f64),
@@ -69,19 +71,21 @@ impl ValidationInterval {
         Self { every, samples }
     }
 
-    /// What the validations take in a run of `steps` steps of `step` seconds, when each takes `seconds`.
+    /// Returns the cost of the validations in a run of `steps` steps of `step` seconds, when each takes
+    /// `seconds`.
     pub(super) fn validation(&self, steps: u64, step: f64, seconds: f64) -> Validation {
         let count = self.count(steps);
         let all = whole(count) * seconds;
         Validation { seconds, count, share: all / (all + whole(steps) * step.max(1e-9)) }
     }
 
-    /// Validations in `steps` steps, with the one at the end.
+    /// Returns the number of validations in `steps` steps, including the one at the end.
     pub(super) fn count(&self, steps: u64) -> u64 {
         steps.div_ceil(self.every).max(1)
     }
 
-    /// Whole steps of `step` seconds that fit into `seconds` with their validations of `validation` seconds, at least 1.
+    /// Returns the whole steps of `step` seconds that fit into `seconds` with their validations of
+    /// `validation` seconds, at least 1.
     pub(super) fn steps_within(&self, seconds: f64, step: f64, validation: f64) -> u64 {
         let step = step.max(1e-9);
         let round = whole(self.every) * step + validation;
@@ -97,14 +101,14 @@ impl ValidationInterval {
     }
 }
 
-/// Validation samples that take a tenth of the time of `steps` steps of `batch` samples. Each costs a third of a training sample, and
-/// half of one where weights are frozen, which have no gradients.
+/// Returns the validation samples that take a tenth of the time of `steps` steps of `batch` samples. Each
+/// costs a third of a training sample, or half of one where weights are frozen and have no gradients.
 pub(super) fn affordable_samples(recipe: &Recipe, batch: u64, steps: u64) -> u64 {
     let passes = if recipe.model.has_frozen_weights() { 2 } else { 3 };
     batch.saturating_mul(steps).saturating_mul(passes) / 10
 }
 
-/// Validation samples that take a tenth of `seconds`, where each takes `sample` seconds.
+/// Returns the validation samples that take a tenth of `seconds`, at `sample` seconds each.
 pub(super) fn affordable_samples_within(seconds: f64, sample: f64) -> u64 {
     #[expect(
         clippy::cast_possible_truncation,
@@ -115,7 +119,7 @@ pub(super) fn affordable_samples_within(seconds: f64, sample: f64) -> u64 {
     samples
 }
 
-/// Fewest and most samples of a validation whose size the planner decides.
+/// Returns the fewest and the most samples of a validation whose size the planner decides.
 fn bounds(recipe: &Recipe, held_out: Option<u64>) -> (u64, u64) {
     let tokens = recipe.model.sample_tokens();
     let of = |(rows, all): (u64, u64)| if tokens > 1 { (all / tokens).max(1) } else { rows };
@@ -123,7 +127,7 @@ fn bounds(recipe: &Recipe, held_out: Option<u64>) -> (u64, u64) {
     (of(SAMPLES_LEAST).min(most), most)
 }
 
-/// The largest power of two that is not above `n`; 0 for 0.
+/// Returns the largest power of two that is not above `n`; 0 for 0.
 fn power_of_two(n: u64) -> u64 {
     n.checked_ilog2().map_or(0, |power| 1 << power)
 }
@@ -140,7 +144,7 @@ mod tests {
     use crate::training::training_schedule::{StepAndValidationTime, TrainingSchedule, training_schedule};
     use dtrain_recipes::{AdaptedLayers, Lora, Model, Samples, Seconds, StopConditions};
 
-    /// The sample recipe, of 256 tokens a sample or of rows, that ends as `stop` says.
+    /// Returns the sample recipe, with 256 tokens per sample or with rows, that ends as `stop` says.
     fn recipe(has_rows: bool, stop: StopConditions) -> Recipe {
         let mut recipe = fixtures::recipe();
         recipe.objective.stop = stop;
@@ -160,7 +164,7 @@ mod tests {
         StopConditions { time: Some(Seconds(seconds)), ..StopConditions::default() }
     }
 
-    /// A forward pass is a third of a step, and 5,000 samples are held out.
+    /// Returns the schedule when a forward pass is a third of a step, and 5,000 samples are held out.
     fn paced(recipe: &Recipe, batch: u64, step: f64) -> TrainingSchedule {
         #[expect(clippy::cast_precision_loss, reason = "a small count")]
         let sample = step / 3.0 / batch as f64;
@@ -181,7 +185,7 @@ mod tests {
                     let recipe = recipe(has_rows, stop.clone());
                     let pace = paced(&recipe, batch, 0.05);
                     let share = pace.validation.expect("it is priced").share;
-                    // One validation there always is, of at least a few samples.
+                    // There is always one validation, of at least a few samples.
                     let is_one = pace.validate_every >= pace.schedule_steps;
                     assert!(share <= 0.1 || is_one, "{stop:?}, batch {batch}: {share} of the time, {pace:?}");
                     assert!(pace.validate_samples >= if has_rows { 32 } else { 4 }, "{pace:?}");
@@ -230,7 +234,7 @@ mod tests {
         recipe.validation.every = Interval::Steps(50);
         let often = paced(&recipe, 32, 0.1);
         assert_eq!((often.validate_every, often.validate_samples), (50, 3_000));
-        // 5 s of steps and 3.1 s of validation, again and again.
+        // 5 s of steps and 3.1 s of validation, repeated.
         assert!((300..=370).contains(&often.schedule_steps), "{often:?}");
         assert!(often.validation.expect("priced").share > 0.35, "{often:?}");
         recipe.validation.every = Interval::Time(Seconds(10.0));
@@ -247,7 +251,7 @@ mod tests {
             recipe(true, StopConditions { samples: Some(Samples(60_000)), ..StopConditions::default() });
         let used = [7, 8, 30, 64].map(|batch| paced(&by_samples, batch, 0.1).validate_samples);
         assert_eq!(used, [used[0]; 4]);
-        // A machine that was measured again is not exactly as fast as before.
+        // A second measurement of a machine is never exactly equal.
         let by_time = recipe(true, time(60.0));
         assert_eq!(paced(&by_time, 32, 0.1).validate_samples, paced(&by_time, 32, 0.103).validate_samples);
     }

@@ -1,8 +1,9 @@
-//! Where to try next: the place of highest acquisition, which is most often the expected improvement.
+//! Acquisition functions and their maximization: the search for the point worth trying next.
 //!
-//! The logarithm of the expected improvement (Ament et al. 2023) has slopes to follow also where the improvement itself is no number
-//! but 0. It is weighed by the probability that the place can be trained at all (Gardner et al. 2014). "Improvement" is on
-//! the lowest cost that is *believed* of a place that was tried: the lowest measured one is luck as well as merit.
+//! Uses the logarithm of the expected improvement (Ament et al. 2023), which still has a gradient where the
+//! improvement itself underflows to 0, times the probability that the point can be trained at all (Gardner et
+//! al. 2014). The improvement is measured from the lowest *posterior mean* of a point already tried, because
+//! the lowest measured cost is partly luck.
 
 use super::gaussian_process::Posterior;
 use super::local_search;
@@ -12,39 +13,40 @@ use super::space::SearchSpace;
 use super::surrogate::Surrogate;
 use super::value::TrialValue;
 
-/// Places all over the cube that are compared.
+/// Points compared that are spread over the whole unit cube.
 const EVERYWHERE: u32 = 1024;
 
-/// Places near each of the best ones that are compared, at each of [`REACHES`].
+/// Points compared around each of the best points, at each radius of [`REACHES`].
 const NEARBY: u32 = 24;
 
-/// How many of the places that were tried are looked around.
+/// Number of best points whose surroundings are sampled.
 const LOOKED_AROUND: usize = 4;
 
-/// How far one looks around, in widths of the cube.
+/// Half-widths of the boxes sampled around the best points, in widths of the unit cube.
 const REACHES: [f64; 3] = [0.2, 0.05, 0.01];
 
-/// From how many places a local search begins.
+/// Number of local searches.
 const CLIMBED: usize = 5;
 
-/// How far apart these are at least: the root of the mean squared difference of their coordinates. The five best candidates are often
-/// next to each other, and then all local searches end in the same place.
+/// Least distance between two starting points of local searches: the root mean squared difference of their
+/// coordinates. The five best candidates are often neighbors, and all local searches would end in the same
+/// maximum.
 const APART: f64 = 0.2;
 
-/// How much a place that may fail is shunned: the power of the probability that it can be trained. A failure costs a trial, and
-/// says less than a cost would.
+/// Exponent of the probability that a point can be trained. Above 1 it avoids risky points: a failed trial
+/// costs as much as another and teaches less.
 const CAUTION: f64 = 2.0;
 
-/// A place to be tried.
+/// The maximum of the acquisition function.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AcquisitionMaximum {
-    /// What to try.
+    /// Values to try, one for each dimension.
     pub values: Vec<TrialValue>,
-    /// By how much it is expected to lower the best cost, in the units of the trials.
+    /// Expected reduction of the best cost, in the units of the trials.
     pub improvement: f64,
 }
 
-/// What makes a place worth a trial.
+/// Criterion by which a point is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcquisitionGoal {
     /// A large expected improvement.
@@ -53,13 +55,13 @@ pub enum AcquisitionGoal {
     Lowest,
 }
 
-/// The natural logarithm of the improvement on `incumbent` that is expected where `belief` is held.
+/// Returns the natural logarithm of the expected improvement on `incumbent` under `posterior`.
 pub fn log_expected_improvement(posterior: Posterior, incumbent: f64) -> f64 {
     let deviation = posterior.variance.sqrt();
     deviation.ln() + log_improvement((incumbent - posterior.mean) / deviation)
 }
 
-/// The most promising values that are fresh; `None` when no such were come across.
+/// Returns the untried values of highest acquisition; `None` when the search finds no untried values.
 pub fn maximize_acquisition(
     space: &SearchSpace,
     model: &Surrogate,
@@ -89,7 +91,8 @@ pub fn maximize_acquisition(
     Some(AcquisitionMaximum { values, improvement: expected })
 }
 
-/// The places, sorted by score, from which a local search begins: each is the best that is far enough from those before it.
+/// Returns the points from which local searches start: in the order of scores, those far enough from the ones
+/// before.
 fn starting_points(places: &[(f64, Vec<f64>)]) -> Vec<&Vec<f64>> {
     let is_near = |a: &[f64], b: &[f64]| {
         let squares = a.iter().zip(b).map(|(a, b)| (a - b).powi(2) - APART * APART);
@@ -107,7 +110,8 @@ fn starting_points(places: &[(f64, Vec<f64>)]) -> Vec<&Vec<f64>> {
     starts
 }
 
-/// Places with their scores, the highest first; each is moved to where its values lie, which is what would be tried.
+/// Returns points with their scores, the highest first; each point is rounded to the values that would be
+/// tried.
 fn score_points(
     places: Vec<Vec<f64>>,
     space: &SearchSpace,
@@ -119,7 +123,7 @@ fn score_points(
     scored
 }
 
-/// Places all over the cube, and places around those that are believed best.
+/// Returns points spread over the whole unit cube, and points around those of lowest posterior mean.
 fn candidates(space: &SearchSpace, model: &Surrogate, seed: u64) -> Vec<Vec<f64>> {
     let sobol = Sobol::new(space.dimensions().len(), seed);
     let mut places: Vec<Vec<f64>> = (0..EVERYWHERE).map(|index| sobol.point(index)).collect();
@@ -133,7 +137,7 @@ fn candidates(space: &SearchSpace, model: &Surrogate, seed: u64) -> Vec<Vec<f64>
     places
 }
 
-/// The place that lies in a box of half-width `reach` around `middle` as `point` lies in the unit cube.
+/// Maps `point` of the unit cube into the box of half-width `reach` around `middle`.
 fn perturb(middle: &[f64], point: &[f64], reach: f64) -> Vec<f64> {
     let moved = |(middle, point): (&f64, &f64)| (middle + reach * (2.0 * point - 1.0)).clamp(0.0, 1.0);
     middle.iter().zip(point).map(moved).collect()
@@ -151,10 +155,10 @@ mod tests {
         let posterior = Posterior { mean: 1.0, variance: 4.0 };
         let at = log_expected_improvement(posterior, 1.0).exp();
         assert!((at - 2.0 / std::f64::consts::TAU.sqrt()).abs() < 1e-12);
-        // Sure to improve by 10.
+        // Improves by 10 almost surely.
         let sure = Posterior { mean: -9.0, variance: 1e-6 };
         assert!((log_expected_improvement(sure, 1.0).exp() - 10.0).abs() < 1e-9);
-        // Hopeless places can still be told apart.
+        // Points with no hope of improvement still have an order.
         let hopeless = |mean| log_expected_improvement(Posterior { mean, variance: 1e-4 }, 0.0);
         assert!(hopeless(1.0) > hopeless(2.0) && hopeless(2.0).is_finite());
     }

@@ -1,56 +1,56 @@
-//! What happens in a study, one event after the other: the only thing a study remembers.
+//! The events of a study. The log of events is a study's only memory.
 
 use super::outcome::{TrialOutcome, TrialResult};
 use super::solver::FinishReason;
 use super::value::TrialValue;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// What happened in a study, in order. The ledger keeps one row for each.
+/// An event of a study. The ledger stores one row for each, in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StudyEvent {
-    /// A trial was begun.
+    /// A trial started.
     Launched {
-        /// Its number, from 0, in the order of launch.
+        /// Number of the trial, from 0, in the order of launch.
         trial: u64,
         /// A value for every dimension of the space.
         values: Vec<TrialValue>,
-        /// Why it is tried.
+        /// Reason for trying these values.
         source: ProposalSource,
     },
-    /// A trial measured itself on its way.
+    /// A trial reported an intermediate value.
     Reported {
-        /// Which.
+        /// Number of the trial.
         trial: u64,
-        /// Units of training done: steps, epochs, tokens; the same for all trials of a study.
+        /// Training done so far, in steps, epochs or tokens; the unit is the same for all trials of a study.
         progress: u64,
-        /// What is to be made small. Where it is not finite, JSON has `null`.
+        /// Objective value, to be minimized. JSON has `null` where it is not finite.
         #[serde(serialize_with = "serialize_finite", deserialize_with = "deserialize_nullable")]
         value: f64,
     },
-    /// A trial was stopped at a rung and can be resumed.
+    /// A trial was paused at a rung; it can be resumed.
     Paused {
-        /// Which.
+        /// Number of the trial.
         trial: u64,
-        /// Units of training done.
+        /// Training done so far, in the unit of the study.
         progress: u64,
     },
-    /// A trial that was paused goes on.
+    /// A paused trial goes on.
     Resumed {
-        /// Which.
+        /// Number of the trial.
         trial: u64,
     },
-    /// A trial is over.
+    /// A trial ended.
     Ended {
-        /// Which.
+        /// Number of the trial.
         trial: u64,
-        /// How.
+        /// Result of the trial.
         outcome: TrialOutcome,
     },
 }
 
 impl StudyEvent {
-    /// The trial it is about.
+    /// Returns the number of the trial that the event is about.
     pub fn trial(&self) -> u64 {
         match *self {
             Self::Launched { trial, .. }
@@ -61,7 +61,7 @@ impl StudyEvent {
         }
     }
 
-    /// The log of trials that ran one after the other, such as those of a study of an older version.
+    /// Builds the log of trials that ran one after the other, such as those of a study of an older version.
     pub fn of(ended: &[TrialResult]) -> Vec<Self> {
         let events = |(trial, TrialResult { values, outcome }): (u64, &TrialResult)| {
             let values = values.clone();
@@ -80,90 +80,90 @@ fn deserialize_nullable<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Er
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
-/// What to try.
+/// Values proposed for the next trial.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Proposal {
     /// Number of the trial in its study, from 0, in the order of launch.
     pub trial: u64,
     /// A value for every dimension of the space.
     pub values: Vec<TrialValue>,
-    /// Why it is tried.
+    /// Reason for trying these values.
     pub source: ProposalSource,
 }
 
 impl Proposal {
-    /// The event that it was begun.
+    /// Returns the event that this trial started.
     pub fn launched(&self) -> StudyEvent {
         StudyEvent::Launched { trial: self.trial, values: self.values.clone(), source: self.source }
     }
 }
 
-/// Why something is tried.
+/// Origin of the values of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ProposalSource {
-    /// It was asked for.
+    /// Given by the user or the plan.
     Given,
-    /// It is next in the grid.
+    /// Next combination of the grid.
     Grid,
-    /// By chance.
+    /// Drawn uniformly at random.
     Random,
-    /// To fill the space evenly.
+    /// Next point of the Sobol sequence.
     Sobol,
-    /// It promises most.
+    /// Maximum of the acquisition function.
     Model {
-        /// By how much it is expected to lower the best cost, in the units of the trials.
+        /// Expected reduction of the best cost, in the units of the trials.
         improvement: f64,
     },
-    /// It looks more like the good trials than like the others.
+    /// Drawn by TPE: resembles the good trials more than the others.
     Tpe {
-        /// The natural logarithm of how much more.
+        /// Natural logarithm of the ratio of the two densities.
         log_ratio: f64,
     },
     /// Drawn from the normal distribution that CMA-ES has adapted.
     CmaEs {
-        /// Standard deviation of its steps, in widths of the cube.
+        /// Standard deviation of a step, in widths of the unit cube.
         step: f64,
     },
-    /// Where a particle of a swarm flies.
+    /// Next position of a particle of the swarm.
     Swarm {
-        /// Which.
+        /// Index of the particle.
         particle: u64,
     },
-    /// A trial with one value changed.
+    /// An earlier trial with one value changed.
     Mutated {
-        /// Of which trial.
+        /// Number of that trial.
         parent: u64,
     },
 }
 
-/// What to do with a free slot.
+/// Action for a free slot.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SlotAction {
-    /// Begin a trial.
+    /// Start a trial.
     Launch(Proposal),
-    /// Go on with a paused trial.
+    /// Resume a paused trial.
     Resume {
-        /// Which.
+        /// Number of the trial.
         trial: u64,
-        /// Units of training at which it is decided on next; `None`: it runs to its end.
+        /// Training at which the pruner decides next, in the unit of the study; `None`: it runs to its end.
         until: Option<u64>,
     },
-    /// Nothing, until another trial reports or ends.
+    /// Wait until another trial reports or ends.
     Wait,
-    /// The study is over. Trials that are still paused are pruned.
+    /// End the study. Trials that are still paused are pruned.
     Finished(FinishReason),
 }
 
-/// What to do with a trial that reported.
+/// Decision of a pruner on a trial that has just reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PruneDecision {
-    /// It goes on.
+    /// The trial goes on.
     Continue,
-    /// It gives its slot to others, and may be resumed.
+    /// The trial frees its slot, and may be resumed.
     Pause,
-    /// It is over: pruned.
+    /// The trial is pruned.
     Stop,
 }
 

@@ -1,13 +1,13 @@
-//! Regression by a Gaussian process: what to expect at a place nobody tried, and how sure one may be.
+//! Gaussian process regression: predicts the mean and the variance of a function at points not yet evaluated.
 
 use super::kernel::MaternKernel;
 use super::kernel_fit;
 use super::linear::{Cholesky, dot};
 
-/// Places a process learns from at most: the cost of fitting grows with their third power.
+/// Most points that a process is fitted to: the cost of fitting grows with their third power.
 pub const PLACES_MOST: usize = 150;
 
-/// A Gaussian process that has seen values at places.
+/// A Gaussian process conditioned on values at some points.
 #[derive(Clone, Debug)]
 pub struct GaussianProcess {
     kernel: MaternKernel,
@@ -18,18 +18,18 @@ pub struct GaussianProcess {
     weights: Vec<f64>,
 }
 
-/// What is expected of the function at a place.
+/// Predicted distribution of the function's value at one point.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Posterior {
     /// Its mean.
     pub mean: f64,
-    /// Its variance, positive; without the noise of a measurement.
+    /// Its variance, positive; without the measurement noise.
     pub variance: f64,
 }
 
 impl GaussianProcess {
-    /// Fits a process of mean 0 to `values` at `points`, of which there are at most [`PLACES_MOST`]; `named` says of which
-    /// dimensions the coordinates are names.
+    /// Fits a process of mean 0 to `values` at `points`, at most [`PLACES_MOST`]; `named` marks the
+    /// categorical dimensions.
     pub fn fit(points: Vec<Vec<f64>>, values: &[f64], named: Vec<bool>) -> Self {
         assert_eq!(points.len(), values.len(), "a value for every place");
         assert!(points.len() <= PLACES_MOST, "at most {PLACES_MOST} places");
@@ -37,35 +37,36 @@ impl GaussianProcess {
         Self::with(kernel, points, values, named)
     }
 
-    /// A process of a given kernel.
+    /// Builds a process with a given kernel.
     pub fn with(kernel: MaternKernel, points: Vec<Vec<f64>>, values: &[f64], named: Vec<bool>) -> Self {
         let factor = factorize(&kernel, &points, &named);
         let weights = factor.solve(values);
         Self { kernel, named, points, factor, weights }
     }
 
-    /// The process of the same kernel that has seen `points` besides; `values` are those of all.
+    /// Returns the process conditioned on `points` as well, with the same kernel; `values` has one value for
+    /// each of all points.
     pub fn with_more(self, points: Vec<Vec<f64>>, values: &[f64]) -> Self {
         let points = self.points.into_iter().chain(points).collect();
         Self::with(self.kernel, points, values, self.named)
     }
 
-    /// The kernel.
+    /// Returns the covariance kernel.
     pub fn kernel(&self) -> &MaternKernel {
         &self.kernel
     }
 
-    /// The places it has seen.
+    /// Returns the points that the process is conditioned on.
     pub fn points(&self) -> &[Vec<f64>] {
         &self.points
     }
 
-    /// What is expected at `point`.
+    /// Returns the predicted distribution at `point`.
     pub fn posterior(&self, point: &[f64]) -> Posterior {
         let covariances: Vec<f64> =
             self.points.iter().map(|seen| covariance(&self.kernel, seen, point, &self.named)).collect();
         let known = self.factor.solve_lower(&covariances);
-        // Where all is known, rounding may leave less than nothing.
+        // Rounding may make the variance negative at a point that was measured.
         let least = 1e-12 * self.kernel.amplitude;
         let variance = (self.kernel.covariance(0.0) - dot(&known, &known)).max(least);
         Posterior { mean: dot(&covariances, &self.weights), variance }
@@ -76,7 +77,8 @@ fn covariance(kernel: &MaternKernel, a: &[f64], b: &[f64], named: &[bool]) -> f6
     kernel.covariance(kernel.between(a, b, named))
 }
 
-/// The factor of the covariance of what was measured; more noise is assumed where rounding asks for it.
+/// Returns the Cholesky factor of the covariance of the measurements; adds noise until the matrix is positive
+/// definite.
 fn factorize(kernel: &MaternKernel, points: &[Vec<f64>], named: &[bool]) -> Cholesky {
     let n = points.len();
     let between = |i: usize, j: usize| match j.cmp(&i) {
@@ -159,7 +161,7 @@ mod tests {
 
     #[test]
     fn names_share_what_they_have_in_common() {
-        // The same function of the first dimension under two names, seen more often under the first.
+        // One function of the first dimension under two names, with more points under the first name.
         let mut points: Vec<Vec<f64>> = line(12).into_iter().map(|p| vec![p[0], 0.25]).collect();
         points.extend(line(3).into_iter().map(|p| vec![p[0], 0.75]));
         let values: Vec<f64> = points.iter().map(|p| smooth(&p[..1]) + p[1]).collect();

@@ -1,24 +1,24 @@
-//! How much each dimension decides whether a trial is good: PED-ANOVA (Watanabe et al. 2023).
+//! Importance of each dimension for the result of a trial: PED-ANOVA (Watanabe et al. 2023).
 //!
-//! Along each dimension, the density of the good trials is compared with that of all: where they are alike, the dimension does not
-//! matter. The measure is the divergence of Pearson, `E[(good/all − 1)²]`.
+//! Compares, along each dimension, the density of the good trials with that of all trials: where the two
+//! agree, the dimension does not matter. The measure is the Pearson divergence `E[(good/all − 1)²]`.
 
 use super::observations::StudyObservations;
 use super::scale::{Dimension, cell};
 use super::space::SearchSpace;
 use super::study_state::StudyState;
 
-/// One in so many trials is good.
+/// Fraction of the trials that count as good: one in this many.
 const GOOD: usize = 4;
 
-/// Trials with a cost below which nothing is said.
+/// Fewest trials with a cost for which importances are computed.
 const TRIALS_LEAST: usize = 12;
 
-/// Cells that a dimension of many values is cut into.
+/// Number of cells that a dimension of many values is divided into.
 const CELLS: usize = 20;
 
-/// For each dimension, the share of it in what makes trials good: all together 1; `None` while fewer than twelve trials have
-/// a cost, or where nothing matters.
+/// Returns the importance of each dimension, which sum to 1; `None` with fewer than twelve trials with a
+/// cost, or when no dimension matters.
 pub fn importance(space: &SearchSpace, study_state: &StudyState) -> Option<Vec<f64>> {
     let mut costs = StudyObservations::of(study_state).costs;
     if costs.len() < TRIALS_LEAST {
@@ -33,7 +33,7 @@ pub fn importance(space: &SearchSpace, study_state: &StudyState) -> Option<Vec<f
     (sum > 0.0).then(|| found.into_iter().map(|one| one / sum).collect())
 }
 
-/// The divergence of the first `good` coordinates from all.
+/// Returns the Pearson divergence of the first `good` coordinates from all coordinates.
 fn divergence(dimension: &Dimension, all: &[Option<f64>], good: usize) -> f64 {
     let count = dimension.count().unwrap_or(CELLS).min(CELLS);
     let is_smooth = dimension.is_continuous();
@@ -41,12 +41,13 @@ fn divergence(dimension: &Dimension, all: &[Option<f64>], good: usize) -> f64 {
     few.iter().zip(&many).map(|(few, many)| many * (few / many - 1.0).powi(2)).sum()
 }
 
-/// The probability of each cell, and after them of not existing. Where nothing was seen there is a little, and what was
-/// seen in a cell of many values counts for its neighbours, too: for the more of them the fewer trials there are.
+/// Returns the probability of each cell, and last that of an inactive dimension. Empty cells get a small
+/// probability. With `is_smooth`, a trial counts for neighboring cells too, over a width that shrinks with
+/// the number of trials.
 fn density(coordinates: &[Option<f64>], count: usize, is_smooth: bool) -> Vec<f64> {
     #[expect(clippy::cast_precision_loss, reason = "small counts")]
     let (trials, cells) = (coordinates.len() as f64, count as f64);
-    // The rule of Scott 1992, for numbers that are even in the unit interval.
+    // Scott's rule (1992), for numbers uniform in the unit interval.
     let width = 0.29 * trials.powf(-0.2) * cells;
     let mut found = vec![1.0 / (cells + 1.0); count + 1];
     for coordinate in coordinates {

@@ -1,21 +1,22 @@
-//! How alike two places are: Matérn's covariance of smoothness 5/2, with a length for every dimension.
+//! The covariance kernel: Matérn with smoothness 5/2 and one length scale for each dimension.
 
-/// What a Gaussian process assumes of the function it has not seen.
+/// Parameters of the covariance kernel.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MaternKernel {
-    /// How far one must go along each dimension to see something else, in widths of the cube.
+    /// Length scale of each dimension, in widths of the unit cube.
     pub lengths: Vec<f64>,
     /// Variance of the function.
     pub amplitude: f64,
-    /// Variance of what is measured of it.
+    /// Variance of the measurement noise.
     pub noise: f64,
 }
 
-/// Least variance of what is measured, relative to standardised values: keeps matrices positive definite.
+/// Least noise variance, relative to standardized values: keeps matrices positive definite.
 const NOISE_LEAST: f64 = 1e-6;
 
 impl MaternKernel {
-    /// The kernel whose parameters have these logarithms: the lengths, then the amplitude, then the noise.
+    /// Builds the kernel from the logarithms of its parameters: the lengths, then the amplitude, then the
+    /// noise.
     pub fn of(logarithms: &[f64]) -> Self {
         let (lengths, [amplitude, noise]) = logarithms.split_last_chunk().expect("two follow the lengths");
         Self {
@@ -25,36 +26,38 @@ impl MaternKernel {
         }
     }
 
-    /// The derivative of the noise by its logarithm.
+    /// Returns the derivative of the noise with respect to its logarithm.
     pub fn noise_slope(&self) -> f64 {
         self.noise - NOISE_LEAST
     }
 
-    /// The squared distance of places whose coordinates differ by the roots of `squares`.
+    /// Returns the scaled squared distance of two points with the squared coordinate differences `squares`.
     pub fn distance(&self, squares: &[f64]) -> f64 {
         self.lengths.iter().zip(squares).map(|(length, square)| square / (length * length)).sum()
     }
 
-    /// The squared distance of two places: that of [`squares`], without a list of them.
+    /// Returns the scaled squared distance of two points; like [`squares`] and `distance`, without
+    /// allocating.
     pub fn between(&self, a: &[f64], b: &[f64], named: &[bool]) -> f64 {
         let pairs = a.iter().zip(b).zip(named).zip(&self.lengths);
         pairs.map(|(((a, b), named), length)| square(*a, *b, *named) / (length * length)).sum()
     }
 
-    /// The covariance at a squared distance.
+    /// Returns the covariance at a squared distance.
     pub fn covariance(&self, distance: f64) -> f64 {
         let root = (5.0 * distance).sqrt();
         self.amplitude * (1.0 + root + 5.0 / 3.0 * distance) * (-root).exp()
     }
 
-    /// The derivative of the covariance by the squared distance; finite also where places coincide.
+    /// Returns the derivative of the covariance with respect to the squared distance; finite at distance 0
+    /// too.
     pub fn slope(&self, distance: f64) -> f64 {
         let root = (5.0 * distance).sqrt();
         -5.0 / 6.0 * self.amplitude * (1.0 + root) * (-root).exp()
     }
 }
 
-/// The squared differences of two places; different names are 1 apart.
+/// Returns the squared coordinate differences of two points; two different names are 1 apart.
 pub fn squares(a: &[f64], b: &[f64], named: &[bool]) -> Vec<f64> {
     a.iter().zip(b).zip(named).map(|((a, b), named)| square(*a, *b, *named)).collect()
 }
@@ -67,7 +70,8 @@ fn square(a: f64, b: f64, named: bool) -> f64 {
     }
 }
 
-/// Whether coordinates of names, each in the middle of its cell, are of different cells.
+/// Returns `true` if two coordinates of a categorical dimension, each in the middle of its cell, are in
+/// different cells.
 fn cells_differ(a: f64, b: f64) -> bool {
     (a - b).abs() > 1e-9
 }
@@ -80,7 +84,7 @@ mod tests {
     fn covariance_falls_from_the_amplitude_with_the_slope_it_says() {
         let kernel = MaternKernel::of(&[0.5f64.ln(), 2.0f64.ln(), 1e-3f64.ln()]);
         assert!((kernel.covariance(0.0) - 2.0).abs() < 1e-12);
-        // By arithmetic of 30 digits: at r = 1 the correlation is (1 + √5 + 5/3)·e^(−√5).
+        // Computed with 30 digits: at r = 1 the correlation is (1 + √5 + 5/3)·e^(−√5).
         assert!((kernel.covariance(1.0) / 2.0 - 0.523_994_108_831_820_3).abs() < 1e-12);
         for distance in [0.01, 0.3, 1.0, 9.0] {
             let step = 1e-6;

@@ -1,7 +1,7 @@
-//! The kernel that explains measured values best without straying far from what is usual.
+//! Fits the parameters of a kernel to measured values, by maximum a posteriori.
 //!
-//! Maximum a posteriori: the evidence of a Gaussian process (Rasmussen and Williams 2006, equation 5.8) and a normal prior on the
-//! logarithm of every parameter, made large by L-BFGS with gradients written out (equation 5.9).
+//! Maximizes the evidence of a Gaussian process (Rasmussen and Williams 2006, equation 5.8) times a
+//! log-normal prior of every parameter, by L-BFGS with analytic gradients (equation 5.9).
 
 use super::kernel::{MaternKernel, squares};
 use super::linear::{Cholesky, dot};
@@ -11,34 +11,34 @@ use argmin::solver::quasinewton::LBFGS;
 use std::cell::RefCell;
 use std::f64::consts::TAU;
 
-/// Steps of one search; the evidence is flat long before.
+/// Iterations of one L-BFGS search; the evidence is flat long before.
 const ITERATIONS: u64 = 40;
 
-/// A prior: the logarithm of a parameter is about `middle`, give or take `spread`.
+/// A log-normal prior: the logarithm of a parameter has mean `middle` and standard deviation `spread`.
 #[derive(Clone, Copy, Debug)]
 struct LogNormalPrior {
     middle: f64,
     spread: f64,
 }
 
-/// The logarithm of the length of each of `dimensions`: about half the cube, longer in more dimensions, where all places
-/// are farther apart (Hvarfner et al. 2024).
+/// Returns the prior of a length scale among `dimensions`: about half the cube, longer with more dimensions,
+/// where all points are farther apart (Hvarfner et al. 2024).
 fn length(dimensions: usize) -> LogNormalPrior {
     #[expect(clippy::cast_precision_loss, reason = "a few dimensions")]
     let root = (dimensions as f64).sqrt();
     LogNormalPrior { middle: (0.5 * root).ln(), spread: 1.0 }
 }
 
-/// The logarithm of the variance of standardised values.
+/// Prior of the variance of standardized values.
 const AMPLITUDE: LogNormalPrior = LogNormalPrior { middle: 0.0, spread: 1.0 };
 
-/// The logarithm of the variance of one measurement: about 10 % of the spread of all, or next to nothing, or as much as that.
+/// Prior of the noise variance: about 10 % of the total spread, with room for almost none and for all of it.
 const NOISE: LogNormalPrior = LogNormalPrior { middle: -4.5, spread: 2.5 };
 
-/// The kernel of highest posterior density for standardised `values` at `points`. Deterministic.
+/// Returns the kernel of highest posterior density for standardized `values` at `points`. Deterministic.
 ///
-/// The search starts from the middle of the priors and from lengths a fifth of that; costs `n³` operations for each of
-/// about a hundred evaluations.
+/// Searches from the middle of the priors and from length scales a fifth of that; costs `n³` operations for
+/// each of about a hundred evaluations.
 pub fn fit(points: &[Vec<f64>], values: &[f64], named: &[bool]) -> MaternKernel {
     let posterior = NegativeLogPosterior::new(points, values, named);
     let middle: Vec<f64> = posterior.priors.iter().map(|prior| prior.middle).collect();
@@ -51,19 +51,19 @@ pub fn fit(points: &[Vec<f64>], values: &[f64], named: &[bool]) -> MaternKernel 
     MaternKernel::of(&best)
 }
 
-/// The negative logarithm of the posterior density of the logarithms of a kernel's parameters.
+/// Negative log posterior as a function of the logarithms of the kernel's parameters.
 struct NegativeLogPosterior<'a> {
     values: &'a [f64],
     priors: Vec<LogNormalPrior>,
-    /// Squared differences of places `i > j`, row after row.
+    /// Squared coordinate differences of the points `i > j`, row after row.
     squares: Vec<Vec<f64>>,
-    /// The lowest that was come across: a line search that gives up forgets it.
+    /// Lowest cost found and its parameters: a failed line search would lose them.
     best: RefCell<(f64, Vec<f64>)>,
-    /// Where it was evaluated last: the search asks for cost and gradient of a place one after the other.
+    /// Latest evaluation: the search asks for the cost and the gradient at one point in two calls.
     last: RefCell<Option<(Vec<f64>, CostAndGradient)>>,
 }
 
-/// What is known at one place of the posterior density.
+/// The negative log posterior and its gradient at one point.
 #[derive(Clone)]
 struct CostAndGradient {
     cost: f64,
@@ -82,18 +82,18 @@ impl<'a> NegativeLogPosterior<'a> {
         Self { values, priors, squares, best, last: RefCell::new(None) }
     }
 
-    /// Searches from `start`; what is found is in `best`.
+    /// Minimizes from `start`; stores the result in `best`.
     fn climb(&self, start: &[f64]) {
         let solver = LBFGS::new(MoreThuenteLineSearch::new(), 7).with_tolerance_grad(1e-3);
         let solver = solver.and_then(|solver| solver.with_tolerance_cost(1e-7));
-        // A line search that cannot go on ends the search with an error; what it had found is kept all the same.
+        // A line search that fails ends the search with an error; `best` keeps its result all the same.
         let _found = solver.and_then(|solver| {
             let executor = Executor::new(self, solver).ctrlc(false);
             executor.configure(|state| state.param(start.to_vec()).max_iters(ITERATIONS)).run()
         });
     }
 
-    /// The part of the cost and its gradient that the priors are to blame for.
+    /// Returns the priors' part of the cost and of its gradient.
     fn prior(&self, logarithms: &[f64]) -> CostAndGradient {
         let away = |(log, prior): (&f64, &LogNormalPrior)| (log - prior.middle) / prior.spread;
         let aways: Vec<f64> = logarithms.iter().zip(&self.priors).map(away).collect();
@@ -101,7 +101,8 @@ impl<'a> NegativeLogPosterior<'a> {
         CostAndGradient { cost: 0.5 * dot(&aways, &aways), gradient: slopes.collect() }
     }
 
-    /// Cost and gradient together: most of the work is common. Infinite where there is no evidence.
+    /// Returns cost and gradient, which share most of the work. The cost is infinite where the evidence is
+    /// undefined.
     fn evaluated(&self, logarithms: &[f64]) -> CostAndGradient {
         if let Some((at, evaluated)) = &*self.last.borrow()
             && at == logarithms
@@ -130,7 +131,7 @@ impl<'a> NegativeLogPosterior<'a> {
         CostAndGradient { cost, gradient }
     }
 
-    /// The covariance of all values, its lower half.
+    /// Returns the lower half of the covariance matrix of all values.
     fn matrix(&self, kernel: &MaternKernel) -> Vec<f64> {
         let n = self.values.len();
         let mut matrix = vec![0.0; n * n];
@@ -145,14 +146,15 @@ impl<'a> NegativeLogPosterior<'a> {
         matrix
     }
 
-    /// The derivatives of the evidence's part of the cost: `½·tr((K⁻¹ − w·wᵀ)·∂K)` with the weights `w = K⁻¹·y`.
+    /// Returns the gradient of the evidence's part of the cost: `½·tr((K⁻¹ − w·wᵀ)·∂K)` with the weights
+    /// `w = K⁻¹·y`.
     fn slopes(&self, kernel: &MaternKernel, weights: &[f64], inverse: &[f64]) -> Vec<f64> {
         let dimensions = kernel.lengths.len();
         let mut slopes = vec![0.0; dimensions + 2];
         let (mut pair, mut entry) = (0, 0);
         for i in 0..weights.len() {
             for j in 0..i {
-                // Both halves of the matrix count.
+                // Factor 2 for the two halves of the matrix.
                 let blame = inverse[entry] - weights[i] * weights[j];
                 let squares = &self.squares[pair];
                 let distance = kernel.distance(squares);
@@ -237,7 +239,7 @@ mod tests {
                     posterior.evaluated(&moved).cost
                 };
                 let step = 1e-4;
-                // Of fourth order, so that the step may be long enough for the digits.
+                // A fourth-order difference, so that a step of this length is exact enough.
                 let numeric = (8.0 * (at(step) - at(-step)) - at(2.0 * step) + at(-2.0 * step)) / (12.0 * step);
                 let allowed = 1e-6 * (1.0 + numeric.abs() + posterior.evaluated(&place).cost.abs());
                 prop_assert!((numeric - gradient[k]).abs() < allowed, "{k}: {numeric} {}", gradient[k]);

@@ -1,17 +1,17 @@
-//! Which learning rates are worth searching, from trials of a few steps at rates that are far apart (after Smith 2017).
+//! Learning-rate range test: bounds worth searching, from short trials at rates far apart (after Smith 2017).
 
-/// The lowest share of the largest fall of the loss that counts as learning.
+/// Smallest fraction of the largest fall of the loss that counts as learning.
 const VISIBLE: f64 = 0.1;
 
-/// Least ratio of the bounds.
+/// Least ratio of the high bound to the low one.
 const LEAST: f64 = 9.0;
 
-/// The lowest and the highest learning rate worth searching. `trials` has learning rates in ascending order, each with the cost after
-/// a few steps, or `None` where it diverged.
+/// Returns the lowest and the highest learning rate worth searching. `trials` has learning rates in ascending
+/// order, each with the cost after a few steps, or `None` where training diverged.
 ///
-/// The low bound is the first rate at which the cost falls visibly below that of the lowest rate, which hardly moves the weights.
-/// The high bound is the last rate before the cost is no longer below it. Few steps favour high rates, so that the best rate of a
-/// whole training lies between them. `None` where no rate learns anything.
+/// The low bound is the first rate whose cost is clearly below that of the lowest rate, which hardly changes
+/// the weights. The high bound is the last rate whose cost is still below it. Short trials favor high rates,
+/// so the best rate of a whole training lies between the two. `None` when no rate learns.
 pub fn learning_rate_range(trials: &[(f64, Option<f64>)]) -> Option<(f64, f64)> {
     let untrained = trials.first()?.1?;
     let fall = |cost: &Option<f64>| cost.filter(|cost| cost.is_finite()).map(|cost| untrained - cost);

@@ -1,6 +1,7 @@
-//! Small dense linear algebra over row-major `Vec<f64>`: just what a Gaussian process needs.
+//! Small dense linear algebra on row-major `Vec<f64>`: only what a Gaussian process needs.
 
-/// The product of two vectors of one length, summed in eight strands whose order never changes.
+/// Returns the dot product of two vectors of equal length. Adds in eight lanes of fixed order, so it is
+/// deterministic.
 pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     const STRANDS: usize = 8;
     let mut sums = [0.0; STRANDS];
@@ -14,16 +15,16 @@ pub fn dot(a: &[f64], b: &[f64]) -> f64 {
     sums.iter().sum::<f64>() + rest
 }
 
-/// The lower factor `L` of a positive definite matrix `A = L·Lᵀ`.
+/// Cholesky decomposition `A = L·Lᵀ` of a positive definite matrix.
 #[derive(Clone, Debug)]
 pub struct Cholesky {
-    /// Row-major, `size × size`; what is above the diagonal is not used.
+    /// `L`, row-major, `size × size`; the entries above the diagonal are not used.
     factor: Vec<f64>,
     size: usize,
 }
 
 impl Cholesky {
-    /// Factors a symmetric matrix, of which only the lower half is read; `None` when it is not positive definite.
+    /// Decomposes a symmetric matrix, reading its lower half; `None` when it is not positive definite.
     pub fn of(mut matrix: Vec<f64>, size: usize) -> Option<Self> {
         assert_eq!(matrix.len(), size * size, "the matrix is square");
         for i in 0..size {
@@ -41,12 +42,12 @@ impl Cholesky {
         Some(Self { factor: matrix, size })
     }
 
-    /// Row `i` of `L`; what is behind entry `i` is not used.
+    /// Returns row `i` of `L`; entries after the diagonal are not used.
     pub fn row(&self, i: usize) -> &[f64] {
         &self.factor[i * self.size..][..self.size]
     }
 
-    /// `L⁻¹·b`.
+    /// Returns `L⁻¹·b`.
     pub fn solve_lower(&self, b: &[f64]) -> Vec<f64> {
         let mut x = b.to_vec();
         for i in 0..self.size {
@@ -55,7 +56,7 @@ impl Cholesky {
         x
     }
 
-    /// `A⁻¹·b`.
+    /// Returns `A⁻¹·b`.
     pub fn solve(&self, b: &[f64]) -> Vec<f64> {
         let mut x = self.solve_lower(b);
         for i in (0..self.size).rev() {
@@ -68,12 +69,12 @@ impl Cholesky {
         x
     }
 
-    /// The natural logarithm of the determinant of `A`.
+    /// Returns the natural logarithm of the determinant of `A`.
     pub fn log_determinant(&self) -> f64 {
         2.0 * (0..self.size).map(|i| self.row(i)[i].ln()).sum::<f64>()
     }
 
-    /// The lower half of `A⁻¹`, row after row: entry `(i, j)`, `j ≤ i`, at `i·(i+1)/2 + j`.
+    /// Returns the lower half of `A⁻¹`, row after row: entry `(i, j)`, `j ≤ i`, is at `i·(i+1)/2 + j`.
     pub fn inverse(&self) -> Vec<f64> {
         let columns = self.inverse_factor();
         let of = |i: usize, j: usize| {
@@ -83,7 +84,7 @@ impl Cholesky {
         (0..self.size).flat_map(|i| (0..=i).map(move |j| (i, j))).map(|(i, j)| of(i, j)).collect()
     }
 
-    /// `L⁻¹`, its columns one after another.
+    /// Returns `L⁻¹`, column after column.
     fn inverse_factor(&self) -> Vec<f64> {
         let n = self.size;
         let mut columns = vec![0.0; n * n];
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// `B·Bᵀ + I`, which is positive definite.
+    /// Returns `B·Bᵀ + I`, which is positive definite.
     fn positive(b: &[f64], size: usize) -> Vec<f64> {
         let row = |i: usize| &b[i * size..][..size];
         let entry = |i: usize, j: usize| dot(row(i), row(j)) + if i == j { 1.0 } else { 0.0 };

@@ -1,24 +1,24 @@
-//! Local search from a promising place.
+//! Local search that maximizes a score from a promising starting point.
 
 use super::scale::{cell, middle};
 use super::space::SearchSpace;
 use argmin::core::{CostFunction, Error, Executor, State};
 use argmin::solver::neldermead::NelderMead;
 
-/// Reach of the first simplex, in widths of the cube.
+/// Edge of the first Nelder-Mead simplex, in widths of the unit cube.
 const REACH: f64 = 0.05;
 
-/// Steps for each dimension that is searched; each looks at one or two places.
+/// Nelder-Mead iterations for each continuous dimension; each evaluates one or two points.
 const ITERATIONS: u64 = 40;
 
-/// Rounds of sliding and stepping, at most.
+/// Most rounds of a continuous search followed by a discrete step.
 const ROUNDS: usize = 8;
 
-/// Values of a dimension up to which a step may lead to any of them.
+/// Largest number of values of a dimension for which a step tries all of them.
 const STEPS_MOST: usize = 64;
 
-/// A place near `start` where `score` is not lower: by turns slides along the dimensions that have no steps, and takes the best
-/// single step along one that has.
+/// Returns a point near `start` whose score is not lower. Alternates between Nelder-Mead along the continuous
+/// dimensions and the best single step along a discrete one.
 pub fn maximize_locally(space: &SearchSpace, start: &[f64], score: &dyn Fn(&[f64]) -> f64) -> Vec<f64> {
     let dimensions = space.dimensions();
     let free: Vec<usize> = (0..start.len()).filter(|k| dimensions[*k].is_continuous()).collect();
@@ -39,7 +39,7 @@ pub fn maximize_locally(space: &SearchSpace, start: &[f64], score: &dyn Fn(&[f64
     best
 }
 
-/// The places that differ from `from` in the value of one dimension that has steps.
+/// Returns the points that differ from `from` in one discrete dimension.
 fn neighbors(space: &SearchSpace, from: &[f64]) -> impl Iterator<Item = Vec<f64>> {
     let stepped = space.dimensions().iter().enumerate().filter(|(_, dimension)| !dimension.is_continuous());
     let counted = stepped.filter_map(|(k, dimension)| Some((k, dimension.count()?)));
@@ -53,7 +53,7 @@ fn neighbors(space: &SearchSpace, from: &[f64]) -> impl Iterator<Item = Vec<f64>
     })
 }
 
-/// Nelder and Mead's search along the dimensions that are `free`, within the unit cube.
+/// Maximizes along the dimensions `free` by Nelder-Mead, within the unit cube.
 fn nelder_mead(start: &[f64], free: &[usize], score: &dyn Fn(&[f64]) -> f64) -> Vec<f64> {
     if free.is_empty() {
         return start.to_vec();
@@ -76,7 +76,7 @@ struct AcquisitionSurface<'a> {
 }
 
 impl AcquisitionSurface<'_> {
-    /// The place of free coordinates, brought back into the cube.
+    /// Returns the point with these free coordinates, clamped to the unit cube.
     fn place(&self, moved: &[f64]) -> Vec<f64> {
         let mut place = self.start.to_vec();
         for (k, coordinate) in self.free.iter().zip(moved) {
@@ -85,7 +85,8 @@ impl AcquisitionSurface<'_> {
         place
     }
 
-    /// The start, and a step from it along each free dimension, away from the nearer wall.
+    /// Returns the initial simplex: the start, and one step from it along each free dimension, away from the
+    /// nearer bound.
     fn simplex(&self) -> Vec<Vec<f64>> {
         let start: Vec<f64> = self.free.iter().map(|k| self.start[*k]).collect();
         let stepped = |k: usize| {
@@ -112,7 +113,7 @@ mod tests {
     use super::*;
     use crate::tune::{Dimension, Scale, TrialValue};
 
-    /// Two dimensions without steps and one of two values.
+    /// Returns a space of two continuous dimensions and one of two values.
     fn space() -> SearchSpace {
         let unit = Scale::Uniform { low: 0.0, high: 1.0 };
         let levels = Scale::Levels([1, 2].map(TrialValue::Whole).to_vec());

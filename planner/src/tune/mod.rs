@@ -1,12 +1,14 @@
-//! Proposes what the next trial of a study should try, from what happened in it before.
+//! Hyperparameter search: proposes the next trial of a study from the events so far.
 //!
-//! A [`Study`] says which values are searched and how. [`Study::next`] and [`Study::prune_decision`] are functions of the log of what
-//! happened, so the same log gives the same proposal to the last bit, and a study that was killed goes on as if it had not
-//! been. [`StudySolver`] is the study as a solver of argmin. Nothing here trains, and nothing here remembers: trials are run by
-//! whoever implements [`TrialRunner`], and events are kept in the ledger.
+//! A [`Study`] defines the values that are searched and the method. [`Study::next`] and
+//! [`Study::prune_decision`] are pure functions of the event log: the same log gives exactly the same
+//! proposal, so a study that was killed resumes as if it had not been interrupted. [`StudySolver`] is the
+//! study as a solver of argmin. Nothing here trains or stores anything: an implementation of [`TrialRunner`]
+//! runs the trials, and the ledger stores the events.
 //!
-//! A sampler is a variant of [`Sampler`] and a file in `samplers`, a pruner one of [`Pruner`] and a file in `pruners`; what
-//! they share is a [`SearchSpace`] of dimensions mapped to the unit cube, and a [`StudyState`], the folded log.
+//! A sampler is a variant of [`Sampler`] and a file in `samplers`, a pruner one of [`Pruner`] and a file in
+//! `pruners`; they share a [`SearchSpace`], whose dimensions map to the unit cube, and a [`StudyState`],
+//! built from the log.
 
 pub mod acquisition;
 pub mod event;

@@ -1,19 +1,19 @@
-//! The normal distribution where it is far out, by logarithms that keep their digits.
+//! The normal distribution with logarithms that stay exact far out in the tails.
 
 use std::f64::consts::TAU;
 
-/// Below this, tails are summed as a continued fraction; above it, as a series. Both keep twelve digits here.
+/// Below this, tails use a continued fraction, above it a series. Both have twelve digits here.
 const TAIL: f64 = -2.0;
 
 /// Terms of the continued fraction: enough for sixteen digits from 2 on.
 const TERMS: u32 = 80;
 
-/// The density of the standard normal distribution.
+/// Returns the density of the standard normal distribution.
 pub fn density(z: f64) -> f64 {
     (-0.5 * z * z).exp() / TAU.sqrt()
 }
 
-/// The probability that a standard normal number is below `z`.
+/// Returns the probability that a standard normal number is below `z`.
 pub fn cumulative(z: f64) -> f64 {
     if z < TAIL {
         density(z) * mills(-z)
@@ -24,7 +24,7 @@ pub fn cumulative(z: f64) -> f64 {
     }
 }
 
-/// The natural logarithm of [`cumulative`], with all its digits wherever `z` is.
+/// Returns the natural logarithm of [`cumulative`], to full precision for every `z`.
 pub fn log_cumulative(z: f64) -> f64 {
     if z < TAIL {
         log_density(z) + mills(-z).ln()
@@ -35,12 +35,12 @@ pub fn log_cumulative(z: f64) -> f64 {
     }
 }
 
-/// The natural logarithm of `φ(z) + z·Φ(z)`, the improvement that is expected of a standard normal number
-/// below `z` (Ament et al. 2023, equation 9).
+/// Returns the natural logarithm of `φ(z) + z·Φ(z)`, the expected improvement of a standard normal variable
+/// (Ament et al. 2023, equation 9).
 ///
-/// Written out, the two terms cancel when `z` is very negative: from −8 on digits are lost, from −39 on there is none. With
-/// Laplace's continued fraction of the ratio of Mills, `Φ(−x)/φ(x) = 1/(x + K)`, the sum is `φ(x)·K/(x + K)`,
-/// in which nothing cancels.
+/// The two terms cancel for very negative `z`: digits are lost from −8 on, and none is left from −39 on. With
+/// Laplace's continued fraction of the Mills ratio, `Φ(−x)/φ(x) = 1/(x + K)`, the sum is `φ(x)·K/(x + K)`, in
+/// which nothing cancels.
 pub fn log_improvement(z: f64) -> f64 {
     if z < TAIL {
         let rest = rest(-z);
@@ -54,17 +54,17 @@ fn log_density(z: f64) -> f64 {
     -0.5 * (z * z + TAU.ln())
 }
 
-/// `Φ(−x)/φ(x)` for `x` of 2 and more.
+/// Returns the Mills ratio `Φ(−x)/φ(x)` for `x` of 2 and more.
 fn mills(x: f64) -> f64 {
     1.0 / (x + rest(x))
 }
 
-/// `1/(x + 2/(x + 3/(x + …)))`.
+/// Returns `1/(x + 2/(x + 3/(x + …)))`, the `K` of the continued fraction.
 fn rest(x: f64) -> f64 {
     (1..=TERMS).rev().fold(0.0, |sum, k| f64::from(k) / (x + sum))
 }
 
-/// `(Φ(z) − ½)/φ(z) = z + z³/3 + z⁵/(3·5) + …` (Marsaglia 2004), for `z` between −2 and 2.
+/// Returns `(Φ(z) − ½)/φ(z) = z + z³/3 + z⁵/(3·5) + …` (Marsaglia 2004), for `z` between −2 and 2.
 fn series(z: f64) -> f64 {
     let next = |term: f64, k: u32| term * z * z / f64::from(2 * k + 1);
     let (sum, _) = (1..40).fold((z, z), |(sum, term), k| {
@@ -87,7 +87,7 @@ mod tests {
 
     #[test]
     fn the_logarithm_of_the_improvement_is_that_of_sixty_digits() {
-        // Made with arithmetic of 60 decimal digits.
+        // Reference values computed with 60 decimal digits.
         check(
             log_improvement,
             &[

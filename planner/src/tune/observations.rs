@@ -1,28 +1,28 @@
-//! What the trials of a study teach about places of its space.
+//! Observations of a study: the points of its trials with costs and failures, as a surrogate model uses them.
 
 use super::outcome::{TrialOutcome, median};
 use super::space::Coordinates;
 use super::study_state::{StudyState, StudyTrial, TrialPhase};
 
-/// What trials teach about places of a space, in the order in which they ended; those that are paused or run follow in the order
-/// of launch. Trials that have no place in the space teach nothing.
+/// Points of a search space with the results of their trials, in the order in which they ended; paused and
+/// running trials follow in the order of launch. Trials whose values are not in the space are left out.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StudyObservations {
-    /// Places with what is to be made small there.
+    /// Points with their costs, which are to be minimized.
     pub costs: Vec<(Coordinates, f64)>,
-    /// Places that were tried to some avail, and places that failed: whether they can be trained.
+    /// Points with whether they can be trained: `false` where the trial failed because of its values.
     pub feasible: Vec<(Coordinates, bool)>,
-    /// Places of trials that run and have no cost yet.
+    /// Points of running trials that have no cost yet.
     pub pending: Vec<Coordinates>,
-    /// What came of each place that says something: the trial, the place, and its cost, infinite where it failed.
+    /// Every observed point: number of the trial, point, and cost, infinite where it failed.
     pub tries: Vec<(u64, Coordinates, f64)>,
 }
 
 impl StudyObservations {
-    /// What a study teaches that stands so.
+    /// Returns the observations of a study in this state.
     ///
-    /// A pruned trial would have ended no better than the middle of those that ran to their end: it counts as the middle, or
-    /// as what it had reached where that is worse. So does one that is paused.
+    /// A pruned trial would probably have ended no better than the median of the completed ones: it counts
+    /// with the median, or with its last value where that is worse. So does a paused trial.
     pub fn of(study_state: &StudyState) -> Self {
         let done = study_state.ended().filter_map(|(_, seen)| match seen.status {
             TrialPhase::Ended(TrialOutcome::Done { value }) => Some(value),
@@ -106,7 +106,7 @@ mod tests {
         log.push(StudyEvent::Paused { trial: 9, progress: 1 });
         let observations = StudyObservations::of(&StudyState::of(&Study::new(space, 0), &log));
         let places = observations.costs.iter().map(|(place, cost)| (place[0].expect("it exists"), *cost));
-        // The trial without a place counts for the middle, 2 of {0, 2, 3}, and for nothing else.
+        // The trial outside the space counts for the median, 2 of {0, 2, 3}, and for nothing else.
         assert_eq!(places.collect::<Vec<_>>(), [(0.0, 3.0), (0.5, 2.0), (0.0, 2.5), (0.0, 7.0), (1.0, 2.0)]);
         let feasible: Vec<bool> = observations.feasible.iter().map(|(_, feasible)| *feasible).collect();
         assert_eq!(feasible, [true, true, false, false, true, true, true]);

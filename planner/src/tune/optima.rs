@@ -1,4 +1,4 @@
-//! Where the learning rate was best at each batch of a study.
+//! Best learning rate at each batch size of a study.
 
 use super::gaussian_process::Posterior;
 use super::observations::StudyObservations;
@@ -11,32 +11,34 @@ use super::surrogate::Surrogate;
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
-/// The learning rate that trained best at a batch, by the trials of a study.
+/// The best learning rate at one batch size, by the trials of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Optimum {
     /// Samples of an optimizer step.
     pub batch: u64,
-    /// The learning rate at which the expected cost is lowest.
+    /// Learning rate of lowest expected cost.
     pub rate: f64,
-    /// Trials at this batch that have a cost.
+    /// Number of trials at this batch that have a cost.
     pub trials: usize,
-    /// Whether it is better than what the rule gives for the batch: the 90 % interval of its expected cost lies below the
-    /// cost that is expected at the rule's learning rate, or at the nearest that was tried.
+    /// True if it beats the planner's rule for this batch: the 90 % interval of its expected cost lies below
+    /// the expected cost at the rule's learning rate, or at the nearest one tried.
     pub is_better: bool,
-    /// Whether trials at lower and at higher rates were worse. At an end of what was tried the optimum may lie beyond.
+    /// True if both lower and higher rates were tried and were worse. At the edge of the range the optimum
+    /// may lie beyond.
     pub is_inside: bool,
 }
 
-/// Trials at a batch that an optimum takes at least.
+/// Fewest trials at a batch for which an optimum is reported.
 const TRIALS_LEAST: usize = 3;
 
-/// Rates that are compared between the lowest and the highest that was tried.
+/// Number of rates compared between the lowest and the highest that was tried.
 const RATES: u32 = 64;
 
-/// The optima of a study that searches the learning rate, in the order of batches, beside the learning rate that a `rule` gives for
-/// a batch. All trials have `batch` where it is not searched.
+/// Returns the optima of a study that searches the learning rate, in the order of batches. `rule` gives the
+/// planner's learning rate for a batch; `batch` is that of all trials where it is not searched.
 ///
-/// The expected cost is that of the study's Gaussian process along the learning rate, through the best trial at the batch.
+/// The expected cost is that of the study's Gaussian process along the learning rate, through the best trial
+/// at the batch.
 pub fn optima(
     space: &SearchSpace,
     study_state: &StudyState,
@@ -101,7 +103,7 @@ fn optimum(
     Some(Optimum { batch, rate: value.number()?, trials: done.len(), is_better, is_inside })
 }
 
-/// Coordinates that are less apart count as the same.
+/// Coordinates closer than this count as equal.
 const NEAR: f64 = 1e-3;
 
 fn is_done(seen: &StudyTrial) -> bool {
@@ -121,7 +123,7 @@ mod tests {
         ])
     }
 
-    /// Best at 1e-3 with a batch of 16, and at 4e-3 with 64; diverges above 5e-2.
+    /// Returns a result that is best at rate 1e-3 with batch 16 and at 4e-3 with 64; diverges above 5e-2.
     fn outcome(values: &[TrialValue]) -> TrialOutcome {
         let (rate, batch) = (values[0].number().expect("a rate"), values[1].number().expect("a batch"));
         if rate > 5e-2 {

@@ -1,56 +1,56 @@
-//! How trials ended, as what a study learns from.
+//! Results of trials: completed, failed or pruned.
 
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
-/// How a trial ended. A trial that failed has taught something: it is an outcome, never an error.
+/// Result of a trial. A failed trial is a result too, never an error, since the study learns from it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialOutcome {
-    /// It ran to its end.
+    /// The trial ran to its end.
     Done {
-        /// What is to be made small, finite.
+        /// Final objective value, to be minimized; finite.
         value: f64,
     },
-    /// It has no value.
+    /// The trial has no value.
     Failed {
-        /// Why.
+        /// Cause of the failure.
         reason: TrialFailure,
     },
-    /// It was stopped because others did better.
+    /// The trial was stopped early because others did better.
     Pruned {
-        /// What was to be made small when it was stopped, finite.
+        /// Last objective value, to be minimized; finite.
         value: f64,
     },
 }
 
 impl TrialOutcome {
-    /// A trial that ran to its end with `value`; one whose value is no number has diverged.
+    /// Returns the result of a trial that ended with `value`; one whose value is not finite has diverged.
     pub fn done(value: f64) -> Self {
         if value.is_finite() { Self::Done { value } } else { Self::Failed { reason: TrialFailure::Diverged } }
     }
 }
 
-/// Why a trial has no value.
+/// Cause of a failed trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TrialFailure {
-    /// It needed more memory than there is.
+    /// It ran out of memory.
     OutOfMemory,
-    /// Its loss was no longer a number.
+    /// Its loss was not finite.
     Diverged,
-    /// No candidate with these values can be trained.
+    /// The planner has no candidate for these values.
     Rejected,
-    /// The program failed.
+    /// The program crashed.
     Crashed,
-    /// It ended, and the metric was never measured.
+    /// It ended without measuring the metric.
     Unmeasured,
-    /// The machines failed; says nothing about the values.
+    /// Its machines failed; tells nothing about the values.
     Lost,
 }
 
 impl TrialFailure {
-    /// Whether the values are to blame, so that those near them would fail too.
+    /// Returns `true` if the values caused the failure, so that similar values would fail too.
     pub fn depends_on_values(self) -> bool {
         match self {
             Self::OutOfMemory | Self::Diverged | Self::Rejected | Self::Crashed | Self::Unmeasured => true,
@@ -59,17 +59,17 @@ impl TrialFailure {
     }
 }
 
-/// A trial that ended: what it tried and what came of it.
+/// An ended trial: its values and its result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialResult {
     /// A value for every dimension of the space.
     pub values: Vec<TrialValue>,
-    /// What came of it.
+    /// Result of the trial.
     pub outcome: TrialOutcome,
 }
 
 impl TrialResult {
-    /// What is to be made small, of a trial that ran to its end.
+    /// Returns the objective value of a trial that ran to its end.
     pub fn value(&self) -> Option<f64> {
         match self.outcome {
             TrialOutcome::Done { value } => Some(value).filter(|value| value.is_finite()),
@@ -78,7 +78,7 @@ impl TrialResult {
     }
 }
 
-/// The middle value, the upper one of two; `None` of nothing.
+/// Returns the median, the upper of the two middle values; `None` of an empty list.
 pub fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied()

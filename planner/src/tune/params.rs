@@ -1,14 +1,14 @@
-//! Params of a recipe as dimensions of a search.
+//! Params of a recipe as dimensions of a search space.
 
 use super::scale::{Dimension, Scale};
 use super::value::TrialValue;
 use dtrain_recipes::params::resolve_params;
 use dtrain_recipes::{ParamDomain, ParamValue, Recipe};
 
-/// The params that have a range of more than one value, each after those it depends on: the name in the recipe, and a dimension
-/// named `params.x`. There are `before` other dimensions before them.
+/// Returns the params with a range of more than one value, each after those it depends on: the name in the
+/// recipe, and a dimension named `params.x`. `before` is the number of dimensions before them.
 ///
-/// A condition on a param whose value is fixed is decided here; a param that cannot exist is left out.
+/// Conditions on params with a fixed value are evaluated here; a param that cannot exist is left out.
 pub(super) fn dimensions(recipe: &Recipe, before: usize) -> Vec<(String, Dimension)> {
     let mut found = DimensionCollector { recipe, before, dimensions: Vec::new() };
     for name in recipe.ranges.keys() {
@@ -17,7 +17,7 @@ pub(super) fn dimensions(recipe: &Recipe, before: usize) -> Vec<(String, Dimensi
     found.dimensions
 }
 
-/// The recipe with these values of params, and of those that depend on them.
+/// Sets these values of params, and those of the params that depend on them, in the recipe.
 pub(super) fn pin<'a>(recipe: &mut Recipe, values: impl Iterator<Item = (&'a String, &'a TrialValue)>) {
     let mut is_any = false;
     for (name, value) in values {
@@ -34,7 +34,7 @@ pub(super) fn pin<'a>(recipe: &mut Recipe, values: impl Iterator<Item = (&'a Str
     }
 }
 
-/// A value of a dimension; `None` where the param does not exist.
+/// Converts the value of a dimension into that of a param; `None` where the param does not exist.
 fn param(value: &TrialValue) -> Option<ParamValue> {
     match value {
         TrialValue::Inactive => None,
@@ -45,7 +45,7 @@ fn param(value: &TrialValue) -> Option<ParamValue> {
     }
 }
 
-/// A value of a param.
+/// Converts the value of a param into that of a dimension.
 pub(super) fn value(param: &ParamValue) -> TrialValue {
     match param {
         ParamValue::Flag(flag) => TrialValue::Flag(*flag),
@@ -55,7 +55,7 @@ pub(super) fn value(param: &ParamValue) -> TrialValue {
     }
 }
 
-/// Where a param gets its value from.
+/// Source of a param's value: fixed, or a dimension of the search.
 enum ParamSource {
     Dimension(usize),
     Fixed(ParamValue, Conditions),
@@ -63,7 +63,7 @@ enum ParamSource {
 
 type Conditions = Vec<(usize, Vec<TrialValue>)>;
 
-/// The dimensions found so far.
+/// Collects the dimensions, each once.
 struct DimensionCollector<'a> {
     recipe: &'a Recipe,
     before: usize,
@@ -71,8 +71,8 @@ struct DimensionCollector<'a> {
 }
 
 impl DimensionCollector<'_> {
-    /// Where a param gets its value from, after those it depends on; `None` when it cannot exist. Conditions are
-    /// followed `deep` params far, so that a circle has an end.
+    /// Returns the source of a param's value and adds the dimensions it depends on first; `None` when the
+    /// param cannot exist. Follows conditions `deep` levels at most, so a cycle ends.
     fn find(&mut self, name: &str, deep: usize) -> Option<ParamSource> {
         if let Some(place) = self.dimensions.iter().position(|(known, _)| known == name) {
             return Some(ParamSource::Dimension(self.before + place));
@@ -95,7 +95,8 @@ impl DimensionCollector<'_> {
     }
 }
 
-/// The scale of a range; `None` when it has one value only. Choices that are all numbers have an order, others have none.
+/// Returns the scale of a range; `None` when it has one value only. Choices that are all numbers are ordered,
+/// others are not.
 fn scale(within: &ParamDomain) -> Option<Scale> {
     match within {
         ParamDomain::Choices(all) => {

@@ -1,4 +1,4 @@
-//! Which trials go on when they report, and which give way to others.
+//! Pruners: stop or pause trials early when they report worse values than others.
 
 pub use super::pruners::asha::Asha;
 pub use super::pruners::hyperband::Hyperband;
@@ -9,25 +9,25 @@ use super::event::PruneDecision;
 use super::study_state::StudyState;
 use serde::{Deserialize, Serialize};
 
-/// Which trials are stopped or paused when they report.
+/// Rule by which trials are stopped or paused when they report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pruner {
     /// Every trial runs to its end.
     #[default]
     None,
-    /// A trial stops that does worse than the middle of the others.
+    /// Stops a trial that is worse than the median of the others.
     Median(Median),
-    /// A trial pauses that is not among the best of its rung.
+    /// Pauses a trial that is not among the best of its rung.
     Asha(Asha),
-    /// ASHA in brackets that differ in how early they judge.
+    /// ASHA in several brackets, which differ in the training before the first rung.
     Hyperband(Hyperband),
-    /// A trial stops whose value is above a bound, or no number.
+    /// Stops a trial whose value is above a bound, or not a number.
     Threshold(Threshold),
 }
 
 impl Pruner {
-    /// What to do with a trial after its newest report.
+    /// Returns the decision on a trial after its newest report.
     pub(super) fn prune_decision(&self, study_state: &StudyState, trial: u64) -> PruneDecision {
         match self {
             Self::None => PruneDecision::Continue,
@@ -41,7 +41,7 @@ impl Pruner {
         }
     }
 
-    /// Of a trial, which rungs it passes: its bracket, and units of training at each rung; nothing where there are no rungs.
+    /// Returns the bracket of a trial and its rungs; `None` for a pruner without rungs.
     pub(super) fn rungs(&self, trial: u64) -> Option<(u32, Asha)> {
         match self {
             Self::None | Self::Median(_) | Self::Threshold(_) => None,

@@ -1,4 +1,4 @@
-//! What of a recipe is searched, and the recipe with what was found.
+//! The search space of a recipe: its tunable keys as dimensions, and recipes with chosen values.
 
 use super::params;
 use super::scale::{Dimension, Scale};
@@ -11,7 +11,7 @@ use dtrain_recipes::{
 };
 use serde::{Deserialize, Serialize};
 
-/// The values of a recipe that are searched over trials.
+/// The tunable values of a recipe, as a search space.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RecipeSearchSpace {
     keys: Vec<TunableKey>,
@@ -32,24 +32,25 @@ enum TunableKey {
     Param(String),
 }
 
-/// The param of a command that is its seed.
+/// Name of the param that is the seed of a command.
 const SEED: &str = "seed";
 
-/// How many seeds follow that of a recipe.
+/// Number of seeds reserved after the one of a recipe.
 const SEEDS: i64 = 900;
 
-/// The dimension of the learning rate.
+/// Name of the learning rate's dimension.
 pub(super) const LEARNING_RATE: &str = "train.learning_rate";
 
-/// The dimension of the batch.
+/// Name of the batch's dimension.
 pub(super) const BATCH: &str = "train.batch";
 
 impl RecipeSearchSpace {
-    /// What the recipe leaves open and asks to be searched.
+    /// Builds the search space of a recipe from the keys that it marks as tunable.
     ///
-    /// A learning rate that is left open altogether is searched within what the planner recommends, if it recommends any; all
-    /// else that is open stays with the planner. Params are searched that have a range. A batch between bounds is searched in doublings of the lower one, so that every batch splits as
-    /// the lowest does. What has one value only is not searched.
+    /// A learning rate left open is searched within the bounds that the planner recommends, if any; the
+    /// planner decides everything else that is open. Params with a range are searched. A batch between bounds
+    /// is searched in doublings of the lower bound, so that every batch splits like the lowest. Keys with one
+    /// value only are not searched.
     pub fn of(recipe: &Recipe, learning_rate: Option<&Decision<f64>>) -> Self {
         let found = [
             rate(&recipe.train.learning_rate, learning_rate).map(|scale| (TunableKey::LearningRate, scale)),
@@ -70,8 +71,9 @@ impl RecipeSearchSpace {
         Self { keys, space: SearchSpace::new(dimensions) }
     }
 
-    /// The same values and the seed of a trial: `train.seed`, or of a command without `{train.seed}` the param `seed`. `None`
-    /// where a command takes neither, or it is searched already. Also the first seed that trials did not have.
+    /// Returns the space with one more dimension, the seed: `train.seed`, or for a command without
+    /// `{train.seed}` the param `seed`; and the first seed not used by trials. `None` where a command takes
+    /// neither, or the seed is searched already.
     pub fn with_seed(&self, recipe: &Recipe) -> Option<(Self, i64)> {
         let (key, name, seed) = match recipe.model {
             Model::Command(ref command) if !takes_seed(command) => {
@@ -91,12 +93,12 @@ impl RecipeSearchSpace {
         Some((more, first))
     }
 
-    /// The dimensions, named by the keys of the recipe.
+    /// Returns the dimensions, named by the keys of the recipe.
     pub fn space(&self) -> &SearchSpace {
         &self.space
     }
 
-    /// The recipe with these values pinned; those that are no values of the space are left as they were.
+    /// Returns the recipe with these values pinned; values outside the space change nothing.
     pub fn recipe_with(&self, recipe: &Recipe, values: &[TrialValue]) -> Recipe {
         let mut recipe = recipe.clone();
         for (key, value) in self.keys.iter().zip(values) {
@@ -110,12 +112,12 @@ impl RecipeSearchSpace {
         recipe
     }
 
-    /// Whether trials may differ in their batch, so that as many steps are not as much training.
+    /// Returns `true` if trials may differ in their batch, so that equal steps are not equal training.
     pub fn has_batches(&self) -> bool {
         self.keys.contains(&TunableKey::Batch)
     }
 
-    /// What the values are called among the params of a trial.
+    /// Returns the names that the values have among the params of a trial.
     pub fn param_names(&self) -> impl Iterator<Item = String> {
         self.keys.iter().zip(self.space.dimensions()).map(|(key, dimension)| match key {
             TunableKey::WarmupSteps => format!("{}.steps", dimension.name),
@@ -124,7 +126,7 @@ impl RecipeSearchSpace {
         })
     }
 
-    /// Values as settings of a recipe: dotted keys with TOML.
+    /// Returns the values as settings of a recipe: dotted keys with TOML.
     pub fn settings(&self, values: &[TrialValue]) -> Vec<(String, String)> {
         let keys = self.keys.iter().zip(self.space.dimensions());
         let text = |((key, dimension), value): ((&TunableKey, &Dimension), &TrialValue)| {
@@ -135,7 +137,7 @@ impl RecipeSearchSpace {
                 (_, TrialValue::Flag(flag)) => flag.to_string(),
                 (_, TrialValue::Whole(count)) => count.to_string(),
                 (_, TrialValue::Real(number)) => format!("{number:?}"),
-                // Escapes of JSON are escapes of TOML.
+                // JSON escapes are valid TOML escapes.
                 (_, TrialValue::Word(word)) => serde_json::Value::from(word.as_str()).to_string(),
             };
             Some((dimension.name.clone(), value))
@@ -143,7 +145,8 @@ impl RecipeSearchSpace {
         keys.zip(values).filter_map(text).collect()
     }
 
-    /// The values nearest to what a plan says: the natural first trial. `None` when a dimension has none.
+    /// Returns the values nearest to those of a plan, a natural first trial; `None` when a dimension has
+    /// none.
     pub fn planned_values(&self, plan: &Plan) -> Option<Vec<TrialValue>> {
         self.collect_values(|key, dimension| match key {
             TunableKey::Param(name) => given_value(&plan.recipe, name, dimension),
@@ -151,7 +154,7 @@ impl RecipeSearchSpace {
         })
     }
 
-    /// The values that the recipe gives its params; `None` when anything else is searched, too.
+    /// Returns the values that the recipe gives its params; `None` when other keys are searched as well.
     pub fn given_values(&self, recipe: &Recipe) -> Option<Vec<TrialValue>> {
         self.collect_values(|key, dimension| match key {
             TunableKey::Param(name) => given_value(recipe, name, dimension),
@@ -159,7 +162,7 @@ impl RecipeSearchSpace {
         })
     }
 
-    /// Values of all dimensions; `None` when one has none, or they are none of the space.
+    /// Collects one value for each dimension; `None` when a value is missing or not in the space.
     fn collect_values(
         &self,
         value: impl Fn(&TunableKey, &Dimension) -> Option<TrialValue>,
@@ -171,12 +174,12 @@ impl RecipeSearchSpace {
     }
 }
 
-/// Whether a command is given `train.seed`.
+/// Returns `true` if a command has the placeholder `{train.seed}`.
 fn takes_seed(command: &ForeignCommand) -> bool {
     command.argv.iter().chain(command.env.values()).any(|text| text.contains("{train.seed}"))
 }
 
-/// The value of a dimension that a recipe gives a param; [`TrialValue::Inactive`] where it does not exist.
+/// Returns the value that the recipe gives a param; [`TrialValue::Inactive`] where the param does not exist.
 fn given_value(recipe: &Recipe, name: &str, dimension: &Dimension) -> Option<TrialValue> {
     let Some(param) = recipe.params.get(name) else { return Some(TrialValue::Inactive) };
     let value = params::value(param);
@@ -241,7 +244,7 @@ fn precision_value(precision: Precision) -> TrialValue {
     TrialValue::Word(precision.name().into())
 }
 
-/// Whether there is more than one value.
+/// Returns `true` if a scale has more than one value.
 fn is_open(scale: &Scale) -> bool {
     match scale {
         Scale::Log { low, high } | Scale::Uniform { low, high } => low < high,
@@ -284,7 +287,7 @@ fn warmup(choice: &Tunable<Warmup>) -> Option<(TunableKey, Scale)> {
         Tunable::Auto | Tunable::Pinned(_) => None,
         Tunable::Among(all) => {
             let (key, _) = counted(all.first()?);
-            // Steps and tokens have no common order: those in the unit of the first are searched.
+            // Steps and tokens cannot be compared: only choices in the unit of the first are searched.
             let alike = all.iter().map(counted).filter(|(other, _)| *other == key);
             let alike = counts(alike.map(|(_, count)| count).collect());
             Some((key, alike))
@@ -307,19 +310,19 @@ fn precision(choice: &Tunable<Precision>) -> Option<Scale> {
     }
 }
 
-/// Counts as levels, in their order.
+/// Returns counts as ordered levels.
 fn counts(mut all: Vec<u64>) -> Scale {
     all.sort_unstable();
     all.dedup();
     Scale::Levels(all.into_iter().map(|count| TrialValue::Whole(whole(count))).collect())
 }
 
-/// A count as a value.
+/// Converts a count into the integer of a value.
 fn whole(count: u64) -> i64 {
     i64::try_from(count).unwrap_or(i64::MAX)
 }
 
-/// A value as a count.
+/// Converts the integer of a value into a count.
 fn count(whole: i64) -> u64 {
     u64::try_from(whole).unwrap_or(0)
 }

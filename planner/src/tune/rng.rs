@@ -1,9 +1,10 @@
-//! Chance that depends on a seed and a number alone: the same trial draws the same numbers whenever it is asked for.
+//! Random numbers that depend on a seed and a trial number alone, so that a trial always draws the same
+//! numbers.
 
 use dtrain_protocol::shuffle::splitmix64;
 use std::f64::consts::TAU;
 
-/// A sequence of random numbers.
+/// A stream of random numbers.
 #[derive(Clone, Debug)]
 pub struct TrialRng {
     key: u64,
@@ -11,7 +12,7 @@ pub struct TrialRng {
 }
 
 impl TrialRng {
-    /// The sequence of trial `number` of a study with this seed.
+    /// Returns the stream of trial `number` of a study with this seed.
     pub fn new(seed: u64, number: u64) -> Self {
         Self { key: splitmix64(seed, number), drawn: 0 }
     }
@@ -21,20 +22,20 @@ impl TrialRng {
         splitmix64(self.key, self.drawn)
     }
 
-    /// A number in [0, 1).
+    /// Returns a uniform number in [0, 1).
     pub fn unit(&mut self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
         let digits = (self.bits() >> 11) as f64;
         digits / 9_007_199_254_740_992.0
     }
 
-    /// A whole number below `count`, which is not 0.
+    /// Returns a uniform integer below `count`, which is not 0.
     pub fn below(&mut self, count: usize) -> usize {
         let wide = u128::from(self.bits()) * u128::try_from(count).expect("it fits");
         usize::try_from(wide >> 64).expect("it is below the count")
     }
 
-    /// A standard normal number (Box and Muller 1958).
+    /// Returns a standard normal number (Box and Muller 1958).
     pub fn normal(&mut self) -> f64 {
         let (radius, angle) = (1.0 - self.unit(), self.unit());
         (-2.0 * radius.ln()).sqrt() * (TAU * angle).cos()

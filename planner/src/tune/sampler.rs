@@ -1,4 +1,4 @@
-//! Ways to choose what is tried next.
+//! Samplers: methods to choose the values of the next trial.
 
 use super::event::ProposalSource;
 use super::samplers::{auto, cma_es, evolution, gaussian, grid, random, sobol, swarm, tpe};
@@ -7,85 +7,86 @@ use super::study_state::StudyState;
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
-/// How the next trial is chosen.
+/// Method that chooses the values of the next trial.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Sampler {
-    /// A Gaussian process, with every fourth proposal by TPE where costs are noisy or rough; TPE alone beyond 300 trials or 20 dimensions, or where most dimensions exist only beside some
-    /// values of others.
+    /// A Gaussian process, with every fourth proposal by TPE where costs are noisy or rough. TPE alone beyond
+    /// 300 trials or 20 dimensions, or where most dimensions are conditional.
     #[default]
     Auto,
-    /// All combinations.
+    /// All combinations of values, in order.
     Grid {
-        /// Values of a dimension that has too many, at least 2.
+        /// Number of values tried of a dimension with too many, at least 2.
         levels: u32,
     },
-    /// By chance alone: what the others are measured against.
+    /// Uniform random search: the baseline of the others.
     Random,
-    /// Evenly over the space.
+    /// A Sobol sequence, which covers the space evenly.
     Sobol,
-    /// Where a Gaussian process expects the largest improvement.
+    /// Expected improvement under a Gaussian process.
     Gaussian {
-        /// Trials that are spread evenly before.
+        /// Number of trials of the initial design.
         start: u32,
     },
-    /// Where good trials are dense and others are not; at home with names and dimensions that do not always exist.
+    /// Tree-structured Parzen estimator. Handles names and conditional dimensions well.
     Tpe,
-    /// A normal distribution that adapts. Names are taken from the best trials.
+    /// A normal distribution that adapts (CMA-ES). Names are taken from the best trials.
     CmaEs,
-    /// Particles drawn to their own best place and to that of all.
+    /// Particle swarm: particles move towards their own best point and that of all.
     Swarm,
-    /// The newest good trials with one value changed.
+    /// Evolution: a recent good trial with one value changed.
     Evolution,
 }
 
-/// What a sampler is asked.
+/// Inputs of a sampler.
 pub(super) struct AskContext<'a> {
-    /// The dimensions.
+    /// Dimensions of the search.
     pub(super) space: &'a SearchSpace,
-    /// Of the study.
+    /// Seed of the study.
     pub(super) seed: u64,
-    /// Number of the trial that is asked for.
+    /// Number of the next trial.
     pub(super) trial: u64,
-    /// What happened before.
+    /// State of the study so far.
     pub(super) study_state: &'a StudyState,
-    /// What may be proposed.
+    /// Predicate on values that may be proposed.
     pub(super) allowed: &'a dyn Fn(&[TrialValue]) -> bool,
 }
 
-/// How often a sampler without a memory tries to come up with something new.
+/// Most draws of a stateless sampler for values not tried yet.
 const TRIES: u32 = 256;
 
 impl AskContext<'_> {
-    /// Whether values may be proposed that nobody tried.
+    /// Returns `true` if the values are allowed and no trial has them yet.
     pub(super) fn is_untried(&self, values: &[TrialValue]) -> bool {
         !self.study_state.is_tried(values) && (self.allowed)(values)
     }
 
-    /// The values at the first of the points that is fresh; in a space of few values, any that are left.
+    /// Returns the values of the first untried point; when draws run out in a small space, any untried
+    /// values.
     pub(super) fn first_untried(&self, mut point: impl FnMut(u32) -> Vec<f64>) -> Option<Vec<TrialValue>> {
         let mut tried = (0..TRIES).map(|k| self.space.values(&point(k)));
         tried.find(|values| self.is_untried(values)).or_else(|| self.first_remaining())
     }
 
-    /// Of a space of few values, the first that are left.
+    /// Returns the first untried values of a small space.
     pub(super) fn first_remaining(&self) -> Option<Vec<TrialValue>> {
         self.space.all()?.find(|values| self.is_untried(values))
     }
 
-    /// How many dimensions there are.
+    /// Returns the number of dimensions.
     pub(super) fn size(&self) -> usize {
         self.space.dimensions().len()
     }
 }
 
 impl Sampler {
-    /// A Gaussian process with as many trials before it as its dimensions ask for.
+    /// Returns the Gaussian process sampler with an initial design that suits the number of dimensions.
     pub fn gaussian(space: &SearchSpace) -> Self {
         Self::Gaussian { start: gaussian::initial_trials(space) }
     }
 
-    /// What to try, and why; `None` when everything has been tried. The same question gives the same answer.
+    /// Returns the next values and their origin; `None` when everything has been tried. Deterministic.
     pub(super) fn next(self, context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
         match self {
             Self::Random => random::next(context),

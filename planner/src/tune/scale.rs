@@ -3,70 +3,70 @@
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
-/// Which values a dimension has, and how far they are from each other.
+/// Set of values of a dimension, with the distances between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Scale {
-    /// Numbers of three significant digits, even in the logarithm.
+    /// Real numbers of three significant digits, uniform in the logarithm.
     Log {
-        /// Smallest, positive.
+        /// Smallest value, positive.
         low: f64,
-        /// Largest, above `low`.
+        /// Largest value, above `low`.
         high: f64,
     },
-    /// Whole numbers, even in the logarithm.
+    /// Integers, uniform in the logarithm.
     Counts {
-        /// Smallest, positive.
+        /// Smallest value, positive.
         low: i64,
-        /// Largest, above `low`.
+        /// Largest value, above `low`.
         high: i64,
     },
-    /// Numbers, even between the bounds, in steps of about a thousandth of the range.
+    /// Real numbers, uniform, in steps of about a thousandth of the range.
     Uniform {
-        /// Smallest.
+        /// Smallest value.
         low: f64,
-        /// Largest, above `low`.
+        /// Largest value, above `low`.
         high: f64,
     },
-    /// Whole numbers, even between the bounds.
+    /// Integers, uniform between the bounds.
     Integers {
-        /// Smallest.
+        /// Smallest value.
         low: i64,
-        /// Largest, above `low`.
+        /// Largest value, above `low`.
         high: i64,
     },
-    /// A few values that have an order, evenly apart; at least two.
+    /// At least two ordered values, evenly spaced.
     Levels(Vec<TrialValue>),
-    /// A few values without an order, all equally far from each other; at least two.
+    /// At least two categorical values, all equally far from each other.
     Names(Vec<TrialValue>),
 }
 
-/// A value that is searched.
+/// A dimension of the search space.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Dimension {
-    /// What it is called, such as `train.learning_rate`.
+    /// Name of the dimension, such as `train.learning_rate`.
     pub name: String,
-    /// Its values.
+    /// Values of the dimension.
     pub scale: Scale,
-    /// Dimensions before this one, by their places, each with values of which it must have one for this dimension to exist.
-    /// Where one has not, the value is [`TrialValue::Inactive`].
+    /// Conditions: indices of earlier dimensions, each with the values it must have one of for this dimension
+    /// to exist. If a condition is not met, the value is [`TrialValue::Inactive`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub when: Vec<(usize, Vec<TrialValue>)>,
 }
 
-/// Whole numbers that are tried one by one, at most.
+/// Largest number of integers for which each is tried.
 const COUNTED_MOST: usize = 1000;
 
-/// Whole numbers from which on steps between them no longer matter.
+/// Number of integers from which on the steps between them no longer matter.
 const SMOOTH: u64 = 24;
 
 impl Dimension {
-    /// A dimension that always exists.
+    /// Creates a dimension that always exists.
     pub fn new(name: impl Into<String>, scale: Scale) -> Self {
         Self { name: name.into(), scale, when: Vec::new() }
     }
 
-    /// The value at `coordinate`, which is held within [0, 1].
+    /// Returns the value at `coordinate`, which is clamped to [0, 1].
     pub fn value(&self, coordinate: f64) -> TrialValue {
         let coordinate = coordinate.clamp(0.0, 1.0);
         match &self.scale {
@@ -80,7 +80,8 @@ impl Dimension {
         }
     }
 
-    /// Where a value lies, in [0, 1] when it is within the bounds; `None` when it is no value of this dimension at all.
+    /// Returns the coordinate of a value, in [0, 1] when it is within the bounds; `None` when this dimension
+    /// has no such value.
     pub fn coordinate(&self, value: &TrialValue) -> Option<f64> {
         match &self.scale {
             Scale::Log { low, high } => position(*low, *high, value),
@@ -97,8 +98,8 @@ impl Dimension {
         }
     }
 
-    /// The value of this dimension that is nearest to a number, by its ratio where the scale is a logarithm or all are
-    /// positive; `None` among names.
+    /// Returns the value nearest to a number, by ratio where the scale is logarithmic or all values are
+    /// positive; `None` for a categorical dimension.
     pub fn nearest(&self, number: f64) -> Option<TrialValue> {
         match &self.scale {
             Scale::Log { .. } | Scale::Counts { .. } | Scale::Uniform { .. } | Scale::Integers { .. } => {
@@ -118,7 +119,7 @@ impl Dimension {
         }
     }
 
-    /// Whether places near each other have values near each other, without steps that matter.
+    /// Returns `true` if nearby coordinates have nearby values, without steps that matter.
     pub fn is_continuous(&self) -> bool {
         match &self.scale {
             Scale::Log { .. } | Scale::Counts { .. } | Scale::Uniform { .. } => true,
@@ -127,12 +128,12 @@ impl Dimension {
         }
     }
 
-    /// Whether all its values are equally far from each other.
+    /// Returns `true` if all values are equally far from each other.
     pub fn is_categorical(&self) -> bool {
         matches!(self.scale, Scale::Names(_))
     }
 
-    /// How many values it has; `None` when they are too many to be tried one by one.
+    /// Returns the number of values; `None` when there are too many to try each.
     pub fn count(&self) -> Option<usize> {
         match &self.scale {
             Scale::Log { .. } | Scale::Counts { .. } | Scale::Uniform { .. } => None,
@@ -163,7 +164,7 @@ fn count_at(low: i64, high: i64, coordinate: f64) -> i64 {
     (between(low as f64, high as f64, coordinate).round() as i64).clamp(low, high)
 }
 
-/// The whole number whose cell of the unit interval a coordinate lies in.
+/// Returns the integer whose cell of the unit interval contains a coordinate.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
@@ -173,26 +174,26 @@ fn integer_at(low: i64, high: i64, coordinate: f64) -> i64 {
     low.saturating_add((coordinate * (high as f64 - low as f64 + 1.0)) as i64).min(high)
 }
 
-/// The number at a coordinate, to a thousandth of the power of ten that the range contains.
+/// Returns the number at a coordinate, rounded to a thousandth of the power of ten that the range contains.
 ///
-/// The bounds themselves are reached, however many digits they have.
+/// The bounds themselves can be reached, however many digits they have.
 fn stepped(low: f64, high: f64, coordinate: f64) -> f64 {
     if coordinate <= 0.0 || coordinate >= 1.0 {
         return if coordinate <= 0.0 { low } else { high };
     }
     let number = low + coordinate * (high - low);
     let digits = 3.0 - (high - low).log10().floor();
-    // Through text, so that 0.123 is the number one writes and not its neighbour.
+    // Through text, so that the result is exactly 0.123 and not a float beside it.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "held within 0 and 300")]
     let places = digits.clamp(0.0, 300.0) as usize;
     let step = 10f64.powf(-digits.min(0.0));
     let rounded = (number / step).round() * step;
     let text = format!("{:.*}", places, if digits < 0.0 { rounded } else { number });
-    // A zero has no sign.
+    // Turns −0 into 0.
     text.parse().unwrap_or(number).clamp(low, high) + 0.0
 }
 
-/// Which of `count` cells of the unit interval a coordinate lies in.
+/// Returns the index of the cell, of `count` in the unit interval, that contains a coordinate.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -203,13 +204,14 @@ pub(super) fn cell(coordinate: f64, count: usize) -> usize {
     ((coordinate * count as f64) as usize).min(count - 1)
 }
 
-/// The middle of cell `place` of `count`.
+/// Returns the middle of cell `place` of `count`.
 #[expect(clippy::cast_precision_loss, reason = "a few cells")]
 pub(super) fn middle(place: usize, count: usize) -> f64 {
     (place as f64 + 0.5) / count as f64
 }
 
-/// Three significant digits, through text, so that 0.00123 is the number one writes and not its neighbour.
+/// Rounds to three significant digits, through text, so that the result is exactly 0.00123 and not a float
+/// beside it.
 fn three_digits(number: f64) -> f64 {
     format!("{number:.2e}").parse().unwrap_or(number)
 }

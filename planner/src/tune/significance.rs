@@ -1,42 +1,44 @@
-//! Whether one setting is better than another, from trials of both with the same seeds.
+//! Paired t-test: tells if one setting is better than another, from trials of both with the same seeds.
 //!
-//! Trials with the same seed begin with the same weights and see the data in the same order, so their difference has less
-//! noise than either of them.
+//! Trials with the same seed have the same initial weights and data order, so their difference has less noise
+//! than either of them.
 
 use super::outcome::TrialOutcome;
 use serde::{Deserialize, Serialize};
 
-/// Pairs of trials that differ in one setting and share a seed.
+/// Result of a paired t-test of two settings, each pair of trials with one seed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PairedTest {
-    /// Pairs of which both trials have a cost.
+    /// Number of pairs in which both trials have a cost.
     pub pairs: usize,
     /// Mean cost of the first setting minus that of the second; 0 without pairs.
     pub difference: f64,
-    /// Half the width of the 90 % confidence interval of the difference (Student's t); `None` for fewer than two pairs.
+    /// Half-width of the 90 % confidence interval of the difference (Student's t); `None` for fewer than two
+    /// pairs.
     pub margin: Option<f64>,
-    /// Trials of the first and of the second setting that failed.
+    /// Numbers of failed trials of the first and of the second setting.
     pub failed: (usize, usize),
-    /// What follows.
+    /// Better setting, if the test tells one.
     pub verdict: BetterSetting,
 }
 
-/// Which of two settings is better.
+/// The better of two settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BetterSetting {
-    /// The first.
+    /// The first setting.
     First,
-    /// The second.
+    /// The second setting.
     Second,
-    /// The interval of the difference contains 0, or there are too few pairs for one.
+    /// The confidence interval contains 0, or there are too few pairs for one.
     NotDistinguishable,
 }
 
 impl PairedTest {
-    /// Compares two settings. Each pair has the outcomes of one seed, of the first setting and of the second.
+    /// Compares two settings. Each pair has the results of one seed, of the first setting and of the second.
     ///
-    /// A setting that fails with more seeds than the other is worse. Otherwise the costs of complete pairs decide.
+    /// A setting that fails with more seeds than the other is worse. Otherwise the costs of complete pairs
+    /// decide.
     pub fn of(pairs: &[(TrialOutcome, TrialOutcome)]) -> Self {
         let has_failed =
             |outcome: &TrialOutcome| !matches!(outcome, TrialOutcome::Done { value } if value.is_finite());
@@ -65,7 +67,7 @@ impl PairedTest {
         Self { pairs: differences.len(), difference, margin, failed, verdict }
     }
 
-    /// Whether the first setting is to be preferred: it is better, or cannot be told from the second and costs less on average.
+    /// Returns `true` if the first setting is better, or not distinguishable and cheaper on average.
     pub fn prefers_first(&self) -> bool {
         match self.verdict {
             BetterSetting::First => true,
@@ -75,7 +77,8 @@ impl PairedTest {
     }
 }
 
-/// The mean of differences, 0 of none, and half the width of its 90 % confidence interval; `None` of fewer than two.
+/// Returns the mean of differences, 0 of none, and the half-width of its 90 % confidence interval, `None` of
+/// fewer than two.
 #[expect(clippy::cast_precision_loss, reason = "a few pairs")]
 pub fn confidence_interval(differences: &[f64]) -> (f64, Option<f64>) {
     let count = differences.len();
@@ -91,7 +94,7 @@ pub fn confidence_interval(differences: &[f64]) -> (f64, Option<f64>) {
     (mean, margin)
 }
 
-/// The 95 % quantile of Student's t distribution with so many degrees of freedom.
+/// Returns the 95 % quantile of Student's t distribution with this many degrees of freedom.
 fn student_t_quantile(freedom: usize) -> f64 {
     const FIRST: [f64; 10] = [6.314, 2.920, 2.353, 2.132, 2.015, 1.943, 1.895, 1.860, 1.833, 1.812];
     const NORMAL: f64 = 1.6449;

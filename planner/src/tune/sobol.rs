@@ -1,15 +1,17 @@
-//! Points that fill the unit cube evenly: Sobol's sequence, scrambled by a hash, each point by its number alone.
+//! Sobol's quasi-random sequence with hash-based Owen scrambling; each point is computed from its index
+//! alone.
 //!
-//! Sobol 1967 with the direction numbers of Joe and Kuo 2008 (`new-joe-kuo-6`), and the nested scrambling of Owen 1995 by
-//! the hash of Laine and Karras 2011 as Burley 2020 uses it. The sequence of numbers is not shuffled: the first `2^m`
-//! points are a net, whatever the seed.
+//! Sobol 1967 with the direction numbers of Joe and Kuo 2008 (`new-joe-kuo-6`), and the nested scrambling of
+//! Owen 1995 by the hash of Laine and Karras 2011 as in Burley 2020. The order is not shuffled: the first
+//! `2^m` points are a net for every seed.
 
 use dtrain_protocol::shuffle::splitmix64;
 
-/// Dimensions there are direction numbers for.
+/// Number of dimensions with direction numbers.
 pub const DIMENSIONS_MOST: usize = 16;
 
-/// A row of Joe and Kuo's table: degree, inner coefficients of the primitive polynomial, first direction numbers.
+/// A row of Joe and Kuo's table: degree, inner coefficients of the primitive polynomial, first direction
+/// numbers.
 struct JoeKuoRow {
     degree: u32,
     coefficients: u32,
@@ -39,26 +41,27 @@ const TABLE: [JoeKuoRow; DIMENSIONS_MOST - 1] = [
     row(6, 16, &[1, 3, 1, 13, 27, 49]),
 ];
 
-/// Direction numbers of one dimension, the binary point before the highest bit.
+/// Direction numbers of one dimension, with the binary point before the highest bit.
 type DirectionNumbers = [u32; 32];
 
-/// A scrambled sequence over the unit cube of some dimensions.
+/// A scrambled Sobol sequence.
 #[derive(Clone, Debug)]
 pub struct Sobol {
     directions: Vec<DirectionNumbers>,
-    /// Of the scrambling, one for each dimension.
+    /// Scrambling seeds, one for each dimension.
     seeds: Vec<u32>,
 }
 
 impl Sobol {
-    /// The sequence of `dimensions` coordinates that `seed` scrambles. Those beyond [`DIMENSIONS_MOST`] are left to chance.
+    /// Creates a sequence of `dimensions` coordinates, scrambled by `seed`. Coordinates beyond
+    /// [`DIMENSIONS_MOST`] are uniform random numbers.
     pub fn new(dimensions: usize, seed: u64) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "a hash is as good in its lower half")]
         let seeds = (0u64..).take(dimensions).map(|dimension| splitmix64(seed, dimension) as u32).collect();
         Self { directions: (0..dimensions.min(DIMENSIONS_MOST)).map(directions).collect(), seeds }
     }
 
-    /// Point number `index`, every coordinate in [0, 1) and a multiple of 2⁻³².
+    /// Returns point number `index`, every coordinate in [0, 1) and a multiple of 2⁻³².
     pub fn point(&self, index: u32) -> Vec<f64> {
         let digits = self.directions.iter().map(|directions| digits(directions, index));
         let even = digits.zip(&self.seeds).map(|(digits, seed)| fraction(scrambled(digits, *seed)));
@@ -66,12 +69,12 @@ impl Sobol {
     }
 }
 
-/// The upper half of a hash.
+/// Returns the upper half of a 64-bit hash.
 fn hash(seed: u32, index: u32) -> u32 {
     u32::try_from(splitmix64(seed.into(), index.into()) >> 32).expect("the upper half")
 }
 
-/// The direction numbers of dimension `dimension`, counted from 0.
+/// Returns the direction numbers of dimension `dimension`, counted from 0.
 fn directions(dimension: usize) -> DirectionNumbers {
     let mut numbers = [0; 32];
     let Some(JoeKuoRow { degree, coefficients, first }) = dimension.checked_sub(1).map(|row| &TABLE[row])
@@ -95,7 +98,7 @@ fn directions(dimension: usize) -> DirectionNumbers {
     numbers
 }
 
-/// Coordinate of point `index` before scrambling, as 32 binary digits.
+/// Returns the coordinate of point `index` before scrambling, as 32 binary digits.
 fn digits(directions: &DirectionNumbers, index: u32) -> u32 {
     let taken = directions.iter().enumerate().filter(|(bit, _)| index >> bit & 1 == 1);
     taken.fold(0, |sum, (_, number)| sum ^ number)
@@ -106,7 +109,8 @@ fn scrambled(digits: u32, seed: u32) -> u32 {
     hashed(digits.reverse_bits(), seed).reverse_bits()
 }
 
-/// The hash of Laine and Karras: a bit of the result depends only on the bits up to it, so it can be undone.
+/// Returns the hash of Laine and Karras, which is invertible: a bit of the result depends only on the bits up
+/// to it.
 fn hashed(bits: u32, seed: u32) -> u32 {
     const MULTIPLIERS: [u32; 4] = [0x6c50_b47c, 0xb82f_1e52, 0xc7af_e638, 0x8d22_f6e6];
     MULTIPLIERS.iter().fold(bits.wrapping_add(seed), |x, multiplier| x ^ x.wrapping_mul(*multiplier))
@@ -127,7 +131,7 @@ mod tests {
 
     #[test]
     fn unscrambled_points_are_those_of_the_published_sequence() {
-        // In the natural order of numbers; the order of Gray codes visits the same points of every block of 2^m.
+        // In the natural order; Gray code order visits the same points in every block of 2^m.
         let known = [
             [0.0, 0.0, 0.0, 0.0, 0.0],
             [0.5, 0.5, 0.5, 0.5, 0.5],
@@ -160,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Smallest power of x that is 1 modulo the polynomial over two elements.
+    /// Returns the smallest power of x that is 1 modulo the polynomial over GF(2).
     fn order_of_x(polynomial: u32, degree: u32) -> u32 {
         let mut power = 1;
         for order in 1..=1 << degree {
@@ -175,7 +179,7 @@ mod tests {
         0
     }
 
-    /// Whether the first `2^m` points put `2^t` into every box of volume `2^(t−m)`.
+    /// Returns `true` if the first `2^m` points put `2^t` into every box of volume `2^(t−m)`.
     fn is_net(points: &[Vec<f64>], dimensions: &[usize], t: u32) -> bool {
         let m = points.len().ilog2();
         shapes(m - t, dimensions.len()).iter().all(|shape| {
@@ -187,14 +191,14 @@ mod tests {
         })
     }
 
-    /// The box of a point where dimension `k` is cut into `2^shape[k]`.
+    /// Returns the box of a point where dimension `k` is divided into `2^shape[k]`.
     fn boxed(point: &[f64], dimensions: &[usize], shape: &[u32]) -> Vec<u32> {
         let cuts = dimensions.iter().zip(shape);
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few cuts of [0, 1)")]
         cuts.map(|(dimension, halvings)| (point[*dimension] * f64::from(1 << halvings)) as u32).collect()
     }
 
-    /// All ways to halve `count` dimensions `halvings` times in all.
+    /// Returns all ways to distribute `halvings` halvings over `count` dimensions.
     fn shapes(halvings: u32, count: usize) -> Vec<Vec<u32>> {
         if count == 1 {
             return vec![vec![halvings]];
@@ -207,7 +211,7 @@ mod tests {
 
     #[test]
     fn scrambled_points_are_nets_of_the_quality_that_the_polynomials_promise() {
-        // Sobol 1967: t is the sum of the degrees less one each.
+        // Sobol 1967: t is the sum of each degree minus one.
         for seed in [0, 1, 77] {
             let sobol = Sobol::new(DIMENSIONS_MOST, seed);
             let points: Vec<Vec<f64>> = (0..256).map(|index| sobol.point(index)).collect();

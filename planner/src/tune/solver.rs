@@ -1,4 +1,4 @@
-//! A study as a solver of argmin: one iteration fills the free slots with trials, then handles one event.
+//! A study as a solver of argmin: one iteration starts trials in the free slots, then handles one event.
 
 use super::event::{Proposal, ProposalSource, PruneDecision, SlotAction, StudyEvent};
 use super::outcome::{TrialOutcome, TrialResult};
@@ -8,33 +8,33 @@ use super::value::TrialValue;
 use argmin::core::{Error, Executor, IterState, KV, Problem, Solver, TerminationReason, TerminationStatus};
 use serde::{Deserialize, Serialize};
 
-/// Whoever runs trials, as many side by side as there are slots, and writes down what happens to them.
+/// Runs the trials of a study in parallel slots and stores their events.
 ///
-/// An event is written down before it is told, [`StudyEvent::Launched`] and [`StudyEvent::Resumed`] before the trial begins:
-/// a study that is taken up again from what was written goes on as if it had not been interrupted.
+/// An event is stored before it is reported, [`StudyEvent::Launched`] and [`StudyEvent::Resumed`] before the
+/// trial starts. So a study resumed from the stored events goes on as if it had not been interrupted.
 pub trait TrialRunner {
-    /// How many trials may run side by side.
+    /// Returns the number of trials that may run in parallel.
     fn slots(&self) -> usize;
 
-    /// Whether values may be proposed at all; asked before a trial exists.
+    /// Returns `true` if values may be proposed at all; called before a trial exists.
     fn is_allowed(&self, _values: &[TrialValue]) -> bool {
         true
     }
 
-    /// Begins a trial. One that cannot be begun ends: [`TrialRunner::next_event`] says how.
+    /// Starts a trial. If it cannot start, [`TrialRunner::next_event`] reports its failure.
     fn launch(&mut self, proposal: &Proposal);
 
-    /// Goes on with a trial that was paused, until it has trained for `until` units, or to its end.
+    /// Resumes a paused trial, until it has trained for `until` units, or to its end.
     fn resume(&mut self, trial: u64, until: Option<u64>);
 
-    /// Sees to a trial that was under way when the study was interrupted: it may still run, or has to be begun again.
+    /// Takes over a trial that was running when the study was interrupted: waits for it, or starts it again.
     fn reattach(&mut self, trial: u64);
 
-    /// Pauses or stops a trial that runs, or prunes one that is paused. [`StudyEvent::Paused`] follows, or an end as
-    /// [`TrialOutcome::Pruned`]. May be said of a trial again, until that comes.
+    /// Pauses or stops a running trial, or prunes a paused one. [`StudyEvent::Paused`] follows, or an end as
+    /// [`TrialOutcome::Pruned`]. May be called again for a trial until then.
     fn stop(&mut self, trial: u64, how: PruneDecision);
 
-    /// Waits for what happens next; `None` when the study shall stop. A trial that fails has an outcome like any other.
+    /// Waits for the next event; `None` to stop the study. A failed trial is an event like any other.
     fn next_event(&mut self) -> Option<StudyEvent>;
 }
 
@@ -68,54 +68,54 @@ impl<T: TrialRunner> TrialRunner for &mut T {
     }
 }
 
-/// Why a search is at its end.
+/// Reason for the end of a study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FinishReason {
-    /// As many trials ended as there was budget for.
+    /// The budget of trials is used up.
     Budget,
-    /// Everything has been tried, or everything that is allowed as far as a bounded number of draws can tell.
+    /// Every allowed value has been tried, as far as a bounded number of draws can tell.
     Exhausted,
-    /// Whoever runs trials wanted no more.
+    /// The runner of the trials stopped the study.
     Stopped,
 }
 
-/// A study on its way. The log is all it remembers: a search made of it anew goes on as this one would.
+/// A running study. It can be rebuilt from its event log.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudySolver {
     study: Study,
     log: Vec<StudyEvent>,
-    /// The log, folded.
+    /// State of the study, built from the log.
     study_state: StudyState,
     finish: Option<FinishReason>,
 }
 
-/// The host's view of a search: the trial that ended last and the best one.
+/// State of argmin's solver: the trial that ended last and the best one.
 pub type SolverState = IterState<Vec<TrialValue>, (), (), (), (), f64>;
 
 impl StudySolver {
-    /// Takes a study up after what is in its log (nothing for a new one).
+    /// Creates a solver that resumes a study after the events of its log, which is empty for a new one.
     pub fn new(study: Study, log: Vec<StudyEvent>) -> Self {
         let study_state = StudyState::of(&study, &log);
         Self { study, log, study_state, finish: None }
     }
 
-    /// What is searched.
+    /// Returns the definition of the study.
     pub fn study(&self) -> &Study {
         &self.study
     }
 
-    /// Everything that happened.
+    /// Returns all events so far.
     pub fn log(&self) -> &[StudyEvent] {
         &self.log
     }
 
-    /// How the study stands.
+    /// Returns the state of the study.
     pub fn study_state(&self) -> &StudyState {
         &self.study_state
     }
 
-    /// The trials that ended, in the order in which they did.
+    /// Returns the ended trials, in the order in which they ended.
     pub fn ended(&self) -> Vec<TrialResult> {
         let ended = self.study_state.ended().filter_map(|(_, seen)| match &seen.status {
             TrialPhase::Ended(outcome) => {
@@ -126,27 +126,28 @@ impl StudySolver {
         ended.collect()
     }
 
-    /// What the study found so far.
+    /// Returns the best trial so far.
     pub fn recommend(&self) -> Option<Recommendation> {
         self.study.recommend_from(&self.study_state)
     }
 
-    /// Why it is at its end; `None` while it is not.
+    /// Returns the reason for the end of the study; `None` while it goes on.
     pub fn finish_reason(&self) -> Option<FinishReason> {
         self.finish
     }
 
-    /// An executor of this search, for whoever wants to observe it. It leaves Ctrl-C to others and has no limit of its own.
+    /// Returns argmin's executor of this study, to which observers can be added. It does not handle Ctrl-C
+    /// and has no limit of its own.
     pub fn executor<T: TrialRunner>(self, trials: T) -> Executor<T, Self, SolverState> {
         Executor::new(trials, self).ctrlc(false)
     }
 
-    /// Runs trials until the budget is used up, everything has been tried, or `trials` wants no more.
+    /// Runs trials until the budget is used up, everything has been tried, or `trials` stops the study.
     pub fn run<T: TrialRunner>(self, trials: T) -> Self {
         self.executor(trials).run().expect("trials that fail are outcomes, not errors").solver
     }
 
-    /// Sees to the trials that were under way when the study was interrupted.
+    /// Reattaches to the trials that were running when the study was interrupted.
     fn reattach(&self, trials: &mut dyn TrialRunner) {
         for (trial, seen) in (0..).zip(self.study_state.trials()) {
             match (&seen.status, seen.decision) {
@@ -157,7 +158,7 @@ impl StudySolver {
         }
     }
 
-    /// Fills the free slots.
+    /// Starts or resumes trials in the free slots.
     fn fill(&mut self, trials: &mut dyn TrialRunner) {
         while self.study_state.running() < trials.slots() {
             match self.study.next_from(&self.study_state, &|values| trials.is_allowed(values)) {
@@ -182,7 +183,7 @@ impl StudySolver {
         }
     }
 
-    /// Handles one event; `None` when there was none.
+    /// Handles one event; `None` when the runner of the trials stops the study.
     fn handle(&mut self, trials: &mut dyn TrialRunner) -> Option<StudyEvent> {
         let Some(event) = trials.next_event() else {
             self.finish = Some(FinishReason::Stopped);
@@ -204,13 +205,13 @@ impl StudySolver {
     }
 }
 
-/// The state with a trial in it; one without a value is above all others.
+/// Returns argmin's state with the result of a trial; a trial without a value ranks last.
 fn with_trial(state: SolverState, values: &[TrialValue], outcome: &TrialOutcome) -> SolverState {
     let ended = TrialResult { values: values.to_vec(), outcome: outcome.clone() };
     state.cost(ended.value().unwrap_or(f64::INFINITY)).param(ended.values)
 }
 
-/// What observers are told of a trial beside its values and its cost.
+/// Returns the key-value pairs that observers get besides the values and the cost of a trial.
 fn trial_kv(trial: u64, source: ProposalSource) -> KV {
     let mut told = argmin::kv!("trial" => trial;);
     let (name, figure) = match source {
@@ -236,7 +237,7 @@ impl<T: TrialRunner> Solver<T, SolverState> for StudySolver {
         "study"
     }
 
-    /// Takes up what was under way. The best of the trials that ended before is the best so far.
+    /// Reattaches to running trials, and takes the best of the trials that ended before as the best so far.
     fn init(
         &mut self,
         problem: &mut Problem<T>,

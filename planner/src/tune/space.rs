@@ -1,7 +1,8 @@
-//! What is searched: dimensions, mapped to the unit cube and back.
+//! The search space: dimensions, mapped to the unit cube and back.
 //!
-//! A trial is remembered by its values, never by its place in the cube, so that trials can be read again when bounds
-//! have moved. A dimension may exist only beside some values of dimensions before it; where it does not, it has no value.
+//! A trial is stored by its values, not by its coordinates, so that it can still be read when the bounds have
+//! changed. A dimension may be conditional: it exists only for some values of earlier dimensions, and has no
+//! value otherwise.
 
 use super::scale::{Dimension, middle};
 use super::value::TrialValue;
@@ -11,14 +12,14 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct SearchSpace(Vec<Dimension>);
 
-/// Where values lie: a coordinate for every dimension that exists beside the others, `None` for one that does not.
+/// Coordinates of values, one for each dimension; `None` for a dimension that does not exist for them.
 pub type Coordinates = Vec<Option<f64>>;
 
-/// Combinations of values that are tried one by one, at most.
+/// Largest number of combinations of values for which each is tried.
 const ALL_MOST: usize = 100_000;
 
 impl SearchSpace {
-    /// A space of these dimensions. Panics when one depends on another that is not before it.
+    /// Creates a space of these dimensions. Panics when a dimension depends on a later one.
     pub fn new(dimensions: Vec<Dimension>) -> Self {
         for (place, dimension) in dimensions.iter().enumerate() {
             let is_before = dimension.when.iter().all(|(other, _)| *other < place);
@@ -27,12 +28,12 @@ impl SearchSpace {
         Self(dimensions)
     }
 
-    /// The dimensions in their order.
+    /// Returns the dimensions in order.
     pub fn dimensions(&self) -> &[Dimension] {
         &self.0
     }
 
-    /// The values at a point of the unit cube; the coordinates of dimensions that do not exist there mean nothing.
+    /// Returns the values at a point of the unit cube; the coordinates of inactive dimensions are ignored.
     pub fn values(&self, point: &[f64]) -> Vec<TrialValue> {
         assert_eq!(point.len(), self.0.len(), "a coordinate for every dimension");
         let mut values = Vec::with_capacity(point.len());
@@ -43,12 +44,12 @@ impl SearchSpace {
         values
     }
 
-    /// Whether dimension `k` exists beside the values of those before it.
+    /// Returns `true` if dimension `k` exists for the values of those before it.
     pub fn is_active(&self, k: usize, before: &[TrialValue]) -> bool {
         self.0[k].when.iter().all(|(other, wanted)| wanted.contains(&before[*other]))
     }
 
-    /// Where values lie; `None` when one of them is no value of its dimension, or is none where there must be one.
+    /// Returns the coordinates of values; `None` when a value is not in its dimension, or is missing.
     pub fn coordinates(&self, values: &[TrialValue]) -> Option<Coordinates> {
         if values.len() != self.0.len() {
             return None;
@@ -61,30 +62,30 @@ impl SearchSpace {
         values.iter().enumerate().map(coordinate).collect()
     }
 
-    /// A point of the cube that has these values; dimensions that do not exist are in the middle.
+    /// Returns a point of the cube with these values; inactive dimensions are in the middle.
     pub fn point(&self, values: &[TrialValue]) -> Option<Vec<f64>> {
         self.coordinates(values).map(|place| fill_inactive(&place))
     }
 
-    /// Which dimensions have values that are all equally far from each other.
+    /// Returns a flag for each dimension: `true` if it is categorical.
     pub fn categorical(&self) -> Vec<bool> {
         self.0.iter().map(Dimension::is_categorical).collect()
     }
 
-    /// Whether every dimension always exists.
+    /// Returns `true` if no dimension is conditional.
     pub fn is_plain(&self) -> bool {
         self.0.iter().all(|dimension| dimension.when.is_empty())
     }
 
-    /// All values of a space of few, in order; `None` when there are too many.
+    /// Returns all combinations of values of a small space, in order; `None` when there are too many.
     pub fn all(&self) -> Option<impl Iterator<Item = Vec<TrialValue>>> {
         let sizes: Vec<usize> = self.0.iter().map(Dimension::count).collect::<Option<_>>()?;
         let count = sizes.iter().try_fold(1usize, |count, size| count.checked_mul(*size))?;
         (count <= ALL_MOST).then(|| (0..count).filter_map(move |number| self.combination(number, &sizes)))
     }
 
-    /// The values whose places in their dimensions are the digits of `number`, the last dimension's lowest; `None`
-    /// where a dimension that does not exist has a digit other than 0, so that no values come twice.
+    /// Returns the values whose indices are the digits of `number`, with the last dimension's digit the
+    /// lowest; `None` where an inactive dimension has a digit other than 0, so that no values come twice.
     pub(super) fn combination(&self, mut number: usize, sizes: &[usize]) -> Option<Vec<TrialValue>> {
         let mut digits = vec![0; sizes.len()];
         for (digit, size) in digits.iter_mut().zip(sizes).rev() {
@@ -99,7 +100,8 @@ impl SearchSpace {
     }
 }
 
-/// The coordinates of a place, with those that do not exist in the middle: no place is nearer to it for them.
+/// Returns coordinates with inactive dimensions set to the middle, so that these do not change which points
+/// are near.
 pub fn fill_inactive(place: &[Option<f64>]) -> Vec<f64> {
     place.iter().map(|coordinate| coordinate.unwrap_or(0.5)).collect()
 }

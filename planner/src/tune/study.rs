@@ -1,4 +1,4 @@
-//! A search over trials, as a function: what happened goes in, what to do next comes out.
+//! The definition of a study, and the pure function from its event log to the next action.
 
 use super::event::{Proposal, ProposalSource, PruneDecision, SlotAction, StudyEvent};
 use super::gaussian_process::Posterior;
@@ -13,71 +13,72 @@ use super::surrogate::Surrogate;
 use super::value::TrialValue;
 use serde::{Deserialize, Serialize};
 
-/// What is searched and how. Everything a proposal depends on is here and in the log of what happened.
+/// Definition of a study: search space, sampler, pruner and limits. With the event log it determines every
+/// proposal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Study {
-    /// The dimensions.
+    /// Dimensions of the search.
     pub space: SearchSpace,
-    /// How the next trial is chosen.
+    /// Method that chooses the values of the next trial.
     pub sampler: Sampler,
-    /// Which trials go on when they report.
+    /// Rule that stops or pauses trials early.
     #[serde(default)]
     pub pruner: Pruner,
-    /// Of everything that is left to chance.
+    /// Seed of all random numbers of the study.
     pub seed: u64,
-    /// What is tried before the sampler is asked, such as what the plan recommends.
+    /// Values tried before the sampler is used, such as those that the plan recommends.
     pub first: Vec<Vec<TrialValue>>,
-    /// Trials in all, without those that were lost; `None`: until everything has been tried. It may be raised later.
+    /// Number of trials, without lost ones; `None`: until everything has been tried. It may be raised later.
     #[serde(default)]
     pub trials: Option<u64>,
 }
 
-/// What a study found.
+/// The recommended trial of a study.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recommendation {
-    /// The number of the trial.
+    /// Number of the trial.
     pub trial: u64,
-    /// What it tried.
+    /// Values of the trial.
     pub values: Vec<TrialValue>,
-    /// What it measured.
+    /// Measured objective value.
     pub measured: f64,
-    /// What is believed of its cost once luck is discounted: the middle.
+    /// Expected objective value under the surrogate model: the posterior mean, with luck discounted.
     pub mean: f64,
-    /// End of the interval that would hold the cost of a place picked beforehand with 90 %: the low one. It is
-    /// somewhat too narrow for the best of many, which luck has favoured.
+    /// Low end of the 90 % interval of a point picked in advance. Somewhat too narrow for the best of many,
+    /// which luck has favored.
     pub low: f64,
-    /// The high one.
+    /// High end of the same interval.
     pub high: f64,
 }
 
-/// Standard deviations on either side of the middle that hold 90 % of a bell curve.
+/// Standard deviations on either side of the mean that contain 90 % of a normal distribution.
 pub(super) const NINETY_PERCENT: f64 = 1.645;
 
-/// Trials that ran to their end beyond which what was measured is believed: the best of so many is more than luck, and a
-/// Gaussian process would see only some of them.
+/// Number of completed trials beyond which the measured values are taken as they are: the best of so many is
+/// more than luck, and a Gaussian process would see only some of them.
 const BELIEVED_MOST: usize = 300;
 
 impl Study {
-    /// A study of a space with the usual sampler, no pruner and no limit.
+    /// Creates a study with the default sampler, no pruner and no limit.
     pub fn new(space: SearchSpace, seed: u64) -> Self {
         let (sampler, pruner) = (Sampler::Auto, Pruner::None);
         Self { space, sampler, pruner, seed, first: Vec::new(), trials: None }
     }
 
-    /// What to do with a free slot after everything in the log.
+    /// Returns the action for a free slot after the events of the log.
     ///
-    /// A function: the same log gives the same answer to the last bit, whether or not the study was interrupted.
+    /// A pure function: the same log gives exactly the same answer, whether or not the study was interrupted.
     pub fn next(&self, log: &[StudyEvent]) -> SlotAction {
         self.next_allowed(log, &|_| true)
     }
 
-    /// As [`Study::next`], but nothing is proposed that is not `allowed`. A sampler gives up after a bounded number of draws that
-    /// are not; the study is then exhausted.
+    /// Like [`Study::next`], but proposes only `allowed` values. A sampler gives up after a bounded number of
+    /// draws that are not allowed; the study is then exhausted.
     pub fn next_allowed(&self, log: &[StudyEvent], allowed: &dyn Fn(&[TrialValue]) -> bool) -> SlotAction {
         self.next_from(&StudyState::of(self, log), allowed)
     }
 
-    /// As [`Study::next_allowed`], of a log that was folded before.
+    /// Like [`Study::next_allowed`], with the state of the study in place of its log.
     pub fn next_from(&self, study_state: &StudyState, allowed: &dyn Fn(&[TrialValue]) -> bool) -> SlotAction {
         if let Some((trial, until)) = study_state.promotable(&self.pruner) {
             return SlotAction::Resume { trial, until };
@@ -94,7 +95,7 @@ impl Study {
         }
     }
 
-    /// What to do with a trial after its newest report.
+    /// Returns the decision on a trial after its newest report.
     pub fn prune_decision(&self, log: &[StudyEvent], trial: u64) -> PruneDecision {
         StudyState::of(self, log).trial(trial).decision
     }
@@ -117,18 +118,18 @@ impl Study {
         self.sampler.next(&context)
     }
 
-    /// The trial whose cost is believed lowest; `None` while none ran to its end. What was measured is believed where fewer than
-    /// two trials ran to their end, or more than 300, and of trials that are not in this space.
+    /// Returns the trial of lowest expected cost; `None` while no trial has completed. Uses the measured cost
+    /// with fewer than two or more than 300 completed trials, and for trials outside this space.
     pub fn recommend(&self, log: &[StudyEvent]) -> Option<Recommendation> {
         self.recommend_from(&StudyState::of(self, log))
     }
 
-    /// As [`Study::recommend`], of a log that was folded before.
+    /// Like [`Study::recommend`], with the state of the study in place of its log.
     pub fn recommend_from(&self, study_state: &StudyState) -> Option<Recommendation> {
         self.ranked(study_state).into_iter().next()
     }
 
-    /// The trials that ran to their end, the one first that is recommended.
+    /// Returns the completed trials, the recommended one first.
     pub fn ranked(&self, study_state: &StudyState) -> Vec<Recommendation> {
         let numbered = (0..).zip(study_state.trials());
         let done: Vec<(u64, &StudyTrial, f64)> =
@@ -145,7 +146,7 @@ impl Study {
             let values = seen.values.clone();
             Recommendation { trial, values, measured, mean, low: mean - reach, high: mean + reach }
         });
-        // Without noise, what was measured tells apart what the process would blur.
+        // Without noise, the measured values are exact, and the process would only blur them.
         let is_exact = model.as_ref().is_some_and(Surrogate::is_exact);
         let cost = |one: &Recommendation| if is_exact { one.measured } else { one.mean };
         let mut judged: Vec<Recommendation> = judged.collect();
@@ -154,7 +155,7 @@ impl Study {
     }
 }
 
-/// What a trial that ran to its end measured.
+/// Returns the measured value of a completed trial.
 fn final_value(seen: &StudyTrial) -> Option<f64> {
     match seen.status {
         TrialPhase::Ended(TrialOutcome::Done { value }) => Some(value).filter(|value| value.is_finite()),

@@ -1,6 +1,6 @@
-//! How a study stands: its log folded, one event at a time.
+//! The state of a study, built from its event log one event at a time.
 //!
-//! Folding a whole log and noting its events one after the other as they happen give the same.
+//! Building it from a whole log and recording the events as they happen give the same state.
 
 use super::event::{ProposalSource, PruneDecision, StudyEvent};
 use super::outcome::{TrialFailure, TrialOutcome};
@@ -10,67 +10,67 @@ use super::study::Study;
 use super::value::TrialValue;
 use std::collections::{BTreeMap, HashMap};
 
-/// A trial as its events left it.
+/// State of one trial of a study.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StudyTrial {
-    /// What it tries.
+    /// Values of the trial.
     pub values: Vec<TrialValue>,
-    /// Where that lies; `None` where the values are none of the space.
+    /// Coordinates of the values; `None` where they are not in the space.
     pub place: Option<Coordinates>,
-    /// Why it is tried.
+    /// Reason for trying these values.
     pub source: ProposalSource,
-    /// Units of training done and what was to be made small then, in their order; infinite where it was not finite.
+    /// Training done and objective value of each report, in order; infinite where it was not finite.
     pub reports: Vec<(u64, f64)>,
-    /// Whether it runs.
+    /// Phase of the trial: running, paused or ended.
     pub status: TrialPhase,
-    /// What to do with it after its newest report; stays what it is until the trial is resumed.
+    /// Decision after the newest report; it holds until the trial is resumed.
     pub decision: PruneDecision,
-    /// How many rungs it has reached.
+    /// Number of rungs the trial has reached.
     pub rungs: u32,
 }
 
-/// Whether a trial runs.
+/// Phase of a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrialPhase {
-    /// It does.
+    /// It runs.
     Running,
-    /// It can be resumed.
+    /// It is paused and can be resumed.
     Paused,
-    /// It is over.
+    /// It ended.
     Ended(TrialOutcome),
 }
 
 impl StudyTrial {
-    /// What it had reported after `at` units of training; `None` when it did not train that long.
+    /// Returns the value reported after `at` units of training; `None` when it has not trained that long.
     pub fn value_at(&self, at: u64) -> Option<f64> {
         let after = self.reports.partition_point(|(done, _)| *done <= at);
         let has_trained = self.reports.last().is_some_and(|(done, _)| *done >= at);
         has_trained.then(|| Some(self.reports[after.checked_sub(1)?].1)).flatten()
     }
 
-    /// Whether its machines failed: its values are tried again, as another trial.
+    /// Returns `true` if its machines failed: its values are tried again, as another trial.
     pub fn is_lost(&self) -> bool {
         matches!(self.status, TrialPhase::Ended(TrialOutcome::Failed { reason: TrialFailure::Lost }))
     }
 }
 
-/// Trials at a rung: the value that each had there, the best first.
+/// Trials at a rung: the value and the number of each, the best first.
 type Rung = Vec<(f64, u64)>;
 
-/// A study's log, folded.
+/// State of a study.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StudyState {
     trials: Vec<StudyTrial>,
-    /// Numbers of the trials that ended, in the order in which they did.
+    /// Numbers of the ended trials, in the order in which they ended.
     ended: Vec<u64>,
     running: usize,
-    /// How many trials that were not lost have these values.
+    /// Number of trials, without lost ones, for each combination of values.
     tried: HashMap<String, usize>,
     rungs: BTreeMap<(u32, u32), Rung>,
 }
 
 impl StudyState {
-    /// The state of a study after all events of its log.
+    /// Returns the state of a study after all events of its log.
     pub fn of(study: &Study, log: &[StudyEvent]) -> Self {
         let mut study_state = Self::default();
         for event in log {
@@ -79,7 +79,8 @@ impl StudyState {
         study_state
     }
 
-    /// Notes one more event. One that cannot be, such as a report of a trial that was never launched, changes nothing.
+    /// Applies one more event. An impossible one, such as a report of a trial that was never launched,
+    /// changes nothing.
     pub fn record(&mut self, study: &Study, event: &StudyEvent) {
         match event {
             StudyEvent::Launched { trial, values, source } => self.launched(study, *trial, values, *source),
@@ -96,48 +97,48 @@ impl StudyState {
         }
     }
 
-    /// The trials in the order of launch.
+    /// Returns the trials in the order of launch.
     pub fn trials(&self) -> &[StudyTrial] {
         &self.trials
     }
 
-    /// The trial of a number. Panics when it was never launched.
+    /// Returns a trial by its number. Panics when it was never launched.
     pub fn trial(&self, trial: u64) -> &StudyTrial {
         self.find(trial).unwrap_or_else(|| panic!("trial {trial} was never launched"))
     }
 
-    /// Trials that ended, in the order in which they did.
+    /// Returns the ended trials with their numbers, in the order in which they ended.
     pub fn ended(&self) -> impl Iterator<Item = (u64, &StudyTrial)> {
         self.ended.iter().map(|trial| (*trial, self.trial(*trial)))
     }
 
-    /// How many trials run.
+    /// Returns the number of running trials.
     pub fn running(&self) -> usize {
         self.running
     }
 
-    /// How many trials were lost.
+    /// Returns the number of lost trials.
     pub fn lost(&self) -> u64 {
         self.trials.iter().map(|seen| u64::from(seen.is_lost())).sum()
     }
 
-    /// Trials that are paused.
+    /// Returns the numbers of the paused trials.
     pub fn paused(&self) -> impl Iterator<Item = u64> {
         (0..).zip(&self.trials).filter(|(_, seen)| seen.status == TrialPhase::Paused).map(|(trial, _)| trial)
     }
 
-    /// Whether these values were tried or are being tried, and not lost.
+    /// Returns `true` if a trial that is not lost has these values.
     pub fn is_tried(&self, values: &[TrialValue]) -> bool {
         self.tried.contains_key(&values_key(values))
     }
 
-    /// Trials that reached a rung of a bracket, the best first.
+    /// Returns the trials that reached a rung of a bracket, the best first.
     pub(super) fn rung(&self, bracket: u32, rung: u32) -> &[(f64, u64)] {
         self.rungs.get(&(bracket, rung)).map_or(&[], Vec::as_slice)
     }
 
-    /// A paused trial that is now among the best of its rung, at the highest rung that has one, and the units of training
-    /// at the rung after it.
+    /// Returns a paused trial that is now among the best of its rung, from the highest rung that has one, and
+    /// the units of training at the next rung.
     pub(super) fn promotable(&self, pruner: &Pruner) -> Option<(u64, Option<u64>)> {
         let mut rungs: Vec<_> = self.rungs.iter().collect();
         rungs.sort_by_key(|((bracket, rung), _)| (std::cmp::Reverse(bracket + rung), *bracket));
@@ -182,7 +183,7 @@ impl StudyState {
     fn reported(&mut self, pruner: &Pruner, trial: u64, at: u64, value: f64) {
         let value = if value.is_finite() { value } else { f64::INFINITY };
         let Some(seen) = self.find_mut(trial) else { return };
-        // A trial that went back to a checkpoint repeats itself.
+        // A trial that went back to a checkpoint repeats its reports.
         let is_ahead = seen.reports.last().is_none_or(|(done, _)| at > *done);
         if matches!(seen.status, TrialPhase::Ended(_)) || !is_ahead {
             return;
@@ -217,7 +218,7 @@ impl StudyState {
     fn end_trial(&mut self, trial: u64, outcome: &TrialOutcome) {
         let Some(seen) = self.find_mut(trial) else { return };
         let was = seen.status.clone();
-        // A trial that was given up for lost may still come back with a value.
+        // A lost trial may still come back with a value.
         let was_lost = seen.is_lost();
         if matches!(was, TrialPhase::Ended(_)) && !was_lost {
             return;
@@ -242,7 +243,7 @@ impl StudyState {
     }
 }
 
-/// Values as text: equal exactly where they are equal.
+/// Returns the values as text, equal for equal values alone.
 fn values_key(values: &[TrialValue]) -> String {
     serde_json::to_string(values).expect("values are plain")
 }

@@ -1,4 +1,5 @@
-//! What the trials that ended say about places nobody tried: what they would cost, and whether they can be trained.
+//! The surrogate model of a study: predicts the cost of untried points, and the probability that they can be
+//! trained.
 
 use super::gaussian_process::{GaussianProcess, PLACES_MOST, Posterior};
 use super::normal::log_cumulative;
@@ -6,43 +7,44 @@ use super::observations::StudyObservations;
 use super::outcome::median;
 use super::space::{Coordinates, SearchSpace, fill_inactive};
 
-/// What is believed about a space after some trials.
+/// Surrogate model of a search space after some trials.
 #[derive(Clone, Debug)]
 pub struct Surrogate {
-    /// Of standardised costs.
+    /// Process of the standardized costs.
     cost: GaussianProcess,
-    /// Of how far a place is from failing, where any did; a place nobody knows is at [`CAN`].
+    /// Process of feasibility, if any trial failed: [`CAN`] where a point can be trained, and far from all
+    /// trials.
     feasible: Option<GaussianProcess>,
     units: Standardization,
-    /// Lowest standardised cost that is believed of a place that was tried.
+    /// Lowest standardized posterior mean among the tried points.
     incumbent: f64,
 }
 
-/// How costs are told to a process: `(cost − middle)/spread`.
+/// Standardization of costs: `(cost − middle)/spread`.
 #[derive(Clone, Copy, Debug)]
 struct Standardization {
     middle: f64,
     spread: f64,
 }
 
-/// What a process is told of a place that can be trained; one that cannot is at the negative.
+/// Training value of a feasible point; an infeasible one has the negative.
 const CAN: f64 = 1.0;
 
-/// Costs this many times as far above the middle as the best is below it count as just that far: how bad a place is says
-/// nothing about how good another one is.
+/// Clipping limit of high costs: at most this many times as far above the median as the best is below it. The
+/// size of a bad cost says nothing about good points.
 const WORST: f64 = 3.0;
 
-/// Variance of a measurement, of standardised costs, below which measured costs are compared as they are.
+/// Noise variance, of standardized costs, below which measured costs are compared as they are.
 const EXACT: f64 = 1e-4;
 
-/// Variance of a measurement, of standardised costs, above which the best trials are measured again nearby.
+/// Noise variance, of standardized costs, above which the sampler measures again near the best trials.
 const NOISY: f64 = 1e-2;
 
 impl Surrogate {
-    /// What trials teach, in order; `None` before two of them have a cost.
+    /// Fits the surrogate model to observations; `None` with fewer than two costs.
     ///
-    /// Trials that run count as if they had ended with the cost that is believed of them (Ginsbourger et al. 2010), so that the
-    /// next one is not sent to the same place.
+    /// Running trials count with their expected cost (Ginsbourger et al. 2010), so that the next trial does
+    /// not go to the same point.
     pub fn of(space: &SearchSpace, observations: &StudyObservations) -> Option<Self> {
         let costs = observations.costs.iter().map(|(place, cost)| (fill_inactive(place), *cost)).collect();
         let (points, costs): (Vec<_>, Vec<_>) = best_and_newest(clip_outliers(costs)).into_iter().unzip();
@@ -62,14 +64,14 @@ impl Surrogate {
         })
     }
 
-    /// The cost that is believed of a place, in the units of the trials.
+    /// Returns the predicted cost of a point, in the units of the trials.
     pub fn cost(&self, point: &[f64]) -> Posterior {
         let Posterior { mean, variance } = self.cost.posterior(point);
         let Standardization { middle, spread } = self.units;
         Posterior { mean: middle + spread * mean, variance: spread * spread * variance }
     }
 
-    /// The natural logarithm of the probability that a place can be trained.
+    /// Returns the natural logarithm of the probability that a point can be trained.
     pub fn log_feasible(&self, point: &[f64]) -> f64 {
         self.feasible.as_ref().map_or(0.0, |process| {
             let Posterior { mean, variance } = process.posterior(point);
@@ -77,27 +79,28 @@ impl Surrogate {
         })
     }
 
-    /// The standardised cost of a place, and the lowest that is believed of a place that was tried.
+    /// Returns the standardized prediction of a point's cost, and the lowest posterior mean among the tried
+    /// points.
     pub fn standardised(&self, point: &[f64]) -> (Posterior, f64) {
         (self.cost.posterior(point), self.incumbent)
     }
 
-    /// Whether measurements have next to no noise, so that the lowest measured cost is no luck.
+    /// Returns `true` if measurements have almost no noise, so that the lowest measured cost is not luck.
     pub fn is_exact(&self) -> bool {
         self.cost.kernel().noise < EXACT
     }
 
-    /// Whether noise is a sizable part of the differences between costs.
+    /// Returns `true` if noise explains a sizable part of the differences between costs.
     pub fn is_noisy(&self) -> bool {
         self.cost.kernel().noise > NOISY
     }
 
-    /// How many of the trials' units one standardised unit is.
+    /// Returns the spread of costs: the trials' units in one standardized unit.
     pub fn spread(&self) -> f64 {
         self.units.spread
     }
 
-    /// Places whose cost is known, those that are believed best first.
+    /// Returns the points with a cost, those of lowest posterior mean first.
     pub fn best_points(&self) -> Vec<&Vec<f64>> {
         let mut places: Vec<(f64, &Vec<f64>)> =
             self.cost.points().iter().map(|point| (self.cost.posterior(point).mean, point)).collect();
@@ -107,7 +110,7 @@ impl Surrogate {
 }
 
 impl Standardization {
-    /// Units in which `costs` have mean 0 and variance 1; `None` of fewer than two.
+    /// Returns the standardization in which `costs` have mean 0 and variance 1; `None` of fewer than two.
     fn of(costs: &[f64]) -> Option<Self> {
         if costs.len() < 2 {
             return None;
@@ -117,7 +120,7 @@ impl Standardization {
         let middle = mean(costs);
         let squares: Vec<f64> = costs.iter().map(|cost| (cost - middle).powi(2)).collect();
         let spread = mean(&squares).sqrt();
-        // Costs that are all alike are at the middle, in any units.
+        // Equal costs are all at the middle, in any unit.
         Some(Self { middle, spread: if spread > 1e-12 * middle.abs() { spread } else { 1.0 } })
     }
 
@@ -126,7 +129,7 @@ impl Standardization {
     }
 }
 
-/// The process with the places of `pending` trials seen, each with the value that is believed of it.
+/// Returns the process conditioned on the points of running trials, each with its expected value.
 fn condition_on_pending(
     process: GaussianProcess,
     mut values: Vec<f64>,
@@ -140,20 +143,20 @@ fn condition_on_pending(
     process.with_more(pending, &values)
 }
 
-/// Costs with those that are far above the middle brought down to [`WORST`].
+/// Lowers costs far above the median to the limit of [`WORST`].
 fn clip_outliers(mut costs: Vec<(Vec<f64>, f64)>) -> Vec<(Vec<f64>, f64)> {
     let all: Vec<f64> = costs.iter().map(|(_, cost)| *cost).collect();
     let lowest = all.iter().copied().fold(f64::INFINITY, f64::min);
     let Some(middle) = median(all) else { return costs };
     let most = middle + WORST * (middle - lowest);
-    // Where most are equally good, nothing says what is far.
+    // Where most costs equal the lowest, there is no scale for what is far.
     if middle > lowest {
         costs.iter_mut().for_each(|(_, cost)| *cost = cost.min(most));
     }
     costs
 }
 
-/// At most [`PLACES_MOST`] of the places: the better half of what is kept, then the newest. In their order.
+/// Returns at most [`PLACES_MOST`] points: half of them the best, the rest the newest, in their order.
 fn best_and_newest(costs: Vec<(Vec<f64>, f64)>) -> Vec<(Vec<f64>, f64)> {
     if costs.len() <= PLACES_MOST {
         return costs;
@@ -168,8 +171,9 @@ fn best_and_newest(costs: Vec<(Vec<f64>, f64)>) -> Vec<(Vec<f64>, f64)> {
     costs.into_iter().enumerate().filter(|(place, _)| is_kept(place)).map(|(_, cost)| cost).collect()
 }
 
-/// A process of what can be trained (least squares in place of a likelihood: Rasmussen and Williams 2006, section 6.5); `None`
-/// while nothing failed. It learns from the newest trials of both kinds, half of each where both are many.
+/// Fits the feasibility process (by least squares in place of a likelihood: Rasmussen and Williams 2006,
+/// section 6.5); `None` while no trial failed. It uses the newest trials of both kinds, half of each where
+/// both are many.
 fn fit_feasibility(places: Vec<(Vec<f64>, bool)>, named: Vec<bool>) -> Option<GaussianProcess> {
     let (failed, other): (Vec<_>, Vec<_>) =
         places.into_iter().rev().partition(|(_, is_feasible)| !is_feasible);

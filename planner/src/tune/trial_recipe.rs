@@ -1,10 +1,11 @@
-//! Recipes of trials: what a study has settled is pinned, and the training is short.
+//! Recipes of trials: the layout is pinned and the training is short.
 
 use crate::Candidate;
 use dtrain_recipes::{LayoutPins, Recipe, Samples, StopConditions, Tunable};
 
-/// The recipe with the layout of `candidate` pinned, so that trials differ in what is searched alone. The micro-batch and the
-/// precision stay open where the recipe has more than one batch or precision to try.
+/// Returns the recipe with the layout of `candidate` pinned, so that trials differ only in the searched
+/// values. The micro-batch and the precision stay open where the recipe tries more than one batch or
+/// precision.
 pub fn pinned_to_candidate(recipe: &Recipe, candidate: &Candidate) -> Recipe {
     let arrangement = &candidate.arrangement;
     let layout = &arrangement.layout;
@@ -33,15 +34,16 @@ pub fn pinned_to_candidate(recipe: &Recipe, candidate: &Candidate) -> Recipe {
     settled
 }
 
-/// The recipe, complete after `steps` optimizer steps: warm-up and decay are those of so short a training, as a schedule that is
-/// cut off ranks learning rates wrongly.
+/// Returns the recipe with training ended after `steps` optimizer steps. Warm-up and decay fit the shorter
+/// run: a schedule that is cut off ranks learning rates wrongly.
 pub fn limited_to_steps(recipe: &Recipe, steps: u64) -> Recipe {
     let mut short = recipe.clone();
     short.objective.stop = StopConditions { steps: Some(steps), ..StopConditions::default() };
     short
 }
 
-/// The same after so many samples, whatever the batch: trials of different batches are trained equally.
+/// Returns the recipe with training ended after this many samples, so that trials of different batches get
+/// equal training.
 pub fn limited_to_samples(recipe: &Recipe, samples: u64) -> Recipe {
     let mut short = recipe.clone();
     short.objective.stop = StopConditions { samples: Some(Samples(samples)), ..StopConditions::default() };

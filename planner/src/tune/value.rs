@@ -1,4 +1,4 @@
-//! Values that a search tries.
+//! Values of the dimensions of a search.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,20 +7,20 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum TrialValue {
-    /// None: the dimension does not exist beside the values of others. `null` in JSON.
+    /// No value: the dimension does not exist for the values of others. `null` in JSON.
     Inactive,
     /// `true` or `false`.
     Flag(bool),
-    /// A whole number.
+    /// An integer.
     Whole(i64),
-    /// A number.
+    /// A real number.
     Real(f64),
     /// A name.
     Word(String),
 }
 
 impl TrialValue {
-    /// The number it is; `None` for a name, a flag, and no value.
+    /// Returns the value as a number; `None` for a name, a flag, and no value.
     pub fn number(&self) -> Option<f64> {
         match self {
             #[expect(clippy::cast_precision_loss, reason = "counts are far below 2^52")]

@@ -1,4 +1,4 @@
-//! Why the choice was chosen: what ties with it, and what every other value of every axis would cost.
+//! Explains the choice: its ties, and the cost of every other value of every axis.
 
 use super::{DetailLevel, row};
 use crate::choice::alternatives::{Alternative, largest_delta};
@@ -6,10 +6,10 @@ use crate::planning::plan::{Plan, RankedCandidate};
 use dtrain_recipes::{Bytes, Seconds};
 use std::cmp::Ordering;
 
-/// Ties, and alternatives of one axis, that are told.
+/// Most ties, and alternatives of one axis, that are shown.
 const PER_AXIS: usize = 3;
 
-/// Why the second of the choices is not the first.
+/// Returns the reason why the second candidate is not the first.
 fn runner_up(plan: &Plan) -> Option<String> {
     let (first, second) = (plan.best(), plan.choices.get(1)?);
     let candidate = &second.candidate;
@@ -24,7 +24,7 @@ fn runner_up(plan: &Plan) -> Option<String> {
         let why = largest_delta(&ours.breakdown.parts(), &theirs.breakdown.parts());
         return Some(format!("{candidate}: {slower} ({why})"));
     }
-    // In the order in which ties are put.
+    // In the order of the tie-break.
     let tight = |e: &crate::Estimate| e.memory_peak.0 > e.memory_available.0 / 4 * 3;
     let (a, b) = (first.candidate.arrangement, candidate.arrangement);
     let why = if tight(theirs) && !tight(ours) {
@@ -41,7 +41,7 @@ fn runner_up(plan: &Plan) -> Option<String> {
     Some(format!("{candidate}: a tie; {why}"))
 }
 
-/// Ties first, then what every other axis value would cost.
+/// Appends the ties, then the alternatives of every axis.
 pub(super) fn write_alternatives(text: &mut String, plan: &Plan, depth: DetailLevel) {
     if let Some(why) = runner_up(plan) {
         text.push('\n');
@@ -91,7 +91,7 @@ fn words(alternative: &Alternative) -> String {
     format!("{value}: {sign}{:.0} % ({cause})", percent.abs())
 }
 
-/// The value with the best candidate that has it, its memory, and everything that costs or saves time.
+/// Appends a value with its best candidate, its memory, and all causes that add or save time.
 fn detailed_row(text: &mut String, key: &str, alternative: &Alternative, best: &RankedCandidate) {
     let Alternative { value, candidate, is_tied, time_delta, memory_peak, .. } = alternative;
     let (step, ours) = (best.price().step.0, best.price().memory_peak);
@@ -104,14 +104,14 @@ fn detailed_row(text: &mut String, key: &str, alternative: &Alternative, best: &
     }
 }
 
-/// How much longer a step takes, relative to that of the choice.
+/// Returns the extra time of a step relative to the choice, in words.
 pub fn slowdown(longer: f64, is_tie: bool) -> String {
     let sign = if longer < 0.0 { "−" } else { "+" };
     let percent = 100.0 * longer.abs();
     if is_tie { format!("a tie ({sign}{percent:.1} % time)") } else { format!("{sign}{percent:.1} % time") }
 }
 
-/// How much more memory `theirs` is than `ours`.
+/// Returns the difference of memory of `theirs` from `ours`, in words.
 pub fn memory(ours: Bytes, theirs: Bytes) -> String {
     match theirs.0.cmp(&ours.0) {
         Ordering::Equal => "the same memory".to_owned(),
@@ -120,7 +120,8 @@ pub fn memory(ours: Bytes, theirs: Bytes) -> String {
     }
 }
 
-/// What takes longer and what takes less, the largest first; of less than half a percent of the step nothing is told.
+/// Returns the causes that take longer or shorter, the largest first, without those below half a percent of
+/// the step.
 pub fn causes<N: AsRef<str>>(time_delta: &[(N, f64)], step_seconds: f64) -> String {
     let mut told: Vec<_> = time_delta.iter().filter(|(_, s)| s.abs() >= 0.005 * step_seconds).collect();
     told.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));

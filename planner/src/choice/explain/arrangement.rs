@@ -1,10 +1,11 @@
-//! An arrangement in the words people use for it.
+//! Describes an arrangement in the usual words.
 
 use crate::Candidate;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{Model, PipelineSchedule, Recompute, ZeroStage};
 
-/// One sentence for each way in which the work is cut or memory is saved; nothing for one rank that keeps everything.
+/// Returns one sentence for each axis and each way of saving memory; none for one rank that stores
+/// everything.
 pub(super) fn sentences(candidate: &Candidate, model: &Model) -> Vec<String> {
     let all = [
         data(candidate),

@@ -1,4 +1,4 @@
-//! When a run is saved, and what failures cost it, in words.
+//! Describes the checkpoints of a run, and the cost of failures.
 
 use super::{after, row, whole};
 use crate::planning::checkpoint_interval::{CheckpointInterval, CheckpointReason, HOLD_SHARE};
@@ -7,7 +7,7 @@ use crate::training::goodput::RESTART_SECONDS;
 use dtrain_recipes::Seconds;
 use dtrain_recipes::number_format::thousands;
 
-/// The rows about checkpoints, and about failures where the recipe says how often hosts fail.
+/// Appends the rows about checkpoints, and about failures where the recipe sets the rate of host failures.
 pub(super) fn write_checkpoints(text: &mut String, plan: &Plan, best: &RankedCandidate) {
     let pace = &best.run_length;
     let apart = Seconds(whole(pace.save_every.min(pace.schedule_steps)) * best.price().step.0);
@@ -49,7 +49,7 @@ fn reason(saving: &CheckpointInterval, plan: &Plan) -> String {
     }
 }
 
-/// A number of failures: `1,014`, `13.3` or `0.25`; in words where a figure would say nothing.
+/// Formats a number of failures: `1,014`, `13.3` or `0.25`; in words for the extremes.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is between 100 and 1e12")]
 pub(crate) fn failure_count(failures: f64) -> String {
     match failures {

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// A point of a grid so coarse that many take the same.
+/// Generates points of a coarse grid, so that many have equal costs.
 fn costs() -> impl Strategy<Value = CandidateCost> {
     (1u32..6, 1u32..6, 1u32..6).prop_map(|(step, full, devices)| CandidateCost {
         step_seconds: step.into(),
@@ -10,7 +10,7 @@ fn costs() -> impl Strategy<Value = CandidateCost> {
     })
 }
 
-/// The definition: nothing takes no more of anything, but for what takes the same and came later.
+/// Returns `true` by definition: no other point dominates it or equals it and was inserted earlier.
 fn is_on_front(all: &[CandidateCost], at: usize) -> bool {
     (0..all.len()).all(|other| {
         let is_better = all[other].is_no_worse_than(&all[at]) && (all[other] != all[at] || other < at);

@@ -1,5 +1,5 @@
-//! How many values of each part of a model a rank holds: the shapes that the worker declares, cut by the table of
-//! cuts. What memory, time and traffic count by.
+//! Parameter counts of each part of a model on one rank: the shapes that the worker declares, sharded by the
+//! layout. Memory, time and traffic are computed from them.
 
 mod shapes;
 
@@ -12,19 +12,19 @@ use shapes::{
 };
 use std::ops::{Add, Range, Sub};
 
-/// Values of some parameters that one rank holds.
+/// Number of parameters that one rank holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterCounts {
-    /// All of them but the experts: what the replicas hold alike.
+    /// All but the experts' parameters: replicas hold the same ones.
     pub dense: u64,
-    /// Those of the experts, which ranks along the expert axis do not share.
+    /// The experts' parameters, which differ along the expert axis.
     pub experts: u64,
-    /// Of `dense`, those that every tensor-parallel rank holds whole.
+    /// The part of `dense` that every tensor-parallel rank holds whole.
     pub whole: u64,
 }
 
 impl ParameterCounts {
-    /// All of them.
+    /// Returns the number of all parameters.
     pub fn all(self) -> u64 {
         self.dense + self.experts
     }
@@ -54,33 +54,33 @@ impl Sub for ParameterCounts {
     }
 }
 
-/// The parameters of one part of a model as one rank holds them.
+/// Parameters of one part of a model on one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayerParameters {
-    /// Their values.
+    /// Number of parameters.
     pub values: ParameterCounts,
-    /// Those that are no experts.
+    /// Shapes of the parameters outside the experts.
     lengths: Vec<MatrixShape>,
-    /// Sides of the experts, as matrices.
+    /// Shapes of the experts' parameters, as matrices.
     experts: Vec<[u64; 2]>,
 }
 
-/// Values of one parameter, as a matrix.
+/// Shape of one parameter, as a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct MatrixShape {
     sides: [u64; 2],
-    /// Whether every tensor-parallel rank holds all of it.
+    /// True if every tensor-parallel rank holds all of it.
     is_whole: bool,
 }
 
-/// Values that travel where matrices are sent as two factors of low rank.
+/// Values sent where gradients are compressed to two factors of low rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LowRankCounts {
-    /// Of the factors with a row for each row.
+    /// Values of the factors with a row for each row of a matrix.
     pub rows: u64,
-    /// Of the factors with a row for each column.
+    /// Values of the factors with a row for each column of a matrix.
     pub columns: u64,
-    /// Of what travels as it is.
+    /// Values that are sent uncompressed.
     pub whole: u64,
 }
 
@@ -110,7 +110,7 @@ impl LayerParameters {
         part
     }
 
-    /// The parameters of both.
+    /// Returns the parameters of both parts together.
     fn with(mut self, other: &Self) -> Self {
         self.values = self.values + other.values;
         self.lengths.extend(&other.lengths);
@@ -118,13 +118,14 @@ impl LayerParameters {
         self
     }
 
-    /// Values of what one of `shard` ranks keeps of those that are no experts: every parameter is cut by itself, and a
-    /// shorter share is padded.
+    /// Returns the values that one of `shard` ranks keeps of the parameters outside the experts. Every
+    /// parameter is sharded by itself, and a shorter shard is padded.
     pub fn block(&self, shard: u32) -> u64 {
         self.lengths.iter().map(|length| length.values().div_ceil(u64::from(shard))).sum()
     }
 
-    /// What travels when matrices do so in rank `rank`, of replicas that hold all experts.
+    /// Returns the values sent with low-rank compression of rank `rank`, between replicas that hold all
+    /// experts.
     pub fn low_rank(&self, rank: u32) -> LowRankCounts {
         let mut all = LowRankCounts::default();
         for [rows, columns] in
@@ -140,80 +141,83 @@ impl LayerParameters {
         all
     }
 
-    /// As [`LayerParameters::block`], of the experts.
+    /// Returns the values that one of `shard` ranks keeps of the experts; see [`LayerParameters::block`].
     pub fn expert_block(&self, shard: u32) -> u64 {
         self.experts.iter().map(|[rows, columns]| (rows * columns).div_ceil(u64::from(shard))).sum()
     }
 
-    /// Of what rank `index` of `shard` keeps, those that every tensor-parallel rank holds whole; nothing is padded.
+    /// Returns the values in shard `index` of `shard` that every tensor-parallel rank holds whole, without
+    /// padding.
     pub fn replicated_values(&self, index: u32, shard: u32) -> u64 {
         let whole = self.lengths.iter().filter(|length| length.is_whole);
         whole.map(|length| share(length.values(), index, shard)).sum()
     }
 }
 
-/// Values of part `index` of `values` in `parts`: the first parts are one longer.
+/// Returns the size of part `index` when `values` are split into `parts`: the first parts are one longer.
 pub(crate) fn share(values: u64, index: u32, parts: u32) -> u64 {
     values / u64::from(parts) + u64::from(u64::from(index) < values % u64::from(parts))
 }
 
-/// Where in a model a part lies.
+/// Position of a part within a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerKind {
     /// Before the first block.
     Embedding,
     /// A block.
     Block,
-    /// After the last block, on a rank that has no embedding or has one of its own.
+    /// After the last block, on a rank without the embedding or with a head of its own weights.
     Head,
-    /// After the last block, where the head uses the embedding of the same rank.
+    /// After the last block, where the head shares the embedding of the same rank.
     TiedHead,
 }
 
-/// What training changes of every part of a model, as a rank with these indices along the tensor and expert axes holds
-/// it: gradients, moments and messages are of these values.
+/// Trainable parameters of every part of a model, on a rank with given indices along the tensor and expert
+/// axes. Gradients, moments and messages have these sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelParameters {
     embedding: LayerParameters,
-    /// Values of the blocks before each block; one more than there are blocks.
+    /// Running sum of the parameters before each block; one entry more than blocks.
     before: Vec<ParameterCounts>,
-    /// One for each block, or one for all where all are alike.
+    /// One entry for each block, or a single one where all are equal.
     blocks: Vec<LayerParameters>,
-    /// What the head alone uses.
+    /// Parameters that only the head has.
     head: LayerParameters,
-    /// That with a tied embedding.
+    /// The head with a copy of a tied embedding.
     head_apart: LayerParameters,
-    /// The tied embedding.
+    /// Parameters of a tied embedding.
     tied: u64,
-    /// The largest block.
+    /// Parameters of the largest block.
     widest: ParameterCounts,
-    /// The weights that are frozen, where adapters are trained in their place.
+    /// Frozen weights, where adapters are trained instead.
     frozen: Option<Box<Self>>,
 }
 
-/// Values of the parts that one stage holds.
+/// Number of parameters on one pipeline stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StageParameters {
-    /// Before the first block; nothing on the other stages.
+    /// Parameters before the first block; zero on later stages.
     pub embedding: ParameterCounts,
-    /// Of all blocks of all chunks.
+    /// Parameters of all blocks in all chunks of the stage.
     pub blocks: ParameterCounts,
-    /// After the last block, without an embedding that the stage has anyway; nothing on the other stages.
+    /// Parameters after the last block, without an embedding that the stage holds anyway; zero on earlier
+    /// stages.
     pub head: ParameterCounts,
-    /// Of a tied embedding that the first and the last stage both hold: its gradients are summed.
+    /// Parameters of a tied embedding that both the first and the last stage hold, and whose gradients they
+    /// sum.
     pub shared: u64,
-    /// The largest part: embedding, block or head.
+    /// Parameters of the largest part: embedding, block or head.
     pub largest: ParameterCounts,
 }
 
 impl StageParameters {
-    /// All of them.
+    /// Returns the number of all parameters of the stage.
     pub fn all(&self) -> ParameterCounts {
         self.embedding + self.blocks + self.head
     }
 }
 
-/// One for each block where some are dense and others have experts, one for all where all are alike.
+/// Returns one entry for each block if only some have experts, or a single one if all are equal.
 fn decoder_blocks(d: &Decoder, part: impl Fn(&[NamedShape]) -> LayerParameters) -> Vec<LayerParameters> {
     if d.lora.is_some() {
         return vec![part(&decoder_adapters(d))];
@@ -227,7 +231,7 @@ fn decoder_blocks(d: &Decoder, part: impl Fn(&[NamedShape]) -> LayerParameters) 
 }
 
 impl ModelParameters {
-    /// The parts of `model` in `layout` as the rank at `coord` holds them.
+    /// Returns the parts of `model` in `layout`, on the rank at `coord`.
     pub fn of(model: &Model, layout: &Layout, coord: Coord) -> Self {
         let part = |parameters: &[NamedShape]| LayerParameters::of(parameters, layout, coord);
         let (count, blocks): (u32, Vec<LayerParameters>) = match model {
@@ -283,7 +287,7 @@ impl ModelParameters {
         }
     }
 
-    /// Those of the rank that holds most: parts that do not divide evenly are larger towards the last index.
+    /// Returns the parts on the rank that holds most: uneven parts are larger towards the last index.
     pub fn largest(model: &Model, layout: &Layout) -> Self {
         let mut coord = Coord([0; 5]);
         for axis in [Axis::Tensor, Axis::Expert] {
@@ -292,19 +296,19 @@ impl ModelParameters {
         Self::of(model, layout, coord)
     }
 
-    /// Values of the frozen weights that stage `stage` holds, where adapters are trained in their place.
+    /// Returns the frozen weights of stage `stage`, where adapters are trained instead.
     pub fn frozen(&self, arrangement: &Arrangement, stage: u32) -> ParameterCounts {
         self.frozen
             .as_ref()
             .map_or_else(ParameterCounts::default, |frozen| frozen.stage(arrangement, stage).all())
     }
 
-    /// Values of the blocks `run`.
+    /// Returns the parameters of the blocks `run`.
     pub fn blocks(&self, run: &Range<u32>) -> ParameterCounts {
         self.before[run.end as usize] - self.before[run.start as usize]
     }
 
-    /// What stage `stage` holds.
+    /// Returns the parameters of stage `stage`.
     pub fn stage(&self, arrangement: &Arrangement, stage: u32) -> StageParameters {
         let stages = arrangement.layout.pipeline.get();
         let (first, last) = (stage == 0, stage + 1 == stages);
@@ -323,13 +327,13 @@ impl ModelParameters {
         StageParameters { embedding, blocks, head, shared: if is_apart { self.tied } else { 0 }, largest }
     }
 
-    /// What the embedding before the first block is made of.
+    /// Returns the parameters before the first block.
     pub fn embedding(&self) -> &LayerParameters {
         &self.embedding
     }
 
-    /// Calls `each` with every part of `stage` that is reduced or gathered on its own, with where it lies, and with how
-    /// many such parts there are.
+    /// Calls `each` with every part of `stage` that is reduced or gathered on its own: its parameters, its
+    /// position, and the number of such parts.
     pub fn for_each_unit(
         &self,
         arrangement: &Arrangement,

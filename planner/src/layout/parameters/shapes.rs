@@ -1,16 +1,16 @@
-//! The shapes that the worker declares, by model and by part of it.
+//! Shapes of the parameters that the worker declares, by model and by part of it.
 
 use dtrain_recipes::{Activation, Cnn, Decoder, LatentAttention, Mlp, Norm, PartOutline, Positions};
 
-/// Name (without what only tells the block) and shape.
+/// Name (without the index of the block) and shape of a parameter.
 pub(super) type NamedShape = (&'static str, Vec<u64>);
 
-/// Those of a part of a network that is not dtrain's: none of them is cut.
+/// Returns the shapes of a part of a custom network; none of them is sharded.
 pub(super) fn custom_part(part: &PartOutline) -> Vec<NamedShape> {
     part.parameters.iter().map(|shape| ("own.", shape.clone())).collect()
 }
 
-/// The adapters of a block of a decoder.
+/// Returns the shapes of the adapters of a decoder block.
 pub(super) fn decoder_adapters(d: &Decoder) -> Vec<NamedShape> {
     let rank = u64::from(d.lora.map_or(0, |lora| lora.rank));
     let names = |layer| match layer {
@@ -38,7 +38,7 @@ pub(super) fn decoder_embedding(d: &Decoder) -> Vec<NamedShape> {
     all
 }
 
-/// A block; one of the leading dense ones, where the others have experts, if `is_dense`.
+/// Returns the shapes of a block; if `is_dense`, of one without experts before the blocks with experts.
 pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<NamedShape> {
     let [h, f] = [d.hidden, if is_dense { d.dense_ffn() } else { d.ffn }].map(u64::from);
     let mut all = norm(d, d.hidden.into(), "attention_norm.weight", "attention_norm.bias");
@@ -83,7 +83,7 @@ pub(super) fn decoder_block(d: &Decoder, is_dense: bool) -> Vec<NamedShape> {
     all
 }
 
-/// The matrices that latent attention passes through, with the norms between them; the worker does not train them.
+/// Returns the matrices of latent attention, with the norms between them; the worker does not train them.
 fn latent_attention(d: &Decoder, latent: LatentAttention) -> Vec<NamedShape> {
     let [h, heads, width] = [d.hidden, d.heads, d.head_width()].map(u64::from);
     let [query, key_value, rotary, value] =
@@ -100,7 +100,8 @@ fn latent_attention(d: &Decoder, latent: LatentAttention) -> Vec<NamedShape> {
     all
 }
 
-/// What the head has of its own, with the layers that predict further tokens, and the embedding that it uses where it is tied.
+/// Returns the shapes of the head, with the layers that predict further tokens, and of a tied embedding that
+/// it uses.
 pub(super) fn decoder_head(d: &Decoder) -> (Vec<NamedShape>, Vec<NamedShape>) {
     let [v, h] = [d.vocab, d.hidden].map(u64::from);
     let mut own = norm(d, h, "norm.weight", "norm.bias");

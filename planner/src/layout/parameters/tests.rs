@@ -1,4 +1,4 @@
-//! Counts of parameters against the recipe.
+//! Parameter counts, compared with those of the recipe.
 
 use super::*;
 use crate::fixtures;

@@ -1,4 +1,4 @@
-//! Every arrangement of some ranks that the recipe leaves open.
+//! Enumerates the arrangements of a number of ranks that the recipe leaves open.
 
 use crate::Rejection;
 use crate::layout::batch_split::divisors;
@@ -7,13 +7,13 @@ use dtrain_protocol::{Arrangement, Axis, DeviceKind, Layout};
 use dtrain_recipes::{LayoutPins, Model, PipelineSchedule, Precision, Recipe, Recompute, Tunable, ZeroStage};
 use std::num::NonZeroU32;
 
-/// Most chunks of a stage that are tried unless the recipe asks for more: messages grow with them.
+/// Most chunks per stage that are tried, unless the recipe sets more: messages grow with them.
 const CHUNKS_MOST: u32 = 4;
 
-/// Of how many blocks one may be computed again.
+/// Intervals of recomputed blocks that are tried: one in this many.
 const EVERY: [u32; 3] = [1, 2, 4];
 
-/// All layouts of `ranks` ranks that respect the pins, in a fixed order.
+/// Returns all layouts of `ranks` ranks that respect the pins, in a fixed order.
 pub(super) fn enumerate_layouts(ranks: u32, pins: &LayoutPins) -> Vec<Layout> {
     let pin = |axis| match axis {
         Axis::Tensor => pins.tensor,
@@ -39,7 +39,7 @@ pub(super) fn enumerate_layouts(ranks: u32, pins: &LayoutPins) -> Vec<Layout> {
     whole.filter_map(|(degrees, _)| layout(&degrees)).collect()
 }
 
-/// A layout from the degrees in the order of [`Axis::ALL`].
+/// Returns the layout with the degrees in the order of [`Axis::ALL`].
 fn layout(degrees: &[u32]) -> Option<Layout> {
     let degree = |axis: Axis| NonZeroU32::new(*degrees.get(axis as usize)?);
     Some(Layout {
@@ -51,7 +51,7 @@ fn layout(degrees: &[u32]) -> Option<Layout> {
     })
 }
 
-/// Why the model cannot be cut like this, or what is pinned cannot be met, whoever would run it.
+/// Returns the reason why the model or the pins do not divide by this layout, with any engine.
 pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection> {
     let pins = &recipe.layout;
     let check = |what: &str, size: u32, degree: u32| {
@@ -61,7 +61,7 @@ pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection>
     let decoder = match &recipe.model {
         Model::Decoder(d) => {
             let (tensor, context) = (layout.tensor.get(), layout.context.get());
-            // Every rank holds an early and a late piece of a sequence, so that all of them have the same work.
+            // Every rank holds an early and a late piece of a sequence, so that all of them have equal work.
             let pieces = if context > 1 { 2 * context } else { 1 };
             let rows = if pins.sequence == Some(true) { context * tensor } else { 1 };
             check("model.heads", d.heads, tensor)
@@ -91,14 +91,14 @@ pub(super) fn indivisible(recipe: &Recipe, layout: &Layout) -> Option<Rejection>
     decoder.or(too_deep).or_else(|| check("the number of replicas", replicas, shard))
 }
 
-/// What the number of micro-batches must be a multiple of, see [`crate::step::schedule::is_possible`].
+/// Returns the number that micro-batches must be a multiple of, see [`crate::step::schedule::is_possible`].
 pub(super) fn round(arrangement: &Arrangement) -> u32 {
     let stages = arrangement.layout.pipeline.get();
     let shape = PipelineShape { stages, chunks: arrangement.chunks, micros: 1 };
     if is_possible(arrangement.schedule, shape) { 1 } else { stages }
 }
 
-/// Every arrangement of one layout that the recipe leaves open.
+/// Returns every arrangement of one layout that the recipe leaves open.
 pub(super) fn enumerate_arrangements(
     recipe: &Recipe,
     layout: Layout,
@@ -106,7 +106,7 @@ pub(super) fn enumerate_arrangements(
 ) -> Vec<Arrangement> {
     let pins = &recipe.layout;
     let base = Arrangement { layout, device, ..Arrangement::SINGLE };
-    // One replica has nobody to be kept alike with.
+    // A single replica needs no synchronization.
     let sync = if base.replicas() > 1 { recipe.sync } else { base.sync };
     let base = Arrangement { sync, ..base };
     let mut all = vec![base];
@@ -138,12 +138,12 @@ fn precisions(choice: &Tunable<Precision>) -> Vec<Precision> {
     match choice {
         Tunable::Pinned(precision) => vec![*precision],
         Tunable::Among(all) => all.clone(),
-        // Where there is bf16 it is as fast as f16, and needs no loss scale.
+        // bf16 is as fast as f16, and needs no loss scale.
         Tunable::Auto | Tunable::Log { .. } => vec![Precision::F32, Precision::Bf16],
     }
 }
 
-/// Without replicas there is nothing to shard: only stage 0, unless the recipe pins another.
+/// Returns the ZeRO stages to try: only 0 without replicas, unless the recipe pins another.
 fn zeros(pinned: Option<ZeroStage>, replicas: u32) -> Vec<ZeroStage> {
     match pinned {
         Some(zero) => vec![zero],
@@ -152,7 +152,7 @@ fn zeros(pinned: Option<ZeroStage>, replicas: u32) -> Vec<ZeroStage> {
     }
 }
 
-/// Among all replicas, or among those of one host, whose links are faster.
+/// Returns the shard group sizes to try: all replicas, or those of one host, whose links are faster.
 fn shards(recipe: &Recipe, arrangement: &Arrangement) -> Vec<u32> {
     let replicas = arrangement.replicas();
     let hosts = recipe.cluster.host_count();
@@ -166,7 +166,7 @@ fn shards(recipe: &Recipe, arrangement: &Arrangement) -> Vec<u32> {
     }
 }
 
-/// Whether tensor-parallel ranks also hold parts of the sequence: both, where it divides.
+/// Returns the settings of sequence parallelism to try: both, where the sequence divides.
 fn sequences(recipe: &Recipe, layout: &Layout) -> Vec<bool> {
     let tensor = layout.tensor.get();
     let divides = match &recipe.model {
@@ -181,7 +181,7 @@ fn sequences(recipe: &Recipe, layout: &Layout) -> Vec<bool> {
     }
 }
 
-/// Schedules of a pipeline with the number of chunks a stage; without a pipeline there is nothing to order.
+/// Returns the pipeline schedules to try, with the chunks per stage.
 fn schedules(pins: &LayoutPins, layout: Layout, blocks: u32) -> Vec<(PipelineSchedule, u32)> {
     use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
     let stages = layout.pipeline.get();
@@ -202,11 +202,11 @@ fn schedules(pins: &LayoutPins, layout: Layout, blocks: u32) -> Vec<(PipelineSch
     all.flat_map(with_chunks).filter(fits).collect()
 }
 
-/// What is computed again, and of how many blocks one is: fewer choices where runs of blocks are short.
+/// Returns the recompute settings to try, with their block intervals: fewer where runs of blocks are short.
 fn recomputes(pins: &LayoutPins, arrangement: &Arrangement, blocks: u32) -> Vec<(Recompute, u32)> {
     let all = match pins.recompute {
         Some(one) => vec![one],
-        // A part that is gathered again for its backward is computed again.
+        // ZeRO 3 gathers a part again for its backward, which requires recompute.
         None if arrangement.zero == ZeroStage::Zero3 => vec![Recompute::Full],
         None => vec![Recompute::None, Recompute::Selective, Recompute::Full],
     };

@@ -1,4 +1,4 @@
-//! Every way to train that the recipe leaves open: all axes, all divisors, and a reason for each left out.
+//! The space of candidates: all axes, all divisors, and a reason for each that is rejected.
 
 mod enumerate;
 mod rejections;
@@ -19,73 +19,73 @@ use enumerate::{enumerate_arrangements, enumerate_layouts, indivisible, round};
 pub use rejections::RejectionTally;
 use std::num::{NonZeroU32, NonZeroU64};
 
-/// Ranks of one size side by side on the host.
+/// A number of equal ranks on the host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankPool {
-    /// Ranks at work.
+    /// Number of ranks.
     pub ranks: u32,
-    /// Compute threads of each.
+    /// Compute threads of each rank.
     pub threads: u32,
-    /// Device of each.
+    /// Device of each rank.
     pub device: DeviceKind,
 }
 
-/// Everything about a candidate but its micro-batch.
+/// A candidate without its micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LayoutOption {
     /// Index of its [`RankPool`].
     pub pool: u32,
-    /// Index of the micro-batches that it may have.
+    /// Index of the list of its possible micro-batches.
     micros: u32,
-    /// How the work is arranged.
+    /// Layout, schedule, sharding, recompute and precision.
     pub arrangement: Arrangement,
 }
 
-/// A candidate as two indices: of its layout option and of its micro-batch among those of the option.
+/// Id of a candidate: indices of its layout option and of its micro-batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CandidateId {
     /// Index of the option.
     pub option: u32,
-    /// Index of the micro-batch.
+    /// Index of the micro-batch in the option's list.
     pub micro: u32,
 }
 
-/// Everything that may be tried.
+/// All candidates of a recipe on a host.
 #[derive(Clone, Debug)]
 pub struct CandidateSpace {
     /// Samples of one optimizer step.
     pub batch: NonZeroU64,
-    /// Ranks side by side.
+    /// Numbers of ranks to try.
     pub pools: Vec<RankPool>,
-    /// Ways, in a fixed order that does not depend on the order of any input.
+    /// Layout options, in a fixed order that does not depend on the order of any input.
     pub options: Vec<LayoutOption>,
-    /// How much of a step each data replica does, relative to the others; empty: all alike.
+    /// Relative work of each data replica in a step; empty when all are equal.
     shares: Vec<u32>,
-    /// Micro-batches that some options may have, ascending; each list once.
+    /// Lists of possible micro-batches, ascending; each list once.
     micros: Vec<Vec<NonZeroU32>>,
-    /// What was left out before anything was priced.
+    /// Candidates rejected before pricing, by reason.
     pub left_out: RejectionTally,
 }
 
-/// Why replicas with unlike shares do not shard gradients: those meet after every micro-batch.
+/// Message why replicas with unequal shares cannot shard gradients, which would sync after every micro-batch.
 const ONCE_A_STEP: &str = "replicas with unequal shares reduce gradients only once per step (layout.zero = \
                           0 or 1)";
 
-/// What the worker can run: `None`, or why not.
+/// A check of what the worker can run: `None`, or the reason why not.
 pub type CapabilityCheck = fn(&Arrangement, &Model) -> Option<String>;
 
-/// Who must be able to run a candidate.
+/// The worker and engine that must be able to run a candidate.
 #[derive(Clone, Debug)]
 pub struct Capabilities {
-    /// The worker, whose rates price it.
+    /// Check of the worker, whose rates price the candidate.
     pub worker: CapabilityCheck,
-    /// Another engine, where the choice will be written for it.
+    /// Another engine for which the plan is emitted.
     pub engine: Option<EngineSupport>,
 }
 
 impl Capabilities {
-    /// The worker, and `engine` where the choice will be written for it. Engines train decoders; what else they are given,
-    /// they refuse when it is written.
+    /// Returns the capabilities of the worker, and of `engine` where the plan is emitted for it. Engines
+    /// train decoders; any other model is refused when the plan is emitted.
     pub fn of(recipe: &Recipe, engine: Option<&'static dyn Engine>) -> Self {
         let training = match &recipe.model {
             Model::Decoder(model) => Some(TrainingSpec::of(model, &recipe.train)),
@@ -95,7 +95,7 @@ impl Capabilities {
         Self { worker: cannot_run, engine }
     }
 
-    /// Why the engine cannot run so many passes of a rank.
+    /// Returns the reason why the engine cannot run this many passes of a rank.
     fn engine_rejection(&self, arrangement: &Arrangement, passes: u64) -> Option<String> {
         let EngineSupport { engine, training } = self.engine.as_ref()?;
         let passes = u32::try_from(passes).unwrap_or(u32::MAX);
@@ -105,7 +105,7 @@ impl Capabilities {
 }
 
 impl CandidateSpace {
-    /// Enumerates what `recipe` leaves open on `host` for a batch of `batch` samples.
+    /// Enumerates the candidates that `recipe` leaves open on `host` for a batch of `batch` samples.
     pub fn of(
         recipe: &Recipe,
         host: &HostFacts,
@@ -128,7 +128,7 @@ impl CandidateSpace {
         | Model::Cnn(_)
         | Model::Custom(_) = recipe.model
         {
-            // Nobody asks why what is not there is not spread.
+            // Without experts, rejections along the expert axis would be noise.
             pins.expert = pins.expert.or(Some(1));
         }
         for pool in 0..u32::try_from(space.pools.len()).expect("pools are few") {
@@ -204,7 +204,7 @@ impl CandidateSpace {
         }
     }
 
-    /// Index of a list of micro-batches.
+    /// Returns the index of a list of micro-batches, and adds it if it is new.
     fn list(&mut self, micros: Vec<NonZeroU32>) -> u32 {
         let place = self.micros.iter().rposition(|known| *known == micros).unwrap_or_else(|| {
             self.micros.push(micros);
@@ -213,7 +213,7 @@ impl CandidateSpace {
         u32::try_from(place).expect("lists are few")
     }
 
-    /// The space that holds one candidate only.
+    /// Returns the space that holds one candidate only.
     pub fn single(candidate: &Candidate) -> Option<Self> {
         let Candidate { arrangement, ref split, threads, .. } = *candidate;
         let (layout, device) = (arrangement.layout, arrangement.device);
@@ -228,28 +228,28 @@ impl CandidateSpace {
         })
     }
 
-    /// Micro-batches of an option, ascending.
+    /// Returns the possible micro-batches of an option, ascending.
     pub fn micros(&self, option: &LayoutOption) -> &[NonZeroU32] {
         &self.micros[option.micros as usize]
     }
 
-    /// The micro-batch at `id`.
+    /// Returns the micro-batch of `id`.
     pub fn micro(&self, id: CandidateId) -> NonZeroU32 {
         self.micros(&self.options[id.option as usize])[id.micro as usize]
     }
 
-    /// Samples of a step of the reader that reads most.
+    /// Returns the samples per step of the reader that reads most.
     pub fn samples(&self, option: &LayoutOption) -> u64 {
         largest_share(self.batch, &option.arrangement.layout, &self.shares)
     }
 
-    /// Forward passes of a step of the reader that does most, with the micro-batch at `id`.
+    /// Returns the forward passes per step of the reader that does most, with the micro-batch of `id`.
     pub fn micro_batches(&self, id: CandidateId) -> u32 {
         let samples = self.samples(&self.options[id.option as usize]);
         u32::try_from(samples / u64::from(self.micro(id).get())).unwrap_or(u32::MAX)
     }
 
-    /// All candidates, in order.
+    /// Returns the ids of all candidates, in order.
     pub fn candidate_ids(&self) -> impl Iterator<Item = CandidateId> {
         (0u32..).zip(&self.options).flat_map(|(option, of)| {
             let count = u32::try_from(self.micros(of).len()).expect("divisors are few");
@@ -257,7 +257,7 @@ impl CandidateSpace {
         })
     }
 
-    /// All micro-batches of all options, ascending.
+    /// Returns the micro-batches of all options, ascending.
     pub fn all_micro_batch_sizes(&self) -> Vec<u32> {
         let mut all: Vec<u32> = self.micros.iter().flatten().map(|m| m.get()).collect();
         all.sort_unstable();
@@ -265,17 +265,17 @@ impl CandidateSpace {
         all
     }
 
-    /// Number of candidates that can be run.
+    /// Returns the number of candidates that can run.
     pub fn len(&self) -> u64 {
         self.options.iter().map(|option| self.micros(option).len() as u64).sum()
     }
 
-    /// Whether nothing can be run.
+    /// Returns `true` if no candidate can run.
     pub fn is_empty(&self) -> bool {
         self.options.is_empty()
     }
 
-    /// The candidate at `id`, with its learning rate.
+    /// Returns the candidate with this id and learning rate.
     pub fn candidate(&self, id: CandidateId, learning_rate: f64) -> Candidate {
         let option = self.options[id.option as usize];
         let pool = self.pools[option.pool as usize];
@@ -290,7 +290,7 @@ impl CandidateSpace {
     }
 }
 
-/// The device that trains.
+/// Returns the device that trains.
 pub fn device(recipe: &Recipe, host: &HostFacts) -> DeviceKind {
     match recipe.cluster.devices {
         Devices::Cpu => DeviceKind::Cpu,
@@ -300,7 +300,7 @@ pub fn device(recipe: &Recipe, host: &HostFacts) -> DeviceKind {
     }
 }
 
-/// Largest number of ranks the planner would choose by itself: one for each core or GPU of all hosts.
+/// Returns the most ranks that the planner would choose: one for each core or GPU of all hosts.
 pub fn max_ranks(host: &HostFacts, device: DeviceKind) -> u32 {
     match device {
         DeviceKind::Cpu => host.all_cores().max(1),
@@ -310,7 +310,7 @@ pub fn max_ranks(host: &HostFacts, device: DeviceKind) -> u32 {
     }
 }
 
-/// Ranks and threads to try. A pinned number of ranks may be more than the cores; an open one is not.
+/// Returns the ranks and threads to try. A pinned number of ranks may exceed the cores; an open one does not.
 fn pools(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, device: DeviceKind) -> Vec<RankPool> {
     let pins = &recipe.layout;
     let pinned: u32 = [pins.data, pins.tensor, pins.pipeline, pins.context, pins.expert]
@@ -335,7 +335,8 @@ fn pools(recipe: &Recipe, host: &HostFacts, rates: Option<&Rates>, device: Devic
     pools
 }
 
-/// Threads of each of `ranks` ranks: what was measured, otherwise an equal share of the cores.
+/// Returns the thread counts to try for `ranks` ranks: the measured ones, or else an equal share of the
+/// cores.
 fn threads(host: &HostFacts, rates: Option<&Rates>, device: DeviceKind, ranks: u32) -> Vec<u32> {
     let measured = rates.iter().flat_map(|rates| &rates.by_ranks);
     let mut threads: Vec<u32> =
@@ -348,8 +349,8 @@ fn threads(host: &HostFacts, rates: Option<&Rates>, device: DeviceKind, ranks: u
     threads
 }
 
-/// Samples of a step that each reader reads; empty when the batch does not divide. `shares` are the relative shares of
-/// the data replicas, empty when all are alike.
+/// Returns the samples per step of each reader; empty when the batch does not divide. `shares` is the
+/// relative work of the data replicas, empty when all are equal.
 fn reader_shares(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> Vec<u64> {
     let expert = u64::from(layout.expert.get());
     let all: u64 = shares.iter().map(|share| u64::from(*share)).sum();
@@ -367,7 +368,7 @@ fn reader_shares(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> Vec<u64>
     each.flat_map(|samples| (0..expert).map(move |_| samples)).collect()
 }
 
-/// Samples of a step that the reader reads who reads most, of a batch that divides.
+/// Returns the samples per step of the reader that reads most, for a batch that divides.
 fn largest_share(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> u64 {
     let all: u64 = shares.iter().map(|share| u64::from(*share)).sum();
     match shares.iter().max() {
@@ -376,7 +377,8 @@ fn largest_share(batch: NonZeroU64, layout: &Layout, shares: &[u32]) -> u64 {
     }
 }
 
-/// Micro-batches of all readers' shares, ascending; empty when the batch does not divide.
+/// Returns the micro-batches that divide all readers' shares, ascending; empty when the batch does not
+/// divide.
 fn micros(shares: &[u64], pinned: Option<u32>) -> Vec<NonZeroU32> {
     let Some(common) = shares.iter().copied().reduce(greatest_divisor) else { return Vec::new() };
     let sizes = divisors(common).into_iter().filter_map(|d| u32::try_from(d).ok());
@@ -384,7 +386,7 @@ fn micros(shares: &[u64], pinned: Option<u32>) -> Vec<NonZeroU32> {
     wanted.filter_map(NonZeroU32::new).collect()
 }
 
-/// The greatest common divisor (Euclid).
+/// Returns the greatest common divisor (Euclid).
 fn greatest_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_divisor(b, a % b) }
 }

@@ -1,17 +1,18 @@
-//! Candidates that cannot be used, by reason.
+//! Tally of rejected candidates, by reason.
 
 use crate::Rejection;
 use crate::layout::candidate::RejectedGroup;
 use std::collections::BTreeMap;
 
-/// Candidates left out, counted by heading, each heading with the one that came nearest.
+/// Rejected candidates, counted by heading, with the one of each that came nearest to fitting.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RejectionTally {
     groups: BTreeMap<String, (u64, u64, String, Rejection)>,
 }
 
 impl RejectionTally {
-    /// Counts `count` more under the heading of `rejection`; the smallest `distance` is kept as the nearest.
+    /// Counts `count` more under the heading of `rejection`; keeps the one of smallest `distance` as the
+    /// nearest.
     pub fn add(&mut self, count: u64, rejection: &Rejection, described: impl Fn() -> String, distance: u64) {
         match self.groups.get_mut(&rejection.heading()) {
             Some((counted, nearest, words, kept)) => {
@@ -27,7 +28,7 @@ impl RejectionTally {
         }
     }
 
-    /// The groups, the most frequent first.
+    /// Returns the groups, the most frequent first.
     pub fn groups(self) -> Vec<RejectedGroup> {
         let group =
             |(heading, (count, _, nearest, rejection))| RejectedGroup { heading, count, nearest, rejection };

@@ -96,7 +96,7 @@ fn pinned_replicas_may_be_more_than_the_cores() {
     assert!(!space.is_empty());
 }
 
-/// A worker that splits no sequences.
+/// A capability check that rejects context parallelism.
 fn splits_no_sequence(arrangement: &Arrangement, _: &Model) -> Option<String> {
     let degree = arrangement.layout.context;
     (degree.get() > 1).then(|| format!("no work is cut along this axis: context {degree}"))
@@ -108,8 +108,8 @@ fn what_is_left_out_has_a_reason_and_a_count() {
     assert!(each(&refused).iter().all(|c| c.arrangement.layout.context.get() == 1));
     let groups = refused.left_out.groups();
     let context = groups.iter().find(|g| g.heading.ends_with("axis: context")).expect("context is left out");
-    // 3 zero stages × nothing, the attention core, or all of every block, every second or every fourth is computed
-    // again; zero 3 only with all of every block; each × 2 precisions × 6 micro-batches.
+    // 3 ZeRO stages × recompute of nothing, of attention, or of all in every block, every second or every
+    // fourth; ZeRO 3 only with full recompute; each × 2 precisions × 6 micro-batches.
     assert_eq!(context.count, (3 * 5 + 1) * 2 * 6);
     let able = space(&fixtures::recipe(), 2, 32, cannot_run);
     assert!(each(&able).iter().all(|c| c.arrangement.precision == Precision::F32));

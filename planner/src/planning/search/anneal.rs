@@ -1,4 +1,4 @@
-//! Simulated annealing, for spaces too large to be searched whole.
+//! Simulated annealing, for spaces too large to search exhaustively.
 
 use super::Ranking;
 use crate::layout::space::{CandidateId, CandidateSpace};
@@ -9,10 +9,10 @@ use argmin::solver::simulatedannealing::{Anneal, SATempFunc, SimulatedAnnealing}
 use dtrain_protocol::shuffle::splitmix64;
 use std::cell::{Cell, RefCell};
 
-/// Candidates that are tried in one search.
+/// Number of candidates tried in one search.
 pub const ITERATIONS: u64 = 200_000;
 
-/// Ranks what annealing comes across in `iterations` steps. The same seed finds the same.
+/// Ranks the candidates that annealing visits in `iterations` steps. Deterministic for a seed.
 pub fn rank(cost_model: &CostModel<'_>, seed: u64, keep: usize, iterations: u64) -> Ranking {
     let objective = AnnealingObjective {
         cost_model,
@@ -36,7 +36,7 @@ pub fn rank(cost_model: &CostModel<'_>, seed: u64, keep: usize, iterations: u64)
     objective.ranking.into_inner()
 }
 
-/// The cost model as a surface: the logarithm of the time of a step, and high ground where memory does not suffice.
+/// Objective of the annealing: the logarithm of the step time, with a penalty for missing memory.
 struct AnnealingObjective<'a> {
     cost_model: &'a CostModel<'a>,
     ranking: RefCell<Ranking>,
@@ -52,7 +52,7 @@ impl CostFunction for AnnealingObjective<'_> {
         self.ranking.borrow_mut().record(*id, verdict);
         Ok(match verdict {
             Feasibility::Fits(cost) => cost.step_seconds.max(1e-12).ln(),
-            // Above any time a step can take, and lower the less is missing.
+            // Above any step time, and lower the less memory is missing.
             #[expect(clippy::cast_precision_loss, reason = "only an order of magnitude")]
             Feasibility::TooMuch(missing) => 30.0 + (missing.0.max(1) as f64).ln(),
         })
@@ -72,7 +72,8 @@ impl Anneal for AnnealingObjective<'_> {
     }
 }
 
-/// A candidate near `id`: one step along the micro-batches, a few options on, or (one time in eight) anywhere.
+/// Returns a candidate near `id`: the next micro-batch, an option close in the list, or (one time in eight)
+/// any.
 fn neighbour(space: &CandidateSpace, id: CandidateId, stream: &mut SearchRng) -> CandidateId {
     let options = u64::try_from(space.options.len()).expect("counts fit");
     let option = match stream.below(8) {

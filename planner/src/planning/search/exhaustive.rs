@@ -1,4 +1,4 @@
-//! Prices every candidate.
+//! Exhaustive search: prices every candidate.
 
 use super::Ranking;
 use crate::layout::space::CandidateId;
@@ -7,10 +7,10 @@ use argmin::core::{CostFunction, Error, Executor, IterState, KV, Problem, Solver
 use argmin::core::{TerminationReason, TerminationStatus};
 use std::borrow::Borrow;
 
-/// Candidates priced in one iteration: enough to hide the host's own cost, few enough to stop quickly.
+/// Candidates priced in one iteration: enough to hide argmin's overhead, few enough to stop quickly.
 const CHUNK: usize = 4096;
 
-/// A candidate that does not fit is an answer, never an `Err`: an error would end the whole search.
+/// A candidate that does not fit is a result, never an `Err`, which would end the whole search.
 impl CostFunction for &CostModel<'_> {
     type Param = CandidateId;
     type Output = Feasibility;
@@ -24,7 +24,7 @@ impl CostFunction for &CostModel<'_> {
     }
 }
 
-/// Walks over all candidates of a space, a chunk in each iteration.
+/// A solver that visits all candidates of a space, a chunk in each iteration.
 pub struct Exhaustive {
     /// Number of micro-batches of every option.
     micros: Vec<u32>,
@@ -36,7 +36,7 @@ pub struct Exhaustive {
 type ExhaustiveState = IterState<CandidateId, (), (), (), (), f64>;
 
 impl Exhaustive {
-    /// Over the cost model's space, keeping the best `keep`.
+    /// Creates the solver for the cost model's space, keeping the best `keep`.
     pub fn new(cost_model: &CostModel<'_>, keep: usize) -> Self {
         let space = cost_model.space();
         let count = |option| u32::try_from(space.micros(option).len()).expect("divisors are few");
@@ -48,7 +48,7 @@ impl Exhaustive {
         }
     }
 
-    /// The candidate after `id`.
+    /// Returns the candidate after `id`.
     fn after(&self, id: CandidateId) -> Option<CandidateId> {
         if id.micro + 1 < self.micros[id.option as usize] {
             return Some(CandidateId { micro: id.micro + 1, ..id });

@@ -1,4 +1,4 @@
-//! Searches over a space, hosted by argmin: every one is a `Solver` over a `CostFunction`.
+//! Search algorithms over a space of candidates; each is an argmin `Solver` over a `CostFunction`.
 
 pub mod anneal;
 pub mod exhaustive;
@@ -7,10 +7,11 @@ pub mod ranking;
 use crate::price::cost_model::CostModel;
 pub use ranking::Ranking;
 
-/// Spaces up to this many candidates are searched whole.
+/// Largest space, in candidates, that is searched exhaustively.
 pub const EXHAUSTIVE_MOST: u64 = 2_000_000;
 
-/// Ranks the candidates of the cost model's space: whole when it is small enough, by annealing otherwise.
+/// Ranks the candidates of the cost model's space: exhaustively when it is small enough, by annealing
+/// otherwise.
 pub fn rank(cost_model: &CostModel<'_>, seed: u64, keep: usize) -> Ranking {
     if cost_model.space().len() <= EXHAUSTIVE_MOST {
         exhaustive::rank(cost_model, keep)

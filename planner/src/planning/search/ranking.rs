@@ -1,4 +1,4 @@
-//! The best candidates seen so far, and the best of every value of every axis.
+//! Ranking: the best candidates so far, and the best of every value of every axis.
 
 use crate::choice::pareto_front::ParetoFront;
 use crate::layout::candidate::zero_name;
@@ -7,37 +7,37 @@ use crate::price::cost_model::{CostModel, Feasibility};
 use dtrain_protocol::{Arrangement, Axis, DeviceKind};
 use std::collections::BTreeMap;
 
-/// The best candidates seen so far.
+/// The best candidates so far.
 #[derive(Clone, Debug)]
 pub struct Ranking {
     keep: usize,
-    /// Fastest first; equal times in the order of the space.
+    /// Step seconds and ids, fastest first; equal times in the order of the space.
     pub best: Vec<(f64, CandidateId)>,
-    /// What nothing betters in time, memory and money at once.
+    /// Pareto front over time, memory and cost.
     pub front: ParetoFront<CandidateId>,
-    /// Best of every value of every axis.
+    /// Best candidate of every value of every axis.
     best_per_axis: Vec<Option<(f64, CandidateId)>>,
     slots: AxisSlots,
-    /// Candidates that were priced.
+    /// Number of candidates that were priced.
     pub priced: u64,
-    /// Of those, the ones that do not fit.
+    /// Number of priced candidates that do not fit.
     pub too_large: u64,
-    /// The one that came nearest to fitting: bytes missing, and where.
+    /// Candidate that came nearest to fitting, with its missing bytes.
     pub nearest: Option<(u64, CandidateId)>,
 }
 
-/// Which entries of the table of the best per axis a candidate competes for.
+/// Entries of the best-per-axis table in which a candidate competes.
 #[derive(Clone, Debug)]
 struct AxisSlots {
     names: Vec<(&'static str, String)>,
-    /// By option.
+    /// Entries by option.
     options: Vec<Vec<u32>>,
-    /// By option, then by micro-batch.
+    /// Entries by option, then by micro-batch.
     micros: Vec<Vec<u32>>,
 }
 
 impl Ranking {
-    /// An empty ranking of a space, keeping the best `keep`.
+    /// Creates an empty ranking of a space, keeping the best `keep`.
     pub fn new(space: &CandidateSpace, keep: usize) -> Self {
         let slots = AxisSlots::of(space);
         let best_per_axis = vec![None; slots.names.len()];
@@ -53,7 +53,7 @@ impl Ranking {
         }
     }
 
-    /// Records whether a candidate fits, and what it costs.
+    /// Records the feasibility and cost of a candidate.
     pub fn record(&mut self, id: CandidateId, verdict: Feasibility) {
         self.priced += 1;
         match verdict {
@@ -88,20 +88,20 @@ impl Ranking {
         }
     }
 
-    /// The best of every value of every axis: axis, value, candidate.
+    /// Returns the best candidate of every value of every axis: axis, value, candidate.
     pub fn best_per_axis(&self) -> impl Iterator<Item = (&'static str, &str, CandidateId)> {
         let named = self.slots.names.iter().zip(&self.best_per_axis);
         named.filter_map(|((axis, value), champion)| champion.map(|(_, id)| (*axis, value.as_str(), id)))
     }
 
-    /// The values of a candidate along every axis: axis, value.
+    /// Returns the values of a candidate along every axis: axis, value.
     pub fn values(&self, id: CandidateId) -> impl Iterator<Item = (&'static str, &str)> {
         let micro = self.slots.micros[id.option as usize][id.micro as usize];
         let slots = self.slots.options[id.option as usize].iter().copied().chain([micro]);
         slots.map(|slot| &self.slots.names[slot as usize]).map(|(axis, value)| (*axis, value.as_str()))
     }
 
-    /// Puts in order again by exact times, where the search used a closed form.
+    /// Sorts again by simulated times, after a search in closed form.
     pub fn refine(&mut self, cost_model: &CostModel<'_>) {
         let mut front = ParetoFront::default();
         for point in std::mem::take(&mut self.front).into_points() {
@@ -115,7 +115,8 @@ impl Ranking {
     }
 }
 
-/// A total order: by time, then by candidate, so that the order of evaluation changes nothing.
+/// Returns `true` if `a` ranks before `b`: by time, then by candidate, so that the order of evaluation
+/// changes nothing.
 fn before(a: &(f64, CandidateId), b: &(f64, CandidateId)) -> bool {
     a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)).is_lt()
 }
@@ -144,10 +145,11 @@ impl AxisSlots {
     }
 }
 
-/// Values of an option, see [`values`].
+/// Number of axes of an option, see [`values`].
 const AXES: usize = 12;
 
-/// What tells the values of an option along every axis from others, in the order of [`values`] and sooner than their words.
+/// Returns integer codes of an option's values along every axis, in the order of [`values`]; cheaper to
+/// compare than words.
 fn codes(space: &CandidateSpace, option: &LayoutOption) -> [u64; AXES] {
     let pair = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
     let pool = space.pools[option.pool as usize];
@@ -170,7 +172,7 @@ fn codes(space: &CandidateSpace, option: &LayoutOption) -> [u64; AXES] {
     ]
 }
 
-/// The values of an option along every axis, in words.
+/// Returns the values of an option along every axis, in words.
 fn values(space: &CandidateSpace, option: &LayoutOption) -> [(&'static str, String); AXES] {
     let pool = space.pools[option.pool as usize];
     let (ranks, threads) = (pool.ranks, pool.threads);

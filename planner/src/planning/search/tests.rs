@@ -33,7 +33,7 @@ fn ids(space: &CandidateSpace) -> Vec<CandidateId> {
     space.candidate_ids().collect()
 }
 
-/// The fastest that fits, without argmin.
+/// Returns the fastest candidate that fits, without argmin.
 fn brute(cost_model: &CostModel<'_>) -> Option<(f64, CandidateId)> {
     let priced = ids(cost_model.space()).into_iter().filter_map(|id| match cost_model.feasibility(id) {
         Feasibility::Fits(cost) => Some((cost.step_seconds, id)),
@@ -179,7 +179,8 @@ fn a_walked_pipeline_is_close_to_its_closed_form() {
         let walked = cost_model.time(id).total();
         deep += u32::from(space.options[id.option as usize].arrangement.layout.pipeline.get() > 1);
         assert!(
-            // One micro-batch on uneven stages parts most: gradients of weights run beside what others wait for.
+            // One micro-batch on uneven stages differs most: weight gradients overlap with waits of other
+            // stages.
             (closed / walked - 1.0).abs() < 0.12,
             "{}: {closed} and {walked}",
             space.candidate(id, 0.0)
@@ -188,7 +189,7 @@ fn a_walked_pipeline_is_close_to_its_closed_form() {
     assert!(deep > 100, "the space has pipelines");
 }
 
-/// Prints how long a candidate takes; says nothing about how long it may take.
+/// Prints the time to price a candidate; asserts no limit.
 #[test]
 fn the_price_of_a_candidate_is_printed() {
     let (recipe, host) = (fixtures::recipe(), fixtures::host(48));

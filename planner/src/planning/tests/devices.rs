@@ -1,10 +1,10 @@
-//! Plans from what was measured on a GPU.
+//! Plans from measurements on a GPU.
 
 use super::*;
 use crate::choice::explain::DetailLevel;
 use dtrain_protocol::Rates;
 
-/// Rates of one GPU, as it was measured in `precision`.
+/// Returns rates of one GPU, measured in `precision`.
 fn measured_on_gpu(precision: Precision, first_step_seconds: Option<f64>) -> (HostFacts, Rates) {
     let gpu = Gpu { device: DeviceKind::Cuda, name: "NVIDIA H200".into(), memory_bytes: 140 << 30 };
     let host = HostFacts { gpus: vec![gpu], ..fixtures::host(1) };
@@ -33,7 +33,7 @@ fn a_plan_for_a_device_knows_the_time_of_its_first_step() {
     assert_eq!(with.total_low, without.total_low, "kernels may be kept");
     assert_eq!(with.step, without.step);
     assert!(words.contains("first step      about 41.0 s more: kernels are compiled and tuned"), "{words}");
-    // Nothing is said of it where nothing was measured.
+    // Without a measurement there is no time of the first step.
     let (host, _) = measured_on_gpu(Precision::F32, None);
     let sheet = plan(&fixtures::request(&recipe, &host, None)).expect("it fits");
     assert!(sheet.best().price().first_step.is_none());
@@ -71,7 +71,8 @@ fn a_tensor_beyond_a_quarter_of_a_gpu_does_not_fit_and_is_named() {
         let host = HostFacts { gpus: vec![gpu], ..fixtures::host(8) };
         plan(&fixtures::request(recipe, &host, None))
     };
-    // The scores of 8 heads are 1 GiB a sample: 8 samples in a pass fit into 80 GiB, but not into one tensor of 6 GiB.
+    // The scores of 8 heads are 1 GiB a sample: 8 samples in a pass fit into 80 GiB, but not into one tensor
+    // of 6 GiB.
     recipe.layout.micro_batch = Some(8);
     assert!(told(&recipe, 80).is_ok());
     let refused = told(&recipe, 24).expect_err("a tensor is too large").to_string();
@@ -82,7 +83,7 @@ fn a_tensor_beyond_a_quarter_of_a_gpu_does_not_fit_and_is_named() {
         ),
         "{refused}"
     );
-    // Left to itself, the plan takes fewer samples in a pass.
+    // Without the pin, the plan takes fewer samples in a pass.
     recipe.layout.micro_batch = None;
     let plan = told(&recipe, 24).expect("a smaller micro-batch fits");
     assert!(plan.best().candidate.split.micro() <= 4, "{}", plan.best().candidate);

@@ -1,4 +1,4 @@
-//! What all candidates of one option have in common: counted once, whatever their micro-batches.
+//! Costs shared by all candidates of one layout option: computed once for all micro-batches.
 
 use super::{CostModel, Feasibility, weight_cuts};
 use crate::choice::pareto_front::CandidateCost;
@@ -12,19 +12,19 @@ use dtrain_recipes::Bytes;
 use std::cell::OnceCell;
 use std::num::NonZeroU32;
 
-/// The candidates of one option.
+/// Costs of the candidates of one layout option.
 pub(super) struct LayoutCosts<'j> {
     cost_model: &'j CostModel<'j>,
     option: &'j LayoutOption,
     parts: &'j ModelParameters,
-    /// Micro-batches, ascending.
+    /// Micro-batch sizes, ascending.
     micros: &'j [NonZeroU32],
-    /// Samples of a step of the reader that does most.
+    /// Samples per step of the reader that reads most.
     samples: u64,
     available: Bytes,
     largest: Option<Bytes>,
     memory: memory::PipelineMemory<'j>,
-    /// Not needed where nothing fits.
+    /// Computed only if a candidate fits.
     timing: OnceCell<timing::PipelineTiming<'j>>,
 }
 
@@ -51,7 +51,7 @@ impl<'j> LayoutCosts<'j> {
         }
     }
 
-    /// As [`CostModel::feasibility`].
+    /// Like [`CostModel::feasibility`], for a micro-batch of this option.
     pub(super) fn feasibility(&self, micro: u32) -> Feasibility {
         let needed = self.memory(micro).total();
         if needed > self.available {
@@ -63,7 +63,7 @@ impl<'j> LayoutCosts<'j> {
         Feasibility::Fits(self.cost_of(needed, self.time(micro, false).total()))
     }
 
-    /// As [`CostModel::cost`].
+    /// Like [`CostModel::cost`], for a micro-batch of this option.
     pub(super) fn cost(&self, micro: u32) -> CandidateCost {
         self.cost_of(self.memory(micro).total(), self.time(micro, true).total())
     }
@@ -74,29 +74,30 @@ impl<'j> LayoutCosts<'j> {
         CandidateCost::of(step_seconds, full, self.cost_model.devices(self.option))
     }
 
-    /// As [`CostModel::memory`].
+    /// Like [`CostModel::memory`], for a micro-batch of this option.
     pub(super) fn memory(&self, micro: u32) -> MemoryBreakdown {
         self.memory.peak(self.split(micro))
     }
 
-    /// A tensor that is larger than the device gives to one, and that size.
+    /// Returns the largest tensor, if it is larger than the device allows, and that limit.
     pub(super) fn oversized_tensor(&self, micro: u32) -> Option<(LargestTensor, Bytes)> {
         let most = self.largest?;
         let tensor = self.memory.largest_tensor(self.split(micro).0);
         (tensor.bytes > most).then_some((tensor, most))
     }
 
-    /// Where the time of a step goes; pipelines are walked action by action, or taken in closed form.
+    /// Returns the time of a step by part; pipelines are simulated action by action if `walked`, or in closed
+    /// form.
     pub(super) fn time(&self, micro: u32, walked: bool) -> TimeBreakdown {
         self.timing().breakdown(&self.costs(micro), walked)
     }
 
-    /// As [`CostModel::causes`].
+    /// Like [`CostModel::causes`], for a micro-batch of this option.
     pub(super) fn causes(&self, micro: u32) -> Causes {
         self.timing().causes(&self.costs(micro))
     }
 
-    /// As [`CostModel::step_profile`].
+    /// Like [`CostModel::step_profile`], for a micro-batch of this option.
     pub(super) fn step_profile(&self, micro: u32) -> Option<StepProfile> {
         let timeline = self.timing().timeline(&self.costs(micro))?;
         Some(StepProfile {
@@ -124,7 +125,7 @@ impl<'j> LayoutCosts<'j> {
         BatchCost { micro, micro_batches, cost: self.cost_model.micro_cost(self.option, micro) }
     }
 
-    /// Samples of a forward pass, and forward passes of a step.
+    /// Returns the samples of a forward pass, and the forward passes of a step.
     fn split(&self, micro: u32) -> (u32, u32) {
         let micro = self.micros[micro as usize].get();
         (micro, u32::try_from(self.samples / u64::from(micro)).unwrap_or(u32::MAX))

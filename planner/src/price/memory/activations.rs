@@ -1,4 +1,4 @@
-//! Bytes that the passes of one sample keep for backward, operation by operation.
+//! Activation memory: bytes that the passes of one sample save for backward, operation by operation.
 
 use crate::rates::custom_model::kept_bytes;
 use dtrain_recipes::{
@@ -6,59 +6,59 @@ use dtrain_recipes::{
     Recompute,
 };
 
-/// How the values of a decoder are cut.
+/// Sharding of a decoder's activations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ActivationSharding {
-    /// Tensor-parallel ranks.
+    /// Number of tensor-parallel ranks.
     pub(super) tensor: u64,
-    /// Whether they also hold parts of the sequence where matrices are not cut.
+    /// True if these also split the sequence outside the sharded matrices (sequence parallelism).
     pub(super) sequence: bool,
-    /// Context-parallel ranks.
+    /// Number of context-parallel ranks.
     pub(super) context: u64,
 }
 
 impl ActivationSharding {
-    /// Bytes for one sample of `s` tokens that every rank along the context axis holds of `values` a token.
+    /// Returns the bytes per rank of `values` values of `each` bytes a token, for one sample of `s` tokens.
     fn bytes(self, s: u64, each: u64, values: u64) -> u64 {
         (s / self.context) * each * values
     }
 
-    /// Of values that lie where matrices are cut.
+    /// Returns the values per rank inside the sharded matrices.
     fn inside(self, values: u64) -> u64 {
         values.div_ceil(self.tensor)
     }
 
-    /// Of values that lie between matrices.
+    /// Returns the values per rank between the sharded matrices.
     fn between(self, values: u64) -> u64 {
         if self.sequence { values.div_ceil(self.tensor) } else { values }
     }
 }
 
-/// Bytes kept for backward for one sample.
+/// Bytes saved for backward for one sample.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct SavedActivations {
-    /// By a block that keeps everything, for as long as its micro-batch is alive.
+    /// A block without recompute, while its micro-batch is alive.
     pub(super) block_stored: u64,
-    /// By the one of these blocks that is at work.
+    /// The extra bytes of such a block while it computes.
     pub(super) block_working: u64,
-    /// By a block that is computed again, for as long as its micro-batch is alive.
+    /// A recomputed block, while its micro-batch is alive.
     pub(super) again_stored: u64,
-    /// By the one block that is being computed again.
+    /// The extra bytes of such a block while it is recomputed.
     pub(super) again_working: u64,
-    /// Before the first block.
+    /// Layers before the first block.
     pub(super) outer: u64,
-    /// By the head and the loss.
+    /// The head and the loss.
     pub(super) logits: u64,
 }
 
-/// Whose operations they are.
+/// Implementation of the operations, which decides the tensors they save.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OpBackend {
-    /// Fused operations of the host.
+    /// Fused operations on the host's CPU.
     Host,
     /// Kernels of a device.
     Device,
-    /// Compositions of tensor operations.
+    /// Compositions of plain tensor operations.
     Plain,
 }
 
@@ -81,7 +81,7 @@ pub(super) fn saved_activations(
         Model::Command(_) => SavedActivations::default(),
     };
     match recompute {
-        // There is no attention core that keeps anything.
+        // No attention core saves anything here.
         Recompute::Selective => {
             SavedActivations { again_stored: kept.block_stored, again_working: kept.block_working, ..kept }
         }
@@ -89,12 +89,14 @@ pub(super) fn saved_activations(
     }
 }
 
-// Values for one token: h hidden, q width of all query heads, k key-value width, a heads, s sequence, f feed-forward width.
+// Values per token: h hidden, q width of all query heads, k key-value width, a heads, s sequence, f
+// feed-forward width.
 
-/// What the fused operations keep: scores never, only one logarithm for each row of them.
+/// Returns the bytes saved by the fused operations: of attention scores, only one logarithm per row.
 ///
-/// With tensor-parallel ranks, what lies between a column and a row cut is cut too; the input of a column cut is whole
-/// on each (gathered, in sequence mode), the residual stream only outside sequence mode.
+/// Tensor-parallel ranks also shard everything between a column-parallel and a row-parallel matrix. The input
+/// of a column-parallel matrix is whole on each rank (gathered, in sequence mode); the residual stream is
+/// whole only outside sequence mode.
 fn decoder_fused(d: &Decoder, cut: ActivationSharding) -> SavedActivations {
     let (h, f, s) = (u64::from(d.hidden), u64::from(d.ffn), u64::from(d.context));
     let (q, k) = (d.query_width(), d.key_width());
@@ -111,11 +113,11 @@ fn decoder_fused(d: &Decoder, cut: ActivationSharding) -> SavedActivations {
         + cut.inside(packed + u64::from(d.heads) + q)
         + cut.inside(wide + inner)
         + routed(d);
-    // Keys and values, and their gradients, on their way around the ring: one here, one arriving.
+    // Keys and values with their gradients in the ring: one piece here, one arriving.
     let ring = if cut.context > 1 { cut.inside(8 * k) } else { 0 };
-    // Gradients on their way through the block: of the residual, of the packed or the wide tensor and beside it.
+    // Gradients passing through the block: of the residual, of the packed or the wide tensor and beside it.
     let passing = input + h + cut.inside(packed + q).max(cut.inside(wide + inner)) + ring;
-    // The loss leaves its gradient where the logits were; the head keeps its input before and after the norm.
+    // The loss overwrites the logits with their gradient; the head saves its input before and after the norm.
     let logits = cut.inside(u64::from(d.vocab)) + input + 2 * h;
     let bytes = |values| cut.bytes(s, 4, values);
     SavedActivations {
@@ -128,18 +130,19 @@ fn decoder_fused(d: &Decoder, cut: ActivationSharding) -> SavedActivations {
     }
 }
 
-/// Feed-forward layers that a token passes.
+/// Returns the number of feed-forward layers that each token passes through.
 fn passed(d: &Decoder) -> u64 {
     d.experts.map_or(1, |experts| experts.per_token.into())
 }
 
-/// What routing to experts keeps of a token: scores and probabilities, and a row to and from each expert.
+/// Returns the values per token that routing to experts saves: scores, probabilities, and a row to and from
+/// each expert.
 fn routed(d: &Decoder) -> u64 {
     let each = |experts: Experts| u64::from(experts.per_token) * 2 * u64::from(d.hidden);
     d.experts.map_or(0, |experts| 2 * u64::from(experts.count) + each(experts))
 }
 
-/// Bytes of a factor of a matrix product.
+/// Returns the bytes of one value of a matrix product's operand.
 pub(super) fn factor_bytes(precision: Precision) -> u64 {
     match precision {
         Precision::F32 => 4,
@@ -147,10 +150,10 @@ pub(super) fn factor_bytes(precision: Precision) -> u64 {
     }
 }
 
-/// What the kernels of a device keep: factors of products in their precision, all else in f32; of the scores only their
-/// softmax, which takes their place.
+/// Returns the bytes saved by the kernels of a device: operands of products in their precision, all else in
+/// f32; of attention scores only their softmax, which replaces them.
 ///
-/// What is cut over ranks is as for [`decoder_fused`].
+/// Sharding is that of [`decoder_fused`].
 fn decoder_on_device(
     d: &Decoder,
     cut: ActivationSharding,
@@ -165,18 +168,19 @@ fn decoder_on_device(
         Activation::Gelu | Activation::GeluTanh => (cut.inside(passed(d) * f), cut.inside(passed(d) * f)),
     };
     let (input, packed, context) = (cut.between(h), cut.inside(q + 2 * k), cut.inside(q));
-    // Each query sees the keys of the whole sequence.
+    // Each query attends to the keys of the whole sequence.
     let scores = cut.inside(u64::from(d.heads) * s);
     let gathered = cut.inside(2 * k * (cut.context - 1));
-    // Bytes of a token. Queries, keys and values of each head, and the softmax of their scores.
+    // Bytes per token: queries, keys and values of each head, and the softmax of their scores.
     let core = product * (packed + gathered + scores);
-    // Input and residual, both normed, with mean and deviation of each; context; what comes up, activated.
+    // Input and residual, both normed, with mean and deviation of each; context; the up-projection,
+    // activated.
     let rest = 4 * (2 * input + 4 + wide + routed(d)) + product * (2 * h + context + inner);
-    // Gradients on their way through the block: of the residual and of what is normed; in attention of the context, of the scores
-    // and of the heads, or beside it of what was activated and of what came up.
+    // Gradients passing through the block: of the residual and of its norm; in attention those of the
+    // context, the scores and the heads, or else those of the activation and of the up-projection.
     let passing =
         4 * (input + h) + (product * (context + packed + gathered + scores)).max(4 * (wide + inner));
-    // The loss leaves its gradient where the logits were. Products of 16 bits are cast before and after it.
+    // The loss overwrites the logits with their gradient. Products of 16 bits are cast before and after it.
     let each_class = match precision {
         Precision::F32 => 4,
         Precision::Bf16 | Precision::F16 | Precision::Fp8 => 6,
@@ -184,7 +188,7 @@ fn decoder_on_device(
     let logits = each_class * cut.inside(u64::from(d.vocab)) + 4 * (input + h) + product * h;
     let bytes = |token| cut.bytes(s, 1, token);
     let (again_stored, again_working) = match recompute {
-        // The heads are split again from what they were packed in.
+        // The heads are split again from the packed tensor.
         Recompute::Selective => (rest + 4 * packed, core),
         Recompute::None | Recompute::Full => (4 * input, core + rest - 4 * input),
     };
@@ -193,13 +197,13 @@ fn decoder_on_device(
         block_working: bytes(passing),
         again_stored: bytes(again_stored),
         again_working: bytes(again_working + passing),
-        // The row of each token, their order, and where each row begins.
+        // For each token its row, its place in the order, and the start of each row.
         outer: bytes(4 * 3),
         logits: bytes(logits),
     }
 }
 
-/// What plain tensor operations keep.
+/// Returns the bytes saved by plain tensor operations.
 fn decoder_plain(
     d: &Decoder,
     cut: ActivationSharding,
@@ -210,7 +214,7 @@ fn decoder_plain(
     let (q, k) = (d.query_width(), d.key_width());
     let product = factor_bytes(precision);
     let rotated = if d.positions == Positions::Rotary { q + k } else { 0 };
-    // Each query sees the keys of the whole sequence.
+    // Each query attends to the keys of the whole sequence.
     let scores = cut.inside(2 * u64::from(d.heads) * s);
     let gathered = cut.inside(2 * k * (cut.context - 1));
     // Input, normed, queries, keys, values, rotated copies, context; then residual and normed again.
@@ -261,8 +265,8 @@ fn cnn(c: &Cnn) -> SavedActivations {
         if index > 0 {
             pixels = (pixels / 4).max(1);
         }
-        // Two convolutions, two norms (each keeps its input and its normed values), two activations, the sum;
-        // a convolution is a product over patches, so nine copies of its input live while it works.
+        // Two convolutions, two norms (each saves its input and its normed values), two activations, the sum.
+        // A convolution is a product over patches, so nine copies of its input exist while it computes.
         let plane = pixels * u64::from(*channels);
         values += u64::from(c.blocks) * 8 * plane;
         inputs += u64::from(c.blocks) * plane;
@@ -280,7 +284,7 @@ fn cnn(c: &Cnn) -> SavedActivations {
     }
 }
 
-/// A network of which only the shapes are known.
+/// Returns the bytes saved by a custom network, of which only the shapes are known.
 fn custom_model(own: &CustomModel) -> SavedActivations {
     let outline = &own.outline;
     let bytes = |output: [u64; 2]| 4 * output[0].saturating_mul(output[1]);
@@ -295,7 +299,7 @@ fn custom_model(own: &CustomModel) -> SavedActivations {
     };
     SavedActivations {
         block_stored: stored,
-        // Gradients on their way through the block.
+        // Gradients passing through the block.
         block_working: largest / 2,
         again_stored: inputs,
         again_working: largest + largest / 2,

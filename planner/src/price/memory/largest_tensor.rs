@@ -1,19 +1,20 @@
-//! The largest tensor of a step. A device refuses a tensor above a part of its memory, however much of it is free.
+//! The largest tensor of a step. A device may refuse a tensor above a part of its memory, however much of it
+//! is free.
 
 use super::activations::factor_bytes;
 use dtrain_protocol::Arrangement;
 use dtrain_recipes::{Activation, Bytes, Decoder, Model};
 
-/// A tensor.
+/// The largest tensor of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargestTensor {
-    /// What it is, in words.
+    /// Description of the tensor, in words.
     pub what: &'static str,
-    /// Its bytes on one rank.
+    /// Size of the tensor on one rank.
     pub bytes: Bytes,
 }
 
-/// The largest tensor of any rank, where a forward pass has `micro` samples.
+/// Returns the largest tensor of any rank, for forward passes of `micro` samples.
 pub(super) fn largest(model: &Model, arrangement: &Arrangement, micro: u64) -> LargestTensor {
     let all = match model {
         Model::Decoder(decoder) => of_decoder(decoder, arrangement, micro).to_vec(),
@@ -40,7 +41,7 @@ pub(super) fn largest(model: &Model, arrangement: &Arrangement, micro: u64) -> L
         }
         Model::Command(_) => Vec::new(),
     };
-    // Of equals the first.
+    // Of equal ones the first.
     let largest = all.into_iter().rev().max_by_key(|(_, bytes)| *bytes);
     let (what, bytes) = largest.unwrap_or(("nothing", 0));
     LargestTensor { what, bytes: Bytes(bytes) }
@@ -53,7 +54,7 @@ fn of_decoder(d: &Decoder, arrangement: &Arrangement, micro: u64) -> [(&'static 
     let inside = |values: u64| values.div_ceil(tensor);
     let tokens = micro * (s / context);
     let up = if d.activation == Activation::Swiglu { 2 } else { 1 };
-    // Rows of one expert or of all tokens: no more than all that pass one.
+    // Rows of one expert or of all tokens: at most those of all tokens.
     let passed = d.experts.map_or(1, |experts| u64::from(experts.per_token));
     [
         (

@@ -1,7 +1,7 @@
-//! Bytes one rank holds at the peak of a step, by what they are for.
+//! Peak memory of one rank in a step, by category.
 //!
-//! Counts what the worker keeps: f32 weights, gradients and optimizer state, the tensors every operation saves
-//! for its backward, the logits, the buffers of communication, and the process itself.
+//! Counts the worker's f32 weights, gradients and optimizer state, the tensors that every operation saves for
+//! its backward, the logits, the buffers of communication, and the process itself.
 
 mod activations;
 mod largest_tensor;
@@ -21,34 +21,34 @@ use dtrain_recipes::{
 pub use largest_tensor::LargestTensor;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of one rank at the peak of a step.
+/// Bytes of one rank at the peak of a step, by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryBreakdown {
-    /// Weights, with their copies in a shorter format, and what is gathered of others' shards.
+    /// Weights, with their copies in a shorter format, and weights gathered from other ranks' shards.
     pub weights: Bytes,
     /// Gradients, with the sum over micro-batches.
     pub gradients: Bytes,
-    /// Moments of the optimizer, and what replicas keep that are alike approximately.
+    /// Optimizer moments, and the extra state of replicas that are only approximately equal.
     pub optimizer: Bytes,
-    /// Values kept for backward, over all micro-batches alive at once.
+    /// Activations saved for backward, over all micro-batches alive at once.
     pub activations: Bytes,
-    /// The output of the head, its softmax and its gradient.
+    /// Output of the head, its softmax and its gradient.
     pub logits: Bytes,
-    /// Buffers of communication.
+    /// Communication buffers.
     pub buckets: Bytes,
-    /// The copy of this rank's share of the state while a checkpoint is written.
+    /// Copy of this rank's shard of the state while a checkpoint is written.
     pub checkpoint: Bytes,
-    /// The process itself: what was resident before the model was built, code, stacks.
+    /// The process itself: memory resident before the model was built, code, stacks.
     pub baseline: Bytes,
 }
 
 impl MemoryBreakdown {
-    /// All of it.
+    /// Returns the sum of all categories.
     pub fn total(&self) -> Bytes {
         Bytes(self.categories().iter().map(|(_, bytes)| bytes.0).sum())
     }
 
-    /// The parts with their names, in a fixed order.
+    /// Returns the categories with their names, in a fixed order.
     pub fn categories(&self) -> [(&'static str, Bytes); 8] {
         [
             ("weights", self.weights),
@@ -63,22 +63,22 @@ impl MemoryBreakdown {
     }
 }
 
-/// What decides the memory of a rank, whatever its batch is split into.
+/// Inputs of the memory of a rank that do not depend on the micro-batch.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryInputs<'a> {
     /// The model.
     pub model: &'a Model,
-    /// Its parts as the largest rank of the layout holds them.
+    /// Parameters of the largest rank of the layout.
     pub parts: &'a ModelParameters,
-    /// Optimizer.
+    /// The optimizer.
     pub optimizer: &'a Optimizer,
-    /// How the work is arranged.
+    /// Layout, schedule, sharding, recompute and precision.
     pub arrangement: Arrangement,
     /// Bytes of the process itself.
     pub baseline: u64,
 }
 
-/// Ranks of every pipeline stage: what they hold whatever passes through them, and what a sample leaves in them.
+/// Memory of a rank of every pipeline stage: the fixed part, and the part per sample.
 #[derive(Clone, Debug)]
 pub struct PipelineMemory<'a> {
     model: &'a Model,
@@ -88,20 +88,20 @@ pub struct PipelineMemory<'a> {
 
 #[derive(Clone, Copy, Debug)]
 struct StageMemory {
-    /// All but activations, logits and the copies of weights that a pass keeps.
+    /// All but activations, logits and the weight copies of a pass.
     held: MemoryBreakdown,
-    /// Bytes of the copies of weights that a pass keeps for as long as it is alive, and of those at work.
+    /// Bytes of the weight copies that a pass keeps while it is alive, and of those in use.
     copies: [u64; 2],
-    /// Bytes of a sample in the blocks, for as long as its micro-batch is alive.
+    /// Bytes per sample in the blocks, while its micro-batch is alive.
     stored: u64,
-    /// Bytes of a sample in the block that is at work, and before the first one.
+    /// Bytes per sample in the block that computes, and before the first block.
     working: u64,
-    /// Bytes of a sample in the head.
+    /// Bytes per sample in the head.
     logits: u64,
 }
 
 impl<'a> PipelineMemory<'a> {
-    /// All stages of a pipeline.
+    /// Builds the memory of all stages of a pipeline.
     pub fn of(held: &MemoryInputs<'a>) -> Self {
         let kept = activations_of(held);
         let stages = held.arrangement.layout.pipeline.get();
@@ -112,18 +112,18 @@ impl<'a> PipelineMemory<'a> {
         }
     }
 
-    /// Bytes of the heaviest rank, in a step of `micro_batches` forward passes of `micro` samples. The heaviest stage is
-    /// found, not assumed: it is often the last.
+    /// Returns the memory of the heaviest rank, in a step of `micro_batches` forward passes of `micro`
+    /// samples. All stages are compared: the heaviest is often the last.
     pub fn peak(&self, split: (u32, u32)) -> MemoryBreakdown {
         self.stages(split).max_by_key(|m| m.total()).unwrap_or_default()
     }
 
-    /// The largest tensor of any rank, where a forward pass has `micro` samples.
+    /// Returns the largest tensor of any rank, for forward passes of `micro` samples.
     pub fn largest_tensor(&self, micro: u32) -> LargestTensor {
         largest_tensor::largest(self.model, &self.arrangement, micro.into())
     }
 
-    /// Bytes of a rank of every stage, from the first to the last.
+    /// Returns the memory of a rank of every stage, from the first to the last.
     pub fn each(&self, split: (u32, u32)) -> Vec<MemoryBreakdown> {
         self.stages(split).collect()
     }
@@ -132,16 +132,16 @@ impl<'a> PipelineMemory<'a> {
         (0..self.arrangement.layout.pipeline.get()).map(move |stage| self.passing(stage, split))
     }
 
-    /// Bytes of a rank of stage `index`, with what passes leave for their backward: in the blocks with what is before
-    /// them, and after them.
+    /// Returns the memory of a rank of stage `index`, with the activations and logits that are alive at its
+    /// peak.
     fn passing(&self, index: u32, (micro, micro_batches): (u32, u32)) -> MemoryBreakdown {
         let Arrangement { layout, schedule, chunks, .. } = self.arrangement;
         let StageMemory { held, copies: [of_pass, at_work], stored, working, logits } =
             self.stages[index as usize];
         let shape = PipelineShape { stages: layout.pipeline.get(), chunks, micros: micro_batches };
         let alive = u64::from(schedule::alive(schedule, shape, index));
-        // Backward begins at once where forward ends, but all forwards of GPipe end before the first backward, and the
-        // weights of the head wait for a zero bubble.
+        // Backward starts right after its forward in the last stage, but GPipe ends all forwards before the
+        // first backward, and a zero bubble delays the weight gradients of the head.
         let heads = match schedule {
             PipelineSchedule::Gpipe | PipelineSchedule::ZeroBubble => alive.min(u64::from(micro_batches)),
             PipelineSchedule::OneForwardOneBackward | PipelineSchedule::Interleaved => 1,
@@ -177,8 +177,8 @@ fn activations_of(held: &MemoryInputs<'_>) -> SavedActivations {
     saved_activations(held.model, cut, recompute, precision, by)
 }
 
-/// Bytes of the weights of one block that a pass copies: all in 16 bits, or in f32 on a device those that are put side by side for
-/// one product.
+/// Returns the bytes of the weights of one block that a pass copies: all in 16 bits, or on a device those
+/// that are joined for one product, in f32.
 fn copied(held: &MemoryInputs<'_>, of_block: u64) -> u64 {
     let Arrangement { precision, layout, .. } = held.arrangement;
     match (precision, held.model) {
@@ -200,16 +200,16 @@ fn of_stage(held: &MemoryInputs<'_>, kept: &SavedActivations, stage: u32) -> Sta
     let parts = held.parts.stage(arrangement, stage);
     let (parameters, largest) = (parts.all().all(), parts.largest.all());
     let shard = u64::from(arrangement.shard);
-    // Of an expert, only those ranks of a shard group share the state that hold it.
+    // The state of an expert is shared only by the ranks of a shard group that hold it.
     let of_experts = u64::from(arrangement.expert_shard().unwrap_or(1));
     let shared = parts.all().dense.div_ceil(shard) + parts.all().experts.div_ceil(of_experts);
     let share = |at: ZeroStage| if arrangement.zero >= at { shared } else { parameters };
     let is_sharded = |at: ZeroStage| arrangement.zero >= at && shard > 1;
-    // The values of a part that computes, the pack they came in, and the next on its way.
+    // The gathered values of the part in use, the bucket they came in, and the next one arriving.
     let gathered = if is_sharded(ZeroStage::Zero3) { 3 * 4 * largest } else { 0 };
     let moments = moments(held.optimizer);
     let replicas = u64::from(arrangement.replicas());
-    // Each writes its share; of an expert only those that hold it write.
+    // Each rank writes its shard; an expert's only the ranks that hold it.
     let written =
         |values: ParameterCounts| values.dense + u64::from(arrangement.layout.expert.get()) * values.experts;
     let frozen = held.parts.frozen(arrangement, stage);
@@ -235,7 +235,7 @@ fn of_stage(held: &MemoryInputs<'_>, kept: &SavedActivations, stage: u32) -> Sta
     if arrangement.recompute == Recompute::None {
         again = 0;
     }
-    // A block that is computed again copies its weights again; one that only attention computes again keeps them.
+    // A recomputed block copies its weights again; one that recomputes only attention keeps them.
     let in_blocks = parts.blocks.all() + frozen.all();
     let of_block = copied(held, in_blocks.div_ceil(blocks.max(1)));
     let outside = match arrangement.precision {
@@ -250,26 +250,26 @@ fn of_stage(held: &MemoryInputs<'_>, kept: &SavedActivations, stage: u32) -> Sta
     };
     let working = if again > 0 { kept.again_working } else { kept.block_working };
     let logits = if last { kept.logits } else { 0 };
-    // The logits are gone before gradients pass through a block: the larger of the two counts.
+    // The logits are freed before gradients pass through a block: the larger of the two counts.
     let working = working.saturating_sub(logits) + if first { kept.outer } else { 0 };
     let stored = again * kept.again_stored + (blocks - again) * kept.block_stored;
     StageMemory { held: fixed, copies, stored, working, logits }
 }
 
-/// Bytes of what lies ready to be sent, and of the memory that the ranks of a host show to each other.
+/// Returns the bytes of send buffers, and of the shared memory between the ranks of a host.
 fn buffers(arrangement: &Arrangement, parameters: u64, largest: u64) -> u64 {
     let Arrangement { layout, zero, shard, .. } = arrangement;
     let [replicas, tensor] = [arrangement.replicas(), layout.tensor.get()].map(u64::from);
     let gradients = match (replicas > 1, zero) {
         (false, _) => 0,
         (true, ZeroStage::Zero0) => 4 * parameters,
-        // Units that travel: of zero 1 some more, but only while what was kept for backward is let go.
+        // Parameter groups in flight: some more with zero 1, but only while activations are freed.
         (true, ZeroStage::Zero1 | ZeroStage::Zero2 | ZeroStage::Zero3) => 2 * 4 * largest,
     };
     if !is_on_host(arrangement) {
         return gradients;
     }
-    // Two slots a rank of every group that sums or gathers, and two mails each way to every neighbour.
+    // Two slots per rank of every group that sums or gathers, and two mailboxes each way to every neighbor.
     let across = u64::from(arrangement.replicas() / (*shard).max(1));
     let groups =
         if *zero == ZeroStage::Zero0 { [replicas, 1, tensor] } else { [u64::from(*shard), across, tensor] };
@@ -279,9 +279,8 @@ fn buffers(arrangement: &Arrangement, parameters: u64, largest: u64) -> u64 {
     gradients + 2 * members * 4 * SLOT_VALUES as u64 + 4 * neighbours * 4 * MAIL_VALUES as u64
 }
 
-/// Values that replicas keep for each parameter where they are alike approximately: what has not travelled yet; the
-/// weights they last had in common with the momentum of these, and the change that is summed; gradients that are on their
-/// way for some steps.
+/// Returns the values per parameter that approximately equal replicas keep: the part not sent yet; the last
+/// common weights with their momentum, and the summed change; gradients in flight for some steps.
 fn kept_apart(arrangement: &Arrangement) -> u64 {
     let sync = &arrangement.sync;
     let residual = match sync.compress {
@@ -293,7 +292,7 @@ fn kept_apart(arrangement: &Arrangement) -> u64 {
     residual + travelling + if sync.local.is_some() { 3 } else { 0 }
 }
 
-/// Values the optimizer keeps for each parameter.
+/// Returns the values per parameter that the optimizer keeps.
 pub fn moments(optimizer: &Optimizer) -> u64 {
     match optimizer.kind {
         OptimizerKind::Adamw | OptimizerKind::Lamb => 2,

@@ -8,7 +8,7 @@ use std::num::NonZeroU32;
 
 const ON_GPU: Arrangement = Arrangement { device: DeviceKind::Cuda, ..Arrangement::SINGLE };
 
-/// What one rank asks about, before it is known how the model is cut.
+/// Inputs of the memory model, before the layout is known.
 #[derive(Clone, Copy)]
 struct Asked<'a> {
     model: &'a Model,
@@ -34,22 +34,23 @@ fn peak(asked: &Asked<'_>) -> MemoryBreakdown {
 fn gpt2_124m_on_one_rank_is_known_by_hand() {
     let (model, optimizer) = (fixtures::gpt2(), fixtures::adamw());
     let memory = peak(&held(&model, &optimizer));
-    // 124,439,808 parameters: 4 bytes each in weights and in gradients, 8 in two moments. The matrices of queries, keys and
-    // values of a block lie side by side once more.
+    // 124,439,808 parameters: 4 bytes each in weights and in gradients, 8 in two moments. The matrices of
+    // queries, keys and values of a block lie side by side once more.
     assert_eq!(memory.weights, Bytes(497_759_232 + 12 * 4 * 768 * 3 * 768));
     // And the gradients of the embedding, (50,257 + 1,024) × 768, before they are added.
     assert_eq!(memory.gradients, Bytes(497_759_232 + 157_535_232));
     assert_eq!(memory.optimizer, Bytes(995_518_464));
-    // One token of one block keeps 2·768 before attention, 3·768 heads, 12·1024 of their softmax, 768 after it, and 2·768 and
-    // 2·3072 in the feed-forward, and 4 figures of the norms: 24,580 values; 12 blocks, 1,024 tokens, 4 bytes; and of each
-    // token three numbers say where it is in the embedding. Gradients passing through a block are less than the logits were.
+    // One token of one block saves 2·768 before attention, 3·768 heads, 12·1024 of their softmax, 768 after
+    // it, and 2·768 and 2·3072 in the feed-forward, and 4 figures of the norms: 24,580 values; 12 blocks,
+    // 1,024 tokens, 4 bytes; and three numbers per token for its place in the embedding. Gradients passing
+    // through a block are less than the logits were.
     let block = 1024 * 4 * 24_580;
     assert_eq!(memory.activations, Bytes(12 * block + 1024 * 4 * 3));
     assert_eq!(memory.logits, Bytes(1024 * 4 * (50_257 + 3 * 768)));
     assert_eq!(memory.buckets, Bytes(0));
 }
 
-/// Llama 3 8B.
+/// The architecture of Llama 3 8B.
 fn llama_8b(context: u32) -> Model {
     let Model::Decoder(small) = fixtures::llama() else { unreachable!("the sample is a decoder") };
     let [hidden, heads, kv_heads, ffn, vocab] = [4096, 32, 8, 14_336, 128_256];
@@ -64,8 +65,8 @@ fn the_kernels_of_a_device_keep_factors_in_16_bits_and_one_softmax() {
         [kept.block_stored, kept.again_stored, kept.again_working - kept.block_working]
             .map(|bytes| bytes / u64::from(context))
     };
-    // Input and residual in f32, both normed in 16 bits, mean and deviation of both; heads, their context; gate and up in f32,
-    // their product in 16 bits. Beside it the softmax: 32 heads, 2 bytes each.
+    // Input and residual in f32, both normed in 16 bits, mean and deviation of both; heads, their context;
+    // gate and up in f32, their product in 16 bits. Beside it the softmax: 32 heads, 2 bytes each.
     let rest = 2 * 4096 * (4 + 2) + 16 + 2 * (4096 + 2 * 1024) + 2 * 4096 + 14_336 * (2 * 4 + 2);
     for context in [1024, 8192] {
         let softmax = u64::from(context) * 32 * 2;
@@ -74,7 +75,7 @@ fn the_kernels_of_a_device_keep_factors_in_16_bits_and_one_softmax() {
             of_token(context, Recompute::Full, Precision::Bf16),
             [stored, 4 * 4096, stored - 4 * 4096]
         );
-        // Attention keeps what its heads are split from, in f32.
+        // Attention saves the tensor that its heads are split from, in f32.
         let heads = 2 * (4096 + 2 * 1024);
         let selective = of_token(context, Recompute::Selective, Precision::Bf16);
         assert_eq!(selective, [stored, rest - heads + 2 * heads, heads + softmax]);
@@ -130,14 +131,15 @@ fn the_largest_tensor_is_known() {
 fn the_fused_operations_of_a_cpu_keep_no_scores() {
     let (model, optimizer) = (fixtures::gpt2(), fixtures::adamw());
     let memory = peak(&Asked { arrangement: Arrangement::SINGLE, micro: 2, ..held(&model, &optimizer) });
-    // One token of one block keeps 5·768 around 3·768 packed values, 12 logarithms and 2·3072, and the
-    // embedding keeps 768. Gradients passing through a block are less than the logits were.
+    // One token of one block saves 5·768 around 3·768 packed values, 12 logarithms and 2·3072, and the
+    // embedding 768. Gradients passing through a block are less than the logits were.
     let token = 12 * (8 * 768 + 12 + 2 * 3072) + 768;
     assert_eq!(memory.activations, Bytes(2 * 1024 * 4 * token));
     assert_eq!(memory.logits, Bytes(2 * 1024 * 4 * (50_257 + 3 * 768)));
 }
 
-/// Peaks of the worker itself, in MiB, on an x86-64 host with one rank of two threads (2026-11-20).
+/// Compares with peaks of the worker itself, in MiB, on an x86-64 host with one rank of two threads
+/// (2026-11-20).
 #[test]
 fn the_worker_was_measured_to_hold_what_is_counted() {
     let Model::Decoder(small) = fixtures::llama() else { unreachable!("the sample is a decoder") };
@@ -163,7 +165,7 @@ fn the_worker_was_measured_to_hold_what_is_counted() {
         let arrangement = Arrangement { recompute, ..Arrangement::SINGLE };
         let held = Asked { arrangement, micro, baseline: 48 << 20, ..held(&model, &optimizer) };
         let counted = peak(&held);
-        // They were read before the first checkpoint.
+        // Measured before the first checkpoint.
         #[expect(clippy::cast_precision_loss, reason = "a few hundred MiB")]
         let counted = (counted.total().0 - counted.checkpoint.0) as f64 / f64::from(1 << 20);
         let error = counted / measured - 1.0;
@@ -210,8 +212,9 @@ fn tensor_parallel_ranks_keep_what_korthikanti_et_al_count() {
         let arrangement = Arrangement { layout, sequence, ..Arrangement::SINGLE };
         peak(&Asked { arrangement, ..held(&model, &optimizer) }).activations.0
     };
-    // Of 14·768 + 12 values a token and block, 8·768 + 2·3,072 + 12: inputs and normed inputs, 4·768, are whole on
-    // every rank, all else is cut. In sequence mode the two inputs are cut too, and the embedding.
+    // Of 14·768 + 12 values a token and block, 8·768 + 2·3,072 + 12: inputs and normed inputs, 4·768, are
+    // whole on every rank, all else is sharded. In sequence mode the two inputs are sharded too, and the
+    // embedding.
     let (cut, normed, input) = (4 * 768 + 12 + 2 * 3072, 2 * 768, 2 * 768);
     let bytes = |a_block: u64, embedding: u64| 4 * 1024 * (12 * a_block + embedding);
     assert_eq!(activations(1, false), bytes(cut + normed + input, 768));
@@ -237,7 +240,7 @@ fn a_schedule_decides_how_many_micro_batches_are_alive() {
         ((memory.activations.0 - first - working) / kept.block_stored, memory.logits.0 / kept.logits)
     };
     use PipelineSchedule::{Gpipe, Interleaved, OneForwardOneBackward, ZeroBubble};
-    // Three blocks a stage. GPipe keeps all 8 micro-batches, and their logits.
+    // Three blocks per stage. GPipe keeps all 8 micro-batches, and their logits.
     assert_eq!([0, 3].map(|stage| at(Gpipe, 1, stage)), [(3 * 8, 0), (3 * 8, 8)]);
     assert_eq!([0, 2, 3].map(|stage| at(OneForwardOneBackward, 1, stage)), [(3 * 4, 0), (3 * 2, 0), (3, 1)]);
     // Narayanan et al. 2021: 2 (p − s − 1) + (v − 1) p + 1 chunks of one block.
@@ -252,7 +255,7 @@ fn of_every_fourth_block_only_the_input_is_kept() {
         let arrangement = Arrangement { recompute, recompute_every, ..Arrangement::SINGLE };
         peak(&Asked { arrangement, ..held(&model, &optimizer) }).activations.0
     };
-    // All but the input of each of 3 blocks of 12; what is recomputed is less than the logits were.
+    // All but the input of each of 3 blocks of 12; recompute needs less than the logits did.
     let rest = 4 * 1024 * (7 * 768 + 12 + 2 * 3072);
     assert_eq!(at(Recompute::None, 1) - at(Recompute::Full, 4), 3 * rest);
     assert_eq!(at(Recompute::None, 1) - at(Recompute::Full, 1), 12 * rest);
@@ -320,7 +323,7 @@ proptest! {
             let shard = if axis == 3 { ways } else { 1 };
             let arrangement = Arrangement { zero, shard, recompute: Recompute::Full, ..arrangement };
             let memory = peak(&Asked { arrangement, micro, micro_batches, ..held(&model, &optimizer) });
-            // Buffers for others are new where there are others.
+            // Communication buffers exist only with several ranks.
             memory.total().0 - memory.buckets.0
         };
         if axis != 3 {

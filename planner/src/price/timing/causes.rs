@@ -1,15 +1,15 @@
-//! Where the seconds of a step go, with every communication by itself.
+//! Step time by cause, with each kind of communication apart.
 
 use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes, SteadyState, TimingInputs, overlap};
 use crate::price::estimate::Causes;
 use crate::step::traffic::{TrafficPurpose, TransferPhase};
 
-/// Seconds by purpose.
+/// Seconds for each [`TrafficPurpose`].
 type SecondsByPurpose = [f64; TrafficPurpose::COUNT];
 
 impl PipelineTiming<'_> {
-    /// As [`PipelineTiming::breakdown`] of a walked pipeline, with every communication by itself. What hides behind a pass hides of
-    /// all purposes alike.
+    /// Returns the step time by cause: [`PipelineTiming::breakdown`] of a simulated pipeline, with each kind
+    /// of communication apart. The overlap with a pass is shared by all kinds in proportion.
     pub(crate) fn causes(&self, split: &BatchCost) -> Causes {
         let (timing, time) = (&self.timing, self.breakdown(split, true));
         let (n, whole) = (f64::from(split.micro_batches), timing.speeds.whole);
@@ -39,7 +39,8 @@ impl PipelineTiming<'_> {
 }
 
 impl TimingInputs<'_> {
-    /// Exposed in one pass there and back; together they are what `stage` sends in both.
+    /// Returns the exposed communication of one forward and one backward, by purpose; the sum is that of
+    /// `stage`.
     fn in_passes(&self, steady: &SteadyState<'_>, split: &BatchCost, stage: &StageTimes) -> SecondsByPurpose {
         let mut sends = SecondsByPurpose::default();
         let hidden = overlap(self.arrangement.device);
@@ -64,7 +65,8 @@ impl TimingInputs<'_> {
         sends
     }
 
-    /// Exposed at the end of a step; together they are the communication at the end of `stage`.
+    /// Returns the exposed communication at the end of a step, by purpose; the sum is that at the end of
+    /// `stage`.
     fn after_passes(
         &self,
         steady: &SteadyState<'_>,
@@ -75,7 +77,7 @@ impl TimingInputs<'_> {
         self.spread(steady, TransferPhase::LastBackward, self.reduction(steady, split, stage), &mut sends);
         let every_step: f64 = self.of(steady, TransferPhase::Step).iter().sum();
         self.spread(steady, TransferPhase::Step, every_step, &mut sends);
-        // Of what is sent once in several steps, a step has its share: the rest of its end.
+        // Communication done once in several steps counts in proportion: it is the rest of the step's end.
         self.spread(steady, TransferPhase::Meeting, steady.end - every_step, &mut sends);
         steady.sender.passes(split.micro, |transfer| {
             let is_in_pass = matches!(transfer.when, TransferPhase::Forward | TransferPhase::Backward);
@@ -86,7 +88,7 @@ impl TimingInputs<'_> {
         sends
     }
 
-    /// Spreads `exposed` seconds over the purposes of the state that is sent then, as its own seconds are.
+    /// Distributes `exposed` seconds over purposes, in proportion to the communication of phase `when`.
     fn spread(
         &self,
         steady: &SteadyState<'_>,
@@ -101,7 +103,7 @@ impl TimingInputs<'_> {
         }
     }
 
-    /// Seconds of the state that is sent then.
+    /// Returns the seconds of communication in phase `when`, by purpose.
     fn of(&self, steady: &SteadyState<'_>, when: TransferPhase) -> SecondsByPurpose {
         let mut own = SecondsByPurpose::default();
         steady.sender.state(|transfer| {

@@ -1,4 +1,4 @@
-//! The stages of a pipeline side by side: what each does when, until the step is over.
+//! The timeline of a step: the activities of each stage, from the simulated pipeline.
 
 use super::{BatchCost, Bottleneck, PipelineTiming, StageTimes};
 use crate::step::schedule::{PipelineShape, passes};
@@ -7,7 +7,7 @@ use crate::step::timeline::{Activity, ChunkTimes, Timeline, stage_tracks};
 use dtrain_protocol::Arrangement;
 
 impl StageTimes {
-    /// A pass through one of its chunks.
+    /// Returns the seconds of one pass through one of the stage's chunks.
     fn work(&self, chunks: u32) -> ChunkTimes {
         let v = f64::from(chunks);
         ChunkTimes {
@@ -21,8 +21,8 @@ impl StageTimes {
 }
 
 impl PipelineTiming<'_> {
-    /// One step of every stage, whose lanes end with the step that [`PipelineTiming::breakdown`] tells of a walked pipeline; `None`
-    /// where the stages wait for each other forever.
+    /// Returns one step of every stage. All tracks end at the step time of [`PipelineTiming::breakdown`] with
+    /// a simulated pipeline; `None` when the schedule deadlocks.
     pub(crate) fn timeline(&self, split: &BatchCost) -> Option<Timeline> {
         let (timing, arrangement) = (&self.timing, self.timing.arrangement);
         let Bottleneck { busiest: (_, busiest), filling, .. } = self.deciding(split);
@@ -43,7 +43,8 @@ impl PipelineTiming<'_> {
         Some(Timeline { step_seconds: step * timing.speeds.whole, lanes })
     }
 
-    /// Walks the passes of a step action by action, where a message takes `transfer` seconds; see [`walk`].
+    /// Simulates the passes of a step action by action, with `transfer` seconds for each message; see
+    /// [`simulate_pipeline`].
     pub(super) fn walked(&self, split: &BatchCost, transfer: f64) -> Option<SimulatedPipeline> {
         let Arrangement { chunks, schedule, .. } = *self.timing.arrangement;
         let stages = self.stages.iter().map(|steady| self.timing.stage(steady, split));

@@ -7,7 +7,7 @@ use dtrain_recipes::{Goal, Metric, Recipe, Seconds, StopConditions};
 
 fn planned(change: impl FnOnce(&mut Recipe)) -> Plan {
     let (mut recipe, host, rates) = (fixtures::recipe(), fixtures::host(4), fixtures::rates(4));
-    // Replicas and stages are what is looked at: ranks of one matrix or one sequence are told alike.
+    // Only replicas and stages are compared: ranks of one matrix or one sequence get equal assignments.
     recipe.layout.tensor = Some(1);
     recipe.layout.context = Some(1);
     change(&mut recipe);

@@ -1,18 +1,19 @@
-//! Puts the messages between the passes.
+//! Places sends and receives between the passes of a schedule.
 //!
-//! All passes and messages of a step get one order in time, from a rehearsal with nominal durations; every stage
-//! does its own in that order. So the earliest thing that is not done can always be done, even over links that hold no
-//! message, and no stage ever waits forever.
+//! A simulation with nominal durations orders all passes and messages of a step in time; every stage executes
+//! its own in that order. So the earliest action that is not done can always proceed, even over links without
+//! buffers, and there is no deadlock.
 
 use super::PipelineShape;
 use crate::step::simulate::{StageAction, hop};
 use dtrain_protocol::{Action, Neighbor, Pass};
 use std::collections::BTreeMap;
 
-/// Ticks of the passes: backward takes twice as long as forward, and more of it for the gradient of the input.
+/// Returns the nominal duration of a pass: backward takes twice as long as forward, mostly for the input
+/// gradient.
 ///
-/// A message that comes earlier than here costs nothing; for one that comes later its stage stands still, with
-/// gradients of weights at hand. So what others wait for is taken for a little longer than it may be.
+/// A message that comes earlier than simulated costs nothing; for a later one its stage idles while weight
+/// gradients could be computed. So a pass that others wait for is nominally a little longer.
 fn ticks(action: Action) -> u64 {
     match action {
         Action::Forward(_) => 8,
@@ -23,7 +24,7 @@ fn ticks(action: Action) -> u64 {
     }
 }
 
-/// When something happens: messages before the passes that begin at the same tick, those of one link side by side.
+/// Sort key of an event: tick, messages before the passes of that tick, then those of one link together.
 type EventOrder = (u64, bool, u32, u32);
 
 /// One end of a message.
@@ -34,7 +35,7 @@ struct MessageEnd {
     is_send: bool,
 }
 
-/// The actions of every stage: its `orders` with the messages between them.
+/// Returns the actions of every stage: its `orders` with sends and receives between them.
 pub(super) fn connect(orders: &[Vec<Action>], shape: PipelineShape) -> Vec<Vec<Action>> {
     let mut passes: Vec<Vec<(EventOrder, Action)>> = vec![Vec::new(); orders.len()];
     let mut ends: Vec<Vec<(EventOrder, MessageEnd)>> = vec![Vec::new(); orders.len()];
@@ -76,7 +77,7 @@ pub(super) fn connect(orders: &[Vec<Action>], shape: PipelineShape) -> Vec<Vec<A
     passes.into_iter().zip(ends).map(|(passes, ends)| merge(passes, ends)).collect()
 }
 
-/// Passes and messages of one stage in their order; a send and a receive side by side become one exchange.
+/// Merges passes and messages of one stage in order; an adjacent send and receive become one exchange.
 fn merge(passes: Vec<(EventOrder, Action)>, mut ends: Vec<(EventOrder, MessageEnd)>) -> Vec<Action> {
     ends.sort_by_key(|(moment, _)| *moment);
     let messages = ends.into_iter().map(|(moment, end)| {
@@ -84,7 +85,7 @@ fn merge(passes: Vec<(EventOrder, Action)>, mut ends: Vec<(EventOrder, MessageEn
         (moment, Action::Exchange { with: end.with, send: half(true), recv: half(false) })
     });
     let mut all: Vec<_> = passes.into_iter().chain(messages).collect();
-    // Stable: passes of one stage never begin at the same tick.
+    // A stable sort: passes of one stage never start at the same tick.
     all.sort_by_key(|(moment, _)| *moment);
     let mut actions: Vec<Action> = Vec::with_capacity(all.len());
     for (_, action) in all {

@@ -1,7 +1,7 @@
-//! What each pipeline stage does within one step, in order.
+//! Pipeline schedules: the ordered actions of each stage within one step.
 //!
-//! A schedule is an order of passes for every stage (`orders`); the messages between them are put in by
-//! `connect`, the same for all schedules.
+//! A schedule is an order of passes for every stage (`orders`); `connect` places the messages between them,
+//! in one way for all schedules.
 
 mod messages;
 mod pass_order;
@@ -14,18 +14,18 @@ use dtrain_recipes::PipelineSchedule;
 use std::num::NonZeroU32;
 use std::ops::Range;
 
-/// Stages, chunks of each and micro-batches of a step: what a schedule depends on.
+/// Shape of a pipeline schedule: stages, chunks per stage and micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipelineShape {
     /// Pipeline stages, at least 1.
     pub stages: u32,
-    /// Runs of blocks of a stage, at least 1.
+    /// Chunks per stage, at least 1; each is a run of blocks.
     pub chunks: u32,
-    /// Forward passes of a step through each chunk, at least 1.
+    /// Micro-batches of a step, at least 1.
     pub micros: u32,
 }
 
-/// One step of every stage, without the reduction and the update at its end.
+/// Returns the passes and messages of every stage in one step, without the final reduction and update.
 pub fn passes(schedule: PipelineSchedule, shape: PipelineShape) -> Vec<Vec<Action>> {
     let order = |stage| match schedule {
         PipelineSchedule::Gpipe => pass_order::all_forward_all_backward(shape),
@@ -38,7 +38,7 @@ pub fn passes(schedule: PipelineSchedule, shape: PipelineShape) -> Vec<Vec<Actio
     messages::connect(&orders, shape)
 }
 
-/// One whole step of every stage.
+/// Returns all actions of every stage in one step.
 pub fn steps(arrangement: &Arrangement, micro_batches: NonZeroU32) -> Vec<Vec<Action>> {
     let shape = PipelineShape {
         stages: arrangement.layout.pipeline.get(),
@@ -50,14 +50,14 @@ pub fn steps(arrangement: &Arrangement, micro_batches: NonZeroU32) -> Vec<Vec<Ac
     steps
 }
 
-/// Whether the schedule can order this many micro-batches: chunks are interleaved in rounds of as many micro-batches
-/// as there are stages, and a round must be full.
+/// Returns `true` if the schedule supports this number of micro-batches: interleaved chunks need full rounds
+/// of as many micro-batches as there are stages.
 pub fn is_possible(schedule: PipelineSchedule, shape: PipelineShape) -> bool {
     schedule != PipelineSchedule::Interleaved || shape.micros.is_multiple_of(shape.stages)
 }
 
-/// Passes through chunks whose activations a stage keeps at once, at most: what a forward left and its whole backward
-/// has not taken.
+/// Returns the largest number of passes whose activations a stage keeps at once: forwards whose backward is
+/// not complete.
 pub fn alive(schedule: PipelineSchedule, shape: PipelineShape, stage: u32) -> u32 {
     let PipelineShape { stages, chunks, micros } = shape;
     let ahead = stages - stage - 1;
@@ -70,9 +70,9 @@ pub fn alive(schedule: PipelineSchedule, shape: PipelineShape, stage: u32) -> u3
     most.min(micros * chunks)
 }
 
-/// The runs of blocks of stage `stage`: the pipeline goes through the stages once for each chunk, and all runs are equal
-/// shares, the remainder spread evenly, where the ends of the model count as [`Arrangement::ends`] says. One truth for
-/// memory, price and assignment.
+/// Returns the runs of blocks of stage `stage`. The pipeline visits all stages once for each chunk. All runs
+/// are equal, the remainder spread evenly, with the ends of the model counted as in [`Arrangement::ends`].
+/// Memory, cost and assignments all use this split.
 pub fn chunks_of(
     stage: u32,
     arrangement: &Arrangement,
@@ -82,7 +82,7 @@ pub fn chunks_of(
     let counted = u64::from(blocks) + u64::from(ends.embedding) + u64::from(ends.head);
     (0..chunks).map(move |chunk| {
         let share = sharding::shard_range(counted, chunk * stages + stage, stages * chunks);
-        // The embedding stands before block 0, and the head behind the last.
+        // The embedding comes before block 0, and the head after the last.
         let block = |n: u64| {
             let before = n.saturating_sub(ends.embedding.into()).min(blocks.into());
             u32::try_from(before).expect("it is at most the number of blocks")

@@ -1,18 +1,20 @@
-//! In which order a stage does its passes.
+//! Pass orders of the pipeline schedules: GPipe, 1F1B, interleaved 1F1B and zero bubble.
 
 use super::PipelineShape;
 use dtrain_protocol::{Action, Pass};
 
-/// All forwards before all backwards: every micro-batch is alive at once. The same for every stage.
+/// Returns the GPipe order, equal for all stages: all forwards, then all backwards, so that every micro-batch
+/// is alive at once.
 pub(super) fn all_forward_all_backward(shape: PipelineShape) -> Vec<Action> {
     let (forwards, backwards) = rounds(shape);
     forwards.map(Action::Forward).chain(backwards.map(Action::Backward)).collect()
 }
 
-/// After as many forwards as it takes for the first gradient to come back, one forward and one backward in turn.
+/// Returns the 1F1B order: forwards until the first gradient arrives, then one forward and one backward in
+/// turn.
 ///
-/// With one chunk at most `stages - stage` micro-batches are alive at once; with several the first gradient takes a
-/// way through all chunks, so more are.
+/// With one chunk at most `stages - stage` micro-batches are alive at once; with several more, since the
+/// first gradient passes through all chunks.
 pub(super) fn one_forward_one_backward(stage: u32, shape: PipelineShape) -> Vec<Action> {
     let PipelineShape { stages, chunks, micros } = shape;
     assert!(stage < stages, "stage {stage} is outside a pipeline of {stages}");
@@ -29,7 +31,8 @@ pub(super) fn one_forward_one_backward(stage: u32, shape: PipelineShape) -> Vec<
     order
 }
 
-/// The passes forward and backward: in rounds of `stages` micro-batches, each round through one chunk after the other.
+/// Returns the forward and the backward passes: in rounds of `stages` micro-batches, one chunk after the
+/// other in each round.
 fn rounds(shape: PipelineShape) -> (impl Iterator<Item = Pass>, impl Iterator<Item = Pass>) {
     let PipelineShape { stages, chunks, micros } = shape;
     // With one chunk the rounds make no difference.
@@ -43,11 +46,11 @@ fn rounds(shape: PipelineShape) -> (impl Iterator<Item = Pass>, impl Iterator<It
     (forwards, backwards)
 }
 
-/// ZB-H1 (Qi et al. 2023): one forward, one backward, but gradients of weights are computed late.
+/// Returns the ZB-H1 order (Qi et al. 2023): 1F1B, but gradients of weights are computed late.
 ///
-/// Stage `s` computes them `s` micro-batches after the gradient that the stage before waits for. So early stages, which
-/// wait for their first gradient, and late ones, which begin later, all have work left for their ends, and every stage
-/// holds at most `stages` micro-batches, as the first one of one forward, one backward does. One chunk a stage.
+/// Stage `s` computes them `s` micro-batches after the input gradient. So early stages, which wait for their
+/// first gradient, and late ones, which start later, have work left to fill the bubble, and every stage holds
+/// at most `stages` micro-batches, like the first stage of 1F1B. Needs one chunk per stage.
 pub(super) fn zero_bubble(stage: u32, shape: PipelineShape) -> Vec<Action> {
     assert_eq!(shape.chunks, 1, "gradients of weights fill the bubble of stages with one chunk");
     let weights = |micro| Action::BackwardWeights(Pass { micro, chunk: 0 });

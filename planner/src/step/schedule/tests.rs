@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 
 const COST: PassCost = PassCost { forward: 1.0, input: 1.0, weights: 1.0 };
 
-/// Every schedule in every shape up to 8 stages, 3 chunks and 17 micro-batches in which it is possible.
+/// Returns every possible schedule and shape up to 8 stages, 3 chunks and 17 micro-batches.
 fn all() -> impl Iterator<Item = (PipelineSchedule, PipelineShape)> {
     [Gpipe, OneForwardOneBackward, Interleaved, ZeroBubble].into_iter().flat_map(|schedule| {
         let chunks = if schedule == Interleaved { 2..=3 } else { 1..=1 };
@@ -27,7 +27,7 @@ fn walked(schedule: PipelineSchedule, shape: PipelineShape) -> SimulatedPipeline
         .expect("no stage waits forever")
 }
 
-/// Whether all stages come to their ends when a message is taken only while both its ends are at it.
+/// Returns `true` if all stages end although a message is passed only when both its ends are ready.
 fn ends_without_buffers(steps: &[Vec<Action>], shape: PipelineShape) -> bool {
     let mut left: Vec<Vec<Action>> = steps.to_vec();
     loop {
@@ -113,7 +113,7 @@ fn a_broken_schedule_is_seen_to_deadlock() {
     assert!(!ends_without_buffers(&steps, shape));
 }
 
-/// Micro-batches of all chunks whose inputs are kept at once, at most.
+/// Returns the largest number of micro-batches, over all chunks, whose inputs are kept at once.
 fn live_peak(actions: &[Action]) -> u32 {
     let (mut live, mut peak) = (0u32, 0u32);
     for action in actions {
@@ -152,7 +152,7 @@ fn equal_stages_have_the_bubble_of_the_textbook() {
         let bubble = |schedule, chunks| walked(schedule, PipelineShape { stages, chunks, micros }).bubble();
         assert!((bubble(Gpipe, 1) - plain).abs() < 1e-9);
         assert!((bubble(OneForwardOneBackward, 1) - plain).abs() < 1e-9);
-        // A chunk costs as much as a whole stage here, so the bubble in its time does not shrink.
+        // Here a chunk costs as much as a whole stage, so the bubble in its time does not shrink.
         if stages > 1 {
             assert!(
                 (bubble(Interleaved, 2) - plain).abs() < 1e-9,
@@ -163,7 +163,7 @@ fn equal_stages_have_the_bubble_of_the_textbook() {
     }
 }
 
-/// Qi et al. 2023: the gradients of weights of as many micro-batches as a stage is ahead fill its bubble.
+/// Qi et al. 2023: weight gradients of as many micro-batches as a stage is ahead fill its bubble.
 #[test]
 fn gradients_of_weights_fill_the_bubble() {
     for (forward, input, weights) in [(1.0, 1.0, 1.0), (1.0, 1.25, 0.75), (1.0, 2.0, 1.0), (2.0, 2.5, 0.5)] {
@@ -212,7 +212,8 @@ fn ends_that_count_as_blocks_make_their_stages_shorter() {
         (0..stages).map(runs).collect()
     };
     let both = EmbeddingHeadCost { embedding: 1, head: 1 };
-    // Llama 3.1 405B: 126 layers on 16 stages, of which the first and the last have a layer less (arXiv 2407.21783, 3.3.2).
+    // Llama 3.1 405B: 126 layers on 16 stages, with one layer less in the first and the last (arXiv
+    // 2407.21783, 3.3.2).
     let llama: Vec<u32> = of(16, 1, both).into_iter().map(|runs| runs.iter().sum()).collect();
     assert_eq!(llama, [[7].as_slice(), &[8; 14], &[7]].concat());
     let interleaved = of(16, 8, both);

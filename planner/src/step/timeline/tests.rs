@@ -10,7 +10,7 @@ const SCHEDULES: [(PipelineSchedule, Option<u32>); 4] = [
     (PipelineSchedule::ZeroBubble, None),
 ];
 
-/// The plan of the sample in `stages` stages on two replicas, and its profile.
+/// Returns the plan of the sample recipe in `stages` stages on two replicas, and its profile.
 fn drawn(stages: u32, schedule: PipelineSchedule, chunks: Option<u32>) -> (Plan, StepProfile) {
     let mut recipe: Recipe = fixtures::recipe();
     recipe.layout = LayoutPins {

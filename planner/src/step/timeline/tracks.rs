@@ -1,4 +1,4 @@
-//! The passes of a step, simulated action by action, as one track for each stage.
+//! Simulates the passes of a step action by action, as one track for each stage.
 
 use super::{Activity, StageTrack};
 use crate::step::schedule::{PipelineShape, passes};
@@ -9,20 +9,20 @@ use dtrain_recipes::PipelineSchedule;
 /// Seconds of one pass through one chunk of a stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ChunkTimes {
-    /// Computing forward.
+    /// Computing time of a forward.
     pub(crate) forward: f64,
-    /// Computing backward, gradients of weights among it.
+    /// Computing time of a backward, including gradients of weights.
     pub(crate) backward: f64,
-    /// Of `backward`, the gradients of weights.
+    /// Part of `backward` that computes gradients of weights.
     pub(crate) weights: f64,
-    /// Communication inside the forward that nothing hides.
+    /// Exposed communication in a forward.
     pub(crate) sent_forward: f64,
-    /// Communication inside the backward that nothing hides.
+    /// Exposed communication in a backward.
     pub(crate) sent_backward: f64,
 }
 
 impl ChunkTimes {
-    /// As a walk prices it.
+    /// Returns the durations that the simulation uses.
     pub(crate) fn cost(&self) -> PassCost {
         PassCost {
             forward: self.forward + self.sent_forward,
@@ -32,8 +32,8 @@ impl ChunkTimes {
     }
 }
 
-/// The tracks of the stages, each up to the end of its last pass; `None` where the stages wait for each other forever.
-/// `transfer` is the seconds of a message between neighbours.
+/// Returns the tracks of the stages, each up to the end of its last pass; `None` when the schedule deadlocks.
+/// `transfer` is the seconds of a message between neighbors.
 pub(crate) fn stage_tracks(
     works: &[ChunkTimes],
     schedule: PipelineSchedule,
@@ -49,7 +49,7 @@ pub(crate) fn stage_tracks(
     Some(lanes)
 }
 
-/// Adds what an action does: it computes first, and then sends what nothing hides.
+/// Appends an action to a track: computing first, then its exposed communication.
 fn act(lane: &mut StageTrack, work: &ChunkTimes, action: Action) {
     let ChunkTimes { forward, backward, weights, sent_forward, sent_backward } = *work;
     let (pass, doing, computed, sent) = match action {

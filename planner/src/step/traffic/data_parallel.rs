@@ -1,4 +1,4 @@
-//! What is sent to keep ranks alike: gradients, and sharded weights.
+//! Traffic of data parallelism: gradients, and sharded weights.
 
 use super::{
     BUCKET_VALUES, CollectiveKind, CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase, skip_empty,
@@ -10,16 +10,16 @@ use dtrain_recipes::{Compression, Model, ZeroStage};
 /// Parameters of a part that are sharded among the same ranks.
 #[derive(Clone, Copy, Debug)]
 struct ShardedParameters {
-    /// Of a shard group, and of those that hold the same shard.
+    /// Channels of the shard group, and of the ranks that hold the same shard.
     channels: [Channel; 2],
-    /// How many these are.
+    /// Number of ranks in each.
     ranks: [u32; 2],
-    /// Values of what one rank keeps.
+    /// Values that one rank keeps.
     block: u64,
 }
 
 impl TrafficModel<'_> {
-    /// What is sent to keep ranks alike, and the figures: the same whatever the micro-batches.
+    /// Calls `tell` with the traffic that does not depend on micro-batches: gradients, weights, and figures.
     pub(crate) fn state(&self, tell: impl FnMut(CommunicationOp)) {
         let tell = &mut skip_empty(tell);
         self.whole(tell);
@@ -30,7 +30,7 @@ impl TrafficModel<'_> {
         } else if self.arrangement.zero == ZeroStage::Zero0 {
             let common = if is_spread { held.dense } else { held.all() };
             self.buckets(Channel::Replicas, self.arrangement.replicas(), common, tell);
-            // Ranks along the expert axis hold other experts.
+            // Ranks along the expert axis hold different experts.
             let replicas = self.degree(Axis::Context) * self.degree(Axis::Data);
             let own = if is_spread { held.experts } else { 0 };
             self.buckets(Channel::ExpertReplicas, replicas, own, tell);
@@ -43,8 +43,8 @@ impl TrafficModel<'_> {
         self.figures(tell);
     }
 
-    /// In sequence mode each tensor-parallel rank saw a part of the sequence only; so gradients of what is whole on all
-    /// of them are summed, in one message, of shards those that the rank keeps.
+    /// Adds the sum of gradients that sequence parallelism needs for parameters whole on all tensor-parallel
+    /// ranks, since each saw only a part of the sequence: in one message, of shards only the rank's own.
     fn whole(&self, tell: &mut impl FnMut(CommunicationOp)) {
         if !matches!(self.model, Model::Decoder(_)) || !self.arrangement.sequence {
             return;
@@ -64,7 +64,7 @@ impl TrafficModel<'_> {
         });
     }
 
-    /// Which part of the state of the replicas the rank keeps, of how many.
+    /// Returns the index of the rank's shard among the replicas, and the number of shards.
     fn shard(&self) -> (u32, u32) {
         match self.arrangement.zero {
             ZeroStage::Zero0 => (0, 1),
@@ -74,7 +74,7 @@ impl TrafficModel<'_> {
         }
     }
 
-    /// Sums of whole buckets and of what is left.
+    /// Adds the all-reduces of whole buckets and of the rest.
     fn buckets(&self, channel: Channel, ranks: u32, values: u64, tell: &mut impl FnMut(CommunicationOp)) {
         let sync = self.arrangement.sync;
         let (purpose, n) = (TrafficPurpose::Gradients, u64::from(ranks));
@@ -92,7 +92,7 @@ impl TrafficModel<'_> {
                         n * communication_volume::fp16_block_values(bucket, ranks),
                     );
                 }
-                // Each with its place.
+                // Each value is sent with its index.
                 Compression::TopK { keep } => {
                     one(CollectiveKind::AllGather, n * 2 * communication_volume::top_k_count(bucket, keep))
                 }
@@ -100,7 +100,7 @@ impl TrafficModel<'_> {
         }
     }
 
-    /// Factors of low rank, the second after the first; what has none travels with the first.
+    /// Adds the two low-rank factors, one after the other; uncompressed values are sent with the first.
     fn factors(&self, rank: u32, tell: &mut impl FnMut(CommunicationOp)) {
         let sync = self.arrangement.sync;
         let mut all = LowRankCounts::default();
@@ -123,7 +123,8 @@ impl TrafficModel<'_> {
         }
     }
 
-    /// `count` parts of the model, whose state `shard` replicas share (Rajbhandari et al. 2020).
+    /// Adds the traffic of `count` parts of the model, whose state `shard` replicas share (ZeRO: Rajbhandari
+    /// et al. 2020).
     fn shards(
         &self,
         unit: &LayerParameters,
@@ -141,7 +142,7 @@ impl TrafficModel<'_> {
         if unit.values.experts == 0 {
             return;
         }
-        // Groups that hold unlike many of an expert are not run.
+        // Groups that hold different numbers of an expert are not supported.
         let own = self.arrangement.expert_shard().unwrap_or(1);
         let across = all / self.degree(Axis::Expert) / own;
         let channels = [Channel::ExpertShard, Channel::AcrossExpertShards];
@@ -149,7 +150,7 @@ impl TrafficModel<'_> {
         self.pack(&experts, layer, count, tell);
     }
 
-    /// As [`TrafficModel::shards`], of what travels together.
+    /// Adds the traffic of parameters that are sharded together; see [`TrafficModel::shards`].
     fn pack(
         &self,
         pack: &ShardedParameters,
@@ -164,7 +165,7 @@ impl TrafficModel<'_> {
             let values = block * u64::from(shard);
             tell(CommunicationOp { purpose, when, kind, channel, ranks, values, times: count });
         };
-        // Gradients of which only the shard is kept cannot wait for the last micro-batch.
+        // Sharded gradients cannot be accumulated until the last micro-batch.
         let reduced =
             if zero == ZeroStage::Zero1 { TransferPhase::LastBackward } else { TransferPhase::Backward };
         within(TrafficPurpose::Gradients, reduced, CollectiveKind::ReduceScatter, block);
@@ -194,7 +195,7 @@ impl TrafficModel<'_> {
         } else {
             within(TrafficPurpose::Weights, TransferPhase::Step, CollectiveKind::AllGather, block);
         }
-        // Groups that hold the same shards sum them among each other.
+        // Ranks that hold the same shard sum it among each other.
         tell(CommunicationOp {
             purpose: TrafficPurpose::Gradients,
             when: TransferPhase::Step,
@@ -206,7 +207,8 @@ impl TrafficModel<'_> {
         });
     }
 
-    /// The first and the last stage give each other their gradients of a tied embedding, or of what they own of them.
+    /// Adds the exchange of a tied embedding's gradients between the first and the last stage, or of the
+    /// shards they own.
     fn tied(&self, tell: &mut impl FnMut(CommunicationOp)) {
         let shared = self.parts.stage(self.arrangement, self.stage()).shared;
         let (index, shard) = self.shard();

@@ -1,8 +1,8 @@
-//! Bytes every rank sends in a step, collective by collective, by what they are for.
+//! Communication volume: the bytes every rank sends in a step, collective by collective, by purpose.
 //!
-//! One table: the cost model prices it with the speeds of links, a plan tells its sums, and the worker's own count of what it
-//! sent must equal it. How much a collective sends for a buffer is said where the worker declares its groups. Samples
-//! for validation and checkpoints are not steps and are not counted.
+//! The cost model prices these transfers with the speeds of links, a plan shows their sums, and the worker's
+//! own count of sent bytes must equal them. The volume of a collective is defined where the worker declares
+//! its groups. Validation samples and checkpoints are not counted.
 
 mod data_parallel;
 mod model_parallel;
@@ -16,89 +16,89 @@ use dtrain_protocol::{Arrangement, Axis, Channel, Coord, Rank};
 use dtrain_recipes::{Bytes, Model, ZeroStage};
 use serde::{Deserialize, Serialize};
 
-/// Values (`f32`) up to which an all-reduce sends everything to everybody at once.
+/// Largest all-reduce, in values (`f32`), in which every rank sends all values to every other at once.
 const SMALL_VALUES: u64 = 4 << 10;
 
-/// Values of one bucket of gradients, as the worker cuts them.
+/// Values in one bucket of gradients, equal to the worker's.
 const BUCKET_VALUES: u64 = 256 << 10;
 
-/// What bytes are sent for.
+/// Purpose of communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TrafficPurpose {
-    /// Gradients are summed over the replicas, or the changes of their weights.
+    /// Summing gradients, or changes of weights, over the replicas.
     Gradients,
-    /// Sharded weights are gathered.
+    /// Gathering sharded weights.
     Weights,
-    /// Tensor-parallel ranks complete each other's products.
+    /// Combining the products of tensor-parallel ranks.
     Tensor,
-    /// Keys and values go around the ring of a split sequence.
+    /// Keys and values sent around the ring of context parallelism.
     Context,
-    /// Tokens go to their experts and back.
+    /// Tokens sent to their experts and back.
     Expert,
-    /// Activations and their gradients go from stage to stage.
+    /// Activations and their gradients between pipeline stages.
     Pipeline,
-    /// A tied embedding is summed over the first and the last stage.
+    /// Summing a tied embedding over the first and the last stage.
     Tied,
     /// Losses, counts, flags and gradient norms.
     Figures,
 }
 
 impl TrafficPurpose {
-    /// Purposes in all.
+    /// Number of purposes.
     pub const COUNT: usize = 8;
 }
 
-/// When a transfer takes place.
+/// Part of a step in which a transfer takes place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferPhase {
     /// In the forward of each micro-batch.
     Forward,
     /// In the backward of each micro-batch.
     Backward,
-    /// While the last backward goes on, as far as possible.
+    /// During the last backward, as far as possible.
     LastBackward,
     /// Once at the end of a step.
     Step,
-    /// Once in as many steps as replicas move their own weights.
+    /// Once per synchronization of replicas that update their weights separately.
     Meeting,
 }
 
-/// How ranks exchange a buffer.
+/// Kind of collective, or a message between two ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CollectiveKind {
-    /// All get the sum.
+    /// Every rank gets the sum.
     AllReduce,
-    /// Each gets its part of the sum.
+    /// Every rank gets its part of the sum.
     ReduceScatter,
-    /// All get the parts of all.
+    /// Every rank gets the parts of all.
     AllGather,
-    /// Each gets its part from every other.
+    /// Every rank gets its part from each other rank.
     AllToAll,
-    /// One gets all of it.
+    /// One rank gets the whole buffer.
     Message,
 }
 
-/// The same collective some times over.
+/// A collective, repeated a number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommunicationOp {
-    /// What it is for.
+    /// Purpose of the communication.
     pub purpose: TrafficPurpose,
-    /// When.
+    /// Part of the step in which it happens.
     pub when: TransferPhase,
-    /// How.
+    /// Kind of collective.
     pub kind: CollectiveKind,
-    /// Among whom.
+    /// Group of ranks that take part.
     pub channel: Channel,
-    /// How many they are, this rank included.
+    /// Size of the group, this rank included.
     pub ranks: u32,
     /// Values (`f32`) of the buffer.
     pub values: u64,
-    /// How often, for each micro-batch or in each step.
+    /// Number of repetitions, per micro-batch or per step.
     pub times: u64,
 }
 
 impl CommunicationOp {
-    /// Bytes that member `index` of the group sends in one of them.
+    /// Returns the bytes that member `index` of the group sends in one repetition.
     pub fn sent(&self, index: u32) -> u64 {
         let (n, values) = (u64::from(self.ranks), self.values);
         let own = share(values, index, self.ranks);
@@ -113,28 +113,28 @@ impl CommunicationOp {
     }
 }
 
-/// What decides the traffic of a rank, whatever its batch is split into.
+/// Inputs of the traffic of a rank that do not depend on the micro-batch.
 #[derive(Clone, Debug)]
 pub struct TrafficModel<'a> {
     model: &'a Model,
-    /// Its parts as this rank holds them.
+    /// Parameters that this rank holds.
     parts: &'a ModelParameters,
     arrangement: &'a Arrangement,
-    /// Where the rank sits.
+    /// Coordinates of the rank in the layout.
     coord: Coord,
     blocks: BlockCounts,
-    /// Activations and gradients for other stages: when, and the values of one sample.
+    /// Activations and gradients sent to other stages: phase, and values per sample.
     messages: Vec<(TransferPhase, u64)>,
 }
 
-/// The blocks of a stage, and how many of them are computed again.
+/// Number of blocks of a stage, and of those that are recomputed.
 #[derive(Clone, Copy, Debug)]
 struct BlockCounts {
     all: u64,
     again: u64,
 }
 
-/// Leaves out what is no transfer: nobody talks to himself.
+/// Drops empty transfers, such as those within a group of one rank.
 fn skip_empty(mut tell: impl FnMut(CommunicationOp)) -> impl FnMut(CommunicationOp) {
     move |transfer| {
         if transfer.ranks > 1 && transfer.values > 0 && transfer.times > 0 {
@@ -144,7 +144,7 @@ fn skip_empty(mut tell: impl FnMut(CommunicationOp)) -> impl FnMut(Communication
 }
 
 impl<'a> TrafficModel<'a> {
-    /// The rank at `coord`, which holds `parts` of `model`.
+    /// Builds the model of the rank at `coord`, which holds `parts` of `model`.
     pub fn of(
         model: &'a Model,
         parts: &'a ModelParameters,
@@ -157,7 +157,7 @@ impl<'a> TrafficModel<'a> {
         Self { model, parts, arrangement, coord, blocks, messages }
     }
 
-    /// Calls `tell` with every transfer of a step that the rank takes part in, where a pass has `micro` samples.
+    /// Calls `tell` with every transfer of a step that the rank takes part in, for passes of `micro` samples.
     pub fn each(&self, micro: u32, mut tell: impl FnMut(CommunicationOp)) {
         self.passes(micro, &mut tell);
         self.state(&mut tell);
@@ -179,7 +179,8 @@ impl<'a> TrafficModel<'a> {
         self.stage() + 1 == self.degree(Axis::Pipeline)
     }
 
-    /// Every rank's row goes to all: with the loss, and again with the norm where ranks hold different gradients.
+    /// Adds the exchange of figures: every rank's row goes to all ranks, with the loss, and again with the
+    /// norm where ranks hold different gradients.
     fn figures(&self, tell: &mut impl FnMut(CommunicationOp)) {
         let Arrangement { layout, .. } = self.arrangement;
         let ranks = layout.world();
@@ -202,13 +203,13 @@ impl<'a> TrafficModel<'a> {
         self.arrangement.layout.rank(self.coord)
     }
 
-    /// Index of the rank among `members`.
+    /// Returns the index of the rank among `members`.
     fn place(&self, members: Vec<Rank>) -> u32 {
         let before = members.iter().take_while(|member| **member != self.rank()).count();
         u32::try_from(before).expect("a group has at most all ranks")
     }
 
-    /// Index of the rank in its group of a channel.
+    /// Returns the index of the rank in its group of a channel.
     fn index(&self, channel: Channel) -> u32 {
         let at = |axis| self.coord.along(axis);
         let data = |experts: u32, expert: u32| {
@@ -235,29 +236,29 @@ impl<'a> TrafficModel<'a> {
     }
 }
 
-/// Bytes one rank sends in a step, by what they are for; of what is sent once in several steps, its share.
+/// Bytes one rank sends in a step, by purpose; communication once in several steps counts in proportion.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
-    /// Gradients are summed over the replicas.
+    /// Gradients summed over the replicas.
     pub gradients: Bytes,
-    /// Sharded weights are gathered.
+    /// Sharded weights that are gathered.
     pub weights: Bytes,
-    /// Tensor-parallel ranks complete each other's products.
+    /// Products of tensor-parallel ranks.
     pub tensor: Bytes,
-    /// Keys and values go around the ring of a split sequence.
+    /// Keys and values in the ring of context parallelism.
     pub context: Bytes,
-    /// Tokens go to their experts and back; as many as are expected.
+    /// Tokens sent to experts and back, for an even load of the experts.
     pub expert: Bytes,
-    /// Activations and their gradients go from stage to stage.
+    /// Activations and their gradients between pipeline stages.
     pub pipeline: Bytes,
-    /// A tied embedding is summed over the first and the last stage.
+    /// Gradients of a tied embedding, between the first and the last stage.
     pub tied: Bytes,
     /// Losses, counts, flags and gradient norms.
     pub figures: Bytes,
 }
 
 impl Traffic {
-    /// What `sender` sends in a step of `micro_batches` forward passes of `micro` samples.
+    /// Returns the bytes that `sender` sends in a step of `micro_batches` forward passes of `micro` samples.
     pub fn of(sender: &TrafficModel<'_>, (micro, micro_batches): (u32, u32)) -> Self {
         let mut traffic = Self::default();
         let mut meeting = Bytes(0);
@@ -274,14 +275,14 @@ impl Traffic {
         traffic
     }
 
-    /// What `rank` sends in a step of `micro_batches` forward passes of `micro` samples.
+    /// Returns the bytes that `rank` sends in a step of `micro_batches` forward passes of `micro` samples.
     pub fn of_rank(model: &Model, arrangement: &Arrangement, split: (u32, u32), rank: Rank) -> Self {
         let coord = arrangement.layout.coord(rank);
         let parts = ModelParameters::of(model, &arrangement.layout, coord);
         Self::of(&TrafficModel::of(model, &parts, arrangement, coord), split)
     }
 
-    /// What the rank sends that sends most.
+    /// Returns the bytes of the rank that sends most.
     pub fn largest(model: &Model, arrangement: &Arrangement, split: (u32, u32)) -> Self {
         let layout = &arrangement.layout;
         // Along the other axes ranks differ by a remainder of a division.
@@ -294,12 +295,12 @@ impl Traffic {
         all.max_by_key(|traffic| traffic.total().0).unwrap_or_default()
     }
 
-    /// All of it.
+    /// Returns the sum over all purposes.
     pub fn total(&self) -> Bytes {
         Bytes(self.purposes().iter().map(|(_, bytes)| bytes.0).sum())
     }
 
-    /// The parts with their names, in a fixed order.
+    /// Returns the bytes by purpose with their names, in a fixed order.
     pub fn purposes(&self) -> [(&'static str, Bytes); 8] {
         [
             ("gradients", self.gradients),

@@ -1,4 +1,4 @@
-//! What is sent in the middle of forward and backward.
+//! Traffic of tensor, context, expert and pipeline parallelism, within forward and backward passes.
 
 use super::{
     BlockCounts, CollectiveKind, CommunicationOp, TrafficModel, TrafficPurpose, TransferPhase, skip_empty,
@@ -8,7 +8,7 @@ use dtrain_protocol::{Arrangement, Axis, Channel, DeviceKind};
 use dtrain_recipes::{Decoder, Experts, Model, Precision, Recompute, ZeroStage};
 use std::ops::Range;
 
-/// The blocks of a stage; the first of every run of `recompute_every` is computed again.
+/// Returns the block counts of a stage; the first block of every run of `recompute_every` is recomputed.
 pub(super) fn blocks(model: &Model, arrangement: &Arrangement, stage: u32) -> BlockCounts {
     let every = arrangement.recompute_every;
     let (all, again) = chunks_of(stage, arrangement, model.blocks()).fold((0, 0), |(all, again), run| {
@@ -18,7 +18,8 @@ pub(super) fn blocks(model: &Model, arrangement: &Arrangement, stage: u32) -> Bl
     BlockCounts { all, again: if arrangement.recompute == Recompute::Full { again } else { 0 } }
 }
 
-/// Activations to the next stage, their gradients to the previous: when, and the values of one sample.
+/// Returns the messages to other stages, activations forward and gradients back: phase, and values per
+/// sample.
 pub(super) fn messages(model: &Model, arrangement: &Arrangement, stage: u32) -> Vec<(TransferPhase, u64)> {
     let Arrangement { layout, sequence, .. } = arrangement;
     if layout.pipeline.get() == 1 {
@@ -39,7 +40,7 @@ pub(super) fn messages(model: &Model, arrangement: &Arrangement, stage: u32) -> 
 }
 
 impl TrafficModel<'_> {
-    /// What every pass of `micro` samples sends.
+    /// Calls `tell` with the communication of every pass of `micro` samples.
     pub(crate) fn passes(&self, micro: u32, tell: impl FnMut(CommunicationOp)) {
         let tell = &mut skip_empty(tell);
         for (when, values) in &self.messages {
@@ -60,8 +61,9 @@ impl TrafficModel<'_> {
         self.experts(decoder, tokens, tell);
     }
 
-    /// Tensor parallelism (Shoeybi et al. 2019): a block enters two column cuts and leaves two row cuts. What is summed in
-    /// one direction costs nothing in the other; in sequence mode (Korthikanti et al. 2022) half of a sum is done in each.
+    /// Adds tensor parallelism (Shoeybi et al. 2019): a block has two column-parallel and two row-parallel
+    /// products. A sum needed in one direction is free in the other; in sequence mode (Korthikanti et al.
+    /// 2022) each direction does half of it.
     fn products(&self, d: &Decoder, tokens: u64, tell: &mut impl FnMut(CommunicationOp)) {
         let (ranks, blocks) = (self.degree(Axis::Tensor), self.blocks);
         let stream = tokens * u64::from(d.hidden);
@@ -69,11 +71,11 @@ impl TrafficModel<'_> {
             let (purpose, channel) = (TrafficPurpose::Tensor, Channel::Tensor);
             tell(CommunicationOp { purpose, when, kind, channel, ranks, values, times });
         };
-        // Entering and leaving what is cut by columns and by rows, forward: the embedding is only left, the head only
-        // entered.
+        // Number of times a forward enters column-parallel and leaves row-parallel layers: the embedding is
+        // only left, the head only entered.
         let (leaves, enters) = (u64::from(self.is_first()), u64::from(self.is_last()));
         let (enter, leave) = (2 * blocks.all + enters, 2 * blocks.all + leaves);
-        // Weights that are gathered for a pass are not kept for its backward: the embedding looks up again.
+        // Weights gathered with ZeRO 3 are not kept for backward: the embedding looks up again.
         let again = 2 * blocks.again;
         let leave_again = again + if self.arrangement.zero == ZeroStage::Zero3 { leaves } else { 0 };
         if self.arrangement.sequence {
@@ -92,11 +94,12 @@ impl TrafficModel<'_> {
         }
     }
 
-    /// Ring attention, balanced: every rank holds an early and a late piece of a sequence.
+    /// Adds ring attention, balanced: every rank holds an early and a late piece of a sequence.
     ///
-    /// Keys travel towards rank 0, whole; from there to the ranks behind the one they began at, which see only their
-    /// first half. Backward they travel again, and their gradients with them and home; nobody but rank 0 itself sees
-    /// the second half of its keys. Off the fused operations, keys are gathered and their gradients scattered.
+    /// Keys travel whole towards rank 0, and from there as a first half to the ranks behind their origin,
+    /// which see only that. Backward they travel again, their gradients with them and back home; only rank 0
+    /// itself sees the second half of its keys. Without the fused operations, keys are gathered and their
+    /// gradients scattered.
     fn ring(&self, d: &Decoder, tokens: u64, tell: &mut impl FnMut(CommunicationOp)) {
         let (ranks, blocks) = (self.degree(Axis::Context), self.blocks);
         if ranks == 1 {
@@ -116,7 +119,7 @@ impl TrafficModel<'_> {
             one(TransferPhase::Backward, CollectiveKind::ReduceScatter, n * keys, blocks.all);
             return;
         }
-        // Whole keys and halves that a rank hands on, and gradients of them.
+        // Whole keys and halves that a rank passes on, and their gradients.
         let ((whole, half), (whole_back, half_back)) = match r {
             0 => ((0, n - 1), (n - 1, 0)),
             r => ((n - r, r - 1), (n.saturating_sub(2), 1)),
@@ -137,8 +140,8 @@ impl TrafficModel<'_> {
         );
     }
 
-    /// Tokens go to their experts and back, and their gradients as well: as many as go to other ranks where all
-    /// experts have equally many. Before them goes how many there are.
+    /// Adds expert parallelism: tokens and their gradients travel to experts and back, as many as go to other
+    /// ranks under an even load. Their number is sent before them.
     fn experts(&self, d: &Decoder, tokens: u64, tell: &mut impl FnMut(CommunicationOp)) {
         let Some(Experts { count, per_token, balance, .. }) = d.experts else { return };
         let (blocks, choices) = (self.blocks, tokens * u64::from(per_token));
@@ -167,7 +170,7 @@ impl TrafficModel<'_> {
             one(TransferPhase::Backward, CollectiveKind::AllReduce, Axis::Tensor, choices, blocks.all);
         }
         if balance > 0.0 {
-            // What was chosen in whole sequences; told where the pass is recorded.
+            // Choices of experts in whole sequences, sent where the pass is recorded.
             let samples = tokens / u64::from(d.context / self.degree(Axis::Context));
             let chosen = samples * counts;
             one(

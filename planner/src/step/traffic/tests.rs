@@ -19,7 +19,7 @@ fn sent(model: &Model, arrangement: &Arrangement, split: (u32, u32)) -> Traffic 
     Traffic::of_rank(model, arrangement, split, Rank(0))
 }
 
-/// Weights of GPT-2 124M, and one row of figures on each of two ranks.
+/// Parameters of GPT-2 124M.
 const GPT2: u64 = 124_439_808;
 const ROW: u64 = 4 * ROW_VALUES;
 
@@ -48,12 +48,13 @@ fn tokens_go_to_their_experts_and_back_in_both_directions() {
     let model = fixtures::experts();
     let arrangement = cut(|layout| layout.expert = n(4));
     let traffic = sent(&model, &arrangement, (2, 3));
-    // Of 2 · 256 tokens and two experts each, three quarters go to other ranks, as rows of 256; and eight numbers.
+    // Of 2 · 256 tokens and two experts each, three quarters go to other ranks, as rows of 256; and eight
+    // numbers.
     let ways = 4 * 2 * 256 * 2 * 256 / 4 * 3;
     assert_eq!(traffic.expert, Bytes(3 * 4 * (4 * ways + 4 * 8 / 4 * 3)));
     let again = Arrangement { recompute: Recompute::Full, ..arrangement };
     assert_eq!(sent(&model, &again, (2, 3)).expert, Bytes(3 * 4 * (6 * ways + 2 * 4 * 8 / 4 * 3)));
-    // Nobody else holds the same experts.
+    // No other rank holds the same experts.
     let dtrain_recipes::Model::Decoder(d) = &model else { unreachable!() };
     let experts = 4 * 8 * 3 * u64::from(d.hidden * d.ffn);
     assert_eq!(traffic.gradients, Bytes(4 * 2 * (model.parameters() - experts) / 4 * 3));
@@ -83,8 +84,9 @@ fn each_zero_stage_sends_what_rajbhandari_et_al_say() {
         let arrangement = Arrangement { zero, shard: 4, ..cut(|layout| layout.data = n(4)) };
         sent(&model, &arrangement, (1, micro_batches))
     };
-    // One way of all weights: N (n − 1) / n; every parameter of GPT-2 divides by 4. The head reads the embedding of
-    // the same rank, 51,281 rows with positions; in its backward it still has it, and its own norm.
+    // One way of all weights: N (n − 1) / n; every parameter of GPT-2 divides by 4. The head reads the
+    // embedding of the same rank, 51,281 rows with positions; in its backward it still has it, and its own
+    // norm.
     let way = 4 * GPT2 / 4 * 3;
     let (embedding, norm) = (4 * 51_281 * 768 / 4 * 3, 4 * 2 * 768 / 4 * 3);
     for m in [1, 5] {
@@ -107,7 +109,8 @@ fn a_hybrid_shard_reduces_inside_and_then_across() {
     let model = fixtures::gpt2();
     let arrangement = Arrangement { zero: ZeroStage::Zero1, shard: 2, ..cut(|layout| layout.data = n(4)) };
     let traffic = sent(&model, &arrangement, (1, 3));
-    // Inside: half of the gradients. Across: an all-reduce between two of the other half, 2 · (N/2) / 2.
+    // Inside a group: half of the gradients. Across: an all-reduce between two of the other half, 2 · (N/2) /
+    // 2.
     assert_eq!(traffic.gradients, Bytes(4 * (GPT2 / 2 + GPT2 / 2)));
     assert_eq!(traffic.weights, Bytes(4 * GPT2 / 2));
 }
@@ -118,8 +121,8 @@ fn tensor_parallelism_sends_four_all_reduces_a_block_and_micro_batch() {
     let arrangement = cut(|layout| layout.tensor = n(2));
     let (micro, m) = (2, 3);
     let traffic = sent(&model, &arrangement, (micro, m));
-    // Shoeybi et al. 2019: of 2 · 1,024 · 768 values, between two ranks all of them once; one more for the embedding
-    // forward and one for the head backward; maxima, and sums with targets, of 2,048 rows.
+    // Shoeybi et al. 2019: of 2 · 1,024 · 768 values, between two ranks all of them once; one more for the
+    // embedding forward and one for the head backward; maxima, and sums with targets, of 2,048 rows.
     let stream = 4 * 2 * 1024 * 768;
     let loss = 4 * (2048 + 2 * 2048);
     assert_eq!(traffic.tensor, Bytes(3 * ((4 * 12 + 2) * stream + loss)));
@@ -183,7 +186,7 @@ fn stages_hand_on_activations_and_hand_back_gradients() {
     assert_eq!([0, 1, 2, 3].map(|r| of(&arrangement, r).pipeline.0), [1, 2, 2, 1].map(|k| 8 * k * message));
     // The embedding is tied: first and last sum it.
     assert_eq!([0, 1, 2, 3].map(|r| of(&arrangement, r).tied.0), [1, 0, 0, 1].map(|k| k * 4 * 50_257 * 768));
-    // Two chunks: every stage hands on twice, but for the ends of the model.
+    // Two chunks: every stage sends twice, but for the ends of the model.
     let two = Arrangement { schedule: PipelineSchedule::Interleaved, chunks: 2, ..arrangement };
     assert_eq!([0, 1, 2, 3].map(|r| of(&two, r).pipeline.0), [3, 4, 4, 3].map(|k| 8 * k * message));
 }
@@ -205,7 +208,8 @@ fn the_boundaries_of_a_residual_network_are_of_unlike_sizes() {
 }
 
 proptest! {
-    /// What one rank of a message sends another receives, so sums over all stages are even forward and backward.
+    /// Every message between ranks has a sender and a receiver, so sums over all stages are equal forward and
+    /// backward.
     #[test]
     fn every_message_of_a_pipeline_has_two_ends(stages in 2u32..5, chunks in 1u32..3, micro in 1u32..4) {
         let model = fixtures::gpt2();
@@ -227,7 +231,7 @@ proptest! {
         prop_assert_eq!(forward, hops * u64::from(micro) * 1024 * 768);
     }
 
-    /// The members of a group together send what the formula says of the group, however uneven the parts.
+    /// The members of a group together send the volume in the formula, for any uneven parts.
     #[test]
     fn uneven_parts_send_the_whole_between_them(values in 1u64..100_000, ranks in 2u32..9) {
         let all = |kind| {
@@ -252,15 +256,17 @@ fn replicas_that_are_alike_approximately_send_less() {
     };
     let exact = of(Compression::None, None);
     assert_eq!(exact, 2 * 3 * GPT2);
-    // Two values in the room of one; a scale for each of two blocks for three others of each of 475 buckets.
+    // Two values in the space of one; a scale for each of two blocks, to three others, for each of 475
+    // buckets.
     let halves = exact / 2 + 475 * 2 * 3 * 4;
     assert_eq!((of(Compression::F16, None), of(Compression::Bf16, None)), (halves, halves));
-    // One value in a hundred with its place, 2,622 of 262,144, to three others; of the last bucket 1,836 of 183,552.
+    // One value in a hundred with its index, 2,622 of 262,144, to three others; of the last bucket 1,836 of
+    // 183,552.
     assert_eq!(of(Compression::TopK { keep: 0.01 }, None), 3 * 2 * 4 * (474 * 2622 + 1836));
     let local = Some(DiLoCo { every: 10, outer_learning_rate: 0.7, outer_momentum: 0.9 });
     assert_eq!(of(Compression::None, local), exact / 10);
-    // Of rank 4: embedding and positions, and in each of twelve blocks four matrices with two sides of 768 and two with
-    // 768 and 3,072; norms and biases travel as they are.
+    // Rank 4: embedding and positions, and in each of twelve blocks four matrices with two sides of 768 and
+    // two with 768 and 3,072; norms and biases are uncompressed.
     let sides = 4 * (50_257 + 768 + 1024 + 768 + 12 * (4 * 2 * 768 + 2 * (768 + 3072)));
     let whole = GPT2 - (50_257 + 1024) * 768 - 12 * (4 * 768 * 768 + 2 * 768 * 3072);
     let found = of(Compression::PowerSgd { rank: 4 }, None);

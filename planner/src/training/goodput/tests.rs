@@ -10,7 +10,7 @@ fn hazard(mtbf_seconds: f64, stall_seconds: f64, restart_seconds: f64) -> Failur
     FailureModel { mtbf_seconds, stall_seconds, restart_seconds }
 }
 
-/// The interval with the largest share of useful time, by trying: 1 ‰ apart, from a millionth of the time between failures.
+/// Returns the best interval by brute force, in steps of 1 ‰ from a millionth of the time between failures.
 fn by_trying(failure_model: &FailureModel) -> f64 {
     let tried = (0..20_000).map(|step| failure_model.mtbf_seconds * 1e-6 * 1.001_f64.powi(step));
     tried
@@ -20,7 +20,7 @@ fn by_trying(failure_model: &FailureModel) -> f64 {
 
 #[test]
 fn intervals_are_those_that_daly_published() {
-    // Captions of his figures 3, 4 and 5, in minutes.
+    // Captions of Daly's figures 3, 4 and 5, in minutes.
     let check = |mtbf, expected: f64, digit: f64| {
         let minutes = interval_seconds(&hazard(mtbf, 5.0 * MINUTE, 10.0 * MINUTE)) / MINUTE;
         assert!((minutes - expected).abs() <= 0.5 * digit, "{minutes} is not {expected}");
@@ -49,7 +49,7 @@ fn rare_failures_leave_youngs_interval() {
     assert!((interval_seconds(&failure_model) / young - 1.0).abs() < 1e-3);
 }
 
-/// Seconds that a job took, and how often it failed, with failures that `draw` (evenly from 0 to 1) decides.
+/// Simulates a job: returns its seconds and its failures, which `draw` (uniform from 0 to 1) decides.
 fn simulated(
     failure_model: &FailureModel,
     interval: f64,
@@ -95,7 +95,7 @@ fn simulated_jobs_take_as_long_and_fail_as_often_as_expected() {
         let expected = wall_seconds(&failure_model, interval, work);
         assert!((took / expected - 1.0).abs() < 0.02, "{failure_model:?}: {took} s in place of {expected} s");
         let expected = failures(&failure_model, took);
-        // The number of failures in a given time is a Poisson number, whose variance is its mean.
+        // The number of failures in a given time has a Poisson distribution, whose variance is its mean.
         assert!((f64::from(failed) - expected).abs() < 3.0 * expected.sqrt(), "{failed} of {expected}");
     }
 }
@@ -142,7 +142,7 @@ proptest! {
         let best = |failure_model: &FailureModel| goodput(failure_model, interval_seconds(failure_model));
         let share = best(&now);
         prop_assert!((0.0..=1.0).contains(&share), "{share}");
-        // What the formula misses of the true optimum.
+        // Error of the formula relative to the true optimum.
         let limit = share * (1.0 + 2e-3);
         prop_assert!(best(&hazard(mtbf / worse, hold, restart)) <= limit);
         prop_assert!(best(&hazard(mtbf, hold * worse, restart)) <= limit);

@@ -1,44 +1,46 @@
 //! ASHA: asynchronous successive halving (Li et al. 2020).
 //!
-//! Rungs are at `min_resource`, `min_resource·eta`, `min_resource·eta²` … units of training. At a rung a trial goes on if it is
-//! among the best `1/eta` of what is known of the rung, otherwise it pauses; as more trials come to the rung, one that paused may turn out to
-//! be among them and is resumed. Nobody waits for anybody. The best trial of a rung always goes on.
+//! Rungs are at `min_resource`, `min_resource·eta`, `min_resource·eta²` … units of training. At a rung, a
+//! trial among the best `1/eta` so far goes on, any other pauses; as more trials reach the rung, a paused one
+//! may turn out to be among the best and is resumed. So no trial waits for another. The best trial of a rung
+//! always goes on.
 
 use crate::tune::event::PruneDecision;
 use crate::tune::study_state::StudyState;
 use serde::{Deserialize, Serialize};
 
-/// Rungs, and how many trials pass them.
+/// Spacing of the rungs, and the fraction of trials that pass them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asha {
-    /// One in so many trials passes a rung; at least 2.
+    /// Reduction factor: one trial in this many passes a rung; at least 2.
     pub eta: u32,
     /// Units of training at the first rung, at least 1.
     pub min_resource: u64,
-    /// Units of training of a whole trial: there is no rung from there on.
+    /// Units of training of a whole trial: rungs are below it.
     pub max_resource: u64,
 }
 
 impl Asha {
-    /// Units of training at rung `rung`; `None` when there is no such rung.
+    /// Returns the units of training at rung `rung`; `None` when there is no such rung.
     pub fn level(&self, rung: u32) -> Option<u64> {
         let factor = u64::from(self.eta.max(2)).checked_pow(rung)?;
         self.min_resource.max(1).checked_mul(factor).filter(|level| *level < self.max_resource)
     }
 
-    /// How many rungs a trial has reached after `at` units of training.
+    /// Returns the number of rungs that a trial has reached after `at` units of training.
     pub fn reached(&self, at: u64) -> u32 {
         let levels = (0..).map_while(|rung| self.level(rung));
         u32::try_from(levels.take_while(|level| *level <= at).count()).expect("a few rungs")
     }
 
-    /// How many of `count` trials at a rung go on.
+    /// Returns the number of trials that go on, of `count` at a rung.
     pub(in crate::tune) fn promoted(&self, count: usize) -> usize {
         let eta = usize::try_from(self.eta.max(2)).expect("a small number");
         (count / eta).max(1)
     }
 
-    /// Whether a trial whose newest report brought it to a rung of its bracket is among the best there.
+    /// Returns the decision on a trial: when its newest report reached a rung, it pauses unless it is among
+    /// the best there.
     pub(in crate::tune) fn prune_decision(
         &self,
         study_state: &StudyState,
@@ -50,7 +52,7 @@ impl Asha {
         if !value.is_finite() {
             return PruneDecision::Stop;
         }
-        // Between rungs nobody is judged.
+        // No decision between rungs.
         let before = seen.reports.len().checked_sub(2).map_or(0, |place| self.reached(seen.reports[place].0));
         if seen.rungs == before || seen.rungs == 0 {
             return PruneDecision::Continue;

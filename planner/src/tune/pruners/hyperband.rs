@@ -1,15 +1,15 @@
-//! Hyperband (Li et al. 2018): ASHA in several brackets, of which each judges later than the one before it.
+//! Hyperband (Li et al. 2018): ASHA in several brackets, each with a later first rung than the one before it.
 //!
-//! Where early values mislead, the later brackets still let trials run for long; where they do not, the first bracket is the
-//! fastest. Brackets have about equal shares of all training.
+//! If early values mislead, the later brackets still let trials run for long; if they do not, the first
+//! bracket is the fastest. All brackets get about equal shares of the training.
 
 use super::asha::Asha;
 use serde::{Deserialize, Serialize};
 
-/// The rungs of the bracket that judges earliest.
+/// Spacing of the rungs in the first bracket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hyperband {
-    /// One in so many trials passes a rung; at least 2.
+    /// Reduction factor: one trial in this many passes a rung; at least 2.
     pub eta: u32,
     /// Units of training at the first rung of the first bracket, at least 1.
     pub min_resource: u64,
@@ -23,18 +23,19 @@ impl Hyperband {
         Asha { eta, min_resource, max_resource }
     }
 
-    /// How many brackets there are: one for each rung, and one in which nobody is judged.
+    /// Returns the number of brackets: one for each rung, and one without rungs.
     pub fn brackets(self) -> u32 {
         self.first().reached(self.max_resource) + 1
     }
 
-    /// The rungs of a bracket.
+    /// Returns the rungs of a bracket.
     pub fn asha(self, bracket: u32) -> Asha {
         let min_resource = self.first().level(bracket).unwrap_or(self.max_resource);
         Asha { min_resource, ..self.first() }
     }
 
-    /// The bracket of a trial. In every cycle of trials each bracket has as many as make the shares of training equal.
+    /// Returns the bracket of a trial. In each cycle of trials, a bracket gets as many as make the shares of
+    /// training equal.
     pub fn bracket(self, trial: u64) -> u32 {
         let brackets = self.brackets();
         let cycle: u64 = (0..brackets).map(|bracket| self.share(bracket)).sum();
@@ -49,7 +50,8 @@ impl Hyperband {
         unreachable!("the shares make up the cycle")
     }
 
-    /// Trials of a bracket in one cycle (Li et al. 2018, algorithm 1): `⌈brackets/(rungs + 1)·eta^rungs⌉`.
+    /// Returns the number of trials of a bracket in one cycle (Li et al. 2018, algorithm 1):
+    /// `⌈brackets/(rungs + 1)·eta^rungs⌉`.
     fn share(self, bracket: u32) -> u64 {
         let brackets = u64::from(self.brackets());
         let rungs = self.brackets() - 1 - bracket;

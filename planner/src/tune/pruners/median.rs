@@ -1,21 +1,23 @@
-//! A trial stops when the best it has reported is worse than the middle of what the others reported after as much training.
+//! Median rule: stops a trial whose best value is worse than the median of what the others reported after as
+//! much training.
 
 use crate::tune::event::PruneDecision;
 use crate::tune::outcome::median;
 use crate::tune::study_state::StudyState;
 use serde::{Deserialize, Serialize};
 
-/// From when on trials are judged.
+/// Conditions for the first decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Median {
-    /// Other trials that must have trained as long, at least 1.
+    /// Number of other trials that must have trained as long, at least 1.
     pub startup_trials: usize,
-    /// Units of training before which nobody is judged, such as those of the warm-up.
+    /// Units of training before which no trial is stopped, such as those of the warm-up.
     pub warmup: u64,
 }
 
 impl Median {
-    /// Compares at equal training: a trial that reports at other places counts with its last report before.
+    /// Returns the decision on a trial. Compares at equal training: other trials count with their last report
+    /// up to there.
     pub(in crate::tune) fn prune_decision(&self, study_state: &StudyState, trial: u64) -> PruneDecision {
         let seen = study_state.trial(trial);
         let Some((at, value)) = seen.reports.last() else { return PruneDecision::Continue };

@@ -21,12 +21,12 @@ fn reported(trial: u64, at: u64, value: f64) -> StudyEvent {
     StudyEvent::Reported { trial, progress: at, value }
 }
 
-/// Validation losses of four trainings of a small decoder at steps 10, 20, 30 and 40: two good ones, one that is slow, one
-/// whose learning rate was too high.
+/// Validation losses of four trainings of a small decoder at steps 10, 20, 30 and 40: two good ones, one that
+/// is slow, one whose learning rate was too high.
 const CURVES: [[f64; 4]; 4] =
     [[4.10, 3.41, 3.02, 2.88], [4.32, 3.60, 3.11, 2.93], [4.61, 4.20, 3.90, 3.71], [4.05, 5.90, 7.40, 7.38]];
 
-/// The curves one after the other, as far as each goes; what is said after each report.
+/// Returns the decisions after each report of the curves, one trial after the other.
 fn judged(pruner: Pruner) -> Vec<Vec<PruneDecision>> {
     let study = study(pruner);
     let mut log = Vec::new();
@@ -79,7 +79,7 @@ fn a_trial_that_reports_at_other_places_is_compared_at_equal_training() {
     log.push(reported(1, 20, 3.5));
     assert_eq!(study.prune_decision(&log, 1), Continue, "3.5 is below 4.0, the last at 20; 2.0 comes later");
     log.push(reported(1, 40, 3.4));
-    assert_eq!(study.prune_decision(&log, 1), Continue, "nobody else trained for 40");
+    assert_eq!(study.prune_decision(&log, 1), Continue, "no other trial trained for 40");
     let log = [launched(0), reported(0, 10, 4.0), reported(0, 30, 2.0), launched(1), reported(1, 30, 3.5)];
     assert_eq!(study.prune_decision(&log, 1), Stop);
 }
@@ -136,8 +136,8 @@ fn brackets_of_hyperband_begin_later_and_later_and_train_about_as_much() {
 }
 
 proptest! {
-    /// Whatever is reported in whatever order, the best of a rung is never stopped or left paused, and the folded log
-    /// is that of its events one by one.
+    /// For any reports in any order: the best of a rung is never stopped or left paused, and the state built
+    /// from the log is that of its events one by one.
     #[test]
     fn the_best_of_a_rung_is_never_stopped(
         steps in prop::collection::vec((0u64..6, 0.0f64..1.0), 1..60),

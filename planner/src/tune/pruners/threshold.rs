@@ -1,15 +1,15 @@
-//! A trial stops when what it reports is above a bound, or no number: it has diverged.
+//! Threshold rule: stops a trial that reports a value above a bound, or not a number; it has diverged.
 
 use crate::tune::event::PruneDecision;
 use crate::tune::study_state::StudyState;
 use serde::{Deserialize, Serialize};
 
-/// The bound.
+/// Bound on the reported values.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Threshold {
     /// Largest value with which a trial goes on.
     pub limit: f64,
-    /// Units of training before which only what is no number stops a trial.
+    /// Units of training before which only a value that is not a number stops a trial.
     pub warmup: u64,
 }
 

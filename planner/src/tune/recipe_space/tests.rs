@@ -1,4 +1,4 @@
-//! What of a recipe is searched.
+//! Tests of the search space of a recipe.
 
 use super::*;
 use crate::fixtures;

@@ -1,8 +1,10 @@
-//! CMA-ES (Hansen 2016): a normal distribution that moves to where trials are good and takes the shape of the way there.
+//! CMA-ES (Hansen 2016): a normal distribution that moves towards good trials and adapts its shape to the
+//! path there.
 //!
-//! The distribution is folded from the log: each `λ` trials that ended, in the order in which they did, are a generation,
-//! whichever distribution they were drawn from, so that nobody waits for the rest of one. What lies too far from the mean to have been
-//! drawn is pulled in (Hansen 2011). Paths are made round by the factor of Cholesky in place of a root.
+//! The distribution is computed from the log: each `λ` trials, in the order in which they ended, are a
+//! generation, whichever distribution they were drawn from; so no trial waits for the rest of a generation.
+//! Points too far from the mean to have been drawn are pulled in (Hansen 2011). The evolution path uses the
+//! Cholesky factor in place of the matrix root.
 
 use super::sobol;
 use crate::tune::event::ProposalSource;
@@ -14,22 +16,23 @@ use crate::tune::scale::Dimension;
 use crate::tune::space::{Coordinates, fill_inactive};
 use crate::tune::value::TrialValue;
 
-/// First standard deviation of a step, in widths of the cube.
+/// Initial standard deviation of a step, in widths of the unit cube.
 const STEP: f64 = 0.25;
 
-/// Step at which the distribution has come to rest, and begins anew elsewhere.
+/// Step size below which the distribution has converged and restarts elsewhere.
 const REST: f64 = 1e-3;
 
-/// Standard deviation along a dimension of few values, at least, in distances between them: fewer would never be left.
+/// Least standard deviation along a dimension of few values, in distances between them: with less, a value
+/// would never be left.
 const CELLS: f64 = 0.4;
 
-/// How often a name is left to chance; otherwise it is that of one of the best trials.
+/// Probability that a name is drawn uniformly; otherwise it is that of one of the best trials.
 const ODD: f64 = 0.1;
 
-/// How often a step is drawn.
+/// Most draws for an untried point.
 const TRIES: usize = 64;
 
-/// A fresh place drawn from the distribution.
+/// Draws untried values from the distribution.
 pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let tries = StudyObservations::of(context.study_state).tries;
     let mut rng = TrialRng::new(context.seed, context.trial);
@@ -52,21 +55,21 @@ pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, Pr
     sobol::next(context)
 }
 
-/// The distribution, and the paths that its mean has taken.
+/// The distribution and its evolution paths.
 struct State {
     mean: Vec<f64>,
     step: f64,
-    /// Row-major.
+    /// Covariance matrix, row-major.
     covariance: Vec<f64>,
     factor: Cholesky,
-    /// Path whose length says whether steps are too short or too long.
+    /// Evolution path of the step size: its length tells if steps are too short or too long.
     round: Vec<f64>,
-    /// Path along which the covariance grows.
+    /// Evolution path of the covariance.
     long: Vec<f64>,
     generation: i32,
 }
 
-/// The constants of Hansen 2016, table 1.
+/// Constants of Hansen 2016, table 1.
 struct CmaConstants {
     weights: Vec<f64>,
     effective: f64,
@@ -104,7 +107,8 @@ fn rates(size: usize, population: usize) -> CmaConstants {
 }
 
 impl State {
-    /// The distribution after these tries; `None` before the first generation is complete or while all failed.
+    /// Returns the distribution after these trials; `None` before the first generation is complete or while
+    /// all failed.
     fn of(context: &AskContext, tries: &[(u64, Coordinates, f64)]) -> Option<Self> {
         let size = context.size();
         if size == 0 {
@@ -143,7 +147,7 @@ impl State {
         Self { mean, step: STEP, covariance, factor, round: none.clone(), long: none, generation: 0 }
     }
 
-    /// Moves and stretches towards the best of a generation, which come first.
+    /// Updates mean, covariance and step size from a generation, sorted with the best first.
     fn learn(&mut self, points: &[Vec<f64>], rates: &CmaConstants) {
         let n = self.mean.len();
         #[expect(clippy::cast_precision_loss, reason = "a few dimensions")]
@@ -158,7 +162,7 @@ impl State {
                 step.into_iter().map(|coordinate| coordinate * shorter).collect()
             })
             .collect();
-        // In a generation of which most failed, fewer have all the weight.
+        // If most of a generation failed, the few others share all the weight.
         let sum: f64 = rates.weights.iter().take(steps.len()).sum();
         if steps.is_empty() {
             return;
@@ -201,7 +205,7 @@ impl State {
         }
     }
 
-    /// A place of the distribution within the cube.
+    /// Draws a point within the unit cube.
     fn draw(&self, dimensions: &[Dimension], rng: &mut TrialRng) -> Vec<f64> {
         let normal: Vec<f64> = self.mean.iter().map(|_| rng.normal()).collect();
         let mut point = Vec::with_capacity(normal.len());

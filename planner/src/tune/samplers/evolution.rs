@@ -1,6 +1,7 @@
-//! Regularised evolution (Real et al. 2019): the best of a few trials of a young population, with one value changed.
+//! Regularized evolution (Real et al. 2019): the best of a few trials of a young population, with one value
+//! changed.
 //!
-//! Only the newest trials may have offspring, so that a lucky one does not breed for ever.
+//! Only the newest trials may be parents, so that a lucky trial is not copied for ever.
 
 use super::sobol;
 use crate::tune::event::ProposalSource;
@@ -10,19 +11,19 @@ use crate::tune::sampler::AskContext;
 use crate::tune::scale::{cell, middle};
 use crate::tune::value::TrialValue;
 
-/// The newest trials that make up the population.
+/// Size of the population: the newest trials.
 const POPULATION: usize = 20;
 
-/// Trials of the population that compete to be the parent.
+/// Number of trials of the population that compete to be the parent.
 const TOURNAMENT: usize = 6;
 
-/// Standard deviation of a change, in widths of the cube.
+/// Standard deviation of a mutation, in widths of the unit cube.
 const REACH: f64 = 0.1;
 
-/// How often a parent and a change are drawn.
+/// Most draws of a parent and a mutation.
 const TRIES: usize = 64;
 
-/// A parent with one value changed that nobody tried.
+/// Returns untried values: those of a parent with one value changed.
 pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let tries = StudyObservations::of(context.study_state).tries;
     if tries.len() < POPULATION / 2 || context.size() == 0 {
@@ -36,7 +37,7 @@ pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, Pr
         let Some((parent, place, _)) = best else { break };
         let active: Vec<usize> = (0..place.len()).filter(|k| place[*k].is_some()).collect();
         let changed = active[rng.below(active.len())];
-        // What comes into being by the change is left to chance.
+        // Dimensions activated by the mutation are uniformly random.
         let mut point: Vec<f64> = place.iter().map(|at| at.unwrap_or_else(|| rng.unit())).collect();
         point[changed] = mutate_coordinate(context, changed, point[changed], &mut rng);
         let values = context.space.values(&point);
@@ -47,7 +48,7 @@ pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, Pr
     sobol::next(context)
 }
 
-/// Another coordinate of a dimension: another name, a level beside this one, or a place near it.
+/// Returns another coordinate of a dimension: another name, an adjacent level, or a nearby point.
 fn mutate_coordinate(context: &AskContext, k: usize, at: f64, rng: &mut TrialRng) -> f64 {
     let dimension = &context.space.dimensions()[k];
     match dimension.count() {
@@ -64,7 +65,7 @@ fn mutate_coordinate(context: &AskContext, k: usize, at: f64, rng: &mut TrialRng
     }
 }
 
-/// A coordinate brought back into the unit interval from behind its walls.
+/// Reflects a coordinate at the bounds of the unit interval.
 fn reflect(at: f64) -> f64 {
     let at = at.abs();
     (if at > 1.0 { 2.0 - at } else { at }).clamp(0.0, 1.0)

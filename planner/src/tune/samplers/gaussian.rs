@@ -1,4 +1,4 @@
-//! Where a Gaussian process expects the largest improvement.
+//! Sampler that maximizes the expected improvement under a Gaussian process.
 
 use super::{sobol, tpe};
 use crate::tune::acquisition::{self, AcquisitionGoal, AcquisitionMaximum};
@@ -10,38 +10,39 @@ use crate::tune::surrogate::Surrogate;
 use crate::tune::value::TrialValue;
 use dtrain_protocol::shuffle::splitmix64;
 
-/// With noise, one proposal in so many goes where the posterior mean is lowest. Expected improvement seldom measures again near the
-/// incumbent, and then the best trial cannot be told from a lucky one.
+/// With noise, one proposal in this many minimizes the posterior mean. Expected improvement seldom measures
+/// again near the incumbent, so the best trial could not be told from a lucky one.
 const CONFIRM_EVERY: u64 = 3;
 
-/// Where the process is mixed with TPE, one proposal in so many is TPE's.
+/// In the mixed sampler, one proposal in this many is TPE's.
 const TPE_EVERY: u64 = 4;
 
-/// The first trial that may be TPE's where costs are noisy: it splits the trials before into good and other ones.
+/// First trial that may be TPE's where costs are noisy: TPE needs trials to split into good and other ones.
 const TPE_NOISY: u64 = 12;
 
-/// The first trial that may be TPE's where the process explains any of the costs as noise. In a smooth function of several
-/// dimensions it often does so while it has seen few trials.
+/// First trial that may be TPE's where the process explains any of the costs as noise. In a smooth function
+/// of several dimensions it often does so after few trials.
 const TPE_ROUGH: u64 = 30;
 
-/// Trials that are spread evenly before the process is asked: in six dimensions more of them cost a study of 30 its end.
+/// Returns the size of the initial design: with more of it in six dimensions, a study of 30 has too few
+/// trials left.
 pub(in crate::tune) fn initial_trials(space: &SearchSpace) -> u32 {
     let dimensions = u32::try_from(space.dimensions().len()).expect("a few dimensions");
     1 + dimensions
 }
 
-/// The values of highest acquisition that nobody tried. Trials that run count with the cost that is believed of them.
+/// Returns the untried values of highest acquisition. Running trials count with their expected cost.
 pub(in crate::tune) fn next(context: &AskContext, start: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
     if context.trial < u64::from(start) {
         return initial_design(context);
     }
     let model = Surrogate::of(context.space, &StudyObservations::of(context.study_state));
-    // Without a model, or where it came across nothing new, the rest of the space is still there.
+    // Without a model, or when it finds no untried values, use the rest of the space.
     model.and_then(|model| propose_from_model(context, &model)).or_else(|| sobol::next(context))
 }
 
-/// As [`next`], but mixed with TPE where the process explains part of the costs as noise: either they are noisy, or the
-/// function is too rough for the kernel. TPE assumes neither smoothness nor a noise of one size.
+/// Like [`next`], but mixed with TPE where the process explains part of the costs as noise: either they are
+/// noisy, or the function is too rough for the kernel. TPE assumes neither smoothness nor noise of one size.
 pub(in crate::tune) fn next_mixed(
     context: &AskContext,
     start: u32,
@@ -58,8 +59,8 @@ pub(in crate::tune) fn next_mixed(
     propose_from_model(context, &model).or_else(|| sobol::next(context))
 }
 
-/// The center of the space (as in Vizier: Song et al. 2024), then points of Sobol's sequence. Bounds are most often set
-/// around what is known to work.
+/// Returns the next point of the initial design: the center (as in Vizier: Song et al. 2024), since bounds
+/// are mostly set around known good values, then points of Sobol's sequence.
 fn initial_design(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let center = context.space.values(&vec![0.5; context.size()]);
     if context.trial == 0 && context.is_untried(&center) {
@@ -68,7 +69,7 @@ fn initial_design(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSour
     sobol::next(context)
 }
 
-/// What the model proposes; `None` where it came across nothing new.
+/// Returns the model's proposal; `None` when it finds no untried values.
 fn propose_from_model(context: &AskContext, model: &Surrogate) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let confirms = context.trial % CONFIRM_EVERY == CONFIRM_EVERY - 1 && model.is_noisy();
     let goal = if confirms { AcquisitionGoal::Lowest } else { AcquisitionGoal::Improvement };

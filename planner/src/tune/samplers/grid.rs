@@ -1,14 +1,15 @@
-//! All combinations of a few values of each dimension, in order.
+//! Grid search: all combinations of a few values of each dimension, in order.
 
 use crate::tune::event::ProposalSource;
 use crate::tune::sampler::AskContext;
 use crate::tune::scale::{Dimension, Scale, middle};
 use crate::tune::value::TrialValue;
 
-/// Combinations that are looked at, at most: what lies behind them is never tried.
+/// Most combinations examined; later ones are never tried.
 const LOOKED_AT: u64 = 100_000;
 
-/// The next combination that nobody tried. A dimension of too many values has `levels` of them, its ends included.
+/// Returns the next untried combination. A dimension of too many values has `levels` of them, its bounds
+/// included.
 pub(in crate::tune) fn next(context: &AskContext, levels: u32) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let dimensions = context.space.dimensions();
     let sizes: Vec<usize> = dimensions.iter().map(|dimension| size(dimension, levels)).collect();
@@ -18,25 +19,25 @@ pub(in crate::tune) fn next(context: &AskContext, levels: u32) -> Option<(Vec<Tr
         let pairs = dimensions.iter().zip(digits.iter().zip(&sizes));
         let point: Vec<f64> = pairs.map(|(dimension, (digit, size))| at(dimension, *digit, *size)).collect();
         let values = context.space.values(&point);
-        // A dimension that does not exist has its first digit only, so that no values come twice.
+        // An inactive dimension has only its first digit, so that no values come twice.
         let is_first =
             values.iter().zip(&digits).all(|(value, digit)| *value != TrialValue::Inactive || *digit == 0);
         (is_first && context.is_untried(&values)).then_some((values, ProposalSource::Grid))
     })
 }
 
-/// How many values of a dimension are tried.
+/// Returns the number of values of a dimension that are tried.
 fn size(dimension: &Dimension, levels: u32) -> usize {
     let levels = usize::try_from(levels.max(2)).expect("a few levels");
     dimension.count().filter(|count| *count <= levels || !is_range(dimension)).unwrap_or(levels)
 }
 
-/// Whether a dimension has bounds, and not a list of values.
+/// Returns `true` if a dimension has bounds, and not a list of values.
 fn is_range(dimension: &Dimension) -> bool {
     !matches!(dimension.scale, Scale::Levels(_) | Scale::Names(_))
 }
 
-/// The digits of a number, the last dimension's lowest.
+/// Returns the digits of a number in the mixed radix `sizes`, the last dimension's digit the lowest.
 fn digits(mut number: u64, sizes: &[usize]) -> Vec<usize> {
     let mut digits = vec![0; sizes.len()];
     for (digit, size) in digits.iter_mut().zip(sizes).rev() {
@@ -47,7 +48,7 @@ fn digits(mut number: u64, sizes: &[usize]) -> Vec<usize> {
     digits
 }
 
-/// The coordinate of a digit: of a few values the middle of a cell, of many from one end to the other.
+/// Returns the coordinate of a digit: of few values the middle of a cell, of many evenly from bound to bound.
 #[expect(clippy::cast_precision_loss, reason = "a few levels")]
 fn at(dimension: &Dimension, digit: usize, size: usize) -> f64 {
     if dimension.count() == Some(size) { middle(digit, size) } else { digit as f64 / (size - 1) as f64 }

@@ -1,4 +1,4 @@
-//! The ways to choose, one in each file.
+//! The samplers, one in each file.
 
 pub(super) mod auto;
 pub(super) mod cma_es;

@@ -1,50 +1,51 @@
-//! A density over a space that is made of one kernel for each of some places, and a wide one.
+//! Parzen density estimate over a search space: one kernel for each given point, and a wide one.
 //!
-//! A kernel is the product of one for each dimension (Falkner et al. 2018): a normal distribution cut off at the ends of the
-//! unit interval, its mass summed over cells where there are few values, or a preference for one name. Along a smooth dimension a
-//! kernel is as wide as its neighbours there are far (Bergstra et al. 2011; Watanabe 2023, arXiv 2304.11127). Among cells all are
-//! as wide, and the narrower the more there are. A dimension that does not exist at a kernel's place is flat there.
+//! A kernel is a product over the dimensions (Falkner et al. 2018): a normal distribution truncated to the
+//! unit interval, summed over cells where there are few values, or a preference for one name. Along a
+//! continuous dimension its width is the distance to the farther neighbor (Bergstra et al. 2011; Watanabe
+//! 2023, arXiv 2304.11127). Along cells all kernels have one width, narrower the more there are. Along an
+//! inactive dimension a kernel is flat.
 
 use crate::tune::rng::TrialRng;
 use crate::tune::scale::{Dimension, cell, middle};
 use crate::tune::space::{Coordinates, SearchSpace};
 use crate::tune::value::TrialValue;
 
-/// Width of the kernels of one place, where a dimension has cells.
+/// Width of a kernel along cells when there is a single point.
 const WIDEST: f64 = 0.2;
 
-/// Values of a dimension up to which it is treated as cells.
+/// Largest number of values of a dimension that is treated as cells.
 const CELLS_MOST: usize = 64;
 
-/// Logarithms so far below the largest add nothing to a sum.
+/// Logarithms this far below the largest add nothing to a sum.
 const FAR: f64 = 40.0;
 
-/// Trials that count in full, the newest ones.
+/// Number of newest trials that have full weight.
 const RECENT: usize = 25;
 
-/// A kernel is never narrower than the interval divided by this.
+/// Inverse of the least width of a kernel in the unit interval.
 const NARROWEST: f64 = 100.0;
 
-/// A density.
+/// A density over a search space.
 pub(super) struct ParzenEstimator<'a> {
     space: &'a SearchSpace,
     factors: Vec<DimensionDensity>,
-    /// The share of each kernel, of which the last is the wide one; they sum to one.
+    /// Weight of each kernel, the last one the wide kernel's; they sum to one.
     shares: Vec<f64>,
     log_shares: Vec<f64>,
 }
 
 /// All kernels along one dimension, in their order.
 enum DimensionDensity {
-    /// Normal distributions cut off at the ends of the interval.
+    /// Continuous: truncated normal distributions.
     Smooth(TruncatedNormals),
-    /// The logarithm of the probability of cell `b` by a kernel in cell `a`, at `b·(count + 1) + a`; `a` is `count` where a kernel
-    /// is flat. And the cell of each kernel.
+    /// Discrete: the logarithm of the probability of cell `b` under a kernel in cell `a`, at
+    /// `b·(count + 1) + a`, where `a` is `count` for a flat kernel; and the cell of each kernel.
     Cells { count: usize, logs: Vec<f64>, cells: Vec<usize> },
 }
 
-/// Normal distributions, of which the logarithm at `x` is `height − narrow·(x − middle)²`. A flat one has no height and a `narrow`
-/// of 0.
+/// Truncated normal distributions with the log density `height − narrow·(x − middle)²`. A flat one has no
+/// height and a `narrow` of 0.
 #[derive(Default)]
 struct TruncatedNormals {
     middles: Vec<f64>,
@@ -55,7 +56,7 @@ struct TruncatedNormals {
 }
 
 impl<'a> ParzenEstimator<'a> {
-    /// The density of these places, the oldest first.
+    /// Builds the density of these points, the oldest first.
     pub(super) fn new(space: &'a SearchSpace, places: &[&Coordinates]) -> Self {
         let of = |(k, one): (usize, &Dimension)| {
             let along: Vec<Option<f64>> = places.iter().map(|place| place[k]).collect();
@@ -69,7 +70,7 @@ impl<'a> ParzenEstimator<'a> {
         Self { space, factors, shares, log_shares }
     }
 
-    /// A place drawn from the density: a kernel by chance, then each dimension that exists beside those before it.
+    /// Draws a point: a random kernel, then each dimension that is active for the values of those before it.
     pub(super) fn draw(&self, rng: &mut TrialRng) -> Vec<f64> {
         let mut left = rng.unit();
         let is_it = |share: &f64| {
@@ -89,7 +90,8 @@ impl<'a> ParzenEstimator<'a> {
         point
     }
 
-    /// The natural logarithm of the density at a place, in units of the flat density of the same dimensions.
+    /// Returns the natural logarithm of the density at a point, relative to the uniform density of the same
+    /// dimensions.
     pub(super) fn log_density(&self, place: &Coordinates) -> f64 {
         let mut logs = self.log_shares.clone();
         for (at, factor) in place.iter().zip(&self.factors) {
@@ -103,8 +105,8 @@ impl<'a> ParzenEstimator<'a> {
     }
 }
 
-/// Weights of so many trials, the oldest first: the newest 25 count in full, those before them the less the older they are
-/// (Watanabe 2023, arXiv 2304.11127).
+/// Returns the weights of `count` trials, the oldest first: the newest 25 have full weight, those before them
+/// less with age (Watanabe 2023, arXiv 2304.11127).
 #[expect(clippy::cast_precision_loss, reason = "small counts")]
 fn weights(count: usize) -> impl Iterator<Item = f64> {
     let old = count.saturating_sub(RECENT);
@@ -114,7 +116,7 @@ fn weights(count: usize) -> impl Iterator<Item = f64> {
 }
 
 impl DimensionDensity {
-    /// Kernels at these coordinates, flat where there is none, and the wide one.
+    /// Builds the kernels at these coordinates, flat where there is none, and the wide one.
     fn new(dimension: &Dimension, along: &[Option<f64>], size: usize) -> Self {
         let Some(count) = dimension.count().filter(|count| *count <= CELLS_MOST) else {
             return Self::Smooth(TruncatedNormals::new(along));
@@ -123,7 +125,7 @@ impl DimensionDensity {
         Self::Cells { count, logs: cell_logs(dimension, count, along.len(), size), cells }
     }
 
-    /// Adds the logarithm of each kernel at a coordinate.
+    /// Adds the logarithm of each kernel at a coordinate to `logs`.
     fn add(&self, at: f64, logs: &mut [f64]) {
         match self {
             Self::Smooth(normals) => normals.add(at, logs),
@@ -136,7 +138,7 @@ impl DimensionDensity {
         }
     }
 
-    /// A coordinate by a kernel.
+    /// Draws a coordinate from a kernel.
     fn draw(&self, kernel: usize, rng: &mut TrialRng) -> f64 {
         match self {
             Self::Smooth(normals) => normals.draw(kernel, rng),
@@ -159,17 +161,17 @@ impl DimensionDensity {
     }
 }
 
-/// What [`DimensionDensity::Cells`] has for a dimension of `count` values.
+/// Returns the table of [`DimensionDensity::Cells`] for a dimension of `count` values.
 #[expect(clippy::cast_precision_loss, reason = "small counts")]
 fn cell_logs(dimension: &Dimension, count: usize, kernels: usize, size: usize) -> Vec<f64> {
     let (kernels, flat) = (kernels.max(1) as f64, 1.0 / count as f64);
-    // The rule of Scott 1992.
+    // Scott's rule (1992).
     let width = WIDEST * kernels.powf(-1.0 / (size as f64 + 4.0));
     let mut logs = vec![0.0; count * (count + 1)];
     for a in 0..count {
         let from = middle(a, count);
         let of = |b: usize| match dimension.is_categorical() {
-            // As if each name had been seen once by all kernels together.
+            // As if all kernels together had seen each name once.
             true => {
                 (f64::from(u8::from(a == b)) + 1.0 / (kernels + 1.0)) / (1.0 + 1.0 / (kernels + 1.0) / flat)
             }
@@ -185,7 +187,7 @@ fn cell_logs(dimension: &Dimension, count: usize, kernels: usize, size: usize) -
 }
 
 impl TruncatedNormals {
-    /// Kernels at these coordinates, flat where there is none, and one over the whole interval.
+    /// Builds the kernels at these coordinates, flat where there is none, and one over the whole interval.
     fn new(along: &[Option<f64>]) -> Self {
         let mut normals = Self::default();
         for (at, width) in along.iter().zip(widths(along)) {
@@ -226,7 +228,7 @@ impl TruncatedNormals {
             return rng.unit();
         }
         loop {
-            // At least a third of a kernel is inside.
+            // At least a third of a kernel's mass is inside.
             let drawn = middle + width * rng.normal();
             if (0.0..=1.0).contains(&drawn) {
                 return drawn;
@@ -238,9 +240,10 @@ impl TruncatedNormals {
     }
 }
 
-/// The width of a kernel at each of some coordinates: how far the farther of its neighbours is (Bergstra et al. 2011). The ends of the
-/// interval are neighbours only of a kernel that is alone: good places crowd at an end, and the outermost shall not be wide for it.
-/// No kernel is narrower than if all were evenly apart, up to a limit (the magic clipping in Watanabe 2023).
+/// Returns the width of each kernel: the distance to its farther neighbor (Bergstra et al. 2011). The bounds
+/// of the interval are neighbors only of a single kernel, since good points crowd at a bound and the
+/// outermost must not be wide for it. No kernel is narrower than if all were evenly spaced, up to a limit
+/// (magic clipping in Watanabe 2023).
 #[expect(clippy::cast_precision_loss, reason = "small counts")]
 fn widths(along: &[Option<f64>]) -> Vec<f64> {
     let mut order: Vec<(f64, usize)> =
@@ -260,18 +263,18 @@ fn widths(along: &[Option<f64>]) -> Vec<f64> {
     widths
 }
 
-/// `√(2π)` times the mass of a kernel within the unit interval.
+/// Returns `√(2π)` times the mass of a kernel within the unit interval.
 fn inside(at: f64, width: f64) -> f64 {
     std::f64::consts::TAU.sqrt() * mass(0.0, 1.0, at, width)
 }
 
-/// The mass between two bounds of a normal distribution.
+/// Returns the mass of a normal distribution between two bounds.
 fn mass(low: f64, high: f64, middle: f64, width: f64) -> f64 {
     let root = width * std::f64::consts::SQRT_2;
     (0.5 * (erf((high - middle) / root) - erf((low - middle) / root))).max(1e-12)
 }
 
-/// The error function to 1.5e-7 (Abramowitz and Stegun 1964, equation 7.1.26).
+/// Returns the error function to 1.5e-7 (Abramowitz and Stegun 1964, equation 7.1.26).
 fn erf(x: f64) -> f64 {
     let t = 1.0 / (1.0 + 0.327_591_1 * x.abs());
     let series = [1.061_405_429, -1.453_152_027, 1.421_413_741, -0.284_496_736, 0.254_829_592];
@@ -318,7 +321,7 @@ mod tests {
         let near = |found: Vec<f64>, wanted: &[f64]| {
             found.len() == wanted.len() && found.iter().zip(wanted).all(|(a, b)| (a - b).abs() < 1e-12)
         };
-        // The third does not exist; the ends of the interval are no neighbours of the first and the last.
+        // The third is inactive; the bounds of the interval are no neighbors of the first and the last.
         let along = [Some(0.9), Some(0.1), None, Some(0.4)];
         assert!(near(widths(&along), &[0.5, 0.3, 1.0, 0.5]));
         assert!(near(widths(&[Some(0.3)]), &[0.7]), "it is alone");
@@ -353,7 +356,8 @@ mod tests {
             near += u32::from((point[1] - 0.9).abs() < 0.1);
             named += u32::from(point[0] < 1.0 / 3.0);
         }
-        // The kernels are 0.2 wide: of what is inside, 0.481, 0.554 and 0.622 lie as near, and 0.192 of the wide one.
+        // The kernels are 0.2 wide: of what is inside, 0.481, 0.554 and 0.622 lie as near, and 0.192 of the
+        // wide one.
         assert!((f64::from(near) / 4000.0 - 0.462).abs() < 0.03, "{near}");
         // By each kernel 1 + ¼ of 1 + 3·¼, which is 0.714, by chance a third.
         assert!((f64::from(named) / 4000.0 - 0.619).abs() < 0.03, "{named}");

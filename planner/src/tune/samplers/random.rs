@@ -1,11 +1,11 @@
-//! By chance alone.
+//! Random search.
 
 use crate::tune::event::ProposalSource;
 use crate::tune::rng::TrialRng;
 use crate::tune::sampler::AskContext;
 use crate::tune::value::TrialValue;
 
-/// Values that nobody tried, all equally likely.
+/// Returns untried values, all equally likely.
 pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let mut rng = TrialRng::new(context.seed, context.trial);
     let values = context.first_untried(|_| (0..context.size()).map(|_| rng.unit()).collect())?;

@@ -1,11 +1,11 @@
-//! Evenly over the space.
+//! Sampler that follows a Sobol sequence, which covers the space evenly.
 
 use crate::tune::event::ProposalSource;
 use crate::tune::sampler::AskContext;
 use crate::tune::sobol::Sobol;
 use crate::tune::value::TrialValue;
 
-/// The next point of the sequence whose values nobody tried.
+/// Returns the next point of the sequence with untried values.
 pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let sobol = Sobol::new(context.size(), context.seed);
     let number = u32::try_from(context.trial).expect("trials are counted in 32 bits");

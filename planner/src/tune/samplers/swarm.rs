@@ -1,8 +1,8 @@
 //! Particle swarm (Kennedy and Eberhart 1995; constants of the standard swarm of 2011).
 //!
-//! Trial `k` is where particle `k` modulo the size of the swarm flies, so positions and velocities are read from the log: a velocity is
-//! the difference of a particle's last two places. argmin's `ParticleSwarm` cannot do that: it moves all particles at once,
-//! wants all their costs before it goes on, and remembers velocities of its own.
+//! Trial `k` is a move of particle `k` modulo the size of the swarm, so positions and velocities are read
+//! from the log: a velocity is the difference of a particle's last two positions. argmin's `ParticleSwarm`
+//! does not fit: it moves all particles at once, waits for all their costs, and keeps velocities of its own.
 
 use super::sobol;
 use crate::tune::event::ProposalSource;
@@ -12,22 +12,23 @@ use crate::tune::sampler::AskContext;
 use crate::tune::space::{Coordinates, fill_inactive};
 use crate::tune::value::TrialValue;
 
-/// Particles.
+/// Number of particles.
 const SWARM: u64 = 10;
 
-/// How much of its velocity a particle keeps: `1/(2·ln 2)`.
+/// Fraction of its velocity that a particle keeps: `1/(2·ln 2)`.
 const INERTIA: f64 = 0.721;
 
-/// How strongly a particle is drawn to its own best place and to that of all, at most: `½ + ln 2`.
+/// Largest pull towards a particle's own best point and that of all: `½ + ln 2`.
 const PULL: f64 = 1.193;
 
-/// How often a name is left to chance.
+/// Probability that a name is drawn uniformly.
 const ODD: f64 = 0.05;
 
-/// How often the forces are drawn anew when they lead to values that were tried.
+/// Most draws of the forces when they lead to values already tried.
 const TRIES: usize = 64;
 
-/// Where the particle whose turn it is flies next. One that has not arrived yet flies on from where it is heading.
+/// Returns the next position of the particle whose turn it is. A particle whose trial still runs moves on
+/// from there.
 pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let particle = context.trial % SWARM;
     let places: Vec<&Coordinates> = (particle..context.trial)
@@ -56,7 +57,7 @@ pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, Pr
                 let velocity = INERTIA * (last[k] - before[k])
                     + PULL * rng.unit() * (own[k] - last[k])
                     + PULL * rng.unit() * (best[k] - last[k]);
-                // A particle stops at a wall.
+                // A particle stops at a bound.
                 (last[k] + velocity).clamp(0.0, 1.0)
             });
         }

@@ -1,6 +1,7 @@
-//! TPE: where good trials are dense and others are not (Bergstra et al. 2011), with one density for all dimensions together.
+//! TPE (Bergstra et al. 2011): proposes points where good trials are dense and others are not, with one joint
+//! density over all dimensions.
 //!
-//! Trials that failed, and those that run and have no cost yet, count with the others: the next one keeps away from them.
+//! Failed trials and running ones without a cost count as not good, so the next trial keeps away from them.
 
 use super::parzen::ParzenEstimator;
 use super::sobol;
@@ -11,16 +12,16 @@ use crate::tune::sampler::AskContext;
 use crate::tune::space::Coordinates;
 use crate::tune::value::TrialValue;
 
-/// Trials that are spread evenly before the densities are asked.
+/// Size of the initial design, before the densities are used.
 const START: usize = 10;
 
-/// Places drawn from the good density, of which the best is tried.
+/// Number of points drawn from the good density, of which the best is tried.
 const DRAWN: usize = 48;
 
-/// Good trials, at most.
+/// Most trials that count as good.
 const GOOD_MOST: usize = 25;
 
-/// The values whose place looks most like the good trials and least like the others.
+/// Returns the untried values with the largest ratio of the good density to the other one.
 pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, ProposalSource)> {
     let observations = StudyObservations::of(context.study_state);
     if observations.tries.len() < START || observations.costs.is_empty() {
@@ -42,11 +43,11 @@ pub(in crate::tune) fn next(context: &AskContext) -> Option<(Vec<TrialValue>, Pr
         }
     }
     let like_the_good = best.map(|(log_ratio, values)| (values, ProposalSource::Tpe { log_ratio }));
-    // Where all that was drawn was tried before, the rest of the space is still there.
+    // When every drawn point was tried before, use the rest of the space.
     like_the_good.or_else(|| sobol::next(context))
 }
 
-/// The places of the best tenth of the trials, and those of all others, the oldest first.
+/// Splits the points into those of the best tenth of the trials and all others, the oldest first.
 fn split(observations: &StudyObservations) -> (Vec<&Coordinates>, Vec<&Coordinates>) {
     let mut tries: Vec<&(u64, Coordinates, f64)> = observations.tries.iter().collect();
     tries.sort_by(|a, b| a.2.total_cmp(&b.2).then(a.0.cmp(&b.0)));

@@ -1,4 +1,5 @@
-//! A Gaussian process against chance, at equal trials. Seeds are fixed: what holds once holds always.
+//! Compares a Gaussian process with random search at equal numbers of trials. Seeds are fixed, so a result is
+//! reproducible.
 
 use super::toys::{self, Toy};
 use crate::tune::outcome::median;
@@ -14,13 +15,13 @@ fn random(space: SearchSpace, seed: u64) -> Study {
     Study { sampler: Sampler::Random, ..Study::new(space, seed) }
 }
 
-/// The true cost of what a study recommends.
+/// Returns the true cost of the values that a study recommends.
 fn recommended(toy: &Toy, search: &StudySolver) -> f64 {
     let found = search.recommend().expect("some trials ran to their end");
     toy.truth_of(&found.values)
 }
 
-/// The true cost of the luckiest trial: what one takes without a model.
+/// Returns the true cost of the trial with the lowest measurement, the choice without a model.
 fn luckiest(toy: &Toy, search: &StudySolver) -> f64 {
     let ended = search.ended();
     let done = ended.iter().filter_map(|trial| Some((trial.value()?, trial)));
@@ -28,7 +29,7 @@ fn luckiest(toy: &Toy, search: &StudySolver) -> f64 {
     toy.truth_of(&best.1.values)
 }
 
-/// Medians over the seeds: of the true cost a study by model and one by chance find, and of the failures they cost.
+/// Medians over the seeds of a model study and of a random one: true cost found, and failed trials.
 struct Compared {
     modelled: f64,
     random: f64,
@@ -105,6 +106,6 @@ fn the_luckiest_trial_is_not_recommended_for_its_luck() {
         (found.low..=found.high).contains(&toy.truth_of(&found.values))
     });
     let holds = holds.count();
-    // Fewer than 90 %: what looks best among many is favoured by luck even where luck is discounted.
+    // Fewer than 90 %: luck favors what looks best among many, even where luck is discounted.
     assert!(holds >= 7, "the interval held the truth in {holds} of {SEEDS} studies");
 }

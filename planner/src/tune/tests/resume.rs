@@ -1,4 +1,4 @@
-//! Studies that are interrupted, and go on as if they had not been.
+//! Interrupted studies resume as if they had not been interrupted.
 
 use super::runs::Runs;
 use super::toys::{self, Toy, dimension};
@@ -23,13 +23,14 @@ fn run(study: &Study, toy: Toy) -> StudySolver {
     StudySolver::new(study.clone(), Vec::new()).run(Runs::new(toy, 1))
 }
 
-/// Through text, as a ledger would keep it.
+/// Serializes and deserializes a value, as a ledger would.
 fn kept<T: serde::Serialize + serde::de::DeserializeOwned>(value: &T) -> T {
     let text = serde_json::to_string(value).expect("it is plain");
     serde_json::from_str(&text).expect("it was just written")
 }
 
-/// A whole study, cut after each of some events and taken up again from what was written until then: the log is the same.
+/// Interrupts a study after several events and resumes it from the log until then; the complete log must be
+/// the same.
 fn survives(study: &Study, toy: Toy, slots: usize, units: u64, cuts: u64) {
     let runs = || Runs { units, ..Runs::new(toy, slots) };
     let whole = StudySolver::new(study.clone(), Vec::new()).run(runs());
@@ -56,7 +57,8 @@ const SAMPLERS: [Sampler; 9] = [
     Sampler::Evolution,
 ];
 
-/// Trials until a sampler has learned something; a Gaussian process takes long.
+/// Returns the number of trials until a sampler has learned something; fewer for a Gaussian process, which is
+/// slow.
 fn trials(sampler: Sampler) -> u64 {
     if matches!(sampler, Sampler::Auto | Sampler::Gaussian { .. }) { BUDGET } else { 40 }
 }
@@ -226,7 +228,7 @@ fn pruned_trials_teach_without_being_recommended() {
     assert!(after.values != best.values || after.mean > best.mean, "{after:?}");
 }
 
-/// What an observer was shown: numbers of trials, sources, and the best cost at the end.
+/// Data seen by an observer: numbers of trials, origins, and the best cost at the end.
 type Seen = Arc<Mutex<(Vec<u64>, Vec<String>, f64)>>;
 
 struct Watcher(Seen);

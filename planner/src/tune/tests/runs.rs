@@ -1,18 +1,18 @@
-//! Trials of a toy that run side by side, report on their way, and are interrupted.
+//! A runner of toy trials that run in parallel, report intermediate values, and are interrupted.
 
 use super::toys::Toy;
 use crate::tune::{Proposal, PruneDecision, StudyEvent, TrialOutcome, TrialRunner, TrialValue};
 use dtrain_protocol::shuffle::splitmix64;
 
-/// Trials of a toy. What happens next depends on which trials run alone.
+/// Toy trials. The next event depends only on which trials run.
 pub(super) struct Runs {
     pub(super) toy: Toy,
     pub(super) slots: usize,
-    /// Reports of a trial before it ends.
+    /// Number of reports of a trial before it ends.
     pub(super) units: u64,
-    /// Events until the study is told to stop.
+    /// Number of events until the study is stopped.
     pub(super) left: usize,
-    /// What was proposed.
+    /// Proposals received.
     pub(super) proposed: Vec<Proposal>,
     pub(super) trials: Vec<Run>,
 }
@@ -27,7 +27,7 @@ pub(super) struct Run {
 enum Mode {
     Running,
     Paused,
-    /// It was told to.
+    /// The trial was asked to pause or stop.
     Leaving(PruneDecision),
     Over,
 }
@@ -37,7 +37,7 @@ impl Runs {
         Self { toy, slots, units: 0, left: usize::MAX, proposed: Vec::new(), trials: Vec::new() }
     }
 
-    /// The trials as a log left them.
+    /// Restores the trials from a log.
     pub(super) fn after(self, log: &[StudyEvent]) -> Self {
         let mut trials: Vec<Run> = Vec::new();
         for event in log {
@@ -59,7 +59,7 @@ impl Runs {
         &mut self.trials[usize::try_from(trial).expect("a few trials")]
     }
 
-    /// What a trial measures after `at` units: it begins three above its end.
+    /// Returns the value of a trial after `at` units: it starts three above its final value.
     fn value(&self, trial: u64, at: u64) -> Option<f64> {
         let run = &self.trials[usize::try_from(trial).expect("a few trials")];
         let TrialOutcome::Done { value } = self.toy.outcome(trial, &run.values) else { return None };
@@ -96,7 +96,7 @@ impl TrialRunner for Runs {
         let goes = |(_, run): &(u64, &Run)| matches!(run.mode, Mode::Running | Mode::Leaving(_));
         let turn = |trial: u64, run: &Run| splitmix64(splitmix64(self.toy.seed, trial), run.at);
         let next = (0..).zip(&self.trials).filter(goes).min_by_key(|(trial, run)| turn(*trial, run));
-        let (trial, _) = next.expect("nobody waits while nothing runs");
+        let (trial, _) = next.expect("a study with no running trial must not wait");
         let (at, mode) = (self.find(trial).at, self.find(trial).mode);
         let value = self.value(trial, at);
         let pruned = value.map(|value| TrialOutcome::Pruned { value });

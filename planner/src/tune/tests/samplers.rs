@@ -1,4 +1,4 @@
-//! Every sampler against chance, and what all of them keep to.
+//! Compares every sampler with random search, and checks the properties that all have in common.
 
 use super::runs::Runs;
 use super::toys::{self, Toy};
@@ -26,7 +26,7 @@ const ALL: [Sampler; 8] = [
     Sampler::Evolution,
 ];
 
-/// The lowest cost of a study.
+/// Returns the lowest cost of a study.
 fn lowest(sampler: Sampler, toy: Toy, trials: u64, slots: usize) -> f64 {
     let study = Study { sampler, trials: Some(trials), ..Study::new((toy.space)(), toy.seed) };
     let search = StudySolver::new(study, Vec::new()).run(Runs::new(toy, slots));
@@ -49,7 +49,7 @@ fn every_sampler_that_learns_beats_chance() {
     }
 }
 
-/// An optimizer with a setting of its own for each kind, and one more below that.
+/// Returns a space with an optimizer that has a setting of its own for each kind, and one more below that.
 fn conditional() -> SearchSpace {
     let word = |word: &str| TrialValue::Word(word.into());
     let names = Scale::Names(["sgd", "adam"].map(word).to_vec());
@@ -68,7 +68,7 @@ fn conditional() -> SearchSpace {
     ])
 }
 
-/// Best with Adam and a beta of 0.8; its value is far from the middle, where what does not exist is put.
+/// A cost that is lowest with Adam and a beta of 0.8, far from the middle, where inactive dimensions are put.
 fn cost(values: &[TrialValue]) -> f64 {
     match (values[1].number(), values[2].number()) {
         (None, Some(beta)) => (beta - 0.8).powi(2),
@@ -112,7 +112,7 @@ fn most_of_the_space_may_be_conditional_and_then_tpe_is_asked() {
     }
 }
 
-/// Where the proposals of a study with the usual sampler come from, and what the first one is.
+/// Returns the origins of the proposals of a study with the default sampler, and the first values.
 fn sources(trials: u64, cost: fn(f64, u64) -> f64) -> (Vec<ProposalSource>, Vec<TrialValue>) {
     let unit = Scale::Uniform { low: 0.0, high: 1.0 };
     let study =
@@ -161,7 +161,7 @@ fn a_grid_is_all_combinations_with_its_ends() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
-    /// Nothing is proposed that is not allowed, is no value of the space, or was tried; and the draws have a bound.
+    /// Every proposal is allowed, in the space and untried; and the number of draws is bounded.
     #[test]
     fn constraints_hold_before_a_trial_exists(
         sampler in prop::sample::select(&ALL[..]),
@@ -205,7 +205,7 @@ fn a_space_in_which_nothing_is_allowed_is_exhausted() {
     }
 }
 
-/// Generous bounds: this is compiled without all optimisations, and shares the machine.
+/// A generous time limit, for a build without all optimizations on a shared machine.
 #[test]
 fn a_thousand_trials_are_no_burden() {
     for sampler in [Sampler::Tpe, Sampler::CmaEs, Sampler::Swarm, Sampler::Evolution] {

@@ -1,4 +1,4 @@
-//! Functions that are cheap to try.
+//! Toy functions that are cheap to evaluate.
 
 use super::runs::Runs;
 use crate::tune::{
@@ -7,11 +7,11 @@ use crate::tune::{
 use dtrain_protocol::shuffle::splitmix64;
 use std::f64::consts::PI;
 
-/// A function to be made small, with what chance adds to a measurement and where it cannot be measured.
+/// A toy function to be minimized, with noise and a region where it fails.
 #[derive(Clone, Copy)]
 pub(super) struct Toy {
     pub(super) space: fn() -> SearchSpace,
-    /// The function at a point of the unit cube.
+    /// Noise-free function of a point of the unit cube.
     pub(super) truth: fn(&[f64]) -> f64,
     /// Standard deviation of a measurement.
     pub(super) noise: f64,
@@ -28,13 +28,13 @@ impl Toy {
         ended.iter().filter(|trial| matches!(trial.outcome, TrialOutcome::Failed { .. })).count()
     }
 
-    /// Trials of this toy by a study with its seed.
+    /// Runs a study of this toy with its seed and `budget` trials.
     pub(super) fn searched(&self, study: impl FnOnce(SearchSpace, u64) -> Study, budget: u64) -> StudySolver {
         let study = Study { trials: Some(budget), ..study((self.space)(), self.seed) };
         StudySolver::new(study, Vec::new()).run(Runs::new(*self, 1))
     }
 
-    /// How the trial of this number ends that tries these values.
+    /// Returns the result of a trial with this number and these values.
     pub(super) fn outcome(&self, trial: u64, values: &[TrialValue]) -> TrialOutcome {
         let point = (self.space)().point(values).expect("values of the space");
         if let Some(why) = (self.failure)(&point) {
@@ -44,7 +44,7 @@ impl Toy {
     }
 }
 
-/// About a standard normal number: the sum of twelve even ones.
+/// Returns an approximately standard normal number: the sum of twelve uniform ones.
 fn bell(seed: u64, index: u64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "chance needs no more digits")]
     let even = |k| splitmix64(splitmix64(seed ^ 0x5eed, index), k) as f64 / u64::MAX as f64;
@@ -59,7 +59,7 @@ fn rate() -> SearchSpace {
     SearchSpace::new(vec![dimension("train.learning_rate", Scale::Log { low: 1e-5, high: 1e-1 })])
 }
 
-/// A loss over the logarithm of the learning rate, lowest at 1.6e-3, that is no number above 2.5e-2.
+/// A loss over the logarithm of the learning rate, lowest at 1.6e-3 and diverging above 2.5e-2.
 pub(super) fn learning_rate(seed: u64) -> Toy {
     Toy {
         space: rate,
@@ -74,7 +74,7 @@ fn square() -> SearchSpace {
     SearchSpace::new(["x", "y"].map(|name| dimension(name, Scale::Log { low: 1.0, high: 1e3 })).to_vec())
 }
 
-/// Branin's function (Dixon and Szegő 1978): three lowest places of 0.397887.
+/// Branin's function (Dixon and Szegő 1978), with three minima of 0.397887.
 pub(super) fn branin(seed: u64) -> Toy {
     Toy {
         space: square,
@@ -99,8 +99,8 @@ fn training() -> SearchSpace {
     ])
 }
 
-/// Four values of a recipe: the best learning rate grows with the batch, the largest batches do not fit in memory
-/// but in the second precision, and too high a rate diverges.
+/// Four values of a recipe: the best learning rate grows with the batch, the largest batches fit in memory
+/// only in the second precision, and too high a rate diverges.
 pub(super) fn recipe(seed: u64) -> Toy {
     Toy {
         space: training,
