@@ -1,4 +1,5 @@
-//! Certificates of one attempt. The authority's key never leaves the memory of the process that made it.
+//! TLS certificates of one attempt. The authority's key never leaves the memory of the process that creates
+//! it.
 
 use dtrain_protocol::{AttemptId, Rank, TlsIdentity, TrialId};
 use rcgen::{
@@ -6,7 +7,8 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// Issues one TLS certificate with its key for each of `ranks`, all signed by an authority that is forgotten when this returns.
+/// Issues one TLS certificate with its key for each of `ranks`. The authority that signs them is discarded on
+/// return.
 pub(crate) fn rank_certificates(
     trial: &TrialId,
     attempt: AttemptId,
@@ -15,7 +17,7 @@ pub(crate) fn rank_certificates(
     issue_all(trial, attempt, (0..ranks).map(|rank| TlsIdentity::name(trial, attempt, Rank(rank))))
 }
 
-/// The same for the agent of each of `hosts`.
+/// Issues one TLS certificate with its key for the agent of each of `hosts`.
 pub(crate) fn agent_certificates(
     trial: &TrialId,
     attempt: AttemptId,

@@ -1,8 +1,9 @@
-//! What the ranks of a host read of a checkpoint, brought together in a folder of its own: links to the files that are here, and
-//! of the others the chunks that are read.
+//! The parts of a checkpoint that the ranks of a host read, collected in a folder of their own: links to
+//! local files, and the needed chunks of all others.
 //!
-//! Nothing of it is flushed, and no list of what is there is kept: a chunk is there when its hash says so. So a fetch that was cut
-//! off is gone on with, whatever became of the machine. The folder is no checkpoint: nobody lends it, counts it or adopts it.
+//! Nothing is flushed, and no list of present chunks is kept: a chunk is present if its hash matches. So an
+//! interrupted fetch continues, even after a crash. The folder is no checkpoint: it is never lent, counted or
+//! adopted.
 
 use super::messages::FetchSummary;
 use super::peers::PeerAddress;
@@ -23,17 +24,17 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// A checkpoint of which the ranks of this host read some.
+/// A checkpoint of which the ranks of this host read parts.
 pub(super) struct CheckpointParts<'a> {
     pub(super) trial: &'a TrialFolder,
-    /// Name of its folder.
+    /// Name of the checkpoint folder.
     pub(super) name: &'a str,
-    /// Its table of contents, as text and as it says.
+    /// Its manifest, as text and parsed.
     pub(super) text: &'a str,
     pub(super) manifest: &'a Manifest,
-    /// Who has each of its files.
+    /// Each of its files with the hosts that have it.
     pub(super) holders: &'a [(FileEntry, Vec<PeerAddress>)],
-    /// The ranks of this host.
+    /// The assignments of this host's ranks.
     pub(super) assignments: &'a [Assignment],
     pub(super) listener: &'a PeerListener,
     /// Index of this host.
@@ -41,18 +42,18 @@ pub(super) struct CheckpointParts<'a> {
     pub(super) loop_counters: &'a LoopCounters,
 }
 
-/// What this host has of a file.
+/// The local state of a file.
 enum LocalFile {
-    /// All of it.
+    /// The file is complete.
     All,
-    /// Perhaps something; the file has its length.
+    /// The file has its full length; some chunks may be missing.
     Some(File),
 }
 
 impl CheckpointParts<'_> {
-    /// Brings together what the ranks of this host read; gives the folder they go on from, and what was fetched for it.
+    /// Collects what the ranks of this host read; returns the folder to resume from, and what was fetched.
     ///
-    /// `Err` says whether the checkpoint is to blame, or only what keeps it from being had here now.
+    /// `Err` tells if the checkpoint is damaged or only unavailable here now.
     pub(super) fn fetch(&self) -> Result<(PathBuf, FetchSummary), LaunchError> {
         let since = Instant::now();
         let (own, folder) =
@@ -70,7 +71,7 @@ impl CheckpointParts<'_> {
         let mut lacking = BTreeMap::new();
         for (entry, holders) in self.holders {
             let name = entry.name.as_str();
-            // Where nothing is read, a file of the right length is enough, and is not kept open.
+            // If no part of it is read, a file of the right length is enough and is not kept open.
             if let LocalFile::Some(to) = link_or_create(&own, &folder, entry).map_err(words)?
                 && (have_some.contains(name) || beside.contains(name))
             {
@@ -105,7 +106,7 @@ impl CheckpointParts<'_> {
         Ok((folder, FetchSummary { bytes: received.bytes, needed, hosts, milliseconds }))
     }
 
-    /// Makes the folder, with the table of contents; what lies there of another checkpoint is removed.
+    /// Creates the folder with the manifest; removes the content of another checkpoint.
     fn open(&self, folder: &Path) -> io::Result<()> {
         if files::read(&folder.join(MANIFEST)).is_ok_and(|found| found != self.text.as_bytes()) {
             fs::remove_dir_all(folder)?;
@@ -115,7 +116,7 @@ impl CheckpointParts<'_> {
         files::write(&folder.join(COMMIT), blake3::hash(self.text.as_bytes()).to_hex().as_bytes())
     }
 
-    /// Where things lie in the files that `have_some` of what is read. A head may be longer than a chunk.
+    /// Reads the headers of the files in `have_some`, to locate tensors. A header may be longer than a chunk.
     fn read_headers(
         &self,
         fetcher: &ChunkFetcher<'_>,
@@ -158,7 +159,7 @@ impl CheckpointParts<'_> {
         Ok(places)
     }
 
-    /// Fetches those of the chunks that are not here.
+    /// Fetches the chunks that are missing here.
     fn fetch_chunks(
         &self,
         fetcher: &ChunkFetcher<'_>,
@@ -175,7 +176,7 @@ impl CheckpointParts<'_> {
     }
 }
 
-/// Whether a chunk is as it was written.
+/// True if a chunk matches its hash.
 fn is_chunk_valid(target: &WantedFile<'_>, chunk: u64, bytes: &mut Vec<u8>) -> bool {
     let range = target.entry.chunk(chunk);
     bytes.resize(usize::try_from(range.end - range.start).unwrap_or(0), 0);
@@ -188,7 +189,8 @@ fn is_whole(folder: &Path, file: &FileEntry) -> bool {
         .is_ok_and(|found| found.is_file() && found.len() == file.bytes)
 }
 
-/// Puts a file into `folder`: a link to the one in `own` when that is whole, else one of its length that is filled in.
+/// Puts a file into `folder`: a link to the file in `own` if that is complete, else one of full length to
+/// fill.
 fn link_or_create(own: &Path, folder: &Path, entry: &FileEntry) -> io::Result<LocalFile> {
     let path = folder.join(&entry.name);
     let source = own.join(&entry.name);
@@ -197,11 +199,11 @@ fn link_or_create(own: &Path, folder: &Path, entry: &FileEntry) -> io::Result<Lo
         if fs::hard_link(&source, &path).is_ok() {
             return Ok(LocalFile::All);
         }
-        // A file system without links: the disk takes it twice until the attempt has its own checkpoint.
+        // A file system without links: the data is there twice until the attempt has its own checkpoint.
         files::copy(&source, &path)?;
         return Ok(LocalFile::All);
     }
-    // Another name of a committed file is never written to.
+    // A committed file must not be written through another link.
     if fs::symlink_metadata(&path).is_ok_and(|found| !found.is_file() || found.nlink() > 1) {
         fs::remove_file(&path)?;
     }
@@ -211,7 +213,7 @@ fn link_or_create(own: &Path, folder: &Path, entry: &FileEntry) -> io::Result<Lo
     Ok(LocalFile::Some(file))
 }
 
-/// Removes what was fetched of all checkpoints but that in the folder `except`. `Err` is the first that could not be removed.
+/// Removes fetched parts of all checkpoints except that in folder `except`. `Err` is the first failure.
 pub(super) fn remove_fetched(trial: &TrialFolder, except: Option<&Path>) -> io::Result<()> {
     let mut outcome = Ok(());
     for entry in fs::read_dir(trial.checkpoints())? {

@@ -1,4 +1,4 @@
-//! What a controller and an agent say to each other.
+//! The protocol between a controller and an agent.
 
 pub use super::peers::{AgentIdentity, PeerAddress};
 use crate::fact::AttemptEnd;
@@ -10,48 +10,49 @@ use std::path::PathBuf;
 /// A program and its leading arguments.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Program {
-    /// The executable.
+    /// Path of the executable.
     pub path: PathBuf,
-    /// Arguments.
+    /// Leading arguments.
     pub arguments: Vec<String>,
 }
 
 impl Program {
-    /// `path` with `arguments`.
+    /// Creates a program with `arguments`.
     pub fn new<'a>(path: impl Into<PathBuf>, arguments: impl IntoIterator<Item = &'a str>) -> Self {
         Self { path: path.into(), arguments: arguments.into_iter().map(Into::into).collect() }
     }
 }
 
-/// The one frame an agent reads from its standard input.
+/// The task of an agent: the only frame on its standard input.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentTask {
-    /// Own an attempt.
+    /// Lead an attempt.
     Lead(AgentOrder),
-    /// Hold the ranks of one host for the agent that does.
+    /// Hold the ranks of one host for the leader.
     Follow(FollowerOrder),
 }
 
-/// All the agent that owns an attempt must know.
+/// Everything that the leader of an attempt needs to know.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AgentOrder {
-    /// The trial.
+    /// Id of the trial.
     pub trial: TrialId,
-    /// The attempt.
+    /// Number of the attempt.
     pub attempt: AttemptId,
-    /// The trial's folder.
+    /// Folder of the trial.
     pub folder: PathBuf,
-    /// What is started for each rank; its first frame on standard input is the rank's assignment.
+    /// The program of each rank; its first frame on standard input is the rank's assignment.
     pub worker: Program,
-    /// One for each rank, in order. Where all ranks are here, their links are replaced by what [`AgentOrder::link`] asks for;
-    /// otherwise those of this host have their certificates, and the rest is in the [`FollowerOrder`] of its host.
+    /// One assignment for each rank, in order. If all ranks are on this host, their links come from
+    /// [`AgentOrder::link`]; otherwise those of this host have certificates, and the rest is in the
+    /// [`FollowerOrder`] of each host.
     pub assignments: Vec<Assignment>,
-    /// How the ranks reach each other; one rank is always alone.
+    /// Link between the ranks; a single rank has none.
     pub link: LinkChoice,
-    /// Committed checkpoints that are kept, the newest ones; never fewer than 2.
+    /// Retention: number of committed checkpoints kept, the newest ones; at least 2.
     pub keep: u32,
-    /// Who this agent is to those of other hosts; `None` when all ranks are here.
+    /// Identity of this agent to other hosts; `None` if all ranks are on this host.
     #[serde(default)]
     pub seat: Option<AgentIdentity>,
     /// The other hosts, in the order of their ranks, which follow those of this host.
@@ -59,172 +60,175 @@ pub struct AgentOrder {
     pub others: Vec<OtherHost>,
 }
 
-/// Another host of an attempt, whose agent listens.
+/// Another host of an attempt, with a follower that listens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OtherHost {
-    /// Where its agent listens.
+    /// Address of its agent.
     pub peer: PeerAddress,
-    /// Its ranks; none on a host that only lends what it has of the checkpoint, until every host of the attempt has it.
+    /// Its ranks; empty on a host that only lends its checkpoint files until every host of the attempt has
+    /// them.
     pub ranks: Range<u32>,
 }
 
 impl OtherHost {
-    /// Whether it has no ranks.
+    /// True if the host has no ranks.
     pub(super) fn only_lends(&self) -> bool {
         self.ranks.is_empty()
     }
 }
 
-/// All the agent of a host that does not lead must know.
+/// Everything that a follower needs to know.
 ///
-/// It comes from the controller and decides what runs on the host. The leader only says when: it can name no program.
+/// It comes from the controller and determines what runs on the host. The leader only decides when: it cannot
+/// name a program.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FollowerOrder {
-    /// The trial.
+    /// Id of the trial.
     pub trial: TrialId,
-    /// The attempt.
+    /// Number of the attempt.
     pub attempt: AttemptId,
-    /// The trial's folder on this host.
+    /// Folder of the trial on this host.
     pub folder: PathBuf,
-    /// What is started for each rank.
+    /// The program of each rank.
     pub worker: Program,
-    /// Who this agent is.
+    /// Identity of this agent.
     pub seat: AgentIdentity,
-    /// One for each rank of this host, in order, with the certificate of the rank; none on a host that only lends what it has
-    /// of a checkpoint. Folders and addresses in them become those of this host.
+    /// One assignment for each rank of this host, in order, with its certificate; empty on a host that only
+    /// lends checkpoint files. Folders and addresses in them are replaced by those of this host.
     pub assignments: Vec<Assignment>,
 }
 
-/// How the ranks of a host reach each other.
+/// Link between the ranks of one host.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LinkChoice {
-    /// Through one mapping, inherited as an open file.
+    /// Shared memory, inherited as an open file.
     #[default]
     SharedMemory,
-    /// Through mutual TLS on this address, with certificates made for the attempt.
+    /// Mutual TLS, with certificates made for the attempt.
     Tls {
         /// Address to bind, without a port, such as `127.0.0.1`.
         bind: String,
     },
 }
 
-/// The agent's answer through its channel to whoever started it.
+/// An agent's answer to the process that started it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentReply {
-    /// The ranks are started and the socket is bound.
+    /// The ranks are started and the control socket is bound.
     Running(AgentCard),
-    /// It is at it; the answer follows.
+    /// The launch continues; its answer follows.
     Launching,
     /// A follower waits for its leader.
     Listening {
-        /// Address and port where it listens.
+        /// Address and port on which it listens.
         address: String,
     },
     /// Nothing was started.
     Refused {
-        /// Why not.
+        /// The reason.
         reason: String,
-        /// Whether it is because of the checkpoint that was to be gone on from.
+        /// True if the checkpoint to resume from is to blame.
         #[serde(default)]
         is_of_checkpoint: bool,
-        /// The host of a follower, where that is to blame.
+        /// The host that is to blame, if it is one of several.
         #[serde(default)]
         host: Option<String>,
     },
 }
 
-/// Who an agent is and where it listens: the content of `agent.json`.
+/// Identity and socket of an agent: the content of `agent.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentCard {
-    /// The attempt.
+    /// Number of the attempt.
     pub attempt: AttemptId,
     /// The agent's process.
     pub agent: Process,
     /// The process of each rank, in order; empty until they are started.
     pub ranks: Vec<Process>,
-    /// Where the agent listens for controllers; empty for a follower.
+    /// Path of the control socket; empty for a follower.
     pub socket: PathBuf,
 }
 
-/// A process that cannot be mistaken for a later one with the same id.
+/// A process, distinct from a later one with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Process {
     /// Process id.
     pub id: u32,
-    /// When it started, in clock ticks since the machine started.
+    /// Start time, in clock ticks since boot.
     pub started: u64,
 }
 
-/// What a controller asks of a running agent.
+/// A controller's request to a running agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum AgentRequest {
-    /// Send the spool from this offset on, and what is appended to it until the attempt is over. The answer is
-    /// the bytes of the spool themselves, so that an offset means the same on the socket and on disk.
+    /// Send the spool from this offset, and new records until the attempt is over. The answer is the bytes of
+    /// the spool themselves, so an offset means the same on the socket and on disk.
     Follow {
-        /// Bytes of the spool that the controller already has.
+        /// Number of bytes of the spool that the controller already has.
         from: u64,
     },
     /// Finish the current step, save, and end.
     Stop,
 }
 
-/// One record of a spool: what happened to one attempt, in order.
+/// One record of a spool, which tells the events of one attempt in order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpoolRecord {
-    /// The ranks are about to be started. Always the first.
+    /// The ranks are about to be started. Always the first record.
     Began {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Its ranks.
+        /// Number of ranks.
         ranks: u32,
     },
-    /// A rank said something, or ended without a word.
+    /// An event of a rank, or its end without a reason.
     Event(StampedEvent),
     /// All ranks saved, and the checkpoint is durable under its final name.
     Committed {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Steps completed in it.
+        /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// The committed folder.
+        /// Path of the committed folder.
         folder: PathBuf,
     },
     /// All ranks saved, but the checkpoint could not be committed.
     CommitFailed {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// Steps completed in it.
+        /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// A foreign program reached its target: its ranks were asked to stop, and have [`STOP_GRACE_PERIOD`](super::STOP_GRACE_PERIOD).
+    /// A foreign program reached its target: its ranks must stop within
+    /// [`STOP_GRACE_PERIOD`](super::STOP_GRACE_PERIOD).
     TargetReached {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
     },
-    /// Stands for a record that is as it was written, and cannot be understood. Never written.
+    /// Stands for an intact record that this version cannot parse. Never written.
     Unreadable {
-        /// Where it begins, in bytes.
+        /// Its offset in bytes.
         at: u64,
-        /// Why not.
+        /// The error.
         reason: String,
     },
-    /// No process of any rank lives. Always the last.
+    /// No rank process is alive. Always the last record.
     Over {
-        /// The attempt.
+        /// Number of the attempt.
         attempt: AttemptId,
-        /// How it ended.
+        /// The result of the attempt.
         ended: AttemptEnd,
     },
 }
 
 impl SpoolRecord {
-    /// Whether the record must be on disk before anything else happens.
+    /// True if the record must be on disk before anything else happens.
     pub fn must_be_durable(&self) -> bool {
         match self {
             Self::Began { .. } | Self::Committed { .. } | Self::Over { .. } => true,
@@ -244,11 +248,11 @@ impl SpoolRecord {
     }
 }
 
-/// The log of one rank, or of the agents.
+/// A log file of one rank, or of the agents.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// Whose; `None` for the agents of all attempts.
+    /// The rank and its attempt; `None` for the agents of all attempts.
     pub of: Option<(AttemptId, Rank)>,
-    /// The file.
+    /// Path of the file.
     pub path: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! Where controllers reach the agent: a socket that only its own user may use.
+//! The control socket, on which controllers reach an agent. Only the agent's user may connect.
 
 use super::spool::HighWatermark;
 use super::{AgentRequest, InboxMessage};
@@ -17,23 +17,23 @@ use std::sync::mpsc::Sender;
 use std::thread;
 use std::time::Duration;
 
-/// Longest path of a socket, in bytes.
+/// Longest path of a Unix socket, in bytes.
 const LONGEST_PATH: usize = 107;
 
-/// A controller that reads nothing for so long is let go.
+/// Time without reading after which a controller is disconnected.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What the threads of the socket share.
+/// State shared by the threads of the socket.
 pub(super) struct SpoolAccess {
-    /// The spool on disk.
+    /// Path of the spool.
     pub(super) spool: PathBuf,
-    /// How much of it may be read.
+    /// Number of readable bytes of the spool.
     pub(super) high_watermark: HighWatermark,
-    /// Controllers that still follow.
+    /// Number of controllers that follow.
     pub(super) followers: AtomicU32,
 }
 
-/// Binds the socket; returns its path with it.
+/// Binds the socket; returns it with its path.
 pub(super) fn bind(folder: &TrialFolder, attempt: AttemptId) -> io::Result<(UnixListener, PathBuf)> {
     let path = socket_path(folder, attempt)?;
     match fs::remove_file(&path) {
@@ -45,7 +45,7 @@ pub(super) fn bind(folder: &TrialFolder, attempt: AttemptId) -> io::Result<(Unix
     Ok((listener, path))
 }
 
-/// Where the socket lies: in the trial's folder unless its path is too long for a socket.
+/// Returns the path of the socket: in the trial's folder unless that path is too long.
 fn socket_path(folder: &TrialFolder, attempt: AttemptId) -> io::Result<PathBuf> {
     let near = folder.socket();
     if near.as_os_str().len() <= LONGEST_PATH {
@@ -68,7 +68,7 @@ fn socket_path(folder: &TrialFolder, attempt: AttemptId) -> io::Result<PathBuf> 
     Ok(far.join(format!("agent-{attempt}.sock")))
 }
 
-/// Accepts controllers, in a thread of its own, for as long as the process lives.
+/// Accepts controllers, in a thread that runs as long as the process.
 pub(super) fn serve(listener: UnixListener, shared: Arc<SpoolAccess>, inbox: Sender<InboxMessage>) {
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
@@ -84,7 +84,7 @@ fn is_own_user(stream: &UnixStream) -> bool {
     rustix::net::sockopt::socket_peercred(stream).is_ok_and(|peer| peer.uid == rustix::process::getuid())
 }
 
-/// Reads the requests of one controller.
+/// Serves the requests of one controller.
 fn serve_controller(
     stream: UnixStream,
     shared: &Arc<SpoolAccess>,
@@ -109,7 +109,7 @@ fn serve_controller(
     }
 }
 
-/// Copies the spool from `from` on to a controller, until nothing more will come.
+/// Copies the spool from byte `from` to a controller until the spool is closed.
 fn stream_spool(mut to: &UnixStream, shared: &SpoolAccess, from: u64) -> io::Result<()> {
     let mut spool = files::open(&shared.spool)?;
     spool.seek(SeekFrom::Start(from))?;

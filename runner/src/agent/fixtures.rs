@@ -1,4 +1,4 @@
-//! An assignment for tests.
+//! Assignments for tests.
 
 use dtrain_protocol::{
     Arrangement, Assignment, AttemptId, DeviceKind, Hyperparameters, Placement, Rank, RankTransport,
@@ -7,7 +7,7 @@ use dtrain_protocol::{
 use dtrain_recipes::{Model, Optimizer, OptimizerKind, Schedule};
 use std::path::PathBuf;
 
-/// The only rank of an attempt that trains `model`.
+/// Returns the assignment of the only rank of an attempt that trains `model`.
 pub(super) fn assignment(trial: TrialId, attempt: AttemptId, model: Model) -> Assignment {
     let optimizer =
         Optimizer { kind: OptimizerKind::Adamw, beta1: 0.9, beta2: 0.99, epsilon: 1e-8, weight_decay: 0.0 };

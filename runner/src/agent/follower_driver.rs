@@ -1,7 +1,7 @@
-//! The agent of a host that does not lead: it holds ranks for the leader, and lives no longer than the leader is heard of.
+//! The driver of a follower: it holds ranks for the leader, and ends when the leader is lost.
 //!
-//! It exchanges heartbeats with the leader four times a second. After two seconds of silence it assumes that the leader is lost and
-//! kills its ranks. What it does is decided in [`super::follower`].
+//! It exchanges heartbeats with the leader four times a second. After two seconds of silence it counts the
+//! leader as lost and kills its ranks. The decisions are in [`super::follower`].
 
 use super::control_protocol::{AgentCard, AgentReply, FollowerOrder, Process};
 use super::follower::HostInput;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 
-/// Holds ranks until the leader lets go of them, or is lost.
+/// Holds ranks until the leader dismisses them or is lost.
 pub(super) fn run(order: &FollowerOrder) -> ExitCode {
     let (sender, inbox) = channel();
     let mut follower = match FollowerDriver::begin(order, &sender) {
@@ -40,11 +40,11 @@ pub(super) fn run(order: &FollowerOrder) -> ExitCode {
     }
 }
 
-/// A follower under way.
+/// State of a running follower.
 struct FollowerDriver<'a> {
     host: HostDriver<'a>,
     folder: TrialFolder,
-    /// Where it listens.
+    /// Address of its listener.
     address: String,
     card: AgentCard,
     inbox: Sender<InboxMessage>,
@@ -74,7 +74,7 @@ impl<'a> FollowerDriver<'a> {
         Ok(Self { host, folder, address, card, inbox, leader: None, loop_counters, terminated })
     }
 
-    /// Does what the leader asks for; `Err` says in words why it cannot go on.
+    /// Serves the leader until the attempt ends; `Err` gives the reason of a failure.
     fn serve(&mut self, inbox: &Receiver<InboxMessage>) -> Result<(), String> {
         loop {
             match inbox.recv_timeout(POLL_INTERVAL) {
@@ -97,7 +97,7 @@ impl<'a> FollowerDriver<'a> {
 
     fn handle_message(&mut self, message: InboxMessage) -> Result<(), String> {
         let input = match message {
-            // A second connection of the leader of the same attempt is an echo of the first.
+            // A second connection of the same leader is ignored.
             InboxMessage::LeaderConnected(stream) if self.leader.is_none() => {
                 self.leader = Some(self.link(stream)?);
                 HostInput::LeaderConnected

@@ -1,4 +1,4 @@
-//! A host in an attempt: the state machine of its follower, with the processes, the disk and the clock that it lacks.
+//! The driver of a host in an attempt: the follower's state machine with processes, disk and clock.
 
 use super::checkpoint_parts;
 use super::control_protocol::{FollowerOrder, Process};
@@ -24,13 +24,14 @@ use std::sync::mpsc::Sender;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long work on checkpoints may take once the attempt is over.
+/// Time for pending checkpoint work after the attempt is over.
 const TO_FINISH: Duration = Duration::from_secs(60);
 
-/// How long what ranks started may take to go once killed. The next attempt waits longer for this agent to leave.
+/// Time for child processes of ranks to end once killed. The next attempt waits longer than that for this
+/// agent.
 const TO_GO: Duration = Duration::from_secs(5);
 
-/// How often what ranks started, and left, is let go of.
+/// Time between two reaps of orphaned child processes of ranks.
 const REAP_EVERY: Duration = Duration::from_secs(1);
 
 /// A host in an attempt.
@@ -39,24 +40,24 @@ pub(super) struct HostDriver<'a> {
     folder: TrialFolder,
     follower: Follower,
     ranks: Vec<RankProcess>,
-    /// What the ranks of this host inherit for their link.
+    /// Shared memory that the ranks of this host inherit for their link.
     mapping: Option<Arc<OwnedFd>>,
     work_queue: WorkQueue,
     mirror: SpoolMirror,
-    /// Where the ranks go on from, when that is not the checkpoint itself.
+    /// Folder to resume from, if it is not the checkpoint itself.
     fetched: Arc<OnceLock<PathBuf>>,
     inbox: Sender<InboxMessage>,
     began: Instant,
-    /// When output that is still open is given up.
+    /// Time at which output that is still open is given up.
     closed_by: Option<Instant>,
-    /// When ended orphans were last let go of.
+    /// Time of the last reap of orphans.
     reaped_at: Instant,
-    /// How it ended.
+    /// Result, once the host has ended.
     pub(super) ended: Option<Result<(), String>>,
 }
 
 impl<'a> HostDriver<'a> {
-    /// A host that starts nothing yet. `listener` is there where other hosts take part.
+    /// Creates a host that starts nothing yet; `listener` is present if other hosts take part.
     pub(super) fn new(
         order: &'a FollowerOrder,
         is_remote: bool,
@@ -107,7 +108,7 @@ impl<'a> HostDriver<'a> {
         }
     }
 
-    /// Takes in what happened; gives what is to be told to the leader.
+    /// Handles an input; returns messages for the leader.
     pub(super) fn step(&mut self, input: HostInput) -> Vec<HostMessage> {
         if let HostInput::OutputClosed { rank, .. } = &input {
             let index = self.index(*rank);
@@ -166,8 +167,8 @@ impl<'a> HostDriver<'a> {
     fn start(&mut self, rendezvous: &Rendezvous) -> Result<(), String> {
         let assignments = &self.order.assignments;
         let checkpoints = self.folder.checkpoints();
-        // Not before: a part of what an earlier attempt did not commit on all hosts may lie under that name alone. Where all hosts
-        // see one folder, the leader's host is enough.
+        // Not earlier: a checkpoint that only some hosts committed may still have its partial name here. With
+        // a shared folder, the leader's host is enough.
         if !self.order.seat.is_shared || self.order.seat.host == 0 {
             commit::remove_partial(&checkpoints, self.order.attempt)
                 .and_then(|()| {
@@ -202,12 +203,12 @@ impl<'a> HostDriver<'a> {
         Ok(())
     }
 
-    /// The processes of the ranks that were started.
+    /// Returns the processes of the started ranks.
     pub(super) fn processes(&self) -> Vec<Process> {
         self.ranks.iter().filter_map(|rank| Process::of(rank.id())).collect()
     }
 
-    /// Looks what became of the ranks, and lets time pass; gives what is to be told to the leader.
+    /// Checks the ranks and advances time; returns messages for the leader.
     pub(super) fn poll(&mut self) -> io::Result<Vec<HostMessage>> {
         let first = self.order.assignments.first().map_or(0, |one| one.rank.0);
         let rank = |index: usize| Rank(first + u32::try_from(index).unwrap_or(u32::MAX));
@@ -231,7 +232,7 @@ impl<'a> HostDriver<'a> {
         Ok(told)
     }
 
-    /// Kills what lives of the ranks and of what they started; at an orderly end also finishes the work that is under way.
+    /// Kills the ranks and their child processes; an orderly end also finishes pending work.
     pub(super) fn close(&mut self, is_orderly: bool) {
         self.ranks.iter_mut().for_each(RankProcess::kill);
         self.ranks.iter().for_each(RankProcess::kill_leftovers);

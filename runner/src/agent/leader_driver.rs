@@ -1,4 +1,4 @@
-//! The agent that owns an attempt: the state machine of [`super::leader`], with the hosts, the spool and the clock that it lacks.
+//! The driver of a leader: the state machine of [`super::leader`] with hosts, spool and clock.
 
 use super::control_protocol::{
     AgentCard, AgentIdentity, AgentOrder, AgentReply, FollowerOrder, LinkChoice, OtherHost, Process,
@@ -37,13 +37,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long controllers may take to read the last records.
+/// Time for controllers to read the last records.
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
-/// How often a launch under way is reported: both ends take these reports as keep-alive.
+/// Time between two reports of a pending launch; both ends take them as keepalive.
 const LAUNCH_REPORT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Owns an attempt until it is over.
+/// Leads an attempt until it is over.
 pub(super) fn run(order: &AgentOrder) -> ExitCode {
     let (sender, inbox) = channel();
     let (own, mapping) = match own_host_order(order) {
@@ -68,7 +68,7 @@ pub(super) fn run(order: &AgentOrder) -> ExitCode {
     }
 }
 
-/// What the leader's own host has to do, as a follower would be ordered, and what its ranks inherit.
+/// Returns the follower's order for the leader's own host, and the shared memory that its ranks inherit.
 fn own_host_order(order: &AgentOrder) -> Result<(FollowerOrder, Option<Arc<OwnedFd>>), String> {
     let world = u32::try_from(order.assignments.len()).map_err(|_| "too many ranks")?;
     let (links, mapping) = links(order, world)?;
@@ -92,39 +92,39 @@ fn own_host_order(order: &AgentOrder) -> Result<(FollowerOrder, Option<Arc<Owned
     Ok((FollowerOrder { trial, attempt, folder, worker, seat, assignments }, mapping))
 }
 
-/// How the agent ends.
+/// The result of leading.
 enum LeaderOutcome {
-    /// The attempt is over, and its spool says how.
+    /// The attempt is over; its spool has the result.
     Over,
-    /// Nothing was started, or nothing of it lives.
+    /// Nothing was started, or no process is alive.
     Refused(LaunchError),
 }
 
-/// An attempt under way.
+/// A running attempt.
 struct LeaderDriver<'a> {
     leader: Leader,
     host: HostDriver<'a>,
-    /// To the other hosts.
+    /// Connections to the other hosts.
     links: BTreeMap<u32, PeerLink>,
     folder: TrialFolder,
     card: AgentCard,
     spool: SpoolWriter,
-    /// What was appended to the spool and not sent to the host that mirrors it.
+    /// Bytes appended to the spool and not yet sent to its mirror.
     unmirrored: Vec<u8>,
     shared: Arc<SpoolAccess>,
-    /// Whether a record must be on disk before anything else happens.
+    /// True if a record must be on disk before anything else happens.
     must_sync: bool,
     loop_counters: Arc<LoopCounters>,
     terminated: Arc<AtomicBool>,
     began: Instant,
-    /// When whoever launched the attempt was last told that it is at it; `None` once it was told the outcome.
+    /// Time of the last report of the launch; `None` once its outcome was reported.
     told_at: Option<Instant>,
     queue: VecDeque<AttemptInput>,
     ending: Option<LeaderOutcome>,
 }
 
 impl<'a> LeaderDriver<'a> {
-    /// Makes the folder, the socket and the spool, and connects with the other hosts.
+    /// Creates folder, socket and spool, and connects to the other hosts.
     fn begin(
         order: &AgentOrder,
         own: &'a FollowerOrder,
@@ -203,9 +203,9 @@ impl<'a> LeaderDriver<'a> {
         Ok(leading)
     }
 
-    /// Works until the attempt is over, or refused.
+    /// Runs until the attempt is over, or refused.
     ///
-    /// `Err` when the spool cannot be written: what happens could no longer be told, so that nothing may happen.
+    /// `Err` if the spool cannot be written: events could no longer be recorded, so the attempt must end.
     fn serve(&mut self, inbox: &Receiver<InboxMessage>) -> io::Result<LeaderOutcome> {
         loop {
             if let Some(ending) = self.ending.take() {
@@ -261,7 +261,7 @@ impl<'a> LeaderDriver<'a> {
         }
     }
 
-    /// Something happened on this host.
+    /// Handles an input of this host.
     fn step_own_host(&mut self, input: follower::HostInput) {
         let told = self.host.step(input);
         self.queue_host_messages(told);
@@ -271,7 +271,7 @@ impl<'a> LeaderDriver<'a> {
         self.queue.extend(told.into_iter().map(|message| AttemptInput::Host(LEADER_HOST, message)));
     }
 
-    /// Feeds the state machine with what waits.
+    /// Feeds the state machine with the queued inputs.
     fn drain_queue(&mut self) -> io::Result<()> {
         while let Some(input) = self.queue.pop_front() {
             let effects = self.leader.step(read_clock(self.began), input);
@@ -286,7 +286,8 @@ impl<'a> LeaderDriver<'a> {
                 AttemptEffect::Spool(record) => {
                     self.must_sync |= record.must_be_durable();
                     if let SpoolRecord::Over { .. } = record {
-                        // Whoever reads that the attempt is over may start the next, which binds the same name.
+                        // A controller that reads the end may start the next attempt, which binds the same
+                        // name.
                         drop(std::fs::remove_file(&self.card.socket));
                     }
                     let bytes = self.spool.append(&record)?;
@@ -323,7 +324,7 @@ impl<'a> LeaderDriver<'a> {
         Ok(())
     }
 
-    /// Puts on disk what must be, and lets controllers read it. One flush is enough for many records.
+    /// Flushes the spool if needed, and publishes it to controllers. One flush covers many records.
     fn flush(&mut self) -> io::Result<()> {
         if std::mem::take(&mut self.must_sync) {
             self.spool.sync()?;
@@ -339,7 +340,7 @@ impl<'a> LeaderDriver<'a> {
         Ok(())
     }
 
-    /// Waits until the controllers know how it ended.
+    /// Waits until the controllers have read the end.
     fn finish(&mut self) -> ExitCode {
         self.host.close(true);
         self.shared.high_watermark.close();
@@ -351,17 +352,17 @@ impl<'a> LeaderDriver<'a> {
     }
 }
 
-/// When it is, by the clock of the agent, which began then, and by that of the system.
+/// Reads the time since `began`, and the system clock.
 fn read_clock(began: Instant) -> ClockReading {
     let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
     let wall = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     ClockReading { moment: Millis(milliseconds(began.elapsed())), wall_ms: milliseconds(wall) }
 }
 
-/// This host's listener, the connections to others, and the hosts without ranks that could not be reached.
+/// This host's listener, the connections to others, and the lenders that could not be reached.
 type FollowerConnections = (Option<Arc<PeerListener>>, BTreeMap<u32, PeerLink>, Vec<u32>);
 
-/// Opens the listener of this host, and connects with the agents of all others at the same time.
+/// Opens this host's listener, and connects to the agents of all others at the same time.
 fn connect_followers(
     order: &AgentOrder,
     seat: &AgentIdentity,
@@ -370,7 +371,7 @@ fn connect_followers(
     inbox: &Sender<InboxMessage>,
 ) -> Result<FollowerConnections, String> {
     let names = TrialAttempt { trial: order.trial.clone(), attempt: order.attempt };
-    // A connection that claims to be of a leader is refused by dropping it.
+    // The leader has no leader: drop such a connection.
     let listener = PeerListener::bind(seat, names, trial)?.open(drop);
     let connected: Vec<io::Result<MutualTlsStream>> = thread::scope(|scope| {
         let listener = &listener;

@@ -1,4 +1,4 @@
-//! What the leader and the agents of hosts tell each other. The leader speaks so with its own host too.
+//! The messages between the leader and the agents of hosts, its own host included.
 
 use super::foreign::Rendezvous;
 use super::peers::PeerAddress;
@@ -9,194 +9,194 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the leader asks of a host.
+/// A message of the leader to a host.
 ///
-/// It cannot say what a rank runs: that is in the [`super::FollowerOrder`] of the controller. A message with anything unknown in
-/// it ends the connection.
+/// It cannot say what a rank runs: that is in the controller's [`super::FollowerOrder`]. A message with an
+/// unknown field ends the connection.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum LeaderMessage {
-    /// List what the host has of a checkpoint; the answer is [`HostMessage::Listed`].
+    /// List the files present of a checkpoint; the answer is [`HostMessage::Listed`].
     ListCheckpoint {
-        /// Name of its folder.
+        /// Name of the checkpoint folder.
         folder: String,
     },
-    /// Fetch files of a checkpoint from other hosts, unless they are there; the answer is [`HostMessage::Fetched`].
+    /// Fetch the missing files of a checkpoint from other hosts; the answer is [`HostMessage::Fetched`].
     FetchCheckpoint {
-        /// Name of the checkpoint's folder; one that does not exist is made.
+        /// Name of the checkpoint folder; it is created if missing.
         folder: String,
         /// Each file with the hosts that have it.
         #[serde(with = "shared")]
         files: Arc<[(FileEntry, Vec<PeerAddress>)]>,
-        /// Content of the table of contents, of a committed checkpoint.
+        /// Content of the manifest of a committed checkpoint.
         #[serde(with = "shared")]
         manifest: Arc<str>,
     },
-    /// Fetch what the ranks of the host read of a checkpoint from other hosts, unless it is there; the answer is
+    /// Fetch the missing parts of a checkpoint that this host's ranks read; the answer is
     /// [`HostMessage::Fetched`].
     FetchParts {
-        /// Name of the checkpoint's folder.
+        /// Name of the checkpoint folder.
         folder: String,
         /// Each file with the hosts that have it.
         #[serde(with = "shared")]
         files: Arc<[(FileEntry, Vec<PeerAddress>)]>,
-        /// Content of the table of contents.
+        /// Content of the manifest.
         #[serde(with = "shared")]
         manifest: Arc<str>,
-        /// Names of files that are fetched whole and kept, as fewer than two of the hosts with ranks have them.
+        /// Names of files to fetch whole and keep, since fewer than two of the hosts with ranks have them.
         keep: Vec<String>,
     },
     /// Find free ports for foreign ranks; the answer is [`HostMessage::Reserved`].
     ReservePorts {
-        /// How many.
+        /// Number of ranks.
         ranks: u32,
-        /// Whether the ranks meet at this host, which needs one port more.
+        /// True if the rendezvous is on this host, which needs one more port.
         is_meeting: bool,
     },
     /// Start the ranks of the host's order; the answer is [`HostMessage::Started`].
     Start {
-        /// Where foreign ranks meet.
+        /// The rendezvous of foreign ranks.
         rendezvous: Rendezvous,
     },
-    /// Hand an order on to every rank of the host.
+    /// Forward an order to every rank of the host.
     Order {
-        /// The order.
+        /// The order to forward.
         #[serde(with = "shared")]
         order: Arc<Order>,
     },
-    /// Kill a rank and what it started.
+    /// Kill a rank and its child processes.
     Kill {
-        /// Which.
+        /// The rank to kill.
         rank: Rank,
     },
-    /// Put copies and the table of contents beside the files of a checkpoint, all of it durable; the answer is
+    /// Add copies and the manifest to the files of a checkpoint, and make it durable; the answer is
     /// [`HostMessage::Prepared`].
     Prepare {
-        /// Steps completed in it.
+        /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// Content of the table of contents.
+        /// Content of the manifest.
         #[serde(with = "shared")]
         manifest: Arc<str>,
-        /// Files of other hosts that are kept here too, each with the hosts that have it.
+        /// Files of other hosts to keep here too, each with the hosts that have it.
         copies: Vec<(FileEntry, Vec<PeerAddress>)>,
     },
     /// Give a prepared checkpoint its final name; the answer is [`HostMessage::Committed`].
     Commit {
-        /// Steps completed in it.
+        /// Number of completed steps in the checkpoint.
         step: StepId,
     },
     /// Remove superfluous checkpoints.
     Retain {
-        /// How many committed checkpoints are kept.
+        /// Number of committed checkpoints to keep.
         keep: u32,
     },
-    /// Remove what lies here of a checkpoint that there will not be.
+    /// Remove the files of a checkpoint that will not be committed.
     Discard {
-        /// Steps completed in it.
+        /// Number of completed steps in the checkpoint.
         step: StepId,
     },
-    /// Append bytes of the leader's spool to the copy that this host keeps of it.
+    /// Append bytes of the leader's spool to the host's mirror.
     Mirror {
-        /// Where in the spool they begin.
+        /// Offset of the bytes in the spool.
         from: u64,
         /// The bytes, in base64.
         records: String,
     },
-    /// Put that copy on disk; the answer is [`HostMessage::MirrorSealed`].
+    /// Flush the mirror to disk; the answer is [`HostMessage::MirrorSealed`].
     SealMirror,
-    /// The attempt is over.
+    /// The attempt is over: let go of the ranks and end.
     Dismiss,
 }
 
-/// What a host tells the leader.
+/// A message of a host to the leader.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum HostMessage {
-    /// What lies here of the checkpoint that was asked for.
+    /// The files present of the requested checkpoint.
     Listed {
-        /// Content of the table of contents, when it is there and is what was committed.
+        /// Content of the manifest, if it is present and intact.
         #[serde(with = "shared::optional")]
         manifest: Option<Arc<str>>,
-        /// Names of the files that are there in their length.
+        /// Names of the files that are present in full length.
         files: Vec<String>,
     },
-    /// What was to be fetched is here; or why not.
+    /// The requested files are here, or the fetch failed.
     Fetched {
-        /// How it went.
+        /// The result.
         outcome: Result<FetchSummary, FetchRefusal>,
     },
-    /// Ports that are free here; or why there are none.
+    /// Free ports of this host, or the reason why there are none.
     Reserved {
-        /// As `address:port`: one for each rank, and the one to meet at first, where that was asked for.
+        /// Ports as `address:port`, one for each rank, with the rendezvous port first if requested.
         addresses: Result<Vec<String>, String>,
     },
-    /// The ranks are started; or why not.
+    /// The ranks are started, or could not be.
     Started {
-        /// How it went.
+        /// The result.
         outcome: Result<(), String>,
     },
-    /// The system wants the agent of this host to end.
+    /// The system asks the agent of this host to end.
     Terminated,
-    /// A rank said something.
+    /// An event of a rank.
     Event {
-        /// The rank.
+        /// The rank that sent it.
         rank: Rank,
-        /// What.
+        /// The event.
         event: Event,
     },
-    /// All that a rank said was passed on.
+    /// All output of a rank was read.
     OutputClosed {
-        /// The rank.
+        /// The rank whose output ended.
         rank: Rank,
-        /// What was wrong with the last thing it wrote.
+        /// The error in its last output, if any.
         garbled: Option<String>,
-        /// The last lines that a foreign program printed.
+        /// The last lines of a foreign program's output.
         last: Vec<String>,
     },
     /// The process of a rank ended.
     Exited {
-        /// The rank.
+        /// The rank that ended.
         rank: Rank,
-        /// How.
+        /// Its exit code or signal.
         exit: RankExit,
     },
-    /// The checkpoint of this step is prepared; `Err` says why not.
+    /// The checkpoint of this step is prepared, or could not be.
     Prepared {
-        /// Steps completed in it.
+        /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// How it went.
+        /// The result.
         outcome: Result<(), String>,
     },
-    /// The copy of the leader's spool is on disk to its end; `Err` says why not.
+    /// The mirror of the leader's spool is on disk to its end, or could not be flushed.
     MirrorSealed {
-        /// How it went.
+        /// The result.
         outcome: Result<(), String>,
     },
-    /// The checkpoint of this step has its final name; `Err` says why not.
+    /// The checkpoint of this step has its final name, or could not be committed.
     Committed {
-        /// Steps completed in it.
+        /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// How it went.
+        /// The result.
         outcome: Result<(), String>,
     },
 }
 
-/// What was fetched of a checkpoint.
+/// The amount fetched of a checkpoint.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FetchSummary {
-    /// Bytes that came over the network.
+    /// Bytes received over the network.
     pub(super) bytes: u64,
-    /// Bytes that were needed: what the ranks of the host read, in whole chunks, of files that the host had not whole; and files
-    /// that it keeps for others.
+    /// Bytes needed: whole chunks of what the host's ranks read, from files not complete here; and files kept
+    /// for other hosts.
     pub(super) needed: u64,
-    /// How many hosts they came from.
+    /// Number of hosts that sent them.
     pub(super) hosts: u32,
-    /// How long it took.
+    /// Duration in milliseconds.
     pub(super) milliseconds: u64,
 }
 
 impl FetchSummary {
-    /// What two hosts fetched at the same time.
+    /// Combines what two hosts fetched at the same time.
     pub(super) fn and(&self, other: &Self) -> Self {
         Self {
             bytes: self.bytes + other.bytes,
@@ -221,26 +221,26 @@ impl fmt::Display for FetchSummary {
     }
 }
 
-/// Why a checkpoint could not be fetched.
+/// The reason why a checkpoint could not be fetched.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct FetchRefusal {
-    /// In words.
+    /// The reason as text.
     pub(super) reason: String,
-    /// Whether the checkpoint is not as it was committed; otherwise it may well be, and cannot be had here now.
+    /// True if the checkpoint is damaged; otherwise it may be intact, but unavailable here now.
     pub(super) is_of_checkpoint: bool,
 }
 
-/// How a process ended.
+/// Exit of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct RankExit {
-    /// Its exit code.
+    /// Its exit code, unless a signal ended it.
     pub(super) code: Option<i32>,
     /// The signal that ended it.
     pub(super) signal: Option<i32>,
 }
 
 impl HostMessage {
-    /// The rank that it speaks for.
+    /// Returns the rank that the message is about.
     pub(super) fn rank(&self) -> Option<Rank> {
         match self {
             Self::Event { rank, .. } | Self::OutputClosed { rank, .. } | Self::Exited { rank, .. } => {
@@ -258,17 +258,17 @@ impl HostMessage {
     }
 }
 
-/// What every heartbeat says: how far the loop of the agent and its work on checkpoints have come. A thread that only beats proves
-/// nothing; a number that stands still shows that the agent does not work.
+/// A heartbeat with the progress of the agent's loop and of its checkpoint work. A thread that sends
+/// heartbeats proves nothing by itself; a counter that does not change shows that the agent is stuck.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Heartbeat {
     /// Turns of the agent's loop.
     pub(super) turns: u64,
-    /// Pieces of work on checkpoints: chunks fetched, files flushed.
+    /// Units of checkpoint work: chunks fetched, files flushed.
     pub(super) work: u64,
 }
 
-/// Values that many messages share are written and read like any other.
+/// Serialization of values that many messages share.
 mod shared {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::borrow::ToOwned;

@@ -1,14 +1,15 @@
-//! The processes that own the ranks of one attempt, one on each host, and outlive the controller.
+//! The agents of an attempt: processes that own its ranks, one on each host, and outlive the controller.
 //!
-//! The first of them leads. It decides nothing about the trial: it starts what it was told to start, writes down what is said,
-//! commits what all ranks saved, and sees to it that no rank outlives the attempt. Those of other hosts hold ranks for it, and
-//! end with it. When an agent itself is killed, the kernel kills its ranks.
+//! The first one is the leader. It makes no decisions about the trial: it starts what its order names,
+//! records events, commits checkpoints that all ranks saved, and ensures that no rank outlives the attempt.
+//! The followers on other hosts hold ranks for it, and end with it. If an agent is killed, the kernel kills
+//! its ranks.
 //!
-//! | module | is |
+//! | module | content |
 //! |---|---|
-//! | `leader`, `follower` | what is decided: state machines without sockets, clocks, disks and processes |
-//! | `messages` | what they tell each other |
-//! | `leader_driver`, `follower_driver`, `host_driver`, `work_queue`, `checkpoint_parts` | the drivers: sockets, spool, processes, and the disk in a thread of its own |
+//! | `leader`, `follower` | the decisions: state machines without sockets, clocks, disks and processes |
+//! | `messages` | the messages between them |
+//! | `*_driver`, `work_queue`, `checkpoint_parts` | the drivers: sockets, spool, processes, disk |
 //! | `peers` | the connections between agents |
 
 mod certificates;
@@ -58,49 +59,49 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How often an agent looks at its ranks when nobody says anything.
+/// Time between two checks of the ranks when no message arrives.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Where the answers to whoever started this agent go.
+/// The channel for answers to the process that started this agent.
 static ANSWERS: OnceLock<File> = OnceLock::new();
 
-/// Answers whoever started this agent. `Err` when nobody reads it.
+/// Answers the process that started this agent. `Err` if it is gone.
 fn send_reply(reply: &AgentReply) -> io::Result<()> {
     let mut answers = ANSWERS.get().expect("an agent has it from the beginning");
     frame::write(&mut answers, reply)
 }
 
-/// What the threads of the agent tell its main thread.
+/// A message of the agent's threads to its main thread.
 enum InboxMessage {
-    /// A rank said something.
+    /// An event of a rank.
     Event(Rank, Event),
-    /// A rank closed its output, or wrote what is not an event.
+    /// A rank closed its output, or wrote something that is no event.
     OutputClosed {
-        /// The rank.
+        /// The rank whose output ended.
         rank: Rank,
-        /// What was wrong with the last thing it wrote.
+        /// The error in its last output, if any.
         garbled: Option<String>,
-        /// The last lines that a foreign program printed.
+        /// The last lines of a foreign program's output.
         last: Vec<String>,
     },
-    /// A controller wants the ranks to stop.
+    /// A controller asks the ranks to stop.
     Stop,
-    /// The agent of another host says something, to the leader.
+    /// To the leader: a message of another host's agent.
     Follower(u32, LinkEvent<HostMessage>),
     /// The leader has connected with a follower.
     LeaderConnected(MutualTlsStream),
-    /// The leader says something, to a follower.
+    /// To a follower: a message of the leader.
     Leader(LinkEvent<LeaderMessage>),
-    /// Work is done, and this is to be told to the leader.
+    /// A task is done, with the message for the leader.
     Done(HostMessage),
 }
 
-/// The entry of `dtrain agent`: reads an [`AgentTask`] from standard input and makes it come true.
+/// Entry point of `dtrain agent`: reads an [`AgentTask`] from standard input and carries it out.
 ///
-/// Standard error is the agent's log, and locked: the lock ends with the agent, however it ends. To be called first
-/// thing in `main`, from the main thread.
+/// Standard error is the agent's log, with a lock that ends with the agent. Call this first in `main`, on the
+/// main thread.
 ///
-/// `answers` is where [`AgentReply`]s go.
+/// The [`AgentReply`]s go to `answers`.
 pub fn run(answers: File) -> ExitCode {
     let task = detach(&answers);
     drop(ANSWERS.set(answers));
@@ -122,19 +123,19 @@ fn refuse(not_launched: LaunchError) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// Leaves the session of the controller, then reads the order.
+/// Leaves the controller's session, then reads the task.
 fn detach(answers: &File) -> Result<AgentTask, String> {
     crate::process::close_inherited_files(answers).map_err(|error| format!("inherited files: {error}"))?;
     if let Err(error) = crate::descendants::adopt_orphans() {
         log_line(&format!("what ranks start in sessions of their own may outlive them: {error}"));
     }
-    // Fails only when the process leads a session already.
+    // Fails only if the process already leads a session.
     let _ = rustix::process::setsid();
     frame::read_within(&mut io::stdin(), frame::MAX_IN_PIECES)
         .map_err(|error| format!("the order cannot be read: {error}"))
 }
 
-/// A flag that is set when the host wants the agent to end. What a terminal says is not for it.
+/// Returns a flag that is set when the host ends the agent. Signals of a terminal are ignored.
 fn termination_flag() -> io::Result<Arc<AtomicBool>> {
     let terminated = Arc::new(AtomicBool::new(false));
     let ignored = Arc::new(AtomicBool::new(false));
@@ -148,13 +149,13 @@ fn write_card(folder: &TrialFolder, card: &AgentCard) -> io::Result<()> {
     durable::replace(&folder.agent_card(), &serde_json::to_vec(card)?)
 }
 
-/// Name of the folder of the checkpoint that the ranks go on from.
+/// Returns the name of the checkpoint folder that the ranks resume from.
 fn resumed_folder_name(assignments: &[Assignment]) -> Option<String> {
     let point = assignments.first()?.resume.as_ref()?;
     Some(point.folder.file_name()?.to_str()?.to_owned())
 }
 
-/// The link of each rank, and the file they inherit for it.
+/// Returns the link of each rank, and the file that they inherit for it.
 fn links(order: &AgentOrder, world: u32) -> Result<(Vec<RankTransport>, Option<Arc<OwnedFd>>), String> {
     if world == 1 {
         return Ok((vec![RankTransport::Alone], None));
@@ -166,7 +167,7 @@ fn links(order: &AgentOrder, world: u32) -> Result<(Vec<RankTransport>, Option<A
         Ok((identities.into_iter().map(link).collect(), None))
     };
     match (&order.seat, &order.link) {
-        // The controller made the certificates, so that the key of a rank is on its own host only.
+        // The controller made the certificates, so that a rank's key is only on its own host.
         (Some(seat), _) if order.others.iter().any(|other| !other.only_lends()) => {
             let link = |assignment: &Assignment| match &assignment.link {
                 RankTransport::Tls { identity, .. } => {

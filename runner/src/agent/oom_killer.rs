@@ -1,34 +1,34 @@
-//! Whether the kernel ended a rank because memory ran out: it says so nowhere but in a counter.
+//! Detection of ranks killed by the kernel's OOM killer, which only increments a counter.
 //!
-//! The counter that decides is that of the rank's own control group: it counts the processes of the group that were killed for memory,
-//! whether a limit of the group or of the host had no more. Where the group is the root, which has no counter, that of the whole host
-//! decides, which also counts other people's processes.
+//! The rank's control group counts its processes killed for memory, no matter which limit was hit, the
+//! group's or the host's. The root group has no counter; then the host's counter is used, which also counts
+//! other processes.
 
 use dtrain_protocol::Failure;
 use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What was seen of the memory of a rank's process, now and then.
+/// Samples of a rank's memory state.
 #[derive(Clone, Debug)]
 pub(super) struct MemoryWatch {
-    /// Where the kernel counts.
+    /// The kernel's counter.
     counter: OomKillCounter,
-    /// Processes that the kernel had killed for memory at the last looks. The oldest one counts: a process that is being killed may be
-    /// looked at several times more, until its memory is free.
+    /// The last values of the counter. The oldest one is compared: a process being killed may be sampled
+    /// several times until its memory is free.
     kills: VecDeque<u64>,
-    /// Bytes it held at the last look.
+    /// Resident memory in bytes at the last sample.
     resident: u64,
 }
 
 impl MemoryWatch {
-    /// Of process `id`, which has not done much yet.
+    /// Starts watching process `id`, soon after its start.
     pub(super) fn at_start(id: u32) -> Self {
         let counter = OomKillCounter::of(id, Path::new("/"));
         Self { kills: VecDeque::from([counter.kills()]), counter, resident: 0 }
     }
 
-    /// Looks at process `id`.
+    /// Samples process `id`.
     pub(super) fn sample(&mut self, id: u32) {
         let counter = OomKillCounter::of(id, Path::new("/"));
         if counter != self.counter {
@@ -42,7 +42,8 @@ impl MemoryWatch {
         self.resident = resident(id).unwrap_or(self.resident);
     }
 
-    /// Why a process ended that was killed by somebody else: out of memory where the kernel killed one for it meanwhile.
+    /// Returns an out-of-memory failure if the kernel killed a process for memory since the oldest sample.
+    /// For a rank that was killed by another process.
     pub(super) fn oom_failure(&self) -> Option<Failure> {
         let limit = match self.counter {
             OomKillCounter::Group(_) => "its memory limit, or its host,",
@@ -58,17 +59,17 @@ impl MemoryWatch {
     }
 }
 
-/// A file in which the kernel counts the processes that it killed for memory.
+/// The file of a kernel counter of OOM kills.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum OomKillCounter {
-    /// Those of one control group.
+    /// The counter of one control group.
     Group(PathBuf),
-    /// All, since the host started.
+    /// The counter of the host since boot.
     Host(PathBuf),
 }
 
 impl OomKillCounter {
-    /// The counter of process `id`, in the file system at `root`.
+    /// Returns the counter for process `id`, in the file system at `root`.
     fn of(id: u32, root: &Path) -> Self {
         let groups = fs::read_to_string(root.join(format!("proc/{id}/cgroup"))).unwrap_or_default();
         let mounts = root.join("sys/fs/cgroup");
@@ -76,8 +77,8 @@ impl OomKillCounter {
         own.map_or_else(|| Self::Host(root.join("proc/vmstat")), Self::Group)
     }
 
-    /// Looks that are remembered: four a second. Other people's processes count with the host's own, so that only the last ones say
-    /// something about a rank.
+    /// Number of samples kept, at four a second. The host's counter includes other processes, so only its
+    /// last samples tell something about a rank.
     fn looks(&self) -> usize {
         match self {
             Self::Group(_) => 40,
@@ -85,15 +86,16 @@ impl OomKillCounter {
         }
     }
 
-    /// 0 where it cannot be read.
+    /// Reads the counter; 0 if it cannot be read.
     fn kills(&self) -> u64 {
         let (Self::Group(path) | Self::Host(path)) = self;
         number(&fs::read_to_string(path).unwrap_or_default(), "oom_kill ").unwrap_or(0)
     }
 }
 
-/// The file with the counter of the group that a line of `/proc/PID/cgroup` names: `0::/path` of version 2, `4:memory:/path` of
-/// version 1. `None` where that has none. In a container the group may be mounted as if it were the root.
+/// Returns the counter file of the group in a line of `/proc/PID/cgroup`: `0::/path` in version 2,
+/// `4:memory:/path` in version 1; `None` if there is none. In a container the group may be mounted as the
+/// root.
 fn counter_path(line: &str, mounts: &Path) -> Option<PathBuf> {
     let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
     let (mount, file) = match controllers {
@@ -110,13 +112,13 @@ fn counter_path(line: &str, mounts: &Path) -> Option<PathBuf> {
     places.into_iter().filter(|_| !is_real_root).find(counts)
 }
 
-/// Bytes of memory that a process holds.
+/// Returns the resident memory of a process, in bytes.
 fn resident(id: u32) -> Option<u64> {
     let kibi = number(&fs::read_to_string(format!("/proc/{id}/status")).ok()?, "VmRSS:")?;
     Some(kibi << 10)
 }
 
-/// The number after `key` at the beginning of a line.
+/// Returns the number after `key` at the start of a line.
 fn number(text: &str, key: &str) -> Option<u64> {
     let rest = text.lines().find_map(|line| line.strip_prefix(key))?;
     rest.split_whitespace().next()?.parse().ok()
@@ -126,7 +128,7 @@ fn number(text: &str, key: &str) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A host whose process 7 is in the groups that `groups` says; files by path.
+    /// Creates a host whose process 7 is in the given groups, with files by path.
     fn host(groups: &str, files: &[(&str, u64)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a folder");
         write(root.path(), "proc/7/cgroup", groups);
@@ -172,7 +174,7 @@ mod tests {
         let memory = MemoryWatch { kills: VecDeque::from([counter.kills()]), counter, resident: 5 << 20 };
         assert_eq!(memory.oom_failure(), None);
         write(root.path(), "proc/vmstat", "oom_kill 11\n");
-        assert_eq!(memory.oom_failure(), None, "the kernel killed somebody else's process");
+        assert_eq!(memory.oom_failure(), None, "the kernel killed another process");
         write(root.path(), own, "oom_kill 2\n");
         let told = memory.oom_failure();
         assert!(

@@ -1,4 +1,4 @@
-//! One rank as an agent holds it: a process, a pipe of orders to it, and a thread that reads its events.
+//! The process of one rank, with a pipe for orders and a thread that reads its events.
 
 use super::control_protocol::Program;
 use super::oom_killer::MemoryWatch;
@@ -21,48 +21,48 @@ use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long the output of a rank that ended may stay open: a process it left behind may hold it.
+/// Time for which output may stay open after its rank ended: a child process may hold it.
 const OUTPUT_GRACE: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether a rank was stopped by a signal.
+/// Time between two checks for a stopped rank.
 const FREEZE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// A rank that so many glances in a row find stopped is given up. Glances are counted, not seconds: whoever stops the agent
-/// together with its ranks, and lets both go on, has stopped nothing of the trial.
+/// Number of consecutive checks that find a rank stopped before it is given up. Not seconds: if the agent is
+/// stopped and continued together with its ranks, nothing is wrong.
 const FREEZE_CHECKS: u32 = 8;
 
-/// What all ranks that an agent starts have in common.
+/// Settings shared by all ranks that an agent starts.
 pub(super) struct SpawnContext<'a> {
     pub(super) attempt: AttemptId,
     pub(super) folder: &'a TrialFolder,
     pub(super) worker: &'a Program,
     pub(super) rendezvous: &'a foreign::Rendezvous,
-    /// The address of this host for the others.
+    /// Address of this host for other hosts.
     pub(super) bind: &'a str,
     /// The first rank of this host.
     pub(super) first: Rank,
-    /// Ranks of this host.
+    /// Number of ranks of this host.
     pub(super) ranks: u32,
 }
 
-/// A rank's process.
+/// The process of a rank.
 pub(super) struct RankProcess {
     child: Child,
-    /// Frames to be written to the rank; dropping it closes the rank's standard input. None for a foreign program.
+    /// Frames for the rank; dropping it closes the rank's standard input. `None` for a foreign program.
     orders: Option<Sender<Vec<u8>>>,
-    /// How it ended, once waited for.
+    /// Its exit, once it was reaped.
     exit: Option<ExitStatus>,
-    /// Whether all it said was read.
+    /// True if all its output was read.
     pub(super) is_output_closed: bool,
-    /// Whether the agent itself killed it.
+    /// True if the agent killed it.
     was_killed: bool,
-    /// Glances in a row that found it stopped, and when the last one was.
+    /// Number of consecutive checks that found it stopped, and the time of the last check.
     stopped: (u32, Instant),
     memory: MemoryWatch,
 }
 
 impl RankProcess {
-    /// Starts the process of one rank. To be called from a thread that outlives it.
+    /// Starts the process of one rank. The calling thread must outlive it.
     pub(super) fn start(
         context: &SpawnContext<'_>,
         assignment: &Assignment,
@@ -111,12 +111,12 @@ impl RankProcess {
         }
     }
 
-    /// Process id.
+    /// Returns the process id.
     pub(super) fn id(&self) -> u32 {
         self.child.id()
     }
 
-    /// Gives an order. A rank that no longer reads misses it.
+    /// Sends an order. A rank that no longer reads does not get it.
     pub(super) fn send_order(&self, order: &Order) {
         if self.orders.is_none() && *order == Order::Stop {
             self.signal(Signal::TERM);
@@ -130,19 +130,19 @@ impl RankProcess {
         }
     }
 
-    /// Kills the rank and the processes it started.
+    /// Kills the rank and its child processes.
     pub(super) fn kill(&mut self) {
         if self.exit.is_some() {
             return;
         }
         self.was_killed = true;
-        // Once the rank is gone, those in groups of their own are orphans like any other.
+        // Once the rank is gone, children in process groups of their own cannot be found.
         let started = descendants::descendants_of(self.id());
         self.signal(Signal::KILL);
         started.into_iter().for_each(crate::process::kill);
     }
 
-    /// Nothing is sent once the process was waited for: its id may be another's by then.
+    /// Sends a signal, unless the process was reaped: then its id may belong to another.
     fn signal(&self, signal: Signal) {
         if self.exit.is_none()
             && let Some(group) = crate::process::pid(self.id())
@@ -151,12 +151,12 @@ impl RankProcess {
         }
     }
 
-    /// Kills what a rank that ended left behind in its group.
+    /// Kills the remaining processes of an ended rank's group.
     pub(super) fn kill_leftovers(&self) {
         crate::process::kill_group(self.id(), std::process::id());
     }
 
-    /// Looks whether the process has ended; tells whether this is news.
+    /// Checks if the process has ended; returns `true` the first time that it has.
     fn poll_exit(&mut self) -> io::Result<bool> {
         if self.exit.is_some() {
             return Ok(false);
@@ -165,7 +165,7 @@ impl RankProcess {
         Ok(self.exit.is_some())
     }
 
-    /// Looks now and then whether the process stands still; true, once, when it has for too long.
+    /// Checks from time to time if the process is stopped; returns `true`, once, if it was for too long.
     fn is_frozen(&mut self) -> bool {
         let (glances, last) = self.stopped;
         if self.exit.is_some() || last.elapsed() < FREEZE_CHECK_INTERVAL {
@@ -178,30 +178,30 @@ impl RankProcess {
         glances == FREEZE_CHECKS
     }
 
-    /// Why it was killed, where the agent did not and the kernel did it for memory.
+    /// Returns a failure if the kernel, and not the agent, killed it for memory.
     fn killed_for_memory(&self) -> Option<Failure> {
         let signal = self.exit.and_then(|exit| exit.signal())?;
         if signal == Signal::KILL.as_raw() && !self.was_killed { self.memory.oom_failure() } else { None }
     }
 }
 
-/// What became of a rank of this host.
+/// A change of a rank of this host.
 pub(super) enum RankChange {
-    /// Its process ended, and why where exit code and signal tell too little.
+    /// Its process ended; `failure` if code and signal do not tell the cause.
     Exited { index: usize, code: Option<i32>, signal: Option<i32>, failure: Option<Failure> },
-    /// It ended a while ago, and what it left behind, now killed, kept its output open.
+    /// It ended a while ago, and its child processes, now killed, kept its output open.
     GivenUp { index: usize },
-    /// Somebody stopped it, and it was killed.
+    /// It was stopped by a signal for too long, and was killed.
     Frozen { index: usize, failure: Failure },
 }
 
-/// Lets go of what ranks of this host started and that has ended.
+/// Reaps ended child processes of ranks.
 pub(super) fn reap_orphans(ranks: &[RankProcess]) {
     let ids: Vec<u32> = ranks.iter().map(RankProcess::id).collect();
     descendants::reap_orphans(&ids);
 }
 
-/// Looks what became of the ranks of this host since the last look. `closed_by` is when output that is still open is given up.
+/// Returns the changes of this host's ranks since the last call. Open output is given up at `closed_by`.
 pub(super) fn poll_ranks(
     ranks: &mut [RankProcess],
     closed_by: &mut Option<Instant>,
@@ -233,7 +233,7 @@ pub(super) fn poll_ranks(
     Ok(changes)
 }
 
-/// Reads what a rank says in a thread of its own, until it closes its end.
+/// Reads the events of a rank in a thread, until the rank closes its end.
 fn spawn_event_reader<R: Read + Send + 'static>(
     rank: Rank,
     inbox: &Sender<InboxMessage>,
@@ -253,14 +253,14 @@ fn read_frames(from: impl Read, say: &mut dyn FnMut(Event)) -> Result<(), FrameE
     loop {
         match frame::read(&mut from) {
             Ok(event) => say(event),
-            // A rank that is killed inside a frame said nothing wrong.
+            // A rank may be killed within a frame: that is no error of its own.
             Err(FrameError::Closed | FrameError::Torn) => return Ok(()),
             Err(error) => return Err(error),
         }
     }
 }
 
-/// Writes orders in a thread of its own: a rank that does not read must not hold up the agent.
+/// Writes orders in a thread: a rank that does not read must not block the agent.
 fn write_orders(mut to: ChildStdin) -> Sender<Vec<u8>> {
     let (orders, queue) = channel::<Vec<u8>>();
     thread::spawn(move || {

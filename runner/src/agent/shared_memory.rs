@@ -1,4 +1,4 @@
-//! The memory that the ranks of a host share: a file without a name.
+//! Memory shared by the ranks of a host: an anonymous file.
 
 use dtrain_protocol::RankTransport;
 use dtrain_protocol::shared_memory_size::shared_memory_bytes;
@@ -7,8 +7,8 @@ use rustix::fs::MemfdFlags;
 use std::io;
 use std::sync::Arc;
 
-/// Memory for `world` ranks, and the link that tells them of it. The file is closed in a child unless it is handed
-/// down.
+/// Creates shared memory for `world` ranks, and the link that describes it. A child inherits the file only if
+/// it is passed on explicitly.
 pub(crate) fn create(world: u32) -> io::Result<(Arc<OwnedFd>, RankTransport)> {
     let bytes = shared_memory_bytes(world);
     let file = rustix::fs::memfd_create("dtrain", MemfdFlags::CLOEXEC)?;

@@ -1,4 +1,4 @@
-//! The spool: what happened to one attempt, as frames in a file that is only appended to.
+//! The spool: the events of one attempt, as frames in an append-only file.
 
 use super::SpoolRecord;
 use dtrain_protocol::frame::{self, FrameError};
@@ -9,10 +9,10 @@ use std::path::Path;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Longest time that a record waits for the disk.
+/// Longest time before a record is flushed to disk.
 const SYNC_EVERY: Duration = Duration::from_secs(1);
 
-/// The end of a spool that is written to.
+/// The writer of a spool.
 pub(crate) struct SpoolWriter {
     file: File,
     length: u64,
@@ -21,14 +21,14 @@ pub(crate) struct SpoolWriter {
 }
 
 impl SpoolWriter {
-    /// A new spool. `Err` when the file exists: no attempt is launched twice.
+    /// Creates a spool. `Err` if the file exists: no attempt is launched twice.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         let file = OpenOptions::new().append(true).create_new(true).mode(0o600).open(path)?;
         crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/")))?;
         Ok(Self { file, length: 0, synced: Instant::now(), dirty: false })
     }
 
-    /// Sees to it that no spool can be created at `path` any more: there is one, if only an empty one.
+    /// Prevents the creation of a spool at `path`: creates an empty one if there is none.
     pub(crate) fn prevent_creation(path: &Path) -> io::Result<()> {
         let folder = path.parent().unwrap_or(Path::new("/"));
         crate::files::make_folder(folder)?;
@@ -38,7 +38,7 @@ impl SpoolWriter {
         }
     }
 
-    /// Appends a record, which is on disk after the next [`SpoolWriter::sync`]; its bytes.
+    /// Appends a record and returns its bytes. It is durable after the next [`SpoolWriter::sync`].
     pub(super) fn append(&mut self, record: &SpoolRecord) -> io::Result<Vec<u8>> {
         let bytes = frame::encode(record);
         self.file.write_all(&bytes)?;
@@ -47,17 +47,17 @@ impl SpoolWriter {
         Ok(bytes)
     }
 
-    /// Bytes that were appended so far.
+    /// Returns the length in bytes.
     pub(super) fn length(&self) -> u64 {
         self.length
     }
 
-    /// Puts on disk what has waited for too long.
+    /// Flushes records that have waited for too long.
     pub(super) fn sync_if_due(&mut self) -> io::Result<()> {
         if self.dirty && self.synced.elapsed() >= SYNC_EVERY { self.sync() } else { Ok(()) }
     }
 
-    /// Puts all records on disk.
+    /// Flushes all records to disk.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         (self.dirty, self.synced) = (false, Instant::now());
@@ -65,7 +65,7 @@ impl SpoolWriter {
     }
 }
 
-/// How much of a spool may be read by followers, and whether more will come.
+/// Number of bytes of a spool that followers may read, and a flag for its end.
 #[derive(Default)]
 pub(super) struct HighWatermark {
     state: Mutex<(u64, bool)>,
@@ -73,19 +73,19 @@ pub(super) struct HighWatermark {
 }
 
 impl HighWatermark {
-    /// The spool is readable up to `length`.
+    /// Makes the spool readable up to `length`.
     pub(super) fn extend(&self, length: u64) {
         self.lock().0 = length;
         self.changed.notify_all();
     }
 
-    /// Nothing more will come.
+    /// Marks the end: nothing more will be appended.
     pub(super) fn close(&self) {
         self.lock().1 = true;
         self.changed.notify_all();
     }
 
-    /// Waits until more than `read` bytes are readable; `None` when that will never be.
+    /// Waits until more than `read` bytes are readable; returns `None` if they never will be.
     pub(super) fn beyond(&self, read: u64) -> Option<u64> {
         let state = self.lock();
         let state = self.changed.wait_while(state, |(length, closed)| *length <= read && !*closed);
@@ -98,33 +98,33 @@ impl HighWatermark {
     }
 }
 
-/// Reads the records of a spool from a file or a socket.
+/// A reader of spool records, from a file or a socket.
 pub(crate) struct SpoolReader<R> {
     from: R,
     offset: u64,
 }
 
-/// How reading a spool ended.
+/// The end of reading a spool.
 #[derive(Debug)]
 pub(crate) enum SpoolEnd {
-    /// Cleanly, or inside a record whose writer was killed.
+    /// At the end, or within a record whose writer was killed.
     End,
-    /// At a record that is damaged, or by a failure of the stream.
+    /// At a damaged record, or by an error of the stream.
     Damaged(FrameError),
 }
 
 impl<R: Read> SpoolReader<R> {
-    /// Reads from `from`, which stands at `offset` of the spool.
+    /// Creates a reader; `from` is at byte `offset` of the spool.
     pub(crate) fn at(offset: u64, from: R) -> Self {
         Self { from, offset }
     }
 
-    /// How far records were read, in bytes; always at the end of a record.
+    /// Returns the number of bytes read; always at the end of a record.
     pub(crate) fn offset(&self) -> u64 {
         self.offset
     }
 
-    /// The next record; blocks until it is whole.
+    /// Returns the next record; blocks until it is complete.
     pub(crate) fn next(&mut self) -> Result<SpoolRecord, SpoolEnd> {
         let mut counted = CountingReader { from: &mut self.from, read: 0 };
         match frame::read(&mut counted) {
@@ -132,8 +132,8 @@ impl<R: Read> SpoolReader<R> {
                 self.offset += counted.read;
                 Ok(record)
             }
-            // It is as it was written, and another version, or a program, wrote what this one does not understand; or a bit of it
-            // flipped, and its length leads to the next.
+            // Another version or program wrote a record that this version cannot parse, or a bit of it
+            // flipped; its length still leads to the next one.
             Err(error @ (FrameError::Json(_) | FrameError::Corrupt)) if counted.read > HEADER => {
                 let reason = match &error {
                     FrameError::Json(detail) => detail.to_string(),
@@ -149,10 +149,10 @@ impl<R: Read> SpoolReader<R> {
     }
 }
 
-/// Length of what stands before a record, in bytes.
+/// Length of a record's header, in bytes.
 const HEADER: u64 = frame::HEADER as u64;
 
-/// Counts the bytes that pass.
+/// A reader that counts bytes.
 struct CountingReader<R> {
     from: R,
     read: u64,
@@ -251,7 +251,7 @@ mod tests {
             prop_assert!(offset <= bytes.len() as u64);
             let is_read = |record: &&SpoolRecord| !matches!(record, SpoolRecord::Unreadable { .. });
             let read: Vec<_> = found.iter().filter(is_read).collect();
-            // Records before the noise are read as they are, and nothing is read that was not written.
+            // Records before the noise are read unchanged, and no record is made up.
             let (mut ends, mut whole) = (0, 0);
             for record in records() {
                 ends += frame::encode(&record).len();

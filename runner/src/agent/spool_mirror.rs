@@ -1,7 +1,8 @@
-//! The copy of the leader's spool that another host keeps: how an attempt ended outlives the disk of the host that led.
+//! The mirror of the leader's spool on another host, so that the result of an attempt survives the leader's
+//! disk.
 //!
-//! Its bytes are those of the spool from the beginning, so that an offset means the same in both. It is written as records come and
-//! put on disk at the end of the attempt: what is lost when this host alone fails is on the leader's.
+//! It has the same bytes at the same offsets. It is written as records arrive and flushed at the end of the
+//! attempt: if this host alone fails, the leader still has the spool.
 
 use crate::files;
 use base64::Engine as _;
@@ -10,22 +11,23 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A copy that is written to, from the first byte on.
+/// A mirror that is being written.
 pub(super) struct SpoolMirror {
     path: PathBuf,
     file: Option<File>,
     length: u64,
-    /// Why nothing more is written.
+    /// The error after which nothing more is written.
     broken: Option<String>,
 }
 
 impl SpoolMirror {
-    /// A copy at `path`, which is made with the first byte.
+    /// Creates a mirror at `path`; its file is created with the first byte.
     pub(super) fn at(path: PathBuf) -> Self {
         Self { path, file: None, length: 0, broken: None }
     }
 
-    /// Appends bytes, in base64, that begin at `from`. Once that failed, nothing more is written; `Err` is said once.
+    /// Appends base64 bytes at offset `from`. After a failure nothing more is written; `Err` is returned
+    /// once.
     pub(super) fn append(&mut self, from: u64, records: &str) -> Result<(), String> {
         if self.broken.is_some() {
             return Ok(());
@@ -52,7 +54,7 @@ impl SpoolMirror {
     }
 }
 
-/// Puts the copy at `path` on disk, with its name.
+/// Flushes the mirror at `path` to disk, with its name.
 pub(super) fn seal(path: &Path) -> Result<(), String> {
     let sealed = files::open(path).and_then(|file| file.sync_all());
     let named = || crate::durable::sync_folder(path.parent().unwrap_or(Path::new("/")));

@@ -1,4 +1,4 @@
-//! The work of a host on checkpoints and ports, in a thread of its own and in order.
+//! The work queue of a host: checkpoint and port tasks, done in order by one thread.
 
 use super::checkpoint_parts::{self, CheckpointParts};
 use super::follower::HostTask;
@@ -24,33 +24,33 @@ use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What the work of a host needs.
+/// The context of a host's tasks.
 pub(super) struct WorkContext {
     pub(super) attempt: AttemptId,
     pub(super) trial: TrialFolder,
-    /// The listener, of a host that is not alone.
+    /// The listener, unless the host is the only one.
     pub(super) listener: Option<Arc<PeerListener>>,
     /// Index of the host.
     pub(super) host: u32,
-    /// Address of the host for the others.
+    /// Address of the host for other hosts.
     pub(super) bind: String,
-    /// What foreign ranks are written for.
+    /// Framework of foreign ranks.
     pub(super) framework: Option<Framework>,
-    /// The ranks of the host.
+    /// The assignments of the host's ranks.
     pub(super) assignments: Vec<Assignment>,
-    /// Set to the folder that the ranks go on from, when that is not the checkpoint itself.
+    /// Set to the folder that the ranks resume from, if it is not the checkpoint itself.
     pub(super) fetched: Arc<OnceLock<PathBuf>>,
     pub(super) loop_counters: Arc<LoopCounters>,
 }
 
-/// The thread that works.
+/// The worker thread and its queue.
 pub(super) struct WorkQueue {
     queue: Option<Sender<HostTask>>,
     ended: Receiver<()>,
 }
 
 impl WorkQueue {
-    /// Works on one thing after the other; `done` gets what to tell the leader.
+    /// Starts the thread; `done` gets each message for the leader.
     pub(super) fn start(context: WorkContext, done: impl Fn(HostMessage) + Send + 'static) -> Self {
         let (queue, todo) = channel::<HostTask>();
         let (end, ended) = channel();
@@ -66,14 +66,14 @@ impl WorkQueue {
         Self { queue: Some(queue), ended }
     }
 
-    /// Adds work to what is to be done.
+    /// Queues a task.
     pub(super) fn add(&self, work: HostTask) {
         if let Some(queue) = &self.queue {
             drop(queue.send(work));
         }
     }
 
-    /// Waits until all is done, for so long at most.
+    /// Waits until all tasks are done, at most for `patience`.
     pub(super) fn finish(&mut self, patience: Duration) {
         self.queue = None;
         let _ = self.ended.recv_timeout(patience);
@@ -130,7 +130,7 @@ impl WorkContext {
                 {
                     log_line(&format!("an old checkpoint cannot be removed: {error}"));
                 }
-                // All ranks have saved, so that none reads any more what it went on from.
+                // All ranks have saved, so none of them still reads the old checkpoint.
                 if let Err(error) = checkpoint_parts::remove_fetched(&self.trial, None) {
                     log_line(&format!("what was fetched of an old checkpoint cannot be removed: {error}"));
                 }
@@ -145,9 +145,9 @@ impl WorkContext {
         })
     }
 
-    /// Fetches the files of the checkpoint `name` that are not here, whole; with `manifest` it is committed here then.
+    /// Fetches the missing files of the checkpoint `name` whole; with `manifest`, commits it here.
     ///
-    /// `Err` says whether the checkpoint is to blame, or only what keeps it from being had here now.
+    /// `Err` tells if the checkpoint is damaged or only unavailable here now.
     fn fetch(
         &self,
         name: &str,
@@ -182,7 +182,7 @@ impl WorkContext {
         Ok(fetched)
     }
 
-    /// Fetches what the ranks of this host read of the checkpoint `name`, and the files `keep` whole.
+    /// Fetches the parts of the checkpoint `name` that this host's ranks read, and the files in `keep` whole.
     fn fetch_parts(
         &self,
         name: &str,
@@ -191,7 +191,7 @@ impl WorkContext {
         keep: &[String],
     ) -> Result<FetchSummary, LaunchError> {
         let kept: Vec<_> = files.iter().filter(|(file, _)| keep.contains(&file.name)).cloned().collect();
-        // What an attempt prepared here, and others committed, is committed here too.
+        // A checkpoint that is only prepared here, and committed on other hosts, is committed here too.
         let is_here = listener::checkpoint_path(&self.trial, name).is_some_and(|folder| folder.is_dir());
         let whole = if is_here || !kept.is_empty() {
             self.fetch(name, &kept, Some(text))?
@@ -212,7 +212,7 @@ impl WorkContext {
             loop_counters: &self.loop_counters,
         }
         .fetch()?;
-        // The leader asks once.
+        // The leader asks only once.
         drop(self.fetched.set(folder));
         let milliseconds = whole.milliseconds + parts.milliseconds;
         let all = FetchSummary { milliseconds, ..whole.and(&parts) };
@@ -223,14 +223,14 @@ impl WorkContext {
     }
 }
 
-/// What the leader is told of a fetch that failed.
+/// Logs a failed fetch, and returns the answer for the leader.
 fn log_refusal(error: LaunchError) -> FetchRefusal {
     log_line(&error.to_string());
     let is_of_checkpoint = matches!(error, LaunchError::Checkpoint(_));
     FetchRefusal { reason: error.to_string(), is_of_checkpoint }
 }
 
-/// What lies here of the checkpoint `name`: its table of contents if that is what was committed, and the files that are whole.
+/// Lists the checkpoint `name` here: its manifest, if intact, and its complete files.
 fn list(trial: &TrialFolder, name: &str) -> (Option<Arc<str>>, Vec<String>) {
     let Some(folder) = listener::checkpoint_path(trial, name) else { return (None, Vec::new()) };
     let Ok((text, manifest)) = checkpoints::read_local_manifest(&folder) else { return (None, Vec::new()) };

@@ -1,28 +1,28 @@
-//! A way to tell whoever waits for a host that its answer is no longer wanted.
+//! Cancellation of waits for hosts, from another thread.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How often a wait looks whether it was cancelled.
+/// Time between two checks for cancellation during a wait.
 pub(super) const CANCEL_POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Ends the waits of one [`super::Launcher`]. Clones are the same.
+/// Cancels the waits of one [`super::Launcher`]. Clones share their state.
 #[derive(Clone, Debug, Default)]
 pub struct CancellationToken(Arc<AtomicBool>);
 
 impl CancellationToken {
-    /// Ends what waits now, and whatever begins to wait until [`CancellationToken::reset`].
+    /// Cancels all waits, present and future, until [`CancellationToken::reset`].
     pub fn cancel(&self) {
         self.0.store(true, Ordering::SeqCst);
     }
 
-    /// Lets the next operation wait again.
+    /// Allows waits again.
     pub fn reset(&self) {
         self.0.store(false, Ordering::SeqCst);
     }
 
-    /// Whether the answer is no longer wanted.
+    /// True after [`CancellationToken::cancel`].
     pub fn is_cancelled(&self) -> bool {
         self.0.load(Ordering::SeqCst)
     }

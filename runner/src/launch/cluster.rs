@@ -1,8 +1,8 @@
-//! Agents on several hosts: the first leads, the others follow.
+//! The launcher for several hosts: the first has the leader, the others have followers.
 //!
-//! The controller copies its own program to each host, under a name that contains its blake3, and starts it there as
-//! `dtrain agent --stdio`. That process is a relay: it does for the controller what `LocalLauncher` does on one machine. The
-//! first host has the agent that owns the attempt, with the only spool and the only control socket. The agent of any other host
+//! The controller copies its own program to each host, under a name with its BLAKE3 hash, and starts it there
+//! as `dtrain agent --stdio`. That process is a relay: it does for the controller what `LocalLauncher` does
+//! on one machine. The leader owns the attempt, with the only spool and the only control socket. A follower
 //! holds ranks for the leader and ends with it.
 
 use super::cancellation::CancellationToken;
@@ -28,42 +28,42 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How long a host may take to answer a short question.
+/// Timeout of a short question to a host.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(3);
 
-/// The same for hosts that have answered before.
+/// Timeout of a short question to hosts that have answered before.
 const REPEAT_ANSWER_TIMEOUT: Duration = Duration::from_millis(1500);
 
-/// How long a host may take to give the table of contents of a checkpoint.
+/// Timeout of reading a checkpoint's manifest from a host.
 const MANIFEST_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a launch may take on a host that says that it is at it.
+/// Timeout of a launch on a host that reports progress.
 const LAUNCH_TIMEOUT: Duration = Duration::from_secs(24 * 3600);
 
-/// How long a host may take to start an agent that follows.
+/// Timeout of starting a follower.
 const FOLLOWER_START_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Starts agents on other hosts.
+/// The launcher that starts agents on other hosts.
 pub struct ClusterLauncher {
     trial: TrialId,
     folder: TrialFolder,
     hosts: Vec<PolledHost>,
-    /// Those that answered last.
+    /// Indices of the hosts that answered last.
     usable: Vec<usize>,
-    /// Those of the newest attempt; the first leads.
+    /// Indices of the hosts of the newest attempt; the first leads.
     active: Vec<usize>,
-    /// The state folder that all hosts see, where there is one.
+    /// The state folder that all hosts share, if there is one.
     shared: Option<Home>,
     cancel: CancellationToken,
-    /// The attempt whose leader was given up, with why.
+    /// The attempt whose leader was given up, with the reason.
     given_up: Option<(AttemptId, String)>,
     fencing: Fencing,
 }
 
 impl ClusterLauncher {
-    /// Reaches what runs of a trial on `hosts`.
+    /// Creates a launcher of a trial on `hosts`.
     ///
-    /// Which of them an attempt is on stands in the trial's folder on this machine, for a controller that comes later.
+    /// The trial's folder on this machine lists the hosts of the current attempt, for a later controller.
     pub fn new(trial: &TrialId, folder: &TrialFolder, hosts: Vec<RemoteHost>) -> Self {
         let known = files::read_to_string(&folder.remote_hosts_file()).unwrap_or_default();
         let known = known.lines().filter_map(|known| hosts.iter().position(|host| host.name == known));
@@ -76,13 +76,13 @@ impl ClusterLauncher {
         Self { trial, folder, hosts, usable, active, shared, cancel, given_up, fencing }
     }
 
-    /// The same where all hosts and this machine see the state folder `home`: checkpoints are kept there, and what a host
-    /// writes lies below it.
+    /// Makes `home` the state folder that all hosts and this machine share: it has the checkpoints and each
+    /// host's state.
     pub fn sharing(self, home: &Home) -> Self {
         Self { shared: Some(home.clone()), ..self }
     }
 
-    /// Asks several hosts at the same time; answers in their order.
+    /// Asks several hosts at the same time; returns the answers in order.
     fn ask_all<T: Send + 'static>(
         &self,
         hosts: &[usize],
@@ -101,8 +101,8 @@ impl ClusterLauncher {
         &self.hosts[host].name
     }
 
-    /// Lets every host but the first have an agent that listens, and knows the assignments of its ranks; the seats of all, with the
-    /// address of the listener.
+    /// Starts a follower on every host but the first, with the assignments of its ranks. Returns the identity
+    /// of each host and the address of its listener.
     fn start_followers(
         &self,
         order: &AgentOrder,
@@ -136,11 +136,11 @@ impl ClusterLauncher {
     }
 
     fn fences(&self) -> FencedHosts {
-        // Where it cannot be read, nobody is left out: a fenced host that answers is no danger.
+        // If the file cannot be read, no host is left out: a fenced host that answers is no danger.
         FencedHosts::read(&self.folder).unwrap_or_default()
     }
 
-    /// Why the leader of an attempt counts as lost, where it does.
+    /// Returns the reason why an attempt's leader counts as lost; `None` if it does not.
     fn leader_lost(&self, attempt: AttemptId) -> Option<String> {
         let name = &self.leader().name;
         let given_up = self.given_up.as_ref().filter(|(of, _)| *of == attempt);
@@ -148,14 +148,14 @@ impl ClusterLauncher {
         given_up.map(|(_, reason)| reason.clone()).or_else(is_fenced)
     }
 
-    /// Ends what the other hosts of an attempt run of it, as far as they can be asked: the others fence themselves without a leader.
+    /// Kills the followers of an attempt on hosts that answer; the others fence themselves without a leader.
     fn kill_followers(&self, attempt: AttemptId, reason: String) -> AgentContact {
         let trial = self.trial.clone();
         self.ask_all(&self.active[1..], ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
         AgentContact::GoneWithItsHost { host: self.leader().name.clone(), reason }
     }
 
-    /// Ends a launch that the user no longer wants, wherever it got to.
+    /// Kills a cancelled launch on all its hosts.
     fn abandon(&mut self, attempt: AttemptId, lenders: &[usize]) -> LaunchError {
         let all: Vec<usize> = self.active.iter().chain(lenders).copied().collect();
         all.iter().for_each(|host| self.hosts[*host].disconnect());
@@ -170,8 +170,8 @@ impl ClusterLauncher {
         }
     }
 
-    /// Puts the checkpoint that the ranks go on from on the host that leads, where it lies on this machine: such is one that
-    /// was taken over from another trial. The other hosts get it from there.
+    /// Copies the checkpoint to resume from to the leader's host if it is on this machine, as an adopted one
+    /// of another trial is. The other hosts get it from there.
     fn put_checkpoint(&self, order: &AgentOrder) -> Result<(), LaunchError> {
         let point = order.assignments.first().and_then(|assignment| assignment.resume.as_ref());
         let name = point.and_then(|point| point.folder.file_name());
@@ -184,7 +184,7 @@ impl ClusterLauncher {
         put.answer(LAUNCH_TIMEOUT).map_err(|reason| LaunchError::because_of(&self.leader().name, &reason))
     }
 
-    /// Starts the agents of all active hosts, and of the `lenders`; of those some may fail.
+    /// Starts the agents of all active hosts and of the `lenders`; a lender may fail.
     fn lead(
         &self,
         order: &AgentOrder,
@@ -207,7 +207,7 @@ impl ClusterLauncher {
         });
         let mut order =
             AgentOrder { others: others.collect(), seat: Some(seats[0].0.clone()), ..order.clone() };
-        // The keys of other hosts' ranks are no business of the host that leads.
+        // The leader's host must not get the keys of other hosts' ranks.
         for assignment in order.assignments.iter_mut().skip(ranks[0].end as usize) {
             assignment.link = RankTransport::Alone;
         }
@@ -253,7 +253,7 @@ impl Launcher for ClusterLauncher {
         let lines: String = self.active.iter().map(|host| format!("{}\n", self.name(*host))).collect();
         let path = self.folder.remote_hosts_file();
         durable::replace(&path, lines.as_bytes()).map_err(|error| format!("{}: {error}", path.display()))?;
-        // What an attempt on other hosts saved may lie on those that this one does without.
+        // Parts of the checkpoint may lie on hosts that this attempt does not use.
         let is_resumed = order.assignments.iter().any(|assignment| assignment.resume.is_some());
         let lends = is_resumed && self.shared.is_none();
         let lenders = if lends { self.usable[ranks.len()..].to_vec() } else { Vec::new() };
@@ -261,9 +261,9 @@ impl Launcher for ClusterLauncher {
         if self.cancel.is_cancelled() && led.is_err() {
             return Err(self.abandon(order.attempt, &lenders));
         }
-        // What may live is left alone: it is found out next.
+        // An attempt that may be alive is left alone: the next contact finds out.
         if led.as_ref().is_err_and(|error| !matches!(error, LaunchError::Unknown(_))) {
-            // Followers that nobody leads would end by themselves, but not at once.
+            // Followers without a leader end by themselves, but not at once.
             let (trial, attempt) = (self.trial.clone(), order.attempt);
             self.kill(attempt);
             self.ask_all(&lenders, ANSWER_TIMEOUT, move |host| host.kill(&trial, attempt));
@@ -271,7 +271,7 @@ impl Launcher for ClusterLauncher {
         led
     }
 
-    /// Hosts with a folder of their own see for themselves, when they bring their parts together.
+    /// Hosts with their own folders verify the checkpoint when they fetch its parts.
     fn verify(&mut self, folder: &Path) -> Result<(), String> {
         if self.shared.is_some() { checkpoints::verify(folder).map(drop) } else { Ok(()) }
     }
@@ -305,7 +305,7 @@ impl Launcher for ClusterLauncher {
         self.hosts.iter().filter(|known| known.name == host).for_each(PolledHost::suspect);
     }
 
-    /// A leader that does not answer may go on all the same: then its followers do too, as none of them outlives it.
+    /// A leader that does not answer may still be alive; then its followers are too, as none outlives it.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact {
         if let Some(reason) = self.leader_lost(attempt) {
             return self.kill_followers(attempt, reason);
@@ -324,7 +324,7 @@ impl Launcher for ClusterLauncher {
             return AgentContact::GoneWithItsHost { host: self.leader().name.clone(), reason };
         }
         let is_at_work = followers.contains(&Ok(true));
-        // There was little patience with a suspect leader, and it may only be slow.
+        // A suspect leader had little time to answer, and may only be slow.
         asked.answer(ANSWER_TIMEOUT).unwrap_or(AgentContact::Away { reason, is_at_work })
     }
 
@@ -357,7 +357,7 @@ impl Launcher for ClusterLauncher {
         from: u64,
     ) -> Result<Box<dyn Read + Send>, SpoolUnreadable> {
         if let Some(home) = &self.shared {
-            // The host that led may be none of those there are now.
+            // The leader's host may not be among the current ones.
             let known = files::read_to_string(&self.folder.remote_hosts_file()).unwrap_or_default();
             let leader = known.lines().next().unwrap_or_default();
             return LocalLauncher::new(&home.host(leader).trial(&self.trial)).spool_remainder(attempt, from);
@@ -366,7 +366,7 @@ impl Launcher for ClusterLauncher {
             return Err(SpoolUnreadable::Away(reason));
         }
         let trial = self.trial.clone();
-        // Of the spool only its length is waited for here; it comes as it is read.
+        // Only the length of the spool is waited for here; its bytes arrive as they are read.
         let patience = self.leader().patience(ANSWER_TIMEOUT);
         let asked = self.leader().ask(move |host| host.spool_remainder(&trial, attempt, from, false));
         let leftover = asked.answer(patience).map_err(SpoolUnreadable::Away)?;

@@ -1,4 +1,4 @@
-//! The hosts that a user declared lost for one trial.
+//! The hosts that a user fenced for one trial.
 
 use crate::durable;
 use crate::files;
@@ -6,12 +6,12 @@ use crate::home::TrialFolder;
 use std::collections::BTreeSet;
 use std::io;
 
-/// Names of the fenced hosts of a trial: they count as lost, and no attempt is placed on them.
+/// Names of a trial's fenced hosts: they count as lost, and no attempt is placed on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FencedHosts(BTreeSet<String>);
 
 impl FencedHosts {
-    /// Those of the trial in `folder`.
+    /// Reads the fenced hosts of the trial in `folder`.
     pub fn read(folder: &TrialFolder) -> io::Result<Self> {
         match files::read_to_string(&folder.fenced()) {
             Ok(text) => Ok(Self(text.lines().map(str::to_owned).collect())),
@@ -20,17 +20,17 @@ impl FencedHosts {
         }
     }
 
-    /// Whether a host is fenced.
+    /// True if a host is fenced.
     pub fn has(&self, host: &str) -> bool {
         self.0.contains(host)
     }
 
-    /// Their names, in alphabetical order.
+    /// Returns their names, in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.iter().map(String::as_str)
     }
 
-    /// Fences a host; tells whether it was not before. It is durable when this returns.
+    /// Fences a host durably; returns `true` if it was not fenced before.
     pub fn add(folder: &TrialFolder, host: &str) -> io::Result<bool> {
         let mut fences = Self::read(folder)?;
         let is_new = fences.0.insert(host.to_owned());
@@ -38,7 +38,7 @@ impl FencedHosts {
         Ok(is_new)
     }
 
-    /// Lifts the fence of a host; tells whether there was one.
+    /// Lifts the fence of a host; returns `true` if it was fenced.
     pub fn lift(folder: &TrialFolder, host: &str) -> io::Result<bool> {
         let mut fences = Self::read(folder)?;
         let was_there = fences.0.remove(host);

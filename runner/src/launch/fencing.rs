@@ -1,4 +1,4 @@
-//! Hosts that come back after they were lost: what they still run of older attempts is ended.
+//! Fencing: kills agents of older attempts on hosts that come back after they were lost.
 
 use super::FencedAgent;
 use super::host_query::{HostQuery, PolledHost};
@@ -6,20 +6,20 @@ use dtrain_protocol::{AttemptId, TrialId};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// How often hosts that are not of the attempt are asked whether an older one runs there.
+/// Time between two rounds of questions to hosts outside the attempt.
 const ASK_EVERY: Duration = Duration::from_secs(3);
 
-/// Which hosts are known to run nothing old.
+/// State of the fencing of a trial's hosts.
 #[derive(Default)]
 pub(super) struct Fencing {
-    /// By host: nothing before this attempt runs there.
+    /// By host: no attempt before this one runs there.
     done: BTreeMap<usize, AttemptId>,
     asked: Vec<(usize, AttemptId, HostQuery<Option<AttemptId>>)>,
     asked_at: Option<Instant>,
 }
 
 impl Fencing {
-    /// Asks the hosts that `attempt` is not on, now and then, to end what they run of older ones. Waits for nobody.
+    /// Asks the hosts outside `attempt`, every few seconds, to kill older attempts. Does not block.
     pub(super) fn ask_others(
         &mut self,
         trial: &TrialId,
@@ -44,7 +44,7 @@ impl Fencing {
         }
     }
 
-    /// What was found and ended since this was last asked.
+    /// Returns the agents found and killed since the last call.
     pub(super) fn take_fenced(&mut self, hosts: &[PolledHost]) -> Vec<FencedAgent> {
         let (mut found, done) = (Vec::new(), &mut self.done);
         self.asked.retain(|(host, before, question)| {

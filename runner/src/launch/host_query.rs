@@ -1,4 +1,4 @@
-//! Short questions to hosts, each of which may be silent.
+//! Short questions to hosts, any of which may be silent.
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
 use super::relay::{Disconnect, RemoteHost};
@@ -8,34 +8,34 @@ use std::sync::{Arc, Mutex, TryLockError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a suspect host is waited for while others may answer. One that is well answers within a round trip.
+/// Time to wait for a suspect host while others may answer. A healthy host answers within a round trip.
 const SUSPECT_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// A host that is asked.
+/// A host to ask, with what is known of its health.
 pub(super) struct PolledHost {
-    /// What people call it.
+    /// Name of the host in messages.
     pub(super) name: String,
     remote: Arc<Mutex<RemoteHost>>,
     disconnect: Disconnect,
     cancel: CancellationToken,
-    /// It was silent when it was asked last, or somebody lost it. Any answer settles that, also one that comes too late.
+    /// True if it did not answer last time, or was reported lost. Any answer clears it, even a late one.
     is_suspect: Arc<AtomicBool>,
 }
 
 impl PolledHost {
-    /// A host; waits for its answers end with `cancel`.
+    /// Creates a host; cancelling `cancel` ends the waits for its answers.
     pub(super) fn new(remote: RemoteHost, cancel: &CancellationToken) -> Self {
         let (name, disconnect) = (remote.name.clone(), remote.disconnect());
         let (remote, cancel) = (Arc::new(Mutex::new(remote)), cancel.clone());
         Self { name, remote, disconnect, cancel, is_suspect: Arc::default() }
     }
 
-    /// Ends the conversation under way, so that the host can be asked something else.
+    /// Closes the connection, so that the host can be asked something else.
     pub(super) fn disconnect(&self) {
         self.disconnect.disconnect();
     }
 
-    /// Has little patience with it until it has answered something.
+    /// Shortens the timeout for this host until it answers.
     pub(super) fn suspect(&self) {
         self.is_suspect.store(true, Ordering::SeqCst);
     }
@@ -44,12 +44,12 @@ impl PolledHost {
         self.is_suspect.load(Ordering::SeqCst)
     }
 
-    /// Of `usual`, what it is waited for while others may answer.
+    /// Returns the time to wait for this host: `usual`, or less if it is suspect.
     pub(super) fn patience(&self, usual: Duration) -> Duration {
         if self.is_suspect() { usual.min(SUSPECT_TIMEOUT) } else { usual }
     }
 
-    /// Begins to ask it a short question. While an earlier one has no answer, that is the answer.
+    /// Asks the host a short question in a thread. Fails while an earlier question has no answer.
     pub(super) fn ask<T: Send + 'static>(
         &self,
         question: impl FnOnce(&mut RemoteHost) -> Result<T, String> + Send + 'static,
@@ -72,7 +72,7 @@ impl PolledHost {
     }
 }
 
-/// A question that was put to a host.
+/// A pending question to a host.
 pub(super) struct HostQuery<T> {
     name: String,
     is_suspect: Arc<AtomicBool>,
@@ -82,7 +82,7 @@ pub(super) struct HostQuery<T> {
 }
 
 impl<T> HostQuery<T> {
-    /// Waits for the answer until so long after it was asked; `Err` when there is none, and then the host is suspect.
+    /// Waits for the answer until `patience` after the question. On a timeout the host becomes suspect.
     pub(super) fn answer(&self, patience: Duration) -> Result<T, String> {
         let answer = loop {
             let left = patience.saturating_sub(self.asked_at.elapsed());
@@ -102,7 +102,7 @@ impl<T> HostQuery<T> {
         answer.map_err(|reason| format!("{}: {reason}", self.name))
     }
 
-    /// The answer, if there is one already; `Err` too when there will be none.
+    /// Returns the answer if it has arrived; `Err` if none will.
     pub(super) fn try_answer(&self) -> Option<Result<T, String>> {
         let answer = match self.answer.try_recv() {
             Ok(answer) => answer,
@@ -113,7 +113,8 @@ impl<T> HostQuery<T> {
     }
 }
 
-/// Asks several hosts at the same time; answers in their order. Suspect hosts are not waited for as long as others, unless all are.
+/// Asks several hosts at the same time; returns the answers in order. Waits less for suspect hosts, unless
+/// all are.
 pub(super) fn ask_all<T: Send + 'static>(
     hosts: &[&PolledHost],
     patience: Duration,
@@ -136,7 +137,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use std::sync::MutexGuard;
 
-    /// Nobody dials: the questions here answer themselves.
+    /// A connector that is never used: the questions here answer themselves.
     struct Nobody;
 
     impl Connector for Nobody {
@@ -145,14 +146,14 @@ mod tests {
         }
     }
 
-    /// Far more than a suspect host is given.
+    /// Far longer than the timeout of a suspect host.
     const LONG: Duration = Duration::from_secs(20);
 
     fn host(name: &str) -> PolledHost {
         PolledHost::new(RemoteHost::new(name, Box::new(Nobody)), &CancellationToken::default())
     }
 
-    /// A question that `silent` answers once it may, and every other host at once.
+    /// Returns a question that `silent` answers once the lock is free, and other hosts at once.
     fn question(
         may: &Arc<Mutex<()>>,
     ) -> impl Fn(&mut RemoteHost) -> Result<String, String> + Clone + Send + 'static {
@@ -215,6 +216,6 @@ mod tests {
     }
 
     fn may_not(may: &Arc<Mutex<()>>) -> MutexGuard<'_, ()> {
-        may.lock().expect("nobody panics")
+        may.lock().expect("no thread panics")
     }
 }

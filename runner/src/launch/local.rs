@@ -1,4 +1,4 @@
-//! The agent as a process of this machine that leaves its parent's session.
+//! The launcher for this machine: the agent is a process in a session of its own.
 
 use super::cancellation::{CANCEL_POLL_INTERVAL, CancellationToken};
 use super::{AgentContact, ConnectedAgent, LaunchError, Launcher, SpoolUnreadable};
@@ -23,59 +23,59 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long an agent that starts its ranks may say nothing; it says every few seconds that it is at it.
+/// Maximum silence of an agent that starts its ranks; it reports progress every few seconds.
 const TO_START: Duration = Duration::from_secs(60);
 
-/// How long processes may take to go once killed, and an agent that ended its attempt to leave.
+/// Time for killed processes to end, and for an agent to exit after its attempt.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Starts agents on this machine.
+/// The launcher that starts agents on this machine.
 pub struct LocalLauncher {
     folder: TrialFolder,
     agent: Option<Program>,
-    /// Whether agents end with the thread that starts them.
+    /// True if agents end with the thread that starts them.
     is_bound: bool,
-    /// Agents started here, to be waited for once they ended.
+    /// Agents started here, to be reaped when they end.
     children: Vec<Child>,
     cancel: CancellationToken,
 }
 
 impl LocalLauncher {
-    /// Reaches what runs in a trial's folder; starts nothing.
+    /// Creates a launcher that reaches agents of a trial and starts none.
     pub fn new(folder: &TrialFolder) -> Self {
         let (agent, cancel) = (None, CancellationToken::default());
         Self { folder: folder.clone(), agent, is_bound: false, children: Vec::new(), cancel }
     }
 
-    /// Reaches what runs in a trial's folder, and starts `agent`.
+    /// Creates a launcher that reaches agents of a trial and starts `agent`.
     pub fn starting(folder: &TrialFolder, agent: &Program) -> Self {
         Self { agent: Some(agent.clone()), ..Self::new(folder) }
     }
 
-    /// The same, but what it starts ends with the thread that starts it.
+    /// Makes agents end with the thread that starts them.
     pub(super) fn bound_to_this_thread(self) -> Self {
         Self { is_bound: true, ..self }
     }
 
-    /// Whether an agent of the trial lives.
+    /// True if an agent of the trial is alive.
     pub fn is_running(&self) -> bool {
         self.is_locked()
     }
 
-    /// Process id of the newest agent, where it lives.
+    /// Returns the process id of the newest agent if it is alive.
     pub fn agent(&self) -> Option<u32> {
         let card = self.card().filter(|card| self.is_locked() && card.agent.is_alive())?;
         Some(card.agent.id)
     }
 
-    /// Asks the newest agent to stop its ranks; tells whether it could be asked.
+    /// Asks the newest agent to stop its ranks; returns `false` if it cannot be reached.
     pub fn ask_to_stop(&mut self) -> bool {
         let Some(card) = self.card() else { return false };
         let Some(mut stream) = connect(&card) else { return false };
         frame::write(&mut stream, &AgentRequest::Stop).is_ok()
     }
 
-    /// Starts the agent of a host that does not lead, and returns once it listens; gives its address and port.
+    /// Starts a follower and returns its address and port once it listens.
     pub fn follow(&mut self, order: &FollowerOrder) -> Result<String, LaunchError> {
         match self.start(order.attempt, &AgentTask::Follow(order.clone()), &|| {})? {
             AgentReply::Listening { address } => Ok(address),
@@ -85,8 +85,9 @@ impl LocalLauncher {
         }
     }
 
-    /// The spool of an attempt whose agent is gone, or what this host mirrored of it, from `from` on, and its length from there. `None` when there is none: an attempt
-    /// that was recorded and never launched left nothing.
+    /// Opens the spool, or this host's mirror of it, of an attempt whose agent is gone, at byte `from`;
+    /// returns it with the remaining length. `None` if there is none: an attempt that was never launched has
+    /// no spool.
     pub(super) fn open_spool(
         &self,
         attempt: AttemptId,
@@ -107,14 +108,14 @@ impl LocalLauncher {
         Ok(Some((spool, length.saturating_sub(from))))
     }
 
-    /// Whether the agent of `attempt` lives, and was not stopped by a signal.
+    /// True if the agent of `attempt` is alive and not stopped by a signal.
     pub(super) fn is_alive(&self, attempt: AttemptId) -> bool {
         let is_at_work = |card: AgentCard| card.attempt == attempt && card.agent.is_running();
         self.is_locked() && self.card().is_some_and(is_at_work)
     }
 
-    /// Kills what lives of attempts before `attempt`, and lets none of it live again: whoever launches `attempt` knows that they
-    /// are over. Gives the attempt that lived; `Err` when it still does.
+    /// Kills attempts before `attempt` for good: the caller launches `attempt` and so knows that they are
+    /// over. Returns the attempt that was alive; `Err` if it still is.
     pub(super) fn fence(&mut self, attempt: AttemptId) -> Result<Option<AttemptId>, String> {
         let Some(card) = self.card().filter(|card| card.attempt < attempt) else { return Ok(None) };
         let was_alive = self.is_locked();
@@ -124,7 +125,7 @@ impl LocalLauncher {
         Ok(was_alive.then_some(card.attempt))
     }
 
-    /// Starts the agent of an attempt; `going_on` is called every few seconds while it starts its ranks.
+    /// Starts the agent of an attempt; calls `going_on` every few seconds while its ranks start.
     pub(super) fn launch_with_keepalive(
         &mut self,
         order: &AgentOrder,
@@ -138,7 +139,8 @@ impl LocalLauncher {
         }
     }
 
-    /// Connects to the agent of `attempt`, which then says its spool from `from` on; `Err` is never [`AgentContact::Connected`].
+    /// Connects to the agent of `attempt`, which then sends its spool from byte `from`. `Err` is never
+    /// [`AgentContact::Connected`].
     pub(super) fn connect(
         &mut self,
         attempt: AttemptId,
@@ -158,21 +160,21 @@ impl LocalLauncher {
         Ok((card, stream))
     }
 
-    /// Kills what lives of an attempt, and sees to it that none of it ever lives again: from now on it has a spool, and an agent
-    /// begins with making one. So a launch that is still on its way comes too late. Tells whether nothing lives.
+    /// Kills an attempt and prevents a late launch: it creates the attempt's spool, which a starting agent
+    /// must create itself. Returns `true` if no process is alive.
     ///
-    /// `Err` when there is no spool and none can be made.
+    /// `Err` if the spool can neither be found nor created.
     pub(super) fn kill_for_good(&mut self, attempt: AttemptId) -> Result<bool, String> {
         if !self.kill(attempt) {
             return Ok(false);
         }
         let path = self.folder.spool(attempt);
         SpoolWriter::prevent_creation(&path).map_err(|error| format!("{}: {error}", path.display()))?;
-        // An agent that was faster made it.
+        // A faster agent may have created it.
         Ok(!self.is_locked())
     }
 
-    /// Starts an agent and gives its answer, unless it refuses.
+    /// Starts an agent and returns its answer; a refusal is an error.
     fn start(
         &mut self,
         attempt: AttemptId,
@@ -183,7 +185,8 @@ impl LocalLauncher {
         let Some(agent) = self.agent.clone() else { return Err("this launcher starts nothing".into()) };
         let log = self.locked_log()?;
         let mut command = Command::new(&agent.path);
-        // What a library prints in the agent belongs in its log too. The lock is the agent's alone once the command is dropped.
+        // Output of libraries in the agent belongs in its log too. Only the agent has the lock once the
+        // command is dropped.
         let printed = log.try_clone().map_err(|error| format!("the agent's log: {error}"))?;
         command
             .args(&agent.arguments)
@@ -204,7 +207,7 @@ impl LocalLauncher {
             answer => answer.map_err(LaunchError::Other),
         };
         if answer.is_err() {
-            // It refused, or nobody knows what it is doing: it ends, and its ranks with it.
+            // It refused, or its state is unknown: kill it, which ends its ranks.
             drop(child.kill());
             drop(child.wait());
             self.kill(attempt);
@@ -218,12 +221,12 @@ impl LocalLauncher {
         serde_json::from_slice(&files::read(&self.folder.agent_card()).ok()?).ok()
     }
 
-    /// Opens the agents' log. Whoever holds its lock is the agent: it inherits the file as its standard error.
+    /// Opens the agents' log. The process with its lock is the agent: it inherits the file as standard error.
     fn log(&self) -> io::Result<File> {
         files::append(&self.folder.agent_log())
     }
 
-    /// Whether an agent lives, even one that has not yet said so.
+    /// True if an agent is alive, even one that has not answered yet.
     fn is_locked(&self) -> bool {
         let Ok(log) = files::open(&self.folder.agent_log()) else { return false };
         rustix::fs::flock(&log, FlockOperation::NonBlockingLockShared) == Err(rustix::io::Errno::WOULDBLOCK)
@@ -311,7 +314,7 @@ impl Launcher for LocalLauncher {
     fn kill(&mut self, attempt: AttemptId) -> bool {
         let Some(card) = self.card().filter(|card| card.attempt == attempt) else { return !self.is_locked() };
         let gone = [card.agent].iter().chain(&card.ranks).all(|process: &Process| process.kill(EXIT_TIMEOUT));
-        // What ranks started by themselves does not die with them.
+        // Child processes of ranks do not die with them.
         card.ranks.iter().for_each(|rank| kill_group(rank.id, card.agent.id));
         let trial = self.folder.path().file_name().unwrap_or_default().to_string_lossy();
         descendants::kill_marked(&trial, attempt);
@@ -320,12 +323,12 @@ impl Launcher for LocalLauncher {
     }
 }
 
-/// Connects to a living agent.
+/// Connects to a live agent.
 fn connect(card: &AgentCard) -> Option<UnixStream> {
     UnixStream::connect(&card.socket).ok().filter(|_| card.agent.is_alive())
 }
 
-/// Hands the task over and waits for the answer, as long as the agent says that it is at it.
+/// Sends the task and waits for the answer while the agent reports progress.
 fn hand_over_task(
     child: &mut Child,
     mut answers: PipeReader,

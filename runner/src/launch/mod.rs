@@ -1,14 +1,14 @@
-//! How agents are started and reached.
+//! Launchers: they start, reach and kill the agents of a trial.
 //!
-//! | what | one machine | several hosts |
+//! | task | one machine | several hosts |
 //! |---|---|---|
 //! | start, reach and kill agents | `local` | `cluster` over `relay`, reached by `ssh` or by `slurm` |
-//! | who is who | user id of the socket | certificates of the attempt (`agent/certificates.rs`) |
-//! | a checkpoint | files, contents, final name | each host prepares its part and a copy of its neighbour's; then each commits, the leader last |
-//! | resume | the files are there | each host fetches the files it lacks from a host that has them; every chunk is verified |
-//! | speeds | ranks side by side | the same, spread over the hosts, so that collectives cross the network |
+//! | authentication | user id of the socket | certificates of the attempt (`agent/certificates.rs`) |
+//! | a checkpoint | files, manifest, final name | each host prepares its part and a copy; then each commits |
+//! | resume | the files are there | each host fetches the files it lacks; every chunk is verified |
+//! | probe | ranks side by side | ranks on all hosts, so that collectives cross the network |
 //!
-//! Nothing above a launcher knows about hosts.
+//! Code above a launcher does not depend on hosts.
 
 mod cancellation;
 mod cluster;
@@ -32,27 +32,28 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::path::Path;
 
-/// Starts the agents of one trial, reaches them, and ends them.
+/// Starts, reaches and kills the agents of one trial.
 pub trait Launcher: Send {
-    /// Ends what this launcher waits for, from another thread.
+    /// Returns a token that cancels this launcher's waits from another thread.
     fn cancel(&self) -> CancellationToken {
         CancellationToken::default()
     }
 
-    /// Starts the agent of an attempt, and returns once its ranks are started. On `Err` nothing of it lives, nor will, unless that is
-    /// [`LaunchError::Unknown`].
+    /// Starts an attempt and returns once its ranks are started. On `Err` no process of it is alive or will
+    /// be, except on [`LaunchError::Unknown`].
     fn launch(&mut self, order: &AgentOrder) -> Result<AgentCard, LaunchError>;
 
-    /// The hosts that answer now; those of an attempt are taken from them in this order. One machine always answers.
+    /// Returns the hosts that answer now, in the order in which an attempt takes them. One machine always
+    /// answers.
     fn available_hosts(&mut self) -> AvailableHosts {
         AvailableHosts { hosts: 1, ..AvailableHosts::default() }
     }
 
-    /// Takes `hosts` last for the attempts to come, the first of them before the others; they may still lend what they have.
+    /// Puts `hosts` last, in this order, for the next attempts; they may still lend their checkpoint files.
     fn deprioritize(&mut self, _hosts: &[String]) {}
 
-    /// The checkpoints that were committed and of which the hosts that answered last have every file, oldest first, of those that
-    /// `is_wanted`.
+    /// Returns the committed checkpoints, oldest first, that match `is_wanted` and of which the hosts that
+    /// answered last have every file.
     fn complete_checkpoints(
         &mut self,
         _is_wanted: &(dyn Fn(AttemptId, StepId) -> bool + Sync),
@@ -60,106 +61,106 @@ pub trait Launcher: Send {
         Vec::new()
     }
 
-    /// Counts the host that leads `attempt` as lost; tells whether there is such a host. [`Launcher::reach`] says from then on that
-    /// the attempt is gone with it, once what runs of it on other hosts was killed.
+    /// Counts the leader's host of `attempt` as lost; returns `false` if there is none. From then on
+    /// [`Launcher::reach`] kills the followers and reports the attempt as gone.
     fn give_up(&mut self, _attempt: AttemptId) -> bool {
         false
     }
 
-    /// What other hosts of an attempt have of its record, from `from` on; to be asked for when the host that led has no more of it.
+    /// Reads another host's mirror of the spool from byte `from`, when the leader's spool is out of reach.
     fn mirrored_spool(&mut self, _attempt: AttemptId, _from: u64) -> Option<Box<dyn Read + Send>> {
         None
     }
 
-    /// Ends what hosts that come back still run of attempts before `attempt`; gives what was found and ended since the last call.
-    /// Waits for nobody.
+    /// Kills attempts before `attempt` on hosts that came back; returns those killed since the last call.
+    /// Does not block.
     fn fence_returned(&mut self, _attempt: AttemptId) -> Vec<FencedAgent> {
         Vec::new()
     }
 
-    /// Takes in that `host` is said to be lost: until it answers again, it is not waited for as others are.
+    /// Marks `host` as possibly lost: waits for it are short until it answers again.
     fn suspect(&mut self, _host: &str) {}
 
-    /// Whether the folder of a checkpoint is known to be gone; `false` where that cannot be told.
+    /// True if a checkpoint's folder is known to be missing; `false` if unknown.
     fn is_missing(&self, _folder: &Path) -> bool {
         false
     }
 
-    /// Whether the checkpoint in `folder` is what was committed; `Err` says what is wrong with it.
+    /// Verifies that the checkpoint in `folder` is unchanged since its commit; `Err` describes the damage.
     fn verify(&mut self, folder: &Path) -> Result<(), String>;
 
-    /// Reaches the agent of `attempt` to hear its spool from `from` on.
+    /// Connects to the agent of `attempt`, to read its spool from byte `from`.
     fn reach(&mut self, attempt: AttemptId, from: u64) -> AgentContact;
 
-    /// Whether the agent of an attempt still does its work; asked when nothing was heard of it for a while. One that is found not to
-    /// is killed. Of this machine's the kernel tells.
+    /// True if the agent still works; called after a long silence. An agent that does not is killed. On this
+    /// machine the kernel reports it.
     fn is_responsive(&mut self, _attempt: AttemptId) -> bool {
         true
     }
 
-    /// What the attempt left behind, from `from` on; to be asked for when its agent is gone. Its end is the end of what was left:
-    /// where the rest cannot be had now, reading fails.
+    /// Returns the spool of an attempt from byte `from`, after its agent is gone. The end of the stream is
+    /// the end of the spool: reading fails if the rest is unavailable.
     fn spool_remainder(
         &mut self,
         attempt: AttemptId,
         from: u64,
     ) -> Result<Box<dyn Read + Send>, SpoolUnreadable>;
 
-    /// Kills whatever lives of the attempt; tells whether nothing does any more.
+    /// Kills the attempt; returns `true` if none of its processes is alive.
     fn kill(&mut self, attempt: AttemptId) -> bool;
 }
 
-/// Hosts for an attempt.
+/// The hosts available for an attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AvailableHosts {
-    /// How many answer.
+    /// Number of hosts that answer.
     pub hosts: u32,
-    /// What people call them, in the order in which they are taken; empty on one machine, which has no name.
+    /// Their names, in the order in which an attempt takes them; empty on one machine.
     pub names: Vec<String>,
-    /// Those that do not, each with why not.
+    /// Hosts that do not answer, each with the reason.
     pub away: Vec<String>,
 }
 
-/// A host that came back, with an agent of an earlier attempt that was ended.
+/// A host that came back, with an agent of an older attempt that was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FencedAgent {
-    /// The host.
+    /// Name of the host.
     pub host: String,
-    /// The attempt that still ran there.
+    /// The attempt that was still running there.
     pub attempt: AttemptId,
 }
 
-/// Why an attempt was not launched.
+/// The reason why an attempt was not launched.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LaunchError {
-    /// The checkpoint it was to go on from cannot be had as it was committed.
+    /// The checkpoint to resume from is missing or damaged.
     Checkpoint(String),
-    /// Anything else.
+    /// Any other failure.
     Other(String),
-    /// The same, where one of several hosts is to blame.
+    /// A failure of one of several hosts.
     OnHost {
-        /// What people call it.
+        /// Name of the host.
         host: String,
-        /// Why not.
+        /// The reason.
         reason: String,
     },
-    /// It was asked for, and the answer was lost: it may live. [`Launcher::reach`] finds out.
+    /// The launch was requested and its answer lost: it may be alive. [`Launcher::reach`] finds out.
     Unknown(String),
 }
 
 impl LaunchError {
-    /// A reason that is of the checkpoint, or of something else.
+    /// Creates [`Self::Checkpoint`] or [`Self::Other`].
     pub(crate) fn because(reason: String, is_of_checkpoint: bool) -> Self {
         if is_of_checkpoint { Self::Checkpoint(reason) } else { Self::Other(reason) }
     }
 
-    /// One that `host` is to blame for; the reason may begin with its name.
+    /// Creates a failure of `host`; removes its name from the start of the reason.
     pub(crate) fn because_of(host: &str, reason: &str) -> Self {
         let reason = reason.strip_prefix(host).and_then(|rest| rest.strip_prefix(": ")).unwrap_or(reason);
         Self::OnHost { host: host.to_owned(), reason: reason.to_owned() }
     }
 
-    /// The same, seen on `host`; one that names another host goes on to blame that.
+    /// Adds the host that reported the failure, unless it names another host.
     pub(crate) fn on(self, host: &str) -> Self {
         match self {
             Self::Checkpoint(reason) => Self::Checkpoint(format!("{host}: {reason}")),
@@ -191,34 +192,34 @@ impl From<String> for LaunchError {
     }
 }
 
-/// What became of an agent.
+/// The result of an attempt to reach an agent.
 pub enum AgentContact {
-    /// It answers.
+    /// The agent answers.
     Connected(ConnectedAgent),
-    /// It lives, and does not answer yet or any more.
+    /// The agent is alive and does not answer yet, or no longer.
     Silent,
-    /// Its host cannot be asked; it may live.
+    /// The agent's host cannot be reached; the agent may be alive.
     Away {
-        /// Why not.
+        /// The reason.
         reason: String,
-        /// Whether other hosts of the attempt say that it is at work.
+        /// True if followers report that the attempt is running.
         is_at_work: bool,
     },
-    /// Neither it nor any of its ranks lives, nor ever will: a launch that is still on its way is refused.
+    /// Neither the agent nor a rank is alive or will be: a late launch is refused.
     Gone,
-    /// The same by the word of the other hosts of the attempt, or because the host that led was given up; it cannot be asked.
+    /// The agent is gone according to its followers, or its host was given up; the host cannot be reached.
     GoneWithItsHost {
-        /// The host that led.
+        /// The leader's host.
         host: String,
-        /// Why it cannot be asked, or why it was given up.
+        /// The reason why it cannot be reached or was given up.
         reason: String,
     },
 }
 
-/// Why what an attempt left behind cannot be read. It may have left something all the same.
+/// The reason why an attempt's spool cannot be read. The spool may exist all the same.
 #[derive(Debug)]
 pub enum SpoolUnreadable {
-    /// Its host cannot be asked now, for the reason given.
+    /// The host cannot be reached now, for the reason given.
     Away(String),
     /// The file on this machine cannot be read.
     Failed(io::Error),
@@ -232,6 +233,6 @@ pub struct ConnectedAgent {
     pub ranks: Vec<u32>,
     /// The bytes of the spool.
     pub spool: Box<dyn Read + Send>,
-    /// Takes frames of [`crate::agent::AgentRequest`].
+    /// Accepts frames of [`crate::agent::AgentRequest`].
     pub requests: Box<dyn Write + Send>,
 }

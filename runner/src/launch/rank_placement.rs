@@ -1,10 +1,11 @@
-//! Which host of an attempt has which ranks, and who each rank is to the others.
+//! The placement of ranks on the hosts of an attempt, and their certificates.
 
 use crate::agent::{AgentOrder, rank_certificates};
 use dtrain_protocol::RankTransport;
 use std::ops::Range;
 
-/// The order with a certificate for each rank, where ranks are on several hosts. Each host binds an address of its own.
+/// Returns the order with a certificate for each rank if several hosts have ranks. Each host binds its own
+/// address.
 pub(super) fn with_certificates(order: &AgentOrder, ranks: &[Range<u32>]) -> Result<AgentOrder, String> {
     let mut order = order.clone();
     if ranks.len() > 1 {
@@ -18,7 +19,7 @@ pub(super) fn with_certificates(order: &AgentOrder, ranks: &[Range<u32>]) -> Res
     Ok(order)
 }
 
-/// The ranks of each host, which are neighbours, for the first of `hosts` hosts.
+/// Returns the consecutive ranks of each of the first `hosts` hosts.
 pub(super) fn ranks_by_host(order: &AgentOrder, hosts: usize) -> Result<Vec<Range<u32>>, String> {
     let mut ranges: Vec<Range<u32>> = Vec::new();
     for (rank, assignment) in (0u32..).zip(&order.assignments) {

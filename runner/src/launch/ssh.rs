@@ -1,4 +1,4 @@
-//! Hosts that are reached over SSH.
+//! Hosts reached over SSH.
 
 use super::relay::{Connector, RemoteHost};
 use crate::open_file_limit::raise_open_file_limit;
@@ -14,40 +14,40 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How a host came to be ready.
+/// A report of how a host was connected.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConnectReport {
     /// The host as the recipe names it.
     pub host: String,
-    /// Time until it knew who we are.
+    /// Time until the host had authenticated the user.
     pub connected: Duration,
-    /// Bytes and seconds of sending it this program; `None` when it had it.
+    /// Bytes and seconds of the program's upload; `None` if the host had it.
     pub sent: Option<(u64, f64)>,
 }
 
-/// A host that cannot be used now, and why.
+/// A host that cannot be used now.
 #[derive(Debug)]
 pub struct HostUnavailable {
     /// The host as the recipe names it.
     pub host: String,
-    /// Why.
+    /// The reason.
     pub error: TransportError,
 }
 
-/// Files that a connection with a host needs: sockets, pipes, and what wakes the threads of both.
+/// File descriptors for each host: sockets, pipes, and the wakers of both threads.
 const FILES_PER_HOST: u64 = 8;
 
-/// Lets this process open as many files as connections with so many hosts need. `Err` says how many are allowed, and what to do.
+/// Raises the open-file limit to what `hosts` connections need. `Err` tells the limit and a remedy.
 pub fn allow_connections(hosts: usize) -> Result<(), String> {
     raise_open_file_limit(CONTROLLER_FILES + FILES_PER_HOST * hosts as u64, "a controller of so many hosts")
 }
 
-/// Files of a controller whatever it does.
+/// File descriptors that a controller needs without hosts.
 const CONTROLLER_FILES: u64 = 128;
 
-/// Connects to all hosts at the same time and puts `program` on each, in their order.
+/// Connects to all hosts at the same time and uploads `program` to each; returns them in order.
 ///
-/// A host that cannot be used now is tried again when it is asked for something. `Err` when the program cannot be read.
+/// A host that cannot be used now is retried when it is next asked. `Err` if the program cannot be read.
 pub fn reach_all(
     hosts: &[Host],
     way: Way,
@@ -79,7 +79,7 @@ pub fn reach_all(
     }))
 }
 
-/// A connection that is made when it is needed, and again when it was lost.
+/// A connector that connects when needed, and again after a loss.
 struct SshConnector {
     host: Host,
     way: Way,
@@ -109,7 +109,7 @@ impl SshConnector {
         Ok(ConnectReport { host: self.host.address.clone(), connected, sent })
     }
 
-    /// Starts the program there, over the connection that stands.
+    /// Starts the program over the open connection.
     fn open(&mut self) -> Option<UnixStream> {
         let stream = self.transport.as_mut()?.open(&self.digest, ProgramMode::Stdio).ok()?;
         stream.pipe().try_clone().ok()

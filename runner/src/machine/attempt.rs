@@ -1,4 +1,4 @@
-//! What an attempt says, and what follows from it.
+//! The messages of the open attempt, and the decisions when it ends: restart it, or give the trial up.
 
 use super::promise::Promise;
 use super::restart_policy::{ATTEMPTS_AT_DATA, Blame, MACHINES_FAIL_FOR_MS, backoff_ms, terminal_verdict};
@@ -8,23 +8,23 @@ use dtrain_protocol::{AttemptId, Event, Failure, Rank, ResumePoint, StampedEvent
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Milliseconds the agent has to end an attempt one of whose ranks failed.
+/// Milliseconds an agent has to end an attempt after a rank failed; then the attempt is killed.
 const END_WITHIN_MS: u64 = 15_000;
 
-/// What the open attempt said. Volatile.
+/// State of the open attempt, from its messages. Not stored: it is read from the spool again after a crash.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct AttemptReports {
-    /// Number of its ranks, once told.
+    /// Number of ranks; `None` until the agent reports it.
     pub(super) ranks: Option<u32>,
-    /// Who saved which step; without those that are committed.
+    /// Ranks that saved each step, for steps not yet committed.
     pub(super) saved: BTreeMap<StepId, BTreeSet<Rank>>,
-    /// Who did all it was told.
+    /// Ranks that finished, each with its reason.
     finished: BTreeMap<Rank, StopReason>,
-    /// The newest step whose checkpoint was saved by every rank and could not be committed.
+    /// The newest step that every rank saved and the agent could not commit.
     pub(super) uncommitted: Option<StepId>,
-    /// The gravest failure.
+    /// The most severe failure so far.
     cause: Option<Failure>,
-    /// When the attempt is killed unless it has ended.
+    /// Time at which the attempt is killed unless it has ended.
     pub(super) deadline: Option<Millis>,
 }
 
@@ -69,13 +69,14 @@ impl TrialMachine {
         }
     }
 
-    /// Whether this attempt has a durable checkpoint of `step`. Those of it are the newest, so that the others need no look.
+    /// True if this attempt has a durable checkpoint of `step`. Its checkpoints are the newest, so the search
+    /// stops at older ones.
     pub(super) fn is_durable(&self, step: StepId) -> bool {
         let own = self.checkpoints.iter().rev().take_while(|(attempt, _)| *attempt == self.attempt);
         own.into_iter().any(|(_, point)| point.step == step)
     }
 
-    /// Ranks that are remembered for what they saved or finished.
+    /// Number of ranks stored for what they saved or finished.
     #[cfg(test)]
     pub(super) fn remembered(&self) -> usize {
         self.reports.saved.values().map(BTreeSet::len).sum::<usize>() + self.reports.finished.len()
@@ -100,7 +101,7 @@ impl TrialMachine {
         }
     }
 
-    /// Counts what a disk has and no record told of.
+    /// Records a checkpoint found on disk that the history does not have.
     pub(super) fn adopt_found(
         &mut self,
         attempt: AttemptId,
@@ -113,7 +114,8 @@ impl TrialMachine {
         }
     }
 
-    /// How an attempt ended whose agent went away: finished only when nothing was left to be committed.
+    /// Returns the end of an attempt whose agent is gone: finished only if every rank finished and no
+    /// checkpoint is uncommitted.
     pub(super) fn ended_when_gone(&self, lost: Option<Failure>) -> AttemptEnd {
         let AttemptReports { ranks, saved, finished, cause, .. } = &self.reports;
         let all = ranks.is_some_and(|ranks| finished.len() == ranks as usize) && saved.is_empty();
@@ -127,7 +129,8 @@ impl TrialMachine {
         }
     }
 
-    /// An attempt that finished and whose last state is in no checkpoint is lost: what it learned cannot be read.
+    /// Turns a finished attempt into a lost one if no checkpoint has its last step: its result cannot be
+    /// read.
     fn lost_if_unsaved(&self, ended: AttemptEnd) -> AttemptEnd {
         match (ended, self.reports.uncommitted) {
             (AttemptEnd::Finished(_), Some(step)) if step >= self.reached && !self.is_durable(step) => {
@@ -172,9 +175,10 @@ impl TrialMachine {
         self.restart_or_give_up(now, AttemptEnd::NotLaunched(failure.clone()), effects);
     }
 
-    /// No longer counts a checkpoint that was found unreadable; one that is not counted is left alone.
+    /// Records that a checkpoint is unreadable, so that no attempt resumes from it. Ignores folders that are
+    /// not counted.
     fn refuse(&mut self, folder: &Path, reason: &str, effects: &mut Vec<TrialEffect>) {
-        // Hosts keep the same checkpoint in folders of their own.
+        // Each host keeps the same checkpoint in a folder of its own.
         let is_meant = |point: &ResumePoint| point.folder.file_name() == folder.file_name();
         let known = self.checkpoints.iter().find(|(_, point)| is_meant(point));
         if let Some(step) = known.map(|(_, point)| point.step) {
@@ -183,13 +187,13 @@ impl TrialMachine {
         }
     }
 
-    /// The verdict on a trial whose newest attempt ended so; `None` when another attempt is due.
+    /// Returns the verdict after the newest attempt ended with `ended`; `None` if another attempt is due.
     pub(super) fn verdict_after(&self, ended: &AttemptEnd) -> Option<Verdict> {
         let given_up = blame_for(ended).is_some_and(|blame| self.failures.get(blame) >= blame.attempts());
         terminal_verdict(ended).or_else(|| match ended {
             AttemptEnd::Finished(_) => None,
             _ if self.stops > 0 => Some(Verdict::Stopped),
-            // Twice without a new step between: it will come again.
+            // The same exit code twice without a new step: a restart would not help.
             AttemptEnd::Lost(failure @ Failure::Command { code: Some(_), signal: None, .. })
                 if self.failures.training >= 2 =>
             {
@@ -204,7 +208,7 @@ impl TrialMachine {
         })
     }
 
-    /// The verdict on a trial that machines have failed for too long.
+    /// Returns the verdict if machine failures have prevented progress for too long.
     fn verdict_on_timeout(&self, now: Millis, ended: &AttemptEnd) -> Option<Verdict> {
         let is_long = self.troubled_since.is_some_and(|since| now >= since.after(MACHINES_FAIL_FOR_MS));
         match ended {
@@ -218,7 +222,7 @@ impl TrialMachine {
     }
 }
 
-/// Who is to blame for the end of an attempt; nobody when it finished.
+/// Returns who is to blame for the end of an attempt; `None` if it finished.
 fn blame_for(ended: &AttemptEnd) -> Option<Blame> {
     match ended {
         AttemptEnd::Lost(failure) | AttemptEnd::NotLaunched(failure) => Some(Blame::of(failure)),

@@ -1,130 +1,132 @@
-//! What goes into the machine and what comes out.
+//! The inputs and effects of the state machine of a trial.
 
 use crate::fact::{AttemptEnd, Fact, Verdict};
 use dtrain_protocol::{AttemptId, Failure, ResumePoint, StampedEvent, StepId};
 use std::path::PathBuf;
 
-/// Milliseconds on the driver's own clock, which never goes back.
+/// Milliseconds on the driver's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Millis(pub u64);
 
 impl Millis {
-    /// So many milliseconds later.
+    /// Returns the time `milliseconds` later.
     pub fn after(self, milliseconds: u64) -> Self {
         Self(self.0.saturating_add(milliseconds))
     }
 }
 
-/// Something that happened. Told again, or told by an attempt that is not the open one, it changes nothing.
+/// One input of the machine. A repeated input, or one of an attempt that is not open, has no effect.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrialInput {
-    /// The agent of an attempt is about to start so many ranks.
+    /// The agent is about to start the ranks of an attempt.
     Began {
-        /// The attempt.
+        /// The attempt's number.
         attempt: AttemptId,
-        /// Its ranks.
+        /// Number of ranks.
         ranks: u32,
     },
-    /// A rank said something.
+    /// An event of a rank.
     Event(StampedEvent),
     /// The agent committed a checkpoint.
     Committed {
-        /// The attempt.
+        /// The attempt's number.
         attempt: AttemptId,
-        /// Steps completed in it.
+        /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// The committed folder.
+        /// Path of the committed folder.
         folder: PathBuf,
     },
     /// The agent could not commit a checkpoint.
     CommitFailed {
-        /// The attempt.
+        /// The attempt's number.
         attempt: AttemptId,
-        /// Steps completed in it.
+        /// Number of completed steps in the checkpoint.
         step: StepId,
     },
-    /// The agent saw the end of every rank.
+    /// The agent saw every rank end.
     Over {
-        /// The attempt.
+        /// The attempt's number.
         attempt: AttemptId,
-        /// How it ended.
+        /// The result of the attempt.
         ended: AttemptEnd,
     },
-    /// No process of the attempt lives, nor ever will, and all it left behind was told, but for what lies on a host that was given up.
+    /// No process of the attempt is alive or will start, and its whole spool was read, except on a host that
+    /// was given up.
     Gone {
-        /// The attempt.
+        /// The attempt's number.
         attempt: AttemptId,
-        /// The host that was given up, as a failure; it counts where the attempt told of no other.
+        /// The host that was given up, as a failure. Counts only if the attempt reported no other failure.
         lost: Option<Failure>,
     },
-    /// Hosts that can be asked have a committed checkpoint, and all files of it. Told only while the disks are looked at.
+    /// The reachable hosts have all files of a committed checkpoint. Sent only while disks are searched.
     Found {
         /// The attempt that wrote it.
         attempt: AttemptId,
-        /// Steps completed in it.
+        /// Number of completed steps in the checkpoint.
         step: StepId,
-        /// The folder.
+        /// The checkpoint folder.
         folder: PathBuf,
     },
-    /// The folder of a durable checkpoint is no longer there. Told only while the disks are looked at.
+    /// The folder of a durable checkpoint no longer exists. Sent only while disks are searched.
     Missing {
-        /// The folder.
+        /// The missing folder.
         folder: PathBuf,
     },
-    /// All disks that can be asked were.
+    /// All reachable disks were searched.
     DiscoveryDone,
-    /// The attempt could not be launched; none of its processes lives, nor ever will.
+    /// The attempt could not be launched; none of its processes is alive or will start.
     LaunchFailed {
-        /// The attempt.
+        /// The attempt's number.
         attempt: AttemptId,
-        /// Why not.
+        /// The reason.
         failure: Failure,
     },
-    /// Time has passed.
+    /// A timer tick: deadlines are checked.
     Tick,
-    /// The user wants the trial to stop: once after its step, twice at once.
+    /// The user asks to stop: once after the current step, twice at once.
     Stop,
-    /// The user wants the trial to go on.
+    /// The user asks to resume the trial.
     Resume,
 }
 
 impl TrialInput {
-    /// Whether it is a result of the search for checkpoints.
+    /// True if the input is a result of the search for checkpoints.
     pub fn is_from_discovery(&self) -> bool {
         matches!(self, Self::Found { .. } | Self::Missing { .. } | Self::DiscoveryDone)
     }
 }
 
-/// Something to do.
+/// One action for the driver to carry out.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TrialEffect {
-    /// Keep this before anything that follows is done.
+    /// Write this fact durably before the effects that follow.
     Record(Fact),
-    /// Ask all disks for checkpoints that [`super::TrialMachine::would_adopt`], say [`TrialInput::Found`] of each, oldest first, then
-    /// [`TrialInput::DiscoveryDone`]; what an earlier search led to and was not said yet is not said any more. No attempt lives.
+    /// Search all disks for checkpoints that [`super::TrialMachine::would_adopt`]; answer with
+    /// [`TrialInput::Found`] for each, oldest first, then [`TrialInput::DiscoveryDone`]. Pending answers of
+    /// an earlier search are dropped. No attempt is alive.
     Discover,
     /// Start the agent of an attempt.
     Launch {
-        /// The attempt.
+        /// The attempt's number.
         attempt: AttemptId,
-        /// Where it goes on from.
+        /// The checkpoint to resume from; `None` starts from step 0.
         from: Option<ResumePoint>,
     },
     /// Ask the ranks to finish their step, save and stop.
     SendStop {
-        /// The attempt.
+        /// The attempt's number.
         attempt: AttemptId,
     },
-    /// Kill the agent and the ranks, then say [`TrialInput::Gone`].
+    /// Kill the agent and the ranks, then answer with [`TrialInput::Gone`].
     Kill {
-        /// The attempt.
+        /// The attempt's number.
         attempt: AttemptId,
     },
-    /// Say [`TrialInput::Tick`] then.
+    /// Answer with [`TrialInput::Tick`] at this time.
     WakeAt(Millis),
     /// The trial is over.
     Done {
-        /// How.
+        /// The verdict.
         verdict: Verdict,
     },
 }

@@ -1,18 +1,19 @@
-//! The decisions of a trial's life, pure: what happened goes in, what to do comes out.
+//! The pure state machine of a trial: inputs in, effects out. It reads no clock, socket or disk.
 //!
-//! What must survive a crash is changed by facts alone (`TrialMachine::apply`), live and in replay alike, so that
-//! the ledger is enough to go on. What an attempt said so far is volatile: it is read again from its spool.
-//! Nothing here reads a clock, a socket or a disk.
+//! State that must survive a crash changes only through facts (`TrialMachine::apply`), live and in replay
+//! alike, so the ledger alone restores it. Messages of the open attempt are not stored: they are read from
+//! its spool again.
 //!
-//! Before an attempt is launched the disks are looked at: the record of an attempt may be lost with a host while the checkpoints
-//! that it tells of lie on others.
+//! Disks are searched before each launch: the spool of an attempt may be lost with its host while its
+//! checkpoints survive on others.
 //!
-//! Failures of machines and failures of the training have a budget each ([`Blame`]).
+//! Failures of machines and of the training have a budget each ([`Blame`]).
 //!
-//! Promises, each kept under test by `simulate`: at most one attempt lives; a launch is recorded before it happens; a
-//! message of an older attempt changes nothing; a checkpoint counts only when every rank of the same
-//! attempt saved it and the agent committed it; what a disk has is not forgotten; a trial ends once, with a reason; the ledger alone is enough to
-//! go on; an attempt goes on only from the newest durable checkpoint that was not refused.
+//! Promises, checked by `simulate`: at most one attempt lives; a launch is recorded before it happens; a
+//! message of an older attempt changes nothing; a checkpoint counts only when every rank of one attempt saved
+//! it and the agent committed it; a checkpoint on disk is not forgotten; a trial ends once, with a reason;
+//! the ledger alone is enough to resume; an attempt resumes only from the newest durable checkpoint that was
+//! not refused.
 
 mod attempt;
 mod io;
@@ -33,11 +34,11 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
-/// Attempts lost by machines for which a checkpoint on a host that is away is waited for, before an older one is gone on from: about
-/// ten minutes.
+/// Attempts lost to machine failures before an older checkpoint is used in place of a newer one on an
+/// unreachable host: about ten minutes.
 pub const ATTEMPTS_FOR_A_HOST: u32 = 15;
 
-/// One trial, as far as decisions need to know it.
+/// State of one trial.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TrialMachine {
     /// The newest attempt; 0 before the first.
@@ -45,28 +46,29 @@ pub struct TrialMachine {
     phase: Phase,
     /// Durable checkpoints that were not refused, oldest first.
     checkpoints: Vec<(AttemptId, ResumePoint)>,
-    /// Names of the folders of those that were.
+    /// Names of the folders of refused checkpoints.
     refused: BTreeSet<OsString>,
-    /// The checkpoint of another trial that this one begins with.
+    /// The folder of another trial's checkpoint that this trial starts from.
     adopted: Option<PathBuf>,
-    /// Attempts lost since the last progress.
+    /// Attempts lost since the last progress, for the failure budgets.
     failures: FailureCounts,
-    /// Attempts lost since the last new step because of the data on one of several hosts.
+    /// Attempts lost since the last new step because data was unusable on one of several hosts.
     data_failures: u32,
-    /// When the first of those was lost that machines are to blame for. Volatile: every controller has a clock of its own.
+    /// Time of the first machine failure since the last progress. Not stored: each controller has its own
+    /// clock.
     troubled_since: Option<Millis>,
-    /// The newest attempt found its checkpoint unreadable: its loss is not held against the trial.
+    /// True if the newest attempt found its checkpoint unreadable: its loss does not count as a failure.
     excused: bool,
-    /// The most steps any attempt completed.
+    /// The highest step that any attempt completed.
     reached: StepId,
-    /// How often the user asked to stop.
+    /// Number of stop requests by the user.
     stops: u32,
     reports: AttemptReports,
     #[cfg(test)]
     broken: Option<Promise>,
 }
 
-/// Attempts lost since the last progress, by whose failure it was.
+/// Attempts lost since the last progress, by [`Blame`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct FailureCounts {
     machines: u32,
@@ -89,33 +91,33 @@ impl FailureCounts {
     }
 }
 
-/// Where a trial stands.
+/// State of a trial.
 #[derive(Clone, Debug, PartialEq)]
 enum Phase {
-    /// No attempt lives, and none is waited for.
+    /// No attempt is alive, and none is scheduled.
     Idle,
-    /// No attempt lives; the next follows then.
+    /// No attempt is alive; the next is due at this time.
     Waiting(Millis),
-    /// No attempt lives; the next follows once the disks were looked at.
+    /// No attempt is alive; the next is launched after the search of the disks.
     Discovering,
-    /// An attempt was recorded and may live.
+    /// An attempt was recorded and may be alive.
     Open,
     /// The trial is over.
     Over(Verdict),
 }
 
 impl TrialMachine {
-    /// A new trial and its first attempt.
+    /// Creates a trial and returns the effects of its start.
     pub fn begin() -> (Self, Vec<TrialEffect>) {
         let mut machine = Self::empty();
         let effects = machine.step(Millis(0), TrialInput::Resume);
         (machine, effects)
     }
 
-    /// The trial as its facts tell it. The effects complete what a crash cut short.
+    /// Rebuilds a trial from its facts; the effects complete what a crash cut short.
     ///
-    /// An attempt that is [`TrialMachine::open_attempt`] may live: find out and say so. To launch the next one say
-    /// [`TrialInput::Resume`].
+    /// The [`TrialMachine::open_attempt`] may be alive: the driver finds out and reports it.
+    /// [`TrialInput::Resume`] launches the next attempt.
     pub fn replay(facts: &[Fact]) -> (Self, Vec<TrialEffect>) {
         let mut machine = Self::empty();
         let mut effects = Vec::new();
@@ -154,12 +156,12 @@ impl TrialMachine {
         }
     }
 
-    /// The attempt that may live.
+    /// Returns the attempt that may be alive.
     pub fn open_attempt(&self) -> Option<AttemptId> {
         (self.phase == Phase::Open).then_some(self.attempt)
     }
 
-    /// How the trial ended, when it has.
+    /// Returns the verdict; `None` until the trial has ended.
     pub fn verdict(&self) -> Option<&Verdict> {
         match &self.phase {
             Phase::Over(verdict) => Some(verdict),
@@ -167,12 +169,12 @@ impl TrialMachine {
         }
     }
 
-    /// The newest attempt; 0 before the first.
+    /// Returns the number of the newest attempt; 0 before the first.
     pub fn attempt(&self) -> AttemptId {
         self.attempt
     }
 
-    /// The newest durable checkpoint that was not refused.
+    /// Returns the newest durable checkpoint that was not refused.
     pub fn newest_checkpoint(&self) -> Option<&ResumePoint> {
         if self.breaks(Promise::NewestCheckpoint) {
             return self.checkpoints.first().map(|(_, point)| point);
@@ -180,13 +182,13 @@ impl TrialMachine {
         self.checkpoints.last().map(|(_, point)| point)
     }
 
-    /// The folders of the durable checkpoints that were not refused.
+    /// Returns the folders of the durable checkpoints that were not refused.
     pub fn checkpoint_folders(&self) -> impl Iterator<Item = &Path> {
         self.checkpoints.iter().map(|(_, point)| point.folder.as_path())
     }
 
-    /// Whether a committed checkpoint in the folder is newer than all that are known, and was not refused. One of an attempt that is
-    /// not known is another trial's, or of a history that is newer than this one.
+    /// True if a committed checkpoint in `folder` is newer than all known ones and was not refused. One of an
+    /// unknown attempt belongs to another trial or to a newer history.
     pub fn would_adopt(&self, attempt: AttemptId, step: StepId, folder: &Path) -> bool {
         let newest = self.checkpoints.last().map(|(attempt, point)| (*attempt, point.step));
         let is_newer = newest.is_none_or(|newest| (attempt, step) > newest);
@@ -194,17 +196,17 @@ impl TrialMachine {
         attempt > ADOPTED && attempt <= self.attempt && is_newer && !is_refused
     }
 
-    /// Attempts lost since the last progress that such failures are to blame for.
+    /// Returns the number of attempts lost to `blame` since the last progress.
     pub fn failures(&self, blame: Blame) -> u32 {
         self.failures.get(blame)
     }
 
-    /// The budgets are whole again.
+    /// Resets the failure budgets after progress.
     fn reset_failures(&mut self) {
         (self.failures, self.troubled_since) = (FailureCounts::default(), None);
     }
 
-    /// Takes in what happened and says what to do, in order. The same inputs always give the same effects.
+    /// Handles one input and returns the effects, in order. Deterministic.
     pub fn step(&mut self, now: Millis, input: TrialInput) -> Vec<TrialEffect> {
         let mut effects = Vec::new();
         match input {
@@ -255,7 +257,7 @@ impl TrialMachine {
         effects
     }
 
-    /// Whether a message is of the current attempt: the number of the attempt is its epoch, a fencing token.
+    /// True if a message belongs to the open attempt: its number is its epoch, a fencing token.
     fn is_current(&self, attempt: AttemptId) -> bool {
         self.phase == Phase::Open && (attempt == self.attempt || self.breaks(Promise::StaleChangesNothing))
     }
@@ -303,7 +305,7 @@ impl TrialMachine {
         }
     }
 
-    /// Lets the next attempt follow once it is known what there is to go on from.
+    /// Starts the search for checkpoints that precedes every launch.
     fn discover_checkpoints(&mut self, effects: &mut Vec<TrialEffect>) {
         self.phase = Phase::Discovering;
         effects.push(TrialEffect::Discover);
@@ -312,7 +314,7 @@ impl TrialMachine {
     fn launch(&mut self, effects: &mut Vec<TrialEffect>) {
         let from = self.newest_checkpoint().cloned();
         if let (None, Some(folder)) = (&from, &self.adopted) {
-            // To begin without it would be another training than was asked for.
+            // Starting without it would be another training than the user asked for.
             let detail = "the trial begins with it, and it can no longer be read".to_owned();
             let failure = Failure::CorruptCheckpoint { folder: folder.clone(), detail };
             return self.end(Verdict::Failed(failure), effects);
@@ -338,7 +340,7 @@ impl TrialMachine {
         effects.push(TrialEffect::Record(fact));
     }
 
-    /// The only place where what a fact means is written.
+    /// Changes the state by one fact. No other function interprets facts.
     fn apply(&mut self, fact: &Fact) {
         match fact {
             Fact::AttemptStarted { attempt, .. } => {

@@ -1,8 +1,8 @@
-//! Promises of the machine, and how a test breaks them.
+//! Promises of the machine, and the test hook that breaks them.
 
 use super::TrialMachine;
 
-/// A promise that a test breaks on purpose, to see that the simulator notices.
+/// A promise that a test breaks on purpose, to prove that the simulator notices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Promise {
     OneLiveAttempt,
@@ -18,7 +18,7 @@ pub(super) enum Promise {
 }
 
 impl TrialMachine {
-    /// Whether a test asked for this promise to be broken.
+    /// True if a test asked for this promise to be broken.
     pub(super) fn breaks(&self, promise: Promise) -> bool {
         #[cfg(test)]
         return self.broken == Some(promise);

@@ -1,12 +1,13 @@
-//! The restart policy: whether a failure restarts the attempt or ends the trial, and the backoff before a restart.
+//! The restart policy: decides if a failure restarts the attempt or ends the trial, and the backoff before a
+//! restart.
 
 use crate::fact::{AttemptEnd, Verdict};
 use dtrain_protocol::{Failure, StopReason};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-/// The graver of two failures of one attempt. One rank's end makes the others lose a peer, so that a lost peer
-/// says least about the cause, and a silent end says less than a reason.
+/// Returns the more severe of two failures of one attempt. When a rank ends, the others lose a peer, so a
+/// lost peer says least about the cause; an exit without a reason says less than a reason.
 pub fn more_severe(known: Option<Failure>, other: Failure) -> Failure {
     match known {
         Some(known) if severity(&known) >= severity(&other) => known,
@@ -30,19 +31,20 @@ fn severity(failure: &Failure) -> u8 {
     }
 }
 
-/// Whose failure an attempt was lost by. Each has a budget of its own.
+/// The party whose failure lost an attempt. Each has its own budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Blame {
-    /// A host, its agent or the network: what was trained is not to blame, and it is gone on with until the machines are well.
+    /// A host, its agent or the network. The training is not to blame: the trial restarts until the machines
+    /// work again.
     Machines,
-    /// The program, its data or its settings.
+    /// The program, its data or its settings are to blame.
     Training,
 }
 
 impl Blame {
-    /// Who is to blame for `failure`. Nobody but the system, or somebody at its keyboard, sends the signals that count against machines;
-    /// a program that fails by itself ends by others.
+    /// Returns who is to blame for `failure`. SIGKILL, SIGTERM and SIGHUP come from the system or a user and
+    /// count against machines; a program that fails by itself ends otherwise.
     pub fn of(failure: &Failure) -> Self {
         match failure {
             Failure::PeerLost { .. } | Failure::HostLost { .. } | Failure::Infrastructure { .. } => {
@@ -67,7 +69,7 @@ impl Blame {
         }
     }
 
-    /// Attempts that may be lost by such failures without progress.
+    /// Returns the number of attempts without progress that such failures may cost.
     pub fn attempts(self) -> u32 {
         match self {
             Self::Machines => ATTEMPTS_OF_MACHINES,
@@ -76,23 +78,24 @@ impl Blame {
     }
 }
 
-/// Times without a new step that the data may be unusable on one host of several before a trial has failed: it is tried once on others.
+/// Attempts without a new step on unusable data of one host before the trial fails: other hosts get one try.
 pub(super) const ATTEMPTS_AT_DATA: u32 = 2;
 
-/// Signals by which a process is ended from outside.
+/// Signals that end a process from outside.
 const FROM_OUTSIDE: &[Signal] = &[Signal::KILL, Signal::TERM, Signal::HUP];
 
-/// Attempts without progress, lost by failures of the training, after which a trial has failed. A durable checkpoint and a step that no
-/// earlier attempt reached are progress.
+/// Attempts without progress, lost to failures of the training, after which a trial fails. A durable
+/// checkpoint is progress, and so is a step that no earlier attempt reached.
 pub(super) const ATTEMPTS_OF_TRAINING: u32 = 5;
 
-/// The same for failures of machines. The pauses between them alone make a day.
+/// Attempts without progress, lost to machine failures, after which a trial fails. Their backoff alone adds
+/// up to a day.
 const ATTEMPTS_OF_MACHINES: u32 = 1_440;
 
-/// Milliseconds without progress after which a trial is given up that machines fail: a day.
+/// Milliseconds of machine failures without progress after which a trial fails: a day.
 pub(super) const MACHINES_FAIL_FOR_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// The verdict that an attempt's end alone decides: another attempt would end alike.
+/// Returns the verdict if the end of an attempt alone decides it, because a restart would end alike.
 pub(super) fn terminal_verdict(ended: &AttemptEnd) -> Option<Verdict> {
     match ended {
         AttemptEnd::Finished(StopReason::Ordered) => Some(Verdict::Stopped),
@@ -121,8 +124,8 @@ pub(super) fn terminal_verdict(ended: &AttemptEnd) -> Option<Verdict> {
     }
 }
 
-/// Whether a program that ended with `code`, last printing `last`, would end so again: it cannot be started, or an exception of
-/// its own ended it.
+/// True if a program that ended with `code` and last printed `last` would fail again: it cannot be started,
+/// or it raised an exception of its own.
 fn is_permanent(code: i32, last: &[String]) -> bool {
     let not_started = matches!(code, 126 | 127);
     let is_transient = |line: &String| TRANSIENT.iter().any(|word| line.to_ascii_lowercase().contains(word));
@@ -130,7 +133,7 @@ fn is_permanent(code: i32, last: &[String]) -> bool {
     not_started || (has_traceback && !last.iter().any(is_transient))
 }
 
-/// Words of exceptions that another rank, the network or the machine may have caused, in lower case.
+/// Words, in lower case, of exceptions that another rank, the network or the machine may have caused.
 const TRANSIENT: &[&str] = &[
     "connection",
     "timed out",
@@ -156,7 +159,8 @@ const TRANSIENT: &[&str] = &[
     "address already in use",
 ];
 
-/// Exponential backoff: milliseconds before the attempt that follows `failures` lost ones: 0.2, 0.8, 3.2, 12.8 s, then a minute.
+/// Exponential backoff: returns the milliseconds before a restart after `failures` lost attempts: 0.2, 0.8,
+/// 3.2, 12.8, 51.2 s, then a minute.
 pub(super) fn backoff_ms(failures: u32) -> u64 {
     200u64.saturating_mul(4u64.saturating_pow(failures.saturating_sub(1))).min(60_000)
 }

@@ -1,4 +1,4 @@
-//! Proves to a host who we are: by the keys of the SSH agent, then by key files.
+//! SSH user authentication: with the keys of the SSH agent, then with key files.
 
 use super::TransportError;
 use super::ssh_target::SshTarget;
@@ -8,9 +8,9 @@ use ssh2::{Agent, Error, PublicKey, Session};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// Tries the SSH agent, then the key files.
+/// Authenticates with the SSH agent's keys, then with the key files.
 pub(super) fn authenticate(session: &Session, target: &SshTarget) -> Result<(), TransportError> {
-    // No agent, or one that does not answer, is no reason to stop.
+    // A missing or silent agent is no reason to stop.
     if by_agent(session, target).unwrap_or(false) {
         return Ok(());
     }
@@ -34,7 +34,7 @@ pub(super) fn authenticate(session: &Session, target: &SshTarget) -> Result<(), 
     })
 }
 
-/// Tries the keys of the agent, the user's own for this host first: hosts do not listen to many.
+/// Tries the agent's keys, those configured for this host first: a host accepts only a few tries.
 fn by_agent(session: &Session, target: &SshTarget) -> Result<bool, Error> {
     let mut agent: Agent = session.agent()?;
     if let Some(socket) = &target.agent {
@@ -49,7 +49,7 @@ fn by_agent(session: &Session, target: &SshTarget) -> Result<bool, Error> {
     Ok(first.iter().chain(&others).any(|key| agent.userauth(&target.user, key).is_ok()))
 }
 
-/// The public half of a key file, from the file beside it; the file may itself be one.
+/// Returns the public key of a key file, from the `.pub` file beside it or from the file itself.
 fn public(key: &Path) -> Option<Vec<u8>> {
     let mut beside = key.as_os_str().to_owned();
     beside.push(".pub");

@@ -1,6 +1,6 @@
-//! Bastions: one session with each, whatever the number of hosts behind it.
+//! Bastions (jump hosts): one session each, for any number of hosts behind it.
 //!
-//! A bastion turns away most of many connections at the same time (`MaxStartups` of sshd), but takes any number of
+//! A bastion's sshd refuses most of many simultaneous connections (`MaxStartups`), but takes any number of
 //! tunnels over one.
 
 use super::ssh::{Ssh, open_session};
@@ -13,24 +13,24 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Sessions with bastions, each opened when it is first needed.
+/// Sessions with bastions, each opened on first use.
 #[derive(Default)]
 pub struct Bastions {
     slots: Mutex<BTreeMap<String, Arc<Mutex<BastionSession>>>>,
 }
 
-/// What is known of one bastion.
+/// State of the session with one bastion.
 #[derive(Default)]
 enum BastionSession {
     #[default]
     Unknown,
     Open(Arc<SharedSession>),
-    /// Not to be tried again at once: others wait for the same answer.
+    /// Not retried at once: other hosts wait for the same answer.
     Failed(Instant, Arc<TransportError>),
 }
 
 impl Bastions {
-    /// A connection to `host` that begins at `bastion`.
+    /// Opens a tunnel to `host` through `bastion`.
     pub(super) fn tunnel(&self, bastion: &SshTarget, host: &SshTarget) -> Result<UnixStream, TransportError> {
         let slot = Arc::clone(lock(&self.slots).entry(bastion.route()).or_default());
         loop {
@@ -43,7 +43,7 @@ impl Bastions {
                 Err(why) => why,
             };
             match why {
-                // Another host behind the bastion keeps its session busy, or the session ended while it was idle.
+                // Another host keeps the session busy, or the session ended while it was idle.
                 OpenError::Stuck => {}
                 OpenError::Gone(_) if !is_new => forget(&slot, &session),
                 why => {
@@ -54,7 +54,7 @@ impl Bastions {
         }
     }
 
-    /// The session with a bastion, and whether it was opened just now.
+    /// Returns the session with a bastion, and `true` if it was opened just now.
     fn session(
         &self,
         bastion: &SshTarget,
@@ -83,7 +83,7 @@ impl Bastions {
     }
 }
 
-/// Makes the next who asks open a new session in place of this one.
+/// Drops this session, so that the next caller opens a new one.
 fn forget(slot: &Mutex<BastionSession>, session: &Arc<SharedSession>) {
     let mut slot = lock(slot);
     if matches!(&*slot, BastionSession::Open(held) if Arc::ptr_eq(held, session)) {
@@ -95,10 +95,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A host that is ready, and how long that took.
+/// A connected host with the time that it took to connect.
 pub type ConnectResult = Result<(Box<dyn Transport>, Duration), TransportError>;
 
-/// Connects to all hosts at the same time, each in a thread of its own; the results come in their order.
+/// Connects to all hosts at the same time, with one thread each; returns results in the order of `targets`.
 pub fn connect_all(targets: &[SshTarget], bastions: &Bastions) -> Vec<ConnectResult> {
     let connect = |target: &SshTarget| -> ConnectResult {
         let since = Instant::now();

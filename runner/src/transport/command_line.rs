@@ -1,49 +1,49 @@
-//! Command lines: constants, or constants with validated words in them.
+//! Command lines: constants, some with validated words in them.
 //!
-//! A host runs them by the user's login shell, whatever that is, so they are one line without `'`, `!` and `\`
-//! inside of quotes. Values of users are never part of them.
+//! A host runs them in the user's login shell, which may be any, so each is one line without `'`, `!` and `\`
+//! inside quotes. User input is never part of one.
 
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::path::Path;
 
-/// BLAKE3 of a program: the name it has on every host.
+/// BLAKE3 hash of a program: its name on every host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ProgramDigest(blake3::Hash);
 
 impl ProgramDigest {
-    /// Of a file.
+    /// Hashes the file `program`.
     pub fn of(program: &Path) -> io::Result<Self> {
         let mut hasher = blake3::Hasher::new();
         hasher.update_reader(File::open(program)?)?;
         Ok(Self(hasher.finalize()))
     }
 
-    /// From 64 hexadecimal digits.
+    /// Parses 64 hexadecimal digits.
     pub fn parse(text: &str) -> Option<Self> {
         blake3::Hash::from_hex(text).ok().map(Self)
     }
 }
 
 impl fmt::Display for ProgramDigest {
-    /// 64 hexadecimal digits in lower case.
+    /// Writes 64 lower-case hexadecimal digits.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0.to_hex())
     }
 }
 
-/// What a program placed on a host is asked to be.
+/// The mode in which an uploaded program is started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProgramMode {
-    /// The agent: orders on standard input, answers on standard output.
+    /// The relay: requests on standard input, replies on standard output.
     Stdio,
-    /// Prints the digest of its own file and ends.
+    /// Prints the digest of its own file and exits.
     Digest,
 }
 
 impl ProgramMode {
-    /// The words on the command line.
+    /// Returns the arguments on the command line.
     pub const fn arguments(self) -> &'static str {
         match self {
             Self::Stdio => "agent --stdio",
@@ -52,7 +52,7 @@ impl ProgramMode {
     }
 }
 
-/// Name of a file that is still being sent: no two uploads share one.
+/// Name of a file during upload; unique for each upload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PartName(u128);
 
@@ -68,43 +68,44 @@ impl fmt::Display for PartName {
     }
 }
 
-/// A command line for the shell of a host. Nothing outside of this module makes one.
+/// A command line for the shell of a host. Only this module creates one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandLine(String);
 
 impl CommandLine {
-    /// The text, for whoever carries it.
+    /// Returns the text to send to the shell.
     pub fn text(&self) -> &str {
         &self.0
     }
 
-    /// A shell whose script follows on standard input.
+    /// Returns a shell that reads its script from standard input.
     pub(super) fn shell() -> Self {
         Self("exec sh -s".into())
     }
 
-    /// A program placed on the host.
+    /// Returns the start of an uploaded program.
     pub(super) fn program(digest: &ProgramDigest, word: ProgramMode) -> Self {
         Self(format!(r#"exec "$HOME/.cache/dtrain/bin/{digest}/dtrain" {}"#, word.arguments()))
     }
 
-    /// Makes the folder of a program and tells `size=` (absent where it is not there) and `df=`, a line of `df -P`.
+    /// Returns a command that creates the program's folder and prints `size=` (empty if there is no program)
+    /// and `df=` with a line of `df -P`.
     ///
-    /// Uploads given up a day ago are removed.
+    /// It removes parts of uploads older than a day.
     pub(super) fn probe_program(digest: &ProgramDigest) -> Self {
         Self(format!(
             r#"exec sh -c 'LC_ALL=C; export LC_ALL; umask 077; d="$HOME/.cache/dtrain/bin/{digest}"; mkdir -p "$d" || exit 1; find "$d" -name ".part.*" -mtime +1 -exec rm -f {{}} +; [ -x "$d/dtrain" ] && echo "size=$(wc -c <"$d/dtrain")"; echo "df=$(df -Pk "$d" | tail -n 1)"'"#
         ))
     }
 
-    /// Writes standard input to a file beside the program.
+    /// Returns a command that writes standard input to a file beside the program.
     pub(super) fn receive_part(digest: &ProgramDigest, part: PartName) -> Self {
         Self(format!(r#"exec sh -c 'umask 077; exec cat >"$HOME/.cache/dtrain/bin/{digest}/{part}"'"#))
     }
 
-    /// Puts a file in its place when it has this length and names itself as it should, and removes it otherwise.
+    /// Returns a command that installs a part with the right length and digest, and removes any other.
     ///
-    /// Tells `size=`, `digest=` and `df=`, the last after the removal.
+    /// It prints `size=`, `digest=` and `df=`, the last one after the removal.
     pub(super) fn install_part(digest: &ProgramDigest, part: PartName, bytes: u64) -> Self {
         let word = ProgramMode::Digest.arguments();
         Self(format!(

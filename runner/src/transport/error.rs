@@ -1,4 +1,4 @@
-//! Why a host could not be used.
+//! Errors of connecting to a host and running commands there.
 
 use super::known_hosts::HostKeyError;
 use dtrain_recipes::Bytes;
@@ -6,10 +6,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Why a host could not be used.
+/// The reason why a host could not be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TransportError {
-    /// The name or address cannot be used at all.
+    /// The name or address is invalid.
     #[error("`{0}` is not a host: {1}")]
     Name(String, &'static str),
     /// The user's SSH configuration cannot be read.
@@ -17,10 +17,10 @@ pub enum TransportError {
     Config {
         /// Host as the user wrote it.
         host: String,
-        /// What `ssh` said.
+        /// Error output of `ssh`.
         said: String,
     },
-    /// The user's SSH configuration asks for something that is not offered.
+    /// The user's SSH configuration needs an unsupported option.
     #[error(
         "the SSH configuration reaches {host} by `ProxyCommand {command}`, which is not supported: \
          use `ProxyJump` where it does the same, or write `transport = \"openssh\"` below `[cluster]`"
@@ -28,15 +28,15 @@ pub enum TransportError {
     ProxyCommand {
         /// Host as the user wrote it.
         host: String,
-        /// The command.
+        /// The `ProxyCommand`.
         command: String,
     },
-    /// No connection.
+    /// The TCP connection failed.
     #[error("cannot connect to {host}")]
     Connect {
         /// Host and port.
         host: String,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
@@ -45,7 +45,7 @@ pub enum TransportError {
     Bastion {
         /// Host and port.
         host: String,
-        /// What is wrong with the bastion; told to every host behind it.
+        /// The bastion's error, shared by every host behind it.
         #[source]
         source: Arc<Self>,
     },
@@ -56,11 +56,11 @@ pub enum TransportError {
         host: String,
         /// Host and port of the bastion.
         bastion: String,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The host's key is not to be trusted.
+    /// The host's key is not trusted.
     #[error("{host}: {problem}; its key is {fingerprint}")]
     HostKey {
         /// Host and port.
@@ -77,95 +77,95 @@ pub enum TransportError {
         host: String,
         /// A known_hosts file, or one that `RevokedHostKeys` of the SSH configuration names.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// No key of ours was accepted.
+    /// The host accepted no key.
     #[error("{host} accepted none of the keys tried for user {user}: {tried}")]
     Authentication {
         /// Host and port.
         host: String,
-        /// User name.
+        /// User name on the host.
         user: String,
-        /// What was tried.
+        /// The methods tried.
         tried: String,
     },
-    /// SSH failed.
+    /// An SSH operation failed.
     #[error("ssh to {host} failed while {doing}")]
     Ssh {
         /// Host and port.
         host: String,
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// Why not.
+        /// The cause.
         #[source]
         source: ssh2::Error,
     },
-    /// The stream failed.
+    /// The stream to a program failed.
     #[error("the connection to {host} failed")]
     Stream {
-        /// Host.
+        /// Host and port.
         host: String,
-        /// Why.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// The program to be sent cannot be read here.
+    /// The program to upload cannot be read on this machine.
     #[error("cannot read the program {path}")]
     Program {
-        /// The file.
+        /// Path of the program.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// A fixed command did not do what it always does.
+    /// A fixed command failed.
     #[error("{host}: {doing} failed: {said}")]
     Command {
-        /// Host.
+        /// Host and port.
         host: String,
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
         /// Standard error and exit status.
         said: String,
     },
-    /// No room for the program.
+    /// Not enough disk space for the program.
     #[error(
         "not enough disk space on {host}: the program needs {wanted} in ~/.cache/dtrain, {found} are \
             free"
     )]
     Room {
-        /// Host.
+        /// Host and port.
         host: String,
-        /// Length of the program.
+        /// Size of the program.
         wanted: Bytes,
-        /// Free space found.
+        /// Free space on the host.
         found: Bytes,
     },
-    /// The program did not arrive whole; what arrived was removed.
+    /// The upload is incomplete; the part was removed.
     #[error(
         "the upload of the program to {host} is incomplete: sent {sent}, found {found} ({free} are \
         free there){said}"
     )]
     Damaged {
-        /// Host.
+        /// Host and port.
         host: String,
-        /// Length of the program.
+        /// Size of the program.
         sent: Bytes,
-        /// Length that arrived.
+        /// Size that arrived.
         found: Bytes,
         /// Free space afterwards.
         free: Bytes,
-        /// What the host said, after a colon; empty when it said nothing.
+        /// Error output of the host, after a colon; empty without output.
         said: String,
     },
-    /// The program arrived, and does not name itself as it should; it was removed.
+    /// The uploaded program prints a wrong digest; it was removed.
     #[error("the program sent to {host} does not run there or has another digest: {said}")]
     Unfit {
-        /// Host.
+        /// Host and port.
         host: String,
-        /// What it said of itself.
+        /// Its answer.
         said: String,
     },
 }

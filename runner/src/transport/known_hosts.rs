@@ -1,9 +1,9 @@
-//! Whether a host's key is the one we know.
+//! Host key verification against known_hosts.
 //!
-//! Our own matcher, because the one of libssh2 ignores `@revoked` (a revoked key is accepted when another line
-//! lists it), knows no wildcards, and lets a line for port 22 answer for other ports. Hashed names alone are
-//! left to libssh2, one line at a time. A line that is not understood is as if it were not there: the result is
-//! then "unknown", which refuses. A file that cannot be read is not: it may revoke the key.
+//! Not the matcher of libssh2: that one ignores `@revoked` if another line lists the key, has no wildcards,
+//! and lets a line for port 22 match other ports. Only hashed names are left to libssh2, one line at a time.
+//! A line that cannot be parsed is skipped: the result is then "unknown", which refuses. A file that cannot
+//! be read is an error: it may revoke the key.
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -12,10 +12,10 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// How the binary lists of revoked keys begin that `ssh-keygen -k` writes.
+/// Magic bytes of the binary revocation lists of `ssh-keygen -k`.
 const KRL: &[u8] = b"SSHKRL\n\0";
 
-/// The lines of one or several known_hosts files, and the keys that are revoked for all hosts.
+/// The lines of known_hosts files, and the keys revoked for all hosts.
 #[derive(Clone, Debug, Default)]
 pub struct KnownHosts {
     lines: Vec<KnownHostsLine>,
@@ -30,14 +30,14 @@ struct KnownHostsLine {
     key: String,
 }
 
-/// Why a key is not trusted.
+/// The reason why a key is not trusted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostKeyError {
-    /// No line names this host.
+    /// No line lists this host.
     Unknown,
-    /// The host is known by another key.
+    /// known_hosts lists another key for the host.
     Changed,
-    /// A line of known_hosts, or of a file that `RevokedHostKeys` names, revokes this key.
+    /// A line of known_hosts, or a file of `RevokedHostKeys`, revokes this key.
     Revoked,
 }
 
@@ -55,10 +55,10 @@ impl fmt::Display for HostKeyError {
 }
 
 impl KnownHosts {
-    /// Reads known_hosts files, and those that `RevokedHostKeys` names. `Err` names the file that cannot be read.
+    /// Reads known_hosts files and the files of `RevokedHostKeys`. `Err` names the file that cannot be read.
     ///
-    /// A known_hosts file that does not exist has no lines. A list of revoked keys that does not exist, or is not text,
-    /// is an error: nobody knows what it revokes.
+    /// A missing known_hosts file has no lines. A missing or binary revocation list is an error: it may
+    /// revoke any key.
     pub fn of(known: &[PathBuf], revoked: &[PathBuf]) -> Result<Self, (PathBuf, io::Error)> {
         let at = |path: &Path| {
             let path = path.to_owned();
@@ -80,12 +80,12 @@ impl KnownHosts {
 
     /// Adds the lines of a known_hosts file.
     pub fn read(&mut self, bytes: &[u8]) {
-        // Comments may be in any encoding. What is not UTF-8 elsewhere names no host of ours.
+        // Comments may have any encoding. A host name that is not UTF-8 matches no host.
         let text = String::from_utf8_lossy(bytes);
         self.lines.extend(text.lines().filter_map(KnownHostsLine::parse));
     }
 
-    /// Adds a list of revoked keys: `type key [comment]` on each line.
+    /// Adds a revocation list: `type key [comment]` on each line.
     fn revoke(&mut self, bytes: &[u8]) -> io::Result<()> {
         if bytes.starts_with(KRL) {
             let why = "it is a binary list of revoked keys (KRL), which only `cluster.transport = \"openssh\"` \
@@ -103,8 +103,8 @@ impl KnownHosts {
         Ok(())
     }
 
-    /// The key types on record for a host, for the handshake to prefer: otherwise a host known by its
-    /// ECDSA key alone would present another key and look like a stranger.
+    /// Returns the key types listed for a host, to be preferred in the handshake: otherwise a host listed
+    /// with an ECDSA key alone would present another key and look unknown.
     pub fn kinds(&self, host: &str, port: u16) -> Vec<&str> {
         let mut kinds: Vec<_> = self
             .lines
@@ -117,8 +117,8 @@ impl KnownHosts {
         kinds
     }
 
-    /// `Ok` when a line lists exactly this key for this host and none revokes it. `key` is the key blob of the
-    /// handshake.
+    /// Returns `Ok` if a line lists exactly this key for this host and no line revokes it. `key` is the key
+    /// blob of the handshake.
     pub fn check(&self, host: &str, port: u16, key: &[u8]) -> Result<(), HostKeyError> {
         let key = STANDARD.encode(key);
         let named: Vec<_> = self.lines.iter().filter(|line| line.names(host, port)).collect();
@@ -134,13 +134,14 @@ impl KnownHosts {
 }
 
 impl KnownHostsLine {
-    /// `[marker] hosts type key [comment]`; `None` for comments, certificate authorities and broken lines.
+    /// Parses `[marker] hosts type key [comment]`; `None` for comments, certificate authorities and broken
+    /// lines.
     fn parse(line: &str) -> Option<Self> {
         let mut words = line.split_whitespace();
         let first = words.next().filter(|word| !word.starts_with('#'))?;
         let is_revoked = first == "@revoked";
         let hosts = if is_revoked { words.next()? } else { first };
-        // Host certificates are not spoken by libssh2; an authority's line must not vouch for a plain key.
+        // libssh2 has no host certificates; an authority's line must not vouch for a plain key.
         if hosts.starts_with('@') {
             return None;
         }
@@ -177,7 +178,7 @@ impl KnownHostsLine {
                 &format!("{} {} {}", self.hosts, self.kind, self.key),
                 ssh2::KnownHostFileKind::OpenSSH,
             )?;
-            // libssh2 lets a hash of the bare name answer for every port; the hash of `[host]:port` is what counts.
+            // libssh2 lets a hash of the bare name match every port; only the hash of `[host]:port` may.
             let name = if port == 22 { host.to_owned() } else { format!("[{host}]:{port}") };
             Ok::<_, ssh2::Error>(hosts.check(&name, &STANDARD.decode(&self.key).unwrap_or_default()))
         };
@@ -185,7 +186,7 @@ impl KnownHostsLine {
     }
 }
 
-/// Whether `name` matches a pattern of `*` and `?`.
+/// True if `name` matches a pattern of `*` and `?`.
 fn matches(pattern: &str, name: &str) -> bool {
     match (pattern.chars().next(), name.chars().next()) {
         (None, None) => true,
@@ -205,7 +206,7 @@ fn matches(pattern: &str, name: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// An ed25519 key blob whose last byte is `last`.
+    /// Returns an ed25519 key blob whose last byte is `last`.
     fn blob(last: u8) -> Vec<u8> {
         let mut key = vec![0, 0, 0, 11];
         key.extend(b"ssh-ed25519");
@@ -249,7 +250,7 @@ mod tests {
         }
     }
 
-    /// What files with these contents say of the key; `None` is a file that does not exist.
+    /// Checks the key against files with these contents; `None` is a missing file.
     fn of_files(
         known: &[Option<&[u8]>],
         revoked: &[Option<&[u8]>],

@@ -14,17 +14,17 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-/// How long standard error may stay open after its program ended, in hands that the program gave it to.
+/// Time for which standard error may stay open after its program ended, in other processes that inherited it.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// This machine, with its own home folder or another.
+/// This machine, with the user's home folder or another.
 #[derive(Clone, Debug, Default)]
 pub struct LocalShell {
     home: Option<PathBuf>,
 }
 
 impl LocalShell {
-    /// This machine, where `$HOME` is `home`.
+    /// Returns this machine with `$HOME` set to `home`.
     pub fn at(home: &Path) -> Self {
         Self { home: Some(home.to_owned()) }
     }
@@ -45,13 +45,13 @@ impl Transport for LocalShell {
     }
 }
 
-/// Starts a process whose standard input and output are the other end of the stream.
+/// Spawns a process whose standard input and output are the other end of the stream.
 pub(super) fn spawn(mut command: Command) -> io::Result<ProgramStream> {
     let (ours, theirs) = UnixStream::pair()?;
     let theirs = OwnedFd::from(theirs);
     command.stdin(theirs.try_clone()?).stdout(theirs).stderr(Stdio::piped());
     let mut child = command.spawn()?;
-    // With it goes our hold on their end of the stream.
+    // The command holds the other end of the stream open.
     drop(command);
     let words = child.stderr.take().map(keep_tail);
     let exit_slot = Arc::new(ExitSlot::default());
@@ -64,7 +64,7 @@ pub(super) fn spawn(mut command: Command) -> io::Result<ProgramStream> {
     Ok(ProgramStream::new(ours, exit_slot))
 }
 
-/// Reads standard error to its end, in a thread of its own, and then tells the last of it.
+/// Reads standard error to its end in a thread, then sends its tail.
 fn keep_tail(mut stderr: ChildStderr) -> Receiver<String> {
     let (sender, tail) = channel();
     thread::spawn(move || {

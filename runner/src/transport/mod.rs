@@ -1,9 +1,9 @@
-//! Ways to run fixed commands on a host and talk to them.
+//! Transports: ways to run fixed commands on a host and exchange bytes with them.
 //!
-//! A command line is a constant, or a constant with validated hexadecimal or decimal words in it: [`CommandLine`]. All
-//! other values travel over standard input, never in a shell string. Three ways: [`LocalShell`] is this machine,
-//! [`Ssh`] another through libssh2, [`OpenSsh`] another through the program `ssh`. What runs on a host is not
-//! known here.
+//! A command line is a constant, some with validated hexadecimal or decimal words in it: [`CommandLine`]. All
+//! other values travel over standard input, never in a shell string. Three transports: [`LocalShell`] for
+//! this machine, [`Ssh`] with libssh2, [`OpenSsh`] with the program `ssh`. They know nothing about the
+//! programs that they run.
 
 mod authenticate;
 mod bastion;
@@ -33,17 +33,17 @@ use std::io::{self, Read, Write};
 use std::path::Path;
 use std::time::Duration;
 
-/// How long a connection, and every answer, may take.
+/// Timeout of a connection and of every answer.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Most bytes a script may print.
+/// Maximum output of a script, in bytes.
 const MOST: u64 = 1 << 20;
 
-/// A fixed program for a remote POSIX shell, sent over its standard input.
+/// A constant POSIX shell script, sent over standard input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Script(pub(crate) &'static str);
 
-/// Prints what `doctor` wants to know of a host, a `key=value` on each line.
+/// Prints the facts of a host that `doctor` shows, as `key=value` lines.
 pub const FACTS: Script = Script(
     r#"LC_ALL=C; export LC_ALL
 echo "system=$(uname -sr)"
@@ -58,12 +58,12 @@ echo "cuda_headers=$(ls /usr/local/cuda/include/cuda_runtime.h /opt/cuda/include
 "#,
 );
 
-/// What a command left behind.
+/// Output and exit status of a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandOutput {
-    /// Exit status; -1 when a signal ended it.
+    /// Exit status; -1 if a signal ended it.
     pub status: i32,
-    /// Standard output.
+    /// Complete standard output.
     pub stdout: String,
     /// The last 4 KiB of standard error.
     pub stderr: String,
@@ -71,13 +71,13 @@ pub struct CommandOutput {
 
 /// A way to run fixed commands on a host.
 pub trait Transport: Send {
-    /// The host, for messages.
+    /// Returns the host's name for messages.
     fn name(&self) -> &str;
 
-    /// Starts a command line, without a terminal and without an environment of ours.
+    /// Starts a command line, without a terminal and without this process's environment.
     fn start(&mut self, line: &CommandLine) -> Result<ProgramStream, TransportError>;
 
-    /// Runs `script` to its end. An exit status other than 0 is not an error here.
+    /// Runs `script` to its end. A nonzero exit status is not an error.
     fn run(&mut self, script: Script) -> Result<CommandOutput, TransportError> {
         let stream = self.start(&CommandLine::shell())?;
         run_to_end(self.name(), &stream, script.0.as_bytes(), PATIENCE)
@@ -88,13 +88,13 @@ pub trait Transport: Send {
         self.start(&CommandLine::program(program, word))
     }
 
-    /// Puts a program on the host, once: its place is named by its digest.
+    /// Uploads a program unless the host has it: its path contains its digest.
     fn upload(&mut self, program: &Path, digest: &ProgramDigest) -> Result<UploadOutcome, TransportError> {
         upload::upload(self, program, digest)
     }
 }
 
-/// Says `input`, hears all that is said, and how it ended; silent for no longer than `patience`.
+/// Sends `input`, reads all output and the exit status; fails after `patience` of silence.
 fn run_to_end(
     host: &str,
     stream: &ProgramStream,
@@ -116,7 +116,8 @@ fn run_to_end(
     }
 }
 
-/// What a program says to `input`. One that ends before it read all is no error: its ending tells why.
+/// Sends `input` and returns the output. A program that exits before it read all is no error here: its exit
+/// status tells why.
 fn exchange(mut stream: &ProgramStream, input: &[u8], patience: Duration) -> io::Result<Vec<u8>> {
     let unless_gone =
         |result: io::Result<()>| result.or_else(|error| if is_gone(&error) { Ok(()) } else { Err(error) });
@@ -128,13 +129,13 @@ fn exchange(mut stream: &ProgramStream, input: &[u8], patience: Duration) -> io:
     Ok(stdout)
 }
 
-/// Whether the other end is gone, which its ending explains better.
+/// True if the peer is gone, which its exit status explains better.
 fn is_gone(error: &io::Error) -> bool {
     use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
     matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
 }
 
-/// A time-out of a socket says "resource temporarily unavailable", which helps nobody.
+/// Replaces the text of a socket time-out, "resource temporarily unavailable", by a clear one.
 fn describe_timeout(error: io::Error, patience: Duration) -> io::Error {
     if error.kind() == io::ErrorKind::WouldBlock {
         io::Error::new(io::ErrorKind::TimedOut, format!("no answer within {} s", patience.as_secs()))

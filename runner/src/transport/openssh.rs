@@ -1,7 +1,7 @@
 //! A host over SSH, through the program `ssh`.
 //!
-//! It honours the user's configuration: `ProxyCommand`, `ControlMaster`, certificates, Kerberos, keys in hardware. A
-//! process for each command is the price.
+//! It honours the user's configuration: `ProxyCommand`, `ControlMaster`, certificates, Kerberos, hardware
+//! keys. The price is one process for each command.
 
 use super::command_line::CommandLine;
 use super::local_shell::spawn;
@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-/// A host must be known by its key, nothing is asked of the user, and nothing is forwarded, whatever the configuration
-/// says: `ssh` takes the first value it finds of each.
+/// Options that override the user's configuration, since `ssh` takes the first value it finds: the host key
+/// must be known, `ssh` asks no questions, and nothing is forwarded.
 const FORCED: &str = "\
 StrictHostKeyChecking yes
 NoHostAuthenticationForLocalhost no
@@ -35,7 +35,7 @@ ForwardX11 no
 PermitLocalCommand no
 ";
 
-/// The same, which on a bastion would forbid what it is there for.
+/// More such options, for the target only: a bastion needs forwarding.
 const OPTIONS: [&str; 2] = ["ClearAllForwardings=yes", "RemoteCommand=none"];
 
 /// A host over SSH, through the program `ssh`.
@@ -43,12 +43,12 @@ const OPTIONS: [&str; 2] = ["ClearAllForwardings=yes", "RemoteCommand=none"];
 pub struct OpenSsh {
     name: String,
     arguments: Vec<OsString>,
-    /// Read again by every process.
+    /// Each `ssh` process reads it.
     configuration: Arc<Configuration>,
 }
 
-/// A file that `ssh` reads in place of the user's configuration, which it includes. Options of a command line would not
-/// reach the processes that `ssh` starts for bastions; this file does.
+/// A file that `ssh` reads in place of the user's configuration, which it includes. The `ssh` processes for
+/// bastions read it too; they would not get options of the command line.
 #[derive(Debug)]
 struct Configuration(PathBuf);
 
@@ -74,9 +74,9 @@ impl Drop for Configuration {
 }
 
 impl OpenSsh {
-    /// Finds out whether `ssh` can run something on the host.
+    /// Checks that `ssh` can run a command on the host.
     ///
-    /// What the recipe says of the host goes before the user's configuration, as in [`super::SshTarget::resolve`].
+    /// Settings of the recipe precede the user's configuration, as in [`super::SshTarget::resolve`].
     pub fn connect(host: &Host, user: &User) -> Result<Self, TransportError> {
         let mut ssh = Self::new(host, user)?;
         let output = ssh.run(Script("exit 0"))?;

@@ -1,4 +1,4 @@
-//! The standard input and output of a program on a host, as one stream of bytes in both directions.
+//! Standard input and output of a program on a host, as one bidirectional byte stream.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -10,26 +10,26 @@ use std::time::Duration;
 /// Bytes of standard error that are kept.
 const KEPT: usize = 4096;
 
-/// The standard input and output of a program on a host.
+/// Standard input and output of a program on a host.
 ///
-/// Two threads may use it at the same time, one to read and one to write. Dropping it never blocks: the program
-/// then reads the end of its standard input.
+/// One thread may read while another writes. Dropping it never blocks: the program then reads the end of its
+/// standard input.
 #[derive(Debug)]
 pub struct ProgramStream {
     pipe: UnixStream,
     exit_slot: Arc<ExitSlot>,
 }
 
-/// How a program on a host ended.
+/// Exit of a program on a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProgramExit {
-    /// Exit status; `None` when a signal ended it, or when nobody knows.
+    /// Exit status; `None` if a signal ended it, or if it is unknown.
     pub status: Option<i32>,
     /// Name of the signal that ended it, without `SIG`, or its number.
     pub signal: Option<String>,
     /// The last 4 KiB of its standard error.
     pub stderr: String,
-    /// Why the connection ended before the program did.
+    /// The error that ended the connection before the program ended.
     pub broken: Option<String>,
 }
 
@@ -38,29 +38,29 @@ impl ProgramStream {
         Self { pipe, exit_slot }
     }
 
-    /// The stream itself, for time-outs, and for handles to be used by other threads.
+    /// Returns the socket, to set time-outs and to clone it for other threads.
     pub fn pipe(&self) -> &UnixStream {
         &self.pipe
     }
 
-    /// Lets the program read the end of its standard input; what it still says can be read.
+    /// Closes the program's standard input; its output can still be read.
     pub fn end_input(&self) -> io::Result<()> {
         self.pipe.shutdown(Shutdown::Write)
     }
 
-    /// How the program ended; waits for that at most `patience`.
+    /// Waits at most `patience` for the program's exit.
     pub fn ending(&self, patience: Duration) -> Option<ProgramExit> {
         self.exit_slot.wait(patience)
     }
 
-    /// The bare stream, for those who do not ask how it ended.
+    /// Returns the socket alone, for callers that do not need the exit.
     pub(super) fn into_pipe(self) -> UnixStream {
         self.pipe
     }
 }
 
 impl Read for &ProgramStream {
-    /// A program that ended without reading all that was written is an end like any other.
+    /// A program that exits without reading all its input ends the stream without an error.
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         (&self.pipe).read(bytes).or_else(|error| match error.kind() {
             io::ErrorKind::ConnectionReset => Ok(0),
@@ -95,7 +95,7 @@ impl Write for ProgramStream {
     }
 }
 
-/// Where an ending is left for whoever asks.
+/// A slot for the exit of a program, filled once and read by any thread.
 #[derive(Debug, Default)]
 pub(super) struct ExitSlot {
     ending: Mutex<Option<ProgramExit>>,
@@ -103,7 +103,7 @@ pub(super) struct ExitSlot {
 }
 
 impl ExitSlot {
-    /// Leaves an ending; only the first counts.
+    /// Stores an exit; only the first counts.
     pub(super) fn set(&self, ending: ProgramExit) {
         self.lock().get_or_insert(ending);
         self.told.notify_all();
@@ -119,7 +119,7 @@ impl ExitSlot {
     }
 }
 
-/// The last bytes of something that may be long.
+/// The last bytes of standard error.
 #[derive(Debug, Default)]
 pub(super) struct StderrTail(VecDeque<u8>);
 

@@ -1,6 +1,6 @@
 //! A host over SSH, through libssh2.
 //!
-//! Strict: an unknown, changed or revoked host key is refused before any key of ours is offered. No agent
+//! Strict: an unknown, changed or revoked host key is refused before a user key is offered. No agent
 //! forwarding, no pty, no environment.
 
 use super::bastion::Bastions;
@@ -19,13 +19,13 @@ use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// How long a host may leave what we sent without an answer before the connection counts as lost.
+/// Time without an acknowledgement after which the connection counts as lost.
 const LOST_AFTER: Duration = Duration::from_secs(15);
 
-/// How long a connection may be silent before the host is asked whether it is there, and between two such questions.
+/// Idle time before a keepalive, and time between two keepalives.
 const ASK_EVERY: Duration = Duration::from_secs(5);
 
-/// Host key types in the order we prefer them, when known_hosts has no opinion.
+/// Host key types in order of preference, for hosts that known_hosts does not list.
 const KEY_KINDS: &str =
     "ssh-ed25519,ecdsa-sha2-nistp256,ecdsa-sha2-nistp384,ecdsa-sha2-nistp521,rsa-sha2-512,rsa-sha2-256";
 
@@ -36,12 +36,12 @@ pub struct Ssh {
 }
 
 impl Ssh {
-    /// Connects, checks the host's key, and authenticates with the SSH agent, then with the key files.
+    /// Connects, verifies the host key, and authenticates with the SSH agent, then with the key files.
     pub fn connect(target: &SshTarget) -> Result<Self, TransportError> {
         Self::through(target, &Bastions::default())
     }
 
-    /// Connects through bastions that other hosts may be reached by as well.
+    /// Connects through `bastions`, which other hosts may share.
     pub fn through(target: &SshTarget, bastions: &Bastions) -> Result<Self, TransportError> {
         Ok(Self { session: open_session(target, bastions)?, name: target.name() })
     }
@@ -61,7 +61,7 @@ impl Transport for Ssh {
     }
 }
 
-/// An authenticated session in the hands of its thread.
+/// Opens an authenticated session, served by its own thread.
 pub(super) fn open_session(target: &SshTarget, bastions: &Bastions) -> Result<SharedSession, TransportError> {
     let failed =
         |doing: &'static str| move |source| TransportError::Ssh { host: target.name(), doing, source };
@@ -85,7 +85,7 @@ pub(super) fn open_session(target: &SshTarget, bastions: &Bastions) -> Result<Sh
     SharedSession::start(session, held).map_err(broken)
 }
 
-/// The first address of the host that answers in time.
+/// Connects to the first address of the host that answers in time.
 fn connect_tcp(target: &SshTarget) -> Result<TcpStream, TransportError> {
     let failed = |source| TransportError::Connect { host: target.name(), source };
     let mut last = io::Error::other("the name has no address");
@@ -98,7 +98,7 @@ fn connect_tcp(target: &SshTarget) -> Result<TcpStream, TransportError> {
     Err(failed(last))
 }
 
-/// Lets the kernel find out that a host is gone: libssh2 never does.
+/// Enables TCP keepalive: libssh2 never notices that a host is gone.
 fn with_keepalive(stream: TcpStream) -> io::Result<TcpStream> {
     stream.set_nodelay(true)?;
     let lost = u32::try_from(LOST_AFTER.as_millis()).unwrap_or(u32::MAX);
@@ -110,7 +110,8 @@ fn with_keepalive(stream: TcpStream) -> io::Result<TcpStream> {
     Ok(stream)
 }
 
-/// The key types to ask for: those on record first; an RSA key on record is asked for by its SHA-2 signatures.
+/// Returns the key types to request: those in known_hosts first. An RSA key is requested with SHA-2
+/// signatures.
 fn host_key_preference(kinds: &[&str]) -> String {
     let known = kinds.iter().map(|kind| if *kind == "ssh-rsa" { "rsa-sha2-512,rsa-sha2-256" } else { kind });
     let known: Vec<_> = known.collect();

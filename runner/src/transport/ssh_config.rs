@@ -1,33 +1,33 @@
-//! What the user's SSH configuration says of a host, in the words of `ssh -G`.
+//! The user's SSH configuration of a host, as `ssh -G` prints it.
 
 use super::TransportError;
 use super::ssh_target::{HostSpec, User};
 use std::io::ErrorKind;
 use std::process::{Command, Stdio};
 
-/// What is used of `ssh -G`. Words that are not known here are not asked for.
+/// The settings used from `ssh -G`; others are ignored.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct SshConfig {
     pub(super) host_name: Option<String>,
     pub(super) user: Option<String>,
     pub(super) port: Option<u16>,
-    /// As written: `~` and `%h` are not replaced yet.
+    /// Paths as written: `~` and `%h` are not replaced yet.
     pub(super) identity_files: Vec<String>,
     pub(super) is_identities_only: bool,
     /// `none`, or a path.
     pub(super) identity_agent: Option<String>,
     /// The user's files, then those of the machine.
     pub(super) known_hosts: Vec<String>,
-    /// As written, possibly several paths: files of keys that are refused.
+    /// Files of revoked keys; as written, possibly several paths.
     pub(super) revoked_keys: Option<String>,
     pub(super) host_key_alias: Option<String>,
-    /// Bastions, the first to be reached first, separated by commas.
+    /// Bastions, separated by commas, in the order of connection.
     pub(super) proxy_jump: Option<String>,
     pub(super) proxy_command: Option<String>,
 }
 
 impl SshConfig {
-    /// Asks `ssh` what it would do; `None` where there is no `ssh`.
+    /// Runs `ssh -G`; `None` if the program `ssh` is missing.
     pub(super) fn of(host_spec: &HostSpec, user: &User) -> Result<Option<Self>, TransportError> {
         let mut command = Command::new("ssh");
         command.arg("-G").args(arguments(host_spec, user)).stdin(Stdio::null());
@@ -42,7 +42,7 @@ impl SshConfig {
         }
     }
 
-    /// Reads `keyword value` on each line.
+    /// Parses `keyword value` lines.
     pub(super) fn parse(text: &str) -> Self {
         let mut config = Self::default();
         let mut machine = Vec::new();
@@ -71,7 +71,7 @@ impl SshConfig {
     }
 }
 
-/// What `ssh` is told of a host, up to its name. The name was checked: it is no option.
+/// Returns the arguments of `ssh` up to the host name. The name was checked: it is no option.
 pub(super) fn arguments(host_spec: &HostSpec, user: &User) -> Vec<std::ffi::OsString> {
     let mut words = Vec::new();
     if let Some(config) = &user.config {

@@ -1,4 +1,4 @@
-//! Where to connect, as whom, with which files of the user, and through which bastions.
+//! An SSH target: address, user name, key files and bastions.
 
 use super::TransportError;
 use super::ssh_config::SshConfig;
@@ -6,61 +6,62 @@ use dtrain_recipes::Host;
 use std::net::Ipv6Addr;
 use std::path::{Path, PathBuf};
 
-/// Most bastions one after the other.
+/// Maximum number of bastions in a chain.
 const MOST_HOPS: usize = 8;
 
-/// Whose SSH files count.
+/// The user whose SSH files are used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// User name on this machine.
     pub name: String,
-    /// Home folder, in which `.ssh` is.
+    /// Home folder, which contains `.ssh`.
     pub home: PathBuf,
-    /// Read in place of `~/.ssh/config` and of the machine's configuration.
+    /// Replaces `~/.ssh/config` and the machine's configuration.
     pub config: Option<PathBuf>,
 }
 
-/// Where to connect, as whom, with which files of the user, and through which bastions.
+/// An SSH target: address, user name, key files and bastions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SshTarget {
     /// Name or address.
     pub host: String,
-    /// Port.
+    /// TCP port.
     pub port: u16,
-    /// User name.
+    /// User name on the host.
     pub user: String,
     /// Private keys to try after the SSH agent, in order.
     pub keys: Vec<PathBuf>,
-    /// Of the keys of the SSH agent, only those in `keys` are tried.
+    /// True to offer only those keys of the SSH agent that are in `keys`.
     pub is_keys_only: bool,
-    /// Socket of the SSH agent, when it is not the one of the environment.
+    /// Socket of the SSH agent, if not the one of the environment.
     pub agent: Option<PathBuf>,
     /// known_hosts files; missing ones are skipped.
     pub known_hosts: Vec<PathBuf>,
-    /// Files of keys that are refused for every host; one that cannot be read refuses all.
+    /// Files of revoked keys. If one cannot be read, every host is refused.
     pub revoked_keys: Vec<PathBuf>,
-    /// The name under which known_hosts has the host's key, when it is not its own.
+    /// Name of the host in known_hosts, if not `host`.
     pub key_alias: Option<String>,
-    /// The bastion to go through.
+    /// The bastion to connect through.
     pub via: Option<Box<Self>>,
 }
 
 impl SshTarget {
-    /// What the recipe says of a host, completed by the user's SSH configuration.
+    /// Resolves a host of the recipe with the user's SSH configuration.
     ///
-    /// What the recipe says goes first: a user name, a port other than 22, a bastion (`none` is none). Where there
-    /// is no program `ssh`, its defaults are taken. Names that begin with `-`, or hold anything but letters,
-    /// digits, `.`, `-` and `_`, or an IPv6 address, are refused before anything is run. A user may also have `@`, `+` and `\`.
+    /// The recipe takes precedence: a user name, a port other than 22, a bastion (`none` is none). Without
+    /// the program `ssh`, its defaults apply. A name that begins with `-`, or has other characters than
+    /// letters, digits, `.`, `-` and `_` or an IPv6 address, is refused before a program runs. A user name
+    /// may also have `@`, `+` and `\`.
     pub fn resolve(host: &Host, user: &User) -> Result<Self, TransportError> {
         resolve_route(&HostSpec::of(host)?, host.via.as_deref(), user, 0)
     }
 
-    /// Reads `[user@]host[:port]`, and completes it as [`resolve`](Self::resolve) does.
+    /// Parses `[user@]host[:port]`, and completes it as [`resolve`](Self::resolve) does.
     pub fn parse(text: &str, user: &User) -> Result<Self, TransportError> {
         resolve_route(&HostSpec::parse(text)?, None, user, 0)
     }
 
-    /// Host and port, for messages.
+    /// Returns host and port, for messages.
     pub fn name(&self) -> String {
         if self.host.contains(':') {
             format!("[{}]:{}", self.host, self.port)
@@ -69,19 +70,19 @@ impl SshTarget {
         }
     }
 
-    /// All there is to tell one bastion from another.
+    /// Returns a key that identifies a bastion with its own route.
     pub(super) fn route(&self) -> String {
         let before = self.via.as_ref().map_or_else(String::new, |via| format!(" via {}", via.route()));
         format!("{}@{}{before}", self.user, self.name())
     }
 
-    /// The name and port under which known_hosts has the host's key.
+    /// Returns the name and port of the host in known_hosts.
     pub(super) fn known_as(&self) -> (&str, u16) {
         self.key_alias.as_deref().map_or((&self.host, self.port), |alias| (alias, 22))
     }
 }
 
-/// A host as somebody wrote it, checked to be nothing else.
+/// A validated host as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct HostSpec {
     pub(super) user: Option<String>,
@@ -97,7 +98,7 @@ impl HostSpec {
         Self { user: host.user.clone(), name, port }.checked(&host.address)
     }
 
-    /// Reads `[user@]host[:port]`, where the host may be an IPv6 address in brackets. The last `@` ends the user.
+    /// Parses `[user@]host[:port]`; an IPv6 address stands in brackets. The last `@` ends the user name.
     pub(super) fn parse(text: &str) -> Result<Self, TransportError> {
         let refuse = |why| TransportError::Name(text.to_owned(), why);
         let (user, rest) =
@@ -135,8 +136,8 @@ fn is_host(name: &str) -> bool {
     is_plain(name) || name.parse::<Ipv6Addr>().is_ok()
 }
 
-/// A user of this machine or of a directory service, such as `me@corp.example` or `CORP\me`. Whatever a shell or `ssh` would take for
-/// more than a name is none.
+/// True for a user name of this machine or of a directory service, such as `me@corp.example` or `CORP\me`.
+/// Refuses characters that are special to a shell or to `ssh`.
 fn is_user(word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || matches!(c, '.' | '-' | '_' | '@' | '+' | '\\');
     !word.is_empty()
@@ -150,7 +151,7 @@ fn is_plain(word: &str) -> bool {
     !word.is_empty() && !word.starts_with('-') && word.chars().all(is_plain)
 }
 
-/// `via` is a list of bastions that goes before what the configuration says.
+/// Resolves a target. `via` is a list of bastions that precedes the configuration.
 fn resolve_route(
     host_spec: &HostSpec,
     via: Option<&str>,
@@ -172,7 +173,7 @@ fn resolve_route(
     Ok(SshTarget { via: via.map(Box::new), ..target })
 }
 
-/// The last of a list of bastions, reached through those before it.
+/// Resolves the last bastion of a list, reached through those before it.
 fn bastion(list: &str, user: &User, hops: usize) -> Result<SshTarget, TransportError> {
     let (before, last) = list.rsplit_once(',').map_or((None, list), |(before, last)| (Some(before), last));
     let last = last.trim();
@@ -180,7 +181,7 @@ fn bastion(list: &str, user: &User, hops: usize) -> Result<SshTarget, TransportE
     resolve_route(&HostSpec::parse(last)?, before, user, hops)
 }
 
-/// A target without its bastion.
+/// Returns a target without its bastion.
 fn merge_config(
     host_spec: &HostSpec,
     config: Option<&SshConfig>,
@@ -214,17 +215,17 @@ fn merge_config(
     if config.is_some() {
         let path = |text: &String| path(text, host_spec, &target, user);
         let (keys, agent) = (said.identity_files.iter().filter_map(path).collect(), &said.identity_agent);
-        // What is not a path, such as `none` or `$NAME`, leads nowhere, so that no agent is asked.
+        // A value that is no path, such as `none` or `$NAME`, disables the agent.
         let agent = agent
             .as_ref()
             .filter(|agent| *agent != "SSH_AUTH_SOCK")
             .map(|agent| path(agent).unwrap_or_default());
         let known_hosts = said.known_hosts.iter().map(|file| in_home(file, &user.home)).collect();
-        // A path that is not understood leads nowhere, which refuses.
+        // A path that cannot be parsed is kept: it does not exist, which refuses the host.
         let revoked = |text: &str| path(&text.to_owned()).unwrap_or_else(|| text.into());
         let revoked_keys = match said.revoked_keys.as_deref() {
             None => Vec::new(),
-            // One path with blanks, or several.
+            // One path with blanks, or several paths.
             Some(text) if revoked(text).exists() => vec![revoked(text)],
             Some(text) => text.split_whitespace().map(revoked).collect(),
         };
@@ -234,7 +235,7 @@ fn merge_config(
     Ok(target)
 }
 
-/// A path with `~` and the usual tokens replaced; `None` when it has others.
+/// Expands `~` and the usual tokens of a path; `None` if it has others.
 fn path(text: &str, host_spec: &HostSpec, target: &SshTarget, user: &User) -> Option<PathBuf> {
     let home = user.home.to_string_lossy();
     let text = text.strip_prefix("~/").map_or_else(|| text.to_owned(), |rest| format!("%d/{rest}"));
@@ -257,7 +258,7 @@ fn path(text: &str, host_spec: &HostSpec, target: &SshTarget, user: &User) -> Op
     Some(out.into())
 }
 
-/// The default files of known hosts are those of `home`, whatever home `ssh` takes from the list of users.
+/// Replaces the default known_hosts files by those in `home`; `ssh` takes the home from the user database.
 fn in_home(file: &str, home: &Path) -> PathBuf {
     let default =
         ["known_hosts", "known_hosts2"].into_iter().find(|name| file.ends_with(&format!("/.ssh/{name}")));

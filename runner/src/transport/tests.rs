@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// A program that does what it is told to, and names itself as told.
+/// A program that prints the digest in the file `answer`, and otherwise does as told.
 const PROGRAM: &str = r#"#!/bin/sh
 case "$2" in
 --digest) cat "$HOME/answer" ;;
@@ -99,7 +99,7 @@ fn a_program_that_ended_by_a_signal_or_never_was_tells_so() {
     fs::set_permissions(&path, fs::Permissions::from_mode(0o700)).expect("ours");
     let folder = home.path().join(".cache/dtrain/bin").join(digest.to_string());
     fs::create_dir_all(&folder).expect("a folder");
-    // A file that this process wrote may still be open in a child of it, and does not run then.
+    // A child process may still have the written file open, and an open file cannot be executed.
     let copied = std::process::Command::new("cp").args([&path, &folder.join("dtrain")]).status();
     assert!(copied.expect("`cp` is everywhere").success());
     let ending =

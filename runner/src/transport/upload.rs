@@ -1,6 +1,6 @@
-//! Puts a program on a host, so that it is there whole or not at all.
+//! Uploads a program to a host: afterwards it is there whole or not at all.
 //!
-//! `scp` is not used: it says nothing when the disk is full.
+//! `scp` is not used: it does not report a full disk.
 
 use super::command_line::{CommandLine, PartName, ProgramDigest};
 use super::{CommandOutput, PATIENCE, Transport, TransportError, describe_timeout, is_gone, run_to_end};
@@ -12,22 +12,22 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long a host may take to read and hash a program, and to write what it holds back.
+/// Time for a host to flush, read and hash a program.
 const INSTALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Bytes of a program that are read at once.
+/// Bytes of a program read at once.
 const READ_BYTES: usize = 256 << 10;
 
-/// What [`Transport::upload`] did.
+/// Result of [`Transport::upload`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum UploadOutcome {
-    /// The program was on the host.
+    /// The host had the program already.
     AlreadyThere,
-    /// It was sent.
+    /// The program was sent.
     Sent {
-        /// Length.
+        /// Size in bytes.
         bytes: u64,
-        /// Time it took to send.
+        /// Time to send, in seconds.
         seconds: f64,
     },
 }
@@ -35,13 +35,13 @@ pub enum UploadOutcome {
 /// The locks of [`upload_lock`], by host.
 static UPLOADS: Mutex<BTreeMap<String, Arc<Mutex<()>>>> = Mutex::new(BTreeMap::new());
 
-/// Held while a program is sent to `host`: of several trials that start there at once, the first sends it and the others find it.
+/// Returns the lock held during an upload to `host`: of several trials that start together, one uploads.
 fn upload_lock(host: &str) -> Arc<Mutex<()>> {
     let mut uploads = UPLOADS.lock().unwrap_or_else(PoisonError::into_inner);
     Arc::clone(uploads.entry(host.to_owned()).or_default())
 }
 
-/// Puts `program` in its place on the host of `transport`.
+/// Uploads `program` to the host of `transport`.
 pub(super) fn upload<T: Transport + ?Sized>(
     transport: &mut T,
     program: &Path,
@@ -88,7 +88,7 @@ pub(super) fn upload<T: Transport + ?Sized>(
     }
 }
 
-/// What a command printed that always ends with status 0.
+/// Runs a command that always exits with 0, and returns its output.
 fn run_line<T: Transport + ?Sized>(
     transport: &mut T,
     line: &CommandLine,
@@ -103,7 +103,7 @@ fn run_line<T: Transport + ?Sized>(
     Err(TransportError::Command { host: transport.name().into(), doing, said: failure_text(&output) })
 }
 
-/// Pours a file into a command; a command that gives up says why by its ending.
+/// Writes a file to a command. If the command fails early, its exit tells why.
 fn send<T: Transport + ?Sized>(
     transport: &mut T,
     line: &CommandLine,
@@ -119,7 +119,7 @@ fn send<T: Transport + ?Sized>(
     run_to_end(transport.name(), &stream, b"", INSTALL_TIMEOUT)
 }
 
-/// The last words of a command that failed.
+/// Returns the error output of a failed command.
 fn failure_text(output: &CommandOutput) -> String {
     match output.stderr.trim() {
         "" => format!("it exited with status {} and no output", output.status),
@@ -135,7 +135,8 @@ fn number(output: &CommandOutput, key: &str) -> Option<u64> {
     text(output, key).parse().ok()
 }
 
-/// Free bytes by the `df=` line: the field before the percentage; names of devices may hold spaces.
+/// Parses the free bytes of a `df=` line: the field before the percentage, since device names may have
+/// spaces.
 fn free_bytes(output: &CommandOutput) -> u64 {
     let fields: Vec<_> = text(output, "df=").split_whitespace().collect();
     let percent = fields.iter().position(|field| field.ends_with('%')).unwrap_or(0);

@@ -1,4 +1,4 @@
-//! Hosts with listeners, and one that fetches from them what its rank reads.
+//! Hosts with listeners, and one that fetches what its rank reads.
 
 use super::*;
 use crate::agent::peers::TrialAttempt;
@@ -47,7 +47,7 @@ fn stages(pipeline: u32) -> Layout {
     Layout { pipeline: NonZeroU32::new(pipeline).expect("not zero"), ..Layout::SINGLE }
 }
 
-/// The rank of a stage that holds `blocks`.
+/// Returns the assignment of a rank whose stage holds `blocks`.
 fn assignment(rank: u32, pipeline: u32, blocks: std::ops::Range<u32>) -> Assignment {
     let mut one = fixtures::assignment(TrialId("01JZX0000000000000000000AB".into()), AttemptId(2), decoder());
     (one.rank, one.arrangement.layout) = (Rank(rank), stages(pipeline));
@@ -55,7 +55,7 @@ fn assignment(rank: u32, pipeline: u32, blocks: std::ops::Range<u32>) -> Assignm
     one
 }
 
-/// Writes what a stage of two blocks saves: 4 MiB for each tensor.
+/// Writes the file of a stage of two blocks: 4 MiB for each tensor.
 fn save(folder: &Path, rank: u32) -> SavedFile {
     let shape = vec![SIDE, SIDE];
     let (mut entries, mut tensors, mut data) = (BTreeMap::new(), Vec::new(), Vec::new());
@@ -90,7 +90,7 @@ struct Host {
     _root: tempfile::TempDir,
 }
 
-/// Hosts of which the last has nothing, and the first two all of the checkpoint.
+/// Hosts of which the last has nothing, and the first two have the whole checkpoint.
 struct Hosts {
     hosts: Vec<Host>,
     name: String,
@@ -143,7 +143,7 @@ impl Hosts {
         PeerAddress { host, name: format!("node{host}"), address }
     }
 
-    /// The last host fetches from `holders`.
+    /// Fetches to the last host from `holders`.
     fn fetch(
         &self,
         one: &Assignment,
@@ -165,7 +165,7 @@ impl Hosts {
         parts.fetch()
     }
 
-    /// All that the rank reads is in `folder`, as it was written.
+    /// Checks that `folder` has all that the rank reads, unchanged.
     fn has_all(&self, folder: &Path, one: &Assignment) {
         let whole = self.hosts[0].trial.checkpoints().join(&self.name);
         for read in self.manifest.reads(one) {
@@ -187,7 +187,7 @@ impl Hosts {
 #[test]
 fn a_host_fetches_what_its_ranks_read_and_hardly_more() {
     let hosts = Hosts::new();
-    // Three stages where four were: blocks 3, 4 and 5 lie in parts of one file and all of another.
+    // Three stages in place of four: blocks 3, 4 and 5 lie in parts of one file and all of another.
     let one = assignment(1, 3, 3..6);
     let from = [hosts.peer(0), hosts.peer(1)];
     let (folder, fetched) = hosts.fetch(&one, &from).expect("they give it");
@@ -198,12 +198,12 @@ fn a_host_fetches_what_its_ranks_read_and_hardly_more() {
     assert!(fetched.bytes >= read && 10 * fetched.bytes <= 12 * read, "{fetched:?}, and {read} are read");
     assert_eq!((read, fetched.hosts), (36 << 20, 2));
 
-    // It is no checkpoint to anybody.
+    // The folder does not count as a checkpoint.
     let checkpoints = hosts.hosts[2].trial.checkpoints();
     assert_eq!(checkpoints::committed(&checkpoints).expect("a folder"), []);
     assert!(fs::read(folder.join("rank-00003.safetensors")).expect("a file").iter().all(|byte| *byte == 0));
 
-    // Gone on with: what is there does not come again, what is not does.
+    // Continued: present chunks are not fetched again, missing ones are.
     let (_, again) = hosts.fetch(&one, &from).expect("they give it");
     assert_eq!((again.bytes, again.hosts), (0, 0));
     let file = OpenOptions::new().write(true).open(folder.join("rank-00002.safetensors")).expect("a file");
@@ -244,7 +244,7 @@ fn what_a_host_does_not_give_or_gives_otherwise_comes_from_the_others() {
     let words = error.to_string();
     assert!(matches!(error, LaunchError::Checkpoint(_)), "{words}");
     assert!(words.contains("rank-00002.safetensors at byte 4194304"), "{words}");
-    let error = hosts.fetch(&one, std::slice::from_ref(&gone)).expect_err("nobody is there");
+    let error = hosts.fetch(&one, std::slice::from_ref(&gone)).expect_err("no host is there");
     assert!(matches!(error, LaunchError::Other(_)), "an outage says nothing of the checkpoint: {error}");
 }
 
@@ -260,7 +260,8 @@ fn what_a_host_has_whole_is_linked_and_never_written_to() {
     let (folder, fetched) = hosts.fetch(&one, &[hosts.peer(0), hosts.peer(1)]).expect("they give it");
     hosts.has_all(&folder, &one);
     assert!(fetched.bytes < 17 << 20, "the rest of one file: {fetched:?}");
-    // The checkpoint is removed, another host's chunk is damaged here: the link is not what is mended.
+    // The checkpoint is removed, and another host's chunk damaged here: the repair must not write to the
+    // link.
     let link = folder.join(name);
     fs::rename(own.join(name), own.join("elsewhere")).expect("a file");
     fs::write(&link, &written[..9]).expect("room on disk");

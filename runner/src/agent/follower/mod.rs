@@ -1,7 +1,6 @@
-//! What an agent does for the leader of its attempt on its own host, as a state machine: what happens goes in, what is to be
-//! done comes out.
+//! The follower as a state machine: it serves the leader of its attempt on one host. Inputs in, effects out.
 //!
-//! It has no socket, clock, disk or process. The leader's own host is served by one too.
+//! It has no socket, clock, disk or process. The leader's own host has one too.
 
 use super::foreign::Rendezvous;
 use super::messages::{Heartbeat, HostMessage, LeaderMessage, RankExit};
@@ -12,79 +11,79 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// How long the leader may take to come.
+/// Milliseconds for the leader to connect.
 const LEADER_CONNECT_MS: u64 = 60_000;
 
-/// How long the loop of the leader may stand still before it is taken for lost.
+/// Milliseconds without progress of the leader's loop after which the leader counts as lost.
 const LOOP_STALL_MS: u64 = 30_000;
 
-/// What a host must know of its attempt.
+/// Configuration of a host in an attempt.
 #[derive(Clone, Debug)]
 pub(super) struct HostConfig {
-    /// Its ranks.
+    /// Ranks of the host.
     pub(super) ranks: Range<u32>,
-    /// Name of the folder of the checkpoint that they go on from.
+    /// Name of the checkpoint folder to resume from.
     pub(super) resume: Option<String>,
-    /// Whether its leader is in another process, which must connect and may be lost.
+    /// True if the leader is in another process, which must connect and may be lost.
     pub(super) is_remote: bool,
 }
 
-/// Something that happened.
+/// An input of the follower.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum HostInput {
-    /// The leader has connected.
+    /// The leader has connected and sent its greeting.
     LeaderConnected,
-    /// The leader asks for something.
+    /// A message of the leader.
     Leader(LeaderMessage),
-    /// The leader is lost, and why.
+    /// The leader is lost, for the reason given.
     LeaderLost(String),
     /// A heartbeat of the leader.
     Beat(Heartbeat),
-    /// A rank of this host said something.
+    /// An event of a rank of this host.
     Event(Rank, Event),
-    /// A rank closed its output, or wrote what is not an event.
+    /// A rank closed its output, or wrote something that is no event.
     OutputClosed { rank: Rank, garbled: Option<String>, last: Vec<String> },
-    /// The process of a rank ended; with the reason where the kernel killed it for memory.
+    /// The process of a rank ended; `failure` if the kernel killed it for memory.
     Exited { rank: Rank, exit: RankExit, failure: Option<Failure> },
-    /// A rank cannot go on, and was killed for it.
+    /// A rank was stopped by a signal for too long, and was killed.
     Stuck(Rank, Failure),
-    /// Work is done, and this is what to say of it.
+    /// A task is done, with the message for the leader.
     Done(HostMessage),
-    /// The system wants this agent to end.
+    /// The system asks this agent to end.
     Terminate,
-    /// Time has passed.
+    /// A timer tick: deadlines are checked.
     Tick,
 }
 
-/// Something to do.
+/// An effect that the driver carries out.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum HostEffect {
-    /// Tell the leader.
+    /// Send a message to the leader.
     Tell(HostMessage),
-    /// Look at once whether the files that a rank saved are there; that they are, or not, comes back as [`HostInput::Done`].
+    /// Check that a rank's saved files exist; the result comes back as [`HostInput::Done`].
     CheckSaved { rank: Rank, step: StepId, folder: PathBuf, files: Vec<SavedFile>, stall_seconds: f64 },
-    /// Start work that may take long, after all earlier work; its outcome comes back as [`HostInput::Done`].
+    /// Queue a task that may take long; its result comes back as [`HostInput::Done`].
     Work(HostTask),
-    /// Append bytes, in base64, to the copy of the leader's spool, where they begin at that place of it.
+    /// Append base64 bytes of the leader's spool, starting at offset `from`, to its mirror.
     Mirror { from: u64, records: String },
-    /// Start the ranks; the outcome comes back as [`HostInput::Done`].
+    /// Start the ranks; the result comes back as [`HostInput::Done`].
     StartRanks(Rendezvous),
-    /// Hand an order on to a rank.
+    /// Forward an order to a rank.
     Order(Rank, Arc<Order>),
-    /// Kill a rank and what it started.
+    /// Kill a rank and its child processes.
     Kill(Rank),
-    /// End: kill what lives. `Err` says why it could not go on.
+    /// Kill all ranks and end. `Err` gives the reason of a failure.
     End(Result<(), String>),
 }
 
-/// Work on the disk and the network of a host.
+/// Work on a host's disk and network.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum HostTask {
-    /// See what is there of a checkpoint.
+    /// List the files present of a checkpoint.
     List { folder: String },
-    /// Fetch the files of a checkpoint that are not there, and commit it.
+    /// Fetch the missing files of a checkpoint, and commit it.
     Fetch { folder: String, files: Arc<[(FileEntry, Vec<PeerAddress>)]>, manifest: Arc<str> },
-    /// Fetch what the ranks here read of a checkpoint, and keep the files of these names whole.
+    /// Fetch the parts of a checkpoint that this host's ranks read, and keep the files named in `keep` whole.
     FetchParts {
         folder: String,
         files: Arc<[(FileEntry, Vec<PeerAddress>)]>,
@@ -93,19 +92,19 @@ pub(super) enum HostTask {
     },
     /// Find free ports.
     ReservePorts { ranks: u32, is_meeting: bool },
-    /// Fetch copies, and write the table of contents.
+    /// Fetch copies, and write the manifest.
     Prepare { step: StepId, manifest: Arc<str>, copies: Vec<(FileEntry, Vec<PeerAddress>)> },
-    /// Put the copy of the leader's spool on disk.
+    /// Flush the mirror of the leader's spool to disk.
     SealMirror,
     /// Give a checkpoint its final name.
     Commit { step: StepId },
     /// Remove superfluous checkpoints.
     Retain { keep: u32, resumed: Option<String> },
-    /// Remove what lies of a checkpoint that there will not be.
+    /// Remove the files of a checkpoint that will not be committed.
     Discard { step: StepId },
 }
 
-/// A host in an attempt.
+/// State of a host in an attempt.
 pub(super) struct Follower {
     settings: HostConfig,
     is_connected: bool,
@@ -118,7 +117,7 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// A host whose leader has not come yet.
+    /// Creates a host whose leader has not connected yet.
     pub(super) fn new(settings: HostConfig, now: Millis) -> Self {
         Self {
             is_connected: !settings.is_remote,
@@ -132,7 +131,7 @@ impl Follower {
         }
     }
 
-    /// Takes in what happened and says what to do, in order.
+    /// Handles one input and returns the effects, in order.
     pub(super) fn step(&mut self, now: Millis, input: HostInput) -> Vec<HostEffect> {
         if !self.is_over {
             self.handle_input(now, input);
@@ -200,7 +199,7 @@ impl Follower {
         self.effects.push(HostEffect::Work(work));
     }
 
-    /// Does what the leader asks for.
+    /// Handles a message of the leader.
     fn handle_order(&mut self, message: LeaderMessage) {
         match message {
             LeaderMessage::ListCheckpoint { folder } => self.work(HostTask::List { folder }),

@@ -1,4 +1,4 @@
-//! What a host does for the leader, and what it refuses.
+//! Tests of the orders that a follower carries out and those that it refuses.
 
 use super::super::peers::{AgentIdentity, Greeting, PeerAddress, connect};
 use super::*;
@@ -15,7 +15,7 @@ fn names() -> TrialAttempt {
     TrialAttempt { trial: TrialId("01JZX0000000000000000000AB".into()), attempt: AttemptId(1) }
 }
 
-/// Rank 1, which runs `script` in `folder`.
+/// Returns the assignment of rank 1, which runs `script` in `folder`.
 fn assignment(folder: &Path, script: &str) -> Assignment {
     let argv = ["sh", "-c", script].map(str::to_owned).to_vec();
     let env = std::collections::BTreeMap::new();
@@ -66,13 +66,13 @@ impl Host {
         Self { root, leader, heard, ended }
     }
 
-    /// The connection has ended.
+    /// Checks that the connection has ended.
     fn is_refused(&self) {
         let lost = |heard: LinkEvent<HostMessage>| matches!(heard, LinkEvent::Lost(_));
         assert!(self.heard.iter().any(lost), "the follower ends the connection");
     }
 
-    /// The files that ranks wrote.
+    /// Returns the names of the files that ranks wrote.
     fn written(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.root.path()).expect("a folder").flatten();
         let files = entries.filter(|entry| entry.path().is_file());

@@ -1,4 +1,4 @@
-//! The environment that each framework expects of its launcher.
+//! The environment variables that each framework expects from its launcher.
 
 use super::Rendezvous;
 use crate::descendants::rank_markers;
@@ -7,30 +7,30 @@ use dtrain_recipes::Framework;
 use serde_json::json;
 use std::process::Command;
 
-/// The place of a rank among all.
+/// The place of a rank in the attempt.
 pub(super) struct RankEnv<'a> {
     pub(super) rank: u32,
     pub(super) world: u32,
-    /// Its index among the ranks of its host …
+    /// Index among the ranks of its host.
     pub(super) local_rank: u32,
-    /// … and how many there are.
+    /// Number of ranks on its host.
     pub(super) local_world: u32,
     /// Index of its host.
     pub(super) host: u32,
-    /// Threads for compute on the CPU.
+    /// Number of threads for compute on the CPU.
     pub(super) threads: u32,
     pub(super) trial: &'a str,
     pub(super) attempt: AttemptId,
     pub(super) rendezvous: &'a Rendezvous,
-    /// The network interface towards the other ranks, when it is known.
+    /// The network interface towards the other ranks, if known.
     pub(super) interface: Option<String>,
 }
 
-/// Variables that make JAX believe that it cannot reach the other ranks directly.
+/// Proxy variables that stop JAX from connecting to other ranks directly.
 const PROXIES: [&str; 6] =
     ["http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "grpc_proxy", "GRPC_PROXY"];
 
-/// Gives a command the environment of a rank. What the user said about threads and networks stays.
+/// Sets the environment of a rank. The user's own settings of threads and networks stay.
 pub(super) fn apply(command: &mut Command, framework: Framework, rank_env: &RankEnv<'_>) {
     command.envs(common(rank_env)).envs(rank_markers(rank_env.trial, rank_env.attempt));
     command.envs(match framework {
@@ -54,7 +54,7 @@ pub(super) fn apply(command: &mut Command, framework: Framework, rank_env: &Rank
 
 type Variables = Vec<(&'static str, String)>;
 
-/// What torchrun sets, which many others read too.
+/// Returns the variables of torchrun, which many other programs read too.
 fn common(rank_env: &RankEnv<'_>) -> Variables {
     let Rendezvous { address, port, hosts, .. } = rank_env.rendezvous;
     vec![
@@ -72,12 +72,12 @@ fn common(rank_env: &RankEnv<'_>) -> Variables {
         ("MASTER_PORT", port.to_string()),
         ("TORCHELASTIC_RUN_ID", rank_env.trial.into()),
         ("TORCHELASTIC_RESTART_COUNT", rank_env.attempt.0.saturating_sub(1).to_string()),
-        // Rank 0 itself keeps the store that the ranks meet at.
+        // Rank 0 itself runs the store for the rendezvous.
         ("TORCHELASTIC_USE_AGENT_STORE", "False".into()),
     ]
 }
 
-/// What a rank that nobody starts by MPI must know besides.
+/// Returns the extra variables of a DeepSpeed rank that MPI did not start.
 fn deepspeed(rank_env: &RankEnv<'_>) -> Variables {
     vec![
         ("CROSS_RANK", rank_env.host.to_string()),
@@ -86,7 +86,7 @@ fn deepspeed(rank_env: &RankEnv<'_>) -> Variables {
     ]
 }
 
-/// Every rank is a worker, the first the chief.
+/// Returns the variables of TensorFlow: every rank is a worker, the first one the chief.
 fn tensorflow(rank_env: &RankEnv<'_>) -> Variables {
     let config = json!({
         "cluster": { "worker": rank_env.rendezvous.peers },
@@ -95,8 +95,8 @@ fn tensorflow(rank_env: &RankEnv<'_>) -> Variables {
     vec![("TF_CONFIG", config.to_string())]
 }
 
-/// `jax.distributed.initialize()` without arguments asks the launchers it knows. These are the variables of Slurm's; the
-/// list of hosts is one name, because the address of the coordinator is told beside it.
+/// Returns Slurm's variables, from which `jax.distributed.initialize()` configures itself. The list of hosts
+/// has one name, since the coordinator's address is set separately.
 fn jax(rank_env: &RankEnv<'_>) -> Variables {
     let Rendezvous { address, port, hosts, .. } = rank_env.rendezvous;
     vec![
@@ -110,11 +110,11 @@ fn jax(rank_env: &RankEnv<'_>) -> Variables {
     ]
 }
 
-/// What horovodrun sets for Gloo.
+/// Returns the variables that horovodrun sets for Gloo.
 fn horovod(rank_env: &RankEnv<'_>) -> Variables {
     let Rendezvous { address, port, hosts, .. } = rank_env.rendezvous;
     vec![
-        // Tells hosts apart, and is looked up nowhere.
+        // Only distinguishes hosts; it is never resolved.
         ("HOROVOD_HOSTNAME", format!("host-{}", rank_env.host)),
         ("HOROVOD_RANK", rank_env.rank.to_string()),
         ("HOROVOD_SIZE", rank_env.world.to_string()),
@@ -129,7 +129,7 @@ fn horovod(rank_env: &RankEnv<'_>) -> Variables {
     ]
 }
 
-/// What helps most programs, unless the user knows better.
+/// Returns settings that help most programs, unless the user set them.
 fn preferences(rank_env: &RankEnv<'_>) -> Variables {
     let mut all = vec![
         ("OMP_NUM_THREADS", rank_env.threads.to_string()),
@@ -141,7 +141,7 @@ fn preferences(rank_env: &RankEnv<'_>) -> Variables {
         for name in ["GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "HOROVOD_GLOO_IFACE"] {
             all.push((name, interface.clone()));
         }
-        // For NCCL a name is a prefix, unless it begins so.
+        // NCCL takes a name as a prefix, unless `=` precedes it.
         all.push(("NCCL_SOCKET_IFNAME", format!("={interface}")));
     }
     all

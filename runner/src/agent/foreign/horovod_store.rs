@@ -1,7 +1,8 @@
-//! What Horovod's ranks find each other by: a small store of values behind HTTP, as horovodrun keeps one.
+//! The rendezvous store of Horovod: a small key-value store over HTTP, like that of horovodrun.
 //!
-//! `PUT /scope/key` keeps a value, `GET` gives it or 404, `DELETE` forgets it; every connection is for one request. Whoever
-//! reaches the address can read and write, as with horovodrun: it holds addresses and nothing else.
+//! `PUT /scope/key` stores a value, `GET` returns it or 404, `DELETE` removes it; a connection serves one
+//! request. Any client that reaches the address can read and write, as with horovodrun: it holds only
+//! addresses.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -9,23 +10,23 @@ use std::net::{TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-/// How long a request may take: others wait meanwhile.
+/// Timeout of a request, which delays other requests.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Most bytes of the head of a request, and of a value.
+/// Maximum size of a request's head, and of a value, in bytes.
 const LARGEST: u64 = 64 << 10;
 
-/// Most values.
+/// Maximum number of values.
 const VALUES: usize = 100_000;
 
-/// Serves on a free port of an address, in a thread that lives as long as the process; the port.
+/// Serves on a free port of `address`, in a thread that runs as long as the process; returns the port.
 pub(super) fn serve(address: &str) -> io::Result<u16> {
     let listener = TcpListener::bind((address, 0))?;
     let port = listener.local_addr()?.port();
     thread::spawn(move || {
         let mut values = BTreeMap::new();
         for stream in listener.incoming().flatten() {
-            // Who asks for nonsense, or does not wait for the answer, harms itself.
+            // A client that sends an invalid request or leaves early harms only itself.
             drop(answer(&stream, &mut values));
         }
     });

@@ -1,4 +1,4 @@
-//! Reads the lines of JSON that a program reports.
+//! Reader of the JSON lines that a foreign program writes.
 
 use super::output::each_line;
 use super::step_tracker::{ReportedLine, StepTracker};
@@ -8,19 +8,19 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 
-/// Characters of a line that are quoted.
+/// Maximum number of characters quoted of a line.
 const QUOTED: usize = 80;
 
-/// Sets of names that are told apart; a program with more has new names in every line.
+/// Maximum number of distinct kinds of lines; a program with more has new names in every line.
 const KINDS: usize = 100;
 
-/// Reads lines of JSON until the program ends. The first that is not understood is quoted in a notice.
+/// Reads JSON lines until the program ends. The first invalid one is quoted in a notice.
 pub(super) fn read_events(from: impl Read, say: &impl Fn(Event)) -> io::Result<()> {
     let mut reader = JsonLineReader::default();
     each_line(from, |_| {}, |line| reader.line(line, say))
 }
 
-/// What was read so far.
+/// State of the reader after the lines so far.
 #[derive(Default)]
 struct JsonLineReader {
     tracker: StepTracker,
@@ -69,12 +69,12 @@ impl JsonLineReader {
     }
 }
 
-/// Kinds of lines, by the names of their figures. Lines of one kind have a counter in common.
+/// Kinds of lines, by the names of their figures. Lines of one kind share a counter.
 #[derive(Default)]
 struct LineKinds(Vec<BTreeSet<String>>);
 
 impl LineKinds {
-    /// The kind of a line: that of the same names, otherwise of some of them or of more.
+    /// Returns the kind of a line: that with the same names, else one with a subset or a superset of them.
     fn index_of<'n>(&mut self, names: impl Iterator<Item = &'n str>) -> usize {
         let is_figure = |name: &&str| !["step", "tokens", "seconds"].contains(name);
         let names: BTreeSet<String> = names.filter(is_figure).map(str::to_owned).collect();
@@ -89,7 +89,7 @@ impl LineKinds {
     }
 }
 
-/// A line with quotes around `NaN`, `-inf`, `Infinity` and the like, which JSON does not have and many programs write.
+/// Quotes `NaN`, `-inf`, `Infinity` and the like, which JSON lacks and many programs write.
 fn with_quotes(text: &str) -> String {
     let mut quoted = String::with_capacity(text.len());
     let mut rest = text;
@@ -113,7 +113,7 @@ fn with_quotes(text: &str) -> String {
     quoted
 }
 
-/// Length of the string that a text begins with, its quotes included.
+/// Returns the length of the string that starts the text, with its quotes.
 fn string_length(text: &str) -> usize {
     let mut is_escaped = false;
     let is_end = |(_, c): &(usize, char)| {
@@ -124,7 +124,7 @@ fn string_length(text: &str) -> usize {
     text.char_indices().skip(1).find(is_end).map_or(text.len(), |(at, _)| at + 1)
 }
 
-/// The number that a value is, or that a text holds.
+/// Returns the number in a JSON number or string.
 fn number(value: &Value) -> Option<Number> {
     match value {
         Value::Number(number) => Some(Number { value: number.as_f64()?, has_decimals: number.is_f64() }),
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn lines_become_events_and_others_are_skipped() {
-        // What is not understood may be of any bytes and of any length.
+        // An invalid line may have any bytes and any length.
         let strange = [b"hello \xff\n".as_slice(), &vec![b'x'; 1 << 18]].concat();
         let told = b"\n{\"step\": 3, \"loss\": 0.5, \"tokens\": 8}\n{\"step\": 4, \"valid_loss\": 0.25}\n\
             {\"step\": 5, \"loss\": NaN}\n{\"step\": 6, \"loss\": -Infinity}\n";
@@ -224,7 +224,7 @@ mod tests {
     fn lines_with_other_names_have_counters_of_their_own() {
         let mut text = String::new();
         for step in 1..=15 {
-            // The learning rate stands in some lines only.
+            // Only some lines have the learning rate.
             let rate = if step % 2 == 0 { ", \"learning_rate\": 0.1" } else { "" };
             text += &format!("{{\"step\": {step}, \"loss\": 0.5{rate}}}\n");
             if step % 5 == 0 {

@@ -1,11 +1,12 @@
-//! Ranks that are somebody else's program: the environment they expect, and how they tell of their progress.
+//! Ranks that run a foreign program: their environment, and the reports of their progress.
 //!
-//! A foreign program is not given a frame. Its figures come as lines of JSON such as `{"step": 10, "loss": 2.31}` through the
-//! file whose number is in `DTRAIN_EVENTS_FD`, or are read from its output where the recipe has templates for it. All that it
-//! prints goes to its log; of one that fails the last lines are kept with the failure.
+//! A foreign program gets no frame. Its figures come as JSON lines such as `{"step": 10, "loss": 2.31}`
+//! through the file descriptor in `DTRAIN_EVENTS_FD`, or from its output if the recipe has templates for it.
+//! Its output goes to its log; a failure includes the last lines.
 //!
-//! `environment` sets the variables of each framework's own launcher. `rendezvous` finds free ports; every host does so for its own
-//! ranks. The program saves its own checkpoints, so an attempt begins wherever the program says.
+//! `environment` sets the variables of each framework's own launcher. `rendezvous` finds free ports; every
+//! host does so for its own ranks. The program saves its own checkpoints, so it decides where an attempt
+//! resumes.
 
 mod environment;
 mod horovod_store;
@@ -36,17 +37,17 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::thread;
 
-/// Where a foreign rank is heard.
+/// The streams from which a foreign rank's reports are read.
 pub(super) struct RankOutput {
-    /// Lines of JSON.
+    /// JSON lines.
     events: PipeReader,
-    /// What it prints, where it is looked through; it goes to the log meanwhile.
+    /// The output of the program, if templates apply to it; it is also copied to the log.
     output: Option<PipeReader>,
     log: PathBuf,
     progress: OutputTemplates,
 }
 
-/// Starts one rank, to be called from a thread that outlives it.
+/// Starts one rank. The calling thread must outlive it.
 pub(super) fn start(
     foreign: &model::ForeignCommand,
     assignment: &Assignment,
@@ -95,7 +96,7 @@ pub(super) fn start(
         interface: rendezvous::interface_of(context.bind),
     };
     environment::apply(&mut command, foreign.framework, &rank_env);
-    // What the recipe says counts more than what suits most programs.
+    // The recipe's settings override the defaults for most programs.
     command.envs(foreign.env.iter().map(|(name, text)| (name, fill(text))));
     command.env("DTRAIN_RUN_DIR", &folder).env("DTRAIN_EVENTS_FD", writer.as_raw_fd().to_string());
     bind_to_this_thread(&mut command, vec![writer]);
@@ -105,16 +106,17 @@ pub(super) fn start(
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => missing(126, "not executable"),
         started => started,
     };
-    // With it goes the end of the pipes that only the program may hold.
+    // The command holds the write end of the pipes, which only the program may keep.
     drop(command);
     started
         .map_err(|error| io::Error::new(error.kind(), format!("{program}: {error}")))
         .map(|child| (child, RankOutput { events, output, log: path, progress }))
 }
 
-/// A process in place of a program that cannot be started: the log says so, and it ends with `code`, as a shell would.
+/// Starts a process in place of a program that cannot be started: it logs the error and exits with `code`,
+/// like a shell.
 fn placeholder_process(mut log: File, code: u8, words: &str) -> io::Result<Child> {
-    // Written here: the log is read as soon as the pipes are closed.
+    // Written here, because the log is read as soon as the pipes are closed.
     writeln!(log, "{words}")?;
     let mut command = Command::new("sh");
     command.args(["-c", "exit \"$1\"", "sh", &code.to_string()]);
@@ -123,7 +125,7 @@ fn placeholder_process(mut log: File, code: u8, words: &str) -> io::Result<Child
     command.spawn()
 }
 
-/// Listens in threads of its own until the program, and whatever it left behind, has closed its files.
+/// Reads reports in threads until the program and its child processes have closed their files.
 pub(super) fn spawn_readers(
     rank_output: RankOutput,
     rank: dtrain_protocol::Rank,
@@ -133,7 +135,7 @@ pub(super) fn spawn_readers(
     thread::spawn(move || {
         let RankOutput { events: reports, output, log, progress } = rank_output;
         let say = |event| drop(inbox.send(InboxMessage::Event(rank, event)));
-        // What is wrong with a pipe or a log is nothing the rank could help.
+        // An error of a pipe or a log is not the rank's fault.
         thread::scope(|scope| {
             if let Some(output) = output {
                 scope.spawn(|| drop(progress.read_output(output, &log, &say)));

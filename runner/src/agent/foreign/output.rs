@@ -1,4 +1,4 @@
-//! Reads what foreign programs print: lines that templates fit, and their last words.
+//! Reader of foreign programs' output: lines that match templates, and the last lines.
 
 use super::step_tracker::{ReportedLine, StepTracker};
 use crate::files;
@@ -8,20 +8,20 @@ use dtrain_recipes::model;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::Path;
 
-/// Lines that are kept of a program that failed …
+/// Number of last lines kept of a failed program.
 const LAST_LINES: usize = 40;
 
-/// … and where in its log they are looked for, in bytes from the end.
+/// Number of bytes at the end of its log that are searched for them.
 const LAST_BYTES: u64 = 16 << 10;
 
-/// Bytes that are read at once.
+/// Number of bytes read at once.
 const CHUNK: usize = 64 << 10;
 
-/// How a program's output is read.
+/// The templates for a program's output.
 pub(super) struct OutputTemplates(Vec<LineTemplate>);
 
 impl OutputTemplates {
-    /// By the recipe's templates; `Err` quotes one that is none.
+    /// Parses the recipe's templates; `Err` quotes an invalid one.
     pub(super) fn of(foreign: &model::ForeignCommand) -> Result<Self, String> {
         let parse = |text: &String| LineTemplate::parse(text).map_err(|error| format!("`{text}`: {error}"));
         foreign.progress.iter().map(parse).collect::<Result<_, _>>().map(Self)
@@ -31,12 +31,12 @@ impl OutputTemplates {
         !self.0.is_empty()
     }
 
-    /// Writes all that is printed to the log as it comes, and tells what its lines report.
+    /// Copies the output to the log as it arrives, and reports the figures of its lines.
     pub(super) fn read_output(&self, from: impl Read, log: &Path, say: &impl Fn(Event)) -> io::Result<()> {
         let mut tracker = StepTracker::default();
         let mut file = files::append(log);
         let mut is_whole = true;
-        // Neither a missing log nor a full disk may keep the program from going on.
+        // A missing log or a full disk must not stop the program.
         let keep = |bytes: &[u8]| {
             let written = match &mut file {
                 Ok(file) => file.write_all(bytes).map_err(|error| error.to_string()),
@@ -62,7 +62,7 @@ impl OutputTemplates {
     }
 }
 
-/// Hands over bytes as they come and lines as they end, until there is no more; bytes need not be UTF-8.
+/// Passes on bytes as they arrive and lines as they end, until end of file; bytes need not be UTF-8.
 pub(super) fn each_line(
     mut from: impl Read,
     mut bytes: impl FnMut(&[u8]),
@@ -85,7 +85,7 @@ pub(super) fn each_line(
     Ok(())
 }
 
-/// The last lines of a log.
+/// Returns the last lines of a log.
 pub(super) fn last_lines(log: &Path) -> Vec<String> {
     let tail = || -> io::Result<Vec<u8>> {
         let mut file = files::open(log)?;
@@ -116,7 +116,7 @@ mod tests {
     fn output_that_cannot_be_kept_is_said_once() {
         let folder = tempfile::tempdir().expect("a folder");
         let said = RefCell::new(Vec::new());
-        // A folder cannot be written, whoever writes.
+        // A folder cannot be written, even by root.
         OutputTemplates(vec![LineTemplate::parse("loss {loss}").expect("a template")])
             .read_output("loss 1\nloss 2\n".as_bytes(), folder.path(), &|event| said.borrow_mut().push(event))
             .expect("text can be read");
@@ -164,7 +164,7 @@ mod tests {
         let mut text = String::new();
         for step in 1..=3 {
             let piece = format!("\rtrain: step \x1b[1m{step}\x1b[0m/60 loss=0.5 \r");
-            printed.write_all(piece.as_bytes()).expect("somebody reads");
+            printed.write_all(piece.as_bytes()).expect("a thread reads");
             let Ok(Event::Step(figures)) = events.recv() else { panic!("the line has ended") };
             assert_eq!(figures.step, StepId(step));
             text += &piece;

@@ -1,4 +1,4 @@
-//! Where foreign ranks meet.
+//! The rendezvous of foreign ranks.
 
 use super::horovod_store;
 use dtrain_recipes::Framework;
@@ -7,21 +7,23 @@ use std::io;
 use std::net::{IpAddr, TcpListener};
 use sysinfo::Networks;
 
-/// Where foreign ranks meet: addresses that were free, and that ranks bind themselves. Other ranks do not use it.
+/// The rendezvous of foreign ranks: free addresses, which the ranks bind themselves. dtrain's own ranks need
+/// none.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(in crate::agent) struct Rendezvous {
-    /// Address of the host of rank 0 …
+    /// Address of rank 0's host.
     pub(super) address: String,
-    /// … and a port there, on which rank 0 may listen; under Horovod its [`horovod_store`] does.
+    /// Port on rank 0's host for rank 0 to listen on; with Horovod, that of its [`horovod_store`].
     pub(super) port: u16,
-    /// Hosts of the attempt.
+    /// Number of hosts of the attempt.
     pub(super) hosts: u32,
-    /// An address and a port for each rank, on its own host.
+    /// Address and port for each rank, on its own host.
     pub(super) peers: Vec<String>,
 }
 
 impl Rendezvous {
-    /// A meeting at the host of rank 0, `address`, and a port there, `meeting`; `peers` are an address and a port for each rank.
+    /// Creates a rendezvous at `address`, the host of rank 0, with the port in `meeting` and an address and
+    /// port for each rank.
     pub(in crate::agent) fn at(
         address: &str,
         meeting: &str,
@@ -34,14 +36,14 @@ impl Rendezvous {
     }
 }
 
-/// So many different ports of an address of this host that are free now, as `address:port`.
+/// Returns `count` different free ports of an address of this host, as `address:port`.
 pub(in crate::agent) fn free_ports(address: &str, count: u32) -> io::Result<Vec<String>> {
     let bound: Vec<TcpListener> =
         (0..count).map(|_| TcpListener::bind((address, 0))).collect::<io::Result<_>>()?;
     bound.iter().map(|listener| Ok(listener.local_addr()?.to_string())).collect()
 }
 
-/// A port of an address of this host where the ranks of an attempt meet: free for rank 0, or under Horovod that of a store.
+/// Returns the rendezvous port on this host: a free one for rank 0, or with Horovod that of a store.
 pub(in crate::agent) fn rendezvous_port(address: &str, framework: Framework) -> io::Result<String> {
     match framework {
         Framework::Horovod => Ok(format!("{address}:{}", horovod_store::serve(address)?)),
@@ -49,7 +51,7 @@ pub(in crate::agent) fn rendezvous_port(address: &str, framework: Framework) -> 
     }
 }
 
-/// The network interface of this host that has an address.
+/// Returns the network interface of this host with this address.
 pub(super) fn interface_of(address: &str) -> Option<String> {
     let address: IpAddr = address.parse().ok()?;
     let networks = Networks::new_with_refreshed_list().ok()?;

@@ -1,40 +1,40 @@
-//! The counters that lines of a program show, and the steps that they stand for.
+//! Counters in a program's output lines, and the steps that they represent.
 
 use dtrain_recipes::line_template::Number;
 use std::collections::BTreeMap;
 
-/// Steps that a counter with fractions counts from one whole number to the next.
+/// Steps per unit of a fractional counter, such as an epoch.
 pub(super) const STEPS_OF_A_UNIT: f64 = 1000.0;
 
-/// A counter as lines of one kind show it, in its own units.
+/// The counter in lines of one kind, in its own units.
 struct StepCounter {
-    /// What it began with, and began again with.
+    /// The first value, also after a restart of the counter.
     first: f64,
     newest: f64,
-    /// How far it went on from one line to the next.
+    /// Difference of the last two values.
     stride: f64,
-    /// What is added to it, since it began again.
+    /// Offset added to the value, since the counter restarted.
     offset: f64,
-    /// Whether it has fractions, such as those of an epoch.
+    /// True if the counter has fractions, as an epoch may.
     has_fractions: bool,
-    /// Whether it counts something of its own: lines of another kind showed another value just before.
+    /// True if it is a counter of its own: another kind of line just showed another value.
     is_apart: bool,
-    /// The largest offset of all counters when it was shown last.
+    /// The largest offset of all counters at its last value.
     round: f64,
 }
 
-/// Where a counter is.
+/// A value of a counter with its place in the run.
 #[derive(Clone, Copy)]
 pub(super) struct CounterPosition {
-    /// As it stands in the line.
+    /// The value in the line.
     pub(super) value: f64,
-    /// The same, continued where the counter began again.
+    /// The value, continued across restarts of the counter.
     pub(super) continued: f64,
     /// The kind of the line.
     pub(super) kind: usize,
 }
 
-/// The counters of all kinds of lines. Lines of one template, for example, are of one kind.
+/// The counters of all kinds of lines; the lines of one template are of one kind.
 #[derive(Default)]
 pub(super) struct StepCounters {
     of: BTreeMap<usize, StepCounter>,
@@ -42,36 +42,36 @@ pub(super) struct StepCounters {
 }
 
 impl StepCounters {
-    /// Where the newest line is that named a step.
+    /// Returns the position of the newest line with a step.
     pub(super) fn newest(&self) -> Option<CounterPosition> {
         self.newest
     }
 
-    /// Whether the counter in lines of a kind has fractions.
+    /// True if the counter in lines of this kind has fractions.
     pub(super) fn has_fractions(&self, kind: usize) -> bool {
         self.of.get(&kind).is_some_and(|counter| counter.has_fractions)
     }
 
-    /// Takes note that the counter in lines of a kind has fractions.
+    /// Marks the counter in lines of this kind as fractional.
     pub(super) fn set_has_fractions(&mut self, kind: usize) {
         if let Some(counter) = self.of.get_mut(&kind) {
             counter.has_fractions = true;
         }
     }
 
-    /// The step that a position stands for.
+    /// Converts a position to a step.
     pub(super) fn step(&self, position: CounterPosition) -> u64 {
         whole(position.continued * if self.has_fractions(position.kind) { STEPS_OF_A_UNIT } else { 1.0 })
     }
 
-    /// Takes in the value of a counter. Returns where that is, and the value before where the counter began again.
+    /// Records a counter's value. Returns its position and, if the counter restarted, the value before.
     pub(super) fn count(&mut self, number: Number, kind: usize) -> (CounterPosition, Option<f64>) {
         let value = number.value;
         let furthest = self.of.values().map(|counter| counter.offset).fold(0.0, f64::max);
         let newest = self.newest;
         let other_has_fractions = newest.is_some_and(|position| self.has_fractions(position.kind));
         let counter = self.of.entry(kind).or_insert_with(|| StepCounter::new(value, furthest));
-        // `1.0` of an epoch after 0.98 in another kind of line is of the same counter.
+        // `1.0` of an epoch after 0.98 in another kind of line is the same counter.
         counter.has_fractions |= value.fract() != 0.0 || (number.has_decimals && other_has_fractions);
         let is_later_round = std::mem::replace(&mut counter.round, furthest) < furthest;
         let joined = newest
@@ -99,10 +99,9 @@ impl StepCounter {
         }
     }
 
-    /// Takes over the step that lines of another kind showed just before, where this counter is at the same value. Returns the
-    /// step, continued.
+    /// Takes over the position of another kind of line if its value is the same; returns the continued value.
     ///
-    /// A counter that once disagreed counts something of its own, and none falls back by what another shows.
+    /// A counter that once differed is one of its own. None moves back because of another.
     fn adopt_value(&mut self, value: f64, other: CounterPosition) -> Option<f64> {
         self.is_apart |= other.value != value;
         let falls_back = value < self.newest && other.continued <= self.newest + self.offset;
@@ -116,15 +115,15 @@ impl StepCounter {
         Some(other.continued)
     }
 
-    /// Goes on to a value. Returns it, continued, and the value before where it begins again.
+    /// Advances to a value. Returns it, continued, and the value before a restart.
     fn advance(&mut self, value: f64, furthest: f64, is_later_round: bool) -> (f64, Option<f64>) {
-        // It may show the same value once in each round of the others.
+        // A separate counter may repeat a value once in each round of the others.
         let is_of_a_round = self.is_apart && value == self.newest && is_later_round;
         let falls = value < self.newest && value <= self.first.max(self.newest / 2.0);
         let begins_again = is_of_a_round || falls;
         if begins_again {
             let reached = self.newest + self.offset;
-            // After 99 of a counter from 0 comes 100.
+            // A counter that starts at 0 continues with 100 after 99.
             let gap = if value == 0.0 { self.stride } else { 0.0 };
             let is_known = furthest > self.offset && furthest + value > reached;
             self.offset = if is_known { furthest } else { reached + gap };
@@ -137,7 +136,7 @@ impl StepCounter {
     }
 }
 
-/// The whole number that is nearest to a value from 0 on.
+/// Returns the nearest whole number to a value of at least 0.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "callers check the range")]
 pub(super) fn whole(value: f64) -> u64 {
     value.round() as u64

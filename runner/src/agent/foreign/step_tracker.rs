@@ -1,4 +1,4 @@
-//! What a line of a foreign program reports, and at which step.
+//! The step tracker: it turns a foreign program's reported lines into events with steps.
 
 use super::step_counters::{CounterPosition, STEPS_OF_A_UNIT, StepCounters, whole};
 use dtrain_protocol::{Event, NamedFigure, PhaseTimes, ResidentBytes, StepFigures, StepId};
@@ -6,13 +6,13 @@ use dtrain_recipes::line_template::{Number, is_metric_name};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-/// Metrics that one line may carry; the rest of a longer one is skipped.
+/// Maximum number of metrics in one line; more are skipped.
 const METRICS_OF_A_LINE: usize = 1000;
 
-/// Largest count, 2^53: every whole number up to it is one of floating point.
+/// Largest count, 2^53: floating point has every whole number up to it.
 const LARGEST: f64 = 9_007_199_254_740_992.0;
 
-/// What one line reports, as it stands there.
+/// The figures reported by one line, unchanged.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct ReportedLine {
     step: Option<Number>,
@@ -27,7 +27,7 @@ pub(super) struct ReportedLine {
 }
 
 impl ReportedLine {
-    /// Of numbers with their names. What has a name that no metric can have is skipped.
+    /// Collects named numbers. Skips names that no metric may have.
     pub(super) fn of<'n>(found: impl IntoIterator<Item = (&'n str, Number)>) -> Self {
         let mut line = Self::default();
         for (name, number) in found {
@@ -54,7 +54,7 @@ impl ReportedLine {
         }
     }
 
-    /// Figures that belong to a step with a loss, or to a validation with one, and stand here without.
+    /// Turns figures that need a loss, training or validation, into metrics if the line has none.
     fn move_to_metrics(&mut self) {
         let mut metric = |name: &str, value: Option<f64>| {
             self.metrics.extend(value.map(|value| NamedFigure { name: name.to_owned(), value }));
@@ -68,7 +68,7 @@ impl ReportedLine {
         }
     }
 
-    /// The results, by name.
+    /// Returns the results, by name.
     fn results(&self) -> impl Iterator<Item = (&str, f64)> {
         let loss = self.loss.map(|loss| ("loss", loss));
         let valid = self.valid_loss.map(|loss| ("valid.loss", loss));
@@ -77,7 +77,7 @@ impl ReportedLine {
     }
 }
 
-/// Something that is said once.
+/// Kinds of notices; each is given once.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum NoticeKind {
     Fraction,
@@ -95,21 +95,21 @@ struct LastResult {
     step: u64,
 }
 
-/// Where the program is, by the lines so far.
+/// Progress of the program, according to the lines so far.
 #[derive(Default)]
 pub(super) struct StepTracker {
     counters: StepCounters,
-    /// Of each result the newest value that was reported at a named step.
+    /// For each result, its newest value at a named step.
     results: BTreeMap<String, LastResult>,
-    /// Lines of each kind while none named a step.
+    /// Number of lines of each kind while none named a step.
     counted: BTreeMap<usize, u64>,
-    /// For each kind of line its furthest step with a loss, and when it was first reported.
+    /// For each kind of line, its highest step with a loss and the time of the first report of it.
     timed: BTreeMap<usize, (u64, Instant)>,
     remarks: BTreeSet<NoticeKind>,
 }
 
 impl StepTracker {
-    /// Tells what a line reports. `kind` is that of lines that have a counter in common.
+    /// Reports the figures of a line as events. Lines of one `kind` share a counter.
     pub(super) fn report(&mut self, mut line: ReportedLine, kind: usize, say: &impl Fn(Event)) {
         line.move_to_metrics();
         let number = self.step(&line, kind, say);
@@ -140,7 +140,8 @@ impl StepTracker {
         }
     }
 
-    /// The step of a line: the one that it names, otherwise the newest. Where no line ever named one, lines of a kind are counted.
+    /// Returns the step of a line: the one it names, else the newest. If no line has named a step, counts the
+    /// lines of its kind.
     fn step(&mut self, line: &ReportedLine, kind: usize, say: &impl Fn(Event)) -> u64 {
         let named = line.step.filter(|number| self.is_step(number.value, say));
         if let Some(number) = named {
@@ -152,7 +153,7 @@ impl StepTracker {
             return *counted;
         };
         if named.is_some_and(|number| number.has_decimals) && self.repeats(line, position) {
-            // Fractions are printed with few digits, so that the first ones may all be 0.0.
+            // Fractions have few digits, so the first ones may all be 0.0.
             self.counters.set_has_fractions(kind);
             let words = format!(
                 "`step` is {:?} in several lines: it is counted in thousandths, and each line as a step",
@@ -162,7 +163,7 @@ impl StepTracker {
         }
         let mut step = self.counters.step(position);
         if named.is_some() && self.counters.has_fractions(position.kind) {
-            // What comes a second time is a later step.
+            // A repeated result belongs to a later step.
             let known = line.results().filter_map(|(name, _)| self.results.get(name));
             let later =
                 known.filter(|known| known.continued <= position.continued).map(|known| known.step + 1);
@@ -172,14 +173,14 @@ impl StepTracker {
         step
     }
 
-    /// Whether a result of the line was reported at the same position before.
+    /// True if a result of the line was already reported at this position.
     fn repeats(&self, line: &ReportedLine, position: CounterPosition) -> bool {
         line.results().any(|(name, _)| {
             self.results.get(name).is_some_and(|known| known.continued == position.continued)
         })
     }
 
-    /// Takes note of the results of a line, and says where one replaces another.
+    /// Stores the results of a line; a notice tells if one replaces another.
     fn record_results(
         &mut self,
         line: &ReportedLine,
@@ -202,7 +203,7 @@ impl StepTracker {
         }
     }
 
-    /// Whether a value can be a step.
+    /// True if a value can be a step.
     fn is_step(&mut self, value: f64, say: &impl Fn(Event)) -> bool {
         if !(0.0..=LARGEST / STEPS_OF_A_UNIT).contains(&value) {
             let words =
@@ -220,7 +221,7 @@ impl StepTracker {
         true
     }
 
-    /// Takes in the value of a counter; says when it began again.
+    /// Records a counter's value; a notice tells if it restarted.
     fn count(&mut self, number: Number, kind: usize, say: &impl Fn(Event)) {
         let (position, before) = self.counters.count(number, kind);
         if let Some(before) = before {
@@ -232,7 +233,7 @@ impl StepTracker {
         }
     }
 
-    /// Tokens of a line; 0 where it does not tell.
+    /// Returns the tokens of a line; 0 if it has none.
     fn tokens(&mut self, line: &ReportedLine, say: &impl Fn(Event)) -> u64 {
         let Some(value) = line.tokens else { return 0 };
         if !(0.0..=LARGEST).contains(&value) {
@@ -248,7 +249,7 @@ impl StepTracker {
         whole(value)
     }
 
-    /// Seconds as a line tells them.
+    /// Returns the seconds that a line reports.
     fn reported_seconds(&mut self, line: &ReportedLine, say: &impl Fn(Event)) -> Option<f64> {
         let value = line.seconds?;
         let is_time = value.is_finite() && value >= 0.0;
@@ -262,8 +263,8 @@ impl StepTracker {
         is_time.then_some(value)
     }
 
-    /// Seconds of a step, by the time since lines of its kind reported an earlier one; 0 where that is not known: for the first
-    /// step, for one that is reported again, and for a counter with fractions, of which nobody knows how many steps they are.
+    /// Returns the seconds per step since an earlier step in lines of this kind. 0 if unknown: for the first
+    /// step, a repeated step, and fractional counters, whose number of steps is unknown.
     fn seconds(&mut self, step: u64, kind: usize) -> f64 {
         if self.counters.newest().is_some_and(|position| self.counters.has_fractions(position.kind)) {
             return 0.0;

@@ -11,35 +11,35 @@ use dtrain_protocol::{FileEntry, Rank, SavedFile, StepId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A checkpoint that all ranks saved and not all hosts committed.
+/// A checkpoint that all ranks saved and that is not committed on all hosts yet.
 #[derive(Clone, Debug)]
 pub(super) struct PendingCommit {
     phase: CommitPhase,
     /// Hosts that have not answered in this phase.
     awaited: BTreeSet<u32>,
-    /// When the phase began.
+    /// Start of the phase.
     since: Millis,
 }
 
-/// What the hosts were asked last.
+/// The phase of a commit, by the last request to the hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CommitPhase {
     Prepare,
-    /// All hosts but the leader's.
+    /// Commit on all hosts but the leader's.
     Commit,
-    /// The leader's.
+    /// Commit on the leader's host.
     CommitOwn,
 }
 
 impl Leader {
-    /// Takes in that a rank saved its part, or could not. Commits the checkpoint once every rank saved; clears it away once every
-    /// rank did what it could and one could not.
+    /// Records that a rank saved its part, or failed (`None`). Once all ranks have reported, commits the
+    /// checkpoint, or discards it if one failed.
     pub(super) fn rank_saved(&mut self, step: StepId, rank: Rank, files: Option<Vec<SavedFile>>) {
         self.saved.entry(step).or_default().insert(rank, files);
         if self.saved.get(&step).is_none_or(|saved| saved.len() < self.ranks.len()) {
             return;
         }
-        // Older ones that are not whole never will be: every rank is past them.
+        // Older incomplete checkpoints stay incomplete: every rank is past them.
         let parts = self.saved.remove(&step).unwrap_or_default();
         self.saved.retain(|other, _| *other > step);
         if parts.values().any(Option::is_none) {
@@ -64,7 +64,7 @@ impl Leader {
         }
     }
 
-    /// Lets all hosts prepare a checkpoint; each also keeps what the host before it wrote.
+    /// Asks all hosts to prepare a checkpoint; each also copies the files of the host before it.
     fn prepare(&mut self, step: StepId, manifest: &Arc<str>, saved: &[(Rank, SavedFile)]) {
         let hosts = self.committing_hosts();
         let mut written: BTreeMap<u32, Vec<FileEntry>> = BTreeMap::new();
@@ -88,7 +88,7 @@ impl Leader {
         self.enter_phase(step, CommitPhase::Prepare, hosts.into_iter().collect());
     }
 
-    /// The hosts that keep checkpoints: one is enough where all see the same folder.
+    /// Returns the hosts that keep checkpoints: the leader's alone if all hosts share a folder.
     fn committing_hosts(&self) -> Vec<u32> {
         let keeps = |(index, host): &(&u32, &super::HostState)| {
             !host.only_lends() && !host.is_lost && (self.settings.gathers || **index == LEADER_HOST)
@@ -100,7 +100,7 @@ impl Leader {
         self.commits.insert(step, PendingCommit { phase, awaited, since: self.now.moment });
     }
 
-    /// Takes in that `host` prepared the checkpoint of `step`, or could not.
+    /// Records the result of `host` preparing the checkpoint of `step`.
     pub(super) fn prepared(&mut self, step: StepId, host: u32, outcome: Result<(), String>) {
         if !self.record_answer(step, host, &[CommitPhase::Prepare], outcome) {
             return;
@@ -121,7 +121,7 @@ impl Leader {
         self.enter_phase(step, CommitPhase::CommitOwn, BTreeSet::from([LEADER_HOST]));
     }
 
-    /// Takes in that `host` committed the checkpoint of `step`, or could not.
+    /// Records the result of `host` committing the checkpoint of `step`.
     pub(super) fn committed(&mut self, step: StepId, host: u32, outcome: Result<(), String>) {
         let is_own = self.commits.get(&step).is_some_and(|commit| commit.phase == CommitPhase::CommitOwn);
         if !self.record_answer(step, host, &[CommitPhase::Commit, CommitPhase::CommitOwn], outcome) {
@@ -140,7 +140,7 @@ impl Leader {
         }
     }
 
-    /// Takes in an answer; whether it was the last one of its phase.
+    /// Records an answer; returns `true` if it was the last of its phase.
     fn record_answer(
         &mut self,
         step: StepId,
@@ -163,7 +163,7 @@ impl Leader {
         }
     }
 
-    /// Gives up a checkpoint, and clears away what lies of it on all hosts.
+    /// Gives up a checkpoint, and discards its files on all hosts.
     fn abandon(&mut self, step: StepId, reason: String) {
         self.commits.remove(&step);
         for host in self.committing_hosts() {
@@ -173,7 +173,7 @@ impl Leader {
         self.effects.push(AttemptEffect::Spool(SpoolRecord::CommitFailed { attempt, step, reason }));
     }
 
-    /// Gives up all checkpoints that are under way.
+    /// Gives up all pending checkpoints.
     pub(super) fn abandon_commits(&mut self, reason: &str) {
         let attempt = self.settings.attempt;
         for step in std::mem::take(&mut self.commits).into_keys() {
@@ -182,7 +182,8 @@ impl Leader {
         }
     }
 
-    /// Takes hosts for lost whose work on a checkpoint stands still; of the leader's own host the checkpoint is given up.
+    /// Counts hosts as lost whose work on a checkpoint makes no progress; if it is the leader's own host,
+    /// gives up the checkpoint.
     pub(super) fn check_commit_timeouts(&mut self) {
         let now = self.now.moment;
         let mut stuck = None;

@@ -1,4 +1,4 @@
-//! What the leader must know, what goes into it, and what comes out.
+//! The leader's configuration, inputs and effects.
 
 use super::super::control_protocol::SpoolRecord;
 use super::super::messages::{Heartbeat, HostMessage, LeaderMessage};
@@ -9,44 +9,44 @@ use dtrain_protocol::{Assignment, AttemptId};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// The host of the leader.
+/// Index of the leader's host.
 pub(in crate::agent) const LEADER_HOST: u32 = 0;
 
-/// What the leader must know of its attempt.
+/// Configuration of the leader for an attempt.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct AttemptConfig {
     pub(in crate::agent) attempt: AttemptId,
-    /// Committed checkpoints that are kept.
+    /// Number of committed checkpoints that are kept.
     pub(in crate::agent) keep: u32,
-    /// Whether each host has checkpoints of its own, so that what one lacks is fetched from others; otherwise there is one host, or
-    /// one folder that all hosts see.
+    /// True if each host has its own checkpoint folder, so that files are copied between hosts; false for one
+    /// host or a shared folder.
     pub(in crate::agent) gathers: bool,
     /// The folder of checkpoints on the leader's host.
     pub(in crate::agent) checkpoints: PathBuf,
-    /// Name of the folder of the checkpoint that the ranks go on from.
+    /// Name of the checkpoint folder to resume from.
     pub(in crate::agent) resume: Option<String>,
-    /// The assignment of rank 0, for the tables of contents.
+    /// The assignment of rank 0, for the manifests.
     pub(in crate::agent) first: Assignment,
-    /// Address of the leader's host, where foreign ranks meet.
+    /// Address of the leader's host, for the rendezvous of foreign ranks.
     pub(in crate::agent) address: String,
 }
 
-/// A host of the attempt.
+/// State of a host of the attempt.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct HostState {
-    /// Where its agent listens.
+    /// Address of its agent.
     pub(in crate::agent) peer: PeerAddress,
-    /// Its ranks; none on a host that only lends what it has of the checkpoint.
+    /// Its ranks; empty on a host that only lends its checkpoint files.
     pub(in crate::agent) ranks: Range<u32>,
     pub(in crate::agent) is_lost: bool,
     pub(in crate::agent) heartbeat: Heartbeat,
-    /// When its loop, and its work on checkpoints, were last seen to move.
+    /// Times of the last progress of its loop, and of its checkpoint work.
     pub(in crate::agent) turned_at: Millis,
     pub(in crate::agent) worked_at: Millis,
 }
 
 impl HostState {
-    /// A host that was just connected.
+    /// Creates a host that was just connected.
     pub(in crate::agent) fn new(peer: PeerAddress, ranks: Range<u32>, now: Millis) -> Self {
         Self { peer, ranks, is_lost: false, heartbeat: Heartbeat::default(), turned_at: now, worked_at: now }
     }
@@ -56,39 +56,40 @@ impl HostState {
     }
 }
 
-/// Something that happened.
+/// An input of the leader.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::agent) enum AttemptInput {
-    /// A host says something.
+    /// A message of a host.
     Host(u32, HostMessage),
-    /// A host is lost, and why.
+    /// A host is lost, for the reason given.
     Lost(u32, String),
     /// A heartbeat of a host.
     Beat(u32, Heartbeat),
-    /// A controller wants the ranks to stop.
+    /// A controller asks the ranks to stop.
     Stop,
-    /// Time has passed.
+    /// A timer tick: deadlines are checked.
     Tick,
 }
 
-/// Something to do.
+/// An effect that the driver carries out.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::agent) enum AttemptEffect {
-    /// Append a record to the spool. What follows one that must be durable waits until it is on disk.
+    /// Append a record to the spool. If it must be durable, later effects wait until it is on disk.
     Spool(SpoolRecord),
-    /// Ask a host.
+    /// Send a message to a host.
     Ask(u32, LeaderMessage),
     /// Write a line to the agent's log.
     Note(String),
-    /// The ranks are started: tell whoever launched the attempt.
+    /// The ranks are started: report this to the controller.
     Announce,
-    /// Nothing was started, or what was must end: tell whoever launched the attempt, and end.
+    /// The launch failed: report this to the controller, and end.
     Refuse(LaunchError),
-    /// No rank lives: the attempt is over.
+    /// No rank is alive: the attempt is over.
     End,
 }
 
-/// When something happens: on the agent's own clock, and in milliseconds since the Unix epoch, which only stamps events.
+/// Time of an input: on the agent's monotonic clock, and in milliseconds since the Unix epoch, which only
+/// stamps events.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::agent) struct ClockReading {
     pub(in crate::agent) moment: Millis,

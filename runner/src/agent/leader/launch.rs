@@ -1,5 +1,5 @@
-//! From the first connection to the start of the last rank: every host gets the checkpoint, foreign ranks get a place to meet, and
-//! the hosts start their ranks, the leader's last.
+//! The launch of an attempt: every host gets the checkpoint, foreign ranks get a rendezvous, and the hosts
+//! start their ranks, the leader's last.
 
 use super::super::foreign::Rendezvous;
 use super::super::messages::{FetchRefusal, FetchSummary, HostMessage, LeaderMessage};
@@ -11,33 +11,33 @@ use dtrain_protocol::{FileEntry, Manifest};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// A launch under way.
+/// A pending launch.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct PendingLaunch {
     stage: LaunchStage,
     /// Hosts that have not answered.
     awaited: BTreeSet<u32>,
-    /// When they were asked.
+    /// Time of the request.
     since: Millis,
 }
 
-/// What the hosts were asked last.
+/// The stage of a launch, by the last request to the hosts.
 #[derive(Clone, Debug, PartialEq)]
 enum LaunchStage {
-    /// What each has of the checkpoint.
+    /// List the files present of the checkpoint.
     List { manifest: Option<Arc<str>>, holders: BTreeMap<String, Vec<PeerAddress>> },
-    /// To fetch what they lack; with what they fetched.
+    /// Fetch the missing files; with a sum of what was fetched.
     Fetch { all: FetchSummary },
-    /// For free ports.
+    /// Find free ports.
     Reserve { addresses: BTreeMap<u32, Vec<String>> },
-    /// To start their ranks.
+    /// Start their ranks.
     Start { rendezvous: Rendezvous },
-    /// To start the leader's own ranks.
+    /// Start the ranks of the leader's host.
     StartOwn,
 }
 
 impl Leader {
-    /// Begins the launch.
+    /// Starts the launch.
     pub(super) fn launch(&mut self) {
         if self.ranks.is_empty() {
             return self.refuse("the order has no ranks".to_owned().into());
@@ -58,12 +58,12 @@ impl Leader {
         self.phase = AttemptPhase::Launching(PendingLaunch { stage, awaited, since: self.now.moment });
     }
 
-    /// The hosts that have ranks.
+    /// Returns the hosts that have ranks.
     pub(super) fn hosts_with_ranks(&self) -> BTreeSet<u32> {
         self.hosts.iter().filter(|(_, host)| !host.only_lends()).map(|(index, _)| *index).collect()
     }
 
-    /// Takes in an answer of a host.
+    /// Handles a host's answer.
     pub(super) fn handle_launch_answer(&mut self, host: u32, message: HostMessage) {
         let AttemptPhase::Launching(launch) = &mut self.phase else { return };
         if !launch.awaited.remove(&host) {
@@ -112,7 +112,7 @@ impl Leader {
         }
     }
 
-    /// All hosts answered.
+    /// Goes on to the next stage, after all hosts answered.
     fn next_stage(&mut self) {
         let AttemptPhase::Launching(launch) = std::mem::replace(&mut self.phase, AttemptPhase::Over) else {
             return;
@@ -127,7 +127,7 @@ impl Leader {
                 self.reserve_rendezvous();
             }
             LaunchStage::Reserve { mut addresses } => {
-                // The leader's own come first, and before them the one to meet at.
+                // The leader's ports come first, with the rendezvous port before them.
                 let mut all: Vec<String> = addresses.remove(&LEADER_HOST).unwrap_or_default();
                 if all.is_empty() {
                     return self.refuse("no port to meet at".to_owned().into());
@@ -148,9 +148,10 @@ impl Leader {
         }
     }
 
-    /// Lets every host that has ranks fetch what these read of the checkpoint; foreign programs read all of it.
+    /// Asks every host with ranks to fetch what they read of the checkpoint; foreign programs read all of it.
     ///
-    /// What fewer than two of them have of it is fetched whole by as many as lack, so that it outlives any one host.
+    /// A file that fewer than two of these hosts have is fetched whole by one or two more, so that it
+    /// survives the loss of any one host.
     fn fetch(&mut self, manifest_text: Option<Arc<str>>, mut holders: BTreeMap<String, Vec<PeerAddress>>) {
         let name = self.settings.resume.clone().unwrap_or_default();
         let Some(text) = manifest_text else {
@@ -193,7 +194,7 @@ impl Leader {
         self.await_answers(LaunchStage::Fetch { all: FetchSummary::default() }, hosts);
     }
 
-    /// Lets go of the hosts that have no ranks.
+    /// Dismisses the hosts that have no ranks.
     fn dismiss_lenders(&mut self) {
         let lenders: Vec<u32> =
             self.hosts.iter().filter(|(_, host)| host.only_lends()).map(|(index, _)| *index).collect();
@@ -203,7 +204,7 @@ impl Leader {
         }
     }
 
-    /// Foreign ranks meet at ports that every host finds for its own; other ranks find each other by themselves.
+    /// Reserves ports on every host for the rendezvous of foreign ranks; dtrain's own ranks need none.
     fn reserve_rendezvous(&mut self) {
         self.dismiss_lenders();
         if !self.are_foreign() {
@@ -235,7 +236,7 @@ impl Leader {
         self.await_answers(LaunchStage::StartOwn, BTreeSet::from([LEADER_HOST]));
     }
 
-    /// A host was lost before its ranks were started.
+    /// Handles the loss of a host before its ranks were started.
     pub(super) fn host_lost_during_launch(&mut self, host: u32, name: &str, reason: &str) {
         if self.hosts[&host].only_lends() {
             self.hosts.remove(&host);
@@ -250,7 +251,7 @@ impl Leader {
         self.refuse(blame_host(host, name, format!("it is lost: {reason}")));
     }
 
-    /// Gives up a launch whose hosts do not answer; while a checkpoint is fetched, those whose work stands still.
+    /// Gives up a launch whose hosts do not answer or, during a fetch, make no progress.
     pub(super) fn check_launch_timeout(&mut self) {
         let AttemptPhase::Launching(launch) = &self.phase else { return };
         let limit =
@@ -269,7 +270,7 @@ impl Leader {
     }
 }
 
-/// A launch that came to nothing because of a host. What the leader's is called only its controller knows.
+/// Returns a launch error of a host. Only the controller knows the name of the leader's host.
 fn blame_host(host: u32, name: &str, reason: String) -> LaunchError {
     if host == LEADER_HOST {
         LaunchError::Other(reason)

@@ -1,7 +1,7 @@
-//! The leader of an attempt as a state machine: what happens goes in, what is to be done comes out.
+//! The leader of an attempt as a state machine: inputs in, effects out.
 //!
-//! It has no socket, clock, disk or process. Its own host is a host like the others: it asks all of them with the same
-//! messages, and a simulator can run it with hosts, disks and a network that fail.
+//! It has no socket, clock, disk or process. It sends the same messages to its own host as to all others, and
+//! a simulator can run it with hosts, disks and a network that fail.
 
 mod commit;
 mod io;
@@ -26,64 +26,65 @@ use std::sync::Arc;
 use std::time::Duration;
 use target::TargetWatch;
 
-/// How long ranks may take to end by themselves once another was lost, in milliseconds.
+/// Milliseconds for ranks to end by themselves after another rank was lost.
 const RANK_LOSS_GRACE_MS: u64 = 2_000;
 
-/// The same once a whole host was lost: nobody knows more of it than that.
+/// Milliseconds for ranks to end after a whole host was lost: no rank can tell more than that.
 const HOST_LOSS_GRACE_MS: u64 = 200;
 
-/// How long the ranks may take to stop before they are killed: those of a foreign program always, others when the system wants an
-/// agent to end.
+/// Time for ranks to stop before they are killed: ranks of a foreign program always, others if the system
+/// ends an agent.
 pub const STOP_GRACE_PERIOD: Duration = Duration::from_millis(STOP_GRACE_MS);
 const STOP_GRACE_MS: u64 = 30_000;
 
-/// How long a host may take to answer a question that needs no work on checkpoints.
+/// Milliseconds for a host to answer a request that needs no checkpoint work.
 const ANSWER_TIMEOUT_MS: u64 = 60_000;
 
-/// How long the work of a host on checkpoints may stand still. One flush of gigabytes to a slow disk takes minutes.
+/// Milliseconds without progress of a host's checkpoint work. Flushing gigabytes to a slow disk takes
+/// minutes.
 const WORK_STALL_MS: u64 = 300_000;
 
-/// How long the loop of an agent may stand still before its host is taken for lost.
+/// Milliseconds without progress of an agent's loop after which its host counts as lost.
 const LOOP_STALL_MS: u64 = 30_000;
 
-/// Where an attempt stands.
+/// The phase of an attempt.
 #[derive(Clone, Debug, PartialEq)]
 enum AttemptPhase {
     Launching(PendingLaunch),
     Running,
-    /// No rank lives, and the host that mirrors the spool puts it on disk; since when.
+    /// No rank is alive, and the mirror of the spool is being flushed, since this time.
     Sealing(Millis),
     Over,
 }
 
-/// An attempt as its leader sees it.
+/// State of an attempt.
 #[derive(Debug)]
 pub(super) struct Leader {
     settings: AttemptConfig,
     hosts: BTreeMap<u32, HostState>,
     ranks: Vec<RankState>,
     phase: AttemptPhase,
-    /// What the ranks saved and nobody committed yet; nothing of a rank that could not.
+    /// Files saved by each rank and not committed yet; `None` for a rank that failed to save.
     saved: BTreeMap<StepId, BTreeMap<Rank, Option<Vec<SavedFile>>>>,
     commits: BTreeMap<StepId, PendingCommit>,
     addresses: BTreeMap<Rank, String>,
-    /// How near the ranks of a script are to their target.
+    /// Progress of a foreign program towards its target.
     target: TargetWatch,
-    /// The gravest failure so far.
+    /// The most severe failure so far.
     cause: Option<Failure>,
-    /// Why the ranks were asked to stop, once they were.
+    /// Reason for which the ranks were asked to stop.
     stopping: Option<StopReason>,
-    /// When whatever still lives is killed.
+    /// Time at which the remaining ranks are killed.
     kill_at: Option<Millis>,
-    /// When a rank that trains last said something; `None` before the first step, while a rank waits for room on its disk, and for
-    /// foreign programs, which may have nothing to say.
+    /// Time of the last report of a training rank; `None` before the first step, while a rank waits for disk
+    /// space, and for foreign programs, which may never report.
     last_report_at: Option<Millis>,
     now: ClockReading,
     effects: Vec<AttemptEffect>,
 }
 
 impl Leader {
-    /// Begins an attempt on `hosts`, the first of which is the leader's own, with the ranks in the order of their hosts.
+    /// Creates a leader of `hosts`, in the order of their ranks; the first is the leader's own.
     pub(super) fn begin(
         settings: AttemptConfig,
         hosts: BTreeMap<u32, HostState>,
@@ -113,7 +114,7 @@ impl Leader {
         (leader, effects)
     }
 
-    /// Takes in what happened and says what to do, in order.
+    /// Handles one input and returns the effects, in order.
     pub(super) fn step(&mut self, now: ClockReading, input: AttemptInput) -> Vec<AttemptEffect> {
         self.now = now;
         if self.phase != AttemptPhase::Over {
@@ -139,14 +140,14 @@ impl Leader {
         }
     }
 
-    /// Asks every host that has ranks.
+    /// Sends a message to every host that has ranks.
     fn ask_all(&mut self, message: impl Fn(&HostState) -> LeaderMessage) {
         let asked = self.hosts.iter().filter(|(_, host)| !host.is_lost && !host.only_lends());
         let asked: Vec<_> = asked.map(|(index, host)| (*index, message(host))).collect();
         self.effects.extend(asked.into_iter().map(|(host, message)| AttemptEffect::Ask(host, message)));
     }
 
-    /// Takes in what a host says.
+    /// Handles a message of a host.
     fn handle_message(&mut self, host: u32, message: HostMessage) {
         let Some(known) = self.hosts.get(&host).filter(|host| !host.is_lost) else { return };
         if let Some(rank) = message.rank()
@@ -184,7 +185,7 @@ impl Leader {
         }
     }
 
-    /// A host is lost, and its ranks with it.
+    /// Handles the loss of a host and its ranks.
     fn host_lost(&mut self, host: u32, reason: &str) {
         let Some(lost) = self.hosts.get_mut(&host).filter(|host| !host.is_lost) else { return };
         lost.is_lost = true;
@@ -221,7 +222,7 @@ impl Leader {
         host.heartbeat = heartbeat;
     }
 
-    /// Asks the ranks, once, to finish their step, save and stop, and sees to it that they end.
+    /// Asks the ranks, once, to finish their step, save and stop, and sets a deadline.
     fn stop(&mut self, reason: StopReason) {
         match self.phase {
             AttemptPhase::Launching(_) => {
@@ -233,7 +234,8 @@ impl Leader {
                 if self.are_foreign() {
                     self.kill_by(STOP_GRACE_MS);
                 } else {
-                    // One that says nothing from here on is ended as any other silent rank, though it may never have trained.
+                    // A rank that is silent from here on is killed like any silent rank, even before its
+                    // first step.
                     self.last_report_at.get_or_insert(self.now.moment);
                 }
             }
@@ -246,7 +248,7 @@ impl Leader {
         self.ask_all(|_| LeaderMessage::Order { order: Arc::clone(&order) });
     }
 
-    /// Spools an event, then does what follows from it.
+    /// Spools an event, then acts on it.
     fn event(&mut self, rank: Rank, event: Event) {
         let event = self.with_host(rank, event);
         let (attempt, at_ms) = (self.settings.attempt, self.now.wall_ms);
@@ -263,7 +265,7 @@ impl Leader {
                 }
             }
             Event::Saved { step, files, .. } => self.rank_saved(step, rank, Some(files)),
-            // The rank tries again, and what the others saved stays.
+            // The rank tries again; the parts of the others stay.
             Event::SaveFailed { retries: true, .. } => {}
             Event::SaveFailed { step, reason, .. } => {
                 self.rank(rank).unsaved = Some(reason);
@@ -287,7 +289,8 @@ impl Leader {
         }
     }
 
-    /// Resets the stall timer. Ranks that train report every step; when all of them are silent no rank notices, so that the leader must.
+    /// Resets the stall timer. Training ranks report every step; if all of them are silent, no rank notices,
+    /// so the leader must.
     fn reset_stall_timer(&mut self, event: &Event) {
         let is_training = matches!(event, Event::Step(_)) && !self.are_foreign();
         let waits_for_room = matches!(event, Event::SaveFailed { retries: true, .. });
@@ -296,7 +299,7 @@ impl Leader {
             self.last_report_at.or(is_training.then_some(now)).map(|_| now).filter(|_| !waits_for_room);
     }
 
-    /// Ends an attempt none of whose ranks has said anything for as long as a rank may do nothing.
+    /// Ends an attempt if no rank has reported anything for the longest time that a rank may be idle.
     fn end_silent_ranks(&mut self) {
         let limits = self.settings.first.waits;
         let limit = Duration::from_secs_f64(limits.idle_seconds.max(0.0));
@@ -310,7 +313,7 @@ impl Leader {
         let words = format!("no rank has reported anything for {} s{expected}", limit.as_secs());
         self.last_report_at = None;
         if self.stopping.is_some() {
-            // Another attempt is not wanted, so that there is nobody to tell of a failure.
+            // No other attempt follows, so no failure is reported.
             self.effects
                 .push(AttemptEffect::Note(format!("{words} since the order to stop; killing the ranks")));
             return self.kill_by(0);
@@ -320,7 +323,7 @@ impl Leader {
         }
     }
 
-    /// Once a rank has ended and all it said was heard: says for it what it did not say.
+    /// Once a rank has ended and all its output was read, reports the end for it if it did not.
     fn report_rank_end(&mut self, rank: Rank) {
         let stopping = self.stopping;
         if let Some(event) = self.rank(rank).closing_event(rank, stopping) {
@@ -357,7 +360,7 @@ impl Leader {
         }
     }
 
-    /// The ranks that have not ended, with their hosts.
+    /// Returns the ranks that have not ended, with their hosts.
     fn living_ranks(&self) -> Vec<(u32, Rank)> {
         let lives = |rank: &u32| self.ranks[*rank as usize].exit.is_none();
         let of = |(index, host): (&u32, &HostState)| {
@@ -376,13 +379,13 @@ impl Leader {
         &mut self.ranks[rank.0 as usize]
     }
 
-    /// The host of a rank.
+    /// Returns the host of a rank.
     fn host_of(&self, rank: Rank) -> u32 {
         let has = |host: &&HostState| host.ranks.contains(&rank.0);
         self.hosts.values().find(has).map_or(LEADER_HOST, |host| host.peer.host)
     }
 
-    /// The event; data that cannot be used on one of several hosts may be usable on another.
+    /// Adds the host to a data failure if there are several hosts: the data may be usable on another.
     fn with_host(&self, rank: Rank, event: Event) -> Event {
         match event {
             Event::Failed(Failure::Data(detail)) if self.hosts_with_ranks().len() > 1 => {

@@ -1,26 +1,26 @@
-//! What the leader knows of one rank, wherever it runs.
+//! The leader's state of one rank, on any host.
 
 use super::super::messages::RankExit;
 use dtrain_protocol::{Event, Failure, Rank, StepId, StopReason};
 
-/// A rank.
+/// State of a rank.
 #[derive(Clone, Debug)]
 pub(super) struct RankState {
-    /// How its process ended.
+    /// Exit of its process.
     pub(super) exit: Option<RankExit>,
-    /// Whether all it said was heard.
+    /// True if all its output was read.
     is_output_closed: bool,
-    /// The last lines that a foreign program printed.
+    /// The last lines of a foreign program's output.
     last: Vec<String>,
-    /// Why it stopped, once it said that it did all it was asked.
+    /// The reason why it stopped, once it reported that it had finished.
     pub(super) finished: Option<StopReason>,
-    /// Whether it said why it cannot go on.
+    /// True if it reported a failure.
     pub(super) has_failed: bool,
-    /// Whether the leader had it killed.
+    /// True if the leader had it killed.
     pub(super) was_killed: bool,
-    /// Why it could not save the last time it had to.
+    /// The reason why its last required save failed.
     pub(super) unsaved: Option<String>,
-    /// Events it said so far.
+    /// Number of events so far.
     sequence: u64,
     is_foreign: bool,
 }
@@ -49,7 +49,7 @@ impl RankState {
         self.sequence - 1
     }
 
-    /// Whether it has ended and all it said was heard.
+    /// True if it has ended and all its output was read.
     pub(super) fn is_over(&self) -> bool {
         self.exit.is_some() && self.is_output_closed
     }
@@ -58,7 +58,7 @@ impl RankState {
         (self.is_output_closed, self.last) = (true, last);
     }
 
-    /// Its host is lost; whether it was still at work.
+    /// Marks it as lost with its host; returns `true` if it was still running.
     pub(super) fn lose(&mut self) -> bool {
         if self.is_over() {
             return false;
@@ -68,7 +68,7 @@ impl RankState {
         true
     }
 
-    /// What the end of the process says, once it is over, when the rank itself said nothing.
+    /// Returns the event for the end of a process whose rank did not report one.
     pub(super) fn closing_event(&self, rank: Rank, stopping: Option<StopReason>) -> Option<Event> {
         let exit = self.exit.filter(|_| self.is_over() && self.finished.is_none() && !self.has_failed)?;
         let RankExit { code, signal } = exit;
@@ -76,9 +76,9 @@ impl RankState {
         Some(match (self.is_foreign, code, stopping) {
             (true, _, Some(reason)) => finished(reason),
             (true, Some(0), None) => finished(StopReason::Complete),
-            // It did not answer the order to stop.
+            // It did not follow the order to stop.
             (false, _, Some(reason)) if self.was_killed => finished(reason),
-            // Its end is what was done about another failure, and explains nothing.
+            // It was killed because of another failure; its own exit explains nothing.
             _ if self.was_killed => {
                 let detail = "it did not exit and was killed".into();
                 Event::Failed(Failure::PeerLost { peer: Some(rank), detail })

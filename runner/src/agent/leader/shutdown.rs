@@ -1,4 +1,5 @@
-//! How an attempt ends: once no rank lives, what the spool says of it is put on a second disk, and all hosts are dismissed.
+//! The end of an attempt: once no rank is alive, the mirror of the spool is flushed to a second disk, and all
+//! hosts are dismissed.
 
 use super::super::control_protocol::SpoolRecord;
 use super::super::messages::LeaderMessage;
@@ -32,15 +33,15 @@ impl Leader {
         }
     }
 
-    /// The host that keeps a copy of the spool, so that how the attempt ended outlives the leader's disk: the first of the others.
-    /// None where all hosts see one folder, or the leader's is alone.
+    /// Returns the host that mirrors the spool, so that the result survives the leader's disk: the first
+    /// other host. `None` with a shared folder or a single host.
     pub(in crate::agent) fn mirror(&self) -> Option<u32> {
         let mirrors = |(index, host): &(&u32, &HostState)| **index != LEADER_HOST && !host.only_lends();
         let first = self.hosts.iter().find(mirrors).filter(|(_, host)| !host.is_lost);
         first.map(|(index, _)| *index).filter(|_| self.settings.gathers)
     }
 
-    /// The copy of the spool is on disk, or there will be none.
+    /// Ends the attempt after the mirror was flushed, or its flush failed.
     pub(super) fn mirror_sealed(&mut self, host: u32) {
         if matches!(self.phase, AttemptPhase::Sealing(_)) && self.mirror().is_none_or(|mirror| mirror == host)
         {

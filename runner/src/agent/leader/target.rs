@@ -1,4 +1,5 @@
-//! When a script has reached its target, by the figures of the lowest rank that reports the metric, and what follows.
+//! Target detection: stops a foreign program when the lowest rank that reports the metric has reached its
+//! target.
 
 use super::rank_state::RankState;
 use super::{AttemptEffect, Leader};
@@ -6,21 +7,21 @@ use crate::agent::SpoolRecord;
 use crate::reporters::Reporters;
 use dtrain_protocol::{Event, Rank, StampedEvent, StepId, StopReason};
 
-/// What the ranks have reported of the metric of a target.
+/// Reports of a target's metric so far.
 #[derive(Debug, Default)]
 pub(super) struct TargetWatch {
     reporters: Reporters,
-    /// The lowest rank that reports the metric, and the first step at which it did.
+    /// The lowest rank that reports the metric, and the step of its first report.
     first: Option<(Rank, StepId)>,
-    /// Whether that rank has reached the target, while a lower rank may still begin to report.
+    /// True if that rank has reached the target, while a lower rank may still start to report.
     is_held: bool,
 }
 
 impl Leader {
-    /// Whether an event of a script says that its target is reached. The ranks of dtrain's own models know it themselves.
+    /// True if an event of a foreign program reaches its target. dtrain's own models detect that themselves.
     ///
-    /// A rank above 0 is believed once it reports a second step, or all lower ranks have ended: a lower one may be slower to
-    /// begin.
+    /// A rank above 0 counts only at its second step, or once all lower ranks have ended: a lower rank may be
+    /// slower to start.
     pub(super) fn reaches_target(&mut self, said: &StampedEvent) -> bool {
         let Some(target) = self.settings.first.until.target.as_ref().filter(|_| self.are_foreign()) else {
             return false;
@@ -42,13 +43,13 @@ impl Leader {
         watch.is_held && (is_second || self.has_held_target())
     }
 
-    /// Whether the target is reached by a rank below which no other one can begin to report.
+    /// True if the target is reached by a rank below which no other can start to report.
     pub(super) fn has_held_target(&self) -> bool {
         let Some((rank, _)) = self.target.first.filter(|_| self.target.is_held) else { return false };
         self.ranks[..rank.0 as usize].iter().all(RankState::is_over)
     }
 
-    /// Asks the ranks to stop, and records once that they are asked: they may take long.
+    /// Asks the ranks to stop, and records it once: they may take long.
     pub(super) fn stop_at_target(&mut self) {
         let was_stopping = self.stopping.is_some();
         self.stop(StopReason::Target);

@@ -1,4 +1,4 @@
-//! What the leader makes of what hosts say.
+//! Tests of the leader's reactions to messages of hosts.
 
 use super::*;
 use crate::agent::fixtures;
@@ -11,18 +11,18 @@ use dtrain_protocol::{
 use dtrain_recipes::{Goal, Metric, Mlp, MlpActivation, Model};
 use std::path::PathBuf;
 
-/// A leader of so many hosts with a rank each, all of which are started.
+/// Returns a leader of `hosts` hosts with one rank each, all started.
 fn leading(hosts: u32) -> Leader {
     leading_with(hosts, false, None)
 }
 
-/// The same, of ranks that run a script or not, with a target.
+/// Returns the same with a target, for ranks of a foreign program or not.
 fn leading_with(hosts: u32, are_foreign: bool, target: Option<MetricTarget>) -> Leader {
     let mut leader = begun(hosts, are_foreign, target);
     let mut answer = |host, message| drop(leader.step(now(), AttemptInput::Host(host, message)));
     if are_foreign {
         for host in 0..hosts {
-            // The host of rank 0 also has the port where all ranks meet.
+            // The host of rank 0 also has the rendezvous port.
             let ports = if host == LEADER_HOST { 7000..7002 } else { 7000..7001 };
             let addresses = ports.map(|port| format!("127.0.0.{host}:{port}")).collect();
             answer(host, HostMessage::Reserved { addresses: Ok(addresses) });
@@ -34,12 +34,12 @@ fn leading_with(hosts: u32, are_foreign: bool, target: Option<MetricTarget>) -> 
     leader
 }
 
-/// A leader of a foreign program with one rank, which is started.
+/// Returns a leader of a foreign program with one rank, which is started.
 fn leading_foreign() -> Leader {
     leading_with(1, true, None)
 }
 
-/// A leader of so many hosts with a rank each that has asked for the first things.
+/// Returns a leader of `hosts` hosts with one rank each, after its first requests.
 fn begun(hosts: u32, are_foreign: bool, target: Option<MetricTarget>) -> Leader {
     let model =
         Model::Mlp(Mlp { inputs: 1, hidden: Vec::new(), classes: 1, activation: MlpActivation::Relu });
@@ -65,7 +65,7 @@ fn now() -> ClockReading {
     ClockReading { moment: Millis(0), wall_ms: 0 }
 }
 
-/// What is spooled when the rank of `host`, of so many hosts, says that it cannot use its data.
+/// Returns the failures spooled when the rank of `host`, of `hosts`, cannot use its data.
 fn without_data(hosts: u32, host: u32) -> Vec<Failure> {
     let event = Event::Failed(Failure::Data("no such file".into()));
     let said = HostMessage::Event { rank: Rank(host), event };
@@ -91,7 +91,8 @@ fn data_that_cannot_be_used_is_told_with_its_host_where_there_are_several() {
     );
 }
 
-/// When the only rank is killed after an order to stop that it does not answer, in milliseconds, and how the attempt ends then.
+/// Lets the only rank ignore an order to stop, and checks that it is killed after `limit_ms`; returns the end
+/// of the attempt.
 fn deaf(mut leader: Leader, limit_ms: u64) -> Option<AttemptEnd> {
     let at = |milliseconds| ClockReading { moment: Millis(milliseconds), wall_ms: milliseconds };
     let kills = |effects: Vec<AttemptEffect>| {
@@ -103,7 +104,7 @@ fn deaf(mut leader: Leader, limit_ms: u64) -> Option<AttemptEnd> {
     let asked = leader.step(at(1_000), AttemptInput::Stop);
     let stop = LeaderMessage::Order { order: Arc::new(Order::Stop) };
     assert!(asked.contains(&AttemptEffect::Ask(LEADER_HOST, stop)), "{asked:?}");
-    // Its agent turns meanwhile.
+    // Its agent's loop makes progress meanwhile.
     let heartbeat = Heartbeat { turns: 1, ..Heartbeat::default() };
     leader.step(at(999 + limit_ms), AttemptInput::Beat(LEADER_HOST, heartbeat));
     assert_eq!(kills(leader.step(at(999 + limit_ms), AttemptInput::Tick)), 0, "it may still stop by itself");
@@ -122,7 +123,7 @@ fn deaf(mut leader: Leader, limit_ms: u64) -> Option<AttemptEnd> {
     })
 }
 
-/// Whether a leader asks its ranks to stop when the rank of `host` reports `event`.
+/// Returns `true` if a leader asks its ranks to stop when the rank of `host` reports `event`.
 fn stops(leader: &mut Leader, host: u32, event: Event) -> bool {
     let effects =
         leader.step(now(), AttemptInput::Host(host, HostMessage::Event { rank: Rank(host), event }));

@@ -1,6 +1,6 @@
-//! The real leader before many hosts: listeners and connections as they are, followers that only answer.
+//! The real leader with many hosts: real listeners and connections, and followers that only answer.
 //!
-//! `DTRAIN_FLEET=1000` is their number in the longer test.
+//! The longer test takes its number of hosts from `DTRAIN_FLEET=1000`.
 
 use super::super::InboxMessage;
 use super::super::control_protocol::{AgentOrder, LinkChoice, OtherHost, Program};
@@ -20,14 +20,14 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// A figure of this process, in KiB, from `/proc/self/status`.
+/// Returns a value in KiB of `/proc/self/status`.
 fn kibi(key: &str) -> u64 {
     let text = fs::read_to_string("/proc/self/status").expect("Linux");
     let line = text.lines().find_map(|line| line.strip_prefix(key)).expect("it tells");
     line.split_whitespace().next().and_then(|word| word.parse().ok()).expect("a number")
 }
 
-/// Seconds of processor time that this process took.
+/// Returns the seconds of CPU time that this process used.
 fn cpu() -> f64 {
     let text = fs::read_to_string("/proc/self/stat").expect("Linux");
     let fields: Vec<&str> = text.rsplit_once(") ").expect("a name").1.split(' ').collect();
@@ -35,7 +35,7 @@ fn cpu() -> f64 {
     (ticks(11) + ticks(12)) / 100.0
 }
 
-/// Answers what the leader asks, until it is dismissed.
+/// Answers the leader until it is dismissed.
 fn follower(listener: PeerListener) -> Arc<PeerListener> {
     listener.open(move |stream| {
         let own: Arc<Mutex<Option<PeerLink>>> = Arc::default();
@@ -56,7 +56,7 @@ fn follower(listener: PeerListener) -> Arc<PeerListener> {
     })
 }
 
-/// The next message that is not a heartbeat.
+/// Returns the next message that is not a heartbeat.
 fn next(inbox: &Receiver<InboxMessage>, patience: Duration) -> Option<InboxMessage> {
     let until = Instant::now() + patience;
     loop {
@@ -126,7 +126,7 @@ fn a_leader_of_many_hosts_asks_them_all_and_misses_each() {
 
     // Heartbeats both ways, and nothing else.
     let (processor, begun) = (cpu(), Instant::now());
-    assert!(next(&inbox, Duration::from_secs(1)).is_none(), "nobody is lost");
+    assert!(next(&inbox, Duration::from_secs(1)).is_none(), "no host is lost");
     let idle = (cpu() - processor) / begun.elapsed().as_secs_f64();
 
     let begun = Instant::now();

@@ -1,5 +1,4 @@
-//! Chunks of checkpoints that come from other hosts: from all that have them at the same time, each as it was written or not at
-//! all.
+//! Parallel fetch of checkpoint chunks from all hosts that have them; each chunk is verified.
 
 use super::fetch_file::{BUSY_RETRY_INTERVAL, BUSY_TIMEOUT, FetchError, has_length};
 use super::link::LoopCounters;
@@ -14,43 +13,43 @@ use std::os::unix::fs::FileExt;
 use std::thread;
 use std::time::Instant;
 
-/// Hosts that are asked at the same time.
+/// Number of hosts asked at the same time.
 const PARALLEL_HOSTS: usize = 16;
 
-/// Chunks that are asked for at once, so that the way there and back costs little.
+/// Number of chunks in one request, to hide the round trip.
 const CHUNKS_PER_REQUEST: usize = 8;
 
-/// A file of which chunks are wanted.
+/// A file with wanted chunks.
 pub(in crate::agent) struct WantedFile<'a> {
     pub(in crate::agent) entry: &'a FileEntry,
     /// The hosts that have it.
     pub(in crate::agent) holders: &'a [PeerAddress],
-    /// Where its chunks go, at their own places.
+    /// The file that receives the chunks, each at its own offset.
     pub(in crate::agent) to: File,
 }
 
-/// A chunk: its file among the targets, and its index.
+/// A chunk: index of its file in the targets, and its index in the file.
 pub(in crate::agent) type ChunkId = (usize, u64);
 
-/// What came from others.
+/// The bytes received, and their hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(in crate::agent) struct ReceivedChunks {
-    /// Bytes, those that were of no use included.
+    /// Number of bytes, rejected ones included.
     pub(in crate::agent) bytes: u64,
-    /// The hosts that gave them.
+    /// The hosts that sent them.
     pub(in crate::agent) hosts: BTreeSet<u32>,
 }
 
-/// One who fetches chunks of the checkpoint `folder`.
+/// A fetcher of chunks of the checkpoint `folder`.
 pub(in crate::agent) struct ChunkFetcher<'a> {
     pub(in crate::agent) listener: &'a PeerListener,
-    /// Index of this host. Hosts begin with different ones, so that not all come to the same.
+    /// Index of this host. Each host starts with another peer, to spread the load.
     pub(in crate::agent) own: u32,
     pub(in crate::agent) folder: &'a str,
     pub(in crate::agent) loop_counters: &'a LoopCounters,
 }
 
-/// What one host gave: how many bytes and chunks; and why not more, of which file.
+/// The result of one host: bytes and chunks received, and the error that stopped it with its file.
 struct HostContribution {
     bytes: u64,
     chunks: usize,
@@ -58,16 +57,16 @@ struct HostContribution {
 }
 
 impl ChunkFetcher<'_> {
-    /// Fetches chunks. A host that fails is left out, and what it did not give comes from the others.
+    /// Fetches chunks. A host that fails is left out, and the others replace it.
     ///
-    /// `Err` says of a chunk that no host gives why not, and whether the checkpoint is to blame.
+    /// `Err` tells why no host gives a chunk, and if the checkpoint is damaged.
     pub(in crate::agent) fn fetch_chunks(
         &self,
         targets: &[WantedFile<'_>],
         mut wanted: Vec<ChunkId>,
         received: &mut ReceivedChunks,
     ) -> Result<(), LaunchError> {
-        // Those who gave what was not written, by file; those who gave nothing, for all files.
+        // Hosts that sent damaged data, by file; hosts that failed, for all files.
         let (mut liars, mut lost) = (BTreeSet::new(), BTreeMap::<u32, String>::new());
         let mut is_of_checkpoint = true;
         let until = Instant::now() + BUSY_TIMEOUT;
@@ -110,7 +109,7 @@ impl ChunkFetcher<'_> {
                         lost.insert(peer.host, format!("{}: it is too busy", peer.name));
                     }
                     Some((_, FetchError::There(error))) => {
-                        // What the system refuses says nothing of the file.
+                        // An error of the operating system does not mean that the file is damaged.
                         is_of_checkpoint &= error.raw_os_error().is_none();
                         lost.insert(peer.host, format!("{}: {error}", peer.name));
                     }
@@ -144,7 +143,7 @@ impl ChunkFetcher<'_> {
         LaunchError::because(words, is_of_checkpoint)
     }
 
-    /// Asks each host for its list, some hosts at the same time.
+    /// Asks each host for its chunks, several hosts at the same time.
     fn ask_all<'l>(
         &self,
         targets: &[WantedFile<'_>],
@@ -193,7 +192,7 @@ impl ChunkFetcher<'_> {
         given
     }
 
-    /// Takes what comes, and keeps every chunk that is as it was written.
+    /// Receives chunks and keeps those whose hash matches.
     fn receive(
         &self,
         from: &mut impl Read,

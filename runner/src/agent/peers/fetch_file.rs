@@ -1,4 +1,4 @@
-//! Files of checkpoints that come from other hosts: as they were written there, or not at all.
+//! Fetch of whole checkpoint files from other hosts, with verification.
 
 use super::link::LoopCounters;
 use super::listener::{BUSY, PeerListener, file_path};
@@ -15,28 +15,29 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long a host may be too busy to give a file before it counts as one that does not.
+/// Time after which a busy host counts as failed.
 pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Pause before hosts that were too busy are asked again.
+/// Pause before busy hosts are asked again.
 pub(super) const BUSY_RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why a file did not come.
+/// The reason why a file was not fetched.
 pub(super) enum FetchError {
-    /// The other host has too many clients now.
+    /// The other host has too many clients.
     Busy,
-    /// It cannot be kept here.
+    /// It cannot be written here.
     Here(io::Error),
-    /// It did not come: the other host cannot be reached, or what came ended too soon.
+    /// The other host cannot be reached, or its answer ended early.
     There(io::Error),
-    /// It is not what was written.
+    /// Its hash or length is wrong.
     Damaged(String),
 }
 
-/// Gets a file of the checkpoint `folder` from one of `from` that has it as it was written; nothing to do when it is here in
-/// its length. Hosts begin with different ones, so that not all come to the same. Gives the host that it came from, if any.
+/// Fetches a file of the checkpoint `folder` from one of `from` and verifies it, unless the file is here in
+/// full length. Each host starts with another peer, to spread the load. Returns the host that sent it, if
+/// any.
 ///
-/// `Err` says for every host why not, and whether the checkpoint is to blame.
+/// `Err` has the reason of every host, and tells if the checkpoint is damaged.
 pub(in crate::agent) fn fetch_file(
     listener: &PeerListener,
     own: u32,
@@ -51,7 +52,7 @@ pub(in crate::agent) fn fetch_file(
     if fs::metadata(&path).is_ok_and(|found| found.len() == file.bytes) {
         return Ok(None);
     }
-    // What the ranks went on from may have all of it.
+    // The folder that the ranks resumed from may have all of it.
     if let Ok(parts) = files::open(&trial.fetched_checkpoint(folder).join(&file.name))
         && write(file.bytes.to_le_bytes().chain(parts), file, &path, loop_counters).is_ok()
     {
@@ -82,7 +83,7 @@ pub(in crate::agent) fn fetch_file(
                     reasons.push(format!("{}: it is too busy", peer.name));
                 }
                 Err(FetchError::There(error)) => {
-                    // What the system refuses says nothing of the file.
+                    // An error of the operating system does not mean that the file is damaged.
                     is_of_checkpoint &= error.raw_os_error().is_none();
                     reasons.push(format!("{}: {error}", peer.name));
                 }
@@ -98,7 +99,7 @@ pub(in crate::agent) fn fetch_file(
     Err(LaunchError::because(words(&reasons), is_of_checkpoint))
 }
 
-/// Reads how long the file is at the other end: `Err` when it is not as long as it was written, or that end has no time.
+/// Reads the length of the remote file: `Err` if it is wrong, or the host is busy.
 pub(super) fn has_length(from: &mut impl Read, entry: &FileEntry) -> Result<(), FetchError> {
     let mut length = [0; 8];
     from.read_exact(&mut length).map_err(FetchError::There)?;
@@ -109,7 +110,7 @@ pub(super) fn has_length(from: &mut impl Read, entry: &FileEntry) -> Result<(), 
     }
 }
 
-/// Writes what comes, checks every chunk, and gives the file its name once it is durable.
+/// Writes the received bytes, verifies every chunk, and renames the file once it is durable.
 fn write(
     mut from: impl Read,
     entry: &FileEntry,

@@ -1,8 +1,8 @@
-//! The connection of the leader and a follower: frames both ways, and heartbeats.
+//! The connection of the leader and a follower: frames both ways, with heartbeats.
 //!
-//! Whoever hears nothing for [`HEARTBEAT_TIMEOUT`] takes the other for lost. TCP does not tell that a peer is frozen or that packets are
-//! dropped on the way; a heartbeat does, in either direction. It carries a [`Heartbeat`], so that a peer whose thread beats and whose
-//! loop stands still is noticed too.
+//! A side that receives nothing for [`HEARTBEAT_TIMEOUT`] counts the other as lost. TCP does not report a
+//! frozen peer or dropped packets; heartbeats do. Each is a [`Heartbeat`], so that a peer with a stuck loop
+//! is noticed even if its thread still sends.
 
 use super::super::messages::Heartbeat;
 use super::MutualTlsStream;
@@ -20,26 +20,26 @@ use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often something is said at least.
+/// Longest time between two frames.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 
-/// After how long a peer that says nothing is lost.
+/// Silence after which a peer counts as lost.
 pub(in crate::agent) const HEARTBEAT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How much later than it should this process may wake up before it suspects itself and not the other.
+/// Delay of a wake-up after which this process suspects itself and not the peer.
 const MAX_SCHEDULING_DELAY: Duration = Duration::from_millis(250);
 
-/// Bytes taken from the socket at once.
+/// Number of bytes read from the socket at once.
 const READ: usize = 64 << 10;
 
-/// The near end of a connection. When it is dropped the connection ends, after all that was told went out.
+/// One end of a connection. Dropping it sends all queued messages, then closes the connection.
 #[derive(Debug)]
 pub(in crate::agent) struct PeerLink {
     outgoing: Option<Sender<Vec<u8>>>,
     waker: Arc<OwnedFd>,
 }
 
-/// What goes over the connection.
+/// A frame on the connection.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Frame<T> {
@@ -47,7 +47,7 @@ enum Frame<T> {
     Message(T),
 }
 
-/// How far this agent has come, as its heartbeats say it.
+/// Progress counters of this agent, sent in its heartbeats.
 #[derive(Debug, Default)]
 pub(in crate::agent) struct LoopCounters {
     turns: AtomicU64,
@@ -55,35 +55,35 @@ pub(in crate::agent) struct LoopCounters {
 }
 
 impl LoopCounters {
-    /// The loop of the agent has made a turn.
+    /// Counts a turn of the agent's loop.
     pub(in crate::agent) fn turn(&self) {
         self.turns.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Work on a checkpoint has made a step.
+    /// Counts a unit of checkpoint work.
     pub(in crate::agent) fn work(&self) {
         self.work.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How far it has come.
+    /// Returns the current counters.
     pub(in crate::agent) fn now(&self) -> Heartbeat {
         Heartbeat { turns: self.turns.load(Ordering::Relaxed), work: self.work.load(Ordering::Relaxed) }
     }
 }
 
-/// What comes from the far end.
+/// An event of the remote end.
 #[derive(Debug)]
 pub(in crate::agent) enum LinkEvent<T> {
-    /// A message.
+    /// A message of the peer.
     Message(T),
-    /// A heartbeat.
+    /// A heartbeat of the peer, with its progress.
     Beat(Heartbeat),
-    /// Nothing any more, and why.
+    /// The connection is lost, for the reason given.
     Lost(String),
 }
 
 impl PeerLink {
-    /// Serves `stream` in a thread of its own; `hear` gets every message, and at last that the other end is lost.
+    /// Serves `stream` in a thread; `hear` gets every message, and finally the loss of the connection.
     pub(in crate::agent) fn start<T: DeserializeOwned>(
         stream: MutualTlsStream,
         loop_counters: &Arc<LoopCounters>,
@@ -97,7 +97,7 @@ impl PeerLink {
         Ok(Self { outgoing: Some(outgoing), waker })
     }
 
-    /// Sends a message. A peer that is lost misses it.
+    /// Sends a message; a lost peer does not get it.
     pub(in crate::agent) fn send(&self, message: &impl Serialize) {
         if let Some(outgoing) = &self.outgoing {
             drop(outgoing.send(frame::encode(&Frame::Message(message))));
@@ -106,7 +106,7 @@ impl PeerLink {
     }
 
     fn wake(&self) {
-        // Fails only when the counter is full, and then the other end wakes up anyway.
+        // Fails only if the counter is full, and then the thread wakes up anyway.
         let _ = rustix::io::write(&*self.waker, &1u64.to_ne_bytes());
     }
 }
@@ -118,18 +118,18 @@ impl Drop for PeerLink {
     }
 }
 
-/// The connection as its thread holds it.
+/// The connection as owned by its thread.
 struct LinkThread {
     tls: Connection,
     socket: TcpStream,
     queue: Receiver<Vec<u8>>,
     waker: Arc<OwnedFd>,
-    /// What came and is not a whole frame yet.
+    /// Received bytes of an incomplete frame.
     inbox: Vec<u8>,
     heard_at: Instant,
     beat_at: Instant,
     loop_counters: Arc<LoopCounters>,
-    /// Nothing more will be sent from here.
+    /// True once nothing more will be sent.
     is_closing: bool,
 }
 
@@ -178,7 +178,7 @@ impl LinkThread {
         hear(LinkEvent::Lost(end));
     }
 
-    /// Takes what waits to be said, and sends what the socket takes.
+    /// Encrypts queued messages, and sends as much as the socket accepts.
     fn send_pending(&mut self) -> io::Result<()> {
         loop {
             match self.queue.try_recv() {
@@ -193,7 +193,7 @@ impl LinkThread {
                 }
             }
         }
-        // Also beside messages: they say nothing of the loop that does the work.
+        // Sent even between messages, which say nothing about the loop that does the work.
         if !self.is_closing && self.beat_at.elapsed() >= HEARTBEAT_INTERVAL {
             self.beat_at = Instant::now();
             let beat = frame::encode(&Frame::<()>::Beat(self.loop_counters.now()));
@@ -209,7 +209,7 @@ impl LinkThread {
         Ok(())
     }
 
-    /// Takes from the socket what is there, and first what came with the handshake.
+    /// Reads all available bytes, those that came with the handshake first.
     fn receive_available(&mut self) -> io::Result<()> {
         self.take_plaintext()?;
         loop {
@@ -237,7 +237,7 @@ impl LinkThread {
         }
     }
 
-    /// Hands on every frame that is whole. `Err` says what is wrong with one that never will be.
+    /// Delivers every complete frame. `Err` describes an invalid one.
     fn deliver_frames<T: DeserializeOwned>(
         &mut self,
         hear: &mut impl FnMut(LinkEvent<T>),
@@ -256,7 +256,7 @@ impl LinkThread {
         Ok(())
     }
 
-    /// Waits until something can be moved or the next beat is due.
+    /// Polls until bytes can move or the next heartbeat is due.
     fn wait_for_io(&mut self) -> io::Result<()> {
         let limit = HEARTBEAT_INTERVAL.saturating_sub(self.beat_at.elapsed());
         let mut wanted = PollFlags::IN;

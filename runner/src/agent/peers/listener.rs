@@ -1,4 +1,4 @@
-//! The listener of an agent: lets in agents of the same attempt, and gives them files of checkpoints.
+//! The listener of an agent: accepts agents of the same attempt, and sends them checkpoint files.
 
 use super::{
     AgentIdentity, ChunkRequest, Greeting, MutualTlsStream, TrialAttempt, with_handshake_deadline,
@@ -20,25 +20,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// Connections of agents that may be open at the same time beside that of the leader.
+/// Maximum number of open connections of agents beside the leader's.
 const MAX_CLIENTS: usize = 64;
 
-/// What is said in place of a file's length when there are as many clients.
+/// Sent in place of a file's length when there are too many clients.
 pub(super) const BUSY: u64 = u64::MAX;
 
-/// Connections of those who may be anybody.
+/// Maximum number of connections before authentication.
 const MAX_UNAUTHENTICATED: usize = 64;
 
-/// Most bytes of a greeting: until it is read, nobody knows which agent of the attempt it is.
+/// Maximum bytes of a greeting: until then it is unknown which agent of the attempt connects.
 const MAX_GREETING_BYTES: usize = 4 << 10;
 
-/// A client that takes nothing for so long is let go.
+/// Time without reading after which a client is disconnected.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// A bound listener.
 pub(in crate::agent) struct PeerListener {
     listener: TcpListener,
-    /// Address and port.
+    /// Its address and port.
     pub(in crate::agent) address: String,
     pub(in crate::agent) tls: Tls,
     pub(in crate::agent) names: TrialAttempt,
@@ -47,7 +47,7 @@ pub(in crate::agent) struct PeerListener {
 }
 
 impl PeerListener {
-    /// Binds a free port of the seat's address.
+    /// Binds a free port of this agent's address.
     pub(in crate::agent) fn bind(
         seat: &AgentIdentity,
         names: TrialAttempt,
@@ -60,7 +60,7 @@ impl PeerListener {
         Ok(Self { listener, address, tls, names, folder: folder.clone(), clients })
     }
 
-    /// Answers in threads of its own for as long as the process lives; `lead` gets every connection of the leader.
+    /// Serves in threads as long as the process runs; `lead` gets every connection of the leader.
     pub(in crate::agent) fn open(self, lead: impl Fn(MutualTlsStream) + Send + Sync + 'static) -> Arc<Self> {
         let listener = Arc::new(self);
         let (opened, lead) = (Arc::clone(&listener), Arc::new(lead));
@@ -69,7 +69,8 @@ impl PeerListener {
             for socket in listener.listener.incoming().flatten() {
                 let Ok(stranger) = strangers.admit(&socket) else { continue };
                 let (listener, lead) = (Arc::clone(&listener), Arc::clone(&lead));
-                // A stranger is not answered, and one of us who stops reading finds out by itself.
+                // An unauthenticated peer gets no answer, and an agent that stops reading finds out by
+                // itself.
                 thread::spawn(move || drop(listener.serve_connection(socket, stranger, &*lead)));
             }
         });
@@ -106,7 +107,7 @@ impl PeerListener {
         Ok(())
     }
 
-    /// Gives a client what it wants, unless there are too many.
+    /// Serves a client, unless there are too many.
     fn serve(
         &self,
         stream: &mut MutualTlsStream,
@@ -122,7 +123,7 @@ impl PeerListener {
         stream.flush()
     }
 
-    /// Sends a file of a checkpoint: its length, then its bytes.
+    /// Sends a checkpoint file: its length, then its bytes.
     fn send_file(&self, to: &mut MutualTlsStream, folder: &str, file: &str) -> io::Result<()> {
         let place = file_path(&self.folder, folder, file).ok_or(io::ErrorKind::InvalidInput)?;
         let mut file = files::open(&place)?;
@@ -131,11 +132,11 @@ impl PeerListener {
         io::copy(&mut file, to).map(drop)
     }
 
-    /// Sends chunks of files of a checkpoint for as long as the client asks for more.
+    /// Sends chunks of checkpoint files while the client asks for more.
     fn send_chunks(&self, to: &mut MutualTlsStream, folder: &str) -> io::Result<()> {
         to.socket.set_read_timeout(Some(PATIENCE))?;
         let mut chunk = Vec::new();
-        // A client that has what it wanted goes.
+        // A client that has all its chunks disconnects.
         while let Ok(ChunkRequest { file, chunks }) = frame::read_within(to, MAX_GREETING_BYTES) {
             let place = file_path(&self.folder, folder, &file).ok_or(io::ErrorKind::InvalidInput)?;
             let file = files::open(&place)?;
@@ -153,13 +154,13 @@ impl PeerListener {
     }
 }
 
-/// The path of a file of a checkpoint, whether its folder is committed already or not; `None` for names that are none.
+/// Returns the path of a checkpoint file, in a committed or partial folder; `None` for an invalid name.
 pub(super) fn file_path(trial: &TrialFolder, folder: &str, file: &str) -> Option<PathBuf> {
     let path = checkpoint_path(trial, folder)?;
     is_file_name(file).then(|| path.join(file))
 }
 
-/// The folder of the checkpoint `name`, or `name.partial` where that is what there is; `None` for a name that is none.
+/// Returns the folder of the checkpoint `name`, or `name.partial` if only that exists; `None` if invalid.
 pub(in crate::agent) fn checkpoint_path(trial: &TrialFolder, name: &str) -> Option<PathBuf> {
     parse_folder_name(name).filter(|_| !name.ends_with(".partial") && !name.contains('/'))?;
     let whole = trial.checkpoints().join(name);

@@ -1,8 +1,8 @@
-//! How the agents of one attempt talk: the leader, which owns the attempt, and a follower on every other host.
+//! The connections between the agents of one attempt: the leader and a follower on every other host.
 //!
-//! Every agent has a [`listener`]: a listener at which only agents of the same attempt are let in. The leader connects to the
-//! listeners of the followers and keeps a [`link`] to each. Files of checkpoints travel on connections of their own ([`fetch_file`], [`fetch_chunks`]), so that
-//! they do not delay a heartbeat.
+//! Every agent has a [`listener`] that accepts only agents of the same attempt. The leader connects to the
+//! followers and keeps a [`link`] to each. Checkpoint files travel on connections of their own
+//! ([`fetch_file`], [`fetch_chunks`]), so that they do not delay heartbeats.
 
 pub(super) mod fetch_chunks;
 pub(super) mod fetch_file;
@@ -18,10 +18,10 @@ use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-/// Time a connection may take, and a stranger to prove who it is.
+/// Time for a connection, and for a peer to authenticate.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
-/// A connection of two agents that know who the other is.
+/// A mutual TLS connection of two agents.
 pub(super) struct MutualTlsStream {
     tls: Connection,
     socket: TcpStream,
@@ -57,65 +57,66 @@ impl Write for MutualTlsStream {
     }
 }
 
-/// Who an agent is to the other agents of its attempt, and where it listens.
+/// Identity and address of an agent within its attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentIdentity {
-    /// Index of its host among the hosts of the attempt; the leader's is 0.
+    /// Index of its host in the attempt; the leader's is 0.
     pub host: u32,
-    /// Address to bind, without a port: the one under which the other hosts reach this one.
+    /// Address to bind, without a port: the one under which other hosts reach this one.
     pub bind: String,
-    /// Its certificate.
+    /// Its certificate and key.
     pub identity: TlsIdentity,
-    /// Whether the trial's checkpoints lie in one folder that all hosts see.
+    /// True if all hosts share the folder of the trial's checkpoints.
     #[serde(default)]
     pub is_shared: bool,
 }
 
-/// Where an agent listens.
+/// Address of an agent's listener.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PeerAddress {
     /// Index of its host.
     pub host: u32,
-    /// What people call the host.
+    /// Name of the host in messages.
     pub name: String,
     /// Address and port.
     pub address: String,
 }
 
-/// The first frame on a connection, by who connects.
+/// The first frame on a connection, from the side that connects.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Greeting {
-    /// The leader, to stay.
+    /// The leader; the connection stays open.
     Lead,
-    /// An agent that wants one file of a checkpoint; the answer is its length, 8 bytes little-endian, and its bytes.
+    /// A request for one checkpoint file; the answer is its length, 8 bytes little-endian, and its bytes.
     Read {
-        /// Index of the asking agent's host.
+        /// Index of the requesting host.
         host: u32,
-        /// Name of the checkpoint's folder, committed or not.
+        /// Name of the checkpoint folder, committed or not.
         folder: String,
         /// Name of the file in it.
         file: String,
     },
-    /// An agent that wants chunks of files of a checkpoint, which it names in frames of [`ChunkRequest`] that follow.
+    /// A request for chunks of checkpoint files, named in the [`ChunkRequest`] frames that follow.
     ReadChunks {
-        /// Index of the asking agent's host.
+        /// Index of the requesting host.
         host: u32,
-        /// Name of the checkpoint's folder, committed or not.
+        /// Name of the checkpoint folder, committed or not.
         folder: String,
     },
 }
 
-/// Chunks of a file that an agent wants; the answer is the file's length, as to [`Greeting::Read`], and the bytes of each chunk.
+/// A request for chunks of a file; the answer is the file's length, as to [`Greeting::Read`], and the bytes
+/// of each chunk.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct ChunkRequest {
-    /// Name of the file.
+    /// Name of the file in the checkpoint folder.
     file: String,
-    /// Indices of the chunks.
+    /// Indices of the wanted chunks.
     chunks: Vec<u64>,
 }
 
-/// The names of an attempt's agents.
+/// A trial and attempt, which name its agents.
 #[derive(Clone, Debug)]
 pub(super) struct TrialAttempt {
     pub(super) trial: TrialId,
@@ -123,13 +124,13 @@ pub(super) struct TrialAttempt {
 }
 
 impl TrialAttempt {
-    /// The name in the certificate of the agent of `host`.
+    /// Returns the name in the certificate of the agent of `host`.
     pub(super) fn of(&self, host: u32) -> String {
         TlsIdentity::agent_name(&self.trial, self.attempt, host)
     }
 }
 
-/// Connects with the agent of a host and greets it.
+/// Connects to the agent of a host and sends a greeting.
 pub(super) fn connect(
     tls: &Tls,
     names: &TrialAttempt,
@@ -145,14 +146,14 @@ pub(super) fn connect(
     Ok(MutualTlsStream { tls: Connection::Client(stream.conn), socket: with_io_timeouts(stream.sock)? })
 }
 
-/// A socket for the handshake, and without waiting for more to send.
+/// Sets the deadline of the handshake, and disables Nagle's algorithm.
 fn with_handshake_deadline(socket: TcpStream) -> io::Result<DeadlineStream> {
     socket.set_nonblocking(false)?;
     socket.set_nodelay(true)?;
     Ok(DeadlineStream::new(socket, HANDSHAKE))
 }
 
-/// The socket after the handshake: every read and write has a limit of its own.
+/// Replaces the deadline by time-outs of each read and write.
 fn with_io_timeouts(socket: DeadlineStream) -> io::Result<TcpStream> {
     let socket = socket.into_inner();
     socket.set_read_timeout(Some(HANDSHAKE))?;

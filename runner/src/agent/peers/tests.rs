@@ -1,4 +1,4 @@
-//! Who is heard by the listener of an agent.
+//! Tests of the peers that an agent's listener accepts or refuses.
 
 use super::listener::PeerListener;
 use super::*;
@@ -10,7 +10,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 
-/// The file that is asked for, and its content.
+/// Folder and content of the requested file.
 const FOLDER: &str = "step-000000012.a3";
 const FILE: &str = "rank-00001.safetensors";
 const CONTENT: &[u8] = b"weights";
@@ -24,7 +24,7 @@ fn agents(attempt: u64) -> Vec<TlsIdentity> {
     agent_certificates(&trial, attempt, 3).expect("keys")
 }
 
-/// The listener of host 1 in attempt 3, with the identities of all hosts, and whoever is let in to lead.
+/// The listener of host 1 in attempt 3, the identities of all hosts, and the accepted leaders.
 struct Place {
     listener: Arc<PeerListener>,
     agents: Vec<TlsIdentity>,
@@ -53,7 +53,7 @@ impl Place {
         PeerAddress { host: 1, name: "node1".into(), address: self.listener.address.clone() }
     }
 
-    /// All that is said to who shows this identity and greets so.
+    /// Returns the answer to a peer with this identity and greeting.
     fn says(&self, identity: &TlsIdentity, greeting: &Greeting) -> Vec<u8> {
         let tls = Tls::new(identity).expect("an identity");
         let mut heard = Vec::new();

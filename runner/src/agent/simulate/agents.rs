@@ -1,4 +1,4 @@
-//! The agents of attempts: the state machines that ship, with modelled disks and processes.
+//! The simulated agents: the real state machines, with modelled disks and processes.
 
 use super::bugs::{follower_effects, leader_effects};
 use super::disk::State;
@@ -20,32 +20,32 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// How long work takes on a disk that is not slow.
+/// Milliseconds of work on a disk that is not slow.
 const WORK: u64 = 100;
 
-/// An agent.
+/// A simulated agent.
 pub(super) struct Agent {
     began: u64,
     pub(super) follower: Follower,
     leader: Option<Leader>,
-    /// The machine of each host of the attempt, where this agent leads.
+    /// The machine of each host of the attempt, if this agent leads.
     machines: BTreeMap<u32, usize>,
-    /// Whether its spool must be on disk before anything else happens.
+    /// True if its spool must be on disk before anything else happens.
     pub(super) must_sync: bool,
-    /// What was spooled and not sent to the machine that mirrors it.
+    /// Records not yet sent to the machine that mirrors the spool.
     pub(super) unmirrored: Vec<SpoolRecord>,
     pub(super) ranks: BTreeMap<u32, RankActor>,
     pub(super) heartbeat: Heartbeat,
-    /// The checkpoint that its ranks go on from.
+    /// The checkpoint that its ranks resume from.
     pub(super) resume: Option<String>,
     work: VecDeque<HostTask>,
     busy_until: u64,
-    /// Whether it is to end once its work is done.
+    /// True if it ends once its work is done.
     ended: bool,
 }
 
 impl Agent {
-    /// The machine that mirrors what this agent writes down.
+    /// Returns the machine that mirrors the spool of this agent.
     pub(super) fn mirror(&self) -> Option<usize> {
         let host = self.leader.as_ref()?.mirror()?;
         self.machines.get(&host).copied()
@@ -55,21 +55,21 @@ impl Agent {
         self.leader.is_some()
     }
 
-    /// Whether it waits for something to happen.
+    /// True if it only waits for inputs.
     pub(super) fn is_idle(&self) -> bool {
         self.work.is_empty() && !self.ended
     }
 }
 
 impl World<'_> {
-    /// Starts the agents of an attempt on machines that answer, with the ranks of each.
+    /// Starts the agents of an attempt on reachable machines, with the ranks of each.
     pub(super) fn launch_on(
         &mut self,
         attempt: AttemptId,
         machines: &[(usize, Range<u32>)],
         resume: Option<String>,
     ) {
-        // Whoever launches an attempt knows that those before it are over.
+        // The launching controller knows that earlier attempts are over.
         let launched: BTreeSet<usize> = machines.iter().map(|(machine, _)| *machine).collect();
         self.agents.retain(|(of, on)| of >= attempt || !launched.contains(&on));
         for (index, (machine, ranks)) in machines.iter().enumerate() {
@@ -121,7 +121,7 @@ impl World<'_> {
         self.carry_out(attempt, own, effects);
     }
 
-    /// Something happened to the leader on a machine.
+    /// Feeds an input to the leader on a machine.
     pub(super) fn tell_leader(&mut self, attempt: AttemptId, machine: usize, input: leader::AttemptInput) {
         let Some(agent) = self.agents.get_mut(&(attempt, machine)) else { return };
         let now = ClockReading { moment: Millis(self.now - agent.began), wall_ms: self.now };
@@ -156,14 +156,14 @@ impl World<'_> {
         }
     }
 
-    /// The process of an agent ends, and its ranks with it, once it has done the work that was asked of it.
+    /// Ends the process of an agent and its ranks, once its queued work is done.
     fn close(&mut self, attempt: AttemptId, machine: usize) {
         if let Some(agent) = self.agents.get_mut(&(attempt, machine)) {
             agent.ended = true;
         }
     }
 
-    /// Something happened on a host of an attempt.
+    /// Feeds an input to the follower on a machine.
     pub(super) fn tell_follower(&mut self, attempt: AttemptId, machine: usize, input: follower::HostInput) {
         let Some(agent) = self.agents.get_mut(&(attempt, machine)) else { return };
         let effects = agent.follower.step(Millis(self.now - agent.began), input);
@@ -204,7 +204,7 @@ impl World<'_> {
         }
     }
 
-    /// A host tells its leader.
+    /// Sends a host's message to its leader.
     fn told(&mut self, attempt: AttemptId, machine: usize, message: HostMessage) {
         let leads = self.agents.get(&(attempt, machine)).is_some_and(Agent::leads);
         if leads {
@@ -214,7 +214,7 @@ impl World<'_> {
         }
     }
 
-    /// All agents make a turn of their loops, and do work that is due.
+    /// Runs one turn of every agent's loop, and the work that is due.
     pub(super) fn work(&mut self) {
         let all: Vec<(AttemptId, usize)> = self.agents.keys().collect();
         for (attempt, machine) in all {
@@ -337,13 +337,13 @@ impl World<'_> {
         }
     }
 
-    /// A launch came to nothing: its controller is told, if it can be.
+    /// Reports a failed launch to its controller, if it is reachable.
     fn refused(&mut self, attempt: AttemptId, machine: usize, reason: LaunchError) {
         self.reached.note("launch refused");
         self.controller.answers.push((attempt, machine, Err(reason)));
     }
 
-    /// What the agents are about, for people.
+    /// Describes the state of the agents, for messages.
     pub(super) fn agents_in_words(&self) -> String {
         let words = |((attempt, machine), agent): (AttemptOnMachine, &Agent)| {
             let Agent { ranks, work, ended, leader, .. } = agent;
@@ -354,7 +354,7 @@ impl World<'_> {
         self.agents.iter().map(words).collect()
     }
 
-    /// An agent is killed, and its ranks with it.
+    /// Kills an agent and its ranks.
     pub(super) fn kill_an_agent(&mut self) {
         let all: Vec<(AttemptId, usize)> = self.agents.keys().collect();
         if let Some(key) = (!all.is_empty()).then(|| all[self.draw(all.len() as u64) as usize]) {

@@ -1,4 +1,4 @@
-//! The controller at work: it hears answers, reads what leaders wrote down, and finds out which attempts are lost.
+//! The simulated controller at work: it reads answers and spools, and finds out which attempts are lost.
 
 use super::World;
 use super::bugs::Bug;
@@ -9,15 +9,15 @@ use crate::machine::TrialInput;
 use dtrain_protocol::checkpoint::folder_name;
 use dtrain_protocol::{AttemptId, Failure};
 
-/// Records that are read in one beat, for each machine, and at least.
+/// Records read in one tick, for each machine, and at least.
 const READ: usize = 16;
 const READ_LEAST: usize = 64;
 
-/// How long a leader may not answer while a follower says that the attempt is over, in milliseconds.
+/// Milliseconds for a leader to answer while a follower reports the attempt as over.
 const TO_ANSWER: u64 = 3_000;
 
 impl World<'_> {
-    /// Ends what lives of attempts that are over, wherever it can be reached.
+    /// Kills the reachable agents of attempts that are over.
     fn fence(&mut self) {
         let Some(newest) = self.controller.launched.keys().next_back().copied() else { return };
         if self.now < self.controller.fenced_at + 1000 || self.has(Bug::ReturnedNotEnded) {
@@ -33,7 +33,7 @@ impl World<'_> {
         }
     }
 
-    /// The controller does what is due, and reads what it can reach.
+    /// Lets the controller do what is due, and read what it can reach.
     pub(super) fn attend(&mut self) {
         if self.now < self.controller.away_until {
             return;
@@ -49,7 +49,7 @@ impl World<'_> {
             return;
         }
         let Some(machines) = self.controller.launched.get(&open).cloned() else {
-            // It crashed after the launch was recorded and before it happened.
+            // The controller crashed after the launch was recorded and before it happened.
             return self.tell(TrialInput::Gone { attempt: open, lost: None });
         };
         let leader = machines[0];
@@ -75,7 +75,7 @@ impl World<'_> {
         }
     }
 
-    /// The host of a leader counts as lost: its followers that answer are ended, and what one of them mirrored is read.
+    /// Counts the leader's host as lost: kills the reachable followers and reads the mirror.
     fn lose(&mut self, attempt: AttemptId, machines: &[usize], followers: &[usize]) {
         self.controller.unread.insert(attempt);
         for machine in followers {
@@ -112,7 +112,7 @@ impl World<'_> {
     fn read(&mut self, open: AttemptId, leader: usize) {
         let is_alive = self.agents.contains_key(&(open, leader));
         for _ in 0..READ_LEAST.max(READ * self.setup.machines) {
-            // Where nothing lives of it, nothing ever will: whoever asks for it buries it.
+            // A request about a dead attempt creates its spool, which prevents a late launch.
             let spool = self.places[leader].disk.spools.entry(open).or_default();
             let published =
                 if is_alive && !self.setup.bug.is_some_and(|bug| bug == Bug::PublishedBeforeFlushed) {
@@ -143,7 +143,7 @@ impl World<'_> {
         let is_read = self.controller.read >= records || self.has(Bug::GoneBeforeRead);
         if !is_alive && is_read {
             self.reached.note("found gone");
-            // Its host may be back without the end of it.
+            // Its host may have come back without the end of the spool.
             self.read_mirror(open);
             if self.controller.machine.open_attempt() == Some(open) {
                 self.tell(TrialInput::Gone { attempt: open, lost: None });
@@ -151,7 +151,7 @@ impl World<'_> {
         }
     }
 
-    /// A checkpoint may be refused only where it is not there.
+    /// Checks that a checkpoint is refused only if it is incomplete.
     fn may_refuse(&mut self, attempt: AttemptId, folder: &std::path::Path, detail: &str) {
         let name = folder.file_name().and_then(|name| name.to_str());
         let Some((step, of)) = name.and_then(dtrain_protocol::checkpoint::parse_folder_name) else { return };
@@ -163,7 +163,7 @@ impl World<'_> {
     }
 }
 
-/// What the machine of the controller is told of a record.
+/// Returns the state machine's input for a spool record.
 pub(super) fn input_of(record: SpoolRecord) -> Option<TrialInput> {
     Some(match record {
         SpoolRecord::Began { attempt, ranks } => TrialInput::Began { attempt, ranks },

@@ -1,4 +1,4 @@
-//! Deliberate faults of the code, one at a time: what an agent does is changed as if its code were wrong.
+//! Deliberate bugs, one at a time: an agent's effects are changed as if its code were wrong.
 
 use crate::agent::SpoolRecord;
 use crate::agent::follower::{self, HostTask};
@@ -6,10 +6,10 @@ use crate::agent::leader::{AttemptEffect, LEADER_HOST};
 use crate::agent::messages::{HostMessage, LeaderMessage};
 use dtrain_protocol::Event;
 
-/// A deliberate fault.
+/// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bug {
-    // The leader.
+    // Bugs of the leader.
     PrepareForgotten,
     CopiesForgotten,
     CommitForgotten,
@@ -27,7 +27,7 @@ pub(super) enum Bug {
     FetchForgotten,
     HoldersForgotten,
     OverTooEarly,
-    // The follower.
+    // Bugs of the follower.
     PreparedTooEarly,
     PreparedAlways,
     CopiesNotFetched,
@@ -39,7 +39,7 @@ pub(super) enum Bug {
     LostLeaderIgnored,
     DismissIgnored,
     KillIgnored,
-    // Ranks, spool and controller.
+    // Bugs of ranks, spool and controller.
     SavedBeforeWritten,
     PublishedBeforeFlushed,
     GoneWhenSilent,
@@ -52,7 +52,7 @@ pub(super) enum Bug {
 }
 
 impl Bug {
-    /// Every fault.
+    /// All bugs.
     pub(super) const ALL: [Self; 37] = [
         Self::PrepareForgotten,
         Self::CopiesForgotten,
@@ -94,7 +94,7 @@ impl Bug {
     ];
 }
 
-/// What a leader with this fault does.
+/// Returns the effects of a leader with this bug.
 pub(super) fn leader_effects(bug: Option<Bug>, effects: Vec<AttemptEffect>) -> Vec<AttemptEffect> {
     let Some(bug) = bug else { return effects };
     effects.into_iter().flat_map(|effect| leader_effect(bug, effect)).collect()
@@ -167,7 +167,7 @@ fn leader_effect(bug: Bug, effect: AttemptEffect) -> Vec<AttemptEffect> {
     }
 }
 
-/// What a follower with this fault does.
+/// Returns the effects of a follower with this bug.
 pub(super) fn follower_effects(
     bug: Option<Bug>,
     effects: Vec<follower::HostEffect>,

@@ -1,4 +1,5 @@
-//! The controller: the machine that ships, its history, and what it finds out about machines that it may not reach.
+//! The simulated controller: the real state machine, its history, and its view of machines that it may not
+//! reach.
 
 use super::World;
 use super::bugs::Bug;
@@ -14,13 +15,13 @@ use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
-/// How long a request may be on its way that is not lost, in milliseconds.
+/// Maximum delay of a request that is not lost, in milliseconds.
 const LATE: u64 = 20_000;
 
 /// Ranks of each machine.
 pub(super) const RANKS: u32 = 2;
 
-/// A request that arrives then.
+/// A delayed request, with the time of its arrival.
 pub(super) struct Late {
     due: u64,
     attempt: AttemptId,
@@ -32,27 +33,27 @@ enum Request {
     Stop,
 }
 
-/// The program that the user typed.
+/// The controller, as the user started it.
 pub(super) struct Controller {
     pub(super) machine: TrialMachine,
     pub(super) ledger: Vec<Fact>,
-    /// Where each attempt was launched, the leader first; on the disk of the controller.
+    /// The machines of each attempt, the leader first; stored on the controller's disk.
     pub(super) launched: BTreeMap<AttemptId, Vec<usize>>,
-    /// Records of the open attempt that the machine was told.
+    /// Number of records of the open attempt that the state machine got.
     pub(super) read: usize,
-    /// The most records of each attempt that the history has.
+    /// The highest number of records of each attempt in the history.
     pub(super) kept: BTreeMap<AttemptId, usize>,
     pub(super) owed: VecDeque<TrialInput>,
-    /// What agents answer to launches, from their machines.
+    /// Answers of agents to launches, with their machines.
     pub(super) answers: Vec<(AttemptId, usize, Result<(), LaunchError>)>,
     pub(super) away_until: u64,
-    /// Attempts whose leader's host was lost, so that what it wrote down could not be read.
+    /// Attempts whose leader's host was lost, so that its spool could not be read.
     pub(super) unread: BTreeSet<AttemptId>,
-    /// Those of them whose leader could not be asked for so long that they were given up: it may live.
+    /// Those that were given up after their leader was unreachable for too long: it may be alive.
     pub(super) given_up: BTreeSet<AttemptId>,
     pub(super) fenced_at: u64,
     pub(super) unreachable_since: Option<u64>,
-    /// Since when the controller's clock counts.
+    /// Start of the controller's clock.
     began: u64,
 }
 
@@ -76,25 +77,25 @@ impl Controller {
         }
     }
 
-    /// Whether it only waits for records.
+    /// True if it only waits for records.
     pub(super) fn is_idle(&self, now: u64) -> bool {
         let reads = self.machine.open_attempt().is_some() && self.unreachable_since.is_none();
         now >= self.away_until && self.owed.is_empty() && self.answers.is_empty() && reads
     }
 
-    /// The newest checkpoint that counts.
+    /// Returns the newest checkpoint that counts.
     pub(super) fn newest(&self) -> Option<&ResumePoint> {
         self.machine.newest_checkpoint()
     }
 }
 
 impl World<'_> {
-    /// The user asks for something.
+    /// Feeds a request of the user to the state machine.
     pub(super) fn user(&mut self, input: TrialInput) {
         self.tell(input);
     }
 
-    /// Resumes a trial that stands still with nobody to go on.
+    /// Resumes an idle trial that no controller would resume.
     pub(super) fn resume_what_stands_still(&mut self) {
         if self.controller.machine.open_attempt().is_none() && self.controller.machine.verdict().is_some() {
             self.tell(TrialInput::Resume);
@@ -124,7 +125,7 @@ impl World<'_> {
         }
     }
 
-    /// The controller is killed, and started again at once.
+    /// Kills the controller and restarts it at once.
     pub(super) fn crash(&mut self) {
         let effects = self.replay();
         for effect in effects {
@@ -138,7 +139,7 @@ impl World<'_> {
         (self.controller.read, self.controller.began) = (0, self.now);
         self.controller.owed.clear();
         self.controller.answers.clear();
-        // Whoever starts it again resumes the trial.
+        // The restarted controller resumes the trial.
         self.controller.owed.push_back(TrialInput::Resume);
         effects
     }
@@ -175,7 +176,7 @@ impl World<'_> {
         self.controller.ledger.push(fact);
     }
 
-    /// Asks the disks of all machines that answer what is committed and whole.
+    /// Searches the disks of all reachable machines for committed, complete checkpoints.
     fn look(&mut self) {
         self.controller.owed.retain(|input| !input.is_from_discovery());
         let reachable: Vec<bool> = (0..self.setup.machines)
@@ -224,7 +225,7 @@ impl World<'_> {
         self.controller.launched.insert(attempt, machines);
         let draw = self.draw(12);
         if draw < 2 {
-            // It is on its way for long, or comes once more.
+            // The request is delayed, or duplicated.
             let due = self.now + self.draw(LATE);
             let request = Request::Launch { placed: placed.clone(), resume: resume.clone() };
             self.late.push(Late { due, attempt, request });
@@ -243,7 +244,8 @@ impl World<'_> {
         }
     }
 
-    /// Requests arrive that were on their way for long. A launch finds a spool of its attempt where it was launched, or buried.
+    /// Delivers delayed requests. A late launch finds the spool of its attempt, if that was launched or is
+    /// known to be gone.
     pub(super) fn arrive_late(&mut self) {
         let now = self.now;
         let (due, late) = std::mem::take(&mut self.late).into_iter().partition(|late| late.due <= now);

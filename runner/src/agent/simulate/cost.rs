@@ -1,27 +1,27 @@
-//! What a world would cost for real: bytes as the frames that ship have them, connections, threads, and flushes to disk.
+//! The real cost of a simulated run: bytes of the real frames, connections, threads, and flushes to disk.
 
 use crate::agent::SpoolRecord;
 use crate::agent::follower::HostTask;
 use crate::agent::messages::{HostMessage, LeaderMessage};
 use dtrain_protocol::frame;
 
-/// Threads of an agent: its loop, one that works on checkpoints, and one each that takes in hosts and controllers.
+/// Threads of an agent: its loop, one for checkpoint work, and one each to accept hosts and controllers.
 pub(super) const THREADS_OF_AN_AGENT: u64 = 4;
 
-/// Threads for each rank of a host: one reads what it says, one writes what it is told.
+/// Threads for each rank of a host: one reads its events, one writes its orders.
 pub(super) const THREADS_OF_A_RANK: u64 = 2;
 
-/// Threads for each connection of a leader with a follower, at either end.
+/// Threads at each end of a connection between leader and follower.
 pub(super) const THREADS_OF_A_LINK: u64 = 1;
 
-/// What was sent and flushed.
+/// Totals of what was sent and flushed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ResourceUsage {
     /// Messages and bytes from the leader to all others.
     pub(super) asked: (u64, u64),
     /// Messages and bytes from all others to the leader.
     pub(super) told: (u64, u64),
-    /// Records and bytes in the spool of the leader.
+    /// Records and bytes in the leader's spool.
     pub(super) spooled: (u64, u64),
     /// Flushes of the spool.
     pub(super) spool_fsyncs: u64,
@@ -34,16 +34,16 @@ impl ResourceUsage {
         add(&mut self.asked, frame::encode(message).len());
     }
 
-    /// The files that are copied, the table of contents, COMMIT and the folder; then the folder around it.
+    /// Adds the flushes of a task: copied files, manifest, COMMIT and the folder; then its parent folder.
     pub(super) fn worked(&mut self, work: &HostTask) {
         self.disk_fsyncs += match work {
             HostTask::Fetch { files, .. } => files.len() as u64 + 4,
-            // What is fetched for ranks alone is not flushed.
+            // Parts fetched for ranks alone are not flushed.
             HostTask::FetchParts { keep, .. } if keep.is_empty() => 0,
             HostTask::FetchParts { keep, .. } => keep.len() as u64 + 4,
             HostTask::Prepare { copies, .. } => copies.len() as u64 + 3,
             HostTask::Commit { .. } => 1,
-            // The copy, and the folder around it.
+            // The mirror, and its folder.
             HostTask::SealMirror => 2,
             HostTask::List { .. }
             | HostTask::ReservePorts { .. }

@@ -1,4 +1,4 @@
-//! The disk of a machine: checkpoints and spools, which are lost as far as they were not flushed when power fails.
+//! The simulated disk of a machine: checkpoints and spools, whose unflushed data is lost in a power failure.
 
 use crate::agent::SpoolRecord;
 use dtrain_protocol::checkpoint::parse_folder_name;
@@ -7,31 +7,31 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
-/// A checkpoint: who wrote it, and after how many steps. Age goes by attempt, then by step.
+/// A checkpoint, by attempt and step, which also order checkpoints by age.
 pub(super) type CheckpointId = (AttemptId, StepId);
 
-/// How far a checkpoint on a disk is.
+/// State of a checkpoint on a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum State {
-    /// Ranks write it.
+    /// Ranks are writing it.
     Partial,
-    /// It has its table of contents, and all of it is durable.
+    /// It has its manifest and is durable.
     Prepared,
     /// It has its final name.
     Committed,
 }
 
-/// The files of a checkpoint, by the rank that wrote each.
+/// A set of checkpoint files, by the rank that wrote each; a bit set.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct RankFileSet(Vec<u64>);
 
 impl RankFileSet {
-    /// The name of the file of a rank.
+    /// Returns the file name of a rank.
     pub(super) fn name(rank: u32) -> String {
         format!("rank-{rank:05}.safetensors")
     }
 
-    /// The rank that wrote the file of a name.
+    /// Returns the rank that wrote the file `name`.
     pub(super) fn rank(name: &str) -> Option<u32> {
         name.strip_prefix("rank-")?.strip_suffix(".safetensors")?.parse().ok()
     }
@@ -53,18 +53,18 @@ impl RankFileSet {
         ranks.filter(|rank| self.contains(*rank)).map(Self::name).collect()
     }
 
-    /// Adds those of another place.
+    /// Adds all files of another set.
     pub(super) fn extend(&mut self, other: &Self) {
         self.0.resize(self.0.len().max(other.0.len()), 0);
         self.0.iter_mut().zip(&other.0).for_each(|(word, more)| *word |= more);
     }
 
-    /// What is in both.
+    /// Returns the intersection.
     pub(super) fn and(&self, other: &Self) -> Self {
         Self(self.0.iter().zip(&other.0).map(|(one, other)| one & other).collect())
     }
 
-    /// What is not in the other.
+    /// Returns the difference.
     pub(super) fn without(&self, other: &Self) -> Self {
         let others = other.0.iter().chain(std::iter::repeat(&0));
         Self(self.0.iter().zip(others).map(|(one, other)| one & !other).collect())
@@ -75,32 +75,32 @@ impl RankFileSet {
     }
 }
 
-/// What lies on a disk of one checkpoint.
+/// The copy of a checkpoint on one disk.
 #[derive(Clone, Debug)]
 pub(super) struct CheckpointCopy {
     pub(super) state: State,
-    /// Its files that are here.
+    /// Its files that are present.
     pub(super) files: RankFileSet,
-    /// Its table of contents; empty until it is prepared.
+    /// Its manifest; empty until it is prepared.
     pub(super) manifest: Arc<str>,
 }
 
-/// What an attempt wrote down.
+/// The spool of an attempt.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CrashableSpool {
     pub(super) records: Vec<SpoolRecord>,
-    /// How many of them are flushed.
+    /// Number of records that are flushed.
     pub(super) flushed: usize,
     flushed_at: u64,
 }
 
 impl CrashableSpool {
-    /// Everything is on disk now.
+    /// Flushes all records.
     pub(super) fn flush(&mut self, now: u64) {
         (self.flushed, self.flushed_at) = (self.records.len(), now);
     }
 
-    /// Whether something waits longer to be on disk than anything may.
+    /// True if a record has waited longer for its flush than allowed.
     pub(super) fn is_due(&self, now: u64) -> bool {
         self.flushed < self.records.len() && now >= self.flushed_at + 1000
     }
@@ -109,21 +109,22 @@ impl CrashableSpool {
 /// The disk of a machine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CrashableDisk {
-    /// Oldest first.
+    /// Checkpoints, oldest first.
     checkpoints: BTreeMap<CheckpointId, CheckpointCopy>,
-    /// Changes of the checkpoints so far.
+    /// Number of changes to checkpoints so far.
     changes: u64,
     pub(super) spools: BTreeMap<AttemptId, CrashableSpool>,
-    /// What the leaders of other machines wrote down.
+    /// Mirrors of the spools of other machines.
     pub(super) mirrors: BTreeMap<AttemptId, CrashableSpool>,
-    /// The files of which something was fetched for ranks alone, of each checkpoint.
+    /// Files of each checkpoint of which parts were fetched for ranks alone.
     pub(super) parts: BTreeMap<CheckpointId, RankFileSet>,
     pub(super) full_until: u64,
     pub(super) slow_until: u64,
 }
 
 impl CrashableDisk {
-    /// Power fails. Files of ranks are flushed before they say so, and folders that have a table of contents are durable.
+    /// Simulates a power failure. Ranks flush files before they report them, and folders with a manifest are
+    /// durable.
     pub(super) fn lose_unflushed(&mut self) {
         self.parts.clear();
         for spool in self.spools.values_mut().chain(self.mirrors.values_mut()) {
@@ -144,14 +145,14 @@ impl CrashableDisk {
         self.checkpoints.entry(name)
     }
 
-    /// A file of a rank is written.
+    /// Writes the file of a rank.
     pub(super) fn write(&mut self, name: CheckpointId, rank: u32) {
         let empty =
             || CheckpointCopy { state: State::Partial, files: RankFileSet::default(), manifest: "".into() };
         self.change(name).or_insert_with(empty).files.insert(rank);
     }
 
-    /// A checkpoint gets as far as `state`, with this table of contents.
+    /// Sets the state of a checkpoint, and its manifest.
     pub(super) fn finish(&mut self, name: CheckpointId, manifest: Option<Arc<str>>, state: State) {
         let empty = || CheckpointCopy { state, files: RankFileSet::default(), manifest: "".into() };
         let copy = self.change(name).or_insert_with(empty);
@@ -163,19 +164,19 @@ impl CrashableDisk {
         self.changes += u64::from(self.checkpoints.remove(&name).is_some());
     }
 
-    /// A checkpoint by the name of its folder.
+    /// Returns a checkpoint by the name of its folder.
     pub(super) fn named(&self, folder: &str) -> Option<&CheckpointCopy> {
         let (step, attempt) = parse_folder_name(folder)?;
         self.checkpoints.get(&(attempt, step))
     }
 
-    /// The committed checkpoints, oldest first.
+    /// Returns the committed checkpoints, oldest first.
     pub(super) fn committed(&self) -> impl Iterator<Item = CheckpointId> {
         let all = self.checkpoints.iter().filter(|(_, copy)| copy.state == State::Committed);
         all.map(|(name, _)| *name)
     }
 
-    /// Removes what older attempts left half-written.
+    /// Removes partial checkpoints of older attempts.
     pub(super) fn remove_partial(&mut self, attempt: AttemptId) {
         let before = self.checkpoints.len();
         self.checkpoints.retain(|(of, _), copy| copy.state == State::Committed || *of >= attempt);

@@ -1,4 +1,4 @@
-//! How files of checkpoints come from one machine to another.
+//! Simulated fetches of checkpoint files between machines.
 
 use super::World;
 use super::disk::{CheckpointId, RankFileSet};
@@ -9,7 +9,7 @@ use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{AttemptId, FileEntry};
 
 impl World<'_> {
-    /// Fetches files that are not here from machines that have them.
+    /// Fetches missing files from machines that have them.
     pub(super) fn fetch(
         &mut self,
         machine: usize,
@@ -27,7 +27,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Fetches for the ranks of a machine what they read, which is something of every file.
+    /// Fetches the parts that a machine's ranks read, which are in every file.
     pub(super) fn fetch_parts(
         &mut self,
         machine: usize,
@@ -48,13 +48,13 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Whether the file of a rank in a checkpoint lies on a machine, whole.
+    /// True if a machine has the whole file of a rank.
     fn has_file(&self, machine: usize, name: CheckpointId, rank: u32) -> bool {
         let copy = self.places[machine].disk.checkpoints().get(&name);
         copy.is_some_and(|copy| copy.files.contains(rank))
     }
 
-    /// Gets the file of a rank from a machine that has it.
+    /// Checks that a reachable machine has the file of a rank.
     fn get(
         &self,
         machine: usize,
@@ -71,7 +71,7 @@ impl World<'_> {
         Err(FetchRefusal { reason: format!("no host gives {}", RankFileSet::name(rank)), is_of_checkpoint })
     }
 
-    /// Ranks are started where all is that they read.
+    /// Checks that ranks start only where all files that they read are present.
     pub(super) fn has_what_it_reads(&mut self, attempt: AttemptId, machine: usize) {
         let agent = self.agents.get(&(attempt, machine));
         let Some(folder) = agent.and_then(|agent| agent.resume.as_deref()) else { return };
@@ -90,13 +90,13 @@ impl World<'_> {
     }
 }
 
-/// The checkpoint in a folder.
+/// Parses the name of a checkpoint folder.
 fn name_of(folder: &str) -> Result<CheckpointId, FetchRefusal> {
     let refusal = || FetchRefusal { reason: "no checkpoint".to_owned(), is_of_checkpoint: true };
     parse_folder_name(folder).map(|(step, attempt)| (attempt, step)).ok_or_else(refusal)
 }
 
-/// The rank that wrote a file.
+/// Returns the rank that wrote a file.
 fn rank_of(file: &FileEntry) -> Result<u32, FetchRefusal> {
     let refusal = || FetchRefusal { reason: format!("no file {}", file.name), is_of_checkpoint: true };
     RankFileSet::rank(&file.name).ok_or_else(refusal)

@@ -1,4 +1,4 @@
-//! What each attempt has on each machine: found by index, and gone over in the order of attempts and machines.
+//! A table of values by attempt and machine: indexed access, and iteration in order.
 
 use dtrain_protocol::AttemptId;
 use std::collections::BTreeMap;
@@ -36,7 +36,7 @@ impl<T> Grid<T> {
         self.get(cell).is_some()
     }
 
-    /// Whether the attempt has anything anywhere.
+    /// True if the attempt has a value on any machine.
     pub(super) fn has_attempt(&self, attempt: AttemptId) -> bool {
         self.rows.contains_key(&attempt)
     }

@@ -1,4 +1,4 @@
-//! What a leader writes down, and the copy of it on another machine.
+//! The simulated spool of a leader, and its mirror on another machine.
 
 use super::World;
 use super::attend::input_of;
@@ -11,7 +11,7 @@ use base64::prelude::BASE64_STANDARD;
 use dtrain_protocol::{AttemptId, frame};
 
 impl World<'_> {
-    /// A leader writes a record down.
+    /// Appends a record to a leader's spool.
     pub(super) fn spool(&mut self, attempt: AttemptId, machine: usize, record: SpoolRecord) {
         if let SpoolRecord::Committed { step, .. } = &record {
             self.committed.insert((attempt, *step));
@@ -28,8 +28,8 @@ impl World<'_> {
         self.places[machine].disk.spools.entry(attempt).or_default().records.push(record);
     }
 
-    /// Puts the spool on disk where that cannot wait, and sends what is new of it to the machine that mirrors it. One flush and one
-    /// message are enough for many records.
+    /// Flushes the spool if needed, and sends new records to its mirror. One flush and one message cover many
+    /// records.
     pub(super) fn sync(&mut self, attempt: AttemptId, machine: usize) {
         let Some(agent) = self.agents.get_mut(&(attempt, machine)).filter(|agent| agent.leads()) else {
             return;
@@ -50,7 +50,7 @@ impl World<'_> {
         }
     }
 
-    /// A machine appends what it was sent, unless something before it is missing. Places are counted in records here.
+    /// Appends records to a mirror, unless earlier ones are missing. Offsets count records here.
     pub(super) fn mirrored(&mut self, attempt: AttemptId, machine: usize, from: u64, records: &str) {
         let bytes = BASE64_STANDARD.decode(records).expect("as it was sent");
         let mut bytes = bytes.as_slice();
@@ -62,13 +62,13 @@ impl World<'_> {
         }
     }
 
-    /// The machine that mirrors what the leader of an attempt writes down, if the controller can ask it.
+    /// Returns the machine with the mirror of an attempt's spool, if the controller reaches it.
     pub(super) fn mirror_of(&self, attempt: AttemptId) -> Option<usize> {
         let mirror = *self.controller.launched.get(&attempt)?.get(1)?;
         self.talk(Endpoint::Controller, Endpoint::Machine(mirror)).then_some(mirror)
     }
 
-    /// The controller reads on in the copy of a record whose writer is gone or lost.
+    /// Reads on in the mirror of a spool whose leader is gone or lost.
     pub(super) fn read_mirror(&mut self, attempt: AttemptId) {
         let Some(machine) = self.mirror_of(attempt).filter(|_| !self.has(Bug::MirrorNotRead)) else { return };
         while let Some(mirror) = self.places[machine].disk.mirrors.get(&attempt)

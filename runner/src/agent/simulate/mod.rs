@@ -1,11 +1,12 @@
-//! A seeded world that runs the code that ships: the machine of the controller, the leader and the followers of every attempt, on
-//! machines that die, freeze and have full, slow or forgetful disks, over a network that delays messages, repeats requests of the
-//! controller and cuts either direction. A connection keeps its order, as TCP does; messages of different ones overtake each other.
+//! A seeded simulation of the real code: the controller's state machine, and the leader and followers of
+//! every attempt. Machines die, freeze and have full, slow or forgetful disks; the network delays messages,
+//! repeats the controller's requests and cuts either direction. A connection keeps its order, as TCP does;
+//! different ones do not.
 //!
-//! Modelled are only what has no decision in it: disks, connections, processes and the training itself. What is promised is held
-//! against the whole world; `promises` names it.
+//! Only parts without decisions are modelled: disks, connections, processes and the training. `promises`
+//! lists the promises, which are checked against the whole world.
 //!
-//! `DTRAIN_SEEDS=20000` is the number of worlds of the longer test, `DTRAIN_FLEET=200` that of machines in the largest one.
+//! The longer test runs `DTRAIN_SEEDS=20000` worlds; the largest world has `DTRAIN_FLEET=200` machines.
 
 mod agents;
 mod attend;
@@ -35,22 +36,22 @@ use network::{Endpoint, FollowerConnection};
 use ranks::AttemptTraining;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// After how long without a message an end of a connection is lost, as in the connections that ship.
+/// Silence in milliseconds after which a connection counts as lost, as in the real code.
 const SILENCE: u64 = 2_000;
 
-/// Checkpoints that are kept.
+/// Number of checkpoints that are kept.
 const KEEP: u32 = 2;
 
-/// The longest that time jumps while nothing is going on but training, in milliseconds.
+/// Maximum milliseconds of one tick, when only training is going on.
 const LONGEST_BEAT: u64 = 5_000;
 
-/// How a machine is.
+/// State of a machine.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum MachineHealth {
     Up,
-    /// Its processes are gone; it is up again then.
+    /// Its processes are gone; it is up again at this time.
     Dead(u64),
-    /// It stands still until then.
+    /// It does nothing until this time.
     Frozen(u64),
 }
 
@@ -60,30 +61,30 @@ struct MachineState {
     disk: CrashableDisk,
 }
 
-/// What a run is like.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug)]
 struct Setup {
     machines: usize,
-    /// Machines of one attempt at most.
+    /// Maximum number of machines of one attempt.
     most: usize,
-    /// Simulated seconds with faults, before peace.
+    /// Simulated seconds with faults, before they stop.
     seconds: u64,
     /// Mean seconds between two faults.
     every: u64,
-    /// Milliseconds between two looks at everything, while anything but training is going on.
+    /// Milliseconds of a tick, while anything but training is going on.
     beat: u64,
     /// Milliseconds of a step.
     step: u64,
     /// Steps between two checkpoints.
     save_every: u64,
-    /// After how many milliseconds the controller gives up a host that cannot be asked.
+    /// Milliseconds after which the controller gives up an unreachable host.
     lost_after: u64,
-    /// One in how many effects of the controller's machine kills the controller.
+    /// The controller crashes at one effect of this many.
     crash: u64,
     bug: Option<Bug>,
 }
 
-/// How often the chaos reached what it is meant to reach.
+/// Number of times that each event of the chaos happened.
 #[derive(Default)]
 struct Coverage(BTreeMap<&'static str, u64>);
 
@@ -99,38 +100,38 @@ struct World<'a> {
     draws: u64,
     now: u64,
     places: Vec<MachineState>,
-    /// By attempt and machine.
+    /// Agents, by attempt and machine.
     agents: Grid<Agent>,
-    /// By attempt and machine of the follower.
+    /// Connections, by attempt and machine of the follower.
     connections: Grid<FollowerConnection>,
-    /// Nothing gets from the first to the second until then.
+    /// Cut directions, from the first to the second endpoint, each until a time.
     cuts: BTreeMap<(Endpoint, Endpoint), u64>,
-    /// Nothing gets from or to it until then.
+    /// Endpoints that are cut off, each until a time.
     cut_off: BTreeMap<Endpoint, u64>,
-    /// What is sent to it takes long until then.
+    /// Endpoints with slow delivery, each until a time.
     slow: BTreeMap<Endpoint, u64>,
-    /// Requests of the controller that are still on their way, or come a second time.
+    /// Delayed or duplicated requests of the controller.
     late: Vec<Late>,
     controller: Controller,
     training: BTreeMap<AttemptId, AttemptTraining>,
-    /// The last step that training is to reach; it is chosen once there is peace.
+    /// The last step of the training; set after the faults stop.
     last: u64,
     strike_at: u64,
-    /// When the promises are held against the world again, and how the disks were then.
+    /// State of the checks of the promises.
     held: promises::PromiseTracker,
-    /// Whether faults happen.
+    /// True while faults happen.
     is_chaos: bool,
-    /// What the leaders of all attempts committed, whether anybody heard of it or not.
+    /// Checkpoints committed by the leaders of all attempts, reported to a controller or not.
     committed: BTreeSet<(AttemptId, StepId)>,
-    /// The first promise that did not hold.
+    /// The first promise that was broken.
     broken: Option<String>,
     messages: u64,
-    /// What it would cost for real; `None` where nobody asked.
+    /// The real cost; `None` if it is not measured.
     cost: Option<ResourceUsage>,
     reached: &'a mut Coverage,
 }
 
-/// What a run took.
+/// Cost of a run.
 #[derive(Clone, Copy, Debug, Default)]
 struct RunCost {
     messages: u64,
@@ -138,7 +139,7 @@ struct RunCost {
     milliseconds: u64,
 }
 
-/// Runs one seed. `Err` says in words which promise did not hold.
+/// Runs one seed. `Err` names the promise that was broken.
 fn run(seed: u64, setup: Setup, reached: &mut Coverage) -> Result<RunCost, String> {
     let mut world = World::new(seed, setup, reached);
     world.user(TrialInput::Resume);
@@ -155,7 +156,7 @@ fn run(seed: u64, setup: Setup, reached: &mut Coverage) -> Result<RunCost, Strin
         world.stop();
     }
     world.choose_the_last_step();
-    // The pauses after failures of machines last up to a minute.
+    // The pause after machine failures is up to a minute.
     let until = world.now + 600_000;
     let mut ended_at = None;
     while world.broken.is_none() {
@@ -167,7 +168,7 @@ fn run(seed: u64, setup: Setup, reached: &mut Coverage) -> Result<RunCost, Strin
                 break;
             }
             (Some(_), Some(_)) => {}
-            // Whatever ended it, the user resumes it.
+            // Whatever ended the trial, the user resumes it.
             (Some(_), None) => world.user(TrialInput::Resume),
             (None, _) => world.resume_what_stands_still(),
         }
@@ -221,7 +222,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A number below `bound`.
+    /// Returns a random number below `bound`.
     fn draw(&mut self, bound: u64) -> u64 {
         self.draws += 1;
         splitmix64(self.seed, self.draws) % bound
@@ -231,14 +232,14 @@ impl<'a> World<'a> {
         self.setup.bug == Some(bug)
     }
 
-    /// A promise does not hold.
+    /// Records a broken promise.
     fn breaks(&mut self, words: impl FnOnce() -> String) {
         if self.broken.is_none() {
             self.broken = Some(words());
         }
     }
 
-    /// Time passes for everybody: a beat, or until the next step where nothing but training is going on.
+    /// Advances the simulation by one tick, or to the next step if only training is going on.
     fn beat(&mut self) {
         let quiet = self.quiet_until().map_or(0, |until| until.saturating_sub(self.now));
         self.now += quiet.clamp(self.setup.beat, LONGEST_BEAT.max(self.setup.beat));
@@ -251,7 +252,7 @@ impl<'a> World<'a> {
         self.holds();
     }
 
-    /// Until when nothing happens but heartbeats; `None` while anything else may.
+    /// Returns the time until which only heartbeats happen; `None` if anything else may.
     fn quiet_until(&self) -> Option<u64> {
         let is_calm = self.cuts.is_empty() && self.cut_off.is_empty() && self.late.is_empty();
         let is_well = |place: &MachineState| {
@@ -269,7 +270,7 @@ impl<'a> World<'a> {
         is_quiet.then_some(only.1.next_at.min(self.strike_at))
     }
 
-    /// Machines come back whose time has come, and cuts heal.
+    /// Brings machines back whose outage is over, and heals cuts.
     fn recover(&mut self) {
         let now = self.now;
         self.cuts.retain(|_, until| now < *until);
@@ -288,10 +289,10 @@ impl<'a> World<'a> {
         self.places[machine].health == MachineHealth::Up
     }
 
-    /// A fault.
+    /// Injects one fault.
     fn strike(&mut self) {
         let machine = self.draw(self.setup.machines as u64) as usize;
-        // Now and then it takes longer than anybody waits.
+        // One in twelve outlasts the time after which the controller gives up.
         let until =
             self.now + 500 + self.draw(30_000) + self.setup.lost_after * u64::from(self.draw(12) == 0);
         match self.draw(14) {
@@ -349,7 +350,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Power fails: processes are gone, and what was not flushed is lost.
+    /// Simulates a power failure: processes are gone, and unflushed data is lost.
     fn kill_machine(&mut self, machine: usize, until: u64) {
         self.reached.note("machine died");
         self.places[machine].health = MachineHealth::Dead(until);
@@ -357,7 +358,7 @@ impl<'a> World<'a> {
         self.agents.retain(|(_, on)| on != machine);
     }
 
-    /// The user stops the trial, which does so within a minute.
+    /// Stops the trial as a user, and checks that it ends within a minute.
     fn stop(&mut self) {
         for _ in 0..60_000 / self.setup.beat {
             if self.controller.machine.open_attempt().is_some() {
@@ -376,7 +377,7 @@ impl<'a> World<'a> {
         self.breaks(|| "a trial stops when it is asked to".to_owned());
     }
 
-    /// Nothing fails any more.
+    /// Ends all faults.
     fn make_peace(&mut self) {
         self.is_chaos = false;
         self.cuts.clear();
@@ -389,7 +390,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// From now on training has an end.
+    /// Sets the last step of the training.
     fn choose_the_last_step(&mut self) {
         self.last = self.training.values().map(|training| training.step).max().unwrap_or(0) + 10;
     }

@@ -1,4 +1,5 @@
-//! Connections between agents: messages arrive in order and late, or not at all while a direction is cut.
+//! The simulated connections between agents: messages arrive in order and late, or not at all while a
+//! direction is cut.
 
 use super::{MachineHealth, SILENCE, World};
 use crate::agent::messages::{Heartbeat, HostMessage, LeaderMessage};
@@ -6,20 +7,20 @@ use crate::agent::{follower, leader};
 use dtrain_protocol::AttemptId;
 use std::collections::VecDeque;
 
-/// Between two heartbeats.
+/// Milliseconds between two heartbeats.
 const HEARTBEAT: u64 = 250;
 
-/// How long it takes until the other end of a process that is gone is told so.
+/// Milliseconds until the peer of a dead process gets a reset.
 const RESET: u64 = 100;
 
-/// Somebody who sends.
+/// A sender or receiver of messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Endpoint {
     Controller,
     Machine(usize),
 }
 
-/// What goes over a connection.
+/// A frame on a connection.
 #[derive(Clone, Debug)]
 pub(super) enum LinkFrame<T> {
     Beat(Heartbeat),
@@ -29,12 +30,12 @@ pub(super) enum LinkFrame<T> {
 /// One direction of a connection.
 #[derive(Debug)]
 struct OneWayQueue<T> {
-    /// With the time at which each arrives, unless the way is cut then.
+    /// Frames with their times of arrival, unless the direction is cut then.
     queue: VecDeque<(u64, LinkFrame<T>)>,
-    /// When something arrived last.
+    /// Time of the last arrival.
     heard_at: u64,
     beat_at: u64,
-    /// Whether the far end has been told that the connection is lost.
+    /// True if the receiver was told that the connection is lost.
     is_lost: bool,
 }
 
@@ -44,11 +45,11 @@ impl<T> OneWayQueue<T> {
     }
 }
 
-/// The connection of a leader with a follower.
+/// The connection of a leader and a follower.
 #[derive(Debug)]
 pub(super) struct FollowerConnection {
     leader: usize,
-    /// The host of the attempt that the follower is.
+    /// Index of the follower's host in the attempt.
     host: u32,
     to_follower: OneWayQueue<LeaderMessage>,
     to_leader: OneWayQueue<HostMessage>,
@@ -59,7 +60,7 @@ impl FollowerConnection {
         Self { leader, host, to_follower: OneWayQueue::new(now), to_leader: OneWayQueue::new(now) }
     }
 
-    /// Whether nothing is on its way.
+    /// True if no frame is in transit.
     pub(super) fn is_idle(&self) -> bool {
         let (one, other) = (&self.to_follower, &self.to_leader);
         one.queue.is_empty() && other.queue.is_empty() && !one.is_lost && !other.is_lost
@@ -67,7 +68,7 @@ impl FollowerConnection {
 }
 
 impl World<'_> {
-    /// Whether something that is sent now gets from one to the other.
+    /// True if a message sent now would arrive.
     pub(super) fn gets_to(&self, from: Endpoint, to: Endpoint) -> bool {
         let is_cut = || {
             [from, to].iter().any(|node| self.cut_off.contains_key(node))
@@ -76,7 +77,7 @@ impl World<'_> {
         from == to || (self.cuts.is_empty() && self.cut_off.is_empty()) || !is_cut()
     }
 
-    /// Whether both hear each other and both are up.
+    /// True if both endpoints are up and reach each other.
     pub(super) fn talk(&self, one: Endpoint, other: Endpoint) -> bool {
         let is_up = |node| match node {
             Endpoint::Controller => true,
@@ -85,7 +86,7 @@ impl World<'_> {
         is_up(one) && is_up(other) && self.gets_to(one, other) && self.gets_to(other, one)
     }
 
-    /// Whether all machines hear each other and all are up.
+    /// True if all machines are up and reach each other.
     pub(super) fn all_talk(&self, machines: &[(usize, std::ops::Range<u32>)]) -> bool {
         let has = |node: &Endpoint| machines.iter().any(|(machine, _)| *node == Endpoint::Machine(*machine));
         machines.iter().all(|(machine, _)| self.is_up(*machine))
@@ -93,7 +94,7 @@ impl World<'_> {
             && !self.cuts.keys().any(|(from, to)| has(from) && has(to))
     }
 
-    /// When something arrives that is sent to a machine now.
+    /// Returns the time of arrival of a message sent to a machine now.
     fn due(&mut self, machine: usize) -> u64 {
         let most = if self.slow.contains_key(&Endpoint::Machine(machine)) { 1_500 } else { 100 };
         self.now + self.draw(most)
@@ -119,7 +120,7 @@ impl World<'_> {
         }
     }
 
-    /// Everything that arrives by now arrives.
+    /// Delivers all messages that are due.
     pub(super) fn deliver(&mut self) {
         let all: Vec<(AttemptId, usize)> = self.connections.keys().collect();
         for key in all {
@@ -134,7 +135,7 @@ impl World<'_> {
         }
     }
 
-    /// Both ends send a heartbeat, unless they stand still.
+    /// Sends a heartbeat from both ends, unless they are frozen.
     fn beat_over(&mut self, key: (AttemptId, usize)) {
         let now = self.now;
         let leader = self.connections[&key].leader;
@@ -215,7 +216,8 @@ impl World<'_> {
         }
     }
 
-    /// Why the end at `to` takes the end at `from` for lost now; nobody is left to say it where its own process is gone.
+    /// Returns the reason why the end at `to` now counts the end at `from` as lost; empty if its own process
+    /// is gone.
     fn lost<T>(&self, attempt: AttemptId, from: usize, to: usize, way: &OneWayQueue<T>) -> Option<String> {
         if way.is_lost || !self.is_up(to) {
             return None;
@@ -231,7 +233,7 @@ impl World<'_> {
         (self.now > way.heard_at + SILENCE.max(2 * self.setup.beat)).then(|| "no heartbeat".to_owned())
     }
 
-    /// A machine stands still. Whoever wakes up suspects itself first, and not the other.
+    /// Freezes a machine. After it wakes up it suspects itself first, and not its peers.
     pub(super) fn freeze(&mut self, machine: usize, until: u64) {
         self.places[machine].health = MachineHealth::Frozen(until);
         for ((_, follower), connection) in self.connections.iter_mut() {

@@ -1,13 +1,14 @@
-//! What is promised of the whole, held against the world.
+//! The promises of the whole system, and their checks.
 //!
-//! | promise | says | where it is asserted |
+//! | promise | meaning | where it is checked |
 //! |---|---|---|
-//! | NL-1 | nothing that was acknowledged is lost | `reads_all`, `counts`, `outlives` |
-//! | NL-2 | nothing is trained twice that a whole, committed checkpoint has | `goes_on_from` |
+//! | NL-1 | no acknowledged data is lost | `reads_all`, `counts`, `outlives` |
+//! | NL-2 | no step that a complete, committed checkpoint has is trained twice | `goes_on_from` |
 //! | NL-3 | the final weights are those of a run without faults | `learned`, `holds_at_the_end` |
 //! | NL-4 | every sample is in the committed steps as often as without faults | `holds_at_the_end` |
-//! | NL-5 | nothing lives after the end | `holds_at_the_end` |
-//! | NL-6 | an attempt that is over changes nothing, and ends | `returns`, `counts`, [`World::step`](super::World) |
+//! | NL-5 | no process is alive after the end | `holds_at_the_end` |
+//! | NL-6 | an attempt that is over changes nothing, and ends | `returns`, `counts`,
+//! [`World::step`](super::World) |
 
 use super::disk::{CheckpointId, RankFileSet, State};
 use super::grid::AttemptOnMachine;
@@ -21,15 +22,15 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How long an agent of an attempt that is over may live where the controller reaches it, in milliseconds.
+/// Milliseconds that a reachable agent of an older attempt may be alive.
 const TO_FENCE: u64 = 5_000;
 
-/// What a model learned, in two numbers.
+/// The state of a trained model, in two numbers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct TrainingDigest {
-    /// Depends on every step and on their order, as weights do.
+    /// Depends on every step and their order, like weights.
     weights: u64,
-    /// Depends on every step however they follow each other, as a multiset of samples does.
+    /// Depends on every step but not on their order, like a multiset of samples.
     samples: u64,
 }
 
@@ -42,30 +43,30 @@ impl TrainingDigest {
     }
 }
 
-/// What is remembered from one look at the world to the next.
+/// State kept between two checks.
 #[derive(Default)]
 pub(super) struct PromiseTracker {
     at: u64,
     changes: u64,
     newest: Option<CheckpointId>,
-    /// The files of each checkpoint, by its table of contents.
+    /// The files of each checkpoint, with its manifest.
     files: BTreeMap<CheckpointId, (Arc<str>, RankFileSet)>,
-    /// Since when each agent of an attempt that is over can be reached.
+    /// Time since which each agent of an older attempt is reachable.
     returned: BTreeMap<AttemptOnMachine, u64>,
-    /// What the ranks of each attempt had learned when they saved.
+    /// The digest of each attempt's training at its saves.
     pub(super) learned: BTreeMap<CheckpointId, TrainingDigest>,
-    /// The newest checkpoint that the last look found whole.
+    /// The newest checkpoint that the last search found complete.
     pub(super) looked: Option<CheckpointId>,
 }
 
-/// The checkpoint in a folder.
+/// Parses the name of a checkpoint folder.
 pub(super) fn name_of(folder: &Path) -> Option<CheckpointId> {
     let (step, attempt) = parse_folder_name(folder.file_name()?.to_str()?)?;
     Some((attempt, step))
 }
 
 impl World<'_> {
-    /// What must be true at any time, looked at once in a second.
+    /// Checks the invariants, once a second.
     pub(super) fn holds(&mut self) {
         if self.now < self.held.at + 1000 {
             return;
@@ -83,7 +84,7 @@ impl World<'_> {
         }
     }
 
-    /// NL-6: whoever comes back finds a newer attempt, and ends.
+    /// NL-6: checks that a host that comes back with an older attempt is fenced.
     fn returns(&mut self) {
         let Some(newest) = self.controller.launched.keys().next_back().copied() else { return };
         let is_here = self.now >= self.controller.away_until;
@@ -105,14 +106,14 @@ impl World<'_> {
         }
     }
 
-    /// NL-1: a checkpoint that counts, or a newer one that is found on the disks, can be read whatever one machine is lost.
+    /// NL-1: checks that this checkpoint, or a newer one on the disks, survives the loss of any one machine.
     pub(super) fn outlives(&mut self, name: CheckpointId) {
         let committed = self.places.iter().flat_map(|place| place.disk.committed());
         let newer: std::collections::BTreeSet<_> = committed.filter(|other| *other >= name).collect();
-        // What was found on one disk is on others after the next launch only.
+        // A checkpoint found on one disk gets copies only at the next launch.
         let is_alone = !self.committed.contains(&name)
             || self.controller.launched.get(&name.0).is_none_or(|machines| machines.len() < 2);
-        // Without which machine none of them is whole; `None` where that is so with all of them.
+        // Machines that all these checkpoints need; `None` if none is complete even with all machines.
         let mut lost: Option<Vec<usize>> = None;
         for name in newer.into_iter().rev() {
             let needed = self.needed(name);
@@ -142,7 +143,7 @@ impl World<'_> {
         self.breaks(|| words);
     }
 
-    /// The machines without which a checkpoint is not whole; `None` where it is not whole with all of them.
+    /// Returns the machines that a checkpoint needs to be complete; `None` if it is incomplete even with all.
     fn needed(&mut self, name: CheckpointId) -> Option<Vec<usize>> {
         let wanted = self.files_of(name)?;
         let copies: Vec<_> = (0..self.places.len())
@@ -162,7 +163,7 @@ impl World<'_> {
         Some(copies.iter().filter(|(_, copy)| is_needed(&copy.files)).map(|(machine, _)| *machine).collect())
     }
 
-    /// The files of a checkpoint, as its table of contents on any machine has them. NL-6: all say the same.
+    /// Returns the files in the checkpoint's manifest. NL-6: checks that it is the same on all machines.
     pub(super) fn files_of(&mut self, name: CheckpointId) -> Option<RankFileSet> {
         let copies = self.places.iter().filter_map(|place| place.disk.checkpoints().get(&name));
         let texts: Vec<_> = copies
@@ -189,7 +190,7 @@ impl World<'_> {
         Some(files)
     }
 
-    /// Whether some machines together have a checkpoint as all hosts prepared it.
+    /// True if these machines together have the whole prepared checkpoint.
     pub(super) fn is_whole(&mut self, name: CheckpointId, of: &dyn Fn(usize) -> bool) -> bool {
         let Some(wanted) = self.files_of(name) else { return false };
         let mut there = RankFileSet::default();
@@ -205,7 +206,8 @@ impl World<'_> {
         is_any && wanted.without(&there).is_empty()
     }
 
-    /// NL-1 and NL-6: a checkpoint counts only once it was committed and is whole, and never after one of a newer attempt.
+    /// NL-1 and NL-6: checks that a checkpoint counts only if it is committed and complete, and never after
+    /// one of a newer attempt.
     pub(super) fn counts(&mut self, name: CheckpointId) {
         if !self.committed.contains(&name) && !self.is_whole(name, &|_| true) {
             self.breaks(|| format!("NL-1: a checkpoint counts only once it was committed: {name:?}"));
@@ -222,7 +224,8 @@ impl World<'_> {
         self.outlives(name);
     }
 
-    /// NL-1: an attempt is over only once its record was read to its end. Where its host was lost, its mirror was.
+    /// NL-1: checks that the spool of an attempt that is over was read to its end, or its mirror if its host
+    /// was lost.
     pub(super) fn reads_all(&mut self, attempt: AttemptId) {
         let Some(leader) = self.leader_of(attempt) else { return };
         let mirrored = self.mirror_of(attempt).and_then(|on| self.places[on].disk.mirrors.get(&attempt));
@@ -239,14 +242,14 @@ impl World<'_> {
         }
     }
 
-    /// NL-2: an attempt goes on from the newest checkpoint that was found whole.
+    /// NL-2: checks that an attempt resumes from the newest complete checkpoint found.
     pub(super) fn goes_on_from(&mut self, from: Option<CheckpointId>) {
         if let Some(looked) = self.held.looked.filter(|looked| from.is_none_or(|from| from < *looked)) {
             self.breaks(|| format!("NL-2: {looked:?} was found, and training goes on from {from:?}"));
         }
     }
 
-    /// NL-3: what the ranks of an attempt begin with is what was saved at that step.
+    /// NL-3: returns the digest saved in the checkpoint, and checks its step.
     pub(super) fn learned(&mut self, resume: Option<&str>, step: u64) -> TrainingDigest {
         let Some(name) = resume.and_then(|folder| name_of(Path::new(folder))) else {
             return TrainingDigest::default();
@@ -259,7 +262,7 @@ impl World<'_> {
         self.held.learned.get(&name).copied().unwrap_or_default()
     }
 
-    /// What must be true fifteen seconds after the end.
+    /// Checks the promises fifteen seconds after the end.
     pub(super) fn holds_at_the_end(&mut self) {
         let left = self.agents.keys().next();
         if let Some((attempt, machine)) = left {
@@ -302,7 +305,7 @@ impl World<'_> {
     }
 }
 
-/// Steps of a durable checkpoint.
+/// Returns the checkpoint that a fact makes durable.
 pub(super) fn durable(fact: &Fact) -> Option<CheckpointId> {
     match fact {
         Fact::CheckpointCommitted { attempt, step, .. } => Some((*attempt, *step)),

@@ -1,4 +1,5 @@
-//! The ranks of attempts: they start, meet, train in step, save, and fail when one of them is missing.
+//! The simulated ranks of attempts: they start, connect, train in lockstep, save, and fail if one of them is
+//! missing.
 
 use super::World;
 use super::bugs::Bug;
@@ -16,23 +17,23 @@ use dtrain_protocol::{
 use dtrain_recipes::{Mlp, MlpActivation, Model};
 use std::path::PathBuf;
 
-/// How long a rank takes to load.
+/// Milliseconds that a rank takes to load.
 const TO_LOAD: u64 = 300;
 
-/// How long ranks wait for one of which they hear nothing, and for one whose connection is closed.
+/// Milliseconds that ranks wait for a silent rank, and for one with a closed connection.
 const SILENT: u64 = 5_000;
 const CLOSED: u64 = 150;
 
-/// What a rank is about.
+/// State of a rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum RankStage {
     /// It waits for the addresses of the others.
     Connecting,
     Loading(u64),
     Ready,
-    /// It does nothing any more, and does not end by itself.
+    /// It does nothing and does not end by itself.
     Hung,
-    /// It ends then.
+    /// It ends at this time.
     Ending(u64, RankExit),
     Gone,
 }
@@ -52,9 +53,9 @@ pub(super) struct AttemptTraining {
     pub(super) step: u64,
     learned: TrainingDigest,
     pub(super) next_at: u64,
-    /// Whether all ranks train.
+    /// True if all ranks train.
     pub(super) is_ready: bool,
-    /// Since when a rank is missed.
+    /// Time since which a rank is missing.
     missed_since: Option<u64>,
 }
 
@@ -103,7 +104,7 @@ impl World<'_> {
         }
     }
 
-    /// The process of a rank ends now.
+    /// Ends the process of a rank.
     pub(super) fn end_rank(
         &mut self,
         attempt: AttemptId,
@@ -121,7 +122,7 @@ impl World<'_> {
         self.tell_follower(attempt, machine, closed);
     }
 
-    /// A rank is killed by somebody, or hangs.
+    /// Kills a rank, or lets it hang.
     pub(super) fn kill_a_rank(&mut self) {
         let of = |((attempt, machine), agent): (AttemptOnMachine, &super::Agent)| {
             let lives = agent.ranks.iter().filter(|(_, rank)| rank.stage == RankStage::Ready);
@@ -142,12 +143,12 @@ impl World<'_> {
         }
     }
 
-    /// All ranks do what is due.
+    /// Lets all ranks do what is due.
     pub(super) fn train(&mut self) {
         let attempts: Vec<AttemptId> = self.training.keys().copied().collect();
         for attempt in attempts {
             if !self.agents.has_attempt(attempt) {
-                // Nothing of it lives; how far it came stays known.
+                // No process is alive; the last step stays known.
                 continue;
             }
             let machines = self.training[&attempt].machines.clone();
@@ -184,7 +185,7 @@ impl World<'_> {
         }
     }
 
-    /// A step needs all ranks.
+    /// Trains one step, which needs all ranks.
     fn step_together(&mut self, attempt: AttemptId, machines: &[(usize, std::ops::Range<u32>)]) {
         let stage = |world: &Self, machine: usize, rank: u32| {
             let agent = world.agents.get(&(attempt, machine));
@@ -311,7 +312,7 @@ fn figures(step: u64) -> StepFigures {
     }
 }
 
-/// What rank 0 of an attempt knows.
+/// Returns the assignment of rank 0 of an attempt.
 pub(super) fn assignment(attempt: AttemptId, world: u32, save_every: u64) -> Assignment {
     let model = Model::Mlp(Mlp { inputs: 1, hidden: vec![1], classes: 2, activation: MlpActivation::Relu });
     let mut assignment = fixtures::assignment(TrialId("01T".into()), attempt, model);

@@ -1,4 +1,4 @@
-//! Worlds without a fault of the code keep all promises; with one, a promise is broken.
+//! Worlds without a bug keep all promises; each bug breaks one.
 
 use super::bugs::Bug;
 use super::controller::RANKS;
@@ -28,7 +28,7 @@ const SMALL: Setup = Setup {
     bug: None,
 };
 
-/// A number from the environment.
+/// Returns a number from the environment.
 fn asked(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
@@ -115,7 +115,7 @@ fn every_fault_of_the_code_is_caught() {
             None => missed.push(bug),
         }
     }
-    assert!(missed.is_empty(), "nobody noticed {missed:?}");
+    assert!(missed.is_empty(), "no check noticed {missed:?}");
 }
 
 #[test]
@@ -140,7 +140,8 @@ fn many_machines_keep_all_promises() {
 /// Machines of the largest world.
 const FLEET: usize = 200;
 
-/// A cluster with a fault every five minutes, steps of five seconds, and a checkpoint every five minutes.
+/// Returns a cluster with a fault every five minutes, steps of five seconds, and a checkpoint every five
+/// minutes.
 fn fleet(machines: usize) -> Setup {
     Setup {
         machines,
@@ -155,7 +156,7 @@ fn fleet(machines: usize) -> Setup {
     }
 }
 
-/// What a launch, a step and a checkpoint cost.
+/// Returns the cost of a launch, a step and a checkpoint.
 fn costs(machines: usize) -> [ResourceUsage; 3] {
     let mut reached = Coverage::default();
     let mut world = World::new(1, Setup { every: 86_400, crash: u64::MAX, ..fleet(machines) }, &mut reached);
@@ -171,7 +172,7 @@ fn costs(machines: usize) -> [ResourceUsage; 3] {
     };
     let step = |world: &World| world.training.values().next().map_or(0, |training| training.step);
     let steps = 20;
-    // By the third step all ranks have said what they say once.
+    // By the third step all ranks have sent their one-time events.
     let launch = until(&|world| step(world) == 3);
     let mut each = until(&|world| step(world) == 3 + steps);
     for part in [&mut each.asked, &mut each.told, &mut each.spooled] {

@@ -1,11 +1,12 @@
-//! Under which address other hosts reach this one.
+//! The address under which other hosts reach this one.
 
 use dtrain_recipes::Subnet;
 use std::ffi::OsString;
 use std::net::{IpAddr, UdpSocket};
 use sysinfo::Networks;
 
-/// The address of this host on `network`; without one, on the network that the controller came by, else this machine's own.
+/// Returns this host's address on `network`; without one, on the controller's network, else the loopback
+/// address.
 pub(super) fn address(network: Option<Subnet>) -> Result<String, String> {
     match network {
         Some(network) => address_on(network, &own_addresses()),
@@ -20,7 +21,7 @@ fn default_address() -> String {
     address.map_or_else(|| "127.0.0.1".to_owned(), |address| address.to_string())
 }
 
-/// The address of this host on the way to another one. Nothing is sent.
+/// Returns the source address of packets to `other`. Sends nothing.
 fn source_address_to(other: &str) -> Option<IpAddr> {
     let any = if other.contains(':') { "[::]:0" } else { "0.0.0.0:0" };
     let socket = UdpSocket::bind(any).ok()?;
@@ -28,7 +29,7 @@ fn source_address_to(other: &str) -> Option<IpAddr> {
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// The addresses of this host, each with its interface, sorted by interface.
+/// Returns this host's addresses, each with its interface, sorted by interface.
 fn own_addresses() -> Vec<(String, IpAddr)> {
     let Ok(networks) = Networks::new_with_refreshed_list() else { return Vec::new() };
     let of = |(name, data): (&OsString, &sysinfo::NetworkData)| {
@@ -40,7 +41,7 @@ fn own_addresses() -> Vec<(String, IpAddr)> {
     all
 }
 
-/// Of the addresses of a host, the first on `network`.
+/// Returns the first of the addresses that is on `network`.
 fn address_on(network: Subnet, own: &[(String, IpAddr)]) -> Result<String, String> {
     let found = own.iter().find(|(_, address)| network.contains(*address));
     found.map(|(_, address)| address.to_string()).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! The client of the relay: a host as the controller asks it.
+//! The client of the relay: the controller's side of the connection to a host.
 
 use super::super::{AgentContact, ConnectedAgent, LaunchError};
 use super::spool_remainder::{STALL_TIMEOUT, SpoolRemainder};
@@ -12,26 +12,26 @@ use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Most bytes that a host may answer with at once: no more than this is kept of what it says.
+/// Maximum size of a reply, in bytes; the rest is not read.
 const MAX_REPLY_BYTES: u64 = 1 << 30;
 
-/// How long a host that launches an agent may say nothing; it says every few seconds that it is at it.
+/// Maximum silence of a host that launches an agent; it reports progress every few seconds.
 const LAUNCH_SILENCE_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// A way to start the far end on a host.
+/// A way to start the relay's server on a host.
 pub trait Connector: Send {
-    /// Starts it; the stream is its standard input and output.
+    /// Starts the server; the stream is its standard input and output.
     fn dial(&mut self) -> io::Result<UnixStream>;
 
-    /// What the way itself said last, such as why it ended.
+    /// Returns the last error of the connection, such as why it ended.
     fn last_words(&self) -> Option<String> {
         None
     }
 }
 
-/// The near end: a host that something else than this process must work on.
+/// A host that the controller works on through a relay.
 pub struct RemoteHost {
-    /// What people call it.
+    /// Name of the host in messages.
     pub name: String,
     dial: Box<dyn Connector>,
     stream: Option<UnixStream>,
@@ -39,12 +39,12 @@ pub struct RemoteHost {
     network: Option<Subnet>,
 }
 
-/// Ends the conversation with a host, from another thread.
+/// Closes the connection to a host, from another thread.
 #[derive(Clone, Default)]
 pub(in crate::launch) struct Disconnect(Arc<Mutex<Option<UnixStream>>>);
 
 impl Disconnect {
-    /// Whoever waits for the answer of the host waits no longer.
+    /// Closes the connection, which ends a wait for an answer.
     pub(in crate::launch) fn disconnect(&self) {
         if let Some(stream) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
             drop(stream.shutdown(Shutdown::Both));
@@ -57,18 +57,18 @@ impl Disconnect {
 }
 
 impl RemoteHost {
-    /// A host that `dial` reaches.
+    /// Creates a host that `dial` reaches.
     pub fn new(name: impl Into<String>, dial: Box<dyn Connector>) -> Self {
         Self { name: name.into(), dial, stream: None, disconnect: Disconnect::default(), network: None }
     }
 
-    /// The same, which communicates with other hosts over `network`.
+    /// Sets the network for its communication with other hosts.
     #[must_use]
     pub fn on(self, network: Option<Subnet>) -> Self {
         Self { network, ..self }
     }
 
-    /// The network over which it communicates with other hosts; `None` for the one over which it was reached.
+    /// Returns the network for its communication with other hosts; `None` for the one it was reached over.
     pub fn network(&self) -> Option<Subnet> {
         self.network
     }
@@ -83,7 +83,7 @@ impl RemoteHost {
         Ok(stream)
     }
 
-    /// Under which address others reach it.
+    /// Asks for the address under which other hosts reach it.
     pub(crate) fn address(&mut self) -> Result<String, String> {
         match self.ask(&Request::Address { network: self.network })? {
             Reply::Address(address) => Ok(address),
@@ -91,7 +91,7 @@ impl RemoteHost {
         }
     }
 
-    /// What the planner must know of it.
+    /// Asks for the facts that the planner needs.
     pub fn facts(&mut self) -> Result<HostFacts, String> {
         match self.ask(&Request::Facts)? {
             Reply::Facts(facts) => Ok(facts),
@@ -99,7 +99,7 @@ impl RemoteHost {
         }
     }
 
-    /// Starts a rank that measures there; its standard input and output.
+    /// Starts a measuring rank there; returns its standard input and output.
     pub(crate) fn measure(&mut self, placement: &Placement) -> Result<UnixStream, String> {
         let stream = self.dial.dial().map_err(|error| error.to_string())?;
         match exchange(&stream, &Request::Measure { placement: placement.clone() })? {
@@ -123,12 +123,12 @@ impl RemoteHost {
         match self.ask_once(&Request::Follow(Box::new(order))) {
             Ok(Reply::Following { address }) => Ok(address),
             Ok(other) => Err(unexpected_reply(&other)),
-            // One that was started and that nobody leads ends by itself.
+            // A follower without a leader ends by itself.
             Err(RequestError::NotSent(reason) | RequestError::MaybeSent(reason)) => Err(reason),
         }
     }
 
-    /// `Err` when the host cannot be asked.
+    /// Reaches the agent of `attempt` there. `Err` if the host cannot be asked.
     pub(in crate::launch) fn reach(
         &mut self,
         trial: &TrialId,
@@ -139,7 +139,7 @@ impl RemoteHost {
         Ok(match (reply, self.stream.take()) {
             (Reply::Connected(card), Some(stream)) => {
                 let spool = stream.try_clone().map_err(|error| error.to_string())?;
-                // What runs on another host cannot be looked at from here.
+                // Processes of another host cannot be inspected from here.
                 AgentContact::Connected(ConnectedAgent {
                     agent: card.agent.id,
                     ranks: Vec::new(),
@@ -162,7 +162,7 @@ impl RemoteHost {
         })
     }
 
-    /// What an agent that is gone left behind, of its own record or of its leader's. `Err` when the host cannot be asked, or cannot read it.
+    /// Reads the spool or the mirror of a dead agent. `Err` if the host cannot be asked or cannot read it.
     pub(in crate::launch) fn spool_remainder(
         &mut self,
         trial: &TrialId,
@@ -172,7 +172,7 @@ impl RemoteHost {
     ) -> Result<SpoolRemainder, String> {
         let reply = self.ask(&Request::Leftover { trial: trial.clone(), attempt, from, is_mirror })?;
         match (reply, self.stream.take()) {
-            // The stream is the reader's: what is asked next comes over another one.
+            // The reader owns the stream: the next request opens another.
             (Reply::Bytes { bytes }, Some(stream)) => {
                 SpoolRemainder::new(stream, bytes, STALL_TIMEOUT).map_err(|error| error.to_string())
             }
@@ -183,7 +183,7 @@ impl RemoteHost {
         }
     }
 
-    /// Whose logs of a trial lie there: of a rank in an attempt, or of the agents.
+    /// Lists a trial's logs there: of a rank in an attempt, or (`None`) of the agents.
     pub fn logs(&mut self, trial: &TrialId) -> Result<Vec<Option<(AttemptId, Rank)>>, String> {
         match self.ask(&Request::Logs { trial: trial.clone() })? {
             Reply::Logs(logs) => Ok(logs),
@@ -191,7 +191,7 @@ impl RemoteHost {
         }
     }
 
-    /// What one of them says from byte `from` on, a piece of it.
+    /// Reads a piece of a log from byte `from`.
     pub fn log(
         &mut self,
         trial: &TrialId,
@@ -216,7 +216,7 @@ impl RemoteHost {
         }
     }
 
-    /// Removes what is there of a trial that does not run; bytes that are free now.
+    /// Removes the state of a trial that is not running; returns the bytes freed.
     pub fn remove(&mut self, trial: &TrialId) -> Result<u64, String> {
         match self.ask(&Request::Remove { trial: trial.clone() })? {
             Reply::Removed { bytes } => Ok(bytes),
@@ -235,7 +235,7 @@ impl RemoteHost {
         }
     }
 
-    /// Kills what lives there of attempts before `attempt`, and lets none of it live again; the attempt that lived.
+    /// Kills attempts before `attempt` for good; returns the one that was alive.
     pub fn fence(&mut self, trial: &TrialId, attempt: AttemptId) -> Result<Option<AttemptId>, String> {
         match self.ask(&Request::Fence { trial: trial.clone(), attempt })? {
             Reply::Fenced { ended } => Ok(ended),
@@ -250,7 +250,7 @@ impl RemoteHost {
         }
     }
 
-    /// Asks over the stream that is open; over a new one when there is none, or when the host dropped it meanwhile.
+    /// Asks over the open stream; over a new one if there is none or the host closed it.
     pub(super) fn ask(&mut self, request: &Request) -> Result<Reply, String> {
         if let Some(stream) = self.stream.take()
             && let Ok(reply) = exchange(&stream, request)
@@ -264,15 +264,15 @@ impl RemoteHost {
         Ok(reply)
     }
 
-    /// Asks what is not asked again when the conversation breaks: the host may do it twice.
+    /// Asks a question that must not be repeated if the connection breaks, since the host may act twice.
     fn ask_once(&mut self, request: &Request) -> Result<Reply, RequestError> {
-        // Over a stream that was dropped meanwhile it would be lost; this question may be asked twice.
+        // A stream that the host closed would lose the request; this question may be repeated.
         self.address().map_err(RequestError::NotSent)?;
         let stream = match self.stream.take() {
             Some(stream) => stream,
             None => self.connect().map_err(|error| RequestError::NotSent(error.to_string()))?,
         };
-        // What was not written whole is not understood at the other end.
+        // The server ignores a request that was not written completely.
         frame::write(&mut &stream, request).map_err(|error| RequestError::NotSent(error.to_string()))?;
         drop(stream.set_read_timeout(Some(LAUNCH_SILENCE_TIMEOUT)));
         let reply = loop {
@@ -295,11 +295,11 @@ impl RemoteHost {
     }
 }
 
-/// Why there is no answer to what must be asked once only.
+/// The reason why a request without retry has no answer.
 enum RequestError {
     /// The host was not reached.
     NotSent(String),
-    /// The host may have been reached, and may do what it was asked.
+    /// The host may have got the request and may act on it.
     MaybeSent(String),
 }
 
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(asked(right), Ok(b"log".to_vec()));
     }
 
-    /// A host that hangs up when it is told to lead, and counts how often it was.
+    /// A host that closes the connection when asked to lead, and counts these requests.
     struct HangsUp(Arc<AtomicU32>);
 
     impl Connector for HangsUp {

@@ -1,7 +1,7 @@
-//! A launcher at the other end of a stream: what the controller cannot do on a host itself, this program does there for it.
+//! The relay: the controller's program on a host, which does there what the controller cannot do remotely.
 //!
-//! The stream carries requests and replies in turn, as frames. A stream that was connected with an agent belongs to
-//! that agent from then on.
+//! The stream carries requests and replies in turn, as frames. After `Reply::Connected` it belongs to the
+//! agent.
 
 mod address;
 mod client;
@@ -22,78 +22,78 @@ use dtrain_protocol::{AttemptId, HostFacts, Placement, Rank, TrialId};
 use dtrain_recipes::Subnet;
 use serde::{Deserialize, Serialize};
 
-/// What is asked of the far end.
+/// A request to the relay's server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Request {
-    /// Under which address others reach the host, on this network if it is meant.
+    /// Report the address under which others reach the host, on `network` if given.
     Address { network: Option<Subnet> },
-    /// Start the agent that leads. Folders and programs of the order are those of the host.
+    /// Start the leader. Folders and programs of the order are those of the host.
     Lead(Box<AgentOrder>),
-    /// Start an agent that follows.
+    /// Start a follower.
     Follow(Box<FollowerOrder>),
-    /// Connect this stream with an agent that leads.
+    /// Connect this stream to a leader.
     Reach { trial: TrialId, attempt: AttemptId, from: u64 },
-    /// What an agent that is gone left behind, all of it: it may be far more than the near end keeps at once.
+    /// Send the whole spool of a dead agent; it may be larger than the client's memory.
     Leftover {
         trial: TrialId,
         attempt: AttemptId,
         from: u64,
-        /// Whether what the host mirrored of another host's record is meant.
+        /// True for the mirror of another host's spool.
         #[serde(default)]
         is_mirror: bool,
     },
-    /// What the planner must know of the host.
+    /// Report the facts that the planner needs.
     Facts,
-    /// Start a rank that measures on such a device; this stream is its standard input and output from then on.
+    /// Start a measuring rank on this placement; the stream becomes its standard input and output.
     Measure { placement: Placement },
-    /// Whose logs of a trial there are: of a rank in an attempt, or of the agents.
+    /// List a trial's logs: of a rank in an attempt, or of the agents.
     Logs { trial: TrialId },
-    /// What one of them says.
+    /// Send a piece of a log.
     Log { trial: TrialId, of: Option<(AttemptId, Rank)>, from: u64 },
-    /// The folders of a trial's checkpoints.
+    /// List the folders of a trial's checkpoints.
     Checkpoints { trial: TrialId },
-    /// Bytes of a file of a checkpoint.
+    /// Send bytes of a checkpoint file.
     Piece { trial: TrialId, folder: String, file: String, from: u64 },
-    /// The hashes of chunks of a file of a checkpoint.
+    /// Send the hashes of chunks of a checkpoint file.
     Hashes { trial: TrialId, folder: String, file: String, first: u64, count: u64 },
-    /// Write bytes, in base64, into a file of a checkpoint that is not committed yet.
+    /// Write base64 bytes into a file of a checkpoint that is not committed yet.
     Put { trial: TrialId, folder: String, file: String, from: u64, bytes: String },
-    /// Verify a checkpoint that was put here, and commit it with this table of contents.
+    /// Verify an uploaded checkpoint and commit it with this manifest.
     CommitPut { trial: TrialId, folder: String, manifest: String },
-    /// Whether the agent of an attempt lives.
+    /// Report if the agent of an attempt is alive.
     IsAlive { trial: TrialId, attempt: AttemptId },
-    /// Kill what lives of attempts before this one, and let none of it live again.
+    /// Kill attempts before this one for good.
     Fence { trial: TrialId, attempt: AttemptId },
-    /// Remove what is there of a trial that does not run.
+    /// Remove the state of a trial that is not running.
     Remove { trial: TrialId },
-    /// Kill what lives of an attempt, and let none of it live again.
+    /// Kill an attempt for good.
     Kill { trial: TrialId, attempt: AttemptId },
 }
 
-/// What the far end answers.
+/// A reply of the relay's server.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Reply {
     Address(String),
-    /// The launch goes on; its answer follows.
+    /// The launch continues; its answer follows.
     Launching,
     Leading(AgentCard),
     Following {
         address: String,
     },
-    /// The stream is the agent's from here on.
+    /// From here on the stream belongs to the agent.
     Connected(AgentCard),
     Silent,
     Gone,
-    /// So many bytes follow.
+    /// The number of bytes that follow.
     Bytes {
         bytes: u64,
     },
     Logs(Vec<Option<(AttemptId, Rank)>>),
     Checkpoints(Vec<FolderListing>),
     Hashes(Vec<Result<String, String>>),
-    /// What was put here is on disk.
+    /// The bytes of a `Put` are on disk.
     Stored,
     Killed {
         is_gone: bool,
@@ -103,21 +103,21 @@ enum Reply {
         ended: Option<AttemptId>,
     },
     Facts(HostFacts),
-    /// The stream is the rank's from here on.
+    /// From here on the stream belongs to the rank.
     Measuring,
     Alive(bool),
-    /// So many bytes are free now.
+    /// Number of bytes freed.
     Removed {
         bytes: u64,
     },
-    /// The checkpoint that was to be gone on from cannot be had.
+    /// The checkpoint to resume from is missing or damaged.
     NoCheckpoint {
         reason: String,
     },
     Failed {
         reason: String,
     },
-    /// An attempt was not launched because of another host than the one that was asked.
+    /// An attempt was not launched because of another host than the one asked.
     FailedOn {
         host: String,
         reason: String,

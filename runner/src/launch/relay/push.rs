@@ -1,4 +1,4 @@
-//! Copies a committed checkpoint of this machine to a host, so that its agents can read it.
+//! Copies a committed checkpoint of this machine to a host.
 
 use super::client::unexpected_reply;
 use super::{RemoteHost, Reply, Request};
@@ -15,8 +15,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 impl RemoteHost {
-    /// Copies the committed checkpoint in `folder` of this machine to the trial's checkpoints on the host, unless it is there
-    /// already. The host verifies every chunk before it commits the copy.
+    /// Copies the committed checkpoint in `folder` of this machine to the host, unless it has it. The host
+    /// verifies every chunk before it commits the copy.
     pub(in crate::launch) fn put_checkpoint(&mut self, trial: &TrialId, folder: &Path) -> Result<(), String> {
         let (manifest_text, manifest) = checkpoints::read_local_manifest(folder)?;
         let name = folder.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
@@ -61,7 +61,7 @@ pub(super) struct IncomingCheckpoint<'a> {
 }
 
 impl<'a> IncomingCheckpoint<'a> {
-    /// The checkpoint in the folder `name`; `Err` for what is not the name of a checkpoint's folder.
+    /// Returns the checkpoint in the folder `name`; `Err` if that is no name of a checkpoint folder.
     pub(super) fn of(trial: &'a TrialFolder, name: &str) -> Result<Self, String> {
         match parse_folder_name(name) {
             Some((step, attempt)) if trial.checkpoint(step, attempt).ends_with(name) => {
@@ -75,7 +75,7 @@ impl<'a> IncomingCheckpoint<'a> {
         self.trial.partial_checkpoint(self.step, self.attempt)
     }
 
-    /// Writes bytes, in base64, into a file at byte `from`.
+    /// Writes base64 bytes into a file at byte `from`.
     pub(super) fn write(&self, name: &str, from: u64, bytes: &str) -> Result<(), String> {
         if !is_file_name(name) {
             return Err(format!("{name:?} is not the name of a file of a checkpoint"));
@@ -103,7 +103,7 @@ impl<'a> IncomingCheckpoint<'a> {
         commit::finish(self.trial, self.step, self.attempt)
     }
 
-    /// Compares a file with its chunks, and flushes it.
+    /// Verifies the chunks of a file, and flushes it to disk.
     fn verify(&self, entry: &FileEntry) -> Result<(), String> {
         let path = self.partial().join(&entry.name);
         let words = |error: io::Error| format!("{}: {error}", path.display());

@@ -1,11 +1,11 @@
-//! Files of checkpoints that lie on a host.
+//! The checkpoints of a trial on another host.
 
 use super::client::unexpected_reply;
 use super::{RemoteHost, Reply, Request};
 use crate::checkpoints::{CheckpointStore, FolderListing};
 use dtrain_protocol::TrialId;
 
-/// What of a trial's checkpoints lies on a host.
+/// The checkpoint store of a trial on another host, read through the relay.
 pub struct RemoteStore<'a> {
     host: &'a mut RemoteHost,
     name: String,
@@ -13,7 +13,7 @@ pub struct RemoteStore<'a> {
 }
 
 impl<'a> RemoteStore<'a> {
-    /// What of `trial` lies on `host`.
+    /// Opens the checkpoint store of `trial` on `host`.
     pub fn new(host: &'a mut RemoteHost, trial: &TrialId) -> Self {
         let name = host.name.clone();
         Self { host, name, trial: trial.clone() }

@@ -1,4 +1,4 @@
-//! The server of the relay: does on its host what the controller asks.
+//! The server of the relay: carries out the controller's requests on its host.
 
 use super::super::{AgentContact, LaunchError, LocalLauncher};
 use super::address::address;
@@ -18,14 +18,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::thread;
 
-/// Most bytes of a log that are given at once.
+/// Maximum number of bytes of a log in one reply.
 const LOG_PIECE: u64 = 1 << 20;
 
-/// The entry of the far end: serves requests from standard input until it ends, from the main thread. `host` is what the planner
-/// must know of this host.
+/// Entry point of the relay's server: serves requests from standard input until its end, on the main thread.
+/// `host` returns the facts for the planner.
 ///
-/// With `shared`, a state folder that all hosts see, checkpoints are kept there, and what is started here ends with this process: such
-/// is a host whose processes belong to a scheduler, which also tells them to end. Only agents heed that.
+/// `shared` is a state folder that all hosts share: checkpoints are kept there, and agents end with this
+/// process. That is the case under a scheduler, which also sends SIGTERM; only agents react to it.
 pub fn serve(
     home: &Home,
     shared: Option<&Home>,
@@ -160,7 +160,7 @@ pub fn serve(
     }
 }
 
-/// What of a trial's checkpoints lies on this host.
+/// Opens the checkpoint store of a trial on this host.
 fn local_store(home: &Home, trial: &TrialId) -> LocalStore {
     LocalStore::new(home.trial(trial))
 }
@@ -169,7 +169,7 @@ fn reply_or_failure<T>(found: Result<T, String>, reply: impl FnOnce(T) -> Reply)
     found.map_or_else(|reason| Reply::Failed { reason }, reply)
 }
 
-/// Answers with bytes.
+/// Replies with all bytes of `from`.
 fn send_bytes(to: &mut impl Write, from: &mut impl Read) -> io::Result<()> {
     let mut bytes = Vec::new();
     from.read_to_end(&mut bytes)?;
@@ -178,8 +178,8 @@ fn send_bytes(to: &mut impl Write, from: &mut impl Read) -> io::Result<()> {
     to.flush()
 }
 
-/// Answers with so many bytes, which need not fit into memory. `Err` too when there are fewer: then this process ends, and with it
-/// the answer.
+/// Replies with `bytes` bytes, without holding them in memory. If there are fewer, this process ends, which
+/// cuts the reply short.
 fn stream_bytes(to: &mut impl Write, from: &mut impl Read, bytes: u64) -> io::Result<()> {
     frame::write(to, &Reply::Bytes { bytes })?;
     if io::copy(&mut from.take(bytes), to)? < bytes {
@@ -188,7 +188,7 @@ fn stream_bytes(to: &mut impl Write, from: &mut impl Read, bytes: u64) -> io::Re
     to.flush()
 }
 
-/// A piece of a log.
+/// Opens a piece of a log.
 fn open_log(trial: &TrialFolder, of: Option<(AttemptId, Rank)>, from: u64) -> io::Result<impl Read + use<>> {
     let path = of.map_or_else(|| trial.agent_log(), |(attempt, rank)| trial.rank_log(attempt, rank));
     let mut file = files::open(&path)?;
@@ -204,7 +204,7 @@ fn launch_failure(not_launched: LaunchError) -> Reply {
     }
 }
 
-/// Makes the trial's folder; its checkpoints are those of `shared`.
+/// Creates the trial's folder; with `shared` its checkpoints are there.
 fn make_trial_folder(trial: &TrialFolder, shared: Option<&TrialFolder>) -> Result<(), LaunchError> {
     let make = || {
         if let Some(shared) = shared
@@ -219,7 +219,7 @@ fn make_trial_folder(trial: &TrialFolder, shared: Option<&TrialFolder>) -> Resul
     make().map_err(|error: io::Error| format!("{}: {error}", trial.path().display()).into())
 }
 
-/// The order with the folders and programs of this host.
+/// Replaces folders and programs of an order by those of this host.
 fn localize_order(order: AgentOrder, home: &Home, programs: &Programs) -> AgentOrder {
     let trial = home.trial(&order.trial);
     let checkpoints = trial.checkpoints();
@@ -235,7 +235,7 @@ fn localize_order(order: AgentOrder, home: &Home, programs: &Programs) -> AgentO
     order
 }
 
-/// Starts a rank that measures. It ends with this process, whose standard output it must not write to.
+/// Starts a measuring rank. It ends with this process and must not write to its standard output.
 fn spawn_probe(worker: &Program, placement: &Placement) -> io::Result<(Child, PipeReader)> {
     let mut command = Command::new(&worker.path);
     command.args(&worker.arguments).arg("probe").stdin(Stdio::piped()).stdout(Stdio::from(io::stderr()));
@@ -244,7 +244,7 @@ fn spawn_probe(worker: &Program, placement: &Placement) -> io::Result<(Child, Pi
     channel::spawn_bound(command, &[])
 }
 
-/// Carries bytes between the controller and somebody here until that one ends, or the controller does: then this process ends.
+/// Copies bytes between the controller and a local process until either ends; then this process ends.
 fn proxy(mut from: impl Read, mut to: impl Write + Send + 'static) -> io::Result<()> {
     thread::spawn(move || {
         drop(io::copy(&mut io::stdin(), &mut to));

@@ -1,15 +1,15 @@
-//! What an attempt left behind on a host, as it comes over.
+//! The spool of a dead agent, as it arrives from its host.
 
 use std::io::{self, ErrorKind, Read};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-/// How long nothing may come before the host counts as one that cannot be asked now.
+/// Silence after which the host counts as unreachable.
 pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// So many bytes that a host sends. How long all of them take does not matter, as long as some come.
+/// A stream of a known number of bytes from a host. The total time is unlimited as long as bytes arrive.
 ///
-/// Reading fails when they stop coming, and when they end too soon: an end is the end of what the attempt left.
+/// Reading fails if they stop or end early, so the end of the stream is the end of the spool.
 pub(in crate::launch) struct SpoolRemainder {
     from: UnixStream,
     left: u64,
@@ -17,7 +17,7 @@ pub(in crate::launch) struct SpoolRemainder {
 }
 
 impl SpoolRemainder {
-    /// The next `bytes` of `from`, which nobody else reads.
+    /// Reads the next `bytes` of `from`, which has no other reader.
     pub(super) fn new(from: UnixStream, bytes: u64, patience: Duration) -> io::Result<Self> {
         from.set_read_timeout(Some(patience))?;
         Ok(Self { from, left: bytes, patience })

@@ -1,4 +1,4 @@
-//! The job that this process runs in, and its nodes as hosts.
+//! The Slurm job that this process runs in, and its nodes as hosts.
 
 use super::super::relay::{Connector, RemoteHost};
 use super::{JobId, SlurmError, jobs_folder, remember, run_command, write_file};
@@ -14,21 +14,21 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// Most bytes of what `srun` said that are kept.
+/// Maximum number of bytes kept of the error output of `srun`.
 const LAST_WORDS: usize = 2048;
 
-/// The job that this process runs in.
+/// The Slurm job that this process runs in.
 #[derive(Clone, Debug)]
 pub struct Allocation {
-    /// Its number.
+    /// Id of the job.
     pub job: JobId,
-    /// Whether it ran before and was queued again.
+    /// True if the job ran before and was requeued.
     pub is_restarted: bool,
     nodes: String,
 }
 
 impl Allocation {
-    /// Of the environment; `None` outside of a job.
+    /// Reads the job from the environment; `None` outside of a job.
     pub fn of_environment() -> Option<Self> {
         let variable = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
         Some(Self {
@@ -38,7 +38,8 @@ impl Allocation {
         })
     }
 
-    /// Its nodes as hosts, each reached in a step of its own, which runs `program`. Their own state lies in folders of `home`.
+    /// Returns the job's nodes as hosts. A step of its own runs `program` on each; its state is in a folder
+    /// of `home`.
     pub fn hosts(&self, program: &Path, home: &Home) -> Result<Vec<RemoteHost>, SlurmError> {
         let mut command = Command::new("scontrol");
         command.args(["show", "hostnames"]).arg(&self.nodes);
@@ -51,19 +52,19 @@ impl Allocation {
         Ok(names.split_ascii_whitespace().map(host).collect())
     }
 
-    /// The trial that this job trained before it was queued again.
+    /// Returns the trial that this job trained before it was requeued.
     pub fn trial(&self, home: &Home) -> Option<String> {
         let text = files::read_to_string(&self.trial_file(home)).ok()?;
         Some(text.trim().to_owned()).filter(|id| !id.is_empty())
     }
 
-    /// Remembers which trial this job trains.
+    /// Stores the trial that this job trains.
     pub fn remember(&self, home: &Home, trial: &TrialId) -> Result<(), SlurmError> {
         write_file(self.trial_file(home), &trial.0)?;
         remember(home, trial, &self.job)
     }
 
-    /// Puts the job into the queue again, which ends this process.
+    /// Requeues the job, which ends this process.
     pub fn requeue(&self) -> Result<(), SlurmError> {
         run_command("scontrol", Command::new("scontrol").arg("requeue").arg(&self.job.0)).map(drop)
     }
@@ -79,7 +80,7 @@ struct SrunStep {
     job: JobId,
     program: PathBuf,
     home: Home,
-    /// What `srun` said last.
+    /// The last error output of `srun`.
     last_words: Arc<Mutex<String>>,
 }
 
@@ -93,7 +94,7 @@ impl Connector for SrunStep {
         command.arg(&self.program).arg("--state").arg(self.home.host(&self.node).path());
         command.args(["agent", "--stdio", "--shared"]).arg(self.home.path());
         command.stdin(Stdio::from(far.try_clone()?)).stdout(Stdio::from(far)).stderr(Stdio::piped());
-        // Ctrl-C is for this program alone.
+        // Ctrl-C must reach this program only.
         command.process_group(0);
         let mut child = command.spawn()?;
         let said = Arc::clone(&self.last_words);
@@ -112,7 +113,7 @@ impl Connector for SrunStep {
     }
 }
 
-/// Keeps the end of what is said.
+/// Keeps the last bytes of the error output.
 fn keep_stderr_tail(from: &mut impl Read, said: &Mutex<String>) {
     let mut room = [0; 512];
     while let Ok(length) = from.read(&mut room)

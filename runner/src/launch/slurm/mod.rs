@@ -1,13 +1,14 @@
-//! Slurm: jobs that run this program, and the nodes of the job that it runs in.
+//! Slurm: jobs that run this program, and the nodes of the current job.
 //!
-//! A job runs the very command that was typed. Inside of it, the nodes are hosts like any other: the far end of each is started
-//! with `srun`, in a step of its own, and what it started ends with it. State lies in a folder that all nodes see.
+//! A job runs the very command that the user typed. Inside the job, the nodes are hosts like any other:
+//! `srun` starts the relay of each in a step of its own.
 //!
-//! Two facts make it different from SSH. All nodes see one state folder: the state of a node is below it in `hosts/NODE`, its
-//! `checkpoints` lead to those of the trial, so each node saves its part there and the leader alone commits. And the scheduler owns
-//! the processes: an agent ends with its relay, and ranks leave SIGTERM to the agent, which saves. The script of a job is
-//! `exec "$@"`, with the arguments of the command. `slurm/JOB.trial` names the trial that a requeued job continues;
-//! `trials/ID/job` names the job that `attach` and `stop` on the login node follow.
+//! Two facts differ from SSH. All nodes share one state folder: a node's state is in its `hosts/NODE`, whose
+//! `checkpoints` links to the trial's, so each node saves its part there and the leader alone commits. And
+//! the scheduler owns the processes: an agent ends with its relay, and ranks leave SIGTERM to the agent,
+//! which saves. The script of a job is `exec "$@"`, with the arguments of the command. `slurm/JOB.trial`
+//! names the trial that a requeued job continues; `trials/ID/job` names the job that `attach` and `stop` on
+//! the login node follow.
 
 mod allocation;
 mod submission;
@@ -24,7 +25,7 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-/// A job by its number.
+/// A Slurm job id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobId(pub String);
 
@@ -34,69 +35,69 @@ impl std::fmt::Display for JobId {
     }
 }
 
-/// Why Slurm did not do what it was asked.
+/// An error of a Slurm program or of the job's files.
 #[derive(Debug, thiserror::Error)]
 pub enum SlurmError {
-    /// A program of Slurm cannot be started.
+    /// A Slurm program cannot be started.
     #[error("cannot start {program}")]
     NoProgram {
-        /// Its name.
+        /// Name of the program.
         program: &'static str,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
-    /// It was asked and refused.
+    /// The program failed.
     #[error("{program}: {reason}")]
     Refused {
-        /// The program of Slurm.
+        /// Name of the program.
         program: &'static str,
-        /// What it said.
+        /// Its output.
         reason: String,
     },
     /// A file of the state folder cannot be used.
     #[error("cannot use {}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         #[source]
         source: io::Error,
     },
 }
 
-/// What a job came to.
+/// State of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum JobState {
-    /// It waits in the queue.
+    /// The job waits in the queue.
     Waiting {
-        /// Why, in Slurm's word.
+        /// The reason, as Slurm prints it.
         reason: String,
-        /// How often it ran before.
+        /// Number of earlier runs.
         restarts: u32,
     },
-    /// It runs.
+    /// The job is running.
     Running,
-    /// It is over.
+    /// The job has ended.
     Over {
-        /// Slurm's word for how.
+        /// The final state, as Slurm prints it.
         word: String,
         /// Exit code of its script, and the signal that ended it, or 0.
         exit: (u8, u8),
     },
 }
 
-/// Where the jobs of a state folder write.
+/// Returns the folder with the jobs' output.
 fn jobs_folder(home: &Home) -> PathBuf {
     home.path().join("slurm")
 }
 
-/// What a job wrote to standard output, and to standard error.
+/// Returns the files with a job's standard output and standard error.
 pub fn outputs(home: &Home, job: &JobId) -> [PathBuf; 2] {
     ["out", "err"].map(|end| jobs_folder(home).join(format!("{job}.{end}")))
 }
 
-/// What became of a job; `None` when Slurm no longer knows it.
+/// Asks Slurm for the state of a job; `None` if Slurm no longer knows it.
 pub fn state(job: &JobId) -> Result<Option<JobState>, SlurmError> {
     let mut command = Command::new("scontrol");
     command.args(["--oneliner", "show", "job"]).arg(&job.0);
@@ -107,14 +108,14 @@ pub fn state(job: &JobId) -> Result<Option<JobState>, SlurmError> {
     }
 }
 
-/// Whether this user has jobs that wait or run.
+/// True if this user has waiting or running jobs.
 pub(crate) fn has_jobs() -> Result<bool, SlurmError> {
     let mut command = Command::new("squeue");
     command.args(["--noheader", "--me", "--format=%i"]);
     Ok(!run_command("squeue", &mut command)?.trim().is_empty())
 }
 
-/// Reads a line of `scontrol --oneliner show job`.
+/// Parses a line of `scontrol --oneliner show job`.
 fn parse_state(line: &str) -> Option<JobState> {
     let field = |name: &str| {
         line.split_ascii_whitespace().find_map(|word| word.strip_prefix(name)?.strip_prefix('='))
@@ -136,7 +137,7 @@ fn parse_state(line: &str) -> Option<JobState> {
     })
 }
 
-/// Lets a job that was queued again start soon: Slurm makes it wait two minutes otherwise.
+/// Lets a requeued job start in three seconds; otherwise Slurm delays it by two minutes.
 ///
 /// Not at once: a node refuses a job that it killed within the same second.
 pub fn release(job: &JobId) -> Result<(), SlurmError> {
@@ -145,7 +146,7 @@ pub fn release(job: &JobId) -> Result<(), SlurmError> {
     run_command("scontrol", &mut command).map(drop)
 }
 
-/// Lets the program of a job finish its step, save and stop; a job that waits is taken out of the queue.
+/// Asks the program of a job to finish its step, save and stop; removes a waiting job from the queue.
 pub fn stop(job: &JobId) -> Result<(), SlurmError> {
     match state(job)? {
         Some(JobState::Running) => {
@@ -158,12 +159,12 @@ pub fn stop(job: &JobId) -> Result<(), SlurmError> {
     }
 }
 
-/// Ends a job.
+/// Cancels a job.
 pub fn cancel(job: &JobId) -> Result<(), SlurmError> {
     run_command("scancel", Command::new("scancel").arg(&job.0)).map(drop)
 }
 
-/// Remembers which job trains a trial, or will.
+/// Stores the job that trains a trial, or will.
 pub fn remember(home: &Home, trial: &TrialId, job: &JobId) -> Result<(), SlurmError> {
     write_file(home.trial(trial).job(), &job.0)
 }
@@ -174,13 +175,13 @@ fn write_file(path: PathBuf, text: &str) -> Result<(), SlurmError> {
     write.map_err(|source| SlurmError::File { path, source })
 }
 
-/// The job that trained a trial last, or will train it next.
+/// Returns the job that last trained a trial, or will train it next.
 pub fn job_of(home: &Home, trial: &TrialId) -> Option<JobId> {
     let text = files::read_to_string(&home.trial(trial).job()).ok()?;
     Some(JobId(text.trim().to_owned())).filter(|job| !job.0.is_empty())
 }
 
-/// The nodes that have a state folder in `home`, with their names.
+/// Returns the nodes with a state folder in `home`, by name.
 pub fn nodes(home: &Home) -> Vec<(String, Home)> {
     let Ok(folders) = fs::read_dir(home.hosts()) else { return Vec::new() };
     let names = folders.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -189,7 +190,7 @@ pub fn nodes(home: &Home) -> Vec<(String, Home)> {
     nodes
 }
 
-/// Runs a program of Slurm and gives what it printed, on standard error where it printed nothing else.
+/// Runs a Slurm program and returns its output: standard error if standard output is empty.
 fn run_command(program: &'static str, command: &mut Command) -> Result<String, SlurmError> {
     run_command_with_input(program, command, b"")
 }
@@ -200,11 +201,11 @@ fn run_command_with_input(
     input: &[u8],
 ) -> Result<String, SlurmError> {
     let wrong = |source| SlurmError::NoProgram { program, source };
-    // Ctrl-C is for this program alone.
+    // Ctrl-C must reach this program only.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
     let mut child = command.spawn().map_err(wrong)?;
     if let Some(mut stdin) = child.stdin.take() {
-        // Whoever reads no input says in its answer why not.
+        // A program that reads no input explains that in its output.
         drop(stdin.write_all(input));
     }
     let output = child.wait_with_output().map_err(wrong)?;

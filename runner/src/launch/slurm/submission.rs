@@ -1,4 +1,4 @@
-//! What is put into the queue.
+//! Submission of a job to the queue.
 
 use super::{JobId, SlurmError, jobs_folder, run_command, run_command_with_input};
 use crate::files;
@@ -11,14 +11,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The script of every job: it becomes the program that its arguments name.
+/// The script of every job: it executes its arguments.
 const SCRIPT: &str = "#!/bin/sh\nexec \"$@\"\n";
 
-/// Seconds before the end of a job's time at which it is told.
+/// Seconds before the time limit at which Slurm signals the job.
 const BEFORE_THE_END: u32 = 120;
 
-/// Variables that a job gets from the shell that submits it, besides those that say how training runs. Every other one may be a
-/// secret.
+/// Environment variables that a job gets from the submitting shell, besides those that configure training.
+/// Any other may be a secret.
 const VARIABLES: [&str; 13] = [
     "HOME",
     "LANG",
@@ -35,44 +35,44 @@ const VARIABLES: [&str; 13] = [
     "XDG_STATE_HOME",
 ];
 
-/// Beginnings of names of such variables.
+/// Prefixes of names of such variables.
 const FAMILIES: [&str; 2] = ["DTRAIN_", "LC_"];
 
-/// What a job is to run.
+/// A job to submit.
 #[derive(Clone, Debug)]
 pub struct Submission<'a> {
-    /// Its name in the queue.
+    /// Name of the job in the queue.
     pub name: &'a str,
-    /// What to ask Slurm for.
+    /// Resources and options to request from Slurm.
     pub slurm: &'a Slurm,
-    /// The state folder, which the nodes see under the same path.
+    /// The state folder, at the same path on all nodes.
     pub home: &'a Home,
-    /// The program; a copy of it in the state folder is what runs.
+    /// The program; the job runs a copy of it from the state folder.
     pub program: &'a Path,
-    /// Its arguments.
+    /// Arguments of the program.
     pub arguments: &'a [OsString],
-    /// The folder it runs in.
+    /// Working directory of the job.
     pub folder: &'a Path,
 }
 
 impl Submission<'_> {
-    /// When and where Slurm would start it, in its own words; nothing is submitted.
+    /// Asks Slurm when and where the job would start; submits nothing.
     pub fn expected(&self) -> Result<String, SlurmError> {
         let mut command = self.sbatch();
         command.arg("--test-only").arg("--wrap=true");
-        // It speaks on standard error.
+        // `sbatch --test-only` prints on standard error.
         let said = run_command("sbatch", &mut command)?;
-        // It gives the job a number that the real one does not get.
+        // The printed job number is not that of the real job.
         Ok(said.trim().find("to start").map_or_else(|| said.trim(), |at| &said.trim()[at..]).to_owned())
     }
 
-    /// Puts it into the queue.
+    /// Submits the job and returns its id.
     pub fn submit(&self) -> Result<JobId, SlurmError> {
         let jobs = jobs_folder(self.home);
         files::make_folder(&jobs).map_err(|source| SlurmError::File { path: jobs.clone(), source })?;
         let program = self.copy_program()?;
         let mut command = self.sbatch();
-        // An argument that is empty or begins with `-` is the script's, as all after its name are.
+        // All arguments after the script's name belong to the script, even empty ones and options.
         command.arg("/dev/stdin").arg(program).args(self.arguments);
         let said = run_command_with_input("sbatch", &mut command, SCRIPT.as_bytes())?;
         let number = said.lines().last().unwrap_or("").split(';').next().unwrap_or("").trim();
@@ -101,7 +101,7 @@ impl Submission<'_> {
             command.arg(format!("--account={account}"));
         }
         if !self.slurm.options.iter().any(|option| is_of_cpus_or_memory(option)) {
-            // A plan is made for whole nodes.
+            // A plan assumes whole nodes.
             command.args(["--exclusive", "--mem=0"]);
         }
         if let Some(time) = self.slurm.time {
@@ -111,7 +111,7 @@ impl Submission<'_> {
         command
     }
 
-    /// The option that names the variables of this process which the job gets. Slurm adds its own.
+    /// Returns the option that lists the environment variables for the job. Slurm adds its own.
     fn export(&self, present: impl Iterator<Item = OsString>) -> String {
         let is_named = |name: &str| {
             VARIABLES.contains(&name)
@@ -119,17 +119,17 @@ impl Submission<'_> {
                 || FAMILIES.iter().any(|family| name.starts_with(family))
                 || self.slurm.environment.iter().any(|wanted| wanted == name)
         };
-        // A name with a comma or `=` in it would be several, or a value.
+        // A name with a comma or `=` would be read as several names or a value.
         let is_plain = |name: &str| name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
         let present = present.filter_map(|name| name.into_string().ok());
         let mut names: Vec<String> =
             present.filter(|name| is_named(name) && is_plain(name) && !name.starts_with("SLURM_")).collect();
         names.sort_unstable();
-        // Never empty: sbatch itself was found by PATH, and none of no names would be all.
+        // Never empty: an empty list would export all. sbatch itself was found by PATH.
         format!("--export={}", if names.is_empty() { "PATH".to_owned() } else { names.join(",") })
     }
 
-    /// The program under its hash, so that a job that waits long starts what was meant.
+    /// Copies the program to a name with its hash, so that a waiting job starts this version.
     fn copy_program(&self) -> Result<PathBuf, SlurmError> {
         let wrong = |path: &Path| {
             let path = path.to_owned();
@@ -150,7 +150,7 @@ impl Submission<'_> {
     }
 }
 
-/// Whether an option of sbatch says how much of a node the job gets.
+/// True if an sbatch option limits the job's CPUs or memory on a node.
 fn is_of_cpus_or_memory(option: &str) -> bool {
     let name = option.split('=').next().unwrap_or(option);
     matches!(name, "--mem" | "--mem-per-cpu" | "--mem-per-gpu" | "--exclusive" | "--oversubscribe" | "-s")

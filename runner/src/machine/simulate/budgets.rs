@@ -1,4 +1,4 @@
-//! How many attempts a trial has, by whose failures they are lost.
+//! Tests of the failure budgets: attempts that a trial may lose to machines and to the training.
 
 use super::begun;
 use super::ranks::figures;
@@ -7,7 +7,8 @@ use crate::machine::restart_policy::{ATTEMPTS_OF_TRAINING, MACHINES_FAIL_FOR_MS}
 use crate::machine::{Blame, Millis, TrialInput, TrialMachine};
 use dtrain_protocol::{AttemptId, Event, Failure, Rank, StampedEvent};
 
-/// Loses attempts by `failure` every `seconds` until the trial has failed; the attempts and the milliseconds it took.
+/// Loses attempts to `failure` every `seconds` until the trial fails; returns the attempts and milliseconds
+/// it took.
 fn lose(machine: &mut TrialMachine, failure: &Failure, seconds: u64) -> (u64, u64) {
     let begun = machine.attempt().0;
     let mut now = 0;
@@ -39,7 +40,7 @@ fn machines_that_fail_end_a_trial_after_a_day_only_and_leave_the_budget_of_the_t
     let (attempts, took) = lose(&mut machine.clone(), &lost, 120);
     assert!(took.abs_diff(MACHINES_FAIL_FOR_MS) < 400_000, "{took}");
     assert!((400..u64::from(Blame::Machines.attempts())).contains(&attempts), "{attempts}");
-    // The facts alone end it too, where no controller lives for long.
+    // The facts alone also end it, where controllers are short-lived.
     let mut facts = vec![Fact::AttemptStarted { attempt: AttemptId(1), from: None }];
     while TrialMachine::replay(&facts).0.verdict().is_none() {
         let attempt = TrialMachine::replay(&facts).0.attempt();
@@ -84,7 +85,7 @@ fn data_that_cannot_be_used_on_one_host_of_several_is_tried_once_on_others() {
     for mut machine in [machine.clone(), replayed.0] {
         assert_eq!(fails(&mut machine, &there), Some(Verdict::Failed(there.clone())));
     }
-    // A new step in between: it is another file, and another host may have that.
+    // A new step in between: it is another file, and another host may have it.
     let event = Event::Step(figures(7));
     let attempt = machine.attempt();
     let said = StampedEvent { attempt, rank: Rank(0), sequence: 0, at_ms: 0, event };

@@ -1,4 +1,4 @@
-//! The driver's side: it feeds the machine and carries out what it says, and may crash between any two effects.
+//! The simulated controller: it feeds the machine and carries out its effects, and may crash between any two.
 
 use super::ranks::folder;
 use super::truth::{Broke, promise};
@@ -9,7 +9,7 @@ use dtrain_protocol::{AttemptId, Failure, ResumePoint};
 use std::path::PathBuf;
 
 impl World<'_> {
-    /// Feeds the machine and carries out what it says; the controller may crash between any two effects.
+    /// Feeds the machine and carries out its effects; the controller may crash between any two.
     pub(super) fn tell(&mut self, input: TrialInput) -> Result<(), String> {
         let effects = self.machine.step(Millis(self.now), input);
         self.carry_out(effects)
@@ -68,7 +68,7 @@ impl World<'_> {
         }
     }
 
-    /// All disks are asked, and have all that was ever committed.
+    /// Searches all disks; they hold everything that was ever committed.
     fn look(&mut self) -> Result<(), Broke> {
         promise(self.live.is_none(), || "at most one live attempt: the next is prepared beside it".into())?;
         let all = self.committed.iter().map(|(attempt, step)| (*attempt, *step, folder(*attempt, *step)));
@@ -139,7 +139,7 @@ impl World<'_> {
         self.live = Some(live);
     }
 
-    /// A launch gets to its host; there it is refused once its attempt was told to be gone.
+    /// Delivers a late launch to its host, which refuses it if its attempt was reported gone.
     pub(super) fn arrive(&mut self) -> Result<(), String> {
         let Some(late) = self.late.take() else { return Ok(()) };
         if self.buried.contains(&late.attempt) && self.fault != Fault::LateLaunch {
@@ -150,7 +150,7 @@ impl World<'_> {
         self.holds()
     }
 
-    /// The host that has the record of the open attempt is lost, once nothing of the attempt lives: what was not read never will be.
+    /// Loses the spool of the open attempt once the attempt is dead: unread messages are lost.
     pub(super) fn lose_record(&mut self) {
         let Some(open) = self.machine.open_attempt().filter(|_| self.live.is_none() && self.late.is_none())
         else {
@@ -159,12 +159,12 @@ impl World<'_> {
         let read = self.read;
         if let Some(spool) = self.spools.get_mut(&open).filter(|spool| spool.len() > read) {
             self.reached.note("record lost");
-            // What remains begins as it did: the truth of how many ranks there are is in it.
+            // The first message stays: it tells the number of ranks.
             spool.truncate(read.max(1));
         }
     }
 
-    /// The driver reads on: what it owes, then the spool of the open attempt, then that nothing is left of it.
+    /// Delivers one input: an owed answer, else the next message of the open attempt, else that it is gone.
     pub(super) fn deliver(&mut self) -> Result<(), String> {
         if let Some(input) = self.owed.pop_front() {
             return self.tell(input);
@@ -182,7 +182,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A message of an attempt that is not the open one: nothing may change.
+    /// Delivers a message of an attempt that is not open; checks that nothing changes.
     pub(super) fn stale(&mut self) -> Result<(), String> {
         let open = self.machine.open_attempt();
         let old: Vec<TrialInput> =
@@ -200,7 +200,7 @@ impl World<'_> {
         Err(format!("a message of an older attempt changes nothing: {input:?} led to {effects:?}"))
     }
 
-    /// A message that was already read comes again: nothing may come of it.
+    /// Delivers a message again that was already read; checks that nothing follows.
     pub(super) fn repeat(&mut self) -> Result<(), String> {
         let Some(spool) = self.machine.open_attempt().and_then(|open| self.spools.get(&open)) else {
             return Ok(());

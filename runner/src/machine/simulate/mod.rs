@@ -1,5 +1,5 @@
-//! A seeded world of stale messages, lost ranks, failed launches, lost agents and controllers that crash between
-//! any two effects. It knows the truth, and holds every effect of the machine against it.
+//! A seeded simulation of stale messages, lost ranks, failed launches, lost agents and controllers that crash
+//! between any two effects. It checks every effect of the machine against the true state.
 
 mod budgets;
 mod controller;
@@ -14,21 +14,21 @@ use dtrain_protocol::{AttemptId, Failure, Rank, ResumePoint, StepId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 
-/// The step after which the training of this world is complete.
+/// The step after which training is complete.
 const LAST: u64 = 12;
 
-/// What is broken on purpose.
+/// A fault injected on purpose.
 #[derive(Clone, Copy, PartialEq)]
 enum Fault {
     None,
     Machine(Promise),
     /// The newest fact is missing after a crash.
     LedgerForgets,
-    /// A launch is carried out although its attempt was told to be gone.
+    /// A launch is carried out although its attempt was reported gone.
     LateLaunch,
 }
 
-/// How often the chaos reached what it is meant to reach.
+/// Number of times that each event of the chaos happened.
 #[derive(Default)]
 struct Reached(BTreeMap<&'static str, u64>);
 
@@ -56,35 +56,35 @@ struct World<'a> {
     machine: TrialMachine,
     ledger: Vec<Fact>,
     live: Option<Live>,
-    /// What each attempt spooled; the open one's is read from the start after a crash.
+    /// Messages that each attempt spooled; those of the open one are read from the start after a crash.
     spools: BTreeMap<AttemptId, Vec<TrialInput>>,
     read: usize,
-    /// Answers to launches and kills that the driver owes the machine.
+    /// Answers that the driver owes the machine.
     owed: VecDeque<TrialInput>,
     saved: BTreeSet<(AttemptId, StepId, Rank)>,
     committed: BTreeSet<(AttemptId, StepId)>,
-    /// What a faulty agent claimed to have committed; its ranks never save it whole.
+    /// Checkpoints that a faulty agent claimed to have committed; its ranks never save them completely.
     claimed: BTreeSet<(AttemptId, StepId)>,
     finished: BTreeSet<AttemptId>,
-    /// Checkpoints the ledger counts, oldest first.
+    /// Checkpoints that the ledger counts, oldest first.
     counted: Vec<ResumePoint>,
-    /// Folders of those that were refused.
+    /// Folders of refused checkpoints.
     refused: BTreeSet<PathBuf>,
-    /// The newest one that the disks had when they were looked at.
+    /// The newest checkpoint that the last search of the disks found.
     shown: Option<PathBuf>,
-    /// Attempts of which it was told that none of their processes will live again.
+    /// Attempts reported gone: none of their processes will live again.
     buried: BTreeSet<AttemptId>,
-    /// A launch whose order is still on its way.
+    /// A launch whose order is still in transit.
     late: Option<Live>,
     chaos: bool,
-    /// How much rarer chance strikes than in a small world.
+    /// Factor by which chance events are rarer than in a small world.
     calm: u64,
-    /// Ranks of the next launch, where they are not drawn.
+    /// Number of ranks of the next launch; `None` draws it.
     crew: Option<u32>,
     reached: &'a mut Reached,
 }
 
-/// Runs one seed. `Err` says in words which promise did not hold.
+/// Runs one seed. `Err` names the promise that was broken.
 fn run(seed: u64, fault: Fault, reached: &mut Reached) -> Result<(), String> {
     let mut world = World::new(seed, fault, reached);
     world.tell(TrialInput::Resume)?;
@@ -103,7 +103,7 @@ fn run(seed: u64, fault: Fault, reached: &mut Reached) -> Result<(), String> {
 }
 
 impl<'a> World<'a> {
-    /// A world before its first launch.
+    /// Creates a world before its first launch.
     fn new(seed: u64, fault: Fault, reached: &'a mut Reached) -> Self {
         let (mut machine, _) = TrialMachine::replay(&[]);
         if let Fault::Machine(promise) = fault {
@@ -138,7 +138,7 @@ impl<'a> World<'a> {
 }
 
 impl World<'_> {
-    /// A number below `bound`.
+    /// Returns a random number below `bound`.
     fn draw(&mut self, bound: u64) -> u64 {
         self.draws += 1;
         splitmix64(self.seed, self.draws) % bound
@@ -148,7 +148,7 @@ impl World<'_> {
         self.chaos && self.draw(100 * self.calm) < percent
     }
 
-    /// One thing happens.
+    /// Performs one random action.
     fn act(&mut self) -> Result<(), String> {
         match self.draw(16) {
             0..5 => self.train(),
@@ -178,7 +178,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Whether going on is the machine's turn: the user only resumes what stands still.
+    /// True if the machine launches the next attempt by itself; the user resumes only what is idle.
     fn waits_for_a_launch(&mut self) -> bool {
         matches!(self.machine.phase, Phase::Waiting(_)) && !self.chance(10)
     }
@@ -219,16 +219,16 @@ fn all_promises_hold_in_twenty_thousand_worlds() {
         "failed",
     ] {
         let times = reached.0.get(what).copied().unwrap_or(0);
-        // Few fail: machines have a budget of a day.
+        // Few trials fail: machine failures have a budget of a day.
         let least = if what == "failed" { 200 } else { 500 };
         assert!(times >= least, "the chaos reached `{what}` {times} times only: {:?}", reached.0);
     }
 }
 
-/// Asserts that the simulator notices a fault, and blames it on the promise.
+/// Asserts that the simulator notices a fault and blames it on the promise.
 fn is_caught(fault: Fault, words: &str) {
     let blamed = (0..5_000).find_map(|seed| run(seed, fault, &mut Reached::default()).err());
-    let blamed = blamed.unwrap_or_else(|| panic!("nobody noticed that this is broken: {words}"));
+    let blamed = blamed.unwrap_or_else(|| panic!("no check noticed that this is broken: {words}"));
     assert!(blamed.contains(words), "the fault should be blamed on `{words}`, not on `{blamed}`");
 }
 
@@ -302,7 +302,7 @@ fn a_ledger_that_forgets_is_caught() {
     assert!(noticed, "a forgotten fact must break a promise");
 }
 
-/// A trial whose first attempt is launched.
+/// Returns a trial whose first attempt was launched.
 fn begun() -> (TrialMachine, Vec<TrialEffect>) {
     let (mut machine, effects) = TrialMachine::begin();
     assert_eq!(effects, [TrialEffect::Discover]);

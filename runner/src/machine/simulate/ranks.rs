@@ -1,4 +1,4 @@
-//! The side of the ranks and their agent: they train, save, commit, claim and fail.
+//! The simulated ranks and their agent: they train, save, commit, make false claims and fail.
 
 use super::{LAST, Live, World};
 use crate::fact::AttemptEnd;
@@ -9,13 +9,13 @@ use dtrain_protocol::{
 use std::path::PathBuf;
 
 impl World<'_> {
-    /// The ranks and the agent do some of their work.
+    /// Lets the ranks and the agent do a piece of work.
     pub(super) fn train(&mut self) {
         let Some(mut live) = self.live.take() else { return };
         let attempt = live.attempt;
         match self.draw(6) {
             _ if live.failed.is_some() => {
-                // A hung agent never says so: the machine's own deadline must find it.
+                // A hung agent never reports the end: the machine's own deadline must find it.
                 if !self.chance(30) {
                     let cause = live.failed.clone().expect("it was just asked");
                     self.spool(attempt, TrialInput::Over { attempt, ended: AttemptEnd::Lost(cause) });
@@ -44,7 +44,7 @@ impl World<'_> {
                     self.say(attempt, Rank(rank), Event::Finished { step: StepId(live.step), reason });
                 }
                 self.finished.insert(attempt);
-                // An agent lost before its last word leaves the end to be guessed.
+                // The agent is lost before its last message: the end must be inferred.
                 if !self.chance(20) {
                     self.spool(attempt, TrialInput::Over { attempt, ended: AttemptEnd::Finished(reason) });
                 }
@@ -76,7 +76,7 @@ impl World<'_> {
         }
     }
 
-    /// A faulty agent claims a checkpoint that not all ranks saved.
+    /// Claims, as a faulty agent, a checkpoint that not all ranks saved.
     fn claim(&mut self, live: &Live) {
         let (attempt, step) = (live.attempt, StepId(live.step));
         let all = (0..live.ranks).all(|rank| self.saved.contains(&(attempt, step, Rank(rank))));
@@ -86,7 +86,7 @@ impl World<'_> {
         }
     }
 
-    /// A rank fails, and perhaps the others say that they lost it.
+    /// Fails a rank; the other ranks report a lost peer.
     pub(super) fn fail(&mut self) {
         let Some(mut live) = self.live.take() else { return };
         let lost = Failure::PeerLost { peer: None, detail: "closed".into() };

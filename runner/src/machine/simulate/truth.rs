@@ -1,11 +1,11 @@
-//! What is true, and every fact held against it.
+//! The oracle of the simulation: it checks every fact against the true state.
 
 use super::World;
 use crate::fact::{Fact, Verdict};
 use crate::machine::{Phase, TrialInput};
 use dtrain_protocol::{Rank, ResumePoint};
 
-/// A promise that did not hold, or a crash of the controller inside a list of effects.
+/// A broken promise, or a crash of the controller inside a list of effects.
 pub(super) enum Broke {
     Promise(String),
     Crash,
@@ -15,7 +15,7 @@ pub(super) fn promise(holds: bool, words: impl FnOnce() -> String) -> Result<(),
     if holds { Ok(()) } else { Err(Broke::Promise(words())) }
 }
 
-/// Steps completed in a durable checkpoint.
+/// Returns the step of a durable checkpoint.
 pub(super) fn step_of(fact: &Fact) -> Option<u64> {
     match fact {
         Fact::CheckpointCommitted { step, .. } => Some(step.0),
@@ -24,7 +24,7 @@ pub(super) fn step_of(fact: &Fact) -> Option<u64> {
 }
 
 impl World<'_> {
-    /// What must be true after every event, whatever it was.
+    /// Checks the invariants that hold after every event.
     pub(super) fn holds(&self) -> Result<(), String> {
         let (open, newest) = (self.machine.open_attempt(), self.machine.newest_checkpoint());
         if let Some(live) = self.live.as_ref().filter(|live| open != Some(live.attempt)) {
@@ -48,7 +48,7 @@ impl World<'_> {
         }
     }
 
-    /// Holds a fact against the truth, then keeps it.
+    /// Checks a fact against the true state, then stores it.
     pub(super) fn record(&mut self, fact: Fact) -> Result<(), Broke> {
         let over = self.ledger.iter().rev().find_map(|fact| match fact {
             Fact::TrialEnded { .. } => Some(true),

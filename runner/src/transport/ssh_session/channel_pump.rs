@@ -1,4 +1,4 @@
-//! One channel and our end of its stream.
+//! The pump of one SSH channel: it moves bytes between the channel and a socket.
 
 use super::super::program_stream::{ExitSlot, ProgramExit, ProgramStream, StderrTail};
 use super::pending_bytes::{MOST, PendingBytes};
@@ -9,25 +9,25 @@ use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
-/// One channel and our end of its stream.
+/// One channel and this end of its stream.
 pub(super) struct ChannelPump {
     channel: Channel,
     is_tunnel: bool,
     pipe: UnixStream,
     exit_slot: Arc<ExitSlot>,
-    /// From the stream to the channel.
+    /// Bytes from the stream to the channel.
     up: PendingBytes,
-    /// From the channel to the stream.
+    /// Bytes from the channel to the stream.
     down: PendingBytes,
     stderr: StderrTail,
-    /// A write was begun that libssh2 wants to be made again.
+    /// libssh2 started a write and requires the same call again.
     is_writing: bool,
-    /// The user wrote all there is.
+    /// The user closed its output.
     has_input_ended: bool,
-    /// The user neither reads nor writes any more.
+    /// The user closed the stream.
     is_abandoned: bool,
     is_eof_sent: bool,
-    /// The host wrote all there is.
+    /// The host closed its output.
     has_output_ended: bool,
     /// The host closed the channel.
     is_over: bool,
@@ -36,27 +36,27 @@ pub(super) struct ChannelPump {
     is_closed: bool,
 }
 
-/// What the pumps of a session share during a round.
+/// State shared by the pumps of a session during a round.
 pub(super) struct PumpRound<'a> {
     pub(super) session: &'a Session,
-    /// The pump that may tell the host the end of input.
+    /// The pump that may send the end of input.
     ///
-    /// libssh2 keeps that packet on its stack, so that two of them that are sent by half cannot be told apart.
+    /// libssh2 keeps that packet on its stack, so two half-sent ones cannot be told apart.
     pub(super) eof_turn: &'a mut Option<u64>,
-    /// Something was sent by half.
+    /// A packet is half-sent.
     pub(super) is_half_sent: bool,
-    /// Why the session cannot be used any more.
+    /// The error that ended the session.
     pub(super) broken: Option<String>,
 }
 
 impl PumpRound<'_> {
-    /// To be called before another call may make libssh2 forget it.
+    /// Notes a half-sent packet; call it before another libssh2 call resets the state.
     pub(super) fn look(&mut self) {
         let directions = self.session.block_directions();
         self.is_half_sent |= matches!(directions, BlockDirections::Outbound | BlockDirections::Both);
     }
 
-    /// Notes that the session failed, unless the error only says that it is too early.
+    /// Records a failure of the session and returns `true`, unless the call must only be repeated later.
     fn failed(&mut self, error: &io::Error) -> bool {
         let is_final = !is_for_later(error);
         if is_final {
@@ -67,7 +67,7 @@ impl PumpRound<'_> {
 }
 
 impl ChannelPump {
-    /// A pump for an open channel, and the stream for its user.
+    /// Creates the pump of an open channel, and the stream for its user.
     pub(super) fn new(channel: Channel, is_tunnel: bool) -> io::Result<(Self, ProgramStream)> {
         let (pipe, theirs) = UnixStream::pair()?;
         pipe.set_nonblocking(true)?;
@@ -93,41 +93,41 @@ impl ChannelPump {
         Ok((pump, stream))
     }
 
-    /// Our end of the stream.
+    /// Returns this end of the stream.
     pub(super) fn pipe(&self) -> &UnixStream {
         &self.pipe
     }
 
-    /// What to wait for on our end; `None` when nothing there matters now.
+    /// Returns the events to poll for on the stream; `None` if none matter now.
     pub(super) fn waits_for(&self) -> Option<PollFlags> {
         let mut events = PollFlags::empty();
         events.set(PollFlags::IN, self.up.is_empty() && !self.has_input_ended && !self.is_over);
         events.set(PollFlags::OUT, !self.down.is_empty());
-        // Without events the user's leaving is still told, which must not be asked for while nothing follows from it.
+        // Poll reports a hang-up even without events, so do not poll while a hang-up has no effect.
         (!self.is_abandoned && (!events.is_empty() || self.has_input_ended)).then_some(events)
     }
 
-    /// The user left.
+    /// Marks the stream as closed by its user.
     pub(super) fn abandon(&mut self) {
         self.is_abandoned = true;
     }
 
-    /// Whether the channel is still to be heard.
+    /// True while the channel may still carry data.
     pub(super) fn is_open(&self) -> bool {
         !self.is_closed
     }
 
-    /// Whether nothing is left to be done.
+    /// True if no work is left.
     pub(super) fn is_finished(&self) -> bool {
         self.is_closed && (self.down.is_empty() || self.is_abandoned)
     }
 
-    /// Whether only the host's goodbye is waited for, and by nobody.
+    /// True if only the host's close is outstanding, and the user is gone.
     pub(super) fn is_idle(&self) -> bool {
         self.is_closing && self.is_abandoned
     }
 
-    /// Moves what can be moved; tells whether anything was.
+    /// Moves all bytes that can move; returns `true` if any did.
     pub(super) fn turn(&mut self, round: &mut PumpRound<'_>, id: u64) -> bool {
         if self.is_closed {
             return self.deliver();
@@ -143,14 +143,14 @@ impl ChannelPump {
         has_moved
     }
 
-    /// Ends the pump because the session is gone.
+    /// Closes the pump because the session is gone.
     pub(super) fn break_off(&mut self, reason: &str) {
         let (stderr, broken) = (self.stderr.text(), Some(reason.to_owned()));
         self.exit_slot.set(ProgramExit { stderr, broken, ..ProgramExit::default() });
         (self.is_over, self.is_closed) = (true, true);
     }
 
-    /// Reads what the user wrote, unless something is still on its way.
+    /// Reads the user's bytes, unless earlier ones are still pending.
     fn take_input(&mut self) -> bool {
         if !self.up.is_empty() || self.has_input_ended {
             return false;
@@ -159,7 +159,7 @@ impl ChannelPump {
             Ok(0) => self.has_input_ended = true,
             Ok(_) => {}
             Err(error) if is_for_later(&error) => return false,
-            // The user left with something unread; what was written before that can still be read, once.
+            // The user closed the stream with unread bytes; earlier input can still be read, once.
             Err(_) => self.has_input_ended = std::mem::replace(&mut self.is_abandoned, true),
         }
         true
@@ -173,7 +173,7 @@ impl ChannelPump {
             return false;
         }
         let poured = self.up.pour(&mut self.channel);
-        // Without room at the host nothing was begun.
+        // The host's window was full: no write was started.
         let is_early = poured.as_ref().is_err_and(is_for_later);
         self.is_writing = is_early && self.channel.write_window().remaining > 0;
         match poured {
@@ -182,13 +182,13 @@ impl ChannelPump {
         }
     }
 
-    /// Reads standard error, which a tunnel has not: but it also takes from the socket what others will read, so that
-    /// there is no wait for a socket that nobody reads.
+    /// Reads standard error. A tunnel has none, but the call also takes bytes of other channels from the
+    /// socket, so that no poll waits on bytes already taken.
     fn hear_stderr(&mut self, round: &mut PumpRound<'_>) -> bool {
         if self.has_output_ended {
             return false;
         }
-        // As long as any other read, for libssh2 counts by it how much more the host may send.
+        // As long as any other read: libssh2 sizes the host's window by it.
         let mut bytes = [0; MOST];
         match self.channel.stderr().read(&mut bytes) {
             Ok(count) => {
@@ -199,7 +199,7 @@ impl ChannelPump {
         }
     }
 
-    /// Reads what the host wrote, unless something is still on its way.
+    /// Reads the host's bytes, unless earlier ones are still pending.
     fn fetch(&mut self, round: &mut PumpRound<'_>) -> bool {
         if !self.down.is_empty() || self.has_output_ended {
             return false;
@@ -214,7 +214,7 @@ impl ChannelPump {
         }
     }
 
-    /// Hands the user what was read.
+    /// Writes pending bytes to the user.
     fn deliver(&mut self) -> bool {
         if self.is_abandoned {
             self.down.clear();
@@ -229,7 +229,7 @@ impl ChannelPump {
         }
     }
 
-    /// Learns how the program ended. A tunnel ends with what comes out of it.
+    /// Reads the exit of the program. A tunnel ends with its output.
     fn hear_end(&mut self, round: &mut PumpRound<'_>) -> bool {
         if !self.has_output_ended || self.is_over {
             return false;
@@ -246,15 +246,15 @@ impl ChannelPump {
         true
     }
 
-    /// Whether what the last read began, to let the host send more, is still sent by half.
+    /// True if the window update that the last read started is still half-sent.
     ///
-    /// Asked only when nothing more is to be read: libssh2 would count what the host may send wrongly.
+    /// Called only when reading is over: libssh2 would count the window wrongly.
     fn is_reading(&mut self) -> bool {
         let is_asked = !self.is_closing && (self.has_output_ended || self.is_abandoned);
         is_asked && would_block(self.channel.adjust_receive_window(0, false).map(|_| ()))
     }
 
-    /// Tells the host the end of input, and closes the channel, as far as it is time for that.
+    /// Sends the end of input and closes the channel, when each is due.
     fn say_goodbye(&mut self, round: &mut PumpRound<'_>, id: u64) -> bool {
         let is_reading = self.is_reading();
         round.look();
@@ -262,13 +262,13 @@ impl ChannelPump {
         let mut has_moved = false;
         if !self.is_eof_sent && (is_said || self.is_over) && round.eof_turn.is_none_or(|holder| holder == id)
         {
-            // The only call of its kind: libssh2 knows that packet, once sent by half, by its place on the stack.
+            // Only one such call at a time: libssh2 knows a half-sent packet by its address on the stack.
             self.is_eof_sent = !would_block(self.channel.send_eof());
             *round.eof_turn = (!self.is_eof_sent).then_some(id);
             has_moved |= self.is_eof_sent;
         }
         let is_wanted = self.is_eof_sent && (self.is_over || self.is_abandoned);
-        // What this pump sent by half comes first: nothing but the closing is done from now on.
+        // This pump's half-sent packets come first; after that it only closes.
         self.is_closing |= is_wanted && !is_reading && !self.is_writing;
         if self.is_closing {
             self.is_closed = !would_block(self.channel.close());
@@ -280,20 +280,20 @@ impl ChannelPump {
 
 impl Drop for ChannelPump {
     fn drop(&mut self) {
-        // Only the first ending counts: this one is for a thread that ended before its work.
+        // The first exit counts: this one is for a session thread that ended early.
         self.break_off("the session has ended");
-        // What the user wrote in vain must not turn the end of the stream into an error.
+        // Unread input must not turn the end of the stream into an error.
         drop(self.pipe.shutdown(Shutdown::Read));
         while let Ok(1..) = self.pipe.read(&mut [0; MOST]) {}
     }
 }
 
-/// Whether a call has to be made again later.
+/// True if the call must be repeated later.
 fn would_block(result: Result<(), Error>) -> bool {
     result.is_err_and(|error| is_for_later(&error.into()))
 }
 
-/// Whether an error only says that it is too early.
+/// True if the error means "not yet".
 fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
 }

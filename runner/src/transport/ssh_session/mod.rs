@@ -1,12 +1,11 @@
-//! One session and all its channels, served by one thread.
+//! One SSH session and all its channels, served by one thread.
 //!
-//! libssh2 does one thing at a time on a session, and one that waits holds up all others. So nothing ever waits:
-//! the session does not block, and each channel is joined to one end of a pair of sockets, whose other end is what
-//! everybody else sees.
+//! libssh2 does one thing at a time on a session, and a blocking call holds up all others. So the session is
+//! non-blocking, and each channel is connected to a socket pair, whose other end the user reads and writes.
 //!
-//! Two rules of libssh2 are kept here. A packet that was sent by half can be finished only by the call that began
-//! it, so every call that would have blocked is made again, on every round. And a channel is let go only after its
-//! closing was sent, for otherwise nobody makes that call again.
+//! Two rules of libssh2 hold here. A half-sent packet can be finished only by the call that started it, so
+//! every call that would have blocked is repeated on every round. And a channel is dropped only after its
+//! close was sent, since that call could not be repeated.
 
 mod channel_pump;
 mod pending_bytes;
@@ -24,35 +23,35 @@ use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
-/// The code of libssh2 for a channel that the other side did not want to open.
+/// The error code of libssh2 for a channel that the host refused to open.
 const REFUSED: ssh2::ErrorCode = ssh2::ErrorCode::Session(-21);
 
-/// A session in the hands of its thread, which ends when this is dropped and the last of its streams has ended.
+/// A session served by its thread, which ends when this is dropped and the last stream has ended.
 pub(super) struct SharedSession {
     requests: Mutex<Sender<OpenRequest>>,
-    /// Wakes the thread; closed, it tells that there will be no more requests.
+    /// Wakes the thread; its end of file means that no more requests follow.
     waker: UnixStream,
     is_stuck: Arc<AtomicBool>,
 }
 
-/// What is to be opened.
+/// The kind of channel to open.
 pub(super) enum ChannelKind {
     /// A program, by its command line.
     Program(CommandLine),
-    /// A connection to somebody else.
+    /// A TCP connection to another host.
     Tunnel { host: String, port: u16 },
 }
 
-/// Why nothing was opened.
+/// The reason why a channel was not opened.
 #[derive(Debug)]
 pub(super) enum OpenError {
-    /// The other side refused, and says why.
+    /// The host refused, for the reason given.
     Refused(ssh2::Error),
-    /// The other side did not answer in time.
+    /// The host did not answer in time.
     TimedOut,
-    /// An earlier request takes long, and libssh2 makes one at a time.
+    /// An earlier request is slow, and libssh2 handles one at a time.
     Stuck,
-    /// The session is no more.
+    /// The session has ended.
     Gone(io::Error),
 }
 
@@ -62,7 +61,7 @@ struct OpenRequest {
 }
 
 impl SharedSession {
-    /// Takes over an authenticated session, whose socket is `socket`.
+    /// Starts the thread of an authenticated session on `socket`.
     pub(super) fn start(session: Session, socket: rustix::fd::OwnedFd) -> io::Result<Self> {
         session.set_blocking(false);
         let (waker, heard) = UnixStream::pair()?;
@@ -75,30 +74,31 @@ impl SharedSession {
         Ok(Self { requests: Mutex::new(requests), waker, is_stuck })
     }
 
-    /// Opens a channel, and waits until that is done.
+    /// Opens a channel; blocks until it is open.
     pub(super) fn open(&self, kind: ChannelKind) -> Result<ProgramStream, OpenError> {
         let gone = || OpenError::Gone(io::Error::new(io::ErrorKind::NotConnected, "the session has ended"));
         let (reply, answer) = channel();
         let order = OpenRequest { kind, reply };
         self.requests.lock().unwrap_or_else(PoisonError::into_inner).send(order).map_err(|_| gone())?;
-        // A waker that cannot be written to is either full or without a reader, who then drops the order.
+        // A full waker wakes the thread anyway; one without a reader has no thread, and the request is
+        // dropped.
         drop((&self.waker).write(&[0]));
         answer.recv().unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Whether a request takes so long that others should not wait behind it.
+    /// True if a slow request blocks the session, so that others should not wait.
     pub(super) fn is_stuck(&self) -> bool {
         self.is_stuck.load(Ordering::Acquire)
     }
 }
 
 impl OpenError {
-    /// By the error of libssh2.
+    /// Converts an error of libssh2.
     fn of(error: ssh2::Error) -> Self {
         if error.code() == REFUSED { Self::Refused(error) } else { Self::Gone(error.into()) }
     }
 
-    /// As an error of input and output.
+    /// Converts to an [`io::Error`].
     pub(super) fn into_io(self) -> io::Error {
         match self {
             Self::Refused(error) => error.into(),

@@ -1,11 +1,11 @@
-//! Bytes on their way from one side to the other.
+//! A buffer of bytes in transit from one side to the other.
 
 use std::io::{self, Read, Write};
 
-/// Bytes that are moved at once.
+/// Maximum number of bytes moved at once.
 pub(super) const MOST: usize = 32 << 10;
 
-/// Bytes on their way.
+/// Bytes read but not yet written.
 #[derive(Default)]
 pub(super) struct PendingBytes {
     bytes: Vec<u8>,
@@ -22,7 +22,7 @@ impl PendingBytes {
         self.start = 0;
     }
 
-    /// Reads once; to be called when empty.
+    /// Reads once; the buffer must be empty.
     pub(super) fn fill(&mut self, from: &mut impl Read) -> io::Result<usize> {
         self.start = 0;
         self.bytes.resize(MOST, 0);
@@ -31,7 +31,7 @@ impl PendingBytes {
         count
     }
 
-    /// Writes once. After "would block" the same bytes are offered again, as libssh2 wants it.
+    /// Writes once. After "would block" it offers the same bytes again, as libssh2 requires.
     pub(super) fn pour(&mut self, into: &mut impl Write) -> io::Result<usize> {
         let count = into.write(&self.bytes[self.start..])?;
         self.start += count;

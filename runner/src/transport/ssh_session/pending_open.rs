@@ -1,4 +1,4 @@
-//! The one request of a session that is under way.
+//! The pending request of a session to open a channel.
 
 use super::super::PATIENCE;
 use super::super::program_stream::ProgramStream;
@@ -7,18 +7,18 @@ use ssh2::{Channel, Error, ErrorCode, Session};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// The code of libssh2 for a call that has to be made again later.
+/// The error code of libssh2 for a call that must be repeated later.
 const WOULD_BLOCK: ErrorCode = ErrorCode::Session(-37);
 
-/// How long a request may keep others waiting that could be made over another session.
+/// Time after which a pending request should not delay others, which can use another session.
 const SLOW_AFTER: Duration = Duration::from_secs(2);
 
-/// The one request that is under way.
+/// The one pending request.
 pub(super) struct PendingOpen {
     pub(super) kind: ChannelKind,
-    /// Open, and the program not started yet.
+    /// A channel that is open, with its program not started yet.
     pub(super) channel: Option<Channel>,
-    /// Nobody when it took too long.
+    /// The waiting caller; `None` after it timed out.
     reply: Option<Sender<Result<ProgramStream, OpenError>>>,
     since: Instant,
 }
@@ -28,7 +28,8 @@ impl PendingOpen {
         Self { kind: order.kind, channel: None, reply: Some(order.reply), since: Instant::now() }
     }
 
-    /// The channel once it is open and its program started; `None` when it is too early.
+    /// Continues opening; returns the channel once its program is started, `None` if the call must be
+    /// repeated.
     pub(super) fn go_on(&mut self, session: &Session) -> Result<Option<Channel>, Error> {
         match self.step(session) {
             Ok(channel) => Ok(Some(channel)),
@@ -52,18 +53,19 @@ impl PendingOpen {
         }
     }
 
-    /// How long until its being late matters; `None` when that cannot matter any more.
+    /// Returns the time left until the next deadline; `None` after the last one.
     pub(super) fn patience(&self) -> Option<Duration> {
         let limit = if self.is_slow() { PATIENCE } else { SLOW_AFTER };
         self.reply.is_some().then(|| limit.saturating_sub(self.since.elapsed()))
     }
 
-    /// Whether nobody should wait behind it.
+    /// True if others should not wait behind it.
     pub(super) fn is_slow(&self) -> bool {
         self.since.elapsed() >= SLOW_AFTER
     }
 
-    /// Tells who asked when it takes too long, and whether that was so. The request itself cannot be taken back.
+    /// Fails the waiting caller after the timeout, and returns `true` if so. The request itself cannot be
+    /// cancelled.
     pub(super) fn give_up(&mut self) -> bool {
         if self.since.elapsed() < PATIENCE {
             return false;
@@ -78,7 +80,7 @@ impl PendingOpen {
         self.reply.is_none()
     }
 
-    /// Hands the stream over; one that nobody takes is dropped, which ends its pump.
+    /// Sends the stream to the caller; if the caller is gone the stream is dropped, which ends its pump.
     pub(super) fn succeed(mut self, stream: ProgramStream) {
         self.answer(Ok(stream));
     }

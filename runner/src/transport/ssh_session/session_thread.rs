@@ -1,4 +1,4 @@
-//! The thread of a session.
+//! The thread that serves one SSH session.
 
 use super::channel_pump::{ChannelPump, PumpRound};
 use super::pending_open::PendingOpen;
@@ -15,10 +15,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, TryRecvError};
 use std::time::Duration;
 
-/// How long a session with open channels waits at most: a call for one channel may take from the socket what another waits for.
+/// Longest poll of a session with open channels: a call for one channel may take bytes of another from the
+/// socket.
 const MAX_POLL_WAIT: Duration = Duration::from_millis(50);
 
-/// The thread of a session.
+/// State of the session's thread.
 pub(super) struct SessionThread {
     // Channels are dropped before their session.
     pumps: BTreeMap<u64, ChannelPump>,
@@ -28,7 +29,7 @@ pub(super) struct SessionThread {
     requests: Receiver<OpenRequest>,
     waiting: VecDeque<OpenRequest>,
     waker: UnixStream,
-    /// Nobody can give requests any more.
+    /// All senders of requests are gone.
     is_left: bool,
     is_stuck: Arc<AtomicBool>,
     eof_turn: Option<u64>,
@@ -62,7 +63,7 @@ impl SessionThread {
         }
     }
 
-    /// Serves until nobody needs the session any more.
+    /// Serves the session until it has no users left.
     pub(super) fn serve(mut self) {
         loop {
             self.receive_requests();
@@ -71,7 +72,7 @@ impl SessionThread {
                 break;
             }
         }
-        // libssh2 frees a channel without asking the host only when it knows that the host is gone.
+        // libssh2 frees a channel without asking the host only if the connection is closed.
         let _ = rustix::net::shutdown(&self.socket, Shutdown::Both);
     }
 
@@ -89,7 +90,7 @@ impl SessionThread {
         }
     }
 
-    /// Moves what can be moved; tells whether anything was.
+    /// Moves all bytes that can move; returns `true` if any did.
     fn turn(&mut self) -> bool {
         let mut has_moved = self.open();
         let (session, eof_turn) = (&self.session, &mut self.eof_turn);
@@ -111,7 +112,7 @@ impl SessionThread {
         self.is_left && self.waiting.is_empty() && is_said && self.pumps.values().all(ChannelPump::is_idle)
     }
 
-    /// Goes on with the request under way, or begins the next.
+    /// Continues the pending request, or starts the next.
     fn open(&mut self) -> bool {
         if let Some(reason) = self.broken.clone() {
             let gone = || OpenError::Gone(io::Error::other(reason.clone()));
@@ -161,7 +162,7 @@ impl SessionThread {
         self.next += 1;
     }
 
-    /// Closes a channel that nobody wants.
+    /// Closes a channel whose caller is gone.
     fn close_unused(&mut self, channel: Channel) {
         if let Ok((mut pump, _)) = ChannelPump::new(channel, true) {
             pump.abandon();
@@ -169,7 +170,7 @@ impl SessionThread {
         }
     }
 
-    /// Waits until something can be moved, or only looks who left; `false` when that cannot be told.
+    /// Polls until bytes can move, or without waiting if `is_brief`; returns `false` if polling failed.
     fn wait(&mut self, is_brief: bool) -> bool {
         let mut files = Vec::with_capacity(self.pumps.len() + 2);
         if self.broken.is_none() && (self.opening.is_some() || self.pumps.values().any(ChannelPump::is_open))
@@ -192,7 +193,7 @@ impl SessionThread {
         let patience = self.opening.as_ref().and_then(PendingOpen::patience);
         let patience = match patience {
             _ if is_brief => Some(Duration::ZERO),
-            // What one pump took from the socket for another is seen by nobody but the other.
+            // Bytes that one pump took from the socket for another do not show in a poll.
             None if self.pumps.values().any(ChannelPump::is_open) => Some(MAX_POLL_WAIT),
             Some(patience) => Some(patience.min(MAX_POLL_WAIT)),
             None => None,

@@ -56,7 +56,7 @@ fn the_last_at_sign_divides_user_and_host() {
     }
 }
 
-/// Wherever it stands: in front of a host, in a recipe, or in the user's SSH configuration.
+/// In front of a host, in a recipe, and in the user's SSH configuration.
 #[test]
 fn a_user_that_is_no_name_is_refused() {
     for bad in [

@@ -1,12 +1,12 @@
 use super::*;
 use std::cell::RefCell;
 
-/// A number that is written with decimals where it has some.
+/// Returns a number with decimals if it has a fraction.
 fn number(value: f64) -> Number {
     Number { value, has_decimals: value.fract() != 0.0 }
 }
 
-/// The steps at which losses are reported by lines of a kind, and what is remarked.
+/// Returns the steps at which lines of each kind report losses, and the notices.
 fn steps(lines: &[(usize, f64)]) -> (Vec<u64>, Vec<String>) {
     let events = RefCell::new(Vec::new());
     let mut tracker = StepTracker::default();
@@ -57,10 +57,10 @@ fn a_counter_that_begins_again_is_continued_and_said_once() {
 
 #[test]
 fn counters_of_several_templates_do_not_mix() {
-    // Steps, and epochs that are counted by themselves.
+    // Steps, and epochs with a counter of their own.
     let (of_epochs, remarks) = steps(&[(0, 50.0), (0, 100.0), (1, 1.0), (0, 150.0), (0, 200.0), (1, 2.0)]);
     assert_eq!((of_epochs, remarks), (vec![50, 100, 1, 150, 200, 2], Vec::new()));
-    // A validation at the end of each epoch tells of its last step.
+    // A validation at the end of each epoch belongs to its last step.
     let of_steps = steps(&[(0, 1.0), (0, 9.0), (1, 9.0), (0, 1.0), (0, 9.0), (1, 9.0)]).0;
     assert_eq!(of_steps, [1, 9, 9, 10, 18, 18]);
 }
@@ -97,7 +97,7 @@ fn tokens_and_seconds_that_are_none_are_not_believed() {
     assert_eq!(told("seconds", 0.5), (0, 0.5, 0));
 }
 
-/// What lines of a template report.
+/// Returns the events of lines of templates.
 fn events(lines: &[(usize, &[(&str, f64)])]) -> Vec<Event> {
     let events = RefCell::new(Vec::new());
     let mut tracker = StepTracker::default();

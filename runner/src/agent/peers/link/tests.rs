@@ -1,4 +1,4 @@
-//! The two ends of a connection, and a cable between them that is cut, slow, shaky or bad.
+//! Two ends of a connection, with a cable that is cut, slow, unsteady or corrupting.
 
 use super::super::super::messages::{HostMessage, LeaderMessage};
 use super::super::listener::PeerListener;
@@ -15,23 +15,23 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a cable does with what comes in at one end.
+/// The effect of a cable on bytes in one direction.
 #[derive(Clone, Copy)]
 #[repr(u8)]
 enum Way {
-    /// Passes it on.
+    /// Passes them on.
     Open,
-    /// Keeps it, and tells nobody.
+    /// Drops them silently.
     Cut,
-    /// Passes on something else.
+    /// Corrupts them.
     Bad,
 }
 
 /// A cable between two agents.
 struct Cable {
-    /// From the leader to the follower, and back.
+    /// Leader to follower, and back.
     ways: [Arc<AtomicU8>; 2],
-    /// Bytes a second each way; 0 is no limit.
+    /// Bytes per second in each direction; 0 means no limit.
     pace: Arc<AtomicU64>,
     address: String,
 }
@@ -80,17 +80,17 @@ fn carry(mut from: TcpStream, mut to: TcpStream, way: &AtomicU8, pace: &AtomicU6
     drop(from.shutdown(std::net::Shutdown::Both));
 }
 
-/// Two agents that are connected by a cable.
+/// Two agents connected by a cable.
 struct Pair {
     cable: Cable,
     leader: PeerLink,
     follower: PeerLink,
-    /// What each heard beside heartbeats, and when.
+    /// Events of each end other than heartbeats, with their times.
     by_leader: Receiver<(Instant, LinkEvent<HostMessage>)>,
     by_follower: Receiver<(Instant, LinkEvent<LeaderMessage>)>,
-    /// How far each says that it has come.
+    /// Progress counters of both ends.
     loop_counters: [Arc<LoopCounters>; 2],
-    /// The heartbeat that the leader heard last.
+    /// The last heartbeat that the leader received.
     heartbeat: Arc<AtomicU64>,
     _folder: tempfile::TempDir,
 }
@@ -142,7 +142,7 @@ impl Pair {
         pair
     }
 
-    /// Each hears the other.
+    /// Checks that each end receives the other's messages.
     fn talk(&self) {
         self.leader.send(&LeaderMessage::Dismiss);
         self.follower.send(&HostMessage::Terminated);
@@ -157,7 +157,8 @@ impl Pair {
         ));
     }
 
-    /// How long after `began` each end took the other for lost, the leader first, and the leader's words.
+    /// Returns the time since `began` at which each end counted the other as lost, the leader first, and the
+    /// leader's reason.
     fn lost_after(&self, began: Instant) -> ([Duration; 2], String) {
         let patience = Duration::from_secs(10);
         let (follower, _) = self.by_follower.recv_timeout(patience).expect("the follower notices");
@@ -184,7 +185,7 @@ fn a_cut_in_either_direction_or_both_is_noticed_at_both_ends() {
                 let pair = Pair::new();
                 pair.cable.set(ways);
                 let (after, words) = pair.lost_after(Instant::now());
-                // Who still hears learns it from the other, who closes the connection.
+                // An end that still receives learns it from the other, which closes the connection.
                 assert!(words.contains("no heartbeat for") || words.contains("closed"), "{words}");
                 lost.lock().expect("whole").extend(after);
             });
@@ -218,7 +219,7 @@ fn a_slow_cable_loses_nobody() {
     pair.talk();
 }
 
-/// The table of contents of a checkpoint of a terabyte.
+/// The size of the manifest of a checkpoint of a terabyte.
 #[test]
 fn a_message_of_many_megabytes_arrives_and_loses_nobody() {
     let pair = Pair::new();

@@ -1,4 +1,4 @@
-//! The hosts of the live attempt: they load, train, save, lose each other, and the first of them leads.
+//! The simulated hosts of the live attempt: they load, train, save and lose each other; the first one leads.
 
 use super::{Fleet, Health, SILENCE, Stage};
 use crate::fact::AttemptEnd;
@@ -6,25 +6,25 @@ use crate::machine::TrialInput;
 use crate::machine::simulate::ranks::{figures, folder};
 use dtrain_protocol::{Event, Failure, Rank, StepId, StopReason};
 
-/// How long ranks take to start and to load.
+/// Milliseconds that ranks take to start and load.
 const TO_LOAD: u64 = 200;
 
-/// How long a step takes.
+/// Milliseconds of a step.
 const STEP: u64 = 100;
 
 /// Steps between two checkpoints.
 const SAVE_EVERY: u64 = 2;
 
-/// How long the leader waits for other voices once a host, or a rank, was lost.
+/// Milliseconds the leader waits for other reports after it lost a host or a rank.
 const LAST_WORDS: u64 = 200;
 
 impl Fleet<'_> {
-    /// Whether the host of a rank is up.
+    /// True if the host of a rank is up.
     pub(super) fn is_up(&self, rank: usize) -> bool {
         self.members.get(rank).is_some_and(|host| self.hosts[*host] == Health::Up)
     }
 
-    /// Puts the ranks of a new attempt on hosts that are up, and forgets what nobody asks for any more.
+    /// Places the ranks of a new attempt on hosts that are up, and drops data of older attempts.
     pub(super) fn board(&mut self) {
         let Some(live) = self.world.live.as_ref().filter(|live| live.attempt != self.attempt) else { return };
         self.attempt = live.attempt;
@@ -40,7 +40,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// The ranks and their leader do what is due.
+    /// Lets the ranks and their leader do what is due.
     pub(super) fn work(&mut self) {
         if self.world.live.is_none() {
             return;
@@ -75,12 +75,12 @@ impl Fleet<'_> {
         }
     }
 
-    /// Nothing moves while the host of `rank` is not up: no rank gets past its next collective.
+    /// Handles a rank whose host is not up: no rank gets past its next collective.
     fn stand_still(&mut self, rank: usize) {
         let since = *self.sick_since.get_or_insert(self.clock);
         let leads = rank != 0;
         let is_dead = matches!(self.hosts[self.members[rank]], Health::Dead(_));
-        // A dead host's connections are closed, by its kernel or by a reset; of the others nothing is heard.
+        // The kernel or a reset closes a dead host's connections; a frozen or cut-off host is only silent.
         let notice = if is_dead { 100 } else { SILENCE };
         if self.clock < since + notice {
             return;
@@ -98,7 +98,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// A rank, or its host, is lost; all others say that they lost it.
+    /// Loses a rank or its host; all other ranks report a lost peer.
     pub(super) fn fail(&mut self, rank: usize, failure: Failure) {
         let attempt = self.attempt;
         if matches!(self.stage, Stage::Loading(_)) {
@@ -137,7 +137,8 @@ impl Fleet<'_> {
         }
     }
 
-    /// Every rank saves, or one has no room; then it is committed, or not.
+    /// Saves on every rank, or on all but one with a full disk; then commits the checkpoint or reports the
+    /// failure.
     fn save(&mut self, step: StepId) {
         let (attempt, at) = (self.attempt, folder(self.attempt, step));
         let full = self.full.take();
@@ -161,7 +162,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// The leader says how the attempt ended, and none of it lives.
+    /// Lets the leader report how the attempt ended, and ends all its processes.
     fn over(&mut self, how: Result<StopReason, Failure>) {
         let attempt = self.attempt;
         let ended = match how {

@@ -1,11 +1,11 @@
-//! What goes wrong, once in every second.
+//! The faults of a simulated fleet, one every second.
 
 use super::{Fleet, Health, Stage};
 use crate::machine::TrialInput;
 use dtrain_protocol::{Failure, StepId};
 
 impl Fleet<'_> {
-    /// One fault.
+    /// Injects one fault.
     pub(super) fn strike(&mut self) -> Result<(), String> {
         let kind = self.world.draw(20);
         match kind {
@@ -37,7 +37,7 @@ impl Fleet<'_> {
             17 => return self.measured(|world| world.stale()),
             18 => return self.measured(|world| world.repeat()),
             _ if self.world.draw(4) == 0 => {
-                // Once: a second one would be a wish to kill.
+                // Once: a second stop would ask for a kill.
                 if self.world.machine.stops == 0 {
                     return self.measured(|world| world.tell(TrialInput::Stop));
                 }
@@ -47,9 +47,9 @@ impl Fleet<'_> {
         Ok(())
     }
 
-    /// A host dies, is cut off or freezes, for a while.
+    /// Kills, cuts off or freezes a host for a while.
     fn hit(&mut self, host: usize) {
-        // Half of the faults are over before anybody is sure of them.
+        // Half of the faults are over before they are detected.
         let until = self.clock
             + if self.world.draw(3) == 0 {
                 300 + self.world.draw(1_500)
@@ -65,7 +65,7 @@ impl Fleet<'_> {
         self.hosts[host] = health;
     }
 
-    /// A rank ends: by itself, or because of what it read.
+    /// Ends a rank: by itself, or because of a corrupt checkpoint.
     fn rank_fails(&mut self) {
         let Some(live) = &self.world.live else { return };
         if matches!(self.stage, Stage::Ending(..)) || live.attempt != self.attempt || !self.is_up(0) {

@@ -1,7 +1,7 @@
-//! One trial on many hosts, in simulated time: hosts die, freeze, are cut off and come back, a fault every second, and the controller
-//! crashes or is cut off itself. What is promised is asserted after every event, as in the small worlds.
+//! One trial on many hosts in simulated time. Every second has a fault: hosts die, freeze, are cut off and
+//! come back, and the controller crashes or is cut off. The promises are checked after every event.
 //!
-//! `DTRAIN_FLEET=1000` is the number of hosts of the longer test, which says what the machine takes for them.
+//! The longer test takes its number of hosts from `DTRAIN_FLEET=1000` and prints the machine's cost.
 
 mod crew;
 mod faults;
@@ -11,70 +11,70 @@ use crate::machine::{Phase, Promise, TrialInput};
 use dtrain_protocol::{AttemptId, Failure, StopReason};
 use std::time::{Duration, Instant};
 
-/// Simulated milliseconds between two looks at everything.
+/// Simulated milliseconds of one tick.
 const BEAT: u64 = 50;
 
-/// After how long a host that is not heard of is lost, and how long followers without a leader live.
+/// Milliseconds of silence after which a host counts as lost, and for which followers live without a leader.
 const SILENCE: u64 = 2_000;
 
-/// Messages that the controller reads in one beat.
+/// Messages that the controller reads in one tick.
 const READ: usize = 4_096;
 
-/// How a host is.
+/// State of a host.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Health {
     Up,
-    /// Its processes are gone; it is up again then.
+    /// Its processes are gone; it is up again at this time.
     Dead(u64),
-    /// Nothing gets to it or from it until then.
+    /// The network does not reach it until this time.
     Cut(u64),
-    /// It stands still until then.
+    /// It does nothing until this time.
     Frozen(u64),
 }
 
-/// What the ranks of the live attempt are about.
+/// State of the ranks of the live attempt.
 #[derive(Clone, Debug)]
 enum Stage {
-    /// They are started and load until then.
+    /// They start and load until this time.
     Loading(u64),
-    /// Their next step is complete then.
+    /// They complete their next step at this time.
     Training(u64),
-    /// The agent has seen a failure, or the end, and says so then; `None` when it hangs.
+    /// The agent saw a failure or the end and reports it at this time; `None` if it hangs.
     Ending(Option<u64>, Result<StopReason, Failure>),
 }
 
 struct Fleet<'a> {
     world: World<'a>,
-    /// True time, which does not begin again with a new controller.
+    /// True time in milliseconds; it does not restart with a new controller.
     clock: u64,
     hosts: Vec<Health>,
-    /// The host of each rank of `attempt`.
+    /// Index of the host of each rank of `attempt`.
     members: Vec<usize>,
     attempt: AttemptId,
     stage: Stage,
-    /// Since when one of the members is not up.
+    /// Time since which a member has not been up.
     sick_since: Option<u64>,
-    /// Until when the controller reaches nobody.
+    /// Time until which the controller reaches no host.
     away_until: u64,
-    /// Until when no host is reached by anybody, whatever else happens to it.
+    /// Time until which no host is reachable at all.
     outage_until: u64,
-    /// A host without room on its disk.
+    /// A host whose disk is full.
     full: Option<usize>,
     /// The step after which training is complete.
     last: u64,
     spent: Spent,
 }
 
-/// What the machine took.
+/// Cost of the machine in a simulation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
     messages: u64,
     time: Duration,
-    /// The most ranks it had to remember at once, over all checkpoints that were not whole.
+    /// The most ranks it stored at once, over all incomplete checkpoints.
     remembered: usize,
 }
 
-/// Lets a trial on `hosts` hosts suffer for so many simulated seconds, then end in peace.
+/// Runs a trial on `hosts` hosts with faults for `seconds` simulated seconds, then without.
 fn run(seed: u64, hosts: usize, seconds: u64, fault: Fault, reached: &mut Reached) -> Result<Spent, String> {
     let mut world = World::new(seed, fault, reached);
     world.calm = 10;
@@ -124,7 +124,7 @@ impl Fleet<'_> {
         matches!(self.world.machine.verdict(), Some(crate::fact::Verdict::Completed(_)))
     }
 
-    /// A twentieth of a second passes for everybody.
+    /// Advances the simulation by one tick of 50 ms.
     fn beat(&mut self) -> Result<(), String> {
         self.clock += BEAT;
         self.world.now += BEAT;
@@ -141,7 +141,7 @@ impl Fleet<'_> {
         Ok(())
     }
 
-    /// Hosts come back whose time has come.
+    /// Brings hosts back whose outage is over.
     fn recover(&mut self) {
         if self.clock < self.outage_until {
             self.hosts.fill(Health::Cut(self.outage_until));
@@ -157,14 +157,14 @@ impl Fleet<'_> {
         }
     }
 
-    /// The controller reads what it can reach of the open attempt.
+    /// Lets the controller read the reachable messages of the open attempt.
     fn attend(&mut self) -> Result<(), String> {
         let Some(open) = self.world.machine.open_attempt() else {
             return self.measured(|world| world.deliver());
         };
         let is_ours = open == self.attempt && self.world.owed.is_empty();
         if is_ours && !self.is_up(0) {
-            // What lies on the host that led is out of reach; none of the others outlives it.
+            // The spool on the leader's host is out of reach; no other rank outlives the leader.
             if self.world.live.is_some() {
                 return Ok(());
             }
@@ -187,7 +187,7 @@ impl Fleet<'_> {
         })
     }
 
-    /// Does what concerns the machine, and keeps account of it.
+    /// Runs `work` on the machine and adds to its cost.
     fn measured(&mut self, work: impl FnOnce(&mut World<'_>) -> Result<(), String>) -> Result<(), String> {
         let (read, began) = (self.world.read, Instant::now());
         let done = work(&mut self.world);
@@ -199,7 +199,7 @@ impl Fleet<'_> {
 }
 
 impl World<'_> {
-    /// Whether it is the user's turn.
+    /// True if the trial waits for the user.
     fn idles(&self) -> bool {
         self.machine.open_attempt().is_none() && !matches!(self.machine.phase, Phase::Waiting(_))
     }
@@ -260,7 +260,7 @@ fn no_promise_is_broken_on_many_hosts_with_a_fault_every_second() {
     }
 }
 
-/// A trial on six hosts that trains for a minute, reaches none of them for `outage_ms`, and trains on.
+/// Runs a trial on six hosts that trains for a minute, is unreachable for `outage_ms`, and trains on.
 fn cut_off(seed: u64, outage_ms: u64) -> Result<(), String> {
     let mut reached = Reached::default();
     let mut fleet = Fleet::new(World::new(seed, Fault::None, &mut reached), 6);
@@ -296,7 +296,7 @@ fn a_fleet_notices_what_is_broken() {
     ] {
         let blamed = (0..20)
             .find_map(|seed| run(seed, 20, 60, Fault::Machine(promise), &mut Reached::default()).err());
-        let blamed = blamed.unwrap_or_else(|| panic!("nobody noticed that this is broken: {words}"));
+        let blamed = blamed.unwrap_or_else(|| panic!("no check noticed that this is broken: {words}"));
         assert!(blamed.contains(words), "the fault should be blamed on `{words}`, not on `{blamed}`");
     }
 }
