@@ -1,4 +1,4 @@
-//! What commands write to the audit log.
+//! Audit log entries that commands write.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
@@ -14,10 +14,10 @@ use dtrain_runner::ledger::TrialDetails;
 use dtrain_runner::transport::ProgramDigest;
 use std::collections::BTreeSet;
 
-/// What provenance calls the recipe's owner.
+/// Key of the recipe's owner in a trial's provenance.
 pub(crate) const RECIPE: &str = "recipe";
 
-/// Whose recipe it is: the user's own, or that of packages with their commits and digests.
+/// Returns the owner of the recipe: the user, or the packages it comes from with their commits and digests.
 pub(crate) fn recipe_owner(loaded: &LoadedRecipe) -> String {
     let shared = |value: &dtrain_recipes::ResolvedValue| value.origin.source()?.shared.clone();
     let names: BTreeSet<String> = loaded.checked.resolved.iter().filter_map(shared).collect();
@@ -34,7 +34,7 @@ pub(crate) fn recipe_owner(loaded: &LoadedRecipe) -> String {
     words.collect::<Vec<_>>().join("; ")
 }
 
-/// The log, for what is done to a trial.
+/// Returns the audit log for actions on a trial.
 pub(crate) fn audit_log_for(
     context: &Context,
     trial: &TrialDetails,
@@ -73,14 +73,15 @@ pub(crate) fn audit_log_for(
     Ok(AuditLog::new(&context.home, subject))
 }
 
-/// Writes an entry about what ends; it ends also where that cannot be written.
+/// Writes an entry for an action that ends something; a failed write is reported and does not prevent the
+/// action.
 pub(crate) fn try_append(context: &Context, audit: &AuditLog, action: AuditedAction) {
     if let Err(error) = audit.write(action, None) {
         context.out.say(&format!("cannot write the audit log {}: {error}", audit.path().display()));
     }
 }
 
-/// Writes an entry; whoever cannot be written down does nothing.
+/// Writes an entry. Returns an error if it cannot be written, so that an unrecorded action is not done.
 pub(crate) fn append(audit: &AuditLog, action: AuditedAction) -> Result<(), CommandError> {
     audit.write(action, None).map_err(|error| {
         let message = format!("cannot write the audit log {}", audit.path().display());

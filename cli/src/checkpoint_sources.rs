@@ -1,4 +1,4 @@
-//! Who holds the checkpoints of a trial: this machine, or the hosts that it ran on.
+//! Stores that hold the checkpoints of a trial: this machine, or the hosts that it ran on.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
@@ -10,28 +10,28 @@ use dtrain_runner::ledger::{Checkpoint, TrialDetails};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// A trial, and who holds its checkpoints.
+/// A trial with the stores that hold its checkpoints.
 pub(crate) struct TrialCheckpoints {
     pub(crate) trial: TrialDetails,
-    /// Those of a trial on hosts; none when it is on this machine.
+    /// Hosts that the trial ran on; empty when it ran on this machine.
     hosts: Vec<RemoteHost>,
 }
 
 impl TrialCheckpoints {
-    /// The trial that the user typed.
+    /// Returns the stores of the trial that the user typed.
     pub(crate) fn of(context: &Context, name: &str) -> Result<Self, CommandError> {
         let history = trials::read_history(context)?;
         Self::of_trial(context, trials::trial(context, &history, name)?)
     }
 
-    /// This trial.
+    /// Returns the stores of this trial.
     pub(crate) fn of_trial(context: &Context, trial: TrialDetails) -> Result<Self, CommandError> {
         context.check_trial(&trial.row.id)?;
         let hosts = hosts::connect_hosts_of_trial(context, &trial)?;
         Ok(Self { trial, hosts })
     }
 
-    /// Whether its checkpoints are on other hosts.
+    /// Returns `true` if its checkpoints are on other hosts.
     pub(crate) fn is_elsewhere(&self) -> bool {
         !self.hosts.is_empty()
     }
@@ -51,13 +51,13 @@ impl TrialCheckpoints {
             .collect()
     }
 
-    /// The names of the folders of the checkpoints that the history knows, oldest first.
+    /// Returns the folder names of the checkpoints recorded in the history, oldest first.
     pub(crate) fn recorded_names(&self) -> Vec<String> {
         let name = |known: &Checkpoint| Some(known.folder.file_name()?.to_str()?.to_owned());
         self.trial.checkpoints.iter().filter_map(name).collect()
     }
 
-    /// The checkpoints that no longer count, by the name of their folder, each with why not.
+    /// Returns the checkpoints that cannot be used any more: folder name, and the reason.
     pub(crate) fn refused(&self) -> BTreeMap<String, String> {
         let name = |folder: &PathBuf| Some(folder.file_name()?.to_str()?.to_owned());
         let refused = self.trial.checkpoints.iter();
@@ -65,13 +65,13 @@ impl TrialCheckpoints {
     }
 }
 
-/// Asks all holders what they have; says which could not be asked.
+/// Asks every store for its checkpoints; also reports the stores that did not answer.
 pub(crate) fn inventory(
     context: &Context,
     holders: &mut [Box<dyn CheckpointStore + '_>],
 ) -> Result<Inventory, CommandError> {
     let inventory = Inventory::collect(holders).map_err(|reason| {
-        CommandError::new(ExitReason::Infrastructure, "nobody tells of checkpoints").cause(reason)
+        CommandError::new(ExitReason::Infrastructure, "no host answers about its checkpoints").cause(reason)
     })?;
     for (holder, reason) in &inventory.away {
         context.out.say(&format!("{holder} cannot be reached, so its files are not included: {reason}"));

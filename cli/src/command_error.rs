@@ -1,4 +1,4 @@
-//! The one table of exit codes, and how a failure is told to a person.
+//! The table of exit codes, and the text and JSON form of a failed command.
 
 use crate::output::ColourMode;
 use dtrain_recipes::problem::{Problem, render_all};
@@ -6,7 +6,7 @@ use serde::Serialize;
 use std::error::Error;
 use std::fmt::Write as _;
 
-/// How the program ends.
+/// Reason why the program ends; each has one exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExitReason {
     Done,
@@ -21,7 +21,7 @@ pub(crate) enum ExitReason {
     Detached,
 }
 
-/// Every exit code with its meaning, in order.
+/// All exit codes with their meaning, in ascending order.
 pub(crate) const EXIT_CODES: &[(ExitReason, u8, &str)] = &[
     (ExitReason::Done, 0, "done"),
     (ExitReason::Usage, 2, "usage error or invalid recipe"),
@@ -36,18 +36,18 @@ pub(crate) const EXIT_CODES: &[(ExitReason, u8, &str)] = &[
 ];
 
 impl ExitReason {
-    /// The number that the shell sees.
+    /// Returns the exit code as the shell sees it.
     pub(crate) fn exit_code(self) -> u8 {
         EXIT_CODES.iter().find(|(exit, ..)| *exit == self).map_or(1, |(_, code, _)| *code)
     }
 
-    /// What a number means that a shell saw.
+    /// Returns the reason for an exit code that a shell saw.
     pub(crate) fn from_exit_code(code: u8) -> Option<Self> {
         EXIT_CODES.iter().find(|(_, known, _)| *known == code).map(|(exit, ..)| *exit)
     }
 }
 
-/// The table as text for `--help`.
+/// Formats the table of exit codes as text for `--help`.
 pub(crate) fn exit_codes() -> String {
     EXIT_CODES.iter().fold("Exit codes:\n".to_owned(), |mut text, (_, code, meaning)| {
         _ = writeln!(text, "  {code:>3}  {meaning}");
@@ -55,19 +55,20 @@ pub(crate) fn exit_codes() -> String {
     })
 }
 
-/// A failure: what to exit with, and what to say.
+/// A failed command: its exit reason and its message.
 #[derive(Debug)]
 pub(crate) struct CommandError {
     exit: ExitReason,
-    /// What was wanted and what was found; lower case, no full stop. Empty: everything is said already.
+    /// The wanted and the found state; lower case, no full stop. Empty if everything has been printed
+    /// already.
     message: String,
     causes: Vec<String>,
     hint: Option<String>,
-    /// Problems of a recipe, which render themselves.
+    /// Problems of a recipe, which have a rendering of their own.
     problems: Vec<Problem>,
 }
 
-/// What a command returns.
+/// Result of a command.
 pub(crate) type CommandResult = Result<ExitReason, CommandError>;
 
 impl CommandError {
@@ -75,7 +76,7 @@ impl CommandError {
         Self { exit, message: message.into(), causes: Vec::new(), hint: None, problems: Vec::new() }
     }
 
-    /// An error with its chain of causes.
+    /// Converts an error with its chain of causes.
     pub(crate) fn of(exit: ExitReason, error: &(dyn Error + 'static)) -> Self {
         let mut failure = Self::new(exit, error.to_string());
         let mut source = error.source();
@@ -86,7 +87,7 @@ impl CommandError {
         failure
     }
 
-    /// Ends without a word: whoever read our output has seen enough.
+    /// Ends without a message: the reader of the output closed the pipe.
     pub(crate) fn closed_pipe() -> Self {
         Self::new(ExitReason::Done, "")
     }
@@ -111,7 +112,7 @@ impl CommandError {
         self.exit
     }
 
-    /// As `dtrain.error/2` has it; `None` when there is nothing to say.
+    /// Returns the failure in the format `dtrain.error/2`; `None` if there is no message.
     pub(crate) fn json(&self) -> Option<ErrorJson> {
         let problems: Vec<ProblemJson> = self.problems.iter().map(ProblemJson::of).collect();
         let message = match (self.message.as_str(), &problems[..]) {
@@ -128,41 +129,41 @@ impl CommandError {
         })
     }
 
-    /// Whether the message or a cause contains one of `words`.
+    /// Returns `true` if the message or a cause contains one of `words`.
     pub(crate) fn says(&self, words: &[&str]) -> bool {
         let texts = || std::iter::once(&self.message).chain(&self.causes);
         words.iter().any(|word| texts().any(|text| text.contains(word)))
     }
 
-    /// What went wrong, without causes and hint.
+    /// Returns the message without causes and hint.
     pub(crate) fn message(&self) -> &str {
         &self.message
     }
 
-    /// One line for a person where the program goes on.
+    /// Formats the failure as a one-line warning, for a program that continues.
     pub(crate) fn warning(&self, paint: ColourMode) -> String {
         let hint = self.hint.as_ref().map_or_else(String::new, |hint| format!("; {hint}"));
         format!("{}: {}{hint}", paint.yellow("warning"), self.in_one_line())
     }
 
-    /// What went wrong, with its causes, on one line.
+    /// Returns the message with its causes on one line.
     pub(crate) fn in_one_line(&self) -> String {
         let parts = std::iter::once(&self.message).chain(&self.causes);
         parts.map(|part| part.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>().join(": ")
     }
 
-    /// What is wrong with a recipe; empty for any other failure.
+    /// Returns the problems of a recipe; empty for any other failure.
     pub(crate) fn recipe_problems(&self) -> &[Problem] {
         &self.problems
     }
 
-    /// What went wrong and why, as text that another message quotes.
+    /// Returns the message with its causes, for quoting in another message.
     pub(crate) fn with_causes(&self) -> String {
         let causes = self.causes.iter().flat_map(|cause| cause.lines());
         causes.fold(self.message.clone(), |text, line| format!("{text}\n  | {line}"))
     }
 
-    /// What goes to stderr; empty when there is nothing to say.
+    /// Renders the text for stderr; empty if there is no message.
     pub(crate) fn render(&self, paint: ColourMode) -> String {
         let mut text = paint.adopt(&render_all(&self.problems, paint.is_coloured()));
         if !self.message.is_empty() {
@@ -180,16 +181,16 @@ impl CommandError {
     }
 }
 
-/// A failure as JSON.
+/// A failure in the format `dtrain.error/2`.
 #[derive(Debug, Serialize)]
 pub(crate) struct ErrorJson {
-    /// The exit code, and what it means.
+    /// Exit code and its meaning.
     exit: u8,
     meaning: &'static str,
     pub(crate) message: String,
     pub(crate) causes: Vec<String>,
     pub(crate) hint: Option<String>,
-    /// What is wrong with a recipe; empty for any other failure.
+    /// Problems of a recipe; empty for any other failure.
     problems: Vec<ProblemJson>,
 }
 
@@ -203,7 +204,7 @@ impl ErrorJson {
 }
 
 impl ErrorJson {
-    /// What clap says: the error, tips, the usage, and where to read more.
+    /// Converts clap's usage error: its message, tips, the usage, and a pointer to the help.
     pub(crate) fn of_usage(text: &str) -> Self {
         let mut parts = text.split("\n\n").map(|part| part.split_whitespace().collect::<Vec<_>>().join(" "));
         let first = parts.next().unwrap_or_default();
@@ -220,11 +221,11 @@ impl ErrorJson {
     }
 }
 
-/// A problem of a recipe as JSON.
+/// A problem of a recipe in JSON form.
 #[derive(Debug, Serialize)]
 pub(crate) struct ProblemJson {
     message: String,
-    /// `recipe.toml:12:9`, `--set`, …
+    /// Location of the value: `recipe.toml:12:9`, `--set`, …
     #[serde(rename = "where")]
     place: Option<String>,
     line: Option<usize>,

@@ -1,7 +1,7 @@
-//! What a shell offers for words that only the user's files know: trials, studies, recipes, packages and keys.
+//! Shell completion of names that only the user's files contain: trials, studies, recipes, packages and keys.
 //!
-//! The shell calls the program with `COMPLETE` set, at every press of the key: nothing is planned, measured, migrated or made here,
-//! and what cannot be read offers nothing.
+//! The shell calls the program with `COMPLETE` set at every press of the Tab key. So nothing is planned,
+//! measured, migrated or written here, and files that cannot be read offer no completions.
 
 use crate::context::Context;
 use crate::output::Output;
@@ -16,15 +16,15 @@ use dtrain_runner::ledger::completion;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
-/// The variable that asks for candidates, by the name of the shell.
+/// Environment variable with the name of the shell that asks for completions.
 pub(crate) const VARIABLE: &str = "COMPLETE";
 
-/// Answers the shell and ends the program, where it is the shell that asks.
+/// Prints completions and ends the program if a shell asks for them.
 pub(crate) fn answer(command: fn() -> Command) {
     CompleteEnv::with_factory(command).var(VARIABLE).bin("dtrain").complete();
 }
 
-/// Offers trials.
+/// Completes names of trials.
 pub(crate) fn trial() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let words = completion::labels(&history(), text(typed));
@@ -32,17 +32,17 @@ pub(crate) fn trial() -> ArgValueCompleter {
     })
 }
 
-/// Offers hosts.
+/// Completes names of hosts.
 pub(crate) fn host() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| candidates(completion::hosts(&history(), text(typed)), typed))
 }
 
-/// Offers studies.
+/// Completes names of studies.
 pub(crate) fn study() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| candidates(completion::studies(&history(), text(typed)), typed))
 }
 
-/// Offers trials and studies.
+/// Completes names of trials and studies.
 pub(crate) fn trial_or_study() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let mut found = trial().complete(typed);
@@ -51,7 +51,7 @@ pub(crate) fn trial_or_study() -> ArgValueCompleter {
     })
 }
 
-/// Offers recipes of the library and of packages, and files.
+/// Completes names of library and package recipes, and files.
 pub(crate) fn recipe() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let mut found = candidates(recipes(), typed);
@@ -60,12 +60,12 @@ pub(crate) fn recipe() -> ArgValueCompleter {
     })
 }
 
-/// Offers recipes of the library and of packages.
+/// Completes names of library and package recipes.
 pub(crate) fn recipe_name() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| candidates(recipes(), typed))
 }
 
-/// Offers trials, recipes and files: what `show` takes.
+/// Completes names of trials and recipes, and files, for `show`.
 pub(crate) fn trial_or_recipe() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         let mut found = trial().complete(typed);
@@ -76,14 +76,14 @@ pub(crate) fn trial_or_recipe() -> ArgValueCompleter {
     })
 }
 
-/// Offers packages.
+/// Completes names of packages.
 pub(crate) fn package() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| {
         candidates(packages().into_iter().map(|locked| locked.name), typed)
     })
 }
 
-/// Offers keys, and behind `=` the words that a key takes.
+/// Completes recipe keys, and after `=` the values of a key.
 pub(crate) fn setting() -> ArgValueCompleter {
     ArgValueCompleter::new(|typed: &OsStr| match text(typed).split_once('=') {
         None => {
@@ -107,7 +107,7 @@ pub(crate) fn setting() -> ArgValueCompleter {
     })
 }
 
-/// The words that a value may be.
+/// Returns the words that a value of this type may be.
 fn possible_values(shape: ValueType) -> Vec<&'static str> {
     match shape {
         ValueType::OneOf(words) => words.names().to_vec(),
@@ -119,7 +119,7 @@ fn possible_values(shape: ValueType) -> Vec<&'static str> {
     }
 }
 
-/// The words that begin as what was typed, but for those that would steer the terminal of the shell.
+/// Returns the words that start with `typed`, except those with terminal control characters.
 fn candidates(words: impl IntoIterator<Item = String>, typed: &OsStr) -> Vec<CompletionCandidate> {
     let fits = |word: &String| word.starts_with(text(typed)) && !word.contains(is_harmful);
     words
@@ -134,7 +134,7 @@ fn text(typed: &OsStr) -> &str {
     typed.to_str().unwrap_or_default()
 }
 
-/// The history that the words on the command line, or the environment, name.
+/// Returns the path of the history that the command line or the environment names.
 fn history() -> PathBuf {
     let mut words = std::env::args_os().skip_while(|word| word != "--").skip(1);
     let mut said = None;
@@ -158,7 +158,7 @@ fn packages() -> Vec<sharing::LockedPackage> {
     store(Path::new("."), false).ok().and_then(|store| sharing::list(&store).ok()).unwrap_or_default()
 }
 
-/// `library/NAME` and `PACKAGE/RECIPE`, by the names of files alone: nothing is verified before it is read.
+/// Returns `library/NAME` and `PACKAGE/RECIPE` names. Looks at file names only and verifies nothing.
 fn recipes() -> Vec<String> {
     let mut names: Vec<String> = library::names().map(|name| format!("library/{name}")).collect();
     if let Ok(store) = store(Path::new("."), false) {
@@ -170,7 +170,7 @@ fn recipes() -> Vec<String> {
     names
 }
 
-/// Names of the recipes below a folder of a package.
+/// Collects the names of the recipes below a folder of a package.
 fn collect(folder: &Path, prefix: &str, depth: u32, names: &mut Vec<String>) {
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
         let Ok(name) = entry.file_name().into_string() else { continue };

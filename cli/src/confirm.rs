@@ -1,13 +1,13 @@
-//! Asks before something is lost.
+//! Confirmation before data is removed.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
 use crate::output::write_stderr;
 use std::io::IsTerminal;
 
-/// Whether the user wants `what`, such as `remove tiny-1`: said with `--yes`, or asked for on the terminal.
+/// Returns `true` if the user confirmed `what`, such as `remove tiny-1`, with `--yes` or at a prompt.
 ///
-/// `Err` where it was not said and nobody can be asked.
+/// Returns `Err` without `--yes` if there is no terminal to ask on.
 pub(crate) fn confirm(context: &Context, what: &str, is_said: bool) -> Result<bool, CommandError> {
     if is_said {
         return Ok(true);

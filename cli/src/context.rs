@@ -1,4 +1,4 @@
-//! What every command is given: how to speak, and where state lies.
+//! Context of every command: its output settings and the state folder.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::output::Output;
@@ -7,12 +7,12 @@ use dtrain_runner::{Home, files};
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-/// What every command is given.
+/// Context that every command receives.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
-    /// How to speak.
+    /// Output settings.
     pub(crate) out: Output,
-    /// The state folder.
+    /// State folder, with the history and all trials.
     pub(crate) home: Home,
 }
 
@@ -34,7 +34,7 @@ impl Context {
 }
 
 impl Context {
-    /// Refuses a state folder in which somebody else could have put something.
+    /// Refuses a state folder that another user owns or can write to.
     pub(crate) fn check_state(&self) -> Result<(), CommandError> {
         self.home.check().map_err(|error| {
             let folder = self.home.path().display();
@@ -45,7 +45,7 @@ impl Context {
 }
 
 impl Context {
-    /// Refuses the folder of a trial in which somebody else could have put something.
+    /// Refuses the folder of a trial if another user owns it or can write to it.
     pub(crate) fn check_trial(&self, trial: &TrialId) -> Result<(), CommandError> {
         let folder = self.home.trial(trial);
         files::check_trial(folder.path()).map_err(|error| {
@@ -54,7 +54,7 @@ impl Context {
         })
     }
 
-    /// Refuses a file or folder of the user's that is or lies in the state folder: writing it would replace what dtrain keeps.
+    /// Refuses an output path inside the state folder: writing there would overwrite dtrain's own files.
     pub(crate) fn check_output(&self, path: &Path) -> Result<(), CommandError> {
         if !lies_in(path, self.home.path()) {
             return Ok(());
@@ -64,7 +64,8 @@ impl Context {
     }
 }
 
-/// Whether a path leads into a folder, or to it, also by links; what does not exist yet is taken as it is written.
+/// Returns `true` if a path is or lies in a folder, after links are resolved. Missing parts are taken
+/// literally.
 fn lies_in(path: &Path, folder: &Path) -> bool {
     let whole = |path: &Path| {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -77,7 +78,7 @@ fn lies_in(path: &Path, folder: &Path) -> bool {
     whole(path).starts_with(whole(folder))
 }
 
-/// Refuses settings, and what else commands of the user obey, that belong to somebody else, or that others can write.
+/// Refuses a settings file, package folder or trust file that another user owns or can write to.
 pub(crate) fn check_obeyed(path: &Path) -> Result<(), CommandError> {
     files::check_behind_links(path).map_err(|error| {
         CommandError::new(ExitReason::Preflight, format!("cannot use {}", path.display()))
@@ -85,12 +86,12 @@ pub(crate) fn check_obeyed(path: &Path) -> Result<(), CommandError> {
     })
 }
 
-/// The user's settings file; it need not exist.
+/// Returns the path of the user's settings file, which may not exist.
 pub(crate) fn settings_file() -> Result<PathBuf, CommandError> {
     Ok(base("XDG_CONFIG_HOME", ".config")?.join("dtrain").join("config.toml"))
 }
 
-/// A base folder of the user: the variable where it is an absolute path, otherwise below the home folder.
+/// Returns a base folder of the user: `variable` if it is an absolute path, otherwise a folder below home.
 pub(crate) fn base(variable: &str, below_home: &str) -> Result<PathBuf, CommandError> {
     folder(std::env::var_os(variable), std::env::var_os("HOME"), below_home).ok_or_else(|| {
         CommandError::new(

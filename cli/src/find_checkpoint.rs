@@ -1,4 +1,5 @@
-//! The checkpoint that a command begins with or reads: the newest whose files are what was written.
+//! Search for an intact checkpoint: the newest, or the one of a given step, whose files match their
+//! checksums.
 
 use crate::checkpoint_sources::{TrialCheckpoints, inventory};
 use crate::command_error::{CommandError, ExitReason};
@@ -9,19 +10,19 @@ use dtrain_runner::checkpoints::{self, CheckpointStore, Inventory, pull};
 use dtrain_runner::ledger::{Checkpoint, TrialDetails};
 use std::path::{Path, PathBuf};
 
-/// Which checkpoint of a trial is wanted.
+/// Selects a checkpoint of a trial.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum CheckpointSelector {
-    /// The newest intact one.
+    /// The newest intact checkpoint.
     Newest,
-    /// The newest intact one of this many steps or fewer.
+    /// The newest intact checkpoint at or before this step.
     UpTo(StepId),
-    /// That of this step.
+    /// The checkpoint of exactly this step.
     At(StepId),
 }
 
 impl CheckpointSelector {
-    /// The one that the user named by its step, otherwise the newest.
+    /// Selects the given step, or the newest checkpoint without one.
     pub(crate) fn of(step: Option<StepId>) -> Self {
         step.map_or(Self::Newest, Self::At)
     }
@@ -35,11 +36,11 @@ impl CheckpointSelector {
     }
 }
 
-/// Finds an intact checkpoint of a trial in a folder of this machine, and copies it from the hosts of the trial where it is not here.
+/// Returns an intact checkpoint of a trial on this machine; copies it from the trial's hosts if needed.
 ///
-/// Reads all of it and compares it with its checksums. Says which newer ones are damaged, each with its reason.
+/// Reads the whole checkpoint and compares it with its checksums. Reports newer checkpoints that are damaged.
 ///
-/// `Err` where there is no such checkpoint, or where what there is is damaged; then it names the newest intact one.
+/// Returns `Err` if there is no such checkpoint or it is damaged; the error names the newest intact one.
 pub(crate) fn find_intact(
     context: &Context,
     trial: &TrialDetails,
@@ -60,7 +61,7 @@ pub(crate) fn find_intact(
         return Ok(found);
     }
     let mut damaged = std::mem::take(&mut search.damaged);
-    // Older ones may be gone because newer ones took their place.
+    // Older checkpoints may have been removed by the retention policy.
     if let (CheckpointSelector::Newest | CheckpointSelector::UpTo(_), Some(step)) =
         (wanted, search.missing.first())
     {
@@ -73,7 +74,8 @@ pub(crate) fn find_intact(
     Err(no_intact_checkpoint(label, wanted, damaged, other.as_ref()))
 }
 
-/// What is said where no checkpoint is intact of those that are `wanted`; `other` is the newest intact one of the rest.
+/// Builds the error when none of the `wanted` checkpoints is intact; `other` is the newest intact one of the
+/// rest.
 fn no_intact_checkpoint(
     label: &str,
     wanted: CheckpointSelector,
@@ -103,29 +105,29 @@ fn no_intact_checkpoint(
     damaged.into_iter().fold(failure, cause).hint(hint)
 }
 
-/// Looks at the checkpoints of a trial.
+/// Search state for one trial's checkpoints.
 struct CheckpointSearch<'a> {
     context: &'a Context,
     trial: &'a TrialDetails,
-    /// Those that were found damaged, each with the reason.
+    /// Damaged checkpoints: step and reason.
     damaged: Vec<(StepId, String)>,
-    /// Those that were not found at all.
+    /// Steps of checkpoints that were not found.
     missing: Vec<StepId>,
 }
 
-/// What became of looking at a checkpoint.
+/// Result of examining a checkpoint.
 enum CheckpointIntegrity {
     Intact(Checkpoint),
     Damaged(String),
-    /// It is not there. Of old ones that is so once newer ones took their place.
+    /// Its folder does not exist; retention removes old checkpoints.
     Missing,
 }
 
 impl CheckpointSearch<'_> {
-    /// The first intact one of `all`, which come newest first.
+    /// Returns the first intact checkpoint of `all`, which are ordered newest first.
     fn newest(&mut self, all: &[&Checkpoint]) -> Result<Option<Checkpoint>, CommandError> {
         let mut all = all.iter();
-        // Most often the newest is here, and no host need be asked.
+        // The newest is usually on this machine, so that no host is contacted.
         let Some(first) = all.next() else { return Ok(None) };
         let here = match self.here(first) {
             CheckpointIntegrity::Intact(found) => return Ok(Some(found)),
@@ -159,7 +161,7 @@ impl CheckpointSearch<'_> {
         }
     }
 
-    /// Looks at a checkpoint in the folder of the trial, then where the history says that it was written.
+    /// Examines a checkpoint in the trial's folder, then at the path recorded in the history.
     fn here(&self, saved: &Checkpoint) -> CheckpointIntegrity {
         if let Some(reason) = &saved.refused {
             return CheckpointIntegrity::Damaged(reason.clone());
@@ -168,7 +170,7 @@ impl CheckpointSearch<'_> {
         for folder in self.folders(saved) {
             match self.read(&folder, saved.step) {
                 Ok(()) => return CheckpointIntegrity::Intact(Checkpoint { folder, ..saved.clone() }),
-                // It may have been removed meanwhile.
+                // Retention may have removed it meanwhile.
                 Err(reason) if folder.is_dir() => found = CheckpointIntegrity::Damaged(reason),
                 Err(_) => {}
             }
@@ -176,7 +178,7 @@ impl CheckpointSearch<'_> {
         found
     }
 
-    /// The folders of this machine that may hold a checkpoint. A state folder that was copied or moved has its own.
+    /// Returns the local folders that may hold a checkpoint; a moved state folder has a path of its own.
     fn folders(&self, saved: &Checkpoint) -> Vec<PathBuf> {
         let own = self.own(saved).filter(|own| *own != saved.folder);
         own.into_iter()

@@ -1,4 +1,5 @@
-//! Trials that begin with a checkpoint of another trial: `resume` with other settings or other data, and `run --from`.
+//! Forked trials, which start from a checkpoint of another trial: `resume` with changed settings or data,
+//! `run --from`.
 
 use crate::args::ResumeArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -20,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::mem::discriminant;
 use std::path::Path;
 
-/// A checkpoint that another trial can begin with.
+/// A checkpoint that a new trial starts from.
 pub(crate) struct SourceCheckpoint {
     trial: TrialDetails,
     plan: Plan,
@@ -28,7 +29,7 @@ pub(crate) struct SourceCheckpoint {
 }
 
 impl SourceCheckpoint {
-    /// The checkpoint that the user typed: `TRIAL`, its newest, or `TRIAL@STEP`.
+    /// Finds the checkpoint that the user typed: `TRIAL` (its newest) or `TRIAL@STEP`.
     pub(crate) fn find(context: &Context, history: &History, typed: &str) -> Result<Self, CommandError> {
         let (name, step) = split_step(typed)?;
         let trial = trials::trial(context, history, name)?;
@@ -38,12 +39,12 @@ impl SourceCheckpoint {
         Ok(Self { trial, plan, checkpoint })
     }
 
-    /// The tokenizer of the checkpoint, as JSON.
+    /// Returns the checkpoint's tokenizer as JSON.
     pub(crate) fn tokenizer(&self) -> Option<Vec<u8>> {
         std::fs::read(self.checkpoint.folder.join(TOKENIZER)).ok()
     }
 
-    /// The data that the checkpoint was trained on; `None` where an older program wrote it.
+    /// Returns the data that the checkpoint was trained on; `None` if an older version of dtrain wrote it.
     fn inputs(&self) -> Option<InputManifest> {
         serde_json::from_slice(&std::fs::read(self.checkpoint.folder.join(INPUTS)).ok()?).ok()
     }
@@ -64,7 +65,7 @@ impl SourceCheckpoint {
         }
     }
 
-    /// How the learning rate changes where `plan` continues it.
+    /// Returns the change of the learning rate schedule when `plan` continues from this checkpoint.
     fn rate_change(
         &self,
         history: &History,
@@ -77,10 +78,11 @@ impl SourceCheckpoint {
         Ok(learning_rate_change(&self.plan, plan, done, applied))
     }
 
-    /// The parent of a trial that begins with the weights alone, if its recipe has the same model.
+    /// Returns the parent of a trial that starts from the weights alone; fails if the recipe has another
+    /// model.
     pub(crate) fn weights_for(&self, recipe: &Recipe) -> Result<Parent, CommandError> {
         let there = &self.plan.recipe.model;
-        // Adapters begin anew at weights that have none.
+        // Adapters are initialized anew on weights that have none.
         if recipe.model != *there && recipe.model.base() != *there {
             let what =
                 format!("the model is not that of {}, whose weights it would begin with", self.label());
@@ -92,7 +94,7 @@ impl SourceCheckpoint {
         Ok(self.parent(true, Vec::new(), None))
     }
 
-    /// The settings that the trial was trained with: what the planner decided counts as said.
+    /// Returns the settings that the trial was trained with, including those that the planner chose.
     fn settings(&self) -> Result<BTreeMap<String, String>, CommandError> {
         let mut settings = self.plan.settings.clone();
         if settings.is_empty() {
@@ -107,7 +109,7 @@ impl SourceCheckpoint {
         Ok(settings)
     }
 
-    /// The recipe of the trial under the layers that the user gave.
+    /// Loads the recipe of the trial with the user's overrides.
     fn reload(&self, args: &ResumeArgs) -> Result<(LoadedRecipe, Vec<String>), CommandError> {
         let before = self.settings()?;
         let name = format!("settings of {}", self.label());
@@ -123,7 +125,7 @@ impl SourceCheckpoint {
     }
 }
 
-/// `TRIAL` or `TRIAL@STEP`.
+/// Splits `TRIAL` or `TRIAL@STEP`.
 fn split_step(typed: &str) -> Result<(&str, Option<StepId>), CommandError> {
     let Some((name, step)) = typed.rsplit_once('@') else { return Ok((typed, None)) };
     let step = step.parse().map_err(|_| {
@@ -133,7 +135,7 @@ fn split_step(typed: &str) -> Result<(&str, Option<StepId>), CommandError> {
     Ok((name, Some(StepId(step))))
 }
 
-/// Continues a trial with other settings, from an older checkpoint, or with data that has changed: as a trial of its own.
+/// Continues a trial with other settings, from an older checkpoint, or with changed data, as a new trial.
 pub(crate) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandResult {
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
@@ -170,7 +172,7 @@ pub(crate) fn resume_as_fork(context: &Context, args: &ResumeArgs) -> CommandRes
     run::record_and_launch(context, &mut history, begin)
 }
 
-/// Training continues only where it is the same training: the state of another model, optimizer or order of samples means nothing.
+/// Refuses to continue with another model, optimizer or sample order: the saved state would not fit.
 fn refuse_other_training(
     origin: &SourceCheckpoint,
     recipe: &Recipe,
@@ -210,7 +212,7 @@ fn refuse_other_training(
     Ok(())
 }
 
-/// The data as it is now, where it differs from that of the checkpoint and the user accepts that.
+/// Returns the current data if it differs from the checkpoint's and the user accepts the change.
 fn accepted_data_change(
     context: &Context,
     origin: &SourceCheckpoint,
@@ -233,7 +235,7 @@ fn accepted_data_change(
     Ok(Some(now))
 }
 
-/// Puts the checkpoint of its parent into the folder of a trial, and records it as the first one.
+/// Copies the parent's checkpoint into the folder of a trial, and records it as the first one.
 pub(crate) fn copy_source_checkpoint(
     context: &Context,
     history: &mut History,
@@ -257,8 +259,8 @@ pub(crate) fn copy_source_checkpoint(
     record_initial_checkpoint(history, trial, point)
 }
 
-/// Takes the checkpoint of its parent over again for a trial that has no other to continue from: it ended before it was taken over, or
-/// what was taken over is damaged.
+/// Repeats the copy for a trial that has no other checkpoint to resume from, because it ended before the
+/// first copy was complete or the copy is damaged.
 pub(crate) fn copy_source_checkpoint_again(
     context: &Context,
     history: &mut History,
@@ -288,7 +290,7 @@ pub(crate) fn copy_source_checkpoint_again(
     copy_source_checkpoint(context, history, id, &parent)
 }
 
-/// Records the checkpoint that a trial begins with.
+/// Records the checkpoint that a trial starts from.
 pub(crate) fn record_initial_checkpoint(
     history: &mut History,
     trial: &TrialId,
@@ -300,7 +302,7 @@ pub(crate) fn record_initial_checkpoint(
     history.record(trial, &news).map_err(|error| history_failure(&error))
 }
 
-/// Which settings differ, as `KEY = VALUE (was VALUE)`.
+/// Lists the settings that differ, as `KEY = VALUE (was VALUE)`.
 fn changed_keys(before: &BTreeMap<String, String>, after: &BTreeMap<String, String>) -> Vec<String> {
     let keys: BTreeSet<&String> = before.keys().chain(after.keys()).collect();
     let differs = keys.into_iter().filter(|key| before.get(*key) != after.get(*key));
@@ -310,7 +312,7 @@ fn changed_keys(before: &BTreeMap<String, String>, after: &BTreeMap<String, Stri
     differs.map(|key| format!("{key} = {} (was {})", value(after, key), value(before, key))).collect()
 }
 
-/// Which values of two parts of recipes differ.
+/// Lists the values that differ between two parts of recipes.
 pub(crate) fn differences<T: serde::Serialize>(path: &str, then: &T, now: &T) -> Vec<String> {
     let flat = |part: &T| -> BTreeMap<String, String> {
         let json = serde_json::to_value(part).unwrap_or_default();

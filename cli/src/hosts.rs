@@ -1,4 +1,4 @@
-//! The hosts of a recipe's cluster, as commands reach them.
+//! Connections to the hosts of a recipe's cluster.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::commands::resume::plan_of_trial;
@@ -16,13 +16,13 @@ use std::error::Error;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 
-/// The hosts of the recipe, all of which must answer; none when it trains on this machine.
+/// Connects to all hosts of the recipe and fails if one does not answer; empty for local training.
 pub(crate) fn connect_all(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
     let (hosts, unusable) = connect(context, recipe)?;
     if unusable.is_empty() { Ok(hosts) } else { Err(refusal(&unusable)) }
 }
 
-/// The hosts of the recipe, of which some may not answer now; none when it trains on this machine.
+/// Connects to the hosts of the recipe that answer now; empty for local training.
 pub(crate) fn connect_answering(context: &Context, recipe: &Recipe) -> Result<Vec<RemoteHost>, CommandError> {
     let (hosts, unusable) = connect(context, recipe)?;
     if !hosts.is_empty() && unusable.len() == hosts.len() {
@@ -31,8 +31,8 @@ pub(crate) fn connect_answering(context: &Context, recipe: &Recipe) -> Result<Ve
     Ok(hosts)
 }
 
-/// The hosts that a trial ran on, of which some may not answer now; none when it ran on this machine, or as a Slurm job, whose nodes
-/// write below this state folder.
+/// Connects to those hosts of a trial that answer. Empty for local training and for Slurm jobs, whose nodes
+/// write into this state folder.
 pub(crate) fn connect_hosts_of_trial(
     context: &Context,
     trial: &TrialDetails,
@@ -44,7 +44,7 @@ pub(crate) fn connect_hosts_of_trial(
     connect_answering(context, &plan_of_trial(trial)?.recipe)
 }
 
-/// The same, and those that do not answer now, each with why not.
+/// Like [`connect_hosts_of_trial`]; also returns the hosts that did not answer, with reasons.
 pub(crate) fn connect_hosts_of_trial_and_report(
     context: &Context,
     trial: &TrialDetails,
@@ -58,7 +58,7 @@ pub(crate) fn connect_hosts_of_trial_and_report(
     Ok((hosts, unusable.iter().map(|one| (one.host.clone(), error_chain(&one.error))).collect()))
 }
 
-/// One host, where it answers.
+/// Connects to one host.
 pub(crate) fn connect_one(host: Host, way: SshBackend) -> Result<RemoteHost, String> {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let reached = reach_all(&[host], way, &ssh_user(), &program, None).map_err(|error| error.to_string())?;
@@ -97,12 +97,12 @@ fn connect(
     Ok((hosts, unusable))
 }
 
-/// The file of this program.
+/// Returns the path of this executable.
 pub(crate) fn program() -> Result<PathBuf, CommandError> {
     std::env::current_exe().map_err(no_program)
 }
 
-/// The programs that are started: this one.
+/// Returns the programs to start on hosts: this executable.
 pub(crate) fn programs() -> Result<Programs, CommandError> {
     Programs::of_this_program().map_err(no_program)
 }
@@ -111,16 +111,16 @@ fn no_program(error: std::io::Error) -> CommandError {
     CommandError::new(ExitReason::Infrastructure, "cannot find this program").cause(error.to_string())
 }
 
-/// Whose SSH files count.
+/// Returns the user whose SSH configuration applies.
 pub(crate) fn ssh_user() -> User {
     let name = std::env::var("USER").or_else(|_| std::env::var("LOGNAME")).unwrap_or_else(|_| "root".into());
     let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/"), PathBuf::from);
     User { name, home, config: None }
 }
 
-/// What the planner must know of this machine, or of the hosts where there are any.
+/// Returns the planner's facts about this machine, or about the hosts if there are any.
 ///
-/// Hosts are planned for as if each had what the weakest has.
+/// Several hosts are planned for as if each had the resources of the weakest.
 pub(crate) fn facts(hosts: &mut [RemoteHost]) -> Result<HostFacts, CommandError> {
     let mut all: Vec<HostFacts> = Vec::new();
     for host in hosts.iter_mut() {
@@ -133,7 +133,7 @@ pub(crate) fn facts(hosts: &mut [RemoteHost]) -> Result<HostFacts, CommandError>
     Ok(combine_facts(&all, names, network).unwrap_or_else(rates::this_host_facts))
 }
 
-/// The facts of hosts that are called so and communicate over `network`; `None` of none.
+/// Combines the facts of hosts with these names that communicate over `network`; `None` if there are none.
 fn combine_facts(all: &[HostFacts], mut names: Vec<String>, network: Option<Subnet>) -> Option<HostFacts> {
     let first = all.first()?.clone();
     let weakest = all.iter().skip(1).fold(first, |weakest, other| HostFacts {
@@ -163,7 +163,7 @@ fn arrival_text(arrival: &ConnectReport) -> String {
     }
 }
 
-/// An error with all that is behind it.
+/// Formats an error with its causes.
 pub(crate) fn error_chain(error: &(dyn Error + 'static)) -> String {
     std::iter::successors(Some(error), |&error| error.source())
         .map(ToString::to_string)
@@ -200,7 +200,7 @@ mod tests {
         assert_ne!(fast, of(&["a", "b"], network("192.168.0.0/16")));
         assert_ne!(fast, of(&["a", "b"], None));
         assert_ne!(fast, of(&["a", "c"], network("10.0.0.0/16")));
-        // One host has no links: what is known of it stays known.
+        // A single host has no links, so its digest and its cached rates stay valid.
         assert_eq!(of(&["a"], network("10.0.0.0/16")), host_digest(&here));
         assert_eq!(combine_facts(&[], Vec::new(), None), None);
     }

@@ -1,4 +1,4 @@
-//! dtrain as a library: a program with all commands of `dtrain` that also trains networks of its own.
+//! dtrain as a library: builds a program with all commands of `dtrain` that also trains your own networks.
 //!
 //! ```no_run
 //! use dtrain::burn::nn::{Linear, LinearConfig};
@@ -15,8 +15,8 @@
 //! }
 //! ```
 //!
-//! The program is its own controller, agent and worker: it starts copies of itself, here and on other hosts. No rule of
-//! training lives here; see `dtrain_planner` and `dtrain_worker` for those.
+//! The program is its own controller, agent and worker: it starts copies of itself, here and on other hosts.
+//! No rule of training lives here; see `dtrain_planner` and `dtrain_worker` for those.
 
 mod args;
 mod audit;
@@ -66,11 +66,11 @@ pub use dtrain_worker::network::{
 };
 pub use dtrain_worker::stage::{DeferredLossFigures, ModelInput};
 
-/// The allocator of every program that is made of dtrain.
+/// Memory allocator of every program built with dtrain.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Why a network cannot be built of what a recipe says: a text, or any error.
+/// Error of a function that builds a network: a text or any error type.
 pub type BuildError = Box<dyn Error + Send + Sync>;
 
 /// A program with the commands of `dtrain`.
@@ -79,15 +79,15 @@ pub type BuildError = Box<dyn Error + Send + Sync>;
 pub struct Program(());
 
 impl Program {
-    /// A program that trains the models that dtrain brings along.
+    /// Creates a program that trains dtrain's built-in models.
     pub fn new() -> Self {
         Self(())
     }
 
-    /// Also trains what `build` makes, where a recipe says `kind = "custom"` and `network = NAME`.
+    /// Registers `build` for recipes with `kind = "custom"` and `network = NAME`.
     ///
-    /// `build` is called in the controller, to plan, and in every rank. Its modules are made on [`ModelSettings::device`]; what
-    /// they draw at random there follows from `train.seed`.
+    /// `build` runs in the controller, for planning, and in every rank. It creates modules on
+    /// [`ModelSettings::device`]; random initialization there follows `train.seed`.
     pub fn network<N: NeuralNetwork + 'static>(
         self,
         name: &str,
@@ -100,13 +100,13 @@ impl Program {
         self
     }
 
-    /// Reads the command line and carries it out; the value is for `main` to return.
+    /// Parses the command line and runs the command; return the value from `main`.
     pub fn main(self) -> ExitCode {
         run()
     }
 }
 
-/// Reads the command line and carries it out.
+/// Parses the command line and runs the command.
 fn run() -> ExitCode {
     no_core_files();
     signals::outlive_the_file_size_limit();
@@ -116,7 +116,7 @@ fn run() -> ExitCode {
     let arguments = match args::Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help goes to stdout and may meet a closed pipe, which is no error.
+            // Help goes to stdout; a closed pipe is no error.
             drop(error.print());
             let code = if error.use_stderr() {
                 command_error::ExitReason::Usage
@@ -132,7 +132,7 @@ fn run() -> ExitCode {
     commands::run(arguments)
 }
 
-/// Tells an error of usage to a program that reads JSON.
+/// Prints a usage error as JSON for programs that asked for JSON.
 fn tell_in_json(error: &clap::Error) {
     let words: Vec<_> = std::env::args_os().skip(1).collect();
     let (is_asked, is_lines) = args::json_asked(words.iter().map(std::ffi::OsString::as_os_str));
@@ -140,10 +140,11 @@ fn tell_in_json(error: &clap::Error) {
     out.json_error(&command_error::ErrorJson::of_usage(&error.to_string()), is_lines);
 }
 
-/// Keeps keys of certificates out of core files, of this process and all that it starts; a program that wants one raises the limit.
+/// Sets the soft limit for core files to 0, for this process and its children: core files would contain
+/// private keys.
 fn no_core_files() {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = Rlimit { current: Some(0), ..getrlimit(Resource::Core) };
-    // It cannot fail: nobody is forbidden to lower a limit.
+    // This cannot fail: every process may lower its limits.
     let _ = setrlimit(Resource::Core, limit);
 }

@@ -1,25 +1,25 @@
-//! Limits that a shell sets for a process (`ulimit`), and what they have to do with a failure.
+//! Resource limits of the shell (`ulimit`), and hints when they cause a failure.
 
 use crate::command_error::{CommandError, ExitReason};
 use dtrain_recipes::Bytes;
 use rustix::process::{Resource, getrlimit};
 use std::borrow::Cow;
 
-/// What the standard library says of a write beyond the file size limit (EFBIG).
+/// Text of the standard library's error for a write beyond the file size limit (EFBIG).
 const TOO_LARGE: &str = "(os error 27)";
 
-/// What SQLite says of the same, and of other failures.
+/// SQLite's texts for the same error, which also have other causes.
 const OF_SQLITE: [&str; 3] = ["disk I/O error", "database or disk is full", "unable to open database file"];
 
-/// What to do about a file size limit.
+/// Hint for the file size limit.
 const HINT: &str = "raise the file size limit with `ulimit -f unlimited`, in the shell that starts dtrain";
 
-/// Most bytes that this process may write to a file; `None` where there is no limit.
+/// Returns the file size limit of this process in bytes; `None` if unlimited.
 fn file_size() -> Option<Bytes> {
     getrlimit(Resource::Fsize).current.map(Bytes)
 }
 
-/// The failure; one that the file size limit may have caused names the limit.
+/// Adds the file size limit to a failure that it may have caused.
 pub(crate) fn with_limit_hint(failure: CommandError) -> CommandError {
     with_file_size(failure, file_size())
 }
@@ -36,7 +36,7 @@ fn with_file_size(failure: CommandError, limit: Option<Bytes>) -> CommandError {
     }
 }
 
-/// A line about a failure that training survives; one about a file that is too large names the limit.
+/// Adds the limit to a log line about a file that is too large.
 pub(crate) fn explain_line(line: &str) -> Cow<'_, str> {
     if line.contains(TOO_LARGE) {
         return Cow::Owned(line.replace(TOO_LARGE, "(os error 27: the file size limit, `ulimit -f`)"));
@@ -44,7 +44,7 @@ pub(crate) fn explain_line(line: &str) -> Cow<'_, str> {
     Cow::Borrowed(line)
 }
 
-/// Refuses to train what could never be saved: a rank writes `bytes` to one file of a checkpoint.
+/// Refuses to train if a rank's checkpoint file of `bytes` exceeds the file size limit.
 pub(crate) fn refuse_large_file(bytes: Bytes) -> Result<(), CommandError> {
     match file_size().filter(|limit| *limit < bytes) {
         Some(limit) => Err(CommandError::new(
@@ -56,7 +56,7 @@ pub(crate) fn refuse_large_file(bytes: Bytes) -> Result<(), CommandError> {
     }
 }
 
-/// Refuses to begin where a process may open too few files for an attempt of one rank.
+/// Refuses to start if the open file limit is too small for one rank.
 pub(crate) fn refuse_few_files() -> Result<(), CommandError> {
     dtrain_runner::open_file_limit::ensure_limit_for_one_rank()
         .map_err(|words| CommandError::new(ExitReason::Preflight, words))

@@ -1,4 +1,4 @@
-//! From what the user typed to a checked recipe: finds the text, lays the layers, looks for the files.
+//! Recipe loading: finds the text, merges the configuration layers, checks the recipe and its files.
 
 use crate::args::LayerArgs;
 use crate::command_error::{CommandError, ExitReason};
@@ -17,40 +17,40 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// A checked recipe and where it came from.
+/// A checked recipe with its origin.
 #[derive(Debug)]
 pub(crate) struct LoadedRecipe {
-    /// What the user typed.
+    /// Name or path as the user typed it.
     pub(crate) name: String,
-    /// The recipe, and where each value was said.
+    /// The recipe, with the source of each value.
     pub(crate) checked: CheckedRecipe,
-    /// Folder that relative data paths start from and that a command runs in, absolute.
+    /// Absolute base folder of relative data paths and of the training command.
     pub(crate) folder: PathBuf,
-    /// Folder of the user's lock file: that of the recipe, or for a package's recipe the working folder.
+    /// Folder of the user's lock file: the recipe's folder, or for a package's recipe the working folder.
     pub(crate) project: PathBuf,
-    /// The tokenizer of the checkpoint that training begins with, as JSON.
+    /// Tokenizer of the checkpoint that training starts from, as JSON.
     pub(crate) tokenizer: Option<Vec<u8>>,
 }
 
-/// What is laid over a recipe; the later a field, the more it counts.
+/// Configuration layers over a recipe; later fields take precedence.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct RecipeOverrides {
-    /// The file with the cluster section.
+    /// File with the cluster section.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     cluster: Option<PathBuf>,
-    /// Keys and values said by environment variables, by the name of the variable.
+    /// Keys and values from environment variables, by variable name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     environment: BTreeMap<String, (String, String)>,
-    /// Texts of `--set`.
+    /// Arguments of `--set`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     set: Vec<String>,
-    /// Keys and values said by flags of their own.
+    /// Keys and values from dedicated flags.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     flags: Vec<(String, String)>,
 }
 
 impl RecipeOverrides {
-    /// What this call of the program lays over its recipe.
+    /// Collects the overrides of this invocation.
     pub(crate) fn of(layers: &LayerArgs, flags: &[(&str, String)]) -> Self {
         Self {
             cluster: layers.cluster.clone(),
@@ -60,7 +60,7 @@ impl RecipeOverrides {
         }
     }
 
-    /// The environment variables of this call that say something else than those of the call that this describes, by name.
+    /// Returns the environment variables whose values differ now from those recorded here, by name.
     pub(crate) fn other_variables(&self) -> Vec<String> {
         let now = environment(std::env::vars_os());
         now.into_iter()
@@ -69,14 +69,15 @@ impl RecipeOverrides {
             .collect()
     }
 
-    /// The same for a call from another folder.
+    /// Makes paths absolute, for use from another folder.
     pub(crate) fn with_absolute_paths(mut self) -> Self {
         self.cluster = self.cluster.map(|path| std::path::absolute(&path).unwrap_or(path));
         self
     }
 }
 
-/// Loads a recipe under all layers, whose files must be there. `extra` are keys said by flags of their own; they count most.
+/// Loads a recipe with all layers and requires its files to exist. `extra` keys come from flags and take
+/// precedence.
 pub(crate) fn load(
     name: &str,
     layers: &LayerArgs,
@@ -84,7 +85,7 @@ pub(crate) fn load(
 ) -> Result<LoadedRecipe, CommandError> {
     let mut loaded = load_without_running(name, layers, extra)?;
     let LoadedRecipe { checked, folder, project, .. } = &loaded;
-    // Not even whether files exist is found out for a package that may not read them.
+    // A package that may not read files must not learn whether they exist.
     sharing::trust::permit(&store(project, false)?, &trust()?, checked).map_err(|error| failure(&error))?;
     let unusable: Vec<Problem> =
         checked.files.iter().filter_map(|pattern| missing_file_problem(pattern, folder)).collect();
@@ -97,7 +98,7 @@ pub(crate) fn load(
     Ok(loaded)
 }
 
-/// Loads a recipe that is to be talked about only: its data may be elsewhere, and nothing of it is run.
+/// Loads a recipe for display or planning only: its data may be on another machine, and no command runs.
 pub(crate) fn load_without_running(
     name: &str,
     layers: &LayerArgs,
@@ -108,7 +109,7 @@ pub(crate) fn load_without_running(
     Ok(loaded)
 }
 
-/// The same for a recipe that was typed in the folder `place`, under what was laid over it.
+/// Like [`load_without_running`], for a recipe typed in the folder `place`, with recorded overrides.
 pub(crate) fn load_without_running_in(
     name: &str,
     place: &Path,
@@ -131,8 +132,8 @@ pub(crate) fn load_without_running_in(
     Ok(LoadedRecipe { name: name.to_owned(), checked, folder, project, tokenizer: None })
 }
 
-/// The folder of the package that a command comes from, also where the user's recipe only extends the package's: what was
-/// trusted is what runs.
+/// Returns the folder of the package that defines the command, even if the user's recipe only extends it: the
+/// code that was trusted is the code that runs.
 fn package_of_command(checked: &CheckedRecipe) -> Option<PathBuf> {
     let argv = checked.resolved.iter().find(|value| value.path == "model.argv")?;
     let source = argv.origin.source().filter(|source| source.shared.is_some())?;
@@ -140,15 +141,15 @@ fn package_of_command(checked: &CheckedRecipe) -> Option<PathBuf> {
 }
 
 fn check_context(source: &Source, typed: &str) -> CheckContext {
-    // `examples/quickstart/recipe.toml` is called after its folder: every recipe there has that file name.
+    // `examples/quickstart/recipe.toml` is named after its folder: every recipe there has that file name.
     let path = Path::new(typed.strip_suffix("/recipe.toml").unwrap_or(typed));
     let path = if path.file_name().is_some() { path.to_path_buf() } else { PathBuf::from(&source.name) };
     CheckContext::of_file(&path)
 }
 
-/// All layers as one document.
+/// Merges all layers into one document.
 fn merge_layers(source: &Source, project: &Path, over: &RecipeOverrides) -> Result<Document, CommandError> {
-    // The user cannot see the folder of a package: what is said over its recipe starts from the working folder.
+    // Users cannot see a package's folder, so paths in their overrides start from the working folder.
     let base = if source.shared.is_some() { project } else { Path::new("") };
     let mut all = LayeredConfig::default();
     let settings = settings_file()?;
@@ -180,7 +181,7 @@ fn merge_layers(source: &Source, project: &Path, over: &RecipeOverrides) -> Resu
     all.resolve()
 }
 
-/// A recipe under the layers that the user gave, and no others.
+/// Merges a recipe with the user's layers only.
 pub(crate) fn merge_user_layers(recipe: Document, layers: &LayerArgs) -> Result<Document, CommandError> {
     let mut all = LayeredConfig::default().over(ConfigLayer::Recipe, recipe)?;
     if let Some(path) = &layers.cluster {
@@ -192,12 +193,12 @@ pub(crate) fn merge_user_layers(recipe: Document, layers: &LayerArgs) -> Result<
     all.resolve()
 }
 
-/// The text of the recipe called `name`: a file, a folder with a `recipe.toml`, `library/NAME`, `PACKAGE/RECIPE`.
+/// Finds the recipe called `name`: a file, a folder with a `recipe.toml`, `library/NAME`, `PACKAGE/RECIPE`.
 pub(crate) fn find(name: &str) -> Result<Source, CommandError> {
     find_in(name, Path::new("."))
 }
 
-/// The same for a name that was typed in the folder `place`.
+/// Like [`find`], for a name typed in the folder `place`.
 fn find_in(name: &str, place: &Path) -> Result<Source, CommandError> {
     let path = Path::new(name);
     if path.is_dir() {
@@ -229,15 +230,15 @@ fn find_in(name: &str, place: &Path) -> Result<Source, CommandError> {
         .map_err(|error| failure(&error).hint("`dtrain recipe list` lists the available recipes"))
 }
 
-/// The recipe of the library whose name is most like `name`; `None` where none is alike.
+/// Returns the library recipe whose name is most similar to `name`; `None` if none is similar.
 fn similar_library_recipe(name: &str) -> Option<&'static str> {
-    /// Likeness of a name that may be meant; 1 is equal.
+    /// Least similarity of a suggestion; 1 is equal.
     const LIKE: f64 = 0.85;
     let near = library::names().map(|known| (strsim::jaro_winkler(name, known), known));
     near.max_by(|a, b| a.0.total_cmp(&b.0)).filter(|(likeness, _)| *likeness >= LIKE).map(|(_, known)| known)
 }
 
-/// Reads a file that must be there.
+/// Reads a file that must exist.
 pub(crate) fn read(path: &Path, layer: ConfigLayer) -> Result<Source, CommandError> {
     let text = std::fs::read(path).map_err(|error| {
         CommandError::new(ExitReason::Usage, format!("cannot read {}", path.display()))
@@ -257,7 +258,7 @@ pub(crate) fn read(path: &Path, layer: ConfigLayer) -> Result<Source, CommandErr
     }
 }
 
-/// A document that need not be there.
+/// Reads a document that may not exist.
 fn read_if_present(path: &Path, layer: ConfigLayer) -> Result<Option<Document>, CommandError> {
     if !path.exists() {
         return Ok(None);
@@ -265,9 +266,10 @@ fn read_if_present(path: &Path, layer: ConfigLayer) -> Result<Option<Document>, 
     Ok(Some(Document::parse(&read(path, layer)?)?))
 }
 
-/// What is wrong with a pattern that names no file. What a URL names is downloaded by whoever reads it.
+/// Returns the problem if a pattern matches no file. URLs are skipped: they are downloaded when they are
+/// read.
 fn missing_file_problem(pattern: &FilePattern, folder: &Path) -> Option<Problem> {
-    // The folder of `train.from` is looked at by what reads weights.
+    // The pretrained weights loader checks the folder of `train.from`.
     if pattern.url().is_some() || pattern.key == "train.from" {
         return None;
     }
@@ -288,7 +290,7 @@ fn missing_file_problem(pattern: &FilePattern, folder: &Path) -> Option<Problem>
     Some(pattern.missing(folder, home.as_deref()))
 }
 
-/// The files that a pattern names; of a URL the one that was downloaded to this host.
+/// Returns the files that a pattern matches; for a URL, the copy downloaded to this host.
 pub(crate) fn matching_files(pattern: &FilePattern, folder: &Path) -> Vec<PathBuf> {
     match downloaded(&pattern.pattern) {
         Some(path) => vec![path],

@@ -1,4 +1,4 @@
-//! Asks a worker process that uses a trained model.
+//! Requests to a worker process that uses a trained model.
 
 use crate::command_error::{CommandError, ExitReason};
 use dtrain_protocol::frame;
@@ -9,8 +9,8 @@ use std::io;
 use std::ops::ControlFlow;
 use std::process::{Command, Stdio};
 
-/// Starts `dtrain worker PART` with `request`, and hands over its answers until `heard` breaks. `failed` makes a failure
-/// of its cause.
+/// Starts `dtrain worker PART`, sends `request`, and passes its answers to `heard` until that breaks.
+/// `failed` converts the cause of a failure into an error.
 pub(crate) fn query_worker<Answer: DeserializeOwned, Found>(
     part: &str,
     request: &impl Serialize,
@@ -19,10 +19,10 @@ pub(crate) fn query_worker<Answer: DeserializeOwned, Found>(
 ) -> Result<Found, CommandError> {
     let program = std::env::current_exe().map_err(|error| failed(error.to_string()))?;
     let mut command = Command::new(program);
-    // What a library prints there is no result of this program.
+    // Output that a library prints there is no result of this program.
     command.args(["worker", part]).stdin(Stdio::piped()).stdout(Stdio::from(io::stderr()));
     let (mut child, mut messages) = channel::spawn(command).map_err(|error| failed(error.to_string()))?;
-    // The worker ends when its input does, so the pipe stays open until it is done.
+    // The worker ends when its input closes, so the pipe stays open until the answers are complete.
     let mut orders = child.stdin.take();
     let answer = (|| {
         let orders = orders.as_mut().expect("it is piped");
@@ -39,12 +39,12 @@ pub(crate) fn query_worker<Answer: DeserializeOwned, Found>(
     answer
 }
 
-/// What is told when a worker could not do `what`.
+/// Builds the error when a worker could not do `what`.
 pub(crate) fn worker_failed(what: &'static str) -> impl Fn(String) -> CommandError {
     move |cause| CommandError::new(ExitReason::WorkerFailed, what).cause(cause)
 }
 
-/// What is told when a worker could not do `what` because of data that the user named.
+/// Builds the error when a worker could not do `what` because of the user's data.
 pub(crate) fn data_refused(what: &'static str, cause: String) -> CommandError {
     CommandError::new(ExitReason::Usage, what).cause(cause)
 }

@@ -1,9 +1,9 @@
-//! Names that become names of files.
+//! Validation of names that become file names.
 
 use crate::command_error::{CommandError, ExitReason};
 use dtrain_recipes::name::is_plain_name;
 
-/// `Err` for a name that a user gave and that cannot be the name of a file; `what` is named, such as "a study".
+/// Returns `Err` if a user's name is not usable as a file name; `what` is its kind, such as "a study".
 pub(crate) fn refuse_unusable(name: &str, what: &str) -> Result<(), CommandError> {
     if is_plain_name(name) {
         return Ok(());

@@ -1,10 +1,10 @@
-//! What this program knows of a network of its own that a recipe names.
+//! Outlines of custom networks (`kind = "custom"`) for the planner.
 
 use dtrain_recipes::{CheckedRecipe, CustomModel, Model, Outline, Problem};
 use dtrain_worker::network::{ModelBuildError, outline, registered};
 use std::sync::{Mutex, PoisonError};
 
-/// Builds the network of a checked recipe, if it has one, and notes what it is made of: with that the planner plans.
+/// Builds the custom network of a checked recipe, if any, and stores its outline for the planner.
 pub(crate) fn outline_custom_network(checked: &mut CheckedRecipe) -> Result<(), Vec<Problem>> {
     let Model::Custom(own) = &mut checked.recipe.model else { return Ok(()) };
     match cached_outline(own) {
@@ -31,7 +31,7 @@ pub(crate) fn outline_custom_network(checked: &mut CheckedRecipe) -> Result<(), 
     Ok(())
 }
 
-/// The outline of a network, which a process finds out once.
+/// Returns the outline of a network, built once per process.
 fn cached_outline(own: &CustomModel) -> Result<Outline, ModelBuildError> {
     static KNOWN: Mutex<Vec<(CustomModel, Outline)>> = Mutex::new(Vec::new());
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Where words go: data to stdout, everything for people to stderr.
+//! Output of commands: data to stdout, messages for people to stderr.
 
 mod colour;
 
@@ -14,22 +14,22 @@ use std::fmt::{Display, Write as _};
 use std::io::{self, IsTerminal, Write as _};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether this program has written a JSON document to stdout that is not one of JSON Lines.
+/// True once this program has written a JSON document (not JSON Lines) to stdout.
 static HAS_DOCUMENT: AtomicBool = AtomicBool::new(false);
 
-/// Whether stderr is for errors only.
+/// True if stderr is for errors only.
 static IS_QUIET: AtomicBool = AtomicBool::new(false);
 
-/// How a command may speak.
+/// Output settings of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Output {
-    /// stdout is JSON.
+    /// Write JSON to stdout.
     pub(crate) json: bool,
-    /// stderr is for errors only.
+    /// Write only errors to stderr.
     pub(crate) quiet: bool,
-    /// stderr.
+    /// Colours of stderr.
     pub(crate) paint: ColourMode,
-    /// stdout.
+    /// Colours of stdout.
     pub(crate) paint_data: ColourMode,
 }
 
@@ -41,17 +41,17 @@ impl Output {
         Self { json, quiet, paint, paint_data }
     }
 
-    /// Whether a bar may be drawn on stderr.
+    /// Returns `true` if a progress bar may be drawn on stderr.
     pub(crate) fn draws(&self) -> bool {
         !self.quiet && !self.json && io::stderr().is_terminal() && !is_dumb()
     }
 
-    /// Columns of the terminal on stderr; 80 when it does not tell.
+    /// Returns the width of the terminal on stderr in columns; 80 if unknown.
     pub(crate) fn terminal_width(&self) -> usize {
         columns(&io::stderr()).unwrap_or(80)
     }
 
-    /// Why no screen can be drawn; `None` where stdin and stdout are a terminal that obeys.
+    /// Returns the reason why no full-screen display is possible; `None` on a capable terminal.
     pub(crate) fn no_screen(&self) -> Option<&'static str> {
         if self.json {
             Some("`--json` and a screen exclude each other")
@@ -64,7 +64,7 @@ impl Output {
         }
     }
 
-    /// How a page on stdout is drawn now.
+    /// Returns the style of a page on stdout.
     pub(crate) fn style(&self) -> PageStyle {
         let stdout = io::stdout();
         let columns = if stdout.is_terminal() {
@@ -84,12 +84,12 @@ impl Output {
         }
     }
 
-    /// Writes a line of data.
+    /// Writes a line of data to stdout.
     pub(crate) fn data(&self, text: &str) -> Result<(), CommandError> {
         self.line(&sanitize(text, self.paint_data))
     }
 
-    /// Writes text of somebody else as it came, without a line end of its own. A closed pipe ends the program quietly.
+    /// Writes text of another program unchanged, without a line end. A closed pipe ends the program quietly.
     pub(crate) fn write_raw(&self, text: &str) -> Result<(), CommandError> {
         self.bytes(sanitize(text, ColourMode::plain()).as_bytes())
     }
@@ -99,12 +99,12 @@ impl Output {
         self.bytes(line.as_bytes())
     }
 
-    /// Writes the text of a file: as it is, unless it comes to a terminal.
+    /// Writes the text of a file: unchanged, or sanitized for a terminal.
     pub(crate) fn file(&self, text: &str) -> Result<(), CommandError> {
         if io::stdout().is_terminal() { self.write_raw(text) } else { self.bytes(text.as_bytes()) }
     }
 
-    /// Writes data as it is. A closed pipe ends the program quietly.
+    /// Writes bytes unchanged. A closed pipe ends the program quietly.
     pub(crate) fn bytes(&self, bytes: &[u8]) -> Result<(), CommandError> {
         let mut stdout = io::stdout().lock();
         stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
@@ -120,22 +120,22 @@ impl Output {
         self.line(&document(kind, value, true)?)
     }
 
-    /// Tells a failure to a program that reads JSON, as the last line where the command writes JSON Lines. A command that has written
-    /// its document has said there what is wrong: whoever reads one document gets one.
+    /// Writes a failure as JSON, as the last line of JSON Lines. A command that has already written its
+    /// document has reported the failure there: readers get exactly one document.
     pub(crate) fn json_error(&self, error: &ErrorJson, is_lines: bool) {
         if !self.json || (!is_lines && HAS_DOCUMENT.load(Ordering::Relaxed)) {
             return;
         }
-        // Nothing can be told to a reader that is gone.
+        // A reader that closed the pipe gets no error.
         drop(document("error", error, !is_lines).and_then(|text| self.line(&text)));
     }
 
-    /// The same on one line.
+    /// Writes one JSON document on one line.
     pub(crate) fn json_line(&self, kind: &str, value: &impl Serialize) -> Result<(), CommandError> {
         self.line(&document(kind, value, false)?)
     }
 
-    /// Says something to a person, unless asked to be quiet.
+    /// Writes a message to stderr, unless quiet.
     pub(crate) fn say(&self, text: &str) {
         if self.quiet {
             return;
@@ -148,13 +148,13 @@ impl Output {
         ));
     }
 
-    /// The last line: what to type next.
+    /// Writes the suggested next command as the last line.
     pub(crate) fn next(&self, command: &str) {
         self.say(&format!("{} {command}", self.paint.blue("next:")));
     }
 }
 
-/// A word of a command to type: as it is, or quoted where a shell would take it for something else.
+/// Quotes a word of a command for the shell if necessary.
 pub(crate) fn shell_quoted(text: impl Display) -> String {
     let text = text.to_string();
     let is_plain = |c: char| c.is_alphanumeric() || "_./@%+=:,-".contains(c);
@@ -164,7 +164,7 @@ pub(crate) fn shell_quoted(text: impl Display) -> String {
     format!("'{}'", text.replace('\'', r"'\''"))
 }
 
-/// Columns of a terminal; `None` when it does not tell.
+/// Returns the width of a terminal in columns; `None` if unknown.
 fn columns(terminal: &impl std::os::fd::AsFd) -> Option<usize> {
     rustix::termios::tcgetwinsize(terminal)
         .ok()
@@ -172,8 +172,8 @@ fn columns(terminal: &impl std::os::fd::AsFd) -> Option<usize> {
         .filter(|columns| *columns > 0)
 }
 
-/// The text with long lines broken between words; what follows stands below the value of a `  name   value` line.
-/// Lines with colours are left as they are.
+/// Wraps long lines between words, indenting continuations below the value of a `  name   value` line. Lines
+/// with colours are left as they are.
 fn wrap_text(text: &str, width: usize) -> String {
     text.lines().map(|line| wrapped_line(line, width)).collect::<Vec<_>>().join("\n")
 }
@@ -204,18 +204,18 @@ fn wrapped_line(line: &str, width: usize) -> String {
     out
 }
 
-/// Steers the terminal on stderr: for sequences of our own, in which nobody else has a word.
+/// Writes a terminal control sequence of dtrain's own to stderr, without sanitizing.
 pub(crate) fn write_control_sequence(sequence: &str) {
     drop(io::stderr().lock().write_all(sequence.as_bytes()));
 }
 
-/// Writes to stderr without a line end. Whether anybody reads it is not our business.
+/// Writes to stderr without a line end; errors are ignored.
 pub(crate) fn write_stderr(text: &str) {
     let paint = ColourMode::when(wants_colour() && io::stderr().is_terminal());
     drop(io::stderr().lock().write_all(sanitize(text, paint).as_bytes()));
 }
 
-/// Tells a person what does no harm yet, such as an old name of a key, unless asked to be quiet.
+/// Writes a harmless remark, such as an old name of a key, unless quiet.
 pub(crate) fn note(note: &Problem) {
     if !IS_QUIET.load(Ordering::Relaxed) {
         let place = note.origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"));
@@ -227,7 +227,7 @@ pub(crate) fn note(note: &Problem) {
     }
 }
 
-/// Version of every JSON document; grows when a field changes its meaning or goes.
+/// Version of all JSON documents; grows when a field changes its meaning or is removed.
 pub(crate) const VERSION: u32 = 2;
 
 pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> Result<String, CommandError> {
@@ -245,7 +245,8 @@ pub(crate) fn document(kind: &str, value: &impl Serialize, is_pretty: bool) -> R
     })
 }
 
-/// JSON means the same with those characters escaped that it allows, and that a terminal may obey or a reader does not see.
+/// Escapes control and invisible characters in JSON, so that it is safe on a terminal; the value stays the
+/// same.
 fn escaped(json: &str) -> String {
     if !json.contains(is_harmful) {
         return json.to_owned();
@@ -261,10 +262,10 @@ fn escaped(json: &str) -> String {
     out
 }
 
-/// Columns of a page that nobody tells the width of.
+/// Page width in columns if the terminal's width is unknown.
 const WIDTH: usize = 120;
 
-/// Whether the user's locale says that only ASCII can be shown; one that says nothing can show everything.
+/// Returns `true` if the user's locale allows only ASCII; an unset locale allows everything.
 fn is_ascii() -> bool {
     let locale =
         ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().filter_map(std::env::var_os).find(|text| !text.is_empty());

@@ -1,11 +1,11 @@
-//! Where packages of shared recipes lie, and whom the user trusts.
+//! Locations of the shared recipe packages, their lock file and the trust file.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::{base, check_obeyed};
 use dtrain_recipes::sharing::{SharingError, Store, TrustStore};
 use std::path::{Path, PathBuf};
 
-/// The packages that the lock file in `folder` names, or, where it has none, that in the working folder.
+/// Opens the packages of the lock file in `folder`, or else in the working folder.
 pub(crate) fn store(folder: &Path, allow_file: bool) -> Result<Store, CommandError> {
     let beside = folder.join(LOCK);
     let lock = if beside.exists() { beside } else { PathBuf::from(LOCK) };
@@ -14,22 +14,22 @@ pub(crate) fn store(folder: &Path, allow_file: bool) -> Result<Store, CommandErr
     Ok(Store { folder, lock, allow_file })
 }
 
-/// The file that pins packages, beside the recipes that use them.
+/// Name of the lock file, beside the recipes that use the packages.
 const LOCK: &str = "dtrain.lock";
 
-/// The file that keeps whom the user trusts.
+/// Returns the path of the file that lists trusted packages.
 pub(crate) fn trust_file() -> Result<PathBuf, CommandError> {
     Ok(base("XDG_CONFIG_HOME", ".config")?.join("dtrain").join("trust.toml"))
 }
 
-/// Whom the user trusts.
+/// Loads the trusted packages.
 pub(crate) fn trust() -> Result<TrustStore, CommandError> {
     let file = trust_file()?;
     check_obeyed(&file)?;
     TrustStore::read(&file).map_err(|error| failure(&error))
 }
 
-/// A failure of sharing.
+/// Converts an error of recipe sharing.
 pub(crate) fn failure(error: &SharingError) -> CommandError {
     let exit = match error {
         SharingError::NoGit(_) => ExitReason::Preflight,

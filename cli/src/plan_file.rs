@@ -1,4 +1,4 @@
-//! Plans as files: what a plan was made from, and what of that has changed since.
+//! Saved plans: their origin, and a check for changes since then.
 
 use crate::args::LayerArgs;
 use crate::command_error::{CommandError, ExitReason};
@@ -15,14 +15,14 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::path::{Component, Path, PathBuf};
 
-/// A plan as it is stored and printed.
+/// A plan in its stored and printed form.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct StoredPlan {
     /// blake3 of the plan in canonical JSON.
     pub(crate) digest: String,
-    /// The plan.
+    /// The plan with its candidates.
     pub(crate) plan: Plan,
-    /// What it was made from; `None` for the plan of a trial.
+    /// Recipe and data of the plan; `None` for the plan of a trial.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) made_from: Option<PlanOrigin>,
 }
@@ -30,30 +30,30 @@ pub(crate) struct StoredPlan {
 /// The recipe and the data that a plan was made from.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PlanOrigin {
-    /// The recipe as it was typed: a file, a folder, or the name of a recipe of the library or of a package.
+    /// The recipe as typed: a file, a folder, or the name of a library or package recipe.
     recipe: String,
-    /// Absolute path of the recipe's file; `None` where a name was typed.
+    /// Absolute path of the recipe file; `None` for a library or package recipe.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     file: Option<PathBuf>,
-    /// Absolute path of the folder that the plan was saved in; `None` where it was only printed.
+    /// Absolute path of the folder that the plan was saved in; `None` if it was only printed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     saved_in: Option<PathBuf>,
     /// Absolute path of the folder whose lock file names the packages.
     project: PathBuf,
-    /// What was laid over the recipe.
+    /// Overrides of the recipe.
     over: RecipeOverrides,
-    /// The files of its data; `None` where they were not read.
+    /// The data files; `None` if they were not read.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     inputs: Option<InputManifest>,
 }
 
 impl StoredPlan {
-    /// A plan with its digest and what it was made from.
+    /// Combines a plan with its digest and origin.
     pub(crate) fn of(plan: Plan, made_from: Option<PlanOrigin>) -> Self {
         Self { digest: plan.digest(), plan, made_from }
     }
 
-    /// Writes the plan to a file of the user's.
+    /// Writes the plan to a file that the user named.
     pub(crate) fn write(&self, path: &Path) -> Result<(), CommandError> {
         let mut stored = self.clone();
         if let Some(made_from) = &mut stored.made_from {
@@ -64,7 +64,7 @@ impl StoredPlan {
 }
 
 impl PlanOrigin {
-    /// What a plan of a recipe is made from; `flags` are keys said by flags of their own.
+    /// Records the origin of a recipe's plan; `flags` are keys from dedicated flags.
     pub(crate) fn of(
         loaded: &LoadedRecipe,
         layers: &LayerArgs,
@@ -83,7 +83,7 @@ impl PlanOrigin {
         }
     }
 
-    /// The recipe's file now: where the plan was moved, the file that lies beside it as it did before, if there is one.
+    /// Returns the recipe's current path; if the plan was moved, the file at the same relative path, if any.
     fn file_now(&self, plan: &Path) -> Option<PathBuf> {
         let file = self.file.as_ref()?;
         let moved = || {
@@ -96,17 +96,17 @@ impl PlanOrigin {
     }
 }
 
-/// A plan that was read from a file.
+/// A plan read from a file.
 pub(crate) struct SavedPlan {
-    /// The plan. Its data is beside its recipe, also where both were moved.
+    /// The plan, with paths adjusted if plan and recipe were moved together.
     pub(crate) plan: Plan,
     made_from: Option<PlanOrigin>,
-    /// Where the recipe's file is now.
+    /// Current path of the recipe file.
     recipe: Option<PathBuf>,
 }
 
 impl SavedPlan {
-    /// Reads a plan from a file. `None` when the file is no JSON, and so may be a recipe.
+    /// Reads a plan from a file. Returns `None` if the file is not JSON, and so may be a recipe.
     pub(crate) fn read(path: &Path) -> Result<Option<Self>, CommandError> {
         let Ok(text) = std::fs::read_to_string(path) else { return Ok(None) };
         if !text.trim_start().starts_with('{') {
@@ -126,7 +126,7 @@ impl SavedPlan {
             made_from: Option<PlanOrigin>,
         }
         let words = |error: &dyn std::error::Error| error.to_string();
-        // The format first: a newer one may have other fields.
+        // The format is checked first: a newer one may have other fields.
         let json: Value = serde_json::from_str(text).map_err(|error| words(&error))?;
         let format = check_format(&json)?;
         let mut plan = match json.get("plan") {
@@ -134,7 +134,7 @@ impl SavedPlan {
             None => return Err("it has no plan".to_owned()),
         };
         let stored = PlanFileHeader::deserialize(&json).map_err(|error| words(&error))?;
-        // The digest of an older format is of the names that it was written with.
+        // The digest of an older format covers the field names of that format.
         let digest = match format {
             VERSION => plan.digest(),
             _ => digest_of("plan", text).map_err(|error| words(&error))?.unwrap_or_default(),
@@ -158,14 +158,14 @@ impl SavedPlan {
         Ok(Self { plan, made_from, recipe })
     }
 
-    /// The environment variables that now lay another value over its recipe than when the plan was made. None for a plan that
-    /// does not say what it was made from.
+    /// Returns the environment variables whose overrides differ now from those recorded; empty if the plan
+    /// has no origin.
     pub(crate) fn other_variables(&self) -> Vec<String> {
         self.made_from.as_ref().map_or_else(Vec::new, |from| from.over.other_variables())
     }
 
-    /// What has changed of the recipe and of the data since the plan was made, in words. Nothing for the plan of a trial or of
-    /// an older program, which does not say what it was made from.
+    /// Describes changes of the recipe and the data since the plan was made. Empty for plans without an
+    /// origin (of a trial, or of an older version).
     pub(crate) fn changes(&self, context: &Context) -> Vec<String> {
         let Some(made_from) = &self.made_from else { return Vec::new() };
         let mut changes = self.recipe_changes(made_from);
@@ -180,7 +180,7 @@ impl SavedPlan {
             Some(file) => file.display().to_string(),
             None => made_from.recipe.clone(),
         };
-        // As it was typed, where that is still it.
+        // The name as it was typed, if it still names the recipe.
         let is_typed = self.recipe == made_from.file && Path::new(&made_from.recipe).exists();
         let shown = if is_typed { made_from.recipe.as_str() } else { name.as_str() };
         if self.recipe.as_ref().is_some_and(|file| !file.exists()) {
@@ -220,7 +220,7 @@ impl SavedPlan {
     }
 }
 
-/// The number of the format of a document; `Err` unless it is a plan of a format that this program reads.
+/// Returns the format number of a plan document; `Err` if it is no plan or of an unknown format.
 fn check_format(json: &Value) -> Result<u32, String> {
     let format = json.get("format").and_then(Value::as_str).ok_or("it has no format")?;
     match format.strip_prefix("dtrain.plan/").map(str::parse::<u32>) {
@@ -232,13 +232,13 @@ fn check_format(json: &Value) -> Result<u32, String> {
     }
 }
 
-/// The folder that a file is or will be in, absolute and without links.
+/// Returns the absolute folder, without links, of a file that may not exist yet.
 fn folder_of(file: &Path) -> Option<PathBuf> {
     let file = std::path::absolute(file).ok()?;
     std::fs::canonicalize(file.parent()?).ok()
 }
 
-/// The way from a folder to a file, both absolute; `None` where they share nothing but the root.
+/// Returns the relative path from a folder to a file, both absolute; `None` if they share only the root.
 fn relative(folder: &Path, file: &Path) -> Option<PathBuf> {
     let shared = folder.components().zip(file.components()).take_while(|(a, b)| a == b).count();
     if shared < 2 {

@@ -1,4 +1,4 @@
-//! What `run` would refuse about a recipe that holds, as far as it is known here at little cost.
+//! Checks of `dtrain check` beyond the recipe itself: everything cheap that `run` would refuse.
 
 use crate::command_error::CommandError;
 use crate::commands::tune::recipe_of_one_slot;
@@ -14,12 +14,13 @@ use dtrain_recipes::{
 use dtrain_worker::data::{DataError, downloaded, unpacked_bytes};
 use std::collections::BTreeSet;
 
-/// Most bytes of data that a check reads, and of text that it makes into tokens.
+/// Most bytes of data that a check reads, and of text that it tokenizes.
 const MOST_BYTES: u64 = 256 << 20;
 const MOST_TEXT: u64 = 4 << 20;
 
-/// Looks at machine and data; `Err` lists what `run` would refuse, and of a study over several hosts what `tune` would. `Ok` lists
-/// what is strange about the data, and what they may refuse on other hosts.
+/// Checks the machine and the data. `Err` lists the problems that `run` would refuse, and for a study over
+/// several hosts those of `tune`. `Ok` lists warnings about the data, and problems that may appear on other
+/// hosts.
 pub(crate) fn find_problems(context: &Context, loaded: &LoadedRecipe) -> Result<Vec<Problem>, CommandError> {
     let checked = &loaded.checked;
     let recipe = &recipe_of_one_slot(&checked.recipe);
@@ -53,13 +54,13 @@ pub(crate) fn find_problems(context: &Context, loaded: &LoadedRecipe) -> Result<
     Ok(strange.chain(other_host_problems(checked)).collect())
 }
 
-/// Tells of files that a check does not read whole what their first bytes say; `None` where there are none on this host.
+/// Prints remarks about the data files from their first bytes; `None` if none are on this host.
 fn print_data_notes(context: &Context, loaded: &LoadedRecipe) -> Option<Result<(), DataError>> {
     let data = loaded.checked.recipe.data.as_ref().filter(|_| downloads(loaded).is_none())?;
     Some(rates::print_data_notes(context, data, &loaded.folder))
 }
 
-/// What will be downloaded to this host before the data is read; `None` where nothing has to be.
+/// Returns a message about files that must be downloaded before the data is read; `None` if there are none.
 pub(crate) fn downloads(loaded: &LoadedRecipe) -> Option<String> {
     let is_missing = |pattern: &&FilePattern| downloaded(&pattern.pattern).is_none();
     let missing = loaded.checked.files.iter().filter(is_missing).filter_map(FilePattern::url);
@@ -71,8 +72,8 @@ pub(crate) fn downloads(loaded: &LoadedRecipe) -> Option<String> {
     (!addresses.is_empty()).then(|| format!("{files} will be downloaded from {hosts}"))
 }
 
-/// Whether samples can be counted soon: nothing is downloaded or trained for it, and little is read. Says where more
-/// would come out of files than is read.
+/// Returns `true` if samples can be counted quickly: no download, no tokenizer training, little to read.
+/// Prints a remark when files are too large for that.
 fn is_cheap(context: &Context, loaded: &LoadedRecipe) -> bool {
     let Some(data) = &loaded.checked.recipe.data else { return false };
     let most = match &data.format {
@@ -90,7 +91,7 @@ fn is_cheap(context: &Context, loaded: &LoadedRecipe) -> bool {
     }
     let mut left = most;
     for file in loaded.checked.files.iter().flat_map(|pattern| matching_files(pattern, &loaded.folder)) {
-        // A file that cannot be read is told when it is opened.
+        // A file that cannot be read is reported when it is opened.
         let Some(rest) = left.checked_sub(unpacked_bytes(&file, left).unwrap_or(0)) else {
             let most = most >> 20;
             context.out.say(&format!(
@@ -103,7 +104,8 @@ fn is_cheap(context: &Context, loaded: &LoadedRecipe) -> bool {
     true
 }
 
-/// Hosts are not reached for a check; they are sent this program, though.
+/// Lists problems that would appear on the recipe's other hosts, without connecting to them: they get this
+/// executable.
 fn other_host_problems(checked: &CheckedRecipe) -> Vec<Problem> {
     let cluster = &checked.recipe.cluster;
     let (word, feature, is_built) = match cluster.devices {
@@ -152,7 +154,7 @@ fn plan_problem(checked: &CheckedRecipe, error: &PlanError) -> Problem {
     problem_from_text(&error.to_string(), checked, keys)
 }
 
-/// `fact; hint` at the first of these keys that was said.
+/// Parses `fact; hint` into a problem at the first of `keys` that the recipe sets.
 fn problem_from_text(text: &str, checked: &CheckedRecipe, keys: &[&str]) -> Problem {
     let (fact, hint) = text.split_once("; ").map_or((text, None), |(fact, hint)| (fact, Some(hint)));
     let problem = problem_at_keys(Problem::new(fact), checked, keys);
@@ -162,7 +164,7 @@ fn problem_from_text(text: &str, checked: &CheckedRecipe, keys: &[&str]) -> Prob
     }
 }
 
-/// A problem at the first of these keys that was said; the others that were said are noted.
+/// Places a problem at the first of `keys` that the recipe sets; notes the others that are set.
 fn problem_at_keys(mut problem: Problem, checked: &CheckedRecipe, keys: &[&str]) -> Problem {
     for key in keys {
         let Some(value) = checked.resolved.iter().find(|value| value.path == *key) else { continue };
@@ -177,7 +179,7 @@ fn problem_at_keys(mut problem: Problem, checked: &CheckedRecipe, keys: &[&str])
     problem
 }
 
-/// A warning for a person.
+/// Formats a warning.
 pub(crate) fn warning_text(paint: ColourMode, warning: &Problem) -> String {
     let place = warning.origin.as_ref().map_or_else(String::new, |origin| format!(" ({origin})"));
     let notes: String = warning.notes.iter().map(|(note, _)| format!("; {note}")).collect();

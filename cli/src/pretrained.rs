@@ -1,4 +1,4 @@
-//! Trials that begin with the weights in a folder of Hugging Face transformers.
+//! Trials that start from weights in a folder of Hugging Face transformers.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
@@ -12,19 +12,19 @@ use dtrain_runner::provenance::Provenance;
 use dtrain_worker::pretrained::{ModelFolder, PretrainedError};
 use std::path::{Component, Path, PathBuf};
 
-/// What provenance calls the folder of the weights that a trial begins with.
+/// Provenance key of the weights' folder.
 pub(crate) const FOLDER: &str = "weights.folder";
-/// What provenance calls the blake3 of its configuration and tensors.
+/// Provenance key of the blake3 of configuration and tensors.
 pub(crate) const DIGEST: &str = "weights.blake3";
 
-/// The weights in a folder.
+/// A folder of pretrained weights.
 #[derive(Debug)]
 pub(crate) struct WeightsFolder {
     folder: ModelFolder,
 }
 
 impl WeightsFolder {
-    /// The folder that the user typed; `None` where it is the name of something else.
+    /// Opens the folder that the user typed; `None` if the name is not a folder.
     pub(crate) fn find(typed: &str) -> Result<Option<Self>, CommandError> {
         let path = Path::new(typed);
         if ModelFolder::exists_at(path) || path.is_dir() || typed.contains('/') {
@@ -33,8 +33,8 @@ impl WeightsFolder {
         Ok(None)
     }
 
-    /// The folder that a recipe names as `train.from`, whose model must be that of the recipe; `None` where it names none.
-    /// `root` is the folder that the recipe's paths start from.
+    /// Opens the folder of `train.from`, whose model must match the recipe's; `None` if the key is not set.
+    /// `root` is the base folder of the recipe's paths.
     pub(crate) fn of_recipe(recipe: &Recipe, root: &Path) -> Result<Option<Self>, CommandError> {
         let Some(from) = &recipe.train.from else { return Ok(None) };
         let weights = Self::open(&root.join(from))?;
@@ -42,7 +42,7 @@ impl WeightsFolder {
         Ok(Some(weights))
     }
 
-    /// Opens the folder at `path`. `Err` says how to get one where there is none.
+    /// Opens the folder at `path`. The error tells how to download a model if there is none.
     pub(crate) fn open(path: &Path) -> Result<Self, CommandError> {
         if !ModelFolder::exists_at(path) {
             return Err(no_model(path));
@@ -51,22 +51,22 @@ impl WeightsFolder {
         ModelFolder::open(&path).map(|folder| Self { folder }).map_err(|error| failure(&error))
     }
 
-    /// What is in it.
+    /// Returns the model in the folder.
     pub(crate) fn folder(&self) -> &ModelFolder {
         &self.folder
     }
 
-    /// Where it is.
+    /// Returns the path of the folder.
     pub(crate) fn path(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Its tokenizer, as JSON, where it has one.
+    /// Returns its tokenizer as JSON, if it has one.
     pub(crate) fn tokenizer(&self) -> Result<Option<Vec<u8>>, CommandError> {
         self.folder.tokenizer().map_err(|error| failure(&error))
     }
 
-    /// Fails unless the model of `recipe` is the one in the folder, and its tensors are there.
+    /// Checks that the folder holds the recipe's model and all its tensors.
     pub(crate) fn check(&self, recipe: &Recipe) -> Result<(), CommandError> {
         let wanted = &decoder(recipe)?.base();
         let there = self.folder.pretrained().with_context(wanted.context);
@@ -86,7 +86,7 @@ impl WeightsFolder {
         self.folder.check(wanted).map_err(|error| failure(&error))
     }
 
-    /// Records where the weights come from.
+    /// Records the origin of the weights.
     pub(crate) fn note(&self, provenance: &mut Provenance) -> Result<(), CommandError> {
         let digest = self.folder.digest().map_err(|error| failure(&error))?;
         provenance.environment.insert(FOLDER.to_owned(), self.path().display().to_string());
@@ -94,7 +94,7 @@ impl WeightsFolder {
         Ok(())
     }
 
-    /// Makes the weights the first checkpoint of a trial.
+    /// Imports the weights as the first checkpoint of a trial.
     pub(crate) fn take_in(
         &self,
         context: &Context,
@@ -115,7 +115,7 @@ impl WeightsFolder {
     }
 }
 
-/// Takes the weights in once more for a trial that was recorded and then ended before they were.
+/// Repeats the import for a trial that ended before its weights were imported.
 pub(crate) fn take_in_again(
     context: &Context,
     history: &mut History,
@@ -138,7 +138,7 @@ pub(crate) fn take_in_again(
     weights.take_in(context, history, &trial.row.id, recipe)
 }
 
-/// There is no folder with a model at `path`, which may be the name of a model of the Hugging Face Hub.
+/// Builds the error for a `path` without a model; it may be the name of a model on the Hugging Face Hub.
 fn no_model(path: &Path) -> CommandError {
     let shown = path.display();
     let what = if path.is_dir() {
@@ -152,7 +152,7 @@ fn no_model(path: &Path) -> CommandError {
     ))
 }
 
-/// The command that downloads a model of the Hub to a folder of its name: `ORG/NAME` as it is, of any other path its end.
+/// Returns the command that downloads a model from the Hub; takes `ORG/NAME`, or the last part of a path.
 pub(crate) fn download(path: &Path) -> String {
     let name = path.file_name().map_or_else(|| "NAME".into(), |name| name.to_string_lossy());
     let parts: Vec<_> = path.components().collect();
@@ -171,7 +171,7 @@ fn decoder(recipe: &Recipe) -> Result<&Decoder, CommandError> {
     }
 }
 
-/// Says what is wrong with a pretrained model.
+/// Converts an error of a pretrained model.
 pub(crate) fn failure(error: &PretrainedError) -> CommandError {
     const SHOWN: usize = 10;
     let reasons = error.reasons();

@@ -1,4 +1,4 @@
-//! What the planner must know before it plans: the host, its speeds, and how much data there is.
+//! Inputs of the planner: facts about the hosts, measured rates, and the amount of data.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
@@ -25,22 +25,22 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
 use std::time::Duration;
 
-/// Version that plans and trials are stamped with.
+/// Version of dtrain recorded in plans and trials.
 pub(crate) const PROGRAM: &str = env!("CARGO_PKG_VERSION");
 
-/// Seconds that a measurement may take where `cluster.probe` does not say it.
+/// Default duration of a measurement in seconds (`cluster.probe`).
 const PROBE_SECONDS: f64 = 12.0;
 
-/// Seconds that one of the measurements may take beyond its time.
+/// Seconds beyond its budget after which a measurement is abandoned.
 const GRACE_SECONDS: f64 = 60.0;
 
-/// This host, with the GPUs that this program can use.
+/// Returns the facts of this host, with the GPUs that this build can use.
 pub(crate) fn this_host_facts() -> HostFacts {
     host_facts(dtrain_worker::device::gpus())
 }
 
-/// Speeds of this machine, or of `others`, for the recipe's model: from the history, or measured now and kept there. `None` when
-/// measuring took too long, which is said.
+/// Returns the rates of this machine, or of `others`, for the recipe's model: cached in the history, or
+/// measured now and stored. `None`, after a message, if measuring took too long.
 pub(crate) fn cached_or_measured_rates(
     context: &Context,
     history: &mut History,
@@ -78,7 +78,7 @@ pub(crate) fn cached_or_measured_rates(
     Ok(Some(measured))
 }
 
-/// Measures now; the programs of a host are known, and the micro-batches to measure.
+/// Measures the rates of the given micro-batches now.
 fn measure(
     context: &Context,
     (host, others): (&HostFacts, &mut [RemoteHost]),
@@ -114,7 +114,7 @@ fn measure(
     found
 }
 
-/// What is being measured, for how long, and how long it should take.
+/// Shows a spinner with the subject of the measurement, the elapsed and the expected time.
 fn spinner(budget_seconds: f64) -> ProgressBar {
     let spinner = ProgressBar::new_spinner().with_prefix(Seconds(budget_seconds).to_string());
     let style = ProgressStyle::with_template("{spinner} {msg}: {elapsed} of about {prefix}");
@@ -123,7 +123,7 @@ fn spinner(budget_seconds: f64) -> ProgressBar {
     spinner
 }
 
-/// Plans a recipe with what is known of this host.
+/// Plans a recipe for its hosts.
 pub(crate) fn plan(
     context: &Context,
     history: &mut History,
@@ -132,7 +132,7 @@ pub(crate) fn plan(
     plan_derived_recipe(context, history, loaded, &loaded.checked.recipe)
 }
 
-/// Plans a recipe that was made of the one that was loaded: its data lies where that one's does.
+/// Plans a recipe derived from a loaded one, with the data of the loaded one.
 pub(crate) fn plan_derived_recipe(
     context: &Context,
     history: &mut History,
@@ -143,7 +143,7 @@ pub(crate) fn plan_derived_recipe(
     plan_with_inputs(context, history, loaded, (recipe, None), inputs.as_ref())
 }
 
-/// The same for data that was read, and an engine that the choice will be written for.
+/// Like [`plan_derived_recipe`], with given data, and for the engine that the plan is exported to.
 pub(crate) fn plan_with_inputs(
     context: &Context,
     history: &mut History,
@@ -155,11 +155,11 @@ pub(crate) fn plan_with_inputs(
     let mut others = hosts::connect_all(context, recipe)?;
     let host = hosts::facts(&mut others)?;
     if let Model::Command(_) = recipe.model {
-        // What a foreign command will cost cannot be measured.
+        // The cost of a foreign command cannot be measured.
         return request(loaded, (recipe, engine), &host, None, (&[], &[]), None);
     }
     let train_samples = samples.map(|(train, _)| train);
-    // What does not fit by the formula is not worth measuring, and measuring it would not end well.
+    // Candidates that do not fit by the formula are not measured: the probe would run out of memory.
     let corrections =
         history.corrections(&training_digest(recipe)).map_err(|error| history_failure(&error))?;
     let unmeasured = request(loaded, (recipe, engine), &host, None, (&[], &corrections), samples)?;
@@ -195,7 +195,7 @@ fn request(
     Ok(Plan { settings: loaded.checked.settings(), ..plan })
 }
 
-/// One step of the best candidate of a plan, stage by stage, from the rates it was made from.
+/// Returns the simulated timeline of one step of a plan's best candidate, from the rates the plan used.
 pub(crate) fn step_timeline(history: &History, plan: &Plan) -> Result<StepProfile, CommandError> {
     let digest = rates_key(&plan.recipe, &plan.host);
     let rates = history.rates(&plan.host, &digest).map_err(|error| history_failure(&error))?;
@@ -205,7 +205,7 @@ pub(crate) fn step_timeline(history: &History, plan: &Plan) -> Result<StepProfil
     })
 }
 
-/// Samples of the training and the validation data.
+/// Counts the samples of the training and the validation data.
 pub(crate) fn count_samples(
     context: &Context,
     loaded: &LoadedRecipe,
@@ -213,8 +213,8 @@ pub(crate) fn count_samples(
     Ok(inputs(context, loaded)?.map(|inputs| (inputs.train_samples, inputs.valid_samples)))
 }
 
-/// The data of a recipe; `None` for a command, which reads its own. Reads the data once: what cannot be trained on
-/// is reported before anything is measured. What is strange about it is said.
+/// Reads the data of a recipe once, so that unusable data is reported before anything is measured; prints
+/// remarks. `None` for a command, which reads its own data.
 pub(crate) fn inputs(
     context: &Context,
     loaded: &LoadedRecipe,
@@ -230,7 +230,8 @@ pub(crate) fn inputs(
     Ok(Some(opened.inputs()))
 }
 
-/// The data of a recipe whose paths start from `folder`; `None` for a command, which reads its own.
+/// Reads the data of a recipe whose paths start from `folder`; `None` for a command, which reads its own
+/// data.
 pub(crate) fn inputs_of(
     context: &Context,
     recipe: &Recipe,
@@ -240,7 +241,7 @@ pub(crate) fn inputs_of(
     Ok(open_set_in(context, recipe, folder, tokenizer)?.map(|opened| opened.inputs()))
 }
 
-/// The samples of a recipe's data; text is made into tokens where that was not done before.
+/// Opens the samples of a recipe's data; tokenizes text that is not tokenized yet.
 pub(crate) fn open_set(context: &Context, loaded: &LoadedRecipe) -> Result<Option<DataSet>, DataError> {
     open_set_in(context, &loaded.checked.recipe, &loaded.folder, loaded.tokenizer.as_deref())
 }
@@ -261,7 +262,7 @@ fn open_set_in(
     Ok(Some(opened))
 }
 
-/// Tells what a user should know of the files: as what they are read, and which are left out.
+/// Prints remarks about the data files: the detected format, and files that are left out.
 pub(crate) fn print_data_notes(context: &Context, data: &Data, folder: &Path) -> Result<(), DataError> {
     for note in data::notes(data, folder)? {
         context.out.say(&format!("{}: {note}", context.out.paint.yellow("note")));
@@ -269,13 +270,13 @@ pub(crate) fn print_data_notes(context: &Context, data: &Data, folder: &Path) ->
     Ok(())
 }
 
-/// Downloads what the data names by URLs, with a line that shows how far it is.
+/// Downloads data given by URLs, with a progress line.
 pub(crate) fn fetch(context: &Context, data: &Data) -> Result<(), DataError> {
     let bar = DataPreparationBar::new(context.out);
     data::fetch(data, &|work| bar.show(work))
 }
 
-/// How earlier trials of this model went on this host against what was predicted for them.
+/// Returns predicted and measured step times of earlier trials of this model on this host.
 fn observations(
     history: &History,
     host: &HostFacts,
@@ -284,7 +285,7 @@ fn observations(
     let host = dtrain_runner::ledger::host_digest(host);
     let kept = history.observations(&host, &model_digest(model)).map_err(|error| history_failure(&error))?;
     let readable = kept.into_iter().filter_map(|seen| {
-        // A candidate of an older version that cannot be read teaches nothing.
+        // Candidates of older versions that cannot be parsed are skipped.
         let candidate = serde_json::from_value(seen.candidate).ok()?;
         Some(StepObservation {
             candidate,

@@ -1,4 +1,4 @@
-//! Says how a trial ended: its figures, a sample, the next command and the exit code.
+//! Summary at the end of a trial: results, a text sample, the next command and the exit code.
 
 use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::commands::model::{SamplingParams, sampling_request};
@@ -17,7 +17,7 @@ use dtrain_runner::driver::DriveOutcome;
 use dtrain_runner::ledger::{Checkpoint, History, TrialDetails};
 use serde::Serialize;
 
-/// The last document of `--json`.
+/// The last JSON document of `--json`.
 #[derive(Serialize)]
 struct RunResult<'a> {
     trial: &'a TrialId,
@@ -25,11 +25,11 @@ struct RunResult<'a> {
     verdict: Option<&'a Verdict>,
     attempts: Option<u64>,
     checkpoint: Option<&'a std::path::Path>,
-    /// PID of the agent, when the trial goes on without a controller.
+    /// PID of the agent if the trial continues without a controller.
     agent: Option<u32>,
 }
 
-/// Says how it ended, and what to type next.
+/// Prints how the trial ended and the next command.
 pub(crate) fn print_result(
     context: &Context,
     history: &History,
@@ -49,7 +49,7 @@ pub(crate) fn print_result(
             let process = agent.map_or(String::new(), |agent| format!(" (process {agent})"));
             out.say(&format!("{label} continues in the background{process}"));
             out.next(&format!("dtrain attach {label}"));
-            // Asked for, it is done; a terminal that is gone leaves it undone.
+            // A requested detach is a success; after a lost terminal the command is unfinished.
             Ok(if task.detach { ExitReason::Done } else { ExitReason::Detached })
         }
         DriveOutcome::Ended { verdict, checkpoint, attempts } => {
@@ -68,7 +68,7 @@ pub(crate) fn print_result(
     }
 }
 
-/// What it came to, in numbers from the history.
+/// Prints the results of the trial from the history.
 fn summary(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails, verdict: &Verdict) {
     let out = context.out;
     let words = out.paint.bold(&format!("{} {}", task.label, verdict_text(verdict)));
@@ -117,7 +117,7 @@ fn summary(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails, verdict
     out.say(&format!("  history          {}", context.home.history().display()));
 }
 
-/// ` = 2.61 bits per byte; knowing only how often each byte occurs gives 4.52`, for text read byte by byte.
+/// Formats ` = 2.61 bits per byte; knowing only how often each byte occurs gives 4.52`, for byte-level text.
 fn bits_per_byte(context: &Context, plan: &Plan, nats: f64) -> String {
     let Some(data) = &plan.recipe.data else { return String::new() };
     let DataFormat::Text { tokenizer, .. } = &data.format else { return String::new() };
@@ -147,7 +147,7 @@ fn verdict_text(verdict: &Verdict) -> String {
     }
 }
 
-/// The sample, the hint, the next command and the exit code.
+/// Prints the sample, the hint and the next command; returns the exit code.
 fn print_next_step(
     context: &Context,
     task: &TrialRun<'_>,
@@ -198,7 +198,7 @@ fn print_next_step(
     }
 }
 
-/// Lets a decoder write a few words, so that a person sees what it learned.
+/// Generates a few words with a decoder, as a first impression of the model.
 fn show_sample(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails) -> Result<(), CommandError> {
     let out = context.out;
     let is_text =
@@ -216,7 +216,7 @@ fn show_sample(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails) -> 
         stop: Vec::new(),
         seed: 0,
     };
-    // Not worth copying a checkpoint from another host.
+    // A checkpoint is not copied from another host for a sample.
     let is_here = |saved: &&Checkpoint| saved.refused.is_none() && saved.folder.is_dir();
     let Some(newest) = trial.checkpoints.iter().rev().find(is_here) else { return Ok(()) };
     let Ok(request) = sampling_request(trial, wish, || Ok(newest.folder.clone())) else { return Ok(()) };
@@ -230,7 +230,7 @@ fn show_sample(context: &Context, task: &TrialRun<'_>, trial: &TrialDetails) -> 
     if has_begun {
         out.bytes(b"\n")?;
     }
-    // The training is done and kept; a sample that fails takes nothing from it.
+    // Training is complete and saved, so a failed sample is only a warning.
     if let Err(failure) = written {
         out.say(&format!("  no sample: {}", failure.in_one_line()));
     }

@@ -1,4 +1,4 @@
-//! Drives a trial to its end with somebody watching.
+//! Supervises a trial from start to end, with a progress display.
 
 use crate::audit;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -28,38 +28,38 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How a trial is taken up.
+/// Mode in which a command controls a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RunMode {
-    /// It was never launched.
+    /// Launch the trial for the first time.
     Start,
-    /// It goes on from what still runs, or from its newest checkpoint.
+    /// Continue from running ranks, or restart from the newest checkpoint.
     Resume,
-    /// It is watched.
+    /// Watch the trial.
     Attach,
-    /// It is watched until it has stopped.
+    /// Watch the trial until it has stopped.
     Stop,
 }
 
-/// A trial and its plan.
+/// A trial to supervise: its plan, the mode, and what to print at the end.
 pub(crate) struct TrialRun<'a> {
     pub(crate) trial: &'a TrialId,
     pub(crate) label: &'a str,
     pub(crate) plan: &'a Plan,
     pub(crate) how: RunMode,
     pub(crate) detach: bool,
-    /// Tokens of the sample at the end.
+    /// Length of the text sample at the end, in tokens.
     pub(crate) sample: u32,
 }
 
-/// Drives a trial, then tells how it ended.
+/// Supervises a trial and prints its summary.
 pub(crate) fn run_to_end(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
     let ending = run_with_progress(context, history, task)?;
     print_result(context, history, task, &ending)
 }
 
-/// Watches a trial: as its controller, or while another process controls it, as one of any number of viewers. A viewer takes
-/// over when that process leaves.
+/// Watches a trial: as its controller, or as one of any number of viewers if another process controls it. A
+/// viewer takes over control when that process ends.
 pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'_>) -> CommandResult {
     loop {
         let ending = match watch(context, history, task)? {
@@ -76,7 +76,7 @@ pub(crate) fn attach(context: &Context, history: &mut History, task: &TrialRun<'
     }
 }
 
-/// Drives a trial with a progress display; how it ended is the caller's to tell.
+/// Supervises a trial with a progress display; the caller prints the summary.
 pub(crate) fn run_with_progress(
     context: &Context,
     history: &mut History,
@@ -85,7 +85,7 @@ pub(crate) fn run_with_progress(
     watch(context, history, task)?.map_err(|error| drive_failure(&error, task.label))
 }
 
-/// Watches a trial until it has stopped, unless another terminal does; tells whether it was this one.
+/// Watches a trial until it has stopped. Returns `false` if another terminal watches it.
 pub(crate) fn watch_stopping(
     context: &Context,
     history: &mut History,
@@ -98,9 +98,10 @@ pub(crate) fn watch_stopping(
     }
 }
 
-/// Writes down how trials ended that ran on without a controller; starts nothing, and leaves alone what runs.
+/// Records the end of trials that finished without a controller. Starts nothing and leaves running trials
+/// alone.
 ///
-/// What cannot be read now is left for `resume`, which says why.
+/// Errors are ignored here; `resume` reports them.
 pub(crate) fn record_finished_trials(context: &Context) {
     if !context.home.history().exists() {
         return;
@@ -121,19 +122,19 @@ pub(crate) fn record_finished_trials(context: &Context) {
         };
         let label = known.row.label.as_str();
         let task = TrialRun { trial, label, plan: &plan, how: RunMode::Attach, detach: false, sample: 0 };
-        // A trial that was lost in the middle is nobody's news: it is listed as lost.
+        // Lost trials are not printed here; `history` lists them.
         let Ok(others) = connect_hosts(context, &task) else { continue };
         drop(run(context, &mut history, &task, others, &mut |_: &TrialEvent| {}, Arc::default()));
     }
 }
 
-/// Drives a trial with a progress display.
+/// Supervises a trial with a progress display.
 fn watch(
     context: &Context,
     history: &mut History,
     task: &TrialRun<'_>,
 ) -> Result<Result<DriveOutcome, DriveError>, CommandError> {
-    // Until they are reached nothing was launched, and Ctrl-C ends this program as it ends any other.
+    // Nothing is launched until the hosts are connected, so Ctrl-C simply ends the program until then.
     let others = connect_hosts(context, task)?;
     let interrupts = signals::listen()?;
     let mut progress = ProgressDisplay::new(context.out, task.trial, planned_training(task.plan));
@@ -142,7 +143,7 @@ fn watch(
     ending
 }
 
-/// Drives a trial without a display of its own; `interrupts` stop it.
+/// Supervises a trial without a display; `interrupts` stop it.
 pub(crate) fn run_quietly(
     context: &Context,
     history: &mut History,
@@ -155,7 +156,7 @@ pub(crate) fn run_quietly(
         .map_err(|error| drive_failure(&error, task.label))
 }
 
-/// The hosts of a trial; none on this machine.
+/// Connects to the hosts of a trial; empty for local training.
 fn connect_hosts(context: &Context, task: &TrialRun<'_>) -> Result<Vec<RemoteHost>, CommandError> {
     match task.how {
         RunMode::Start => hosts::connect_all(context, &task.plan.recipe),
@@ -188,7 +189,7 @@ fn run(
     match task.how {
         RunMode::Start => audit::append(&audit, AuditedAction::Run)?,
         RunMode::Resume => audit::append(&audit, AuditedAction::Resume)?,
-        // Who only watches does nothing; who stops it has said so.
+        // Viewing is not audited; `stop` has written its own entry.
         RunMode::Attach | RunMode::Stop => {}
     }
     let is_job = task.plan.recipe.cluster.slurm.is_some();
@@ -223,7 +224,7 @@ fn run(
     Ok(ending)
 }
 
-/// Reads the end of a trial back as the next command will. `Err` where the history does not have it.
+/// Reads the recorded end of a trial back from the history. `Err` if it is missing.
 fn check_recorded(context: &Context, task: &TrialRun<'_>) -> Result<(), CommandError> {
     let lost = |failure: CommandError| {
         failure.hint(format!(
@@ -243,7 +244,8 @@ fn check_recorded(context: &Context, task: &TrialRun<'_>) -> Result<(), CommandE
     Ok(())
 }
 
-/// What every rank of an attempt must know: by the plan, or where fewer hosts answer than it was made for, by a plan for those.
+/// Returns the assignments of all ranks of an attempt: from the plan, or from a new plan if fewer hosts
+/// answer.
 fn assignments(
     task: &TrialRun<'_>,
     rates: Option<&Rates>,
@@ -268,7 +270,7 @@ fn assignments(
     Ok(lower(&plan, plan.best(), &launch))
 }
 
-/// The plan for as many of the hosts: what is trained stays as it is, how it is cut does not.
+/// Plans the same training on fewer hosts: batch and model stay, the layout changes.
 fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Result<Plan, PlanError> {
     let best = &plan.best().candidate;
     let mut recipe = plan.recipe.clone();
@@ -276,10 +278,10 @@ fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Res
     if !is_foreign {
         recipe.train.batch = Tunable::Pinned(Samples(best.split.global()));
         recipe.train.learning_rate = Tunable::Pinned(best.learning_rate);
-        // Figures before and after are those of the same samples.
+        // Validation keeps its number of samples, so that figures before and after are comparable.
         recipe.validation.samples = Some(Samples(plan.best().run_length.validate_samples));
     }
-    // A foreign command keeps its ranks for each host; of our own models the planner finds the best number.
+    // A foreign command keeps its ranks per host; for built-in models the planner chooses the number.
     let each = best.arrangement.layout.world() / plan.host.hosts.get();
     recipe.cluster.ranks = is_foreign.then(|| each * hosts.get());
     dtrain_planner::plan(&PlanRequest {
@@ -297,7 +299,7 @@ fn replan_on_hosts(plan: &Plan, hosts: NonZeroU32, rates: Option<&Rates>) -> Res
     })
 }
 
-/// What the plan of a trial promises.
+/// Returns the figures that the trial's plan predicts.
 pub(crate) fn planned_training(plan: &Plan) -> PlannedTraining {
     let best = plan.best();
     PlannedTraining {

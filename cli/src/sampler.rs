@@ -1,11 +1,11 @@
-//! Asks a worker process to continue a text.
+//! Text generation in a worker process.
 
 use crate::command_error::CommandError;
 use crate::model_query::{data_refused, query_worker, worker_failed};
 use dtrain_protocol::{GenerationStats, SampleRequest, SampleResponse};
 use std::ops::ControlFlow;
 
-/// Continues the prompt of `request`; hands over the text piece by piece, as it is written. Gives what it took.
+/// Continues the prompt of `request`; passes on the text piece by piece. Returns tokens and seconds.
 pub(crate) fn generate(
     request: &SampleRequest,
     more: &mut dyn FnMut(&str) -> Result<(), CommandError>,

@@ -1,8 +1,8 @@
-//! Layers of settings, by figment: the later a layer is added, the more it counts.
+//! Configuration layers of a recipe, merged with figment; later layers take precedence.
 //!
-//! defaults of the language < user settings < extended recipes < recipe < cluster file < `DTRAIN_*` < `--set`.
-//! Figment merges trees of indices into a list of values; each value keeps the place it was said at, so
-//! that `show --resolved` and every message can name it. What the values mean is for `dtrain_recipes::check`.
+//! defaults of the language < user settings < extended recipes < recipe < cluster file < `DTRAIN_*` <
+//! `--set`. Figment merges trees of indices into a list of values. Each value keeps its source, so that `show
+//! --resolved` and every message can name it. `dtrain_recipes::check` interprets the values.
 
 use crate::command_error::{CommandError, ExitReason};
 use dtrain_recipes::document::{Document, Leaf, SpannedValue, Value};
@@ -13,15 +13,15 @@ use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::Path;
 
-/// Settings in layers.
+/// A stack of configuration layers.
 #[derive(Default)]
 pub(crate) struct LayeredConfig {
     figment: Figment,
-    /// Every value of every layer; the trees hold indices into this list.
+    /// All values of all layers; the trees hold indices into this list.
     leaves: Vec<Leaf>,
 }
 
-/// One layer as figment sees it.
+/// One layer as a figment provider: a tree of indices.
 struct LayerIndices {
     layer: ConfigLayer,
     tree: Dict,
@@ -38,7 +38,7 @@ impl Provider for LayerIndices {
 }
 
 impl LayeredConfig {
-    /// Adds a layer over all the others.
+    /// Adds a layer on top of the others.
     pub(crate) fn over(mut self, layer: ConfigLayer, document: Document) -> Result<Self, CommandError> {
         let below = self.merged()?;
         let known = self.document(&below);
@@ -53,7 +53,7 @@ impl LayeredConfig {
         Ok(self)
     }
 
-    /// All layers as one document.
+    /// Merges all layers into one document.
     pub(crate) fn resolve(self) -> Result<Document, CommandError> {
         Ok(self.document(&self.merged()?))
     }
@@ -71,8 +71,8 @@ impl LayeredConfig {
         })
     }
 
-    /// A value below an inline table of a lower layer (`--set objective.stop.steps=5` over
-    /// `stop = { tokens = "1M" }`) adds to that table: its values are taken along first.
+    /// Merges a value into an inline table of a lower layer (`--set objective.stop.steps=5` into `stop = {
+    /// tokens = "1M" }`): copies the table's other values first.
     fn open_inline(&mut self, below: &Dict, tree: &mut Dict, leaf: &Leaf) {
         let mut level = below;
         for (depth, (key, _)) in leaf.path.iter().enumerate() {
@@ -130,7 +130,7 @@ fn indices(tree: &Dict, chosen: &mut Vec<usize>) {
     }
 }
 
-/// Variables that configure the program, or that it sets for a command, and that are no keys of a recipe.
+/// `DTRAIN_*` variables that configure the program or are set for a command, and are not recipe keys.
 const NOT_KEYS: &[&str] = &[
     "DTRAIN_STATE",
     "DTRAIN_PARAMS",
@@ -140,7 +140,7 @@ const NOT_KEYS: &[&str] = &[
     dtrain_worker::comm::NCCL_SWITCH,
 ];
 
-/// Keys said by environment variables: `DTRAIN_TRAIN__SEED=7` says `train.seed = 7`. Ordered by name.
+/// Parses environment variables into keys: `DTRAIN_TRAIN__SEED=7` sets `train.seed = 7`. Sorted by name.
 pub(crate) fn environment(
     variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> BTreeMap<String, (String, String)> {
@@ -156,7 +156,7 @@ pub(crate) fn environment(
         .collect()
 }
 
-/// The document of one `--set key=value`.
+/// Parses one `--set key=value` into a document.
 pub(crate) fn assignment(text: &str, base: &Path) -> Result<Document, CommandError> {
     let Some((key, value)) = text.split_once('=') else {
         return Err(CommandError::new(ExitReason::Usage, format!("--set wants key=value, found {text:?}"))

@@ -1,4 +1,5 @@
-//! Signals of the user and of the machine: Ctrl-C once stops cleanly, twice at once; a closed terminal leaves training alone.
+//! Signals: the first Ctrl-C stops cleanly, the second at once; after SIGHUP (closed terminal) training
+//! continues.
 
 use crate::command_error::{CommandError, ExitReason};
 use dtrain_runner::Interrupts;
@@ -7,14 +8,14 @@ use signal_hook::iterator::Signals;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 
-/// What a Slurm job is sent when its time is nearly over.
+/// Signal that a Slurm job receives shortly before its time limit.
 pub(crate) const TIME_IS_OVER: i32 = SIGUSR1;
 
-/// The signal that asked last to stop; 0 is none.
+/// Last signal that requested a stop; 0 for none.
 static LAST: AtomicI32 = AtomicI32::new(0);
 
-/// Counts SIGINT, SIGTERM and SIGUSR1 from here on. The third ends this program, whatever it waits for; SIGHUP does so too, and
-/// leaves the trial to its agent.
+/// Counts SIGINT, SIGTERM and SIGUSR1 from here on. The third one ends this program immediately, as does
+/// SIGHUP, which leaves the trial to its agent.
 pub(crate) fn listen() -> Result<Arc<Interrupts>, CommandError> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, TIME_IS_OVER]).map_err(|error| {
         CommandError::new(ExitReason::Infrastructure, "cannot listen for Ctrl-C").cause(error.to_string())
@@ -36,12 +37,12 @@ pub(crate) fn listen() -> Result<Arc<Interrupts>, CommandError> {
     Ok(interrupts)
 }
 
-/// The signal that asked last to stop.
+/// Returns the last signal that requested a stop.
 pub(crate) fn last_stop_signal() -> Option<i32> {
     Some(LAST.load(Ordering::SeqCst)).filter(|signal| *signal != 0)
 }
 
-/// How a command ends that was asked to stop: by the machine, or by the user.
+/// Returns the exit reason of a stopped command: interrupted by the machine, or by the user.
 pub(crate) fn stop_exit() -> ExitReason {
     match last_stop_signal() {
         Some(SIGTERM | TIME_IS_OVER) => ExitReason::Preempted,
@@ -49,16 +50,17 @@ pub(crate) fn stop_exit() -> ExitReason {
     }
 }
 
-/// Makes a write beyond the file size limit an error, in place of the end of this process.
+/// Turns a write beyond the file size limit (SIGXFSZ) into an error instead of the end of this process.
 ///
-/// A signal that is noted, unlike one that is ignored, has its default action again in other programs that this one starts.
+/// Uses a handler: unlike an ignored signal, it is reset to the default action in started programs.
 pub(crate) fn outlive_the_file_size_limit() {
-    // Where it cannot be noted, everything is as it was.
+    // If registering fails, the default action stays.
     drop(signal_hook::flag::register(SIGXFSZ, Arc::default()));
 }
 
-/// Leaves SIGTERM to the agent: a scheduler sends it to every process, and a rank that ends by it has saved nothing.
+/// Makes a rank ignore SIGTERM, which schedulers send to every process: the agent stops ranks after a
+/// checkpoint.
 pub(crate) fn leave_to_the_agent() {
-    // Where it cannot be, the rank ends a little early.
+    // If that fails, the rank ends a little early.
     drop(signal_hook::flag::register(SIGTERM, Arc::default()));
 }

@@ -1,4 +1,4 @@
-//! Commands that Slurm runs: sent into a job from outside of it, and followed there.
+//! Slurm jobs: submits a command as a job, and follows its output.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
@@ -13,24 +13,24 @@ use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// How often Slurm is asked how it goes.
+/// Interval between two queries of the job's state.
 const ASK: Duration = Duration::from_secs(1);
 
-/// How often it is looked whether the job wrote something.
+/// Interval between two checks for new job output.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The job that this command runs in, where the recipe wants one.
+/// Returns the Slurm allocation that this command runs in, if the recipe uses Slurm.
 pub(crate) fn own_allocation(recipe: &Recipe) -> Option<Allocation> {
     Allocation::of_environment().filter(|_| recipe.cluster.launcher == LauncherKind::Slurm)
 }
 
-/// The trial of the job that this command runs in, where Slurm has started the job again.
+/// Returns the trial of this job if Slurm has requeued the job.
 pub(crate) fn trial_of_requeued_job(context: &Context, recipe: &Recipe) -> Option<String> {
     own_allocation(recipe).filter(|job| job.is_restarted).and_then(|job| job.trial(&context.home))
 }
 
-/// Sends this very command into a job where the recipe wants one and this is none, and follows it; `None` when it is to be carried
-/// out here.
+/// Submits this command as a job if the recipe uses Slurm and it runs outside a job, and follows it; `None`
+/// if the command should run here.
 pub(crate) fn submit_if_needed(
     context: &Context,
     recipe: &Recipe,
@@ -38,7 +38,7 @@ pub(crate) fn submit_if_needed(
 ) -> Result<Option<ExitReason>, CommandError> {
     let Some(slurm) = slurm_config(recipe) else { return Ok(None) };
     let typed = std::env::args_os().skip(1).filter(|argument| argument != "--detach");
-    // The state folder may have been said by a variable, which need not be there.
+    // The state folder may come from a variable that is not set in the job.
     let is_state =
         |argument: &OsString| argument == "--state" || argument.as_encoded_bytes().starts_with(b"--state=");
     let state = (!std::env::args_os().any(|argument| is_state(&argument))).then(|| state_option(context));
@@ -47,7 +47,7 @@ pub(crate) fn submit_if_needed(
     follow_or_detach(context, &job, detach).map(Some)
 }
 
-/// The same for a trial that is to go on.
+/// Like [`submit_if_needed`], for resuming a trial.
 pub(crate) fn submit_resume_if_needed(
     context: &Context,
     recipe: &Recipe,
@@ -57,7 +57,7 @@ pub(crate) fn submit_resume_if_needed(
     let Some(slurm) = slurm_config(recipe) else { return Ok(None) };
     let flags = [("--json", context.out.json), ("--quiet", context.out.quiet)];
     let flags = flags.into_iter().filter(|(_, is_said)| *is_said).map(|(flag, _)| flag);
-    // By its id: `last` may be another one when the job starts.
+    // The job gets the trial's id: `last` may be another trial when the job starts.
     let words = flags.chain(["resume", &trial.0]).map(OsString::from);
     let arguments: Vec<OsString> = state_option(context).into_iter().chain(words).collect();
     let job = submit(context, recipe, slurm, &arguments)?;
@@ -65,7 +65,7 @@ pub(crate) fn submit_resume_if_needed(
     follow_or_detach(context, &job, detach).map(Some)
 }
 
-/// The job to ask for, outside of any.
+/// Returns the Slurm settings of the recipe, outside of a job.
 fn slurm_config(recipe: &Recipe) -> Option<&Slurm> {
     recipe.cluster.slurm.as_ref().filter(|_| Allocation::of_environment().is_none())
 }
@@ -108,21 +108,22 @@ fn follow_or_detach(context: &Context, job: &JobId, detach: bool) -> Result<Exit
     follow_job(context, job, RunMode::Start)
 }
 
-/// The job that trains a trial, when this command does not run in it.
+/// Returns the job that trains a trial, unless this command runs in it.
 pub(crate) fn job_of_trial(context: &Context, trial: &TrialId) -> Option<JobId> {
     let job = slurm::job_of(&context.home, trial)?;
     Allocation::of_environment().is_none_or(|own| own.job != job).then_some(job)
 }
 
-/// Whether the job of a trial waits or runs; `None` when it has none.
+/// Returns `true` if the job of a trial is pending or running; `None` without a job.
 pub(crate) fn is_alive(home: &dtrain_runner::Home, trial: &TrialId) -> Option<bool> {
     let job = slurm::job_of(home, trial)?;
-    // Nobody can tell where Slurm is not: it may run on.
+    // Without Slurm on this machine the state is unknown: it may be running.
     Some(matches!(slurm::state(&job), Ok(Some(JobState::Waiting { .. } | JobState::Running)) | Err(_)))
 }
 
-/// Shows what a job says until it is over, and ends as it does: from the beginning, unless it was there before. Ctrl-C lets it save
-/// and stop, twice ends it at once; who is only attached leaves.
+/// Prints a job's output until the job ends, and returns its exit reason. Output of a job that existed before
+/// is printed from its end. Ctrl-C makes the job save and stop, a second one kills it; a viewer just
+/// detaches.
 pub(crate) fn follow_job(context: &Context, job: &JobId, how: RunMode) -> Result<ExitReason, CommandError> {
     let interrupts = signals::listen()?;
     let is_new = matches!(how, RunMode::Start | RunMode::Resume);
@@ -148,14 +149,14 @@ pub(crate) fn follow_job(context: &Context, job: &JobId, how: RunMode) -> Result
             Some(Ok(Some(JobState::Waiting { reason, restarts }))) => {
                 let words = format!("job {job} is pending: {reason}");
                 if *restarts > 0 && reason == "BeginTime" && words != shown {
-                    // It starts later by itself where this is not allowed.
+                    // If releasing it is not allowed, the job starts later by itself.
                     drop(slurm::release(job));
                 }
                 words
             }
             Some(Ok(Some(JobState::Running))) => format!("job {job} is running"),
             Some(Ok(Some(JobState::Over { word, exit }))) => return exit_of_job(job, word, *exit),
-            // Its controller may be away for a while, and jobs run on.
+            // The Slurm controller may be unreachable for a while; jobs continue.
             Some(Err(error)) => format!("job {job}: {error}"),
             Some(Ok(None)) => {
                 return Err(CommandError::new(
@@ -184,7 +185,7 @@ pub(crate) fn follow_job(context: &Context, job: &JobId, how: RunMode) -> Result
     }
 }
 
-/// How a command ends whose job ended so.
+/// Maps the end of a job to an exit reason.
 fn exit_of_job(job: &JobId, word: &str, (code, signal): (u8, u8)) -> Result<ExitReason, CommandError> {
     match (word, ExitReason::from_exit_code(code)) {
         ("COMPLETED", _) => Ok(ExitReason::Done),
@@ -212,7 +213,7 @@ fn slurm_failed(error: &SlurmError) -> CommandError {
     }
 }
 
-/// The hosts of the job that this command runs in.
+/// Returns the hosts of the job that this command runs in.
 pub(crate) fn hosts_of(
     context: &Context,
 ) -> Result<Vec<dtrain_runner::launch::relay::RemoteHost>, CommandError> {
@@ -229,7 +230,7 @@ pub(crate) fn hosts_of(
     Ok(nodes)
 }
 
-/// Remembers which trial the job trains that this command runs in.
+/// Records the trial that this job trains.
 pub(crate) fn record_job_trial(
     context: &Context,
     recipe: &Recipe,
@@ -240,7 +241,7 @@ pub(crate) fn record_job_trial(
         .map_err(|error| slurm_failed(&error))
 }
 
-/// Puts the job into the queue again that this command runs in, when its time is nearly over.
+/// Requeues this job when its time limit is near.
 pub(crate) fn requeue_if_its_time_is_over(recipe: &Recipe) -> Result<(), CommandError> {
     match own_allocation(recipe).filter(|_| signals::last_stop_signal() == Some(signals::TIME_IS_OVER)) {
         Some(job) => job.requeue().map_err(|error| slurm_failed(&error)),
@@ -248,7 +249,7 @@ pub(crate) fn requeue_if_its_time_is_over(recipe: &Recipe) -> Result<(), Command
     }
 }
 
-/// A file that grows, and how far it was shown.
+/// A growing file and the position up to which it was printed.
 struct GrowingFile {
     path: PathBuf,
     offset: u64,
@@ -260,7 +261,7 @@ impl GrowingFile {
         Self { path, offset }
     }
 
-    /// Writes what is new. What cannot be read now is shown later.
+    /// Prints new content. Read errors are ignored; a later call retries.
     fn show(&mut self, to: &mut impl Write) {
         let Ok(mut file) = files::open(&self.path) else { return };
         let mut fresh = Vec::new();

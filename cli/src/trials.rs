@@ -1,4 +1,4 @@
-//! Trials as the user names them.
+//! Trials by the names that users type.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
@@ -9,10 +9,10 @@ use dtrain_runner::ledger::{Filter, History, LookupError, Pagination, Sort, Tria
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-/// How long the history may keep a command waiting without a word.
+/// Time of waiting for a locked history after which a message is printed.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// The history, for reading. `Err` tells a user without one how to begin.
+/// Opens the history for reading. `Err` tells a new user how to begin.
 pub(crate) fn read_history(context: &Context) -> Result<History, CommandError> {
     let path = context.home.history();
     match path.try_exists() {
@@ -30,16 +30,16 @@ pub(crate) fn read_history(context: &Context) -> Result<History, CommandError> {
     }
 }
 
-/// What to do where the state folder cannot be used.
+/// Hint for an unusable state folder.
 const OWN_FOLDER: &str = "name a state folder of your own with --state FOLDER or DTRAIN_STATE";
 
-/// The history, for writing; made where there is none.
+/// Opens the history for writing; creates it if it is missing.
 pub(crate) fn open_history(context: &Context) -> Result<History, CommandError> {
     let path = context.home.history();
     wait_for_history(context, || History::open(&path)).map_err(|error| history_failure(&error))
 }
 
-/// Does what needs the history, and says so where another program keeps it from going on.
+/// Runs `work` on the history, and prints a message while another program holds its lock.
 pub(crate) fn wait_for_history<T>(context: &Context, work: impl FnOnce() -> T) -> T {
     let (done, is_done) = channel::<()>();
     std::thread::scope(|scope| {
@@ -55,7 +55,7 @@ pub(crate) fn wait_for_history<T>(context: &Context, work: impl FnOnce() -> T) -
     })
 }
 
-/// The trial that the user typed.
+/// Finds the trial that the user typed.
 pub(crate) fn find(history: &History, name: &str) -> Result<TrialId, CommandError> {
     history.find(name).map_err(|error| match error {
         LookupError::Ledger(error) => history_failure(&error),
@@ -65,13 +65,13 @@ pub(crate) fn find(history: &History, name: &str) -> Result<TrialId, CommandErro
     })
 }
 
-/// Everything about a trial.
+/// Reads all details of a trial.
 pub(crate) fn trial(context: &Context, history: &History, name: &str) -> Result<TrialDetails, CommandError> {
     let id = find(history, name)?;
     history.trial(&id, &|id| is_alive(context, id)).map_err(|error| history_failure(&error))
 }
 
-/// The label of the only trial that runs; `None` where none does. `Err` names them where several do.
+/// Returns the label of the only running trial; `None` if none runs. `Err` names them if several run.
 pub(crate) fn only_running(context: &Context, history: &History) -> Result<Option<String>, CommandError> {
     let filter = Filter { status: vec![TrialStatus::Running], ..Filter::default() };
     let running = history
@@ -85,7 +85,7 @@ pub(crate) fn only_running(context: &Context, history: &History) -> Result<Optio
     Ok(labels.pop())
 }
 
-/// `Err` for a trial of another machine, which cannot be controlled or resumed here.
+/// Refuses a trial imported from another machine, which cannot be controlled or resumed here.
 pub(crate) fn refuse_imported(trial: &TrialDetails) -> Result<(), CommandError> {
     let Some(host) = &trial.row.imported_from else { return Ok(()) };
     let label = &trial.row.label;
@@ -94,18 +94,18 @@ pub(crate) fn refuse_imported(trial: &TrialDetails) -> Result<(), CommandError> 
         .hint(format!("`dtrain resume` continues it there; `dtrain show {label} --all` has its settings")))
 }
 
-/// Whether an agent or a controller is at work on a trial.
+/// Returns `true` if an agent or a controller of a trial is alive.
 pub(crate) fn is_alive(context: &Context, trial: &TrialId) -> bool {
     slurm_job::is_alive(&context.home, trial)
         .unwrap_or_else(|| dtrain_runner::driver::is_running(&context.home, trial))
 }
 
-/// A failure of the history.
+/// Converts an error of the history.
 pub(crate) fn history_failure(error: &LedgerError) -> CommandError {
     with_history_advice(CommandError::of(ExitReason::Infrastructure, error), error)
 }
 
-/// A failure that `error`, one of the history, is the reason of, with what to do about that.
+/// Adds a history error as cause, with advice.
 pub(crate) fn with_history_advice(failure: CommandError, error: &LedgerError) -> CommandError {
     let refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::PermissionDenied;
     if error.is_gone() {

@@ -1,4 +1,4 @@
-//! A program that ended well and did not report what its recipe reads.
+//! Detects scripts that exit successfully without reporting the metrics of their recipe.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::commands::check_output::{templates, try_on};
@@ -13,18 +13,18 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Read;
 
-/// Lines of the output that are shown.
+/// Number of output lines quoted in an error.
 const LAST_LINES: usize = 5;
 
-/// Bytes of each log in which templates are tried. A template may still read a line behind them.
+/// Bytes of each log that are searched for template matches; templates may match later lines too.
 const TRIED: u64 = 64 << 20;
 
-/// Series of the host, which no program reports.
+/// Prefix of the host's own series, which no program reports.
 const OF_THE_HOST: &str = "system.";
 
-/// Why the end of a completed trial is a failure: no line of its output matched a template, or its metric was never
-/// reported though the recipe names it, or `needs_metric`. None where all that was asked for was reported, and for models
-/// of dtrain's own.
+/// Returns the reason why a completed trial counts as failed: no output line matched a template, or its
+/// metric was never reported though the recipe names it or `needs_metric` is set. `None` if all is reported,
+/// and for dtrain's own models.
 pub(crate) fn unreported_failure(
     context: &Context,
     recipe: &Recipe,
@@ -62,7 +62,7 @@ pub(crate) fn unreported_failure(
     Some(failure.hint(hint(recipe, label, output.as_ref())))
 }
 
-/// What to warn of when a script has completed: figures that were never finite, and templates that read no line.
+/// Returns warnings about a completed script: metrics that were never finite, templates that matched no line.
 pub(crate) fn warnings(context: &Context, recipe: &Recipe, trial: &TrialDetails) -> Vec<CommandError> {
     if !trial.is_script() {
         return Vec::new();
@@ -80,8 +80,8 @@ pub(crate) fn warnings(context: &Context, recipe: &Recipe, trial: &TrialDetails)
     warnings
 }
 
-/// What to say of each template that read no line, by the logs of all ranks and attempts; nothing where not all of the logs are
-/// here, or they are too long to try the templates on.
+/// Returns warnings about templates that matched no line in the logs of all ranks and attempts. Empty if some
+/// logs are on other machines, or too long to search.
 fn unmatched_templates(context: &Context, recipe: &Recipe, trial: &TrialDetails) -> Vec<String> {
     let Ok(templates) = templates(recipe) else { return Vec::new() };
     let Some(logs) = files_here(context, trial).filter(|_| !templates.is_empty()) else { return Vec::new() };
@@ -110,7 +110,7 @@ fn unread_words(tried: &TemplateReport) -> String {
     }
 }
 
-/// Whether a recipe says which metric counts, and does not leave it at the default.
+/// Returns `true` if the recipe sets its objective's metric and does not leave it at the default.
 fn names_metric(recipe: &Recipe, trial: &TrialDetails) -> bool {
     let is_said = trial.params.iter().any(|param| {
         param.path == "objective.metric" && matches!(param.source, ValueSource::Recipe | ValueSource::Setting)
@@ -118,13 +118,13 @@ fn names_metric(recipe: &Recipe, trial: &TrialDetails) -> bool {
     is_said || recipe.objective.metric != Metric::ValidLoss || recipe.objective.stop.target.is_some()
 }
 
-/// Where each template that read no line stops matching, and the last lines of the output.
+/// Explains where each unmatched template stops matching, and quotes the last output lines.
 fn causes(recipe: &Recipe, output: Option<&PrintedOutput>) -> Vec<String> {
     let Some(output) = output else { return vec!["it printed nothing".to_owned()] };
     let mut causes = Vec::new();
     if let Ok(templates) = templates(recipe) {
         let mut tryout = Tryout::new(&templates);
-        // Bytes in memory can be read.
+        // Reading from memory cannot fail.
         drop(try_on(output.bytes.as_slice(), &mut tryout));
         causes.extend(tryout.tried().iter().filter(|tried| tried.first.is_none()).map(stop_text));
     }

@@ -1,4 +1,4 @@
-//! Shows a trial that another process controls.
+//! Progress display of a trial that another process controls.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
@@ -14,20 +14,20 @@ use dtrain_runner::ledger::{History, summary_of};
 use dtrain_runner::{LedgerError, Observer, TrialEvent};
 use std::time::Duration;
 
-/// Between two looks.
+/// Interval between two polls.
 const PAUSE: Duration = Duration::from_millis(200);
 
-/// Why a viewer stopped looking.
+/// Reason why a viewer stopped.
 pub(crate) enum ViewerExit {
-    /// The trial is over.
+    /// The trial ended.
     Ended(DriveOutcome),
-    /// The user left.
+    /// The user detached.
     Left,
-    /// No process controls the trial any more.
+    /// The controlling process ended.
     Unled,
 }
 
-/// Shows the progress of a trial that `process` controls, until one of the three. Changes nothing.
+/// Shows the progress of a trial that `process` controls until one of these happens. Read-only.
 pub(crate) fn watch_until_exit(
     context: &Context,
     history: &History,
@@ -42,7 +42,7 @@ pub(crate) fn watch_until_exit(
     let mut recorded = RecordedProgress::default();
     let is_elsewhere = home.trial(trial).remote_hosts_file().exists();
     let viewed = loop {
-        // Asked before the last news are shown.
+        // Liveness is checked before the last events are read, so that none are missed.
         let is_led = viewer.controller().is_some();
         let ended = driver::outcome_of(history, trial).map_err(|error| history_failure(&error))?;
         if is_elsewhere {
@@ -73,7 +73,7 @@ pub(crate) fn unreadable(label: &str, error: &std::io::Error) -> CommandError {
         .cause(error.to_string())
 }
 
-/// Progress as the history has it, for a trial that reports to another host.
+/// Progress from the history, for a trial whose agent runs on another host.
 #[derive(Default)]
 pub(crate) struct RecordedProgress {
     step: u64,

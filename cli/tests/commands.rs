@@ -1,4 +1,4 @@
-//! The program from outside: help, exit codes, what goes to stdout and what to stderr.
+//! End-to-end tests of the command line: help, exit codes, stdout and stderr.
 
 mod test_env;
 
@@ -286,7 +286,7 @@ fn cuda_on_other_hosts_is_a_warning_where_this_build_has_no_backend_for_it() {
     );
 }
 
-/// A foreign program that prints its progress, and fails once when it is told to.
+/// Foreign program that prints its progress, and fails once if told to.
 const COMMAND: &str = r#"
 name = "foreign"
 [model]

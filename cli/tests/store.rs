@@ -1,4 +1,5 @@
-//! Removing trials and packages, errors as JSON, and what shells are offered: with commands of others, which train nothing and are fast.
+//! Tests of removal, JSON errors and shell completion; foreign commands keep them fast, since nothing is
+//! trained.
 
 mod test_env;
 
@@ -11,7 +12,7 @@ use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
 use test_env::{Said, TestEnv, said};
 
-/// A foreign program that says a step, and ends when it may.
+/// Foreign program that reports a step, and ends when it may.
 const COMMAND: &str = r#"
 name = "quick"
 [model]
@@ -20,7 +21,7 @@ argv = ["sh", "-c", "echo step 1 loss 0.5; while [ ! -e go ]; do sleep 0.02; don
 progress = ["step {step} loss {loss}"]
 "#;
 
-/// A house with so many trials, `quick-1` and so on.
+/// Creates an environment with trials `quick-1` and so on.
 fn trials(number: usize) -> TestEnv {
     let house = TestEnv::new();
     house.file("command.toml", COMMAND);
@@ -65,7 +66,7 @@ fn what_is_run_is_in_the_audit_log_and_what_cannot_be_written_there_is_not_run()
     assert!(!refused.stderr.contains("launching"), "{}", refused.stderr);
 }
 
-/// The one document on stdout.
+/// Parses the single JSON document on stdout.
 fn json(said: &Said) -> Value {
     serde_json::from_str(&said.stdout).unwrap_or_else(|error| panic!("{error}: {}", said.stdout))
 }
@@ -81,7 +82,7 @@ fn a_trial_that_is_removed_is_gone_from_history_and_disk() {
     let refused = house.dtrain(&["rm", "quick-1"]);
     assert_eq!(refused.code, 2);
     assert!(refused.stderr.contains("--yes"), "{}", refused.stderr);
-    assert_eq!(folders(&house).len(), 3, "nobody was asked");
+    assert_eq!(folders(&house).len(), 3, "the user was not asked");
 
     let unknown = house.dtrain(&["rm", "quick-1", "quickk-9", "--yes"]);
     assert_eq!(unknown.code, 2);
@@ -149,7 +150,7 @@ fn what_an_interrupted_removal_left_is_collected_and_what_is_unknown_stays() {
     assert_eq!(collected.code, 0, "{}", collected.stderr);
     assert!(collected.stdout.contains("FREED") && collected.stdout.contains("total"), "{}", collected.stdout);
     assert!(!trial.join("01REMOVED").exists() && trial.join("01UNKNOWN").exists());
-    assert_eq!(house.dtrain(&["gc", "--orphans"]).code, 2, "nobody can be asked");
+    assert_eq!(house.dtrain(&["gc", "--orphans"]).code, 2, "no terminal to ask on");
     assert!(trial.join("01UNKNOWN").exists());
     assert_eq!(house.dtrain(&["gc", "--orphans", "--yes"]).code, 0);
     assert_eq!(folders(&house), known);
@@ -305,7 +306,7 @@ fn unknown_names_in_conditions_are_refused_with_a_suggestion() {
     assert_eq!(history(&["--by", "RATE"]).code, 0);
 }
 
-/// What bash offers for the last word of a line, with the script that dtrain prints.
+/// Returns bash's completions of a line's last word, with the script that dtrain prints.
 fn offered(house: &TestEnv, line: &str) -> Vec<String> {
     let words: Vec<&str> = line.split(' ').collect();
     let quoted: Vec<String> = words.iter().map(|word| format!("'{word}'")).collect();

@@ -1,4 +1,4 @@
-//! How a script of several lines is shown.
+//! Display of multi-line scripts in `argv`.
 
 use dtrain_tests::TestEnv;
 

@@ -1,4 +1,4 @@
-//! What `run` will refuse `check` refuses, with the line to change, before anything is started.
+//! `check` refuses everything that `run` would refuse, with the line to change, before anything starts.
 
 use dtrain_tests::TestEnv;
 use serde_json::Value;

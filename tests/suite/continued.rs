@@ -1,4 +1,4 @@
-//! What a resume with other settings says, and what is refused before anything is done.
+//! Resuming with other settings: messages, and early refusals.
 
 use dtrain_runner::ledger::History;
 use dtrain_tests::{TestEnv, root};

@@ -181,7 +181,7 @@ struct Device {
 }
 
 impl Device {
-    /// One of this compute capability. `None` where the test cannot run, which is told to whoever counts skipped tests.
+    /// A driver of this compute capability. `None` if the test cannot run, which is counted as skipped.
     fn new(capability: u32) -> Option<Self> {
         let checks = TestEnv::default().dtrain(["doctor", "--json"]).output().expect("it starts").stdout;
         if !String::from_utf8_lossy(&checks).contains("CUDA") {
@@ -201,7 +201,7 @@ impl Device {
         STEPS.map(|steps| {
             let mut calls = self.run(&house, "run", settings, steps);
             calls.retain(|calls| calls.launches > 0);
-            assert_eq!(calls.len(), 1, "one rank computes, and nobody else: {calls:?}");
+            assert_eq!(calls.len(), 1, "only one rank computes: {calls:?}");
             assert!(calls[0].kernels > LEAST_KERNELS, "a training has more kernels: {calls:?}");
             calls.remove(0)
         })

@@ -82,7 +82,7 @@ fn one_call_saves_draws_and_writes_and_the_plan_is_not_run_here() {
     fs::write(&saved, stored.to_string()).expect("room on disk");
     let refused = words(&house.expect(8, ["run", &saved]));
     assert!(refused.contains("there is 1 host, the plan was made for 1024"), "{refused}");
-    assert!(!refused.contains("cores"), "nobody planned for cores: {refused}");
+    assert!(!refused.contains("cores"), "cores were not planned for: {refused}");
 }
 
 /// A model of 1.5 billion parameters that dtrain's own worker trains.

@@ -1,4 +1,5 @@
-//! What `dtrain export` writes is read back by the packages that it is for, and the page for Prometheus is served to who may have it.
+//! Files of `dtrain export` can be read by their target tools, and the Prometheus page is served to allowed
+//! clients only.
 
 use dtrain_protocol::{AttemptId, Rank};
 use dtrain_runner::ledger::History;
@@ -161,7 +162,7 @@ fn the_page_for_prometheus_is_served_until_ctrl_c_and_not_to_everybody() {
         );
         assert!(!answered.contains("dtrain_"), "{answered}");
     }
-    // Who says nothing holds up nobody, and is let go.
+    // A client that sends nothing blocks no other client, and is disconnected.
     let silent: Vec<_> = (0..4).map(|_| TcpStream::connect(address).expect("it listens")).collect();
     assert!(get("GET /metrics HTTP/1.1\r\n\r\n".to_owned()).contains("dtrain_trial_step"));
     let (nothing, after) = answer(address, b"GET /metr", false);

@@ -1,4 +1,4 @@
-//! What a new user breaks in the first hour: each ends with a clear word, soon, and loses nothing.
+//! Mistakes of a new user's first hour: each ends with a clear message, soon, and loses nothing.
 
 use dtrain_runner::ledger::{History, TrialDetails};
 use dtrain_tests::{TestEnv, root};

@@ -147,7 +147,7 @@ fn the_doctor_compares_a_device_with_the_host_and_measures_it() {
     assert_eq!(list("links").iter().map(|one| one["to"].clone()).collect::<Vec<_>>(), [0]);
     assert_eq!(list("faults"), [0; 0]);
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    assert!(!found.to_string().contains(&format!("\"{host}\"")), "the name of the host is nobody's business");
+    assert!(!found.to_string().contains(&format!("\"{host}\"")), "the name of the host is private");
 }
 
 #[test]

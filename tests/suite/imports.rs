@@ -1,4 +1,4 @@
-//! Histories of somebody else: a bundle is imported whole or not at all, and names in it lead nowhere.
+//! Bundles from other users: imported whole or not at all; names in them cannot escape the history.
 
 use dtrain_protocol::TrialId;
 use dtrain_protocol::bundle::{Reader, Record, TrialRecord, Writer};
@@ -157,7 +157,7 @@ fn an_export_stays_in_its_folder_and_replaces_only_what_dtrain_wrote() {
     }
     assert_eq!(fs::read_to_string(&thesis).expect("kept"), "years of work");
 
-    // A file among those of an export is somebody's.
+    // A file in an export's folder that belongs to the user.
     house.expect(0, ["export", "tiny-1", "--to", "tensorboard", "--out", "runs"]);
     let thesis = house.file("runs/tiny-1/thesis.tex", "years of work");
     let refused = house.expect(2, ["export", "tiny-1", "--to", "tensorboard", "--out", "runs", "--force"]);

@@ -1,5 +1,5 @@
-//! What a trial leaves behind: no process, whatever it does with signals and sessions, and no run without a word, whatever its
-//! libraries print and its shell allows.
+//! Nothing of a trial is left behind: no process, whatever it does with signals and sessions, and no
+//! unreported run, whatever its libraries print and its shell allows.
 
 use crate::kill::{card, kill};
 use dtrain_runner::ledger::History;
@@ -107,7 +107,7 @@ fn what_a_script_started_is_ended_by_the_next_attempt_where_its_agent_was_killed
     let ended = run.wait_with_output().expect("it ends");
     assert!(ended.status.success(), "{ended:?}");
     assert_eq!(newest(&house), ("completed".into(), 2));
-    // The environment of the third is empty: nobody can know whose it was.
+    // The environment of the third is empty: no process can tell which trial it belonged to.
     kill_process(noted(&house, "bare"), Signal::KILL).expect("it is the test's to end");
     for name in ["session", "daemon"] {
         let process = noted(&house, name);

@@ -1,4 +1,4 @@
-//! What the suites share: the program, a house of its own for each test, and a look into checkpoints.
+//! Shared helpers of the suites: the program, an environment for each test, and access to checkpoints.
 
 use dtrain_protocol::checkpoint::parse_folder_name;
 use dtrain_protocol::{FileEntry, Manifest, Rank, Slice, StepId, Tensor, TensorKind};

@@ -1,4 +1,4 @@
-//! What is told of files whose names do not say what they are, and of files that are named twice.
+//! Reports about files whose names do not tell their format, and about files that are listed twice.
 
 use dtrain_tests::TestEnv;
 use std::process::Output;

@@ -1,4 +1,4 @@
-//! What ranks hold in memory falls as the plan says, for every way to hold less.
+//! Memory of ranks: it falls as the plan predicts, for every method of saving memory.
 
 use dtrain_tests::TestEnv;
 use serde_json::Value;
@@ -63,7 +63,7 @@ fn peak(house: &TestEnv, recipe: &str, pins: &[(&str, &str)]) -> Peak {
     let choices = trial["plan"]["choices"].as_array().expect("a plan has choices");
     let trained = choices.iter().find(|choice| choice["candidate"] == trial["candidate"]);
     let memory = trained.expect("one was trained")["estimate"]["memory"].as_object().expect("categories");
-    // The copy for a checkpoint is there for as long as the disk is slow: nobody knows beside what.
+    // The copy for a checkpoint exists as long as the disk is slow: its overlap with other memory is unknown.
     let counted = memory.iter().filter(|(category, _)| *category != "checkpoint");
     let predicted: f64 = counted.filter_map(|(_, bytes)| bytes.as_f64()).sum();
     let mebi = f64::from(1 << 20);

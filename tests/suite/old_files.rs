@@ -1,4 +1,5 @@
-//! What an earlier version wrote is read: a plan, a history and a bundle from before keys of files were renamed.
+//! Files of earlier versions can be read: a plan, a history and a bundle from before keys of files were
+//! renamed.
 //!
 //! The files are in `tests/data/old`, whose README says how they were made.
 

@@ -1,4 +1,4 @@
-//! What a script prints is understood, or it is said what was not.
+//! Output of scripts: metrics are parsed, and unparsed lines are reported.
 
 use dtrain_tests::TestEnv;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! What a terminal does to a training: Ctrl-C, closing it, and a pipe that nobody reads any more.
+//! Effects of a terminal on training: Ctrl-C, closing it, and a pipe whose reader is gone.
 
 use crate::kill::card;
 use dtrain_runner::ledger::History;
@@ -74,7 +74,7 @@ fn newest(house: &TestEnv) -> (String, u64, usize) {
 #[test]
 fn ctrl_c_saves_and_a_closed_terminal_or_pipe_ends_no_training() {
     let house = TestEnv::default();
-    // Measures the machine, while nobody reads what it says beyond the first line.
+    // Measures the machine, while the reader of its output stops after the first line.
     let mut unread = run(&house, &["--json"]).stdout(Stdio::piped()).spawn().expect("it starts");
     let mut lines = BufReader::new(unread.stdout.take().expect("a pipe"));
     let mut first = String::new();
@@ -106,7 +106,7 @@ fn ctrl_c_saves_and_a_closed_terminal_or_pipe_ends_no_training() {
     let (code, said) = ended(closed);
     assert_eq!(code, Some(131), "{said}");
     house.expect(0, ["resume", "last", "--quiet"]);
-    assert_eq!(newest(&house), ("completed".into(), STEPS, 1), "nobody disturbed the ranks");
+    assert_eq!(newest(&house), ("completed".into(), STEPS, 1), "the ranks were not disturbed");
     let begun = Instant::now();
     while agent.is_alive() {
         assert!(begun.elapsed() < PATIENCE, "the agent ends with its trial");

@@ -30,7 +30,7 @@ metric = "valid.accuracy"
 stop = { epochs = 40 }
 "#;
 
-/// A row: whoever pays much and lives in Bonn leaves. Every seventh age and every eleventh city is not known.
+/// Returns a row: customers in Bonn with high spending leave. Every 7th age and every 11th city is missing.
 fn row(number: usize) -> String {
     let city = ["Berlin", "\"Bonn; \"\"West\"\"\"", "Köln"][number * 7 % 3];
     let spend = number * 31 % 100;

@@ -1,4 +1,4 @@
-//! What is said when a script reaches its target.
+//! Messages when a script reaches its target.
 
 use dtrain_tests::TestEnv;
 

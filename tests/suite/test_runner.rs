@@ -1,4 +1,4 @@
-//! What `tests/run` does with tests that fail once, and with Ctrl-C.
+//! `tests/run` with tests that fail once, and with Ctrl-C.
 
 use dtrain_tests::root;
 use std::process::Command;

@@ -9,7 +9,8 @@ pub(crate) struct DoctorArgs {
     #[arg(value_name = "HOST")]
     pub(crate) hosts: Vec<String>,
 
-    /// Compare a device with the host, measure it, and write all figures to a file; without a name, the first GPU
+    /// Compare a device with the host, measure it, and write all figures to a file; without a name, the first
+    /// GPU
     #[arg(
         long,
         value_name = "DEVICE",
@@ -52,7 +53,7 @@ pub(crate) struct DoctorArgs {
     pub(crate) profile: bool,
 }
 
-/// What `--device` takes.
+/// Values of `--device`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum DeviceChoice {
     /// The GPUs that a training would use
@@ -65,7 +66,7 @@ pub(crate) enum DeviceChoice {
     Cpu,
 }
 
-/// What `--only` takes.
+/// Values of `--only`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PartChoice {
     /// Small trainings on the device beside the same ones on the host
@@ -86,7 +87,7 @@ pub(crate) enum PartChoice {
     Nccl,
 }
 
-/// What `--model` takes.
+/// Values of `--model`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelChoice {
     /// 2 layers of the Llama family, 0.1 M parameters
@@ -98,7 +99,7 @@ pub(crate) enum ModelChoice {
     Llama1b,
 }
 
-/// What `--precision` takes.
+/// Values of `--precision`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum PrecisionChoice {
     /// 32-bit floats; with CUDA, TF32

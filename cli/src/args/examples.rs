@@ -1,4 +1,4 @@
-//! What the help of each command shows at its end.
+//! Examples at the end of each command's help.
 
 pub(super) const PLAN_EXAMPLE: &str = "Examples:
   dtrain plan recipe.toml --out plan.json && dtrain run plan.json

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 #[derive(Args, Debug)]
 pub(crate) struct ExportArgs {
-    /// Trials: their names, the beginnings of their ids, or `last` [default: last; for prometheus all that run]
+    /// Trials: their names, the beginnings of their ids, or `last` [default: last; for prometheus all that
+    /// run]
     #[arg(value_name = "TRIAL", add = completion::trial())]
     pub(crate) trials: Vec<String>,
 
@@ -23,8 +24,8 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "FORMAT")]
     pub(crate) to: ExportFormat,
 
-    /// File, or folder for the runs; `-` prints csv, jsonl and prometheus [default: `runs` for tensorboard, `mlflow.db`,
-    /// `wandb`, otherwise a file with the name of the trial or study]
+    /// File, or folder for the runs; `-` prints csv, jsonl and prometheus [default: `runs` for tensorboard,
+    /// `mlflow.db`, `wandb`, otherwise a file with the name of the trial or study]
     #[arg(long, short, value_name = "PATH")]
     pub(crate) out: Option<PathBuf>,
 
@@ -32,7 +33,8 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "KEYS", value_delimiter = ',')]
     pub(crate) keys: Vec<String>,
 
-    /// Points of all attempts, or where attempts overlap of the last [default: all for csv, jsonl and parquet, otherwise last]
+    /// Points of all attempts, or where attempts overlap of the last [default: all for csv, jsonl and
+    /// parquet, otherwise last]
     #[arg(long, value_name = "WHICH")]
     pub(crate) attempt: Option<AttemptChoice>,
 
@@ -45,7 +47,7 @@ pub(crate) struct ExportArgs {
     pub(crate) listen: Option<SocketAddr>,
 }
 
-/// What `--to` takes.
+/// Values of `--to`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ExportFormat {
     /// Event files, with the settings for its table of hyperparameters
@@ -64,7 +66,7 @@ pub(crate) enum ExportFormat {
     Prometheus,
 }
 
-/// What `--attempt` takes.
+/// Values of `--attempt`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AttemptChoice {
     /// Every attempt

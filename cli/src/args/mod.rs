@@ -1,4 +1,4 @@
-//! The command line as clap reads it.
+//! Command line, as parsed by clap.
 
 mod checkpoint;
 mod data;
@@ -70,7 +70,7 @@ const FIRST_STEPS: &str = "First steps:
   dtrain run recipe.toml       train it
   dtrain history               list past trials";
 
-/// What is to be done.
+/// Commands of dtrain.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CommandArgs {
     /// Write a commented recipe
@@ -251,11 +251,12 @@ pub(crate) enum CommandArgs {
     },
 }
 
-/// Commands whose JSON is a line for each thing that happens.
+/// Commands whose `--json` output is JSON Lines.
 const OF_LINES: [&str; 7] = ["run", "resume", "attach", "stop", "tune", "logs", "estimate"];
 
 impl CommandArgs {
-    /// Whether it reads or writes the state folder. `doctor` does, and says itself what is wrong with it.
+    /// Returns `true` if the command needs a valid state folder. `doctor` uses it too, but reports problems
+    /// itself.
     pub(crate) fn uses_state(&self) -> bool {
         !matches!(
             self,
@@ -269,7 +270,7 @@ impl CommandArgs {
         )
     }
 
-    /// The files and folders that its options say to write.
+    /// Returns the files and folders that its options tell it to write.
     pub(crate) fn outputs(&self) -> Vec<&Path> {
         let all = match self {
             Self::Plan(args) => vec![&args.out, &args.html, &args.emit_to],
@@ -288,7 +289,7 @@ impl CommandArgs {
         all.into_iter().flatten().map(PathBuf::as_path).collect()
     }
 
-    /// Whether its JSON is JSON Lines.
+    /// Returns `true` if its JSON output is JSON Lines.
     pub(crate) fn prints_lines(&self) -> bool {
         matches!(
             self,
@@ -304,7 +305,7 @@ impl CommandArgs {
     }
 }
 
-/// The command line without the commands that only dtrain itself types.
+/// Returns the command line without the hidden internal commands.
 pub(crate) fn visible() -> clap::Command {
     let all = Arguments::command();
     let shown = all.get_subcommands().filter(|sub| !sub.is_hide_set()).cloned();
@@ -314,7 +315,7 @@ pub(crate) fn visible() -> clap::Command {
         .subcommands(shown)
 }
 
-/// Whether the words of a command line ask for JSON, and whether for JSON Lines, where clap could not read them.
+/// Returns whether a command line that clap rejected asks for JSON, and for JSON Lines.
 pub(crate) fn json_asked<'a>(words: impl Iterator<Item = &'a std::ffi::OsStr>) -> (bool, bool) {
     let words: Vec<&std::ffi::OsStr> = words.take_while(|word| *word != "--").collect();
     let is_lines = words.iter().find_map(|word| {
@@ -324,7 +325,7 @@ pub(crate) fn json_asked<'a>(words: impl Iterator<Item = &'a std::ffi::OsStr>) -
     (words.iter().any(|word| *word == "--json"), is_lines.unwrap_or(false))
 }
 
-/// What is done with hosts.
+/// Actions on hosts.
 #[derive(Debug, Subcommand)]
 pub(crate) enum HostsCommand {
     /// Forget what is held against a host, and use it again

@@ -53,7 +53,8 @@ pub(crate) struct ModelExportArgs {
 /// Formats of weights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ModelFormat {
-    /// A folder of Hugging Face transformers (decoders of the families GPT-2, Llama and Qwen2), adapters merged
+    /// A folder of Hugging Face transformers (decoders of the families GPT-2, Llama and Qwen2), adapters
+    /// merged
     Hf,
     /// One ONNX file, for mlp and cnn
     Onnx,
@@ -138,7 +139,7 @@ pub(crate) struct SampleArgs {
     pub(crate) seed: u64,
 }
 
-/// A number above 0 and at most 1.
+/// Parses a number above 0 and at most 1.
 fn parse_share(text: &str) -> Result<f64, String> {
     let number = text.parse::<f64>().ok().filter(|number| *number > 0.0 && *number <= 1.0);
     number.ok_or_else(|| "expected a number above 0 and at most 1".to_owned())

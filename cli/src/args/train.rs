@@ -86,7 +86,7 @@ pub(crate) struct PlanArgs {
     #[arg(long, short, value_name = "FILE")]
     pub(crate) out: Option<PathBuf>,
 
-    /// How many of the best candidates to show; with --on, of ties and of the next [default: 5]
+    /// Number of best candidates to show; with --on, of ties and of the next [default: 5]
     #[arg(long, value_name = "N")]
     pub(crate) top: Option<usize>,
 
@@ -168,7 +168,7 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "N")]
     pub(crate) trials: Option<u64>,
 
-    /// How values are proposed: auto, grid, random, sobol, tpe, gaussian, cma_es, swarm, evolution
+    /// Sampler of new settings: auto, grid, random, sobol, tpe, gaussian, cma_es, swarm, evolution
     #[arg(long, value_name = "NAME")]
     pub(crate) sampler: Option<String>,
 
@@ -180,7 +180,8 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "N")]
     pub(crate) slots: Option<u32>,
 
-    /// Train the best setting and the untuned one with so many other seeds each, and compare them [default: tune.confirm, 0]
+    /// Train the best setting and the untuned one with so many other seeds each, and compare them [default:
+    /// tune.confirm, 0]
     #[arg(long, value_name = "SEEDS")]
     pub(crate) confirm: Option<u32>,
 
@@ -192,7 +193,8 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "STUDY", add = completion::study())]
     pub(crate) from: Option<String>,
 
-    /// Steps of each trial [default: of dtrain's models a ninth of the run, at least 20; of a command its own]
+    /// Steps of each trial [default: of dtrain's models a ninth of the run, at least 20; of a command its
+    /// own]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..))]
     pub(crate) steps: Option<u64>,
 
@@ -200,7 +202,8 @@ pub(crate) struct TuneArgs {
     #[arg(long, default_value_t = 3, value_name = "N")]
     pub(crate) layouts: usize,
 
-    /// First try learning rates far apart for a few steps each in a new study, and search where the loss falls
+    /// First try learning rates far apart for a few steps each in a new study, and search where the loss
+    /// falls
     #[arg(long)]
     pub(crate) range_test: bool,
 
@@ -238,7 +241,8 @@ pub(crate) struct RunArgs {
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<u32>,
 
-    /// Begin with the weights of a trial (its newest checkpoint, or that of a step) or of a folder of Hugging Face transformers
+    /// Begin with the weights of a trial (its newest checkpoint, or that of a step) or of a folder of Hugging
+    /// Face transformers
     #[arg(long, value_name = "TRIAL[@STEP]|FOLDER", add = completion::trial())]
     pub(crate) from: Option<String>,
 

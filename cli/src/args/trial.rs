@@ -35,7 +35,8 @@ pub(crate) struct WatchArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct ResumeArgs {
-    /// A trial: its name, the beginning of its id, or `last`; TRIAL@STEP continues from that checkpoint, as a new trial
+    /// A trial: its name, the beginning of its id, or `last`; TRIAL@STEP continues from that checkpoint, as a
+    /// new trial
     #[command(flatten)]
     pub(crate) trial: TrialArgs,
 
@@ -80,7 +81,8 @@ pub(crate) struct AuditArgs {
 
 #[derive(Args, Debug)]
 pub(crate) struct LogsArgs {
-    /// A trial: its name, the beginning of its id, or `last` [default: with --follow the one that runs, otherwise `last`]
+    /// A trial: its name, the beginning of its id, or `last` [default: with --follow the one that runs,
+    /// otherwise `last`]
     #[arg(value_name = "TRIAL", add = completion::trial())]
     pub(crate) trial: Option<String>,
 
@@ -114,7 +116,8 @@ pub(crate) struct GcArgs {
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) keep_last: usize,
 
-    /// Also remove folders of trials that the history does not know; they may be the only copy of their checkpoints
+    /// Also remove folders of trials that the history does not know; they may be the only copy of their
+    /// checkpoints
     #[arg(long)]
     pub(crate) orphans: bool,
 
@@ -212,7 +215,8 @@ pub(crate) struct ShowArgs {
     #[arg(long, conflicts_with = "resolved")]
     pub(crate) all: bool,
 
-    /// With --json: also the points of the series with these keys, separated by commas; `all` for every series
+    /// With --json: also the points of the series with these keys, separated by commas; `all` for every
+    /// series
     #[arg(long, value_name = "KEYS", value_delimiter = ',', requires = "json", conflicts_with = "resolved")]
     pub(crate) series: Vec<String>,
 
@@ -241,7 +245,7 @@ pub(crate) struct NoteArgs {
     pub(crate) untag: Vec<String>,
 }
 
-/// The text of a note: not empty, and short enough for a bundle.
+/// Parses the text of a note: not empty, and short enough for a bundle.
 fn parse_note(text: &str) -> Result<String, String> {
     if text.is_empty() {
         return Err("a note has at least one character".to_owned());
@@ -257,7 +261,7 @@ fn check_length(what: &str, text: &str, most: usize) -> Result<(), String> {
     Err(format!("{what} has at most {most} bytes, not {}", text.len()))
 }
 
-/// A tag as it is typed; without a value it says `yes`.
+/// Parses a tag; one without a value gets the value `yes`.
 fn parse_tag(text: &str) -> Result<(String, String), String> {
     let (name, value) = text.split_once('=').unwrap_or((text, "yes"));
     let is_plain = |c: char| c.is_alphanumeric() || "_-.".contains(c);

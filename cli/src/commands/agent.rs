@@ -1,4 +1,4 @@
-//! `dtrain agent` as a controller on another machine starts it.
+//! `dtrain agent`, started over SSH by a controller on another machine.
 
 use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;
@@ -9,7 +9,7 @@ use dtrain_runner::transport::ProgramDigest;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// Prints the blake3 of this program, so that whoever sent it knows that it came as it was.
+/// Prints the blake3 of this executable, so that the controller can verify its copy.
 pub(crate) fn digest() -> ExitCode {
     match std::env::current_exe().and_then(|path| ProgramDigest::of(&path)) {
         #[expect(clippy::print_stdout, reason = "it is the answer")]
@@ -21,10 +21,10 @@ pub(crate) fn digest() -> ExitCode {
     }
 }
 
-/// Serves a controller until it goes. Checkpoints are kept in the state folder `shared`, where there is one.
+/// Serves a controller until it disconnects. Checkpoints are kept in the state folder `shared`, if given.
 pub(crate) fn relay(context: &Context, shared: Option<PathBuf>) -> CommandResult {
     let programs = crate::hosts::programs()?;
-    // The folder of a Slurm node is its own already.
+    // A Slurm node has a state folder of its own already.
     let home = if shared.is_some() { context.home.clone() } else { context.home.of_this_host() };
     let shared = shared.map(Home::at);
     std::iter::once(&home).chain(&shared).try_for_each(Home::check).map_err(|error| {

@@ -1,4 +1,4 @@
-//! `dtrain audit`.
+//! `dtrain audit`: prints the audit log.
 
 use crate::args::AuditArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -13,11 +13,11 @@ use std::borrow::Cow;
 #[derive(Serialize)]
 struct AuditTrail<'a> {
     entries: &'a [AuditRecord],
-    /// Lines that cannot be read.
+    /// Number of unreadable lines.
     damaged: u64,
 }
 
-/// Prints who had what run where.
+/// Prints which user started, stopped or removed trials, and where.
 pub(crate) fn run(context: &Context, args: &AuditArgs) -> CommandResult {
     let path = audit::path(&context.home);
     let (mut entries, damaged) = audit::read(&context.home).map_err(|error| {
@@ -46,7 +46,7 @@ pub(crate) fn run(context: &Context, args: &AuditArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// The trial of that name. One that was removed is still in the log, by its id.
+/// Finds a trial by name. Removed trials are still in the log, by id.
 fn trial(context: &Context, entries: &[AuditRecord], name: &str) -> Result<TrialId, CommandError> {
     match entries.iter().find(|entry| entry.subject.trial.0 == name) {
         Some(entry) => Ok(entry.subject.trial.clone()),
@@ -54,7 +54,7 @@ fn trial(context: &Context, entries: &[AuditRecord], name: &str) -> Result<Trial
     }
 }
 
-/// A time such as `7d` or `30 min`.
+/// Parses a duration such as `7d` or `30 min` into milliseconds.
 fn milliseconds(text: &str) -> Result<u64, CommandError> {
     let text = text.trim();
     let (number, unit) = text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()));

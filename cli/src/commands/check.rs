@@ -1,4 +1,4 @@
-//! `dtrain check`.
+//! `dtrain check`: validates a recipe.
 
 use super::check_output;
 use crate::args::CheckArgs;
@@ -49,7 +49,7 @@ pub(crate) fn run(context: &Context, args: &CheckArgs) -> CommandResult {
     }
 }
 
-/// What is trained, in a few words.
+/// Describes the training in a few words.
 pub(crate) fn summary(recipe: &Recipe) -> String {
     let kind = match &recipe.model {
         Model::Decoder(decoder) => format!("decoder, {} layers of {}", decoder.layers, decoder.hidden),
@@ -73,8 +73,8 @@ struct RecipeValidation {
     valid: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     digest: Option<String>,
-    /// What `run` refuses.
+    /// Problems that `run` refuses.
     problems: Vec<ProblemJson>,
-    /// What is strange about the data, and what `run` may refuse on other hosts.
+    /// Remarks about the data, and problems that may appear on other hosts.
     warnings: Vec<ProblemJson>,
 }

@@ -1,4 +1,4 @@
-//! `dtrain check --try`: the templates of a recipe and the output of a program.
+//! `dtrain check --try`: matches a recipe's templates against a program's output.
 
 use crate::args::RecipeArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -14,18 +14,18 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Bytes that are read at once.
+/// Bytes per read.
 const CHUNK: usize = 64 << 10;
 
-/// What `--json` says.
+/// JSON document of `--json`.
 #[derive(Serialize)]
 struct TemplateMatchReport<'a> {
-    /// Lines of the output; empty ones do not count.
+    /// Non-empty lines of the output.
     lines: u64,
     templates: &'a [TemplateReport],
 }
 
-/// Tries the templates of a recipe on the output of a program: a file, or `-` for standard input.
+/// Matches the templates of a recipe against a program's output: a file, or `-` for standard input.
 pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> CommandResult {
     let loaded = load(&args.recipe, &args.layers, &[])?;
     let templates = templates(&loaded.checked.recipe)?;
@@ -65,7 +65,7 @@ pub(crate) fn run(context: &Context, args: &RecipeArgs, output: &Path) -> Comman
         .hint("`{name}` stands for a number, `*` for any text, a blank for blanks, all else for itself"))
 }
 
-/// The templates of a recipe; none where its model is no command.
+/// Returns the templates of a recipe; empty if its model is not a command.
 pub(crate) fn templates(recipe: &Recipe) -> Result<Vec<LineTemplate>, CommandError> {
     let Model::Command(command) = &recipe.model else { return Ok(Vec::new()) };
     let parse = |text: &String| {
@@ -75,7 +75,7 @@ pub(crate) fn templates(recipe: &Recipe) -> Result<Vec<LineTemplate>, CommandErr
     command.progress.iter().map(parse).collect()
 }
 
-/// Tries templates on all lines of an output.
+/// Matches templates against all lines of an output.
 pub(crate) fn try_on(mut from: impl Read, tryout: &mut Tryout<'_>) -> io::Result<()> {
     let mut take = |number: u64, line: &[u8]| {
         let text = plain(line);

@@ -1,4 +1,4 @@
-//! `dtrain checkpoint`.
+//! `dtrain checkpoint`: lists, verifies and copies checkpoints.
 
 use crate::args::{CheckpointCommand, PullArgs, TrialArgs, VerifyArgs};
 use crate::checkpoint_sources::{TrialCheckpoints, inventory};
@@ -29,7 +29,7 @@ struct ListedCheckpoints<'a> {
     unreachable: Vec<UnreachableHost>,
 }
 
-/// A host that could not be asked.
+/// A host that did not answer.
 #[derive(Serialize)]
 struct UnreachableHost {
     host: String,
@@ -123,7 +123,7 @@ fn copy(context: &Context, args: &PullArgs) -> CommandResult {
     let mut holders = kept.holders(context);
     let inventory = inventory(context, &mut holders)?;
     if !inventory.away.is_empty() {
-        // What is not here may lie on a host that cannot be asked.
+        // A missing checkpoint may be on a host that does not answer.
         recorded.clear();
     }
     let listed = inventory.list(&mut holders, &refused);
@@ -157,10 +157,10 @@ fn copy(context: &Context, args: &PullArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// The checkpoints that are newer than `first` and cannot be copied, newest first: step, and what is wrong with each. All of them
-/// where there is no `first`.
+/// Returns the checkpoints newer than `first` that cannot be copied, newest first: step, and reason. Without
+/// `first`, returns all of them.
 ///
-/// `recorded` are the names of those that the history knows, oldest first.
+/// `recorded` are the folder names of the checkpoints in the history, oldest first.
 fn skipped_checkpoints(
     recorded: &[String],
     listed: &[CheckpointInfo],
@@ -174,7 +174,7 @@ fn skipped_checkpoints(
         (one.name.as_str(), format!("is damaged ({reason})"))
     });
     let is_there = |name: &str| listed.iter().any(|one| one.name == name && one.state != State::Partial);
-    // Where none is left, the newest that is missing says enough: older ones go when newer ones are saved.
+    // If none is left, the newest missing one suffices: retention removes older ones.
     let missing = recorded.iter().rev().filter(|name| !is_there(name));
     let missing = missing.take(if first.is_none() { 1 } else { usize::MAX });
     let missing = missing.map(|name| (name.as_str(), "is missing".to_owned()));
@@ -184,8 +184,8 @@ fn skipped_checkpoints(
     all.into_iter().map(|(name, state)| (step(name), state)).collect()
 }
 
-/// Copies the first of the checkpoints that is not damaged, and says which are; `None` where all are. Says so where it goes back from
-/// `newest`, the newest of all.
+/// Copies the first undamaged checkpoint and reports the damaged ones; `None` if all are damaged. Reports
+/// when it falls back from `newest`.
 fn copy_newest_intact<'a>(
     context: &Context,
     holders: &mut [Box<dyn CheckpointStore + '_>],
@@ -218,14 +218,14 @@ fn copy_newest_intact<'a>(
     Ok(None)
 }
 
-/// Whether a part of a checkpoint cannot be had as it was written, though all answer that could be asked before.
+/// Returns `true` if part of a checkpoint has no intact copy on the hosts that answered.
 fn is_damaged(holders: &mut [Box<dyn CheckpointStore + '_>], inventory: &Inventory, name: &str) -> bool {
     let all_answer = Inventory::collect(holders).is_ok_and(|now| now.away.len() <= inventory.away.len());
     let examined = verify_all_copies(holders, inventory, name, &mut |_, _| ());
     all_answer && examined.is_ok_and(|found| !found.lost.is_empty())
 }
 
-/// What is said where none of the checkpoints that are wanted is intact; `intact` is the newest of all that is.
+/// Builds the error when no requested checkpoint is intact; `intact` is the newest intact one of all.
 fn no_intact(label: &str, intact: Option<&CheckpointInfo>) -> CommandError {
     let hint = match intact {
         Some(CheckpointInfo { step, .. }) => {
@@ -237,12 +237,12 @@ fn no_intact(label: &str, intact: Option<&CheckpointInfo>) -> CommandError {
         .hint(hint)
 }
 
-/// Whether training goes on from a checkpoint, or would if it were whole.
+/// Returns `true` if training can resume from a checkpoint in this state, once it is complete.
 fn is_resumable(state: State) -> bool {
     matches!(state, State::Committed | State::Damaged)
 }
 
-/// The newest committed checkpoint of `step`.
+/// Returns the newest committed checkpoint of `step`.
 fn find_step<'a>(
     listed: &'a [CheckpointInfo],
     step: u64,

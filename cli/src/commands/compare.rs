@@ -1,4 +1,4 @@
-//! `dtrain compare`.
+//! `dtrain compare`: compares two trials.
 
 use crate::args::CompareArgs;
 use crate::command_error::{CommandResult, ExitReason};

@@ -1,4 +1,4 @@
-//! `dtrain completions`.
+//! `dtrain completions`: shell completion scripts.
 
 use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::completion::VARIABLE;
@@ -6,7 +6,7 @@ use crate::context::Context;
 use clap_complete::Shell;
 use clap_complete::env::Shells;
 
-/// Prints the script that lets a shell ask this program.
+/// Prints the completion script of a shell.
 pub(crate) fn run(context: &Context, shell: Shell) -> CommandResult {
     let name = shell.to_string();
     let mut script = Vec::new();

@@ -1,4 +1,4 @@
-//! `dtrain data`.
+//! `dtrain data`: describes the data of a recipe, and prepares its tokens.
 
 use crate::args::DataArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -11,10 +11,10 @@ use dtrain_recipes::{DataFormat, Documents, InputSignature};
 use dtrain_worker::data::{self, ColumnFacts, ColumnKind, CorpusFacts, DataError};
 use serde::Serialize;
 
-/// Categories of a column that a person is shown.
+/// Most categories of a column in the text output.
 const CATEGORIES: usize = 8;
 
-/// Shows what is in the data of a recipe.
+/// Shows the contents of a recipe's data.
 pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
     let recipe = &loaded.checked.recipe;
@@ -35,7 +35,7 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
         Some(InputSignature::Rows { inputs, .. }) => Some(u64::from(inputs)),
         Some(InputSignature::Tokens { .. }) | None => None,
     };
-    // A recipe that does not fit the table yet is no reason not to show the table.
+    // The table is shown even if the recipe does not fit it yet.
     let unfit = table.as_ref().map(|table| table.inputs).filter(|found| Some(*found) != inputs);
     let is_opened = unfit.is_none() && (args.prepare || !is_text);
     let opened = if is_opened { rates::open_set(context, &loaded).map_err(wrong)? } else { None };
@@ -95,7 +95,7 @@ pub(crate) fn run(context: &Context, args: &DataArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// As what the files are read, for people.
+/// Describes a data format for people.
 fn format(format: &DataFormat) -> &'static str {
     match format {
         DataFormat::Text { documents: Documents::Files, .. } => "text",
@@ -109,7 +109,7 @@ fn format(format: &DataFormat) -> &'static str {
     }
 }
 
-/// What a person reads.
+/// Formats the summary as text.
 fn page(report: &DatasetSummary) -> String {
     let mut lines = Vec::new();
     let mut line = |name: &str, value: String| lines.push(format!("{name:<12} {value}"));
@@ -152,50 +152,50 @@ fn page(report: &DatasetSummary) -> String {
     lines.join("\n")
 }
 
-/// `--json`.
+/// JSON document of `--json`.
 #[derive(Serialize)]
 struct DatasetSummary {
-    /// As what the files are read.
+    /// Format in which the files are read.
     format: &'static str,
     files: Vec<FileJson>,
-    /// Bytes of the files as they are stored.
+    /// Bytes of the files as stored.
     bytes: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     documents: Option<u64>,
     /// Bytes of text, decompressed.
     #[serde(skip_serializing_if = "Option::is_none")]
     text_bytes: Option<u64>,
-    /// Documents that are the same as one before.
+    /// Documents that repeat an earlier one.
     #[serde(skip_serializing_if = "Option::is_none")]
     duplicates: Option<u64>,
-    /// Documents, rows or images to validate on that are the same as one to train on.
+    /// Validation documents, rows or images that also occur in the training data.
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     train_samples: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     valid_samples: Option<u64>,
-    /// Tokens of all samples.
+    /// Number of tokens in all samples.
     #[serde(skip_serializing_if = "Option::is_none")]
     tokens: Option<u64>,
-    /// Samples of each class.
+    /// Number of samples of each class.
     #[serde(skip_serializing_if = "Option::is_none")]
     classes: Option<Vec<u64>>,
-    /// The names of the classes, in the same order, where they have names.
+    /// Names of the classes in the same order, if they have names.
     #[serde(skip_serializing_if = "Option::is_none")]
     class_names: Option<Vec<String>>,
-    /// What separates the fields of a table, in words.
+    /// Separator of a table's fields, in words.
     #[serde(skip_serializing_if = "Option::is_none")]
     separator: Option<&'static str>,
-    /// Numbers that a model reads of a row of a table.
+    /// Number of inputs that a model gets per row of a table.
     #[serde(skip_serializing_if = "Option::is_none")]
     inputs: Option<u64>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     columns: Vec<ColumnJson>,
-    /// What is strange about the data.
+    /// Remarks about unusual data.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     warnings: Vec<String>,
-    /// The beginnings of documents.
+    /// Beginnings of documents.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     samples: Vec<String>,
 }
@@ -204,12 +204,12 @@ struct DatasetSummary {
 #[derive(Serialize)]
 struct ColumnJson {
     name: String,
-    /// number, date, category, class or ignored.
+    /// Kind of column: number, date, category, class or ignored.
     kind: &'static str,
-    /// In alphabetical order; an empty text stands for empty cells.
+    /// Categories in alphabetical order; an empty text stands for empty cells.
     #[serde(skip_serializing_if = "Option::is_none")]
     categories: Option<Vec<String>>,
-    /// Cells without a value.
+    /// Number of cells without a value.
     empty: u64,
 }
 
@@ -225,7 +225,7 @@ impl ColumnJson {
         Self { name: column.name.clone(), kind, categories, empty: column.empty }
     }
 
-    /// What it has, for a person.
+    /// Describes the column's values for people.
     fn summary(&self) -> String {
         let mut words = match (self.kind, &self.categories) {
             (_, Some(categories)) => {

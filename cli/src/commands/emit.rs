@@ -1,4 +1,4 @@
-//! `dtrain plan --emit`: the best choice in other engines' words.
+//! `dtrain plan --emit`: writes the best candidate as configuration of another engine.
 
 use crate::args::PlanArgs;
 use crate::command_error::{CommandError, ExitReason};
@@ -10,7 +10,7 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Writes the files of a format: to `--emit-to`, or to stdout when there is one. Notes go to stderr.
+/// Writes the files of a format to `--emit-to`, or a single file to stdout. Notes go to stderr.
 pub(crate) fn run(
     context: &Context,
     args: &PlanArgs,
@@ -46,7 +46,7 @@ pub(crate) fn run(
     Ok(())
 }
 
-/// The folder as the command that starts training reaches it: from the folder of now, or from a checkout elsewhere.
+/// Returns the folder's path relative to where the training command is started: here, or another checkout.
 fn path_from_launch_folder(folder: &Path, emitted: &ConfigFiles) -> PathBuf {
     let absolute = emitted.checkout.and_then(|_| std::path::absolute(folder).ok());
     absolute.unwrap_or_else(|| folder.to_owned())
@@ -63,7 +63,7 @@ fn print(context: &Context, format: ConfigFormat, emitted: &ConfigFiles) -> Resu
     context.out.file(&file.text)
 }
 
-/// All files or none: nothing is written where one of them is there already.
+/// Writes all files, or none if one of them already exists.
 fn write_all(folder: &Path, emitted: &ConfigFiles) -> Result<(), CommandError> {
     let there = emitted.files.iter().map(|file| folder.join(&file.name)).find(|path| path.exists());
     if let Some(path) = there {

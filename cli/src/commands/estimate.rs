@@ -1,4 +1,4 @@
-//! `dtrain estimate`: what given trainings cost, beside what was measured.
+//! `dtrain estimate`: estimated cost of given training runs, compared with measurements.
 
 use crate::args::EstimateArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -9,7 +9,7 @@ use dtrain_planner::benchmarks::{TableRow, estimate_rows, read_table, scores};
 use std::io::Read;
 use std::path::Path;
 
-/// Prices the rows of a table, in their order, and sums up by source.
+/// Estimates the rows of a table, in order, and summarizes errors by source.
 pub(crate) fn run(context: &Context, args: &EstimateArgs) -> CommandResult {
     let rows = read(&args.rows)?;
     refuse_unknown(&args.calibrate_on, &rows)?;
@@ -49,7 +49,7 @@ fn read(path: &Path) -> Result<Vec<TableRow>, CommandError> {
     Ok(rows)
 }
 
-/// An id that no row has would silently correct nothing.
+/// Refuses ids that no row has, which would silently calibrate nothing.
 fn refuse_unknown(ids: &[String], rows: &[TableRow]) -> Result<(), CommandError> {
     let missing: Vec<_> =
         ids.iter().filter(|id| !rows.iter().any(|row| row.id == **id)).map(String::as_str).collect();

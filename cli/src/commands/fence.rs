@@ -1,4 +1,4 @@
-//! `dtrain fence`.
+//! `dtrain fence`: marks a host as lost for one trial.
 
 use crate::args::FenceArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -12,21 +12,21 @@ use dtrain_runner::driver;
 use dtrain_runner::launch::FencedHosts;
 use serde::Serialize;
 
-/// What was done.
+/// Result of the command.
 #[derive(Serialize)]
 struct FencedHost {
     trial: TrialId,
     label: String,
     host: String,
-    /// Whether the host counts as lost from now on.
+    /// True if the host counts as lost from now on.
     fenced: bool,
-    /// The attempt that ran on the host, and was ended.
+    /// The attempt that was running on the host and was ended.
     ended: Option<AttemptId>,
-    /// Why the host could not be asked.
+    /// Reason why the host did not answer.
     unreachable: Option<String>,
 }
 
-/// Counts a host as lost for one trial, or no longer.
+/// Fences a host for one trial, or lifts the fence.
 pub(crate) fn run(context: &Context, args: &FenceArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial)?;
@@ -88,7 +88,7 @@ fn report_text(report: &FencedHost) -> String {
     format!("{host} counts as lost for {label}: {what}")
 }
 
-/// The host of the trial with that name.
+/// Returns the host of the trial with that name.
 fn host(label: &str, cluster: &Cluster, name: &str) -> Result<Host, CommandError> {
     if cluster.launcher != LauncherKind::Ssh {
         let hint =

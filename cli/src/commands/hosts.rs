@@ -1,4 +1,4 @@
-//! `dtrain hosts`: what is held against hosts, and forgiving it.
+//! `dtrain hosts`: strikes against hosts, and how to forgive them.
 
 use crate::args::HostsCommand;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -20,24 +20,24 @@ const COLUMNS: [TableColumn; 5] = [
     TableColumn { title: std::borrow::Cow::Borrowed("WHY"), is_right: false, rank: 7, least: Some(20) },
 ];
 
-/// All hosts, by name.
+/// All known hosts, by name.
 #[derive(Serialize)]
 struct HostStrikes {
     hosts: Vec<HostRow>,
 }
 
-/// What is known of a host.
+/// One host with its strikes.
 #[derive(Serialize)]
 struct HostRow {
     host: String,
-    /// When it answered last, in milliseconds since the Unix epoch; `null` when it never did.
+    /// Time of its last answer, in milliseconds since the Unix epoch; `null` if it never answered.
     seen_ms: Option<u64>,
     excluded: Option<ExcludedHost>,
-    /// Those of the last week, the newest last.
+    /// Strikes of the last week, oldest first.
     strikes: Vec<Strike>,
 }
 
-/// Hosts are left out by the history of this machine.
+/// Lists hosts, or forgives one. Strikes are kept in the history of this machine.
 pub(crate) fn run(context: &Context, command: Option<&HostsCommand>) -> CommandResult {
     match command {
         None => list(context),
@@ -107,7 +107,7 @@ fn line(row: &HostRow, now_ms: u64) -> Vec<StyledText> {
 }
 
 fn forgive(context: &Context, host: &str) -> CommandResult {
-    // Read first, so that a missing history is not made.
+    // Opened for reading first, so that a missing history is not created.
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
     let is_known = rows(&history, context.out.style().now_ms)?.iter().any(|row| row.host == host);

@@ -18,7 +18,7 @@ use serde::Serialize;
 use std::io::{BufRead, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 
-/// What a new recipe starts from.
+/// Template of a new recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RecipeTemplate {
     /// A small language model on text files
@@ -29,7 +29,7 @@ pub(crate) enum RecipeTemplate {
     Mlp,
 }
 
-/// What a template wants to know.
+/// Answers that a template needs.
 #[derive(Clone, Debug, PartialEq)]
 struct TemplateAnswers {
     template: RecipeTemplate,
@@ -42,10 +42,10 @@ struct CreatedRecipe {
     path: PathBuf,
 }
 
-/// Fewer rows or images than this teach hardly anything that holds for others.
+/// Fewest rows or images without a warning about too little data.
 const FEW_ROWS: u64 = 100;
 
-/// Writes a recipe.
+/// Runs the command.
 pub(crate) fn run(context: &Context, args: InitArgs) -> CommandResult {
     let path = if args.path.is_dir() { args.path.join("recipe.toml") } else { args.path.clone() };
     if let Some(from) = &args.from {
@@ -63,7 +63,7 @@ pub(crate) fn run(context: &Context, args: InitArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Writes the text of a recipe, and says so.
+/// Writes the text of a recipe, and prints a message.
 fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), CommandError> {
     refuse_unusable(name, "a recipe")?;
     write_new(path, text)?;
@@ -74,8 +74,8 @@ fn write(context: &Context, path: &Path, name: &str, text: &str) -> Result<(), C
     Ok(())
 }
 
-/// What is to be known of the data of a recipe that was just written; nothing where all is well, or where it would have to
-/// be downloaded.
+/// Returns a warning about the data of a new recipe; `None` if there is none, or the data must be downloaded
+/// first.
 fn data_warning(context: &Context, path: &Path) -> Option<String> {
     let loaded = load_without_running(&path.display().to_string(), &LayerArgs::default(), &[]).ok()?;
     if precheck::downloads(&loaded).is_some() {
@@ -92,14 +92,14 @@ fn data_warning(context: &Context, path: &Path) -> Option<String> {
     }
 }
 
-/// Whether a model would learn so few samples by heart.
+/// Returns a warning if the model would overfit on so few samples.
 fn overfit_warning(samples: u64, model: &Model) -> Option<String> {
     match model {
         Model::Decoder(_) => {
             let (tokens, parameters) = (samples * model.sample_tokens(), model.parameters());
             (tokens < parameters).then(|| {
                 format!(
-                    "the data has {} tokens, and the model {} parameters: it will learn them by heart; use more data",
+                    "the data has {} tokens, and the model {} parameters: it will overfit; use more data",
                     whole(tokens),
                     whole(parameters)
                 )
@@ -123,7 +123,7 @@ fn answers(
     }
 }
 
-/// The folder's name for `recipe.toml`, otherwise the file's own.
+/// Returns the folder's name for `recipe.toml`, otherwise the file's stem.
 fn default_name(path: &Path) -> String {
     let folder = || std::path::absolute(path).ok()?.parent()?.file_name()?.to_str().map(str::to_owned);
     let stem = path.file_stem().and_then(|stem| stem.to_str()).map(str::to_owned);
@@ -139,7 +139,7 @@ fn default_data(template: RecipeTemplate) -> &'static str {
     }
 }
 
-/// Asks on the terminal; an empty answer takes what stands in brackets.
+/// Asks on the terminal; an empty answer takes the default in brackets.
 fn ask_on_terminal(path: &Path, args: &InitArgs) -> Result<TemplateAnswers, CommandError> {
     let kinds = "  1  decoder   a small language model on text files
   2  cnn       a residual network that classifies images (IDX files)

@@ -1,4 +1,4 @@
-//! `dtrain logs`.
+//! `dtrain logs`: prints the logs of a trial.
 
 use crate::args::LogsArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -17,7 +17,7 @@ use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Bytes from the end of a log in which templates are tried.
+/// Bytes at the end of a log that are searched for template matches.
 const PRINTED: u64 = 1 << 20;
 
 /// One line of a log as JSON.
@@ -28,23 +28,23 @@ struct JsonLogLine<'a> {
     line: &'a str,
 }
 
-/// Where a log is.
+/// Location of a log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LogLocation {
     Here(PathBuf),
-    /// On a host of the trial, by its index.
+    /// On a host of the trial, by index.
     There(usize),
 }
 
-/// A log and how far it was printed.
+/// A log with the position up to which it was printed.
 struct LogReader {
-    /// Of a rank in an attempt, or of the agents.
+    /// Attempt and rank of the log; `None` for an agent's log.
     of: Option<(AttemptId, Rank)>,
     place: LogLocation,
-    /// Where it is, for people.
+    /// Label shown to the user.
     name: String,
     offset: u64,
-    /// Bytes of a line that has not ended.
+    /// Bytes of an incomplete last line.
     tail: Vec<u8>,
 }
 
@@ -68,12 +68,12 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> CommandResult {
     let mut readers: Vec<LogReader> = Vec::new();
     let mut shown: Option<String> = None;
     let mut has_any = false;
-    // What the ranks report: the logs of a native model hold complaints only.
+    // Reports of the ranks: logs of a built-in model contain only errors.
     let mut viewer = Viewer::after(&context.home, &trial, AttemptId(0));
     let is_wanted = args.rank.is_none_or(|rank| rank == 0);
     let mut progress = if is_wanted { progress(context, &known) } else { None };
     loop {
-        // Asked before reading, so that what was written last is still printed.
+        // Liveness is checked before reading, so that the last lines are still printed.
         let runs = || {
             trials::trial(context, &history, &trial.0).map(|trial| trial.row.status == TrialStatus::Running)
         };
@@ -113,7 +113,7 @@ pub(crate) fn run(context: &Context, args: &LogsArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// What makes lines of the reports of a trial; says why there are none where its plan cannot be read.
+/// Creates the display that formats a trial's reports; prints the reason if its plan cannot be read.
 fn progress(context: &Context, trial: &TrialDetails) -> Option<ProgressDisplay> {
     match super::resume::plan_of_trial(trial) {
         Ok(plan) => Some(ProgressDisplay::in_lines(context.out, &trial.row.id, planned_training(&plan))),
@@ -124,15 +124,15 @@ fn progress(context: &Context, trial: &TrialDetails) -> Option<ProgressDisplay> 
     }
 }
 
-/// What a rank of a trial printed in its newest attempt.
+/// Output of one rank of a trial in its newest attempt.
 pub(crate) struct PrintedOutput {
-    /// The log, where it is on this machine.
+    /// Path of the log if it is on this machine.
     pub(crate) path: Option<PathBuf>,
-    /// Its last bytes.
+    /// Last bytes of the log.
     pub(crate) bytes: Vec<u8>,
 }
 
-/// What the first rank that printed anything printed; `None` where none did, or the logs cannot be read now.
+/// Returns the output of the first rank that printed anything; `None` if none did, or logs are unreadable.
 pub(crate) fn printed(context: &Context, trial: &TrialDetails) -> Option<PrintedOutput> {
     let newest = trial.attempts.last()?.number;
     let mut hosts = hosts::connect_hosts_of_trial(context, trial).ok()?;
@@ -152,7 +152,7 @@ pub(crate) fn printed(context: &Context, trial: &TrialDetails) -> Option<Printed
     })
 }
 
-/// The logs of all ranks and attempts; `None` where the trial has logs on other machines, or they cannot be found.
+/// Returns the logs of all ranks and attempts; `None` if some are on other machines or cannot be found.
 pub(crate) fn files_here(context: &Context, trial: &TrialDetails) -> Option<Vec<PathBuf>> {
     let mut hosts = hosts::connect_hosts_of_trial(context, trial).ok()?;
     let readers = find_logs(context, &trial.row.id, &mut hosts).ok()?;
@@ -164,7 +164,7 @@ pub(crate) fn files_here(context: &Context, trial: &TrialDetails) -> Option<Vec<
     paths.collect()
 }
 
-/// The logs there are now: on this machine, or on the hosts of the trial.
+/// Lists the existing logs: on this machine, or on the hosts of the trial.
 fn find_logs(
     context: &Context,
     trial: &TrialId,
@@ -172,7 +172,7 @@ fn find_logs(
 ) -> Result<Vec<LogReader>, CommandError> {
     let reader = |of, place, name| LogReader { of, place, name, offset: 0, tail: Vec::new() };
     if hosts.is_empty() {
-        // The nodes of a Slurm job write below this state folder.
+        // The nodes of a Slurm job write into this state folder.
         let nodes = slurm::nodes(&context.home).into_iter().map(|(_, home)| home);
         let homes = nodes.filter(|home| home.trial(trial).logs().exists());
         let logs = std::iter::once(context.home.clone())
@@ -188,7 +188,7 @@ fn find_logs(
     }
     let mut readers = Vec::new();
     for (index, host) in hosts.iter_mut().enumerate() {
-        // A host that cannot be asked now may be asked later.
+        // A host that does not answer is asked again later.
         for of in host.logs(trial).unwrap_or_default() {
             let name = format!("{}, {}", host.name, log_title(of));
             readers.push(reader(of, LogLocation::There(index), name));
@@ -213,7 +213,7 @@ impl LogReader {
         }
     }
 
-    /// The bytes written since the last call.
+    /// Reads the bytes written since the last call.
     fn bytes(&mut self, trial: &TrialId, hosts: &mut [RemoteHost]) -> Result<Vec<u8>, CommandError> {
         let read = match &self.place {
             LogLocation::There(host) => {
@@ -232,7 +232,7 @@ impl LogReader {
         }
     }
 
-    /// The lines written since the last call; with `all`, also one that has not ended.
+    /// Reads the lines written since the last call; with `all`, also an incomplete last line.
     fn read_new_lines(
         &mut self,
         trial: &TrialId,
@@ -253,13 +253,13 @@ impl LogReader {
     }
 }
 
-/// Length of the lines that have ended. A carriage return at the very end waits: a newline may belong to it.
+/// Returns the length of all complete lines. A final carriage return waits: a newline may follow.
 fn complete_lines_length(bytes: &[u8]) -> usize {
     let is_end = |at: usize| bytes[at] == b'\n' || (bytes[at] == b'\r' && at + 1 < bytes.len());
     (0..bytes.len()).rev().find(|at| is_end(*at)).map_or(0, |at| at + 1)
 }
 
-/// Lines of a text. A carriage return ends one too, by which a progress bar overwrites its line.
+/// Splits text into lines. A carriage return ends a line too, since progress bars use it to overwrite theirs.
 fn lines(text: &str) -> Vec<String> {
     let text = text.replace("\r\n", "\n");
     let lines = text.split_inclusive(['\n', '\r']).filter(|line| *line != "\r");

@@ -1,4 +1,4 @@
-//! `dtrain man`.
+//! `dtrain man`: man pages.
 
 use crate::args::Arguments;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -19,7 +19,7 @@ pub(crate) fn run(context: &Context, path: &[String]) -> CommandResult {
         command = found.clone();
         name = format!("{name}-{part}");
     }
-    // The name is leaked because clap keeps names for as long as the program runs.
+    // The name is leaked because clap requires a `'static` string.
     let name: &'static str = name.leak();
     let mut page = Vec::new();
     clap_mangen::Man::new(command.name(name)).render(&mut page).map_err(|error| {

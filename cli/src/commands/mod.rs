@@ -1,4 +1,4 @@
-//! The commands, one in a file.
+//! The commands, one per file.
 
 mod agent;
 pub(crate) mod audit;
@@ -48,7 +48,7 @@ use std::fs::File;
 use std::io;
 use std::process::ExitCode;
 
-/// Carries out a command and says what went wrong.
+/// Runs a command and prints its error.
 pub(crate) fn run(arguments: Arguments) -> ExitCode {
     match arguments.command {
         CommandArgs::Worker { part, channel } => {
@@ -78,7 +78,7 @@ pub(crate) fn run(arguments: Arguments) -> ExitCode {
     ExitCode::from(exit.exit_code())
 }
 
-/// Runs a part of this program that another process of it starts.
+/// Runs an internal entry point of this program that another dtrain process starts.
 fn with_channel(number: Option<i32>, part: impl FnOnce(File) -> ExitCode) -> ExitCode {
     match number.ok_or(io::ErrorKind::InvalidInput.into()).and_then(channel::open_inherited) {
         Ok(channel) => part(channel),

@@ -1,4 +1,4 @@
-//! `dtrain model`.
+//! `dtrain model`: uses trained models.
 
 use super::resume::plan_of_trial;
 use crate::args::SampleArgs;
@@ -63,7 +63,7 @@ pub(crate) fn sample(context: &Context, args: &SampleArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// What is wanted of a model.
+/// Parameters of text generation.
 pub(crate) struct SamplingParams {
     pub(crate) prompt: String,
     pub(crate) tokens: u32,
@@ -74,7 +74,7 @@ pub(crate) struct SamplingParams {
     pub(crate) seed: u64,
 }
 
-/// The request for a checkpoint of a trial, which is asked for once the trial is known to be one that writes text.
+/// Builds the request; the checkpoint is looked up only after the trial is known to be a text model.
 pub(crate) fn sampling_request(
     trial: &TrialDetails,
     wish: SamplingParams,
@@ -104,7 +104,7 @@ pub(crate) fn sampling_request(
     })
 }
 
-/// The recipe of a trial.
+/// Returns the recipe of a trial.
 pub(crate) fn recipe(trial: &TrialDetails) -> Result<Recipe, CommandError> {
     serde_json::from_value(trial.recipe.clone()).map_err(|error| {
         CommandError::new(
@@ -115,8 +115,8 @@ pub(crate) fn recipe(trial: &TrialDetails) -> Result<Recipe, CommandError> {
     })
 }
 
-/// The model of a trial with the weights of its checkpoint of `step`, or the newest; `Err` for a model that
-/// `is_fit` refuses with a reason.
+/// Returns the model of a trial with its checkpoint at `step`, or the newest. `Err` if `is_fit` rejects the
+/// model with a reason.
 pub(crate) fn trained_checkpoint(
     context: &Context,
     trial: &TrialDetails,

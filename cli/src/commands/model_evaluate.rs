@@ -1,4 +1,4 @@
-//! `dtrain model evaluate`.
+//! `dtrain model evaluate`: measures a trained model on data.
 
 use super::model::trained_checkpoint;
 use crate::args::EvaluateArgs;
@@ -15,7 +15,7 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::ops::ControlFlow;
 
-/// What `--json` prints.
+/// JSON document of `--json`.
 #[derive(Serialize)]
 struct EvaluationReport<'a> {
     trial: &'a str,
@@ -30,7 +30,7 @@ struct EvaluationReport<'a> {
     classes: Option<ClassificationFigures<'a>>,
 }
 
-/// Figures of a decoder.
+/// Results of a decoder.
 #[derive(Serialize)]
 struct PerplexityFigures {
     tokens: u64,
@@ -38,16 +38,16 @@ struct PerplexityFigures {
     bits_per_token: f64,
 }
 
-/// Figures of a classifier.
+/// Results of a classifier.
 #[derive(Serialize)]
 struct ClassificationFigures<'a> {
     calibration_error: f64,
     classes: Vec<ClassFigures<'a>>,
-    /// `confusion[actual][predicted]`: samples.
+    /// Sample counts, `confusion[actual][predicted]`.
     confusion: &'a [Vec<u64>],
 }
 
-/// Figures of one class; `None` where it was never predicted, or does not occur.
+/// Results of one class; `None` if it was never predicted, or does not occur.
 #[derive(Serialize)]
 struct ClassFigures<'a> {
     class: &'a str,
@@ -56,7 +56,7 @@ struct ClassFigures<'a> {
     recall: Option<f64>,
 }
 
-/// Measures the newest checkpoint of a trial.
+/// Evaluates the newest checkpoint of a trial.
 pub(crate) fn run(context: &Context, args: &EvaluateArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let trial = trials::trial(context, &history, &args.trial.trial)?;
@@ -131,7 +131,7 @@ fn classification_figures(found: &Classification) -> ClassificationFigures<'_> {
     }
 }
 
-/// What a person reads.
+/// Formats the report as text.
 fn page(report: &EvaluationReport<'_>, style: PageStyle) -> String {
     let mut page = String::new();
     let mut line = |name: &str, value: &str| _ = writeln!(page, "{name:<18} {value}");
@@ -178,7 +178,7 @@ fn page(report: &EvaluationReport<'_>, style: PageStyle) -> String {
     page
 }
 
-/// `97.25%`; a dash where there is nothing to divide by.
+/// Formats a share as `97.25%`; a dash for `None`.
 fn percent(share: Option<f64>) -> String {
     share.map_or_else(|| "-".to_owned(), |share| format!("{:.2}%", 100.0 * share))
 }

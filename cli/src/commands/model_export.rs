@@ -1,4 +1,4 @@
-//! `dtrain model export`.
+//! `dtrain model export`: writes weights for other programs.
 
 use crate::args::{ModelExportArgs, ModelFormat};
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -70,7 +70,7 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
             move_into_place(&temporary, &out, &files).map(|()| files).map_err(|error| cannot(&out, &error))
         });
     if written.is_err() {
-        // What is half-written would only take room.
+        // Removes incomplete files.
         drop(remove(&temporary));
     }
     let files = written?;
@@ -89,7 +89,7 @@ pub(crate) fn run(context: &Context, args: &ModelExportArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// A name beside `out` for what is not complete.
+/// Returns a temporary name beside `out`.
 fn beside(out: &Path) -> Option<PathBuf> {
     Some(out.with_file_name(format!(".{}.new", out.file_name()?.to_str()?)))
 }
@@ -101,7 +101,7 @@ fn remove(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Gives what is complete its name; in a folder that is there, file by file.
+/// Renames complete files to their final names; in an existing folder, file by file.
 fn move_into_place(temporary: &Path, out: &Path, files: &[PathBuf]) -> io::Result<()> {
     if !out.exists() {
         return fs::rename(temporary, out);

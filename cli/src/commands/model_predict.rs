@@ -1,4 +1,4 @@
-//! `dtrain model predict`.
+//! `dtrain model predict`: classifies samples.
 
 use super::model::trained_checkpoint;
 use crate::args::PredictArgs;
@@ -29,7 +29,8 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> CommandResult {
     })?;
     let request = PredictRequest { trained, inputs: args.inputs.clone(), top: args.top };
     let mut to = PredictionSink::open(context, args.output.as_deref())?;
-    // The titles come with the first rows: what fails before prints nothing that looks like a result.
+    // The header is written with the first rows, so that an early failure prints nothing that looks like a
+    // result.
     let titles = ["file", "row", "rank", "class", "probability"].map(Cow::Borrowed).to_vec();
     let mut titles = if context.out.json { String::new() } else { csv([titles]) };
     let what = "the model could not predict";
@@ -47,7 +48,7 @@ pub(crate) fn run(context: &Context, args: &PredictArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Comma-separated values, a row for each class of each sample.
+/// Formats predictions as CSV, one row per class of each sample.
 fn rows(predictions: &[Prediction]) -> String {
     let of_class = |prediction: &Prediction| {
         let row = prediction.row.map(|row| row.to_string()).unwrap_or_default();
@@ -67,10 +68,10 @@ fn lines(predictions: &[Prediction]) -> Result<String, CommandError> {
     predictions.iter().map(|prediction| Ok(document("prediction", prediction, false)? + "\n")).collect()
 }
 
-/// Where predictions go.
+/// Destination of predictions.
 enum PredictionSink<'a> {
     Stdout(&'a Context),
-    /// A file that gets its name when it is complete.
+    /// A file that is renamed into place when complete.
     File {
         file: BufWriter<File>,
         temporary: PathBuf,
@@ -110,7 +111,7 @@ impl<'a> PredictionSink<'a> {
 impl Drop for PredictionSink<'_> {
     fn drop(&mut self) {
         if let Self::File { temporary, .. } = self {
-            // It is there only when it was not completed; then it would be taken for something.
+            // An incomplete temporary file is removed, so that it is not mistaken for a result.
             drop(fs::remove_file(temporary));
         }
     }

@@ -1,4 +1,4 @@
-//! `dtrain note`.
+//! `dtrain note`: adds notes and tags to trials.
 
 use crate::args::NoteArgs;
 use crate::command_error::{CommandResult, ExitReason};
@@ -11,7 +11,7 @@ use dtrain_runner::ledger::{History, Note};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// What a trial carries now.
+/// Note and tags of a trial after the change.
 #[derive(Serialize)]
 struct TrialNotes<'a> {
     trial: &'a str,
@@ -19,7 +19,7 @@ struct TrialNotes<'a> {
     tags: &'a BTreeMap<String, String>,
 }
 
-/// Writes a note and tags to a trial, also while it runs.
+/// Adds a note and tags to a trial, also while it runs.
 pub(crate) fn run(context: &Context, args: &NoteArgs) -> CommandResult {
     let trial = trials::find(&trials::read_history(context)?, &args.trial)?;
     let mut history = trials::open_history(context)?;
@@ -40,7 +40,7 @@ fn write(history: &mut History, trial: &TrialId, args: &NoteArgs) -> Result<(), 
     if let Some(text) = &args.text {
         history.add_note(trial, text)?;
     }
-    // An empty value takes a tag away.
+    // An empty value removes a tag.
     let untagged = args.untag.iter().map(|name| (name.as_str(), ""));
     let tagged = args.tag.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     untagged.chain(tagged).try_for_each(|(name, value)| history.set_tag(trial, name, value))

@@ -1,4 +1,4 @@
-//! `dtrain recipe add`, `update`, `remove`, `verify`, `publish`, `trust`: recipes that are shared through git.
+//! `dtrain recipe add`, `update`, `remove`, `verify`, `publish`, `trust`: recipe packages shared through git.
 
 use crate::args::{AddArgs, PublishArgs};
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -34,8 +34,7 @@ pub(crate) fn add(context: &Context, args: &AddArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// A folder by its absolute path, from which it can be fetched again wherever the lock file goes on this machine; any other URL as it
-/// is.
+/// Makes the path of a local folder absolute, so that the lock file works from any folder; keeps other URLs.
 fn address(url: &str) -> String {
     let path = Path::new(url);
     match path.is_dir() {
@@ -46,7 +45,7 @@ fn address(url: &str) -> String {
     }
 }
 
-/// What a package is: where it came from, its recipes, and what they would do beyond training.
+/// Describes a package: its origin, its recipes, and their permissions beyond training.
 pub(crate) fn page(shown: &PackageDetails) -> String {
     let locked = &shown.locked;
     let mut lines =
@@ -68,7 +67,7 @@ fn short(commit: &str) -> &str {
     commit.get(..12).unwrap_or(commit)
 }
 
-/// Takes the newest version of one package or of all.
+/// Updates one package or all to the newest version.
 pub(crate) fn update(context: &Context, package: Option<&str>, allow_file: bool) -> CommandResult {
     let store = store(Path::new("."), allow_file)?;
     let names: Vec<String> = match package {
@@ -114,7 +113,7 @@ struct PackageVerification {
     packages: Vec<VerifiedPackage>,
 }
 
-/// Checks that packages are what the lock file says; fetches those that are missing.
+/// Verifies packages against the lock file; fetches missing ones.
 pub(crate) fn verify(context: &Context, allow_file: bool) -> CommandResult {
     let store = store(Path::new("."), allow_file)?;
     let fetched = sharing::restore(&store).map_err(|error| failure(&error))?;
@@ -159,7 +158,7 @@ struct PublishedJson<'a> {
     commit: &'a str,
     branch: &'a str,
     path: &'a str,
-    /// Files that it names, and that went with it.
+    /// Files that the recipe names and that were published with it.
     files: &'a [String],
     pushed: Option<&'a str>,
 }
@@ -208,7 +207,7 @@ struct RemovedJson<'a> {
     package: &'a LockedPackage,
     removed: &'a [std::path::PathBuf],
     kept: Vec<KeptJson<'a>>,
-    /// Other lock files that name the package.
+    /// Other lock files that use the package.
     users: &'a [std::path::PathBuf],
     was_trusted: bool,
 }
@@ -219,13 +218,13 @@ struct KeptJson<'a> {
     reason: &'a str,
 }
 
-/// Takes a package out of the lock file, its programs out of those that may run, and its copy out of the store.
+/// Removes a package from the lock file and the trust file, and its copy from the store.
 pub(crate) fn remove(context: &Context, name: &str) -> CommandResult {
     let store = store(Path::new("."), false)?;
     let known = sharing::list(&store).map_err(|error| failure(&error))?;
     let mut trusted = trust()?;
     let was_trusted = known.iter().any(|locked| locked.name == name && trusted.holds(locked));
-    // Before the lock file forgets the address. Without it nothing would run anyway.
+    // Trust is revoked before the lock file loses the address; without trust nothing runs anyway.
     if let Some(locked) = known.iter().find(|locked| locked.name == name)
         && trusted.revoke(&locked.url)
     {
@@ -255,7 +254,7 @@ pub(crate) fn remove(context: &Context, name: &str) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Trusts the programs of a package, as it is now.
+/// Trusts the programs of a package at its current commit.
 pub(crate) fn grant(context: &Context, name: &str) -> CommandResult {
     let store = store(Path::new("."), false)?;
     let shown = sharing::show(&store, name).map_err(|error| failure(&error))?;

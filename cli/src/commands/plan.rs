@@ -1,4 +1,4 @@
-//! `dtrain plan`.
+//! `dtrain plan`: plans a recipe and explains the choice.
 
 use super::emit;
 use crate::args::PlanArgs;
@@ -17,10 +17,10 @@ use dtrain_recipes::Model;
 use dtrain_runner::ledger::History;
 use serde::Serialize;
 
-/// Candidates that are shown unless `--top` says otherwise; for other hardware so many ties, and so many of the next.
+/// Default of `--top`: candidates shown; with `--on`, ties and runners-up shown each.
 pub(super) const TOP: usize = 5;
 
-/// Plans a recipe, explains the plan, and saves it where asked to.
+/// Plans a recipe, explains the plan, and saves it if requested.
 pub(crate) fn run(context: &Context, args: &PlanArgs) -> CommandResult {
     if let Some(on) = &args.on {
         return super::what_if::run(context, args, on);
@@ -60,21 +60,21 @@ fn render_plan_page(history: &History, plan: &Plan) -> Result<String, CommandErr
     Ok(page(&plan_page(plan, rates::step_timeline(history, plan)?)))
 }
 
-/// What was planned, for these hosts or others.
+/// Output of a plan, for these or other hosts.
 pub(super) struct PlanOutput<'a, T> {
-    /// What is saved and written for other engines; `None` where neither is asked for.
+    /// Plan for `--out` and `--emit`; `None` if neither is given.
     pub(super) stored: Option<&'a StoredPlan>,
-    /// Kind and value of the document of `--json`.
+    /// Kind and value of the `--json` document.
     pub(super) document: (&'static str, &'a T),
-    /// What people read.
+    /// Text for the user.
     pub(super) text: String,
-    /// The page of `--html`; `None` where it is not asked for.
+    /// HTML page of `--html`; `None` without it.
     pub(super) page: Option<String>,
-    /// The command that trains so, where dtrain can.
+    /// The command that trains this plan, if dtrain can.
     pub(super) next: Option<String>,
 }
 
-/// Saves, draws, writes for another engine and prints what was planned, as the arguments ask.
+/// Saves, draws, exports and prints the plan as the arguments ask.
 pub(super) fn output_plan<T: Serialize>(
     context: &Context,
     args: &PlanArgs,
@@ -108,7 +108,7 @@ pub(super) fn output_plan<T: Serialize>(
     Ok(ExitReason::Done)
 }
 
-/// How much is told of what was not chosen.
+/// Returns how much detail to print about alternatives that were not chosen.
 pub(super) fn explanation_depth(args: &PlanArgs) -> DetailLevel {
     if args.explain { DetailLevel::Full } else { DetailLevel::Short }
 }

@@ -1,4 +1,4 @@
-//! `dtrain probe`.
+//! `dtrain probe`: measures rates.
 
 use crate::args::ProbeArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -16,7 +16,7 @@ struct MeasuredRates {
     rates: Rates,
 }
 
-/// Measures, or shows what was measured.
+/// Measures rates, or shows stored ones.
 pub(crate) fn run(context: &Context, args: &ProbeArgs) -> CommandResult {
     let loaded = load(&args.recipe.recipe, &args.recipe.layers, &[])?;
     let recipe = &loaded.checked.recipe;
@@ -72,7 +72,7 @@ fn table(rates: &Rates, model: &Model) -> String {
     lines.join("\n")
 }
 
-/// Speed of each micro-batch, and of the all-reduce.
+/// Formats the speed of each micro-batch and of the all-reduce.
 fn rank(rates: &RankRates, model: &Model) -> Vec<String> {
     let device = match rates.device {
         dtrain_protocol::DeviceKind::Cpu => format!("{} each", counted(rates.threads.into(), "thread")),

@@ -1,4 +1,4 @@
-//! `dtrain recipe`.
+//! `dtrain recipe`: finds, shares and explains recipes.
 
 use super::package;
 use crate::args::RecipeCommand;
@@ -69,7 +69,7 @@ fn list(context: &Context) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// What a recipe says of itself.
+/// Returns the description that a recipe gives of itself.
 fn description(source: &Source) -> String {
     let document = Document::parse(source).unwrap_or_else(|_| Document::empty());
     match document.get("description").map(|node| &node.value) {
@@ -97,10 +97,10 @@ fn show(context: &Context, name: &str) -> CommandResult {
 #[derive(Serialize)]
 struct KeyDescription {
     key: &'static str,
-    /// What a person writes.
+    /// Type of value that a user writes.
     value: String,
     required: bool,
-    /// What holds when it is absent.
+    /// Default when the key is absent.
     default: &'static str,
     kinds: Vec<&'static str>,
     doc: &'static str,

@@ -1,4 +1,4 @@
-//! `dtrain resume`, `dtrain attach` and `dtrain stop`: what to do with a trial that was launched.
+//! `dtrain resume`, `dtrain attach` and `dtrain stop`: continue, watch or stop a trial that was launched.
 
 use crate::args::{ResumeArgs, RunningArgs};
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -18,7 +18,7 @@ use dtrain_runner::checkpoints::COMMIT;
 use dtrain_runner::ledger::{TrialDetails, TrialStatus};
 use std::ffi::OsStr;
 
-/// Continues a trial; with other settings or other data as a new one.
+/// Continues a trial; with other settings or data, as a new trial.
 pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> CommandResult {
     let layers = &args.layers;
     if !layers.set.is_empty()
@@ -31,7 +31,7 @@ pub(crate) fn resume(context: &Context, args: &ResumeArgs) -> CommandResult {
     resume_or_attach(context, &args.trial.trial, RunMode::Resume, args.detach)
 }
 
-/// Watches a trial; without a name the one that runs, or the last one, which may have ended since somebody looked.
+/// Watches a trial; without a name, the running one, or else the last, which may just have ended.
 pub(crate) fn attach(context: &Context, args: &RunningArgs) -> CommandResult {
     let history = trials::read_history(context)?;
     let name = match &args.trial {
@@ -50,7 +50,7 @@ pub(crate) fn attach(context: &Context, args: &RunningArgs) -> CommandResult {
     resume_or_attach(context, &name, RunMode::Attach, false)
 }
 
-/// Lets a trial stop, and waits until it has, unless another terminal watches it.
+/// Stops a trial and waits for it, unless another terminal watches it.
 pub(crate) fn stop(context: &Context, args: &RunningArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;
@@ -79,7 +79,7 @@ pub(crate) fn stop(context: &Context, args: &RunningArgs) -> CommandResult {
     audit::try_append(context, &audit::audit_log_for(context, &trial, &plan)?, AuditedAction::Stop);
     let is_here = plan.recipe.cluster.launcher == LauncherKind::Local;
     match dtrain_runner::driver::stop(&context.home, &trial.row.id) {
-        // Whoever attaches to it on other hosts tells it to stop.
+        // The controller that attaches to its hosts tells it to stop.
         Err(DriveError::NothingRuns(_)) if !is_here => {}
         asked => asked.map_err(|error| {
             CommandError::of(ExitReason::Infrastructure, &error)
@@ -91,7 +91,7 @@ pub(crate) fn stop(context: &Context, args: &RunningArgs) -> CommandResult {
     } else {
         format!("asked {label} to finish its step, save a checkpoint and stop")
     });
-    // Somebody has to write down how it ends.
+    // This process must stay to record how the trial ends.
     drop(history);
     let mut history = trials::open_history(context)?;
     let task =
@@ -102,9 +102,9 @@ pub(crate) fn stop(context: &Context, args: &RunningArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Goes on with a trial, or watches it.
+/// Resumes or watches a trial.
 pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, detach: bool) -> CommandResult {
-    // Asked for before it is opened for writing, so that a missing history is not made.
+    // Looked up before opening for writing, so that a missing history is not created.
     drop(trials::read_history(context)?);
     let mut history = trials::open_history(context)?;
     let trial = trials::trial(context, &history, name)?;
@@ -141,9 +141,10 @@ pub(crate) fn resume_or_attach(context: &Context, name: &str, how: RunMode, deta
     }
 }
 
-/// Refuses a trial of this machine that saved checkpoints of which none is intact: it would train again from its first step.
+/// Refuses a local trial whose checkpoints are all damaged: it would restart from its first step.
 ///
-/// One that began with a checkpoint of another trial ends by itself where that is lost too. Says which of the newest ones are damaged or missing where an older one is intact.
+/// A trial that started from another trial's checkpoint fails by itself if that is lost too. Reports the
+/// newest checkpoints that are damaged or missing if an older one is intact.
 fn refuse_lost_checkpoints(context: &Context, trial: &TrialDetails, plan: &Plan) -> Result<(), CommandError> {
     let is_over = matches!(trial.row.status, TrialStatus::Running | TrialStatus::Completed);
     let is_here = plan.recipe.cluster.launcher == LauncherKind::Local && plan.recipe.cluster.slurm.is_none();
@@ -159,7 +160,7 @@ fn refuse_lost_checkpoints(context: &Context, trial: &TrialDetails, plan: &Plan)
     })
 }
 
-/// Whether a committed checkpoint is there that the history does not know yet.
+/// Returns `true` if a committed checkpoint exists that the history has not recorded yet.
 fn has_unrecorded_checkpoint(context: &Context, trial: &TrialDetails) -> bool {
     let folder = context.home.trial(&trial.row.id).checkpoints();
     let is_recorded =
@@ -168,7 +169,7 @@ fn has_unrecorded_checkpoint(context: &Context, trial: &TrialDetails) -> bool {
     entries.into_iter().any(|entry| !is_recorded(&entry.file_name()) && entry.path().join(COMMIT).exists())
 }
 
-/// The plan that a trial carries out.
+/// Returns the plan of a trial.
 pub(crate) fn plan_of_trial(trial: &TrialDetails) -> Result<Plan, CommandError> {
     Plan::read(&trial.plan).map_err(|error| {
         let label = &trial.row.label;

@@ -1,4 +1,4 @@
-//! `dtrain rm`.
+//! `dtrain rm`: removes trials.
 
 use crate::args::RmArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -16,14 +16,14 @@ use dtrain_runner::store::{self, RemoveError};
 use serde::Serialize;
 use std::error::Error;
 
-/// What is gone of a trial.
+/// Result of deleting one trial.
 #[derive(Serialize)]
 struct DeletedTrial {
     trial: TrialId,
     label: String,
-    /// Bytes that are free now, here and on hosts.
+    /// Bytes freed, here and on hosts.
     bytes: u64,
-    /// Hosts that could not be asked, and still have what they had.
+    /// Hosts that did not answer and still hold files.
     unreachable: Vec<SkippedHost>,
 }
 
@@ -42,7 +42,7 @@ struct RemovalReport {
 /// Removes trials.
 pub(crate) fn run(context: &Context, args: &RmArgs) -> CommandResult {
     record_finished_trials(context);
-    // Asked for before it is opened for writing, so that a missing history is not made.
+    // Looked up before opening for writing, so that a missing history is not created.
     drop(trials::read_history(context)?);
     let (mut history, is_full) = open_for_removal(context)?;
     let wanted = removable_trials(context, &history, &args.trials)?;
@@ -85,7 +85,7 @@ pub(crate) fn run(context: &Context, args: &RmArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// The history, for writing also where the disk is too full to share it, and whether it is.
+/// Opens the history for writing. On a full disk it is opened exclusively; the result tells whether.
 fn open_for_removal(context: &Context) -> Result<(History, bool), CommandError> {
     let path = context.home.history();
     let opened = match History::open(&path) {
@@ -95,7 +95,7 @@ fn open_for_removal(context: &Context) -> Result<(History, bool), CommandError> 
     opened.map_err(|error| history_failure(&error))
 }
 
-/// Removes the files of all trials first: the room of one alone may be too little for the history to forget it.
+/// Empties the folders of all trials first: deleting history rows may need more room than one trial frees.
 fn is_history_empty(context: &Context, wanted: &[TrialDetails]) -> Result<(), CommandError> {
     let ids: Vec<TrialId> = wanted.iter().map(|trial| trial.row.id.clone()).collect();
     let labels: Vec<&str> = wanted.iter().map(|trial| trial.row.label.as_str()).collect();
@@ -103,7 +103,7 @@ fn is_history_empty(context: &Context, wanted: &[TrialDetails]) -> Result<(), Co
         .map_err(|error| removal_failed(&labels.join(", "), &error))
 }
 
-/// The trials that were named, each once. `Err` unless all of them can be removed.
+/// Returns the named trials, each once. `Err` unless all of them can be removed.
 fn removable_trials(
     context: &Context,
     history: &History,

@@ -1,4 +1,4 @@
-//! `dtrain run`.
+//! `dtrain run`: plans, records and trains.
 
 use crate::args::RunArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -22,10 +22,10 @@ use dtrain_runner::provenance::Provenance;
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Tokens of the sample at the end, unless told otherwise.
+/// Default length of the text sample at the end, in tokens.
 const SAMPLE_TOKENS: u32 = 120;
 
-/// Plans where needed, records the trial, and trains.
+/// Plans if needed, records the trial, and trains.
 pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
     let what = match SavedPlan::read(Path::new(&args.target))? {
         Some(saved) => RunTarget::Plan(Box::new(saved)),
@@ -94,25 +94,25 @@ pub(crate) fn run(context: &Context, args: &RunArgs) -> CommandResult {
     self::record_and_launch(context, &mut history, begin)
 }
 
-/// A trial that is to be recorded and launched.
+/// A trial to record and launch.
 pub(crate) struct NewRun<'a> {
     pub(crate) plan: &'a Plan,
-    /// Who said the values of the recipe.
+    /// Source of each of the recipe's values.
     pub(crate) sources: BTreeMap<String, ValueSource>,
-    /// The folder whose git revision is recorded.
+    /// Folder whose git revision is recorded.
     pub(crate) folder: &'a Path,
-    /// Whose recipe it is, for the audit log.
+    /// Owner of the recipe, for the audit log.
     pub(crate) recipe: String,
-    /// The checkpoint it begins with.
+    /// Checkpoint that it starts from.
     pub(crate) parent: Option<Parent>,
-    /// The folder of transformers whose weights it begins with.
+    /// Folder of pretrained weights that it starts from.
     pub(crate) weights: Option<WeightsFolder>,
     pub(crate) detach: bool,
-    /// Tokens of the sample at the end.
+    /// Length of the text sample at the end, in tokens.
     pub(crate) sample: u32,
 }
 
-/// Records a trial, and drives it to its end.
+/// Records a trial, and supervises it to its end.
 pub(crate) fn record_and_launch(
     context: &Context,
     history: &mut History,
@@ -151,16 +151,16 @@ fn print_source_checkpoint(context: &Context, parent: &Parent) {
     changes.iter().for_each(|change| context.out.say(&format!("  {change}")));
 }
 
-/// Where the weights come from that a training begins with.
+/// Source of a trial's initial weights.
 enum InitialWeights {
     /// A checkpoint of another trial.
     Trial(Box<SourceCheckpoint>),
-    /// A folder of transformers.
+    /// A folder of Hugging Face transformers.
     Folder(WeightsFolder),
 }
 
 impl InitialWeights {
-    /// What the user typed: a folder, or a trial.
+    /// Finds the folder or trial that the user typed.
     fn find(context: &Context, history: &History, typed: &str) -> Result<Self, CommandError> {
         match WeightsFolder::find(typed)? {
             Some(weights) => Ok(Self::Folder(weights)),
@@ -168,7 +168,7 @@ impl InitialWeights {
         }
     }
 
-    /// The checkpoint of a trial; what is neither a trial nor a folder may be a model of the Hugging Face Hub.
+    /// Finds a trial's checkpoint; other names may be models of the Hugging Face Hub.
     fn trial(context: &Context, history: &History, typed: &str) -> Result<SourceCheckpoint, CommandError> {
         let name = typed.split('@').next().unwrap_or(typed);
         match trials::find(history, name) {
@@ -181,14 +181,14 @@ impl InitialWeights {
     }
 }
 
-/// What is to be trained.
+/// Recipe or plan to train.
 enum RunTarget {
     Plan(Box<SavedPlan>),
     Recipe(Box<LoadedRecipe>),
 }
 
 impl RunTarget {
-    /// The weights that its recipe begins with.
+    /// Returns the pretrained weights that its recipe starts from.
     fn weights(&self) -> Result<Option<WeightsFolder>, CommandError> {
         match self {
             Self::Plan(saved) => WeightsFolder::of_recipe(&saved.plan.recipe, &saved.plan.data_root),
@@ -204,14 +204,14 @@ fn load_run_recipe(args: &RunArgs) -> Result<LoadedRecipe, CommandError> {
     if let Some(from) = &args.from
         && load_without_running(&args.target, &args.layers, &extra)?.checked.recipe.train.from.is_some()
     {
-        // The flag counts more than the key.
+        // The flag takes precedence over the key.
         let folder = WeightsFolder::find(from)?.map(|weights| weights.path().display().to_string());
         extra.push(("train.from", format!("{:?}", folder.as_deref().unwrap_or("none"))));
     }
     load(&args.target, &args.layers, &extra)
 }
 
-/// A saved plan is carried out as it is.
+/// Refuses overrides of a saved plan, which runs unchanged.
 fn refuse_layers(args: &RunArgs, saved: &SavedPlan) -> Result<(), CommandError> {
     if let Some(variable) = saved.other_variables().first() {
         let what = format!("the environment variable {variable} applies to recipes, not to saved plans");
@@ -229,7 +229,7 @@ fn refuse_layers(args: &RunArgs, saved: &SavedPlan) -> Result<(), CommandError> 
     .hint("run the recipe with them, or make a new plan"))
 }
 
-/// Refuses a plan for an engine that is not started here, and says how it is.
+/// Refuses a plan for another engine, and tells how to start that.
 fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), CommandError> {
     let Some(engine) = &plan.engine else { return Ok(()) };
     let on = &plan.host.name;
@@ -249,7 +249,7 @@ fn refuse_other_engine(plan: &Plan, file: &str) -> Result<(), CommandError> {
     })
 }
 
-/// Refuses a plan that something has changed for since it was made; where it is allowed, says what.
+/// Refuses a stale plan; with `--stale-ok`, prints the changes instead.
 fn refuse_stale(
     context: &Context,
     history: &History,
@@ -272,15 +272,15 @@ fn refuse_stale(
     Err(failure.hint("plan again, or run it anyway with --stale-ok"))
 }
 
-/// What has changed of the hosts, the program and what was measured, in words.
+/// Describes changes of hosts, program version and rates since the plan was made.
 fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec<String>, CommandError> {
     let host = match plan.recipe.cluster.launcher {
         LauncherKind::Local => rates::this_host_facts(),
-        // Nobody has seen the hosts of a data sheet.
+        // Hosts of a data-sheet plan were never measured.
         LauncherKind::Ssh | LauncherKind::Slurm if plan.is_estimated() => {
             hosts::facts(&mut hosts::connect_all(context, &plan.recipe)?)?
         }
-        // What became of other hosts is seen when they are reached.
+        // Changes of other hosts are found when they are connected.
         LauncherKind::Ssh | LauncherKind::Slurm => return Ok(Vec::new()),
     };
     let known =
@@ -288,10 +288,10 @@ fn host_changes(context: &Context, history: &History, plan: &Plan) -> Result<Vec
     Ok(plan.drift(&host, known.as_ref(), rates::PROGRAM).iter().map(ToString::to_string).collect())
 }
 
-/// Refuses to train what could never be saved: a file of a checkpoint would be larger than files may be, or the disk of the state
-/// folder has no room for one checkpoint.
+/// Refuses to train if a checkpoint cannot be saved: a file would exceed the file size limit, or the disk of
+/// the state folder has no room for one checkpoint.
 fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), CommandError> {
-    /// Bytes that stay free beside what a rank writes, so that the history has room.
+    /// Bytes kept free beside a rank's checkpoint, for the history.
     const RESERVE: u64 = 16 << 20;
     let recipe = &plan.recipe;
     if recipe.cluster.launcher != LauncherKind::Local || matches!(recipe.model, Model::Command(_)) {
@@ -311,7 +311,7 @@ fn refuse_without_room(context: &Context, plan: &Plan) -> Result<(), CommandErro
         .hint("free some space there, or name another folder with --state FOLDER"))
 }
 
-/// Who said the values that were not in the recipe itself.
+/// Returns the source of every value that is not from the recipe itself.
 pub(crate) fn value_sources(loaded: &LoadedRecipe) -> BTreeMap<String, ValueSource> {
     let source = |layer: ConfigLayer| match layer {
         ConfigLayer::Default => ValueSource::Default,
@@ -336,7 +336,7 @@ pub(crate) fn new_trial(
     NewTrial { sources, ..NewTrial::of(plan, plan.best(), provenance) }
 }
 
-/// Puts the plan beside the trial's checkpoints, for people and other programs.
+/// Writes the plan beside the trial's checkpoints, for users and other programs.
 pub(crate) fn write_plan_file(
     context: &Context,
     trial: &dtrain_protocol::TrialId,
@@ -352,7 +352,7 @@ pub(crate) fn write_plan_file(
     })
 }
 
-/// A GPU that lies idle because of how the program was built is worth a line.
+/// Warns about a GPU that stays idle because this build has no backend for it.
 fn warn_of_unused_gpu(context: &Context, plan: &Plan) {
     if plan.recipe.cluster.devices == Devices::Cpu {
         return;

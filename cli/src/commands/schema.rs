@@ -1,4 +1,4 @@
-//! `dtrain schema`.
+//! `dtrain schema`: the JSON schema of recipes.
 
 use crate::command_error::{CommandError, CommandResult, ExitReason};
 use crate::context::Context;

@@ -1,4 +1,4 @@
-//! `dtrain show`.
+//! `dtrain show`: one trial, or a recipe's settings.
 
 use crate::args::ShowArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -25,7 +25,7 @@ pub(crate) fn run(context: &Context, args: &ShowArgs) -> CommandResult {
 struct ResolvedSetting {
     key: String,
     value: String,
-    /// `default`, `recipe.toml:12:9`, `--set`, …
+    /// Source of the value: `default`, `recipe.toml:12:9`, `--set`, …
     origin: String,
     layer: String,
 }
@@ -54,7 +54,7 @@ fn resolved(context: &Context, args: &ShowArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Key, value and place, in columns; a long value moves the place of its own line only.
+/// Formats key, value and source in columns; a long value shifts only its own line.
 fn table(values: &[ResolvedValue]) -> String {
     let width = |lengths: Vec<usize>| lengths.into_iter().filter(|length| *length <= 40).max().unwrap_or(0);
     let keys = width(values.iter().map(|value| value.path.chars().count()).collect());

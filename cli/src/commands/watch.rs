@@ -1,4 +1,4 @@
-//! `dtrain watch`: a screen that shows what runs.
+//! `dtrain watch`: a full-screen view of running trials.
 
 use crate::args::WatchArgs;
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -7,7 +7,7 @@ use crate::output::shell_quoted;
 use crate::trials::{self, history_failure};
 use crate::watch::{self, StartPage};
 
-/// Watches a trial, a study, or what runs.
+/// Watches a trial, a study, or everything that runs.
 pub(crate) fn run(context: &Context, args: &WatchArgs) -> CommandResult {
     if let Some(reason) = context.out.no_screen() {
         let name = args.name.as_deref().unwrap_or("last");

@@ -1,4 +1,4 @@
-//! `dtrain plan --on`: what a recipe would cost on GPUs that are not here.
+//! `dtrain plan --on`: estimated cost of a recipe on other GPUs.
 
 mod host_groups;
 
@@ -22,7 +22,7 @@ use dtrain_planner::what_if::{
 };
 use host_groups::parse_host_groups;
 
-/// Searches all layouts of the GPUs that `on` describes, and says what the best would cost.
+/// Searches all layouts on the GPUs that `on` describes, and prints the cost of the best.
 pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult {
     let loaded = load_without_running(&args.recipe.recipe, &args.recipe.layers, &[])?;
     let recipe = &loaded.checked.recipe;
@@ -46,7 +46,7 @@ pub(crate) fn run(context: &Context, args: &PlanArgs, on: &str) -> CommandResult
         let plan = to_plan(&request, &found, (loaded.folder.clone(), rates::PROGRAM));
         let plan = plan.map_err(|error| CommandError::of(ExitReason::Usage, &error))?;
         let plan = Plan { settings: loaded.checked.settings(), ..plan };
-        // Its data may be elsewhere.
+        // The data may be on another machine.
         stored = Some(StoredPlan::of(plan, Some(PlanOrigin::of(&loaded, &args.recipe.layers, &[], None))));
     }
     let made = PlanOutput {
@@ -76,7 +76,7 @@ fn refuse_what_is_for_equal_hosts(args: &PlanArgs) -> Result<(), CommandError> {
     }
 }
 
-/// The engine that the user named, or the one that the plan is written for, or one that runs on what there is.
+/// Returns the engine that the user named, or the one of `--emit`, or one that supports the GPUs.
 fn engine(args: &PlanArgs, groups: &[HomogeneousCluster]) -> Result<&'static dyn Engine, CommandError> {
     let of_format = match args.emit {
         Some(ConfigFormat::Torchtitan) => Some(EngineName::Torchtitan),

@@ -1,4 +1,4 @@
-//! Colours of our own, and text of others without any.
+//! Colours of dtrain's own text, and removal of control sequences from other text.
 
 use dtrain_recipes::sanitize::{INSTEAD, printable};
 use std::borrow::Cow;
@@ -6,14 +6,14 @@ use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::LazyLock;
 
-/// What begins a sequence that steers a terminal.
+/// First character of a terminal control sequence.
 const ESCAPE: char = '\u{1b}';
 
-/// A number that only this process knows. It marks the sequences of [`ColourMode`] until [`sanitize`] writes them, so that the same sequence
-/// in a text of others is told from them.
+/// Random number of this process. It marks the sequences of [`ColourMode`] until [`sanitize`] writes them, so
+/// that text from other programs cannot imitate them.
 static MARK: LazyLock<u64> = LazyLock::new(|| RandomState::new().build_hasher().finish());
 
-/// The colours of [`ColourMode`]: no other sequence is written in a text.
+/// Colours of [`ColourMode`]; no other sequence reaches the terminal.
 const CODES: [&str; 7] = [RED, GREEN, YELLOW, CYAN, BLUE, BOLD, DIM];
 const RED: &str = "1;31";
 const GREEN: &str = "1;32";
@@ -23,20 +23,20 @@ const BLUE: &str = "1;34";
 const BOLD: &str = "1";
 const DIM: &str = "2";
 
-/// Ends a colour.
+/// Code that ends a colour.
 const RESET: &str = "0";
 
-/// Colours, or their absence.
+/// Switch for colours.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ColourMode(bool);
 
 impl ColourMode {
-    /// Colours when `is_wanted`.
+    /// Enables colours if `is_wanted`.
     pub(super) fn when(is_wanted: bool) -> Self {
         Self(is_wanted)
     }
 
-    /// No colours.
+    /// Disables colours.
     pub(crate) fn plain() -> Self {
         Self(false)
     }
@@ -81,7 +81,7 @@ impl ColourMode {
         }
     }
 
-    /// Takes the colours of a text for our own. Only for a text in which words of others are [`printable`].
+    /// Marks the colours of a text as dtrain's own. Foreign parts of the text must be [`printable`] already.
     pub(crate) fn adopt(self, text: &str) -> String {
         let colours = CODES.iter().chain([&RESET]);
         colours
@@ -89,18 +89,18 @@ impl ColourMode {
     }
 }
 
-/// A sequence as a terminal reads it.
+/// Returns the sequence as a terminal reads it.
 fn escape_sequence(code: &str) -> String {
     format!("{ESCAPE}[{code}m")
 }
 
-/// A sequence as it stands in a text that is not yet written.
+/// Returns the marked sequence for text that is not written yet.
 fn marked_sequence(code: &str) -> String {
     format!("{ESCAPE}[{};{code}m", *MARK)
 }
 
-/// The text as [`printable`] has it, but for the colours that `paint` gives: names of files, and what hosts and programs say, are
-/// somebody else's words. Everything that is written for people passes here.
+/// Makes a text [`printable`], keeping the colours of `paint`. Names of files and the output of hosts and
+/// programs are untrusted, so all output for people passes through here.
 pub(super) fn sanitize(text: &str, paint: ColourMode) -> Cow<'_, str> {
     if !paint.0 || !text.contains(ESCAPE) {
         return printable(text);

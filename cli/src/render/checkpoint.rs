@@ -1,4 +1,4 @@
-//! Checkpoints, and how far one is read or copied.
+//! Text of checkpoints, and progress of reading or copying one.
 
 use super::number::counted;
 use super::table::{PageStyle, StyledText, TableColumn, TextRole, age, table};
@@ -9,14 +9,14 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
-/// How often it is said how far a long transfer is, where no bar is drawn.
+/// Interval of progress messages for long transfers without a progress bar.
 const TELL: Duration = Duration::from_secs(10);
 
 const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usize>) -> TableColumn {
     TableColumn { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
-/// The checkpoints of a trial, a line each.
+/// Formats the checkpoints of a trial, one per line.
 pub(crate) fn checkpoints(listed: &[CheckpointInfo], style: PageStyle) -> String {
     let columns = [
         column("STEP", true, 9, None),
@@ -51,7 +51,7 @@ fn state(state: State) -> (&'static str, TextRole) {
     }
 }
 
-/// `this machine`, or every host with what it has.
+/// Formats the locations: `this machine`, or every host with the files it holds.
 fn places(places: &[StoredFiles]) -> String {
     match places {
         [only] => only.holder.clone(),
@@ -63,7 +63,7 @@ fn places(places: &[StoredFiles]) -> String {
     }
 }
 
-/// What was found in a checkpoint.
+/// Formats the result of a verification.
 pub(crate) fn findings(found: &VerificationReport) -> String {
     let VerificationReport { name, bytes, files, tensors, damaged, lost } = found;
     let mut page = match (lost.is_empty(), damaged.is_empty()) {
@@ -81,7 +81,7 @@ pub(crate) fn findings(found: &VerificationReport) -> String {
     page
 }
 
-/// Shows how far something long is: a bar, or a line from time to time.
+/// Progress of a long transfer: a bar, or a message from time to time.
 pub(crate) struct TransferBar<'a> {
     out: &'a Output,
     what: String,
@@ -90,13 +90,13 @@ pub(crate) struct TransferBar<'a> {
 }
 
 impl<'a> TransferBar<'a> {
-    /// `what` is done, such as `reading step 5`.
+    /// Creates a display for `what`, such as `reading step 5`.
     pub(crate) fn new(out: &'a Output, what: String) -> Self {
         let bar = out.draws().then(|| bar(&what));
         Self { out, what, bar, told: Instant::now() }
     }
 
-    /// So many bytes of so many are done.
+    /// Sets the bytes done and the total.
     pub(crate) fn set_done(&mut self, done: u64, total: u64) {
         match &self.bar {
             Some(bar) => {
@@ -111,7 +111,7 @@ impl<'a> TransferBar<'a> {
         }
     }
 
-    /// It is over.
+    /// Removes the bar.
     pub(crate) fn end(self) {
         if let Some(bar) = self.bar {
             bar.finish_and_clear();

@@ -1,4 +1,4 @@
-//! The line that is shown while data is downloaded and text is made into tokens.
+//! Progress line of downloading data and tokenizing text.
 
 use super::number::count;
 use crate::output::Output;
@@ -8,25 +8,25 @@ use indicatif::{ProgressBar, ProgressStyle};
 use std::cell::{Cell, RefCell};
 use std::time::Instant;
 
-/// A line on standard error. Where no line can be drawn, the downloads are named, and nothing more.
+/// Progress line on stderr. Without a terminal, only the downloads are announced.
 pub(crate) struct DataPreparationBar {
     out: Output,
     bar: ProgressBar,
-    /// When tokens began to be made.
+    /// Start of tokenization.
     begun: Cell<Instant>,
-    /// The URL that is being downloaded.
+    /// URL of the current download.
     named: RefCell<String>,
 }
 
 impl DataPreparationBar {
-    /// A line that is drawn when it is first told of something.
+    /// Creates a line that is drawn with the first progress.
     pub(crate) fn new(out: Output) -> Self {
         let bar = if out.draws() { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
         bar.set_style(ProgressStyle::with_template("{spinner} {msg}").expect("a template of our own"));
         Self { out, bar, begun: Cell::new(Instant::now()), named: RefCell::default() }
     }
 
-    /// Shows how far it has come.
+    /// Shows the progress.
     pub(crate) fn show(&self, work: PreparationStep<'_>) {
         let message = match work {
             PreparationStep::Fetching(fetched) => {
@@ -45,7 +45,7 @@ impl DataPreparationBar {
     }
 }
 
-/// `downloading corpus.txt: 3.2 of 12.0 MB`.
+/// Formats `downloading corpus.txt: 3.2 of 12.0 MB`.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn downloading(fetched: &DownloadProgress<'_>) -> String {
     let (name, megabytes) = (url::file_extension(fetched.url), |bytes: u64| bytes as f64 / 1e6);
@@ -61,7 +61,7 @@ impl Drop for DataPreparationBar {
     }
 }
 
-/// `tokenizing: 120 MB of text, 30K documents, 28M tokens, 1.1M tokens/s`.
+/// Formats `tokenizing: 120 MB of text, 30K documents, 28M tokens, 1.1M tokens/s`.
 #[expect(clippy::cast_precision_loss, reason = "for people")]
 fn tokenizing_summary(prepared: TokenizationProgress, seconds: f64) -> String {
     let TokenizationProgress { bytes, documents, tokens } = prepared;

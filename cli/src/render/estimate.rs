@@ -1,4 +1,4 @@
-//! Estimates of given trainings: a row each, and how near they are by source.
+//! Tables of estimated runs and of the estimates' errors by source.
 
 use super::number::{count, seconds};
 use super::table::{PageStyle, StyledText, TableColumn, TextRole, painted, table as drawn};
@@ -22,7 +22,7 @@ const COLUMNS: [TableColumn; 10] = [
     column("ASSUMED", false, 1, Some(8)),
 ];
 
-/// A line for each row, in their order.
+/// Formats a line per row, in their order.
 pub(crate) fn table(priced: &[RowEstimate], style: PageStyle) -> String {
     let lines: Vec<_> = priced.iter().map(line).collect();
     drawn(&COLUMNS, &lines, style)
@@ -90,7 +90,7 @@ const SCORES: [TableColumn; 12] = [
     column("P95", true, 4, None),
 ];
 
-/// A line for each source and its parts: sizes of errors in percent.
+/// Formats a line per source and its parts: relative errors in percent.
 pub(crate) fn summary(scores: &[AccuracyScores], style: PageStyle) -> String {
     let lines: Vec<_> = scores.iter().map(score).collect();
     drawn(&SCORES, &lines, style)
@@ -118,7 +118,7 @@ fn score(of: &AccuracyScores) -> Vec<StyledText> {
     ]
 }
 
-/// Rows that cannot be priced, each with its reason; nothing where all can.
+/// Formats rows without an estimate, each with the reason; empty if there are none.
 pub(crate) fn unpriced_rows(priced: &[RowEstimate], style: PageStyle) -> String {
     let lines: Vec<String> = priced
         .iter()

@@ -1,61 +1,62 @@
-//! What was seen of a trial so far, as figures. It knows no terminal.
+//! Live figures of a trial, folded from its events; independent of the terminal.
 
 use super::number::{count, loss, plain, seconds};
 use dtrain_protocol::{Event, StampedEvent, StepFigures, StepId};
 use dtrain_runner::reporters::Reporters;
 use std::collections::BTreeMap;
 
-/// What the plan promised.
+/// Figures that the plan predicts.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct PlannedTraining {
-    /// Optimizer steps of the whole training; 0 when nobody said, or only time ends it.
+    /// Total optimizer steps; 0 if unknown, or if only a time limit ends training.
     pub(crate) steps: u64,
-    /// Seconds of training after which time ends it.
+    /// Time limit in seconds of training.
     pub(crate) limit: Option<f64>,
-    /// Seconds of one step.
+    /// Predicted seconds per step.
     pub(crate) step_seconds: Option<f64>,
-    /// What is counted in a step: `tokens` for a model with sequences, otherwise `samples`.
+    /// Unit of throughput: `tokens` for a model with sequences, otherwise `samples`.
     pub(crate) unit: &'static str,
-    /// The metric to optimise.
+    /// Metric of the objective.
     pub(crate) metric: String,
 }
 
 impl PlannedTraining {
-    /// The steps of the whole training; `None` where nobody said, and once there are more: a script may count something else.
+    /// Returns the total steps; `None` if unknown or already exceeded: a script may count something else.
     pub(crate) fn steps_at(&self, step: u64) -> Option<u64> {
         Some(self.steps).filter(|steps| *steps > 0 && *steps >= step)
     }
 }
 
-/// Named metrics in one line.
+/// Number of named metrics on one line.
 const METRICS_SHOWN: usize = 3;
 
-/// What was seen so far.
+/// Latest figures of a trial.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Figures {
-    /// The newest step.
+    /// Latest step.
     pub(crate) step: Option<StepFigures>,
-    /// The newest validation: step, loss, accuracy.
+    /// Latest validation: step, loss, accuracy.
     pub(crate) valid: Option<(StepId, f64, Option<f64>)>,
-    /// Samples that the validation under way has used, and will use.
+    /// Samples of the current validation: done, and total.
     validating: Option<(u64, u64)>,
-    /// The best validation loss and its step.
+    /// Best validation loss and its step.
     pub(crate) best: Option<(StepId, f64)>,
-    /// The newest value of each metric that a program reports under a name of its own, and the newest step with one.
+    /// Latest value of each metric that a program names itself, and the latest step with one.
     pub(crate) metrics: BTreeMap<String, f64>,
     metrics_step: u64,
-    /// Whose figures count.
+    /// Ranks whose figures are shown.
     reporters: Reporters,
-    /// The newest durable checkpoint.
+    /// Latest durable checkpoint.
     pub(crate) saved: Option<StepId>,
-    /// Seconds of a step and tokens per second, each a moving average of about twenty steps.
+    /// Seconds per step and tokens per second, moving averages of about twenty steps.
     pub(crate) pace: Option<(f64, f64)>,
     /// Largest memory of any rank in bytes.
     pub(crate) memory_bytes: u64,
 }
 
 impl Figures {
-    /// Takes note of an event. Returns whether a figure that is shown is newer now: of each that of the lowest rank that reports it.
+    /// Applies an event. Returns `true` if a displayed figure changed; each comes from the lowest rank that
+    /// reports it.
     pub(crate) fn apply(&mut self, said: &StampedEvent) -> bool {
         match &said.event {
             Event::Step(figures) => {
@@ -110,7 +111,7 @@ impl Figures {
         let step = figures.times.step.max(1e-9);
         let rate = figures.tokens as f64 / step;
         self.pace = Some(match self.pace {
-            // The first step pays for caches and page faults.
+            // The first step is slower because of caches and page faults.
             Some(_) if self.step.as_ref().is_some_and(|last| figures.step.0 <= last.step.0) => (step, rate),
             Some((old_step, old_rate)) => {
                 (old_step + (step - old_step) * 0.1, old_rate + (rate - old_rate) * 0.1)
@@ -119,7 +120,8 @@ impl Figures {
         });
     }
 
-    /// How far it is, and how long it will take: by its steps at the present pace, or by its time limit, whichever is further.
+    /// Returns progress and remaining time, by steps at the current speed or by the time limit, whichever is
+    /// further.
     pub(crate) fn advance(&self, expected: &PlannedTraining) -> TrainingProgress {
         TrainingProgress { validating: self.validating, ..self.advance_of_steps(expected) }
     }
@@ -155,19 +157,19 @@ impl Figures {
         }
     }
 
-    /// `loss 2.3140   valid 2.4021   12.3 k tokens/s`, as far as known.
+    /// Formats `loss 2.3140   valid 2.4021   12.3 k tokens/s`, without unknown parts.
     pub(crate) fn results(&self, expected: &PlannedTraining) -> String {
         let mut parts = Vec::new();
         parts.extend(self.step.as_ref().map(|step| format!("loss {}", loss(step.loss))));
         parts.extend(self.valid.map(|(_, value, _)| format!("valid {}", loss(value))));
         parts.extend(self.shown(expected).map(|(name, value)| format!("{name} {}", plain(*value))));
-        // A program may report steps and no tokens.
+        // A program may report steps without tokens.
         let rate = self.pace.map(|(_, rate)| rate).filter(|rate| *rate > 0.0);
         parts.extend(rate.map(|rate| format!("{} {}/s", count(rate), expected.unit)));
         parts.join("   ")
     }
 
-    /// Metrics under names of their own: the objective first, and few enough for one line.
+    /// Returns the named metrics to show: the objective first, few enough for one line.
     fn shown<'a>(&'a self, expected: &PlannedTraining) -> impl Iterator<Item = (&'a String, &'a f64)> {
         let objective = expected.metric.clone();
         let first = self.metrics.get_key_value(&objective);
@@ -175,7 +177,7 @@ impl Figures {
         first.into_iter().chain(others).take(METRICS_SHOWN)
     }
 
-    /// `81.0 ms/step, predicted 79.0 ms`, as far as known.
+    /// Formats `81.0 ms/step, predicted 79.0 ms`, without unknown parts.
     pub(crate) fn speed(&self, expected: &PlannedTraining) -> String {
         match (self.pace, expected.step_seconds) {
             (Some((step, _)), Some(predicted)) => {
@@ -186,7 +188,7 @@ impl Figures {
         }
     }
 
-    /// One line for a log.
+    /// Formats progress and figures as a log line.
     pub(crate) fn line(&self, expected: &PlannedTraining) -> String {
         let advance = self.advance(expected);
         let progress = match (advance.of, advance.percent()) {
@@ -198,7 +200,7 @@ impl Figures {
         told.collect::<Vec<_>>().join("   ")
     }
 
-    /// Both, as far as known.
+    /// Formats results and speed, without unknown parts.
     pub(crate) fn results_and_speed(&self, expected: &PlannedTraining) -> String {
         let mut parts = vec![self.results(expected), self.speed(expected)];
         parts.retain(|part| !part.is_empty());
@@ -206,25 +208,25 @@ impl Figures {
     }
 }
 
-/// How far a training is.
+/// Progress of a training run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct TrainingProgress {
-    /// Steps completed.
+    /// Completed steps.
     pub(crate) step: u64,
-    /// Steps of the whole training, where they will end it.
+    /// Total steps, if they end the training.
     pub(crate) of: Option<u64>,
-    /// Share that is done, 0 to 1, where something is known that will end it.
+    /// Completed share, 0 to 1, if steps or time end the training.
     pub(crate) share: Option<f64>,
-    /// Seconds left.
+    /// Remaining seconds.
     pub(crate) left: Option<f64>,
-    /// What is counted where it is not steps.
+    /// Name of the counted unit if it is not steps.
     pub(crate) noun: Option<&'static str>,
-    /// Samples that the validation under way has used, and will use.
+    /// Samples of the current validation: done, and total.
     pub(crate) validating: Option<(u64, u64)>,
 }
 
 impl TrainingProgress {
-    /// `step 50/100`, or `step 50` where steps do not end the training; during a validation `step 50, validating 40%`.
+    /// Formats `step 50/100`, or `step 50` without a total; during validation `step 50, validating 40%`.
     pub(crate) fn steps(&self) -> String {
         let noun = self.noun.unwrap_or("step");
         let validating = self.validating.map_or(String::new(), |(done, of)| {
@@ -236,13 +238,13 @@ impl TrainingProgress {
         }
     }
 
-    /// Whole percent that are done.
+    /// Returns the completed share in whole percent.
     pub(crate) fn percent(&self) -> Option<u32> {
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "at most 100")]
         self.share.map(|share| (share * 100.0 + 1e-9) as u32)
     }
 
-    /// `4 min 52 s left`, as far as known; nothing at the end.
+    /// Formats `4 min 52 s left`; `None` if unknown or at the end.
     pub(crate) fn time_left(&self) -> Option<String> {
         self.left.filter(|left| *left > 0.0).map(|left| format!("{} left", seconds(left)))
     }
@@ -332,7 +334,7 @@ mod tests {
         let line = figures.line(&limited);
         assert!(line.starts_with("step 14 (45%)   loss 2.5000"), "{line}");
         assert!(line.ends_with("   5.5 s left"), "{line}");
-        // Whichever is further ends it.
+        // The limit that is further along ends training.
         let both = PlannedTraining { steps: 100, ..limited.clone() };
         assert_eq!(figures.advance(&both), figures.advance(&limited));
         let few = PlannedTraining { steps: 20, ..limited };
@@ -375,7 +377,7 @@ mod tests {
             let has_news = figures.apply(&said(rank, printed(number)));
             (has_news, figures.step.as_ref().map(|step| step.step.0))
         };
-        assert_eq!(shown(3, 1), (true, Some(1)), "nobody else reports");
+        assert_eq!(shown(3, 1), (true, Some(1)), "no other rank reports");
         assert_eq!(shown(1, 2), (true, Some(2)));
         assert_eq!(shown(3, 9), (false, Some(2)));
     }

@@ -1,4 +1,4 @@
-//! The list of trials: as a table, as CSV, as JSON.
+//! List of trials, as a table, CSV or JSON.
 
 use super::number::{accuracy, count, loss, plain};
 use super::sparkline::sparkline;
@@ -8,10 +8,10 @@ use dtrain_runner::ledger::{TrialRow, TrialStatus};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// Version of the JSON of a list.
+/// Version of the list's JSON format.
 const VERSION: u32 = 1;
 
-/// Characters of a commit that are shown.
+/// Length of an abbreviated commit.
 const COMMIT: usize = 7;
 
 const COLUMNS: [TableColumn; 10] = [
@@ -31,7 +31,7 @@ const fn column(title: &'static str, is_right: bool, rank: u8, least: Option<usi
     TableColumn { title: Cow::Borrowed(title), is_right, rank, least }
 }
 
-/// A page of the list; `curves[i]` is the loss of `rows[i]`, empty for none.
+/// Formats a page of the list; `curves[i]` is the loss curve of `rows[i]`, possibly empty.
 pub(crate) fn history(rows: &[TrialRow], curves: &[Vec<Option<f64>>], style: PageStyle) -> String {
     let is_wide = style.width >= 110;
     let lines: Vec<_> = rows
@@ -49,7 +49,7 @@ fn line(row: &TrialRow, curve: &[Option<f64>], is_wide: bool, style: PageStyle) 
         status(row.status),
         StyledText::new(age(row.created_ms, style.now_ms), TextRole::Dim),
         layout.into(),
-        // A foreign command keeps these to itself.
+        // Unknown for a foreign command.
         if row.batch == 0 { String::new() } else { row.batch.to_string() }.into(),
         if row.batch == 0 { String::new() } else { rate(row.learning_rate) }.into(),
         row.tokens_per_second
@@ -63,7 +63,7 @@ fn line(row: &TrialRow, curve: &[Option<f64>], is_wide: bool, style: PageStyle) 
     ]
 }
 
-/// The status in one word.
+/// Formats a status as one coloured word.
 pub(crate) fn status(status: TrialStatus) -> StyledText {
     let (word, tone) = match status {
         TrialStatus::Created => ("created", TextRole::Dim),
@@ -79,7 +79,7 @@ pub(crate) fn status(status: TrialStatus) -> StyledText {
     StyledText::new(word, tone)
 }
 
-/// The axes of a layout, told by `axes`; what is approximate ends with `≈`, as `show` has room for its words.
+/// Formats a layout with its axes abbreviated by `axes`; approximate training (`[sync]`) ends with `≈`.
 fn layout_text(layout: &str, axes: fn(&str) -> String) -> String {
     match layout.split_once(" (approximate") {
         Some((layout, _)) => format!("{} ≈", axes(layout)),
@@ -87,7 +87,7 @@ fn layout_text(layout: &str, axes: fn(&str) -> String) -> String {
     }
 }
 
-/// `data 2 × tensor 4` as `d2 t4`; `one rank` as `1`.
+/// Formats `data 2 × tensor 4` as `d2 t4`, and `one rank` as `1`.
 fn short(layout: &str) -> String {
     if layout == "one rank" {
         return "1".to_owned();
@@ -99,12 +99,12 @@ fn short(layout: &str) -> String {
     axes.collect::<Vec<_>>().join(" ")
 }
 
-/// A learning rate: `1.0e-3`.
+/// Formats a learning rate: `1.0e-3`.
 pub(crate) fn rate(value: f64) -> String {
     format!("{value:.1e}")
 }
 
-/// A value of the figure that decides: an accuracy in percent, a loss in nats.
+/// Formats a value of the objective: accuracy in percent, loss in nats.
 pub(crate) fn figure(objective: &str, value: f64) -> String {
     match objective {
         "valid.accuracy" => accuracy(value, 2),
@@ -113,13 +113,13 @@ pub(crate) fn figure(objective: &str, value: f64) -> String {
     }
 }
 
-/// The first digits of the commit, and `+` for changes that were not committed.
+/// Formats the first digits of the commit, with `+` for uncommitted changes.
 fn commit(row: &TrialRow) -> String {
     let digits: String = row.git_revision.iter().flat_map(|commit| commit.chars()).take(COMMIT).collect();
     if row.is_dirty { format!("{digits}+") } else { digits }
 }
 
-/// The list as CSV, with a header line; empty fields where a trial has no value.
+/// Formats the list as CSV with a header line; unknown values are empty fields.
 pub(crate) fn history_csv(rows: &[TrialRow]) -> String {
     let header = "id,label,recipe,study,status,layout,batch,learning_rate,objective,goal,best,loss,step,\
         tokens_per_second,step_seconds,predicted_step_seconds,created_ms,started_ms,ended_ms,git_revision,is_dirty";
@@ -154,14 +154,14 @@ pub(crate) fn history_csv(rows: &[TrialRow]) -> String {
     format!("{header}\n{}", csv(lines))
 }
 
-/// The list as it is written in JSON.
+/// JSON document of the list.
 #[derive(Serialize)]
 pub(crate) struct HistoryJson<'a> {
     version: u32,
     trials: &'a [TrialRow],
 }
 
-/// The list as JSON: `{"version": 1, "trials": […]}`.
+/// Builds the JSON document: `{"version": 1, "trials": […]}`.
 pub(crate) fn history_json(rows: &[TrialRow]) -> HistoryJson<'_> {
     HistoryJson { version: VERSION, trials: rows }
 }
@@ -173,7 +173,7 @@ pub(crate) mod tests {
     use crate::render::table::width;
     use dtrain_protocol::TrialId;
 
-    /// A trial that ended well, `age` seconds ago.
+    /// Returns a trial that ended well, `age` seconds ago.
     pub(crate) fn row(label: &str, status: TrialStatus, age: u64) -> TrialRow {
         TrialRow {
             id: TrialId("01J9ZQ6W3M0000000000000000".into()),

@@ -1,11 +1,11 @@
-//! The metrics of a trial on its page: best and last of each.
+//! Metrics of a trial on its page: best and last value of each.
 
 use super::history::figure;
 use super::number::{count, plain as number};
 use dtrain_recipes::Goal;
 use dtrain_runner::ledger::{Summary, TrialDetails, is_own_series};
 
-/// Best and last of what training is about.
+/// Formats best and last value of the objective and of named metrics.
 pub(super) fn lines(trial: &TrialDetails) -> Vec<Vec<String>> {
     let first = [trial.row.objective.as_str(), "valid.loss", "valid.accuracy", "loss", "gradient_norm"];
     let mut lines: Vec<Vec<String>> = Vec::new();
@@ -21,7 +21,7 @@ pub(super) fn lines(trial: &TrialDetails) -> Vec<Vec<String>> {
             _ if key == trial.row.objective && trial.row.goal == Goal::Max => {
                 ("best", summary.max.zip(summary.max_step))
             }
-            // Which way it is better is nobody's knowledge.
+            // It is unknown whether higher or lower is better.
             _ if is_named(key) && key != trial.row.objective => {
                 lines.push(vec![key.to_owned(), range_of(summary), last_of(summary, key)]);
                 continue;
@@ -40,7 +40,7 @@ pub(super) fn lines(trial: &TrialDetails) -> Vec<Vec<String>> {
     lines
 }
 
-/// Whether a series has a name that a program gave it.
+/// Returns `true` if a program chose the name of the series.
 fn is_named(key: &str) -> bool {
     !is_own_series(key)
 }

@@ -1,4 +1,4 @@
-//! How things look. Nothing here decides anything.
+//! Rendering of text and HTML. Makes no decisions.
 
 pub(crate) mod checkpoint;
 pub(crate) mod compare;

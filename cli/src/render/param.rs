@@ -1,15 +1,15 @@
-//! Keys of recipes and plans, and their values, as a person reads them.
+//! Formats keys of recipes and plans, and their values, for people.
 
 use dtrain_recipes::keys::{ValueType, find};
 use dtrain_runner::ledger::TrialParameter;
 use serde_json::Value;
 
-/// Name, value and source of a param.
+/// Returns name, value and source of a parameter.
 pub(crate) fn row(param: &TrialParameter) -> [String; 3] {
     [name(&param.path).to_owned(), value(&param.path, &param.value), param.source.word().to_owned()]
 }
 
-/// The name of a key; fields of a plan have those that `dtrain plan` prints.
+/// Returns the name of a key; fields of a plan are named as in `dtrain plan`.
 pub(crate) fn name(path: &str) -> &str {
     match path {
         "plan.split.global" => "batch",
@@ -18,7 +18,7 @@ pub(crate) fn name(path: &str) -> &str {
     }
 }
 
-/// A value in the unit of its key.
+/// Formats a value in the unit of its key.
 fn value(path: &str, value: &Value) -> String {
     match value.as_f64() {
         Some(number) => self::number(path, number).unwrap_or_else(|| value.to_string()),
@@ -26,13 +26,13 @@ fn value(path: &str, value: &Value) -> String {
     }
 }
 
-/// A number in the unit of its key; `None` where the key has no unit.
+/// Formats a number in the unit of its key; `None` if the key has no unit.
 pub(crate) fn number(path: &str, number: f64) -> Option<String> {
     let is_time = find(path, None).is_some_and(|key| key.shape == ValueType::Time);
     is_time.then(|| duration(number))
 }
 
-/// Seconds as somebody writes them: `2 min`, `1 h 30 min`, `0.5 s`.
+/// Formats seconds as written in a recipe: `2 min`, `1 h 30 min`, `0.5 s`.
 fn duration(seconds: f64) -> String {
     if seconds.fract() != 0.0 || seconds < 1.0 {
         return format!("{seconds} s");

@@ -1,4 +1,4 @@
-//! Where the time of a step and the memory of the ranks went and what they sent, beside what was predicted.
+//! Measured step time, memory and traffic of the ranks, beside the predictions.
 
 use super::number::{deviation, seconds};
 use dtrain_planner::step::traffic::Traffic;
@@ -7,7 +7,7 @@ use dtrain_protocol::PhaseTimes;
 use dtrain_recipes::Bytes;
 use dtrain_runner::ledger::{TrialDetails, TypicalStep};
 
-/// The name of a phase, what was measured of it, and its prediction.
+/// Name of a phase, and functions that return its measured and its predicted seconds.
 pub(super) type PhaseColumn = (&'static str, fn(&PhaseTimes) -> f64, fn(&TimeBreakdown) -> f64);
 
 /// All phases, in the order of a step.
@@ -20,16 +20,16 @@ pub(super) const PHASES: [PhaseColumn; 6] = [
     ("samples, overhead", |t| t.data, |b| b.overhead),
 ];
 
-/// The step itself, above its phases.
+/// The whole step, shown above its phases.
 const STEP: PhaseColumn = ("step", |t| t.step, TimeBreakdown::total);
 
-/// `phase  predicted  min  median  max  deviation of the median`, over the typical steps of the ranks; first the step, to which
-/// the phases of one rank add up. Empty when nothing was measured.
+/// Formats `phase  predicted  min  median  max  deviation of the median` over the ranks' typical steps; first
+/// the step, whose phases add up per rank. Empty without measurements.
 pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> Vec<Vec<String>> {
     let predicted: Option<TimeBreakdown> = predicted(trial, "breakdown");
     let titles = ["", "predicted", "min", "median", "max"].map(str::to_owned).to_vec();
     let mut lines = vec![titles];
-    // A foreign program tells no phases.
+    // A foreign program reports no phases.
     if predicted.is_none() && typical.iter().all(|step| step.times.parts() <= 0.0) {
         return Vec::new();
     }
@@ -43,7 +43,7 @@ pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> Vec<Vec<S
         };
         let median = ranks[ranks.len() / 2];
         let said = predicted.as_ref().map(of);
-        // What is next to nothing has no meaningful ratio.
+        // Near zero a ratio is meaningless.
         let off = said.filter(|said| *said > 1e-6).map(|said| deviation(median, said));
         lines.push(vec![
             name.to_owned(),
@@ -57,10 +57,11 @@ pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> Vec<Vec<S
     if lines.len() > 1 { lines } else { Vec::new() }
 }
 
-/// `category  predicted  measured  deviation` of the rank that held most of it. Empty when nothing was measured.
+/// Formats `category  predicted  measured  deviation` of the rank with the highest peak. Empty without
+/// measurements.
 ///
-/// What is held from step to step is counted; the rest of the peak is what is kept for backward, buffers and the
-/// process itself.
+/// Persistent state is counted exactly; the rest of the peak is saved activations, buffers and the process
+/// itself.
 pub(super) fn memory(trial: &TrialDetails) -> Vec<Vec<String>> {
     let predicted: Option<MemoryBreakdown> = predicted(trial, "memory");
     let most = |key: &str| {
@@ -91,8 +92,8 @@ pub(super) fn memory(trial: &TrialDetails) -> Vec<Vec<String>> {
     std::iter::once(titles).chain(lines).collect()
 }
 
-/// `purpose  predicted`, and `all  predicted  measured  deviation`, of the rank that sends most in a step. Empty when
-/// nothing was sent.
+/// Formats `purpose  predicted`, and `all  predicted  measured  deviation`, of the rank that sends most per
+/// step. Empty if nothing was sent.
 pub(super) fn traffic(trial: &TrialDetails) -> Vec<Vec<String>> {
     let ranks = trial.figures.iter().filter(|summary| summary.key == "sent_bytes");
     let most = ranks.filter_map(|summary| summary.mean).reduce(f64::max).filter(|most| *most > 0.0);
@@ -113,13 +114,13 @@ pub(super) fn traffic(trial: &TrialDetails) -> Vec<Vec<String>> {
     std::iter::once(titles).chain(parts).chain([all]).collect()
 }
 
-/// Bytes as people read them.
+/// Formats bytes for people.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bytes are whole and positive")]
 pub(crate) fn bytes(value: f64) -> String {
     Bytes(value as u64).to_string()
 }
 
-/// A part of what the plan said of the candidate that was trained.
+/// Parses a part of the plan's estimate for the trained candidate.
 pub(super) fn predicted<T: serde::de::DeserializeOwned>(trial: &TrialDetails, part: &str) -> Option<T> {
     let choices = trial.plan.get("choices")?.as_array()?;
     let trained = choices.iter().find(|choice| choice.get("candidate") == Some(&trial.candidate))?;

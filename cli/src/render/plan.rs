@@ -1,4 +1,4 @@
-//! A plan as a person reads it.
+//! Text of a plan.
 
 use super::number::{count, counted, whole};
 use super::table::PageStyle;
@@ -9,10 +9,10 @@ use dtrain_planner::choice::explain::{
 use dtrain_planner::{Estimate, Plan, RankedCandidate};
 use std::fmt::Write as _;
 
-/// What was chosen and why, in a few lines.
+/// Summarizes the choice and its reasons in a few lines.
 pub(crate) fn short(plan: &Plan, paint: ColourMode) -> String {
     let best = plan.best();
-    // What is said to people is wrapped where it is said.
+    // Messages to stderr are wrapped when they are printed.
     let Some(estimate) = &best.estimate else { return explain(plan, DetailLevel::Short) };
     let mut text = format!("{} {}\n", paint.bold("plan:"), best.candidate);
     _ = writeln!(text, "  batch          {}: {}", samples(plan.batch.value), plan.batch.reason);
@@ -42,7 +42,8 @@ fn samples(number: u64) -> String {
     counted(number, "sample")
 }
 
-/// Everything worth knowing about a plan, its best candidates side by side, and the choice again: a terminal shows the end.
+/// Formats the plan in detail, with its best candidates side by side. The choice comes last, where a terminal
+/// shows it.
 pub(crate) fn long(plan: &Plan, depth: DetailLevel, top: usize, style: PageStyle) -> String {
     let mut text = wrapped(&explain(plan, depth), style.width);
     let priced = plan.choices.iter().filter_map(|ranked| Some((ranked, ranked.estimate.as_ref()?)));

@@ -1,4 +1,4 @@
-//! What a person, or a program, sees of a trial while it trains. It decides nothing.
+//! Live display of a training run, for people or as JSON Lines. Makes no decisions.
 
 use super::figures::{Figures, PlannedTraining};
 use super::number::{counted, loss, remaining, seconds, whole};
@@ -12,39 +12,41 @@ use dtrain_runner::{ControllerStatus, Fact, Observer, TrialEvent};
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Shows a trial.
+/// Progress display of a trial.
 pub(crate) struct ProgressDisplay {
     out: Output,
-    /// The trial, which lines of JSON name.
+    /// Trial id in JSON lines.
     trial: TrialId,
-    /// The attempt that was named last.
+    /// Attempt that was announced last.
     attempt: Option<AttemptId>,
     expected: PlannedTraining,
-    /// What was seen.
+    /// Latest figures.
     pub(crate) figures: Figures,
-    /// On a terminal.
+    /// Progress bar on a terminal.
     bar: Option<TrainingBar>,
-    /// Lines that the caller prints; `None` where they go to standard error.
+    /// Lines that the caller prints; `None` if they go to stderr.
     lines: Option<RefCell<Vec<String>>>,
-    /// When the first and the last line about a step were due, in milliseconds since the epoch, where there is no bar.
+    /// Due times of the first and the last line about a step, in milliseconds since the Unix epoch, without a
+    /// bar.
     steps_shown: Option<(u64, u64)>,
-    /// What ranks noticed; several may notice the same.
+    /// Notices printed so far; several ranks may send the same.
     notices: BTreeSet<String>,
-    /// Whoever read our JSON is gone.
+    /// True after the reader of the JSON closed the pipe.
     pub(crate) is_unheard: bool,
 }
 
-/// Milliseconds between two lines about steps, while somebody may be looking …
+/// Milliseconds between two step lines during the first [`CHATTY`] milliseconds.
 const LINE_EVERY: u64 = 2_000;
 
-/// … which is for so long …
+/// Milliseconds of frequent step lines.
 const CHATTY: u64 = 120_000;
 
-/// … and after that.
+/// Milliseconds between two step lines afterwards.
 const LINE_EVERY_LATER: u64 = 20_000;
 
 impl ProgressDisplay {
-    /// On standard error: a bar on a terminal, otherwise lines. With `--json`, all that is seen as lines on standard output.
+    /// Creates a display on stderr: a bar on a terminal, otherwise lines. With `--json`, all events go to
+    /// stdout as lines.
     pub(crate) fn new(out: Output, trial: &TrialId, expected: PlannedTraining) -> Self {
         let bar = out.draws().then(|| TrainingBar::new(out));
         Self {
@@ -61,18 +63,18 @@ impl ProgressDisplay {
         }
     }
 
-    /// As lines that the caller prints.
+    /// Creates a display whose lines the caller prints.
     pub(crate) fn in_lines(out: Output, trial: &TrialId, expected: PlannedTraining) -> Self {
         let out = Output { json: false, quiet: true, ..out };
         Self { lines: Some(RefCell::default()), ..Self::new(out, trial, expected) }
     }
 
-    /// The lines since the last call.
+    /// Returns the lines since the last call.
     pub(crate) fn take_lines(&self) -> Vec<String> {
         self.lines.as_ref().map(RefCell::take).unwrap_or_default()
     }
 
-    /// Says something without tearing the bar.
+    /// Prints a message without garbling the bar.
     pub(crate) fn say(&self, text: &str) {
         let text = limits::explain_line(text);
         match (&self.lines, &self.bar) {
@@ -82,7 +84,7 @@ impl ProgressDisplay {
         }
     }
 
-    /// Takes the bar away; what is said next stands in its place.
+    /// Removes the bar; the next message takes its place.
     pub(crate) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish();
@@ -277,7 +279,7 @@ impl ProgressDisplay {
     fn draw_line(&mut self, at_ms: u64) {
         let (first, last) = self.steps_shown.unwrap_or((at_ms, 0));
         let pause = if at_ms.saturating_sub(first) < CHATTY { LINE_EVERY } else { LINE_EVERY_LATER };
-        // A clock that was set back does not silence it.
+        // A clock that was set back does not suppress lines.
         let is_due = at_ms.checked_sub(last).is_none_or(|passed| passed >= pause);
         if is_due && !self.out.json {
             self.steps_shown = Some((first, at_ms));
@@ -303,8 +305,8 @@ impl Observer for ProgressDisplay {
     }
 }
 
-/// One line of `--json`: `{"format": "dtrain.trial_event/2", "trial": …, "attempt": …, "event": …}`, with `record` or `status` in place
-/// of `event`.
+/// One line of `--json`: `{"format": "dtrain.trial_event/2", "trial": …, "attempt": …, "event": …}`, or with
+/// `record` or `status` in place of `event`.
 #[derive(serde::Serialize)]
 struct SeenLine<'a> {
     trial: &'a TrialId,

@@ -1,40 +1,40 @@
-//! The bar of a training on a terminal: two lines that never reach the last columns.
+//! Progress bar of a training run: two lines that never reach the last columns.
 //!
-//! A line that fills its row is torn by whatever a terminal puts behind it, such as the `^C` of Ctrl-C, and indicatif fills
-//! every row. Nor does it know into how many rows a terminal breaks a line when it becomes narrower.
+//! A line that fills its row wraps when the terminal adds text, such as the `^C` of Ctrl-C, and indicatif
+//! fills every row. It also cannot tell how a terminal rewraps lines when it becomes narrower.
 
 use super::figures::TrainingProgress;
 use crate::output::{Output, write_control_sequence, write_stderr};
 use std::cell::{Cell, RefCell};
 use std::time::{Duration, Instant};
 
-/// Columns that stay free at the end of a line.
+/// Columns kept free at the end of a line.
 const MARGIN: usize = 4;
 
-/// Columns of the bar itself: at most, and at least.
+/// Largest and smallest width of the bar itself, in columns.
 const BAR: (usize, usize) = (30, 5);
 
-/// Shortest time between two drawings.
+/// Shortest interval between two redraws.
 const PAUSE: Duration = Duration::from_millis(125);
 
-/// A bar on standard error.
+/// Progress bar on stderr.
 pub(crate) struct TrainingBar {
     out: Output,
-    /// The two lines as they should be, without colours.
+    /// Wanted text of both lines, without colours.
     lines: RefCell<[String; 2]>,
-    /// Columns of each line on the terminal; `None` while it is not drawn.
+    /// Widths of the lines on the terminal; `None` while nothing is drawn.
     drawn: Cell<Option<[usize; 2]>>,
     drawn_at: Cell<Option<Instant>>,
 }
 
 impl TrainingBar {
-    /// A bar; it is drawn when it is set.
+    /// Creates a bar; it appears with the first [`TrainingBar::set`].
     pub(crate) fn new(out: Output) -> Self {
         let (lines, drawn, drawn_at) = (RefCell::default(), Cell::new(None), Cell::new(None));
         Self { out, lines, drawn, drawn_at }
     }
 
-    /// Shows how far a training is.
+    /// Shows the progress of a training run.
     pub(crate) fn set(&self, advance: &TrainingProgress, figures: &str) {
         let columns = self.out.terminal_width();
         *self.lines.borrow_mut() = lines(columns, advance, figures);
@@ -44,7 +44,7 @@ impl TrainingBar {
         }
     }
 
-    /// Does something that writes to the terminal, without tearing the bar.
+    /// Runs `write`, which prints to the terminal, without garbling the bar.
     pub(crate) fn suspend(&self, write: impl FnOnce()) {
         let is_drawn = self.drawn.get().is_some();
         self.clear(self.out.terminal_width());
@@ -54,7 +54,7 @@ impl TrainingBar {
         }
     }
 
-    /// Takes it away.
+    /// Removes the bar.
     pub(crate) fn finish(&self) {
         self.clear(self.out.terminal_width());
     }
@@ -81,7 +81,7 @@ impl Drop for TrainingBar {
     }
 }
 
-/// The two lines for a terminal of so many columns.
+/// Formats the two lines for a terminal of so many columns.
 fn lines(columns: usize, advance: &TrainingProgress, figures: &str) -> [String; 2] {
     let room = columns.saturating_sub(MARGIN);
     let words = match advance.percent() {
@@ -97,7 +97,7 @@ fn lines(columns: usize, advance: &TrainingProgress, figures: &str) -> [String; 
     [cut(&mut bar.chain(words.chars())), cut(&mut figures.chars())]
 }
 
-/// Rows that a terminal of so many columns breaks lines of these lengths into.
+/// Returns the number of terminal rows that lines of these lengths occupy.
 fn rows(lines: [usize; 2], columns: usize) -> usize {
     lines.iter().map(|length| length.div_ceil(columns.max(1)).max(1)).sum()
 }
@@ -131,7 +131,7 @@ mod tests {
         let [bar, _] = lines(80, &half, figures);
         assert_eq!(bar, "━━━━━━━━━━━━━━━╌╌╌╌╌╌╌╌╌╌╌╌╌╌╌  50%   step 150/300   112.0 s left");
         let [bar, _] = lines(80, &TrainingProgress { step: 7, ..TrainingProgress::default() }, figures);
-        assert!(bar.ends_with("   step 7"), "nobody said how many there are: {bar}");
+        assert!(bar.ends_with("   step 7"), "the total is unknown: {bar}");
         let timed = TrainingProgress { step: 14, of: None, ..half };
         let [bar, _] = lines(80, &timed, figures);
         assert!(bar.ends_with("╌  50%   step 14   112.0 s left"), "the number of steps is not known: {bar}");

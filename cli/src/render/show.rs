@@ -1,4 +1,4 @@
-//! The page of one trial.
+//! Text page of one trial.
 
 use super::history::{rate, status};
 use super::number::{count, deviation, seconds};
@@ -12,11 +12,11 @@ use dtrain_recipes::sanitize::on_one_line;
 use dtrain_runner::ledger::{Attempt, Parent, TrialDetails, TypicalStep, ValueSource};
 use dtrain_runner::{AttemptEnd, Verdict};
 
-/// Checkpoints that are shown, the newest.
+/// Most checkpoints shown; the newest ones.
 const CHECKPOINTS: usize = 5;
 
-/// The page; `typical` are the steps of its ranks, and `curves` named series, drawn in as many characters as they have values. With
-/// `all` also the parameters nobody chose.
+/// Formats the page; `typical` are the steps of its ranks, `curves` are named series, one character per
+/// value. With `all`, includes default parameters.
 pub(crate) fn show(
     trial: &TrialDetails,
     typical: &[TypicalStep],
@@ -48,7 +48,7 @@ fn head(trial: &TrialDetails, style: PageStyle) -> String {
     let word = status(row.status);
     let ended =
         trial.verdict.as_ref().map(|verdict| format!(": {}", verdict_text(verdict))).unwrap_or_default();
-    // A foreign command keeps its batch and its learning rate to itself.
+    // Batch and learning rate of a foreign command are unknown.
     let how = match row.batch {
         0 => String::new(),
         batch => format!(", batch {batch}, learning rate {}", rate(row.learning_rate)),
@@ -66,13 +66,13 @@ fn head(trial: &TrialDetails, style: PageStyle) -> String {
         + &begins_with_folder(trial)
 }
 
-/// Where a trial of another machine was trained.
+/// Formats the origin of an imported trial.
 fn imported(trial: &TrialDetails) -> String {
     let host = trial.row.imported_from.as_ref();
     host.map_or_else(String::new, |host| format!("  imported: trained on {host}, checkpoints are there\n"))
 }
 
-/// The checkpoint of another trial that it begins with, and what differs.
+/// Formats the checkpoint of another trial that it started from, and the differences.
 pub(super) fn begins_with(trial: &TrialDetails) -> String {
     let Some(Parent { label, step, weights_only, changes, .. }) = &trial.parent else { return String::new() };
     let how = if *weights_only { "begins with the weights of" } else { "continues" };
@@ -80,7 +80,7 @@ pub(super) fn begins_with(trial: &TrialDetails) -> String {
     format!("  {how} {label} at step {step}\n{changes}")
 }
 
-/// The folder of weights that it begins with.
+/// Formats the folder of pretrained weights that it started from.
 pub(super) fn begins_with_folder(trial: &TrialDetails) -> String {
     let environment = &trial.provenance.environment;
     let [Some(folder), Some(digest)] =
@@ -91,7 +91,7 @@ pub(super) fn begins_with_folder(trial: &TrialDetails) -> String {
     format!("  begins with the weights in {folder} (blake3 {})\n", digest.get(..12).unwrap_or(digest))
 }
 
-/// How a trial ended, in words.
+/// Formats the verdict of a trial.
 pub(crate) fn verdict_text(verdict: &Verdict) -> String {
     match verdict {
         Verdict::Completed(reason) => stopped(*reason).to_owned(),
@@ -103,7 +103,7 @@ pub(crate) fn verdict_text(verdict: &Verdict) -> String {
     }
 }
 
-/// How an attempt ended, in words.
+/// Formats the end of an attempt.
 pub(crate) fn end_text(ended: &AttemptEnd) -> String {
     match ended {
         AttemptEnd::Finished(reason) => format!("finished: {}", stopped(*reason)),
@@ -121,13 +121,13 @@ pub(super) fn stopped(reason: StopReason) -> &'static str {
     }
 }
 
-/// The largest memory of any rank, in bytes.
+/// Returns the largest memory of any rank, in bytes.
 pub(super) fn peak(trial: &TrialDetails) -> Option<f64> {
     let memory = trial.figures.iter().filter(|summary| summary.key == "memory_bytes");
     memory.filter_map(|summary| summary.max).reduce(f64::max)
 }
 
-/// `what  predicted  measured  deviation`, for what was predicted.
+/// Formats `what  predicted  measured  deviation` for each prediction.
 pub(super) fn predicted(trial: &TrialDetails) -> Vec<Vec<String>> {
     let memory = peak(trial);
     let told = |name: &str, predicted: Option<f64>, measured: Option<f64>, show: &dyn Fn(f64) -> String| {
@@ -171,7 +171,7 @@ fn attempts(trial: &TrialDetails, style: PageStyle) -> Vec<Vec<String>> {
     trial.attempts.iter().flat_map(line).collect()
 }
 
-/// The last lines that a foreign program printed before it failed.
+/// Returns the last lines that a foreign program printed before it failed.
 fn last_words(attempt: &Attempt) -> &[String] {
     match &attempt.ended {
         Some(AttemptEnd::Lost(Failure::Command { last, .. })) => last,
@@ -198,7 +198,7 @@ fn checkpoints(trial: &TrialDetails, style: PageStyle) -> Vec<Vec<String>> {
     lines
 }
 
-/// What somebody chose: the user, a search, the planner; with `all` also the defaults.
+/// Lists parameters set by the user, a search or the planner; with `all`, also defaults.
 fn parameters(trial: &TrialDetails, all: bool) -> Vec<Vec<String>> {
     let chosen = trial
         .params
@@ -250,7 +250,7 @@ pub(crate) mod tests {
 
     const NOW: u64 = 1_700_000_000_000;
 
-    /// A trial with two attempts that completed.
+    /// Returns a trial with two attempts that completed.
     pub(crate) fn trial() -> TrialDetails {
         let attempt = |number, from: Option<u64>, seconds: (u64, u64), ended| Attempt {
             number: AttemptId(number),
@@ -358,7 +358,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Typical steps of three ranks.
+    /// Returns typical steps of three ranks.
     pub(crate) fn typical() -> Vec<TypicalStep> {
         let of = |rank, [forward, backward, communication, bubble]: [f64; 4]| TypicalStep {
             rank: Rank(rank),

@@ -1,4 +1,4 @@
-//! Small drawings of curves.
+//! Curves drawn with text characters.
 
 use super::number::loss;
 use super::table::{PageStyle, width};
@@ -6,8 +6,8 @@ use super::table::{PageStyle, width};
 const BLOCKS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 const PLAIN: [char; 8] = ['_', '.', ',', '-', '~', '=', '*', '#'];
 
-/// One character for each value, its height between the least and the greatest. A gap repeats the value before
-/// it; before the first and after the last there are blanks.
+/// Draws one character per value, scaled between minimum and maximum. A gap repeats the previous value;
+/// before the first and after the last value there are blanks.
 pub(crate) fn sparkline(values: &[Option<f64>], style: PageStyle) -> String {
     let levels = if style.is_ascii { PLAIN } else { BLOCKS };
     let Some((least, most)) = range(values.iter().copied().flatten()) else { return String::new() };
@@ -24,9 +24,9 @@ pub(crate) fn sparkline(values: &[Option<f64>], style: PageStyle) -> String {
     filled.collect()
 }
 
-/// Several curves over the same steps in one drawing, `A` the first; `=` where they meet.
+/// Plots several curves over the same steps, `A` the first; `=` where they overlap.
 ///
-/// One character for each value across; `height` lines and a line that names the steps below.
+/// One column per value, `height` lines, and a line with the steps below.
 pub(crate) fn plot(
     curves: &[Vec<Option<f64>>],
     steps: (u64, u64),
@@ -64,7 +64,7 @@ pub(crate) fn plot(
     page
 }
 
-/// The least and the greatest of the finite values.
+/// Returns the minimum and maximum of the finite values.
 fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     values.filter(|value| value.is_finite()).fold(None, |range, value| match range {
         None => Some((value, value)),
@@ -72,7 +72,7 @@ fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// Which of `count` levels a share in 0..=1 belongs to.
+/// Returns the level, of `count`, of a share in 0..=1.
 fn level(share: f64, count: usize) -> usize {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a few levels")]
     let level = (share.clamp(0.0, 1.0) * count as f64) as usize;

@@ -1,22 +1,22 @@
-//! Columns of text that fit a width. Widths count characters; nothing here knows a terminal.
+//! Text tables that fit a width in characters.
 
 use crate::output::ColourMode;
 use std::borrow::Cow;
 
-/// How a page is drawn. The caller decides; a renderer only obeys.
+/// Style of a page, chosen by the caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageStyle {
     /// Colours or none.
     pub(crate) paint: ColourMode,
-    /// Columns that may be used.
+    /// Available columns.
     pub(crate) width: usize,
     /// Plain ASCII in place of block characters.
     pub(crate) is_ascii: bool,
-    /// Milliseconds since the Unix epoch, for ages.
+    /// Current time in milliseconds since the Unix epoch, for ages.
     pub(crate) now_ms: u64,
 }
 
-/// What a text means.
+/// Meaning of a text, which selects its colour.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum TextRole {
     #[default]
@@ -35,16 +35,16 @@ pub(crate) struct StyledText {
     pub(crate) tone: TextRole,
 }
 
-/// One column.
+/// A column of a table: title, alignment, and how it shrinks.
 #[derive(Clone, Debug)]
 pub(crate) struct TableColumn {
-    /// What stands above it.
+    /// Title.
     pub(crate) title: Cow<'static, str>,
-    /// Whether its texts stand at the right.
+    /// True for right alignment.
     pub(crate) is_right: bool,
-    /// Columns with a lower rank are left out first when not all fit; rank 9 is never left out.
+    /// Priority: the lowest rank is dropped first if the columns do not fit; rank 9 is never dropped.
     pub(crate) rank: u8,
-    /// The width it may be cut down to; `None`: it is never cut.
+    /// Width down to which its texts may be truncated; `None`: never.
     pub(crate) least: Option<usize>,
 }
 
@@ -66,17 +66,17 @@ impl From<&str> for StyledText {
     }
 }
 
-/// Characters of a text; each is taken to be one column wide.
+/// Returns the number of characters; each is assumed to be one column wide.
 pub(crate) fn width(text: &str) -> usize {
     text.chars().count()
 }
 
-/// The text in one line.
+/// Joins a text into one line.
 pub(crate) fn one_line(text: &str) -> String {
     text.replace(['\n', '\r', '\t'], " ")
 }
 
-/// The text in one line of at most `most` characters, with an ellipsis where it was cut.
+/// Joins a text into one line of at most `most` characters, truncated with an ellipsis.
 pub(crate) fn truncate(text: &str, most: usize, style: PageStyle) -> String {
     let text = one_line(text);
     if width(&text) <= most {
@@ -90,7 +90,7 @@ pub(crate) fn truncate(text: &str, most: usize, style: PageStyle) -> String {
     short
 }
 
-/// The text with its colour.
+/// Colours a text.
 pub(crate) fn painted(text: &str, tone: TextRole, paint: ColourMode) -> String {
     match tone {
         TextRole::Plain => text.to_owned(),
@@ -102,12 +102,12 @@ pub(crate) fn painted(text: &str, tone: TextRole, paint: ColourMode) -> String {
     }
 }
 
-/// A table with a line of titles. Columns without any text are left out; then gaps, columns that may be cut,
-/// and the columns of least rank give way until it fits.
+/// Formats a table with a title line. Columns without any text are dropped; then gaps, truncatable columns
+/// and the columns of lowest rank shrink or go until it fits.
 pub(crate) fn table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: PageStyle) -> String {
     let mut page = String::new();
     for cells in layout_table(columns, rows, style) {
-        // Blanks are not painted: lines end with what is seen.
+        // Trailing blanks are not coloured, so that lines end with visible text.
         let paint = |cell: &StyledText| {
             let ink = cell.text.trim_matches(' ');
             let lead = cell.text.len() - cell.text.trim_start_matches(' ').len();
@@ -121,7 +121,7 @@ pub(crate) fn table(columns: &[TableColumn], rows: &[Vec<StyledText>], style: Pa
     page
 }
 
-/// The lines of a table, titles first: cells with the blanks around them.
+/// Lays out the lines of a table, titles first: padded cells.
 pub(crate) fn layout_table(
     columns: &[TableColumn],
     rows: &[Vec<StyledText>],
@@ -152,7 +152,7 @@ pub(crate) fn layout_table(
     std::iter::once(&titles).chain(rows).map(line).collect()
 }
 
-/// The gap between columns and their widths; leaves columns out of `kept` where nothing else helps.
+/// Returns gap and widths of the columns; removes columns from `kept` if nothing else helps.
 fn fit(
     columns: &[TableColumn],
     rows: &[Vec<StyledText>],
@@ -188,7 +188,7 @@ fn fit(
     }
 }
 
-/// A part of a page with its lines in columns; nothing when it has no lines.
+/// Formats a section of a page with aligned columns; empty without lines.
 pub(crate) fn section(name: &str, lines: &[Vec<String>], style: PageStyle) -> String {
     if lines.is_empty() {
         return String::new();
@@ -196,7 +196,7 @@ pub(crate) fn section(name: &str, lines: &[Vec<String>], style: PageStyle) -> St
     let columns = lines.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
         .map(|c| lines.iter().filter_map(|line| line.get(c)).map(|text| width(text)).max().unwrap_or(0))
-        // A line is cut at the page's width; a formatter takes no width above 65,535.
+        // Lines are cut at the page's width; a formatter takes no width above 65,535.
         .map(|widest| widest.min(style.width))
         .collect();
     let mut page = format!("{}\n", painted(name, TextRole::Bold, style.paint));
@@ -211,8 +211,8 @@ pub(crate) fn section(name: &str, lines: &[Vec<String>], style: PageStyle) -> St
     page
 }
 
-/// How long ago, in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`; or `in the future`, where the clock was wrong then or is
-/// wrong now.
+/// Formats an age in at most four characters: `12s`, `41m`, `3h`, `5d`, `8w`; `in the future` if a clock was
+/// wrong.
 pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
     if at_ms > now_ms.saturating_add(60_000) {
         return "in the future".to_owned();
@@ -227,13 +227,13 @@ pub(crate) fn age(at_ms: u64, now_ms: u64) -> String {
     }
 }
 
-/// The same as a statement: `3h ago`, or `in the future`.
+/// Formats an age as a statement: `3h ago`, or `in the future`.
 pub(crate) fn ago(at_ms: u64, now_ms: u64) -> String {
     let age = age(at_ms, now_ms);
     if age.starts_with(|c: char| c.is_ascii_digit()) { format!("{age} ago") } else { age }
 }
 
-/// Comma-separated values (RFC 4180): one line for each row, fields quoted where they must be.
+/// Formats CSV (RFC 4180): one line per row, fields quoted if necessary.
 pub(crate) fn csv<'a>(rows: impl IntoIterator<Item = Vec<std::borrow::Cow<'a, str>>>) -> String {
     let mut page = String::new();
     for row in rows {
@@ -257,7 +257,7 @@ pub(crate) fn csv<'a>(rows: impl IntoIterator<Item = Vec<std::borrow::Cow<'a, st
 pub(crate) mod tests {
     use super::*;
 
-    /// A page of this width without colours.
+    /// Returns a style of this width without colours.
     pub(crate) fn plain(width: usize) -> PageStyle {
         PageStyle { paint: ColourMode::plain(), width, is_ascii: false, now_ms: 1_700_000_000_000 }
     }

@@ -1,14 +1,14 @@
-//! How templates fare with the output of a program, for people.
+//! Text about how templates match a program's output.
 
 use dtrain_recipes::line_template::{NearestMiss, TemplateReport};
 
-/// Characters of a line that are shown.
+/// Most characters shown of a line.
 const SHOWN: usize = 100;
 
-/// Characters that are shown before the place where a template stops matching, in a longer line.
+/// Characters shown before a mismatch in a longer line.
 const BEFORE: usize = 60;
 
-/// Lines on how a template fares: how many lines it reads; then the first of them, or where it stops matching.
+/// Formats the number of lines that match; then the first of them, or the nearest mismatch.
 pub(crate) fn template_match_lines(tried: &TemplateReport) -> Vec<String> {
     let mut lines = vec![format!("`{}`", tried.template)];
     let shadowed = match tried.shadowed {
@@ -36,19 +36,19 @@ pub(crate) fn template_match_lines(tried: &TemplateReport) -> Vec<String> {
     lines
 }
 
-/// `expected a blank, found `: loss 2``.
+/// Formats the mismatch: ``expected a blank, found `: loss 2` ``.
 pub(crate) fn mismatch_text(nearest: &NearestMiss) -> String {
     let found = nearest.found.as_ref().map_or("the end of the line".to_owned(), |found| format!("`{found}`"));
     format!("expected {}, found {found}", nearest.expected)
 }
 
-/// The line, and a caret below the place where the template stops matching.
+/// Formats the line, and a caret below the mismatch.
 pub(crate) fn mismatch_pointer(nearest: &NearestMiss) -> [String; 2] {
     let (line, caret) = shortened(&nearest.text, nearest.column - 1);
     [line, format!("{}^", " ".repeat(caret))]
 }
 
-/// The part of a line around the character `at`, and where that character is in it.
+/// Returns the part of a line around the character `at`, and its position there.
 fn shortened(text: &str, at: usize) -> (String, usize) {
     let characters: Vec<char> = text.chars().map(|c| if c == '\t' { ' ' } else { c }).collect();
     let from = if characters.len() <= SHOWN { 0 } else { at.saturating_sub(BEFORE) };

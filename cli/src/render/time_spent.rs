@@ -1,25 +1,25 @@
-//! What the time of a trial went into: steps, validations, checkpoints, and all else.
+//! Time breakdown of a trial: steps, validations, checkpoints, and the rest.
 
 use super::number::{count, counted, seconds};
 use dtrain_recipes::Recipe;
 use dtrain_runner::ledger::TrialDetails;
 
-/// Seconds of a trial, over all its attempts.
+/// Seconds of a trial, over all attempts.
 pub(crate) struct TimeSpent {
-    /// From the start of an attempt to its end.
+    /// Seconds from start to end of the attempts.
     wall: f64,
     steps: f64,
     validations: f64,
-    /// How many validations there were.
+    /// Number of validations.
     validated: u64,
-    /// For which training stood still.
+    /// Seconds that checkpoints blocked training.
     checkpoints: f64,
-    /// Tokens a second of all the time; samples, for a model without a sequence.
+    /// Tokens (or samples, without sequences) per second of wall time.
     rate: Option<f64>,
 }
 
 impl TimeSpent {
-    /// That of a trial of dtrain's own worker, which measures it; `now_ms` is the end of an attempt that goes on.
+    /// Computes the breakdown of a built-in model's trial; `now_ms` is the end of a running attempt.
     pub(crate) fn of(trial: &TrialDetails, now_ms: u64) -> Option<Self> {
         let sum = |key: &str| {
             let summary = trial.figure(key)?;
@@ -37,7 +37,7 @@ impl TimeSpent {
         Some(Self { wall, steps, validations, validated, checkpoints, rate })
     }
 
-    /// Each part with its seconds and its share of all.
+    /// Formats each part with its seconds and its share.
     pub(crate) fn parts(&self) -> Vec<Vec<String>> {
         let rest = (self.wall - self.steps - self.validations - self.checkpoints).max(0.0);
         let parts = [
@@ -51,7 +51,7 @@ impl TimeSpent {
         parts.into_iter().map(line).collect()
     }
 
-    /// `27.1 s: 22.4 s training steps (83%), …; 9.20 k tokens/s over all of it`
+    /// Formats `27.1 s: 22.4 s training steps (83%), …; 9.20 k tokens/s over all of it`.
     pub(crate) fn summary(&self, unit: &str) -> String {
         let parts = self.parts().into_iter().map(|part| format!("{} {} ({})", part[1], part[0], part[2]));
         let rate =
@@ -60,7 +60,7 @@ impl TimeSpent {
     }
 }
 
-/// The parts of the time of a trial, for its page.
+/// Formats the breakdown for the trial's page.
 pub(super) fn lines(trial: &TrialDetails, now_ms: u64) -> Vec<Vec<String>> {
     let Some(spent) = TimeSpent::of(trial, now_ms) else { return Vec::new() };
     let mut lines = spent.parts();

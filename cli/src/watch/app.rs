@@ -1,4 +1,4 @@
-//! What the keys do: which page is open, what is selected on it, and what is asked of the rest of the program.
+//! Key handling: open pages, selection, and requests to the rest of the program.
 
 use super::model::list::{ListEntry, TrialList};
 use super::model::study::StudyModel;
@@ -7,7 +7,7 @@ use dtrain_protocol::TrialId;
 use dtrain_runner::ledger::TrialStatus;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// A page with what it shows.
+/// A page with its contents.
 #[derive(Clone, Debug)]
 pub(crate) enum OpenPage {
     List(TrialList, Cursor),
@@ -15,33 +15,33 @@ pub(crate) enum OpenPage {
     Trial(Box<TrialModel>, TrialViewState),
 }
 
-/// What is selected in a list.
+/// Selected entry of a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Cursor {
     pub(crate) at: usize,
 }
 
-/// How a trial is looked at.
+/// View settings of a trial's page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TrialViewState {
-    /// Which of the metrics.
+    /// Index of the selected metric.
     pub(crate) metric: usize,
     pub(crate) pane: Pane,
-    /// Whether the pane has the whole screen.
+    /// True if the focused pane fills the screen.
     pub(crate) is_large: bool,
-    /// Whether the log stands in place of the events.
+    /// True if the log is shown in place of the events.
     pub(crate) has_log: bool,
-    /// Whose log, by its place among the logs.
+    /// Index of the selected log.
     pub(crate) log: usize,
-    /// Logs there are, and the last lines of the one that is shown.
+    /// Names of all logs, and the last lines of the selected one.
     pub(crate) logs: Vec<String>,
     pub(crate) lines: Vec<String>,
-    /// Lines that ranks, and events or the log, are scrolled: from the top, and from the end.
+    /// Scroll positions in lines: ranks from the top, events or log from the end.
     pub(crate) ranks_first: usize,
     pub(crate) back: usize,
 }
 
-/// A part of the page of a trial.
+/// A pane of a trial's page.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Pane {
     #[default]
@@ -51,33 +51,33 @@ pub(crate) enum Pane {
     Told,
 }
 
-/// What a key asks of the rest of the program.
+/// Request to the rest of the program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AppRequest {
-    /// End; trials go on.
+    /// Quit; trials continue.
     Quit,
-    /// Let a shell have the terminal until it gives it back.
+    /// Return to the shell until the user resumes the program.
     Suspend,
     OpenTrial(TrialId),
     OpenStudy(String),
-    /// Go back to the page before.
+    /// Return to the previous page.
     Back,
-    /// Let a trial finish its step, save and stop.
+    /// Stop a trial after its current step and a checkpoint.
     Stop(TrialId),
-    /// Draw everything again.
+    /// Redraw everything.
     Redraw,
-    /// Read the log that was chosen.
+    /// Read the selected log.
     Log,
 }
 
-/// The pages that are open, the last on top.
+/// Stack of open pages, the last one on top.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) pages: Vec<OpenPage>,
     pub(crate) has_help: bool,
-    /// A trial and its label that the user is asked about.
+    /// Trial id and label of the open question about stopping.
     pub(crate) stop: Option<(TrialId, String)>,
-    /// What to say in the last line.
+    /// Message in the last line.
     pub(crate) message: Option<String>,
 }
 
@@ -86,7 +86,7 @@ impl App {
         Self { pages: vec![page], has_help: false, stop: None, message: None }
     }
 
-    /// The page on top.
+    /// Returns the page on top.
     pub(crate) fn page(&self) -> &OpenPage {
         self.pages.last().expect("the first page is never closed")
     }
@@ -95,7 +95,7 @@ impl App {
         self.pages.last_mut().expect("the first page is never closed")
     }
 
-    /// What a key does.
+    /// Handles a key.
     pub(crate) fn key(&mut self, key: KeyEvent) -> Option<AppRequest> {
         let has_control = key.modifiers.contains(KeyModifiers::CONTROL);
         match key.code {
@@ -152,7 +152,7 @@ impl App {
         }
     }
 
-    /// The page before, or the whole of this one where a part of it is large.
+    /// Returns to the previous page, or restores a page whose pane fills the screen.
     fn back(&mut self) -> Option<AppRequest> {
         if let OpenPage::Trial(_, look) = self.page_mut()
             && (look.is_large || look.has_log)
@@ -163,7 +163,7 @@ impl App {
         (self.pages.len() > 1).then_some(AppRequest::Back)
     }
 
-    /// The trial that is open or selected, where it runs.
+    /// Returns the open or selected trial if it is running.
     fn stoppable(&self) -> Option<(TrialId, String)> {
         let row = match self.page() {
             OpenPage::Trial(trial, _) => {
@@ -196,7 +196,7 @@ impl Cursor {
     }
 }
 
-/// Lines that a page key moves.
+/// Lines scrolled by a page key.
 const PAGE: usize = 10;
 
 impl TrialViewState {

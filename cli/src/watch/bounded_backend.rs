@@ -1,14 +1,14 @@
-//! A terminal of a size that can be drawn: some claim 65,535 columns and lines.
+//! Terminal backend with a bounded size: some terminals claim 65,535 columns and lines.
 
 use ratatui::backend::{Backend, ClearType, CrosstermBackend, WindowSize};
 use ratatui::buffer::Cell;
 use ratatui::layout::{Position, Size};
 use std::io::{self, Stdout, stdout};
 
-/// The most that is drawn.
+/// Largest area that is drawn.
 const MOST: Size = Size { width: 1000, height: 500 };
 
-/// The terminal on stdout, of which at most [`MOST`] is used.
+/// Terminal on stdout, limited to [`MOST`].
 pub(super) struct BoundedBackend(CrosstermBackend<Stdout>);
 
 impl BoundedBackend {

@@ -1,20 +1,21 @@
-//! From bytes of a terminal to keys.
+//! Decoder of terminal bytes into keys.
 //!
-//! crossterm's reader is not used: it can lose a key that is typed while the size changes, and never returns once the terminal is gone.
+//! crossterm's reader is not used: it can lose a key typed during a resize, and never returns once the
+//! terminal is gone.
 
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
-/// Bytes that are not a whole key yet.
+/// Decoder with the bytes of an incomplete key.
 #[derive(Debug, Default)]
 pub(super) struct KeyDecoder {
     rest: Vec<u8>,
 }
 
-/// Longest sequence of a key; what is longer is none.
+/// Longest key sequence in bytes; longer ones are ignored.
 const LONGEST: usize = 16;
 
 impl KeyDecoder {
-    /// The keys of what was read. The beginning of a key is kept until it is whole.
+    /// Decodes bytes into keys and keeps an incomplete key for the next call.
     pub(super) fn read(&mut self, bytes: &[u8]) -> Vec<KeyEvent> {
         self.rest.extend_from_slice(bytes);
         let (mut keys, mut at) = (Vec::new(), 0);
@@ -29,12 +30,12 @@ impl KeyDecoder {
         keys
     }
 
-    /// Whether bytes wait for others: an escape alone is the key, or the beginning of another.
+    /// Returns `true` if a key is incomplete: a lone escape may be a key, or the beginning of another.
     pub(super) fn is_waiting(&self) -> bool {
         !self.rest.is_empty()
     }
 
-    /// The key that waits, when nothing follows it.
+    /// Returns the pending key when nothing follows it.
     pub(super) fn flush(&mut self) -> Option<KeyEvent> {
         let is_escape = self.rest == [ESCAPE];
         self.rest.clear();
@@ -44,7 +45,7 @@ impl KeyDecoder {
 
 const ESCAPE: u8 = 0x1b;
 
-/// The first key and its length in bytes; `None` where it is not whole. A sequence that is no key of ours is passed over.
+/// Decodes the first key and its length in bytes; `None` if incomplete. Unknown sequences are skipped.
 fn key(bytes: &[u8]) -> Option<(Option<KeyEvent>, usize)> {
     let plain = |code: KeyCode| Some((Some(KeyEvent::from(code)), 1));
     match *bytes.first()? {
@@ -66,7 +67,7 @@ fn key(bytes: &[u8]) -> Option<(Option<KeyEvent>, usize)> {
             let text = (1..=length).find_map(|length| std::str::from_utf8(&bytes[..length]).ok());
             match text.and_then(|text| Some((text.chars().next()?, text.len()))) {
                 Some((letter, length)) => Some((Some(KeyCode::Char(letter).into()), length)),
-                // Four bytes are always a letter, or none.
+                // Four bytes are always a complete character, or invalid.
                 None if bytes.len() >= 4 => Some((None, 1)),
                 None => None,
             }
@@ -74,7 +75,7 @@ fn key(bytes: &[u8]) -> Option<(Option<KeyEvent>, usize)> {
     }
 }
 
-/// A key such as `ESC [ A`, `ESC O A` or `ESC [ 5 ~`, with or without modifiers.
+/// Decodes a sequence such as `ESC [ A`, `ESC O A` or `ESC [ 5 ~`, with or without modifiers.
 fn sequence(bytes: &[u8]) -> Option<(Option<KeyEvent>, usize)> {
     let end = 2 + bytes[2..].iter().position(|byte| (0x40..=0x7e).contains(byte))?;
     let first = bytes[2..end].split(|byte| *byte == b';').next();

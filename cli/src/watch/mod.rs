@@ -1,4 +1,4 @@
-//! A screen that shows what runs: a model folded from what was seen, a view of it, and a loop that feeds both.
+//! Full-screen view of running trials: a model folded from events, a view, and their event loop.
 
 mod app;
 mod bounded_backend;
@@ -21,17 +21,17 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use view::TerminalStyle;
 
-/// Shortest time between two drawings.
+/// Shortest interval between two redraws.
 const DRAW: Duration = Duration::from_millis(100);
 
-/// What is watched first.
+/// Page that is opened first.
 pub(crate) enum StartPage {
     Trial(TrialId),
     Study(String),
     List,
 }
 
-/// Shows pages until the user leaves.
+/// Runs the screen until the user quits.
 pub(crate) fn run(context: &Context, history: History, first: &StartPage) -> CommandResult {
     let mut feed = Feed::new(context, history);
     let page = match first {
@@ -43,7 +43,7 @@ pub(crate) fn run(context: &Context, history: History, first: &StartPage) -> Com
     let mut screen = Screen::open()?;
     event_loop(context, &mut feed, &mut app, &mut screen)?;
     drop(screen);
-    // What is being stopped stops also when nobody watches it.
+    // A running `dtrain stop` continues after the screen closes.
     Ok(ExitReason::Done)
 }
 
@@ -121,7 +121,7 @@ fn draw(context: &Context, app: &App, screen: &mut Screen) -> Result<(), Command
     let is_console = std::env::var_os("TERM").is_some_and(|term| term == "linux");
     let ink = TerminalStyle {
         is_coloured: style.paint.is_coloured(),
-        // The console of Linux has no braille.
+        // The Linux console has no braille characters.
         is_ascii: style.is_ascii || is_console,
         now_ms: style.now_ms,
     };
@@ -129,7 +129,7 @@ fn draw(context: &Context, app: &App, screen: &mut Screen) -> Result<(), Command
     drawn.map(|_| ()).map_err(|error| failure(&error))
 }
 
-/// Runs `dtrain stop` in a process of its own, which writes down how the trial ends, whether or not somebody still watches.
+/// Starts `dtrain stop` as a process of its own, which records the trial's end even if the screen closes.
 fn stop(context: &Context, trial: &TrialId) -> Result<Child, CommandError> {
     let failed = |error: std::io::Error| {
         CommandError::new(ExitReason::Infrastructure, "cannot run `dtrain stop`").cause(error.to_string())
@@ -147,7 +147,7 @@ fn stop(context: &Context, trial: &TrialId) -> Result<Child, CommandError> {
         .map_err(failed)
 }
 
-/// Why `dtrain stop` did not stop a trial; none while it runs, and where it did.
+/// Returns the error of a finished `dtrain stop`; `None` while it runs, and if it succeeded.
 fn stop_refusal(stopping: &mut Child) -> Option<String> {
     let status = stopping.try_wait().ok()??;
     if status.success() {

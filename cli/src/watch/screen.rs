@@ -1,4 +1,4 @@
-//! The terminal while a page is on it: taken, lent to a shell, given back whatever happens.
+//! Terminal control: enters the full screen, suspends to the shell, and always restores the terminal.
 
 use super::bounded_backend::BoundedBackend;
 use super::key_decoder::KeyDecoder;
@@ -19,17 +19,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How long an escape waits for the rest of a key.
+/// Time that an escape waits for the rest of a key sequence.
 const ESCAPE: Duration = Duration::from_millis(50);
 
-/// The terminal, which is given back when this is dropped.
+/// The terminal in full-screen mode; restored on drop.
 pub(super) struct Screen {
     pub(super) terminal: Terminal<BoundedBackend>,
     signals: SignalFlags,
     keys: KeyDecoder,
 }
 
-/// Signals that came since they were last asked for.
+/// Signals received since the last check.
 struct SignalFlags {
     end: Arc<AtomicBool>,
     suspend: Arc<AtomicBool>,
@@ -37,21 +37,21 @@ struct SignalFlags {
     resized: Arc<AtomicBool>,
 }
 
-/// What a signal asks for.
+/// Request made by a signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SignalRequest {
     End,
     Suspend,
-    /// The program was stopped, and somebody else may have written to the terminal.
+    /// Redraw: the program was stopped, and another program may have written to the terminal.
     Resumed,
     Resized,
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Enters full-screen mode.
     pub(super) fn open() -> Result<Self, CommandError> {
         let signals = SignalFlags::listen().map_err(|error| failure(&error))?;
-        // A panic is told on a terminal that can show it.
+        // A panic restores the terminal before its message is printed.
         let tell = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             restore_terminal();
@@ -62,7 +62,7 @@ impl Screen {
         Ok(Self { terminal, signals, keys: KeyDecoder::default() })
     }
 
-    /// The signal that came, if any.
+    /// Returns the pending signal, if any.
     pub(super) fn signalled(&self) -> Option<SignalRequest> {
         let came = |flag: &AtomicBool| flag.swap(false, Ordering::SeqCst);
         if came(&self.signals.end) {
@@ -75,7 +75,7 @@ impl Screen {
         }
     }
 
-    /// Waits for keys, at most so long; a signal ends the wait. `Err` when the terminal is gone.
+    /// Waits for keys, at most `pause`; a signal ends the wait. `Err` if the terminal is gone.
     pub(super) fn keys(&mut self, pause: Duration) -> Result<Vec<KeyEvent>, CommandError> {
         let pause = if self.keys.is_waiting() { ESCAPE } else { pause };
         let stdin = stdin();
@@ -96,22 +96,24 @@ impl Screen {
         }
     }
 
-    /// Gives the terminal back, stops this program until a shell lets it go on, and takes the terminal again.
+    /// Restores the terminal, stops this process until the shell resumes it, and enters full-screen mode
+    /// again.
     pub(super) fn suspend(&mut self) -> Result<(), CommandError> {
         restore_terminal();
-        // SIGSTOP cannot be caught, so that it stops us here.
+        // SIGSTOP cannot be caught, so the process stops here.
         kill_process(getpid(), Signal::STOP).map_err(|error| failure(&error.into()))?;
         self.reenter()
     }
 
-    /// Takes the terminal again, and forgets what is on it.
+    /// Enters full-screen mode again, and forgets the old contents.
     pub(super) fn reenter(&mut self) -> Result<(), CommandError> {
         self.signals.resumed.store(false, Ordering::SeqCst);
         enter_raw_mode().map_err(|error| failure(&error))?;
         self.clear()
     }
 
-    /// Forgets what is on the terminal. It does not ask where the cursor is, as `Terminal::clear` does: not every terminal answers.
+    /// Clears the screen without asking for the cursor position as `Terminal::clear` does: not every terminal
+    /// answers.
     pub(super) fn clear(&mut self) -> Result<(), CommandError> {
         let size = self.terminal.size().map_err(|error| failure(&error))?;
         self.terminal.resize(size.into()).map_err(|error| failure(&error))
@@ -130,7 +132,7 @@ impl SignalFlags {
         for signal in [SIGINT, SIGTERM] {
             signal_hook::flag::register(signal, Arc::clone(&end))?;
         }
-        // A terminal that is gone has nothing to be given back to.
+        // A terminal that is gone needs no restoring.
         let code = ExitReason::Detached.exit_code().into();
         signal_hook::flag::register_conditional_shutdown(SIGHUP, code, Arc::new(AtomicBool::new(true)))?;
         signal_hook::flag::register(SIGTSTP, Arc::clone(&suspend))?;
@@ -145,7 +147,7 @@ fn enter_raw_mode() -> io::Result<()> {
     execute!(stdout(), EnterAlternateScreen, Hide)
 }
 
-/// Gives the terminal back. One that is gone needs nothing.
+/// Restores the terminal; errors are ignored.
 fn restore_terminal() {
     drop(execute!(stdout(), Show, LeaveAlternateScreen));
     drop(disable_raw_mode());

@@ -1,13 +1,13 @@
-//! A user's folders for one test: state, settings, recipes.
+//! Environment of one test: state, settings and recipes in temporary folders.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// A user's folders, gone when it is dropped.
+/// A user's folders; removed on drop.
 pub(crate) struct TestEnv(tempfile::TempDir);
 
-/// What the program said.
+/// Output of the program.
 pub(crate) struct Said {
     pub(crate) code: i32,
     pub(crate) stdout: String,
@@ -30,7 +30,7 @@ impl TestEnv {
         path
     }
 
-    /// The program in this house, without the settings of whoever runs the test.
+    /// Returns the program in this environment, without the settings of the user who runs the test.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_dtrain"));
         command.args(args).current_dir(self.path()).env_clear();
@@ -43,7 +43,7 @@ impl TestEnv {
         said(self.command(args).output().expect("the program starts"))
     }
 
-    /// A small recipe that holds, with its data.
+    /// Writes a small valid recipe with its data.
     pub(crate) fn recipe(&self) -> PathBuf {
         self.file("data/a.txt", &"to be or not to be\n".repeat(200));
         self.file("recipe.toml", RECIPE)

@@ -3,20 +3,20 @@
 use dtrain::burn::{self, module::Module, nn, tensor::Tensor, tensor::activation::sigmoid};
 use dtrain::{BuildError, BurnNetwork, ModelSettings, ModuleInput, Program};
 
-/// From tokens to vectors.
+/// Embeds tokens as vectors.
 #[derive(Module, Debug)]
 struct Stem {
     embedding: nn::Embedding,
 }
 
-/// Looks back a few tokens: one half of a convolution opens and closes gates for the other half.
+/// Gated causal convolution: one half of its channels gates the other half.
 #[derive(Module, Debug)]
 struct Gated {
     norm: nn::LayerNorm,
     convolution: nn::conv::Conv1d,
 }
 
-/// From vectors to a score for each token.
+/// Maps vectors to a score (logit) for each token.
 #[derive(Module, Debug)]
 struct Head {
     norm: nn::LayerNorm,
@@ -31,7 +31,7 @@ impl Stem {
 }
 
 impl Gated {
-    /// `[samples, context, width]` → the same
+    /// `[samples, context, width]` → `[samples, context, width]`
     fn forward(&self, x: Tensor<3>) -> Tensor<3> {
         let y = self.convolution.forward(self.norm.forward(x.clone()).swap_dims(1, 2));
         let [values, gates]: [_; 2] = y.swap_dims(1, 2).chunk(2, 2).try_into().expect("two halves");
@@ -46,7 +46,7 @@ impl Head {
     }
 }
 
-/// Makes the network that `recipe.toml` describes.
+/// Builds the network that `recipe.toml` describes.
 fn build(settings: &ModelSettings<'_>) -> Result<BurnNetwork, BuildError> {
     let [_, vocab] = settings.tokens()?;
     let depth: usize = settings.get_or("depth", 4)?;
@@ -59,7 +59,7 @@ fn build(settings: &ModelSettings<'_>) -> Result<BurnNetwork, BuildError> {
     let stem = Stem { embedding: nn::EmbeddingConfig::new(vocab, width).init(device) };
     let gated = || Gated {
         norm: nn::LayerNormConfig::new(width).init(device),
-        // Padded on the left alone: no token sees those after it.
+        // Padded on the left only (causal): no token sees those after it.
         convolution: nn::conv::Conv1dConfig::new(width, 2 * width, kernel)
             .with_padding(nn::PaddingConfig1d::Explicit(kernel - 1, 0))
             .init(device),

@@ -1,4 +1,4 @@
-//! A network that is not dtrain's trains in every layout as on one rank, resumes to the bit, is planned and tuned.
+//! A custom network trains in every layout as on one rank, resumes bit-exactly, and is planned and tuned.
 
 use dtrain_protocol::{Rank, StepId};
 use dtrain_runner::ledger::History;
@@ -7,10 +7,10 @@ use serde_json::Value;
 use std::path::Path;
 use std::process::Output;
 
-/// Steps of a training.
+/// Steps of a training run.
 const STEPS: usize = 24;
 
-/// The example's own recipe, over a text that does not change, as small as shows all.
+/// The example's own recipe with a fixed text, in a minimal size.
 struct Example {
     house: TestEnv,
     recipe: String,
@@ -25,7 +25,7 @@ impl Example {
         Self { house, recipe }
     }
 
-    /// A command on the recipe with more settings, and what it printed.
+    /// Runs a command on the recipe with more settings; returns its output.
     fn output(&self, code: i32, verb: &[&str], settings: &[&str]) -> Output {
         let stop = format!("objective.stop={{ steps = {STEPS} }}");
         let small =
@@ -36,7 +36,7 @@ impl Example {
         self.house.expect(code, arguments)
     }
 
-    /// The same; its standard output.
+    /// Runs a command; returns its standard output.
     fn run(&self, code: i32, verb: &[&str], settings: &[&str]) -> String {
         String::from_utf8(self.output(code, verb, settings).stdout).expect("text")
     }
@@ -107,7 +107,7 @@ fn it_is_planned_with_what_its_parts_are_made_of() {
     assert_eq!((blocks.len(), &blocks[3]["output"]), (4, &serde_json::json!([64, 24])));
     assert_eq!(blocks[0]["parameters"][2], serde_json::json!([48, 24, 3]), "a kernel");
     let told = example.run(0, &["plan"], &["cluster.ranks=2"]);
-    // Table 256 × 24; each block a norm and a convolution; a norm and 24 × 256 at the end.
+    // Embedding 256 × 24; each block has a norm and a convolution; a norm and 24 × 256 at the end.
     let parameters = 256 * 24 + 4 * (2 * 24 + 48 * 24 * 3 + 48) + 2 * 24 + 24 * 256 + 256;
     assert_eq!(parameters, 26_800);
     assert!(told.contains("a network `gated-convolution` of 26.8 k parameters"), "{told}");

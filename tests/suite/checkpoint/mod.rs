@@ -1,4 +1,4 @@
-//! What lies in checkpoints that were written by real training: all of it is looked at, and read by later versions.
+//! Contents of checkpoints written by real training: complete, and readable by later versions.
 
 mod commands;
 mod damage;

@@ -1,4 +1,5 @@
-//! Training on hosts that ends while nobody looks: the next day everything is there, whatever happened meanwhile.
+//! Training on hosts that ends without a controller: the next day everything is there, whatever failed
+//! meanwhile.
 
 use crate::cluster::train::nothing_is_left;
 use crate::lab::{Lab, Options, Process};
@@ -137,7 +138,7 @@ fn with_a_record_that_comes_slowly() {
 #[test]
 fn with_the_disk_of_the_leader_gone() {
     let Some(lab) = ended_unseen(4) else { return };
-    fs::remove_dir_all(lab.home("node1").join(".local/state/dtrain")).expect("nobody writes there any more");
+    fs::remove_dir_all(lab.home("node1").join(".local/state/dtrain")).expect("it is unused");
     everything_is_known(&lab, 4, 1);
 }
 

@@ -113,7 +113,7 @@ fn a_cut_host_is_silent_and_a_healed_one_goes_on() {
     wait("sshd greets", || (&open).read(&mut [0; 4096]).is_ok_and(|length| length > 0));
     lab.cut("node2");
     open.write_all(b"SSH-2.0-lab\r\n").expect("the sender is not told");
-    let silent = open.read(&mut bytes).expect_err("nobody answers");
+    let silent = open.read(&mut bytes).expect_err("no machine answers");
     assert_eq!(silent.kind(), ErrorKind::WouldBlock, "no reset: {silent}");
     for (from, to) in [("node1", "node2"), ("bastion", "node2"), ("node2", "node1")] {
         let error = connect(&lab, from, to).expect_err("it is cut");
@@ -172,7 +172,7 @@ fn travels(lab: &Lab, from: &str, to: &str, bytes: &[u8]) -> Vec<u8> {
     let mut sender = lab.inside(from, || TcpStream::connect(target).expect("it listens"));
     let reader = std::thread::spawn(move || {
         let mut arrived = Vec::new();
-        listener.accept().expect("somebody comes").0.read_to_end(&mut arrived).expect("it is read");
+        listener.accept().expect("a client connects").0.read_to_end(&mut arrived).expect("it is read");
         arrived
     });
     sender.write_all(bytes).expect("it is sent");
@@ -289,7 +289,7 @@ fn a_lab_ends_with_a_test_that_is_killed() {
         }
         println!("\nall");
         program.wait().expect("it is ours");
-        unreachable!("nobody killed the test");
+        unreachable!("the test was not killed");
     }
     let mut test = Command::new(std::env::current_exe().expect("a test knows where it is"))
         .args(["--exact", "--nocapture", "cluster::lab::a_lab_ends_with_a_test_that_is_killed"])

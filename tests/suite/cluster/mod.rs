@@ -1,4 +1,4 @@
-//! Whatever needs several hosts, in a lab of them; `tests/run cluster` runs these alone.
+//! Tests that need several hosts, in a lab of them; `tests/run cluster` runs these alone.
 
 mod children;
 mod doctor;

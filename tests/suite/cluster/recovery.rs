@@ -1,4 +1,4 @@
-//! What recovery costs when the state is large; a measurement for docs/measured.md.
+//! Cost of recovery with a large state; a measurement for docs/measured.md.
 
 use crate::cluster::train::{Run, nothing_is_left};
 use crate::lab::{Lab, Options};

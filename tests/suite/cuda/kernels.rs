@@ -64,8 +64,8 @@ impl Device {
 /// Seconds for choosing kernels, and how many of them one product may take: enough for all candidates of the first product.
 const ALL_OF_ONE: &str = "100/90";
 
-/// Ampere, Hopper and Blackwell, for which other instructions are compiled: every kernel of a training. Whoever names this test also
-/// sees every candidate for a matrix product, with the seconds until it was compiled and had run, or why it was not.
+/// Compiles every kernel of a training run for Ampere, Hopper and Blackwell, which differ in instructions. If
+/// the test is run by name, it also prints every candidate of a matrix product, with its time or its error.
 #[test]
 fn nvrtc_compiles_every_kernel_for_three_architectures() {
     let is_whole = std::env::var_os("TESTS_NAMED").is_some_and(|names| names == "nvrtc");

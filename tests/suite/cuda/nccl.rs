@@ -1,5 +1,5 @@
-//! What GPUs ask of NCCL, on the stand-in `tests/data/cuda/nccl.c`: ranks, counts, types, streams and order of every call. The real
-//! library is loaded where its package is installed.
+//! NCCL calls of training, recorded by the stand-in `tests/data/cuda/nccl.c`: ranks, counts, types, streams
+//! and order. The real library is loaded where its package is installed.
 
 mod buckets;
 
@@ -182,7 +182,7 @@ fn step_of_both(device: &Device, settings: &[&str]) -> Vec<Step> {
     // Speeds are measured first, so that later only the ranks compute.
     run("plan", super::STEPS[0]);
     let [short, long] = super::STEPS.map(|steps| run("run", steps));
-    assert_eq!((short.len(), long.len()), (2, 2), "two ranks compute, and nobody else");
+    assert_eq!((short.len(), long.len()), (2, 2), "only two ranks compute");
     let devices = |calls: &[Calls]| calls.iter().map(|calls| calls.device).collect::<Vec<_>>();
     assert_eq!((devices(&short), devices(&long)), (vec![0, 1], vec![0, 1]), "a device for each rank");
     short.into_iter().zip(long).map(|(short, long)| Step::of(&[short, long])).collect()

@@ -1,4 +1,5 @@
-//! What happens to machines and cables. Every fault is silent, unless it says otherwise, and [`Lab::heal`] undoes it.
+//! Faults of machines and cables. Every fault is silent, unless it says otherwise, and [`Lab::heal`] undoes
+//! it.
 
 use super::Lab;
 use super::machine::Machine;
@@ -9,7 +10,7 @@ use std::fmt::Write;
 use std::fs::{self, File};
 use std::io::Write as _;
 
-/// A hardware address that nobody has: what is sent there is lost, and the sender is not told.
+/// A hardware address that no machine has: packets to it are lost, and the sender gets no error.
 const NOBODY: &str = "02:00:00:00:00:ff";
 
 /// The file that fills a disk.
@@ -28,7 +29,7 @@ impl Lab {
     /// Ends all processes of a machine at once. Its disks stay; [`Lab::heal`] does not start it again.
     ///
     /// Its kernel lives on and answers for the dead: peers see their connections closed, as after a crash of the
-    /// programs. Without power nobody answers: [`Lab::cut`] it first.
+    /// programs. Without power no machine answers: [`Lab::cut`] it first.
     pub(crate) fn kill_host(&self, host: &str) {
         self.machine(host).power_off(&self.space.name());
     }
@@ -45,7 +46,7 @@ impl Lab {
         machine.is_up(&self.space, machine.boot(&self.space));
     }
 
-    /// Loses every packet from and to a machine. Nobody is told: no reset, no unreachable host, no link down.
+    /// Loses every packet from and to a machine, silently: no reset, no unreachable host, no link down.
     pub(crate) fn cut(&self, host: &str) {
         self.lose(&self.both_ways(host));
     }

@@ -38,8 +38,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command};
 use std::sync::Mutex;
 
-/// Who trains on the hosts, and who types on the controller: nobody of importance, as in life. As root a missing
-/// permission would never show, and `ssh node1` means the same user on both sides.
+/// User that trains on the hosts and types on the controller; not root, which would hide missing permissions.
+/// `ssh node1` means the same user on both sides.
 const USER: &str = "dtlab";
 
 /// The number of that user and of its group.

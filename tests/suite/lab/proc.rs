@@ -1,4 +1,4 @@
-//! What `/proc` tells about the processes of a lab.
+//! Processes of a lab, as read from `/proc`.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeSet;
@@ -71,7 +71,7 @@ pub(super) fn child_of(parent: u32) -> Option<u32> {
     all().find(|id| stat(*id).is_some_and(|stat| stat.parent == parent))
 }
 
-/// Sends a signal; to nobody when the process is gone.
+/// Sends a signal to a process; does nothing if it is gone.
 pub(super) fn send(id: u32, signal: Signal) {
     kill_process(pid(id), signal).ok();
 }

@@ -1,4 +1,4 @@
-//! What a lab needs of the machine, and how its machines are furnished before their first start.
+//! Requirements of a lab on the machine, and preparation of its machines before their first start.
 
 use super::machine::Machine;
 use super::space::{self, Space};
@@ -109,7 +109,7 @@ fn may_connect(home: &Path, machines: &[Machine], options: &Options) {
     }
 }
 
-/// The files in `/etc` that know who is who: the machine's users, and ours in front. Nobody has a password.
+/// The files in `/etc` that define users: the machine's users, and ours in front. No user has a password.
 fn users() -> [(&'static str, String); 3] {
     let with = |path: &str, line: String| {
         let theirs = fs::read_to_string(path).unwrap_or_default();

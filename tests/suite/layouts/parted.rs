@@ -1,4 +1,4 @@
-//! What a training came to, tensor by tensor, and how far two of them part.
+//! Results of a training run, tensor by tensor, and the difference between two runs.
 
 use super::world::Trace;
 use super::{LOSS, NORM, farthest};

@@ -46,8 +46,9 @@ pub(super) fn sent(case: &Case) -> Vec<String> {
             |event: &Event| if let Event::Step(step) = event { Some(step.sent_bytes) } else { None };
         let counted = events.iter().find_map(counted).expect("there was a step");
         let planned = Traffic::of_rank(model, arrangement, split, *rank);
-        // Tokens go where they belong, as many as that may be, unless all go everywhere: the rest must be exact, and
-        // tokens go in whole rows, there and back. Nobody gets none or all of them.
+        // Routed tokens go to the ranks of their experts, so their number varies unless all go everywhere.
+        // The rest must be exact; tokens go in whole rows, there and back, and no rank gets none or all of
+        // them.
         let (rest, tokens) = (planned.total().0 - planned.expert.0, planned.expert.0);
         let is_right = match model {
             Model::Decoder(Decoder { experts: Some(e), .. }) if e.per_token < e.count && tokens > 0 => {

@@ -91,12 +91,12 @@ impl Server {
 
     /// What it was asked for so far.
     pub(super) fn asked(&self) -> Vec<Asked> {
-        self.shared.asked.lock().expect("nobody panicked").clone()
+        self.shared.asked.lock().expect("no thread panicked").clone()
     }
 
     /// Lets answers go out.
     pub(super) fn open(&self) {
-        *self.shared.is_open.lock().expect("nobody panicked") = true;
+        *self.shared.is_open.lock().expect("no thread panicked") = true;
         self.shared.opened.notify_all();
     }
 }
@@ -105,7 +105,7 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.open();
         self.shared.is_over.store(true, Ordering::SeqCst);
-        // The listener looks whether it is over when somebody comes.
+        // The listener checks for its end at each connection.
         drop(TcpStream::connect(self.address));
         if let Some(listening) = self.listening.take() {
             listening.join().expect("the server ends");
@@ -117,9 +117,9 @@ impl Shared {
     /// Answers one request, and closes the connection.
     fn serve(&self, mut stream: TcpStream) {
         let Some(asked) = request(&stream) else { return };
-        self.asked.lock().expect("nobody panicked").push(asked.clone());
-        let is_open = self.is_open.lock().expect("nobody panicked");
-        drop(self.opened.wait_while(is_open, |is_open| !*is_open).expect("nobody panicked"));
+        self.asked.lock().expect("no thread panicked").push(asked.clone());
+        let is_open = self.is_open.lock().expect("no thread panicked");
+        drop(self.opened.wait_while(is_open, |is_open| !*is_open).expect("no thread panicked"));
         let Some(file) = self.files.get(&asked.name) else {
             let answer = "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
             drop(stream.write_all(answer.as_bytes()));
@@ -142,7 +142,7 @@ impl Shared {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |n| n.checked_sub(1))
             .is_ok();
         let sent = if is_broken { &rest[..rest.len() / 2] } else { rest };
-        // Whoever asked may have gone.
+        // The client may be gone.
         drop(stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(sent)));
         drop(stream.shutdown(Shutdown::Write));
     }

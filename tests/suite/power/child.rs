@@ -1,4 +1,5 @@
-//! Who works on a disk until its power is cut: checkpoints and rows, and a word for each once it is durable.
+//! Process that writes checkpoints and rows until its disk's power is cut, and reports each once it is
+//! durable.
 
 use crate::layouts::{Case, assignments};
 use dtrain_protocol::checkpoint::folder_name;

@@ -75,7 +75,7 @@ impl Disk {
 
     /// Gives it power again, with what was on it.
     pub(super) fn restart(&self) {
-        unmount(&self.path()).expect("nobody holds a file any more");
+        unmount(&self.path()).expect("no file is open any more");
         self.mount().expect("the journal is read");
     }
 
@@ -91,7 +91,7 @@ impl Disk {
 impl Drop for Disk {
     fn drop(&mut self) {
         if unmount(&self.path()).is_err() {
-            // Somebody still has a file open: it goes when they do.
+            // A process still has a file open: the mount goes when it closes.
             drop(run("umount", &["--lazy", text(&self.path())]));
         }
     }

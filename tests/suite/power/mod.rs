@@ -49,7 +49,7 @@ struct Promised {
     /// The last step of every attempt whose rows are kept.
     rows: BTreeMap<u64, u64>,
     said: Vec<Said>,
-    /// Words that were said while the power went, which nobody would have heard.
+    /// Messages that were sent while the power failed, and had no receiver any more.
     late: u64,
 }
 

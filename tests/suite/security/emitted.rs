@@ -1,4 +1,4 @@
-//! What `dtrain plan --emit` writes from a recipe whose data have hostile names, run by those who run such files.
+//! Files of `dtrain plan --emit` from a recipe whose data has hostile names, run by their target programs.
 
 use super::trap::{ATTACKS, Trap};
 use std::fs;
@@ -75,7 +75,7 @@ fn data_may_be_called_anything_in_files_for_other_engines() {
     }
 }
 
-/// Reads a file as whoever uses it does.
+/// Reads a file as its target program does.
 fn read(trap: &Trap, path: &Path, names: &[String]) {
     let text = fs::read_to_string(path).expect("files are UTF-8");
     let wild = |c: char| c.is_ascii_control() && c != '\n';
@@ -123,7 +123,7 @@ fn read(trap: &Trap, path: &Path, names: &[String]) {
                 assert!(found.iter().any(|found| found.ends_with(&name)), "{name:?} is not in {found:?}");
             }
         }
-        other => panic!("nobody reads {other:?}: {}", path.display()),
+        other => panic!("no program reads {other:?}: {}", path.display()),
     }
     assert!(!text.contains(wild), "{} has control characters", path.display());
 }

@@ -1,4 +1,4 @@
-//! A folder that somebody packed, with a repository whose settings name programs: none of them runs.
+//! A recipe folder from another user, with a repository whose settings name programs: none of them runs.
 
 use super::trap::Trap;
 use dtrain_tests::root;

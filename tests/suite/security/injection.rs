@@ -1,5 +1,5 @@
-//! Every key of the language, one after the other, set to texts that a shell, an option parser, a path or a terminal would make something
-//! of: refused with its key and line, or passed on to somebody of whom it is shown here that it does nothing with it.
+//! Every recipe key set to texts with a meaning for shells, option parsers, paths or terminals: each is
+//! refused with its key and line, or passed on to a program that is shown here to treat it as plain text.
 
 use super::trap::{ATTACKS, Trap};
 use dtrain_recipes::keys::{Key, Kind, ValueType, keys};
@@ -252,7 +252,7 @@ fn no_host_user_or_bastion_is_an_option_or_a_command() {
     }
 }
 
-/// A program of somebody else runs without a shell: it gets what was written, byte for byte.
+/// A command of a recipe runs without a shell: it gets exactly the bytes that were written.
 #[test]
 fn a_foreign_program_gets_its_arguments_as_they_were_written() {
     let trap = Trap::set();

@@ -1,4 +1,4 @@
-//! What somebody else's words, bytes and connections can do: nothing. `docs/security.md` says what is promised.
+//! Untrusted text, bytes and connections have no effect. `docs/security.md` lists the promises.
 
 mod emitted;
 mod folders;

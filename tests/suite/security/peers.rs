@@ -1,4 +1,5 @@
-//! Strangers at every port and socket of a trial that trains: they get no byte through, it does not mind, and nothing secret lies about.
+//! Unauthenticated connections to every port and socket of a running trial: no data passes, training is
+//! unaffected, and no secret is exposed.
 
 use super::secrets::{KEYS, holding, is_private};
 use crate::cluster::train::nothing_is_left;
@@ -140,7 +141,7 @@ fn knock(address: Ipv4Addr, port: u16) -> (usize, usize) {
     let (mut held, mut came, mut turned_away) = (Vec::new(), 0, 0);
     for stranger in 0..STRANGERS {
         noise = *blake3::hash(&noise).as_bytes();
-        // Where nobody accepts, the line is full after a while.
+        // If no process accepts, the connection is full after a while.
         let Ok(mut socket) = TcpStream::connect_timeout(&address, Duration::from_millis(5)) else {
             turned_away += 1;
             if turned_away > 20 {

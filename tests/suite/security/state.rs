@@ -1,4 +1,4 @@
-//! A state folder that somebody else prepared, or can write to, is refused, and so are links in it.
+//! A state folder that another user prepared or can write to is refused, and so are links in it.
 
 use super::trap::Trap;
 use dtrain_skip::skip;

@@ -1,4 +1,5 @@
-//! What reaches Slurm: its options one by one as they were written, a constant script, and the words that were typed.
+//! Input of Slurm: its options one by one as they were written, a constant script, and the arguments as
+//! typed.
 
 use super::trap::{ATTACKS, Trap};
 use std::fs;

@@ -1,4 +1,4 @@
-//! A house in which a program `fire` lies on the path, and tells when anybody runs it.
+//! An environment with a program `fire` on the path, which reports when it runs.
 
 use dtrain_recipes::sanitize::is_harmful;
 use dtrain_tests::TestEnv;
@@ -83,7 +83,7 @@ impl Trap {
         assert!(output.status.code().is_some_and(|code| codes.contains(&code)), "{}", words());
         assert!(
             !said.iter().any(|text| text.contains(is_harmful)),
-            "a control character, or one that nobody sees, is printed: {:?}",
+            "a control character, or an invisible one, is printed: {:?}",
             words()
         );
         self.nothing_fired(&words);

@@ -1,4 +1,4 @@
-//! What somebody else wrote reaches the reader as he wrote it, and steers nothing.
+//! Untrusted text reaches the reader unchanged, without terminal control sequences.
 
 use super::trap::Trap;
 

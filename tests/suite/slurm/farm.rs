@@ -145,7 +145,7 @@ impl Farm {
         found
     }
 
-    /// What the daemons wrote, for whoever reads a failed test.
+    /// Output of the daemons, to explain a failed test.
     pub(super) fn logs(&self) -> String {
         let mut all = self.ask("squeue", &[]);
         for file in fs::read_dir(self.folder.path().join("log")).expect("a folder").flatten() {

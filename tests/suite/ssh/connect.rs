@@ -1,4 +1,4 @@
-//! Who is talked to, and who is not.
+//! SSH connections: host keys, authentication, and refusals.
 
 use super::server::Server;
 use dtrain_recipes::Host;

@@ -1,4 +1,4 @@
-//! Programs put on hosts.
+//! Copying of executables to hosts.
 
 use super::server::Server;
 use dtrain_recipes::Host;

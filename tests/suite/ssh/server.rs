@@ -1,4 +1,4 @@
-//! An sshd of the test's own.
+//! An sshd that a test starts for itself.
 
 use dtrain_runner::transport::{SshTarget, User};
 use dtrain_skip::skip;
@@ -89,7 +89,7 @@ impl Server {
         self.path("home")
     }
 
-    /// How often somebody logged in.
+    /// Returns the number of logins.
     pub(super) fn logins(&self) -> usize {
         fs::read_to_string(self.path("log")).expect("a log").matches("Accepted publickey").count()
     }

@@ -1,4 +1,4 @@
-//! Programs that are talked to.
+//! Streams to programs over SSH.
 
 use super::server::Server;
 use dtrain_runner::transport::{FACTS, ProgramDigest, ProgramMode, Ssh, SshTarget, Transport};
@@ -80,7 +80,7 @@ fn several_streams_of_one_session_and_of_one_bastion_do_not_hold_each_other_up()
     let bastions = dtrain_runner::transport::Bastions::default();
     let connect = |target: &SshTarget| Ssh::through(target, &bastions).expect("it connects");
     let mut hosts = [connect(&behind), connect(&behind), connect(&behind)];
-    // Nobody reads this one: it must not fill what the others need.
+    // This stream is never read: it must not use up the window of the others.
     let silent =
         hosts[0].open(&place(&host.home(), "#!/bin/sh\nexec yes\n"), ProgramMode::Stdio).expect("it starts");
     std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ fn a_program_tells_why_it_ended() {
     let deaf = place(&host.home(), "#!/bin/sh\necho last words\nexec sleep 1\n");
     let mut stream = ssh.open(&deaf, ProgramMode::Stdio).expect("it starts");
     stream.pipe().set_write_timeout(Some(Duration::from_millis(100))).expect("it is a socket");
-    stream.write_all(&noise()).expect_err("nobody reads it");
+    stream.write_all(&noise()).expect_err("it is not read");
     let mut said = String::new();
     stream.read_to_string(&mut said).expect("the end comes");
     assert_eq!(said, "last words\n");

@@ -1,5 +1,5 @@
-//! What the CUDA backend needs on a host: the driver, the compiler of kernels, the headers that kernels include, and NCCL for several
-//! GPUs. Looks at files; only NCCL is loaded, which tells its version.
+//! Checks of the CUDA backend: driver, NVRTC (the kernel compiler), the headers that kernels include, and
+//! NCCL for several GPUs. Only looks at files, but loads NCCL to ask its version.
 
 use super::Finding;
 use super::place::HostEnvironment;
@@ -8,11 +8,11 @@ use std::path::PathBuf;
 
 const DRIVER: &str = "CUDA driver";
 
-/// How to get the other half of a driver.
+/// Fix for an incomplete driver.
 const WHOLE_DRIVER: &str = "install the whole NVIDIA driver (on Debian: libcuda1, libnvidia-ml1 and nvidia-smi); \
                             in a container, set NVIDIA_DRIVER_CAPABILITIES=compute,utility";
 
-/// Every check of a host with an NVIDIA GPU.
+/// Returns all checks of a host with an NVIDIA GPU.
 pub(super) fn checks(place: &HostEnvironment) -> Vec<Finding> {
     let found = Toolkit::with_driver(place, driver_release());
     let mut checks = driver(place, found.driver.as_ref());
@@ -21,7 +21,7 @@ pub(super) fn checks(place: &HostEnvironment) -> Vec<Finding> {
     checks
 }
 
-/// Whether the driver's library can be loaded.
+/// Returns `true` if the driver's library can be loaded.
 pub(super) fn has_driver(place: &HostEnvironment) -> bool {
     cuda_library(place).is_some()
 }
@@ -30,8 +30,8 @@ fn cuda_library(place: &HostEnvironment) -> Option<PathBuf> {
     place.library(&["libcuda.so", "libcuda.so.1"])
 }
 
-/// The library that computes, and NVML with the program `nvidia-smi`, which tell the memory of a GPU. A container may have one
-/// without the other.
+/// Checks the compute library, and NVML with `nvidia-smi`, which report the memory of a GPU. A container may
+/// have only one of them.
 fn driver(place: &HostEnvironment, release: Option<&Release>) -> Vec<Finding> {
     let (cuda, nvml) = (cuda_library(place), place.library(&["libnvidia-ml.so.1"]));
     let mut checks = vec![match (&cuda, &nvml) {
@@ -62,13 +62,13 @@ fn driver(place: &HostEnvironment, release: Option<&Release>) -> Vec<Finding> {
                          plan fits";
             checks.push(Finding::bad("NVML", found, WHOLE_DRIVER));
         }
-        // Said of the driver.
+        // Reported by the driver's check.
         (None, None) => {}
     }
     checks
 }
 
-/// The compiler of kernels that workers use.
+/// Checks the kernel compiler (NVRTC) that workers use.
 fn nvrtc(found: &Toolkit) -> Finding {
     let name = "NVRTC";
     let Some(taken) = &found.nvrtc.taken else {
@@ -90,7 +90,7 @@ fn nvrtc(found: &Toolkit) -> Finding {
     finding.with_part(taken, &found.nvrtc.passed_over)
 }
 
-/// The headers that workers use.
+/// Checks the headers that workers use.
 fn headers(found: &Toolkit, place: &HostEnvironment) -> Finding {
     let name = "CUDA headers";
     let release =
@@ -140,7 +140,7 @@ fn headers_finding(name: &'static str, taken: &HeaderFolders, nvrtc: Option<&Rel
     }
 }
 
-/// Packages of PyPI with NVRTC and all headers, for CUDA 13 and for CUDA 12.
+/// PyPI packages of NVRTC and all headers, for CUDA 13 and for CUDA 12.
 const PARTS: [(&str, &str); 4] = [
     ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu12"),
     ("nvidia-cuda-runtime", "nvidia-cuda-runtime-cu12"),
@@ -148,20 +148,20 @@ const PARTS: [(&str, &str); 4] = [
     ("nvidia-cuda-cccl", "nvidia-cuda-cccl-cu12"),
 ];
 
-/// The packages of PyPI that have headers, each once.
+/// Returns the PyPI packages of the missing headers, each once.
 fn packages(missing: &[&RequiredHeader]) -> Vec<(&'static str, &'static str)> {
     let is_there =
         |part: &(&str, &str)| missing.iter().any(|header| (header.python, header.python_12) == *part);
     PARTS.into_iter().filter(is_there).collect()
 }
 
-/// How to install packages of a release: the newest may be newer than the driver.
+/// Returns the command that installs packages of a CUDA release: the newest may be newer than the driver.
 fn install(parts: &[(&str, &str)], release: Option<&Release>) -> String {
     let is_old = release.is_some_and(|release| release.major() <= 12);
     let package = |(since_13, of_12): &(&str, &str)| {
         let name = if is_old { of_12 } else { since_13 };
         match release {
-            // Its versions are of the C++ library, after the first number.
+            // CCCL has its own version numbers after the major one.
             Some(release) if *name == PARTS[3].0 => format!("'{name}=={}.*'", release.major()),
             Some(release) => format!("'{name}=={release}.*'"),
             None => (*name).to_owned(),
@@ -170,7 +170,7 @@ fn install(parts: &[(&str, &str)], release: Option<&Release>) -> String {
     format!("`pip install {}`", parts.iter().map(package).collect::<Vec<_>>().join(" "))
 }
 
-/// Whether GPUs reach each other, here and on other hosts, without a way through host memory.
+/// Checks NCCL, through which GPUs communicate directly, on this and other hosts.
 #[cfg(feature = "cuda")]
 fn nccl(found: &Toolkit) -> Option<Finding> {
     let name = "NCCL";
@@ -210,7 +210,7 @@ mod tests {
     const CUDA: &str = "/usr/lib64/libcuda.so.1";
     const NVML: &str = "/usr/lib64/libnvidia-ml.so.1";
 
-    /// Verdict, what was found and how it is put right, of every check of the driver.
+    /// Returns status, finding and fix of every check of the driver.
     fn of_driver(files: &[&str]) -> Vec<(CheckStatus, String, String)> {
         let (_folder, mut place) = fake::machine(files);
         fake::set(&mut place, "PATH", "/usr/bin");
@@ -237,13 +237,13 @@ mod tests {
 
     const TOOLKIT: [&str; 4] = ["cuda_fp16.h", "mma.h", "crt/mma.h", "cuda/barrier"];
 
-    /// The checks of NVRTC and of the headers on a machine, whose driver is of this release.
+    /// Returns the checks of NVRTC and the headers on a machine with a driver of this release.
     fn said(place: &HostEnvironment, driver: u32) -> [Finding; 2] {
         let found = Toolkit::with_driver(place, Some(Release::of_number(driver)));
         [nvrtc(&found), headers(&found, place)]
     }
 
-    /// Packages of a Python with these files.
+    /// Returns a Python environment with these package files.
     fn packages_with(files: &[&str]) -> (tempfile::TempDir, HostEnvironment) {
         let site = "/env/lib/python3.12/site-packages";
         let files: Vec<String> = files.iter().map(|file| format!("{site}/{file}")).collect();

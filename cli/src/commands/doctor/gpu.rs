@@ -1,4 +1,4 @@
-//! Which GPUs there are, and whether this build can use them.
+//! Checks of GPUs: whether there are any, and whether this build can use them.
 
 use super::place::HostEnvironment;
 use super::{Finding, cuda};
@@ -8,7 +8,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// Every check of GPUs: one where there is none.
+/// Returns all checks of GPUs; a single one if there is no GPU.
 pub(super) fn checks() -> Vec<Finding> {
     let (place, usable) = (HostEnvironment::current(), dtrain_worker::device::gpus());
     let seen = KernelGpus::at(&place);
@@ -21,26 +21,26 @@ pub(super) fn checks() -> Vec<Finding> {
     checks
 }
 
-/// A GPU of NVIDIA in this machine that this build has no backend for; `None` where there is no such GPU. Others may be part of
-/// the processor, and not faster.
+/// Returns an NVIDIA GPU of this machine that this build has no backend for; `None` if there is none. GPUs of
+/// other vendors may be integrated, and not faster than the processor.
 pub(crate) fn unused_gpu() -> Option<GpuVendor> {
     KernelGpus::at(&HostEnvironment::current())
         .unused(BuiltBackends::HERE)
         .filter(|maker| *maker == GpuVendor::Nvidia)
 }
 
-/// Who made a GPU.
+/// Vendor of a GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum GpuVendor {
     Nvidia,
     Amd,
     Intel,
-    /// Nobody says who.
+    /// Unknown vendor.
     Unknown,
 }
 
 impl GpuVendor {
-    /// How to build a program that uses its GPUs.
+    /// Returns the build command with the backend for its GPUs.
     pub(crate) fn build(self) -> &'static str {
         match self {
             Self::Nvidia => "cargo build --release --features cuda",
@@ -50,7 +50,7 @@ impl GpuVendor {
 }
 
 impl fmt::Display for GpuVendor {
-    /// Such as `an AMD GPU`.
+    /// Formats `an AMD GPU`, for example.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Nvidia => "an NVIDIA GPU",
@@ -61,7 +61,7 @@ impl fmt::Display for GpuVendor {
     }
 }
 
-/// The backends for GPUs that a build has.
+/// GPU backends of a build.
 #[derive(Clone, Copy, Debug)]
 struct BuiltBackends {
     cuda: bool,
@@ -72,18 +72,18 @@ impl BuiltBackends {
     const HERE: Self = Self { cuda: cfg!(feature = "cuda"), wgpu: cfg!(feature = "wgpu") };
 }
 
-/// The GPUs that the kernel shows, whether or not there is a driver for programs.
+/// GPUs that the kernel reports, with or without a driver for programs.
 #[derive(Debug)]
 struct KernelGpus {
     nvidia: bool,
-    /// Those of other makers, with their device files.
+    /// GPUs of other vendors, with their device files.
     others: Vec<(GpuVendor, PathBuf)>,
 }
 
 impl KernelGpus {
     fn at(place: &HostEnvironment) -> Self {
         let is_numbered = |name: &String| name["nvidia".len()..].parse::<u32>().is_ok();
-        // A container may have any one of them.
+        // A container may have any one of these.
         let has_node = HostEnvironment::names(&place.at("/dev"), "nvidia").iter().any(is_numbered);
         let in_windows = place.at("/dev/dxg").exists() && place.at("/usr/lib/wsl/lib/libcuda.so").exists();
         let mut seen = Self { nvidia: has_node || in_windows, others: Vec::new() };
@@ -94,7 +94,7 @@ impl KernelGpus {
                     seen.nvidia = true;
                     continue;
                 }
-                // Those of virtual machines (virtio, VMware) draw, and do not compute.
+                // GPUs of virtual machines (virtio, VMware) can only draw.
                 "0x1af4" | "0x15ad" => continue,
                 "0x1002" => GpuVendor::Amd,
                 "0x8086" => GpuVendor::Intel,
@@ -105,7 +105,8 @@ impl KernelGpus {
         seen
     }
 
-    /// A GPU that no backend of the build reaches. Where one is reached, others beside it are not used anyway.
+    /// Returns a GPU that no backend of the build supports; `None` if another one is supported, which is used
+    /// alone.
     fn unused(&self, built: BuiltBackends) -> Option<GpuVendor> {
         let other = self.others.first().map(|(maker, _)| *maker);
         match (self.nvidia, built) {
@@ -116,7 +117,7 @@ impl KernelGpus {
     }
 }
 
-/// What there is: `usable` by this build, or only `seen`.
+/// Checks the GPUs: those `usable` by this build, or only `seen` by the kernel.
 fn gpu(place: &HostEnvironment, seen: &KernelGpus, usable: &[Gpu], built: BuiltBackends) -> Finding {
     let name = "gpu";
     if let Some(first) = usable.first() {
@@ -158,7 +159,7 @@ fn gpu(place: &HostEnvironment, seen: &KernelGpus, usable: &[Gpu], built: BuiltB
     }
 }
 
-/// `2 × NVIDIA H100, AMD Instinct MI300X`.
+/// Formats `2 × NVIDIA H100, AMD Instinct MI300X`.
 fn names(gpus: &[Gpu]) -> String {
     let alike = gpus.chunk_by(|one, next| one.name == next.name);
     let words = alike.map(|alike| match alike {
@@ -169,7 +170,7 @@ fn names(gpus: &[Gpu]) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// Why the GPU at `node` is none for wgpu.
+/// Explains why wgpu cannot use the GPU at `node`.
 fn without_vulkan(place: &HostEnvironment, maker: GpuVendor, node: &Path) -> Finding {
     let (name, at) = ("gpu", node.display());
     if !has_vulkan_driver(place) {
@@ -185,7 +186,7 @@ fn without_vulkan(place: &HostEnvironment, maker: GpuVendor, node: &Path) -> Fin
     Finding::poor(name, found, "`vulkaninfo --summary` (package vulkan-tools) lists what the drivers show")
 }
 
-/// Whether a Vulkan driver is installed that is not a software device, or the environment names one.
+/// Returns `true` if a Vulkan driver for hardware is installed, or the environment names one.
 fn has_vulkan_driver(place: &HostEnvironment) -> bool {
     let is_named = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"].iter().any(|name| place.variable(name).is_some());
     let folders = ["/usr/share/vulkan/icd.d", "/usr/local/share/vulkan/icd.d", "/etc/vulkan/icd.d"];
@@ -193,7 +194,7 @@ fn has_vulkan_driver(place: &HostEnvironment) -> bool {
     is_named || installed.any(|name| name.ends_with(".json") && !name.starts_with("lvp_icd"))
 }
 
-/// A GPU whose memory nobody tells cannot be planned for. Of those of CUDA, the checks of the driver say why.
+/// Warns about GPUs of unknown memory, which cannot be planned for. For CUDA the driver's checks explain it.
 fn memory(usable: &[Gpu]) -> Option<Finding> {
     let unknown = usable.iter().find(|gpu| gpu.device == DeviceKind::Wgpu && gpu.memory_bytes == 0)?;
     let found = format!("that of {} is unknown, and no plan fits", unknown.name);
@@ -212,7 +213,7 @@ mod tests {
     const BOTH: BuiltBackends = BuiltBackends { cuda: true, wgpu: true };
     const RENDER: &str = "/dev/dri/renderD128";
 
-    /// What is said of a machine with these files, where the first GPU is of the vendor, and none is usable.
+    /// Returns the GPU check of a machine with these files, a first GPU of `vendor`, and no usable GPU.
     fn said(files: &[&str], vendor: &str, built: BuiltBackends) -> (CheckStatus, String) {
         let (_folder, place) = fake::machine(files);
         fake::write(&place, "/sys/class/drm/renderD128/device/vendor", vendor);

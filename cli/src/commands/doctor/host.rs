@@ -1,4 +1,4 @@
-//! What `doctor` asks of hosts over SSH, all of them at the same time.
+//! Checks of hosts over SSH, in parallel.
 
 use super::{CheckStatus, Finding};
 use dtrain_recipes::Bytes;
@@ -7,7 +7,7 @@ use dtrain_runner::transport::{Bastions, FACTS, Ssh, SshTarget, Transport, Trans
 use serde::Serialize;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// What was found on one host.
+/// Checks of one host.
 #[derive(Debug, Serialize)]
 pub(super) struct HostReport {
     /// The host as the user wrote it.
@@ -15,7 +15,7 @@ pub(super) struct HostReport {
     pub(super) checks: Vec<Finding>,
 }
 
-/// Checks every host, each in a thread of its own; the reports come in the order of the hosts.
+/// Checks every host in a thread of its own; returns the reports in the order of the hosts.
 pub(super) fn examine(hosts: &[String]) -> Vec<HostReport> {
     let (user, bastions) = (crate::hosts::ssh_user(), Bastions::default());
     std::thread::scope(|scope| {
@@ -81,7 +81,7 @@ fn fix(error: &TransportError) -> &'static str {
     }
 }
 
-/// Judges the `key=value` lines of [`FACTS`]; `now` in seconds since the Unix epoch.
+/// Evaluates the `key=value` lines of [`FACTS`]; `now` in seconds since the Unix epoch.
 fn findings(facts: &str, now: i64) -> Vec<Finding> {
     let text =
         |key: &str| facts.lines().find_map(|line| line.strip_prefix(key)?.strip_prefix('=')).unwrap_or("");
@@ -108,7 +108,7 @@ fn findings(facts: &str, now: i64) -> Vec<Finding> {
     });
     found.push(match (text("gpus"), text("cuda_headers")) {
         ("0" | "", _) => Finding::good("gpu", "no NVIDIA GPU"),
-        // Another toolkit and wheels of Python are looked for there.
+        // Another toolkit, and Python wheels, are looked for there.
         (gpus, "") => Finding::poor(
             "gpu",
             format!("NVIDIA GPUs: {gpus}, and no CUDA toolkit in /usr/local/cuda or /opt/cuda"),
@@ -127,7 +127,7 @@ fn room(name: &'static str, found: Option<Bytes>, least: u64, fix: &str) -> Find
     }
 }
 
-/// How many checks of all reports failed.
+/// Returns the number of failed checks in all reports.
 pub(super) fn count_failed(reports: &[HostReport]) -> usize {
     reports.iter().flat_map(|report| &report.checks).filter(|check| check.verdict == CheckStatus::Bad).count()
 }

@@ -1,4 +1,4 @@
-//! What `doctor` looks at on this machine.
+//! Checks of this machine.
 
 use super::{Finding, gpu};
 use dtrain_recipes::Bytes;
@@ -11,12 +11,12 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Everything there is to look at, state first.
+/// Returns all checks, the state folder first.
 pub(super) fn checks(home: &Home) -> Vec<Finding> {
     let mut checks = vec![program()];
     let state = state_folder(home.path());
     checks.push(state);
-    // Also what cannot be written may be read.
+    // An unwritable folder may still be readable.
     if home.path().is_dir() {
         checks.extend([file_system(home.path()), disk(home.path()), history(&home.history())]);
     }
@@ -167,10 +167,10 @@ fn git() -> Finding {
     }
 }
 
-/// Clocks of two hosts, or of one before and after it was set, may differ by this.
+/// Tolerated difference between two clocks, or of one clock before and after it was set.
 const LEEWAY: Duration = Duration::from_secs(60);
 
-/// A program is hardly older than this: ten years.
+/// Greatest plausible age of this build: ten years.
 const OLDEST: Duration = Duration::from_secs(315_576_000);
 
 fn clock(history: &Path) -> Finding {
@@ -180,7 +180,7 @@ fn clock(history: &Path) -> Finding {
     clock_of(SystemTime::now(), built.ok(), latest)
 }
 
-/// Judges the time `now` by that at which this program was built, and the latest of the trial that was recorded last.
+/// Checks the clock against this program's build time, and against the time of the last recorded trial.
 fn clock_of(now: SystemTime, built: Option<SystemTime>, latest: Option<(String, SystemTime)>) -> Finding {
     let name = "clock";
     let ahead = |of: SystemTime| of.duration_since(now).ok().filter(|ahead| *ahead > LEEWAY);

@@ -1,5 +1,5 @@
-//! `dtrain doctor`: is this machine, or are those hosts, fit to train? Each failure comes with its fix. And does a device
-//! compute what the host computes?
+//! `dtrain doctor`: checks whether this machine or other hosts can train, with a fix for each failure, and
+//! whether a device computes correctly.
 
 mod cuda;
 mod device;
@@ -18,31 +18,31 @@ use crate::render::number::counted;
 use dtrain_runner::cuda::{RejectedComponent, ToolkitComponent};
 use serde::Serialize;
 
-/// How a check went.
+/// Result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum CheckStatus {
     Good,
-    /// Works, but may disappoint.
+    /// Works, but may be slow or limited.
     Poor,
     /// Training would fail.
     Bad,
 }
 
-/// One check.
+/// A completed check.
 #[derive(Debug, Serialize)]
 struct Finding {
     name: &'static str,
     verdict: CheckStatus,
-    /// What was found.
+    /// Finding.
     found: String,
-    /// What to do about it.
+    /// Command or action that fixes it.
     #[serde(skip_serializing_if = "Option::is_none")]
     fix: Option<String>,
-    /// The part of CUDA that is taken.
+    /// CUDA component that is used.
     #[serde(skip_serializing_if = "Option::is_none")]
     taken: Option<ToolkitComponent>,
-    /// Others that were found.
+    /// Other candidates of the component that were found and not used.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     passed_over: Vec<RejectedComponent>,
 }
@@ -64,7 +64,7 @@ impl Finding {
         Self::new(name, CheckStatus::Bad, found, Some(fix.into()))
     }
 
-    /// The same with the part of CUDA that is taken, and the others that were found.
+    /// Adds the CUDA component that is used, and the rejected candidates.
     fn with_part(self, taken: &ToolkitComponent, passed_over: &[RejectedComponent]) -> Self {
         Self { taken: Some(taken.clone()), passed_over: passed_over.to_vec(), ..self }
     }
@@ -82,7 +82,7 @@ struct HostsReport {
     hosts: Vec<host::HostReport>,
 }
 
-/// Checks this machine, or a device of it, or, where hosts are named, those over SSH.
+/// Checks this machine, one of its devices, or the named hosts over SSH.
 pub(crate) fn run(context: &Context, args: &DoctorArgs) -> CommandResult {
     match args.device {
         Some(choice) => device::run(context, choice, args),

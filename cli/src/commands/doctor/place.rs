@@ -1,8 +1,8 @@
-//! Where checks look; tests replace it by machines in temporary folders.
+//! Root of the inspected machine; tests replace it by temporary folders.
 
 pub(super) use dtrain_runner::cuda::HostEnvironment;
 
-/// A machine in a temporary folder.
+/// Fake machines in temporary folders.
 #[cfg(test)]
 pub(super) mod fake {
     use super::*;
@@ -10,7 +10,7 @@ pub(super) mod fake {
     use std::fs;
     use tempfile::TempDir;
 
-    /// A machine with these empty files and an empty environment. The folder lives as long as the first value.
+    /// Creates a machine with these empty files and an empty environment, alive as long as the first value.
     pub(in super::super) fn machine(files: &[&str]) -> (TempDir, HostEnvironment) {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let place = HostEnvironment { root: folder.path().into(), environment: BTreeMap::new() };
@@ -25,7 +25,7 @@ pub(super) mod fake {
         fs::write(file, text).expect("it can be written");
     }
 
-    /// Sets a variable of the machine to one of its folders.
+    /// Sets an environment variable of the machine to one of its folders.
     pub(in super::super) fn set(place: &mut HostEnvironment, variable: &str, folder: &str) {
         let folder = place.at(folder);
         place.environment.insert(variable.into(), folder.into());

@@ -1,4 +1,4 @@
-//! What running trials report now, also those whose reports no controller copies to the history.
+//! Metrics of running trials, including those that no controller copies to the history.
 
 use super::{ExportArgs, filtered};
 use crate::command_error::CommandError;
@@ -14,14 +14,14 @@ use dtrain_runner::{Fact, TrialEvent};
 use std::collections::{BTreeMap, HashMap};
 use std::time::SystemTime;
 
-/// Reads the history and the reports of trials, again and again.
+/// Reads the history and the spools of trials repeatedly.
 pub(super) struct MetricsCollector<'a> {
     context: &'a Context,
     args: &'a ExportArgs,
     followed: HashMap<TrialId, FollowedTrial>,
 }
 
-/// A running trial, and what was seen of it.
+/// A running trial, and its latest metrics.
 struct FollowedTrial {
     viewer: Viewer,
     news: LatestSamples,
@@ -29,7 +29,7 @@ struct FollowedTrial {
 
 #[derive(Default)]
 struct LatestSamples {
-    /// The newest step and value of each series.
+    /// Latest step and value of each series.
     last: BTreeMap<(String, Rank), (u64, f64)>,
     checkpoints: Vec<Checkpoint>,
 }
@@ -39,7 +39,7 @@ impl<'a> MetricsCollector<'a> {
         Self { context, args, followed: HashMap::new() }
     }
 
-    /// The page as it is now.
+    /// Returns the current page.
     pub(super) fn page(&mut self) -> Result<String, CommandError> {
         let history = trials::read_history(self.context)?;
         let is_alive = |id: &TrialId| trials::is_alive(self.context, id);
@@ -62,7 +62,7 @@ impl<'a> MetricsCollector<'a> {
         Ok(page.finish())
     }
 
-    /// The trials that are asked for: those that run, unless others are named.
+    /// Returns the requested trials: by default those that run.
     fn trials(&self, history: &History) -> Result<Vec<TrialRow>, CommandError> {
         if !self.args.trials.is_empty() {
             let names = self.args.trials.iter();
@@ -78,7 +78,7 @@ impl<'a> MetricsCollector<'a> {
         rows.map_err(|error| history_failure(&error))
     }
 
-    /// Adds what the spool of a trial has that the history may not have.
+    /// Adds events from a trial's spool that the history may not have yet.
     fn follow(&mut self, trial: &mut TrialDetails) {
         let attempt = trial.attempts.last().map_or(0, |attempt| attempt.number.0);
         let followed = self.followed.entry(trial.row.id.clone()).or_insert_with(|| FollowedTrial {
@@ -86,7 +86,7 @@ impl<'a> MetricsCollector<'a> {
             news: LatestSamples::default(),
         });
         let FollowedTrial { viewer, news } = followed;
-        // A spool that cannot be read now may be read at the next look; the history is shown meanwhile.
+        // An unreadable spool is retried at the next poll; the page shows the history meanwhile.
         let is_script = trial.is_script();
         drop(viewer.show_new_records(&mut |seen: &TrialEvent| news.apply(seen, is_script)));
         news.put(trial);

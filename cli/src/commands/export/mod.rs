@@ -1,4 +1,4 @@
-//! `dtrain export`.
+//! `dtrain export`: writes trials for other tools.
 
 mod metrics_collector;
 mod serve;
@@ -53,7 +53,7 @@ pub(crate) fn run(context: &Context, args: &ExportArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// What the runner writes; `None` for Prometheus, which reads.
+/// Returns the output format; `None` for Prometheus, which reads a page.
 fn format(to: ExportFormat) -> Option<OutputFormat> {
     match to {
         ExportFormat::Tensorboard => Some(OutputFormat::TensorBoard),
@@ -66,7 +66,7 @@ fn format(to: ExportFormat) -> Option<OutputFormat> {
     }
 }
 
-/// The trials that are named; those of a study or of conditions from the oldest on.
+/// Returns the named trials; those of `--study` or `--where` oldest first.
 fn selected_trials(
     context: &Context,
     history: &History,
@@ -93,7 +93,7 @@ fn selected_trials(
     Ok(found)
 }
 
-/// The trials that `--study` and `--where` leave, the newest first.
+/// Returns the trials that match `--study` and `--where`, newest first.
 fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<Vec<TrialRow>, CommandError> {
     let names = history.names().map_err(|error| history_failure(&error))?;
     let mut filter = match &args.condition {
@@ -110,7 +110,7 @@ fn filtered(context: &Context, history: &History, args: &ExportArgs) -> Result<V
     rows.map_err(|error| history_failure(&error))
 }
 
-/// The keys that patterns name; `None` for all. `Err` for a pattern that names none.
+/// Returns the keys that match the patterns; `None` for all. `Err` for a pattern without a match.
 pub(super) fn keys(
     history: &History,
     trials: &[TrialRow],
@@ -141,7 +141,7 @@ pub(super) fn keys(
     Ok(Some(wanted))
 }
 
-/// Where a format is written when nobody says.
+/// Returns the default output path of a format.
 fn default_place(format: OutputFormat, args: &ExportArgs, trials: &[TrialRow]) -> PathBuf {
     let name = match (&args.study, trials) {
         (Some(study), _) => file_name(study),
@@ -158,7 +158,7 @@ fn default_place(format: OutputFormat, args: &ExportArgs, trials: &[TrialRow]) -
     }
 }
 
-/// Prints lines.
+/// Prints the export to stdout.
 fn print(context: &Context, request: &TrialSelection<'_>, format: OutputFormat) -> CommandResult {
     if !matches!(format, OutputFormat::Csv | OutputFormat::JsonLines) {
         return Err(CommandError::new(
@@ -178,7 +178,7 @@ fn print(context: &Context, request: &TrialSelection<'_>, format: OutputFormat) 
         .and_then(|()| stdout.flush().map_err(|source| ExportError::Write { path: "stdout".into(), source }));
     match printed {
         Err(ExportError::Write { source, .. }) if source.kind() == io::ErrorKind::BrokenPipe => {
-            // What is left in the buffer would fail once more.
+            // Dropping the buffer would report the same error again.
             drop(stdout.into_parts());
             Err(CommandError::closed_pipe())
         }
@@ -229,7 +229,7 @@ fn summary_line(written: &WrittenFiles) -> String {
     )
 }
 
-/// The command that reads what was written.
+/// Returns the command that reads the exported files.
 fn next_command(format: OutputFormat, to: &Path) -> String {
     let path = shell_quoted(to.display());
     match format {

@@ -1,4 +1,4 @@
-//! A page for Prometheus: printed or written once, or served over HTTP until Ctrl-C.
+//! Prometheus metrics page: printed or written once, or served over HTTP until Ctrl-C.
 
 use super::export_failed;
 use super::metrics_collector::MetricsCollector;
@@ -18,21 +18,21 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Where it listens when nobody says.
+/// Default listen address.
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 9400);
 
-/// Largest head of a request, in bytes, how long one may take, and how many are answered at a time.
+/// Limits of requests: bytes of a head, duration, and number in parallel.
 const HEAD: usize = 8 << 10;
 const PATIENCE: Duration = Duration::from_secs(5);
 const AT_A_TIME: usize = 16;
 
-/// How long a page is good for: whoever asks more often gets the same.
+/// Time that a page is cached; requests within it get the same page.
 const FRESH: Duration = Duration::from_secs(1);
 
-/// Between two looks for Ctrl-C.
+/// Interval between checks for Ctrl-C.
 const PAUSE: Duration = Duration::from_millis(50);
 
-/// Where it is served.
+/// Target of the server.
 #[derive(Serialize)]
 struct ListenAddress {
     listen: String,
@@ -47,7 +47,7 @@ pub(super) fn run(context: &Context, args: &ExportArgs) -> CommandResult {
     record_finished_trials(context);
     drop(trials::read_history(context)?);
     let mut live = MetricsCollector::new(context, args);
-    // What is wrong with names and conditions is said before anybody asks.
+    // Errors in names and conditions are reported before the first request.
     let first = live.page()?;
     match args.out.as_deref() {
         Some(path) if path == Path::new("-") => {
@@ -72,7 +72,7 @@ fn serve(context: &Context, address: SocketAddr, live: MetricsCollector<'_>) -> 
     let interrupts = signals::listen()?;
     if !address.ip().is_loopback() {
         context.out.say(&format!(
-            "{} whoever reaches {address} can read names, settings and figures of trials: there is no password",
+            "{} every client that reaches {address} can read names, settings and figures of trials: there is no password",
             context.out.paint.yellow("warning:")
         ));
     }
@@ -90,12 +90,12 @@ fn serve(context: &Context, address: SocketAddr, live: MetricsCollector<'_>) -> 
                     let (pages, busy) = (&pages, &busy);
                     let is_local = address.ip().is_loopback();
                     scope.spawn(move || {
-                        // A client that went away has nobody to tell.
+                        // Errors of a disconnected client are ignored.
                         drop(answer(stream, pages, is_local));
                         busy.fetch_sub(1, Ordering::SeqCst);
                     });
                 }
-                // Too many at a time, or one that is gone already: it is closed.
+                // Too many connections, or a closed one: dropped.
                 Ok(_) => {}
                 Err(_) => thread::sleep(PAUSE),
             }
@@ -104,7 +104,7 @@ fn serve(context: &Context, address: SocketAddr, live: MetricsCollector<'_>) -> 
     Ok(ExitReason::Done)
 }
 
-/// The page, made anew where the last one is old.
+/// The last page, rendered again when it is too old.
 struct CachedPage<'a> {
     live: MetricsCollector<'a>,
     kept: Option<(Instant, String)>,
@@ -146,7 +146,7 @@ fn answer(mut stream: TcpStream, pages: &Mutex<CachedPage<'_>>, is_local: bool) 
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// The head of a request; `None` when it is too large. `Err` when it does not come in time.
+/// Reads the head of a request; `None` if it is too large. `Err` if it does not arrive in time.
 fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
     let (mut bytes, mut part, until) = (Vec::new(), [0; 1024], Instant::now() + PATIENCE);
     while !bytes.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -167,7 +167,7 @@ fn head(stream: &mut TcpStream) -> io::Result<Option<String>> {
     Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
 }
 
-/// What a request asks for.
+/// Target of a request.
 #[derive(Debug, PartialEq, Eq)]
 enum ScrapeRequest {
     Metrics,
@@ -183,7 +183,7 @@ impl ScrapeRequest {
         if !version.is_some_and(|version| version.starts_with("HTTP/1.")) {
             return Self::Refused("400 Bad Request");
         }
-        // A page of the web whose name leads to this machine is not to read here.
+        // Prevents DNS rebinding: a web page whose host name resolves to this machine must not read metrics.
         let host =
             lines.filter_map(|line| line.split_once(':')).find(|(name, _)| name.eq_ignore_ascii_case("host"));
         if is_local && host.is_some_and(|(_, host)| !is_loopback(host.trim())) {
@@ -200,7 +200,7 @@ impl ScrapeRequest {
     }
 }
 
-/// Whether a host, with or without a port, is this machine.
+/// Returns `true` if a host, with or without a port, is a loopback address.
 fn is_loopback(host: &str) -> bool {
     let name = match host.rsplit_once(':') {
         Some((name, port)) if port.chars().all(|c| c.is_ascii_digit()) && !name.ends_with(':') => name,

@@ -1,4 +1,4 @@
-//! `dtrain gc`.
+//! `dtrain gc`: removes unneeded files.
 
 mod report;
 mod tokens;
@@ -16,7 +16,7 @@ use dtrain_runner::transport::ProgramDigest;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// What is not removed although it may not be needed.
+/// A file that is kept although it may be unneeded.
 #[derive(Serialize)]
 struct RetainedFile {
     item: String,
@@ -25,13 +25,13 @@ struct RetainedFile {
     bytes: Option<u64>,
 }
 
-/// What nothing needs, and what stays.
+/// Files to remove, and files to keep.
 struct CleanupPlan {
     leftovers: Vec<Garbage>,
     kept: Vec<RetainedFile>,
 }
 
-/// Removes what nothing needs any more.
+/// Removes unneeded files.
 pub(crate) fn run(context: &Context, args: &GcArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;
@@ -86,7 +86,7 @@ fn plan_cleanup(context: &Context, history: &History, args: &GcArgs) -> Result<C
     Ok(CleanupPlan { leftovers, kept })
 }
 
-/// Where controllers on other machines put their programs on this one.
+/// Returns the folder of executables that controllers on other machines sent here.
 fn sent_programs() -> PathBuf {
     let home = std::env::var_os("HOME").unwrap_or_default();
     Path::new(&home).join(".cache/dtrain/bin")
@@ -101,7 +101,7 @@ fn own_digest() -> Result<String, CommandError> {
     Ok(digest.to_string())
 }
 
-/// Removes what was found; what is used again meanwhile stays.
+/// Removes the files; those that came into use meanwhile stay.
 fn remove(found: &mut CleanupPlan) -> Result<(), CommandError> {
     let mut gone = Vec::new();
     for leftover in found.leftovers.drain(..) {

@@ -1,4 +1,4 @@
-//! Says what was removed, or would be, by kind.
+//! Report of removed files, by kind.
 
 use super::{CleanupPlan, RetainedFile};
 use crate::command_error::CommandError;
@@ -19,7 +19,7 @@ const KINDS: [Kind; 6] = [
     Kind::Tokens,
 ];
 
-/// What is gone of a kind, or would be.
+/// Removed files of one kind.
 #[derive(Serialize)]
 struct KindTotal {
     kind: Kind,
@@ -36,7 +36,7 @@ struct CleanupReport<'a> {
     kept: &'a [RetainedFile],
 }
 
-/// One of a kind, in words.
+/// Returns the singular noun of a kind.
 fn noun(kind: Kind) -> &'static str {
     match kind {
         Kind::PartialCheckpoint => "checkpoint that was never completed",
@@ -48,7 +48,7 @@ fn noun(kind: Kind) -> &'static str {
     }
 }
 
-/// So many of a kind, in words.
+/// Formats a number of files of a kind.
 pub(super) fn counted_kind(kind: Kind, number: usize) -> String {
     let noun = noun(kind);
     let (first, rest) = noun.split_once(' ').unwrap_or((noun, ""));
@@ -59,7 +59,7 @@ pub(super) fn counted_kind(kind: Kind, number: usize) -> String {
     }
 }
 
-/// Says it as a table, or as JSON.
+/// Prints the report as a table, or as JSON.
 pub(super) fn print_report(context: &Context, found: &CleanupPlan, is_dry: bool) -> Result<(), CommandError> {
     let of = |kind: Kind| found.leftovers.iter().filter(move |one| one.kind == kind);
     let sums: Vec<KindTotal> = KINDS

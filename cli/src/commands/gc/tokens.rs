@@ -1,4 +1,4 @@
-//! Tokens that are kept in the state folder, and those of them that some trial would read.
+//! Cached tokens in the state folder that no trial needs any more.
 
 use crate::command_error::CommandError;
 use crate::commands::model::recipe;
@@ -13,10 +13,11 @@ use dtrain_worker::data::{all_cached, cached};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-/// Data, the folder that its paths start from, and tokenizers.
+/// Data, its base folder, and tokenizers.
 type TokenizedInput = (Data, PathBuf, Vec<Vec<u8>>);
 
-/// Tokens and tokenizers that no trial of the history would read. `Err` in words when that cannot be told: then all stay.
+/// Returns cached tokens and tokenizers that no trial of the history needs. `Err` if unknown: then all are
+/// kept.
 pub(super) fn leftovers(
     context: &Context,
     history: &History,
@@ -51,14 +52,14 @@ pub(super) fn leftovers(
     Ok(Ok(others.map(|path| Garbage::new(Kind::Tokens, path, None)).collect()))
 }
 
-/// What a trial reads, from where, and the tokenizer of its newest checkpoint; `None` for one that reads no text. `Err` where
-/// its recipe or its plan cannot be read.
+/// Returns a trial's data, its folder, and the tokenizer of its newest checkpoint; `None` if it reads no
+/// text. `Err` if its recipe or plan cannot be parsed.
 fn reading(trial: &TrialDetails) -> Result<Option<TokenizedInput>, CommandError> {
     let Some(data) = recipe(trial)?.data.filter(|data| matches!(&data.format, DataFormat::Text { .. }))
     else {
         return Ok(None);
     };
-    // Only one that was trained may be another than the recipe would give now.
+    // Only a trained tokenizer may differ from the one that the recipe gives now.
     let is_trained = matches!(&data.format, DataFormat::Text { tokenizer: Tokenizer::Bpe(_), .. });
     let newest = trial.checkpoints.iter().rev().filter(|_| is_trained);
     let trained = newest.map(|saved| saved.folder.join(TOKENIZER)).find_map(|path| std::fs::read(path).ok());

@@ -1,4 +1,4 @@
-//! `dtrain history export` and `dtrain history import`: histories of several machines.
+//! `dtrain history export` and `dtrain history import`: exchange of histories between machines.
 
 use crate::args::{HistoryExportArgs, HistoryImportArgs};
 use crate::command_error::{CommandError, CommandResult, ExitReason};
@@ -18,10 +18,10 @@ use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter};
 use std::path::{Path, PathBuf};
 
-/// How files in a folder end that are bundles.
+/// File name extension of bundles.
 const ENDING: &str = "dtrain";
 
-/// What was exported.
+/// Result of an export.
 #[derive(Serialize)]
 struct ExportedBundle {
     file: PathBuf,
@@ -29,11 +29,11 @@ struct ExportedBundle {
     bytes: u64,
 }
 
-/// What was imported.
+/// Result of an import.
 #[derive(Serialize)]
 struct ImportedBundle {
     file: PathBuf,
-    /// The host that exported it.
+    /// Host that exported the bundle.
     host: String,
     #[serde(flatten)]
     merged: MergeReport,
@@ -80,7 +80,7 @@ pub(super) fn export(context: &Context, args: &HistoryExportArgs) -> CommandResu
     Ok(ExitReason::Done)
 }
 
-/// The trials that the user wants.
+/// Returns the trials that the user selected.
 fn selected_trials(
     context: &Context,
     history: &History,
@@ -105,7 +105,7 @@ fn selected_trials(
     Ok(rows.into_iter().map(|row| row.id).collect())
 }
 
-/// One file for each machine, so that a shared folder has no conflicts.
+/// Returns a file name per machine, so that a shared folder has no conflicts.
 fn file_name(host: &str, machine: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '_' };
     let host: String = host.chars().map(plain).collect();
@@ -113,7 +113,7 @@ fn file_name(host: &str, machine: &str) -> String {
     format!("{host}-{id}.{ENDING}")
 }
 
-/// Writes beside the file, then puts it in its place; returns its bytes.
+/// Writes a temporary file and renames it; returns its size in bytes.
 fn write(
     history: &History,
     trials: &[TrialId],
@@ -142,7 +142,7 @@ pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> CommandResu
     for path in &args.bundles {
         files.extend(bundles(path)?);
     }
-    // Nothing is changed unless all of them can be imported.
+    // Nothing is changed unless all bundles can be imported.
     let heads = files.iter().map(|file| check(file)).collect::<Result<Vec<_>, _>>()?;
     let mut history = trials::open_history(context)?;
     let bar = bar(context, "importing", heads.iter().fold(0, |sum, head| sum.saturating_add(head.trials)));
@@ -167,7 +167,7 @@ pub(super) fn import(context: &Context, args: &HistoryImportArgs) -> CommandResu
     Ok(ExitReason::Done)
 }
 
-/// One line about a bundle.
+/// Formats one line about a bundle.
 fn line(ImportedBundle { file, host, merged }: &ImportedBundle) -> String {
     let mut words = vec![format!("{} new", merged.new)];
     let more = [(merged.updated, "updated"), (merged.unchanged, "unchanged")];
@@ -178,7 +178,7 @@ fn line(ImportedBundle { file, host, merged }: &ImportedBundle) -> String {
     format!("{}: trials of {host}: {}", file.display(), words.join(", "))
 }
 
-/// The bundles that a path names: itself, or those in the folder that it is.
+/// Returns the bundles at a path: the file itself, or those in the folder.
 fn bundles(path: &Path) -> Result<Vec<PathBuf>, CommandError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
@@ -231,7 +231,7 @@ fn bundle_failed(file: &Path, error: &BundleError) -> CommandError {
     }
 }
 
-/// A bar that counts trials; hidden where none is drawn.
+/// Creates a progress bar that counts trials; hidden without a terminal.
 fn bar(context: &Context, what: &'static str, trials: u64) -> ProgressBar {
     if !context.out.draws() {
         return ProgressBar::hidden();

@@ -1,4 +1,4 @@
-//! `dtrain history` and `dtrain show TRIAL`.
+//! `dtrain history` and `dtrain show TRIAL`: lists trials, and shows one.
 
 mod bundle;
 
@@ -16,10 +16,10 @@ use serde::Serialize;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Characters of the curve of one trial in the list.
+/// Width of a trial's curve in the list, in characters.
 const LIST_CURVE: usize = 12;
 
-/// Characters of each curve on the page of one trial.
+/// Width of each curve on a trial's page, in characters.
 const PAGE_CURVE: usize = 48;
 
 /// Lists trials, or exports or imports them.
@@ -78,7 +78,7 @@ fn list_trials(context: &Context, args: &HistoryArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// A series in `count` characters.
+/// Reduces a series to `count` values, one per character.
 fn curve(
     history: &History,
     trial: &TrialId,
@@ -90,7 +90,7 @@ fn curve(
     Ok(buckets(&samples, (first.step, last.step), count))
 }
 
-/// Curves on the page of a trial.
+/// Most curves on a trial's page.
 const CURVES_MOST: usize = 8;
 
 #[derive(Serialize)]
@@ -108,7 +108,7 @@ struct PrintedSeries {
     points: Vec<SeriesPoint>,
 }
 
-/// A point. Where attempts overlap, the last of them counts.
+/// A point. If attempts overlap, the last one counts.
 #[derive(Serialize)]
 struct SeriesPoint {
     step: u64,
@@ -117,7 +117,7 @@ struct SeriesPoint {
     value: f64,
 }
 
-/// The series that `--series` names; `None` without it.
+/// Returns the series that `--series` names; `None` without it.
 fn series(
     history: &History,
     trial: &TrialDetails,
@@ -143,7 +143,7 @@ fn series(
     wanted.map(read).collect::<Result<_, _>>().map(Some)
 }
 
-/// Shows everything about one trial.
+/// Shows all details of one trial.
 pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;
@@ -187,8 +187,8 @@ pub(crate) fn show(context: &Context, name: &str, args: &ShowArgs) -> CommandRes
     Ok(ExitReason::Done)
 }
 
-/// Leaves out the checkpoints of a trial on this machine that newer ones took the place of. Of those on other hosts nobody knows
-/// without asking.
+/// Leaves out checkpoints on this machine that retention has removed. Those on other hosts cannot be checked
+/// without a connection.
 fn forget_removed(context: &Context, trial: &mut TrialDetails) {
     let folder = context.home.trial(&trial.row.id);
     let are_here = !folder.remote_hosts_file().exists() || folder.job().exists();

@@ -1,4 +1,4 @@
-//! A recipe for the model in a folder of Hugging Face transformers.
+//! Recipe for a model in a folder of Hugging Face transformers.
 
 use super::{default_name, write};
 use crate::args::InitArgs;
@@ -11,7 +11,7 @@ use dtrain_recipes::{Family, Positions};
 use dtrain_worker::pretrained::ModelFolder;
 use std::path::Path;
 
-/// Writes a recipe for the model in a folder of transformers.
+/// Writes a recipe for the model in a folder.
 pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) -> CommandResult {
     let weights = WeightsFolder::open(from)?;
     let name = args.name.clone().unwrap_or_else(|| default_name(path));
@@ -35,10 +35,10 @@ pub(super) fn run(context: &Context, path: &Path, from: &Path, args: &InitArgs) 
     Ok(ExitReason::Done)
 }
 
-/// Vocabulary of a model of bytes.
+/// Vocabulary of a byte-level model.
 const BYTES: u32 = 256;
 
-/// Refuses data that is no shards of token numbers: without its tokenizer, text means nothing to a model.
+/// Refuses text without the model's tokenizer; only shards of token ids can be used then.
 fn refuse_text(folder: &ModelFolder, data: Option<&str>) -> Result<(), CommandError> {
     let Some(data) = data.filter(|data| !data.ends_with(".bin")) else { return Ok(()) };
     let path = folder.path().display();
@@ -51,10 +51,10 @@ fn refuse_text(folder: &ModelFolder, data: Option<&str>) -> Result<(), CommandEr
     )))
 }
 
-/// Longest context of a recipe that nobody named one for, in tokens: longer ones need much memory.
+/// Default limit of the context length in tokens; longer contexts need much memory.
 const CONTEXT: u32 = 1024;
 
-/// A recipe that trains the model of a folder, whose tokenizer is in the file `tokenizer`.
+/// Returns a recipe for the model of a folder, whose tokenizer is in the file `tokenizer`.
 fn text(folder: &ModelFolder, tokenizer: Option<&Path>, name: &str, args: &InitArgs) -> String {
     let data = args.data.as_deref();
     let pretrained = folder.pretrained();
@@ -72,7 +72,7 @@ fn text(folder: &ModelFolder, tokenizer: Option<&Path>, name: &str, args: &InitA
             data.unwrap_or("data/*.txt"),
             tokenizer.display().to_string()
         ),
-        // As dtrain exports a model that it trained on bytes.
+        // dtrain exports byte-level models in this form.
         (None, data) if model.vocab == BYTES => format!(
             "train = {:?}\nvalid = \"5%\"\nformat = \"text\"\ntokenizer = \"bytes\"\n",
             data.unwrap_or("data/*.txt")

@@ -1,4 +1,4 @@
-//! `dtrain report`: one page of HTML about a trial, several trials, or a study.
+//! `dtrain report`: an HTML page about a trial, several trials, or a study.
 
 mod study;
 
@@ -19,7 +19,7 @@ use dtrain_runner::ledger::History;
 use serde::Serialize;
 use std::path::PathBuf;
 
-/// Series that are told by rank or in a table, not as curves.
+/// Series shown by rank or in a table, not as curves.
 const DETAILS: [&str; 13] = [
     "data_seconds",
     "forward_seconds",
@@ -36,7 +36,7 @@ const DETAILS: [&str; 13] = [
     "gradient_noise",
 ];
 
-/// Series that follow those with names of their own.
+/// Series shown last, after named metrics.
 const LAST: [&str; 7] = [
     "learning_rate",
     "gradient_norm",
@@ -47,14 +47,14 @@ const LAST: [&str; 7] = [
     "validation_seconds",
 ];
 
-/// What `--json` says.
+/// JSON document of `--json`.
 #[derive(Serialize)]
 struct WrittenPage {
     file: PathBuf,
     bytes: usize,
 }
 
-/// Writes the page.
+/// Writes the report as an HTML file.
 pub(crate) fn run(context: &Context, args: &ReportArgs) -> CommandResult {
     record_finished_trials(context);
     let history = trials::read_history(context)?;
@@ -76,7 +76,7 @@ pub(crate) fn run(context: &Context, args: &ReportArgs) -> CommandResult {
     Ok(ExitReason::Done)
 }
 
-/// Name, page and next command of one trial or more.
+/// Returns name, page and next command for one trial or several.
 fn trials_page(
     context: &Context,
     history: &History,
@@ -108,7 +108,7 @@ fn trials_page(
     Ok((name, comparison_page(&ComparedTrials { comparison, trials: shown }), next))
 }
 
-/// The trial that the user typed; who typed the name of a study is told so.
+/// Finds the trial that the user typed; the error for a study's name suggests `--study`.
 fn find(history: &History, name: &str) -> Result<TrialId, CommandError> {
     trials::find(history, name).map_err(|failure| match history.study(name) {
         Ok(Some(_)) => failure.hint(format!("`dtrain report --study {name}` tells of the study")),
@@ -116,7 +116,7 @@ fn find(history: &History, name: &str) -> Result<TrialId, CommandError> {
     })
 }
 
-/// A trial with its curves: the objective first, then losses and metrics by name, then the rest.
+/// Reads a trial with its curves: the objective first, then losses and metrics by name, then the rest.
 fn charted_trial(context: &Context, history: &History, id: &TrialId) -> Result<ChartedTrial, CommandError> {
     let trial =
         history.trial(id, &|id| trials::is_alive(context, id)).map_err(|error| history_failure(&error))?;

@@ -1,4 +1,4 @@
-//! A study, read for its page.
+//! Reads a study for its report.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::context::Context;
@@ -13,7 +13,7 @@ use dtrain_runner::{Fact, Ledger};
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// The study of this name with its trials.
+/// Reads the study of this name with its trials.
 pub(super) fn read_study(
     context: &Context,
     history: &History,
@@ -61,7 +61,7 @@ pub(super) fn read_study(
     Ok(studied)
 }
 
-/// What the study itself says of its trials. A study of another version is shown without it.
+/// Adds the study's own insights. Skipped if another version wrote the study.
 fn read_insights(history: &History, goal: Goal, studied: &mut StudyPage) -> Result<(), CommandError> {
     let events = history.study_events(&studied.name).map_err(|error| history_failure(&error))?;
     let log = events.into_iter().map(serde_json::from_value).collect::<Result<Vec<_>, _>>();
@@ -88,7 +88,7 @@ fn read_insights(history: &History, goal: Goal, studied: &mut StudyPage) -> Resu
     Ok(())
 }
 
-/// Steps at which trials are judged; none where there are no rungs.
+/// Returns the rungs of a pruner in steps; empty if it has none.
 fn rungs(pruner: &Pruner) -> Vec<u64> {
     let asha = match pruner {
         Pruner::Asha(asha) => *asha,
@@ -98,7 +98,7 @@ fn rungs(pruner: &Pruner) -> Vec<u64> {
     (0..).map_while(|rung| asha.level(rung)).collect()
 }
 
-/// What was measured of a trial.
+/// Reads the results of a trial.
 fn plotted_trial(
     history: &History,
     id: &TrialId,
@@ -125,14 +125,14 @@ fn plotted_trial(
     Ok(())
 }
 
-/// The metric that decides: what most of the trials say, or the recipe of the study.
+/// Returns the metric of the objective: that of most trials, or else of the study's recipe.
 fn metric(json: &Value, rows: &HashMap<TrialId, TrialRow>) -> String {
     let of_trials = rows.values().next().map(|row| row.objective.clone());
     let of_recipe = || json["base_recipe"]["objective"]["metric"].as_str().map(str::to_owned);
     of_trials.filter(|name| !name.is_empty()).or_else(of_recipe).unwrap_or_else(|| "valid.loss".to_owned())
 }
 
-/// Which way the metric is better, as the recipe of the study says.
+/// Returns the goal (minimize or maximize) of the study's recipe.
 fn goal(json: &Value) -> Goal {
     match json["base_recipe"]["objective"]["goal"].as_str() {
         Some("max") => Goal::Max,

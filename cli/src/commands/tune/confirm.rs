@@ -1,6 +1,8 @@
-//! Confirms what a study found: the best setting and another one are trained with the same seeds, and compared pair by pair.
+//! Confirms a study's result: trains the best setting and a baseline with the same seeds, and compares them
+//! in pairs.
 //!
-//! The confirming trials are a study of their own, `STUDY-confirm`, so that they are recorded, shown and resumed as any other.
+//! The confirming trials form a study `STUDY-confirm`, so that they are recorded, shown and resumed like any
+//! other.
 
 use super::study_config::StudyConfig;
 use super::{Invocation, SearchResult, search};
@@ -16,48 +18,48 @@ use dtrain_recipes::Recipe;
 use dtrain_runner::ledger::History;
 use serde::Serialize;
 
-/// What became of confirming.
+/// Result of confirming.
 pub(super) enum Confirmation {
     /// Both settings were trained.
     Done(PairedComparison),
-    /// There is nothing to compare, and why.
+    /// There is nothing to compare, for this reason.
     Nothing(&'static str),
-    /// The user stopped it.
+    /// Stopped by the user.
     Interrupted,
 }
 
-/// Two settings, compared.
+/// Comparison of two settings.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct PairedComparison {
-    /// The study of the confirming trials.
+    /// Name of the study of confirming trials.
     pub(super) study: String,
-    /// The trial that the study recommends, and the one that it is compared with.
+    /// Recommended trial and its baseline.
     pub(super) recommended: Recommendation,
     pub(super) baseline: Recommendation,
-    /// What the baseline is.
+    /// Kind of the baseline.
     pub(super) baseline_is: Baseline,
-    /// `recommended` is the first, `baseline` the second.
+    /// Paired test with `recommended` first and `baseline` second.
     pub(super) comparison: PairedTest,
 }
 
-/// What the recommended setting is compared with.
+/// Kind of baseline that the recommended setting is compared with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Baseline {
-    /// What `dtrain run` takes.
+    /// Untuned settings, as `dtrain run` would use.
     Untuned,
-    /// The second best.
+    /// Second best setting.
     Second,
 }
 
 impl PairedComparison {
-    /// The setting that is to be used.
+    /// Returns the setting to use.
     pub(super) fn chosen(&self) -> &Recommendation {
         if self.comparison.prefers_first() { &self.recommended } else { &self.baseline }
     }
 }
 
-/// Trains what a study recommends and what it is compared with, with `tune.confirm` seeds each.
+/// Trains the recommended setting and its baseline, with `tune.confirm` seeds each.
 pub(super) fn confirm(
     context: &Context,
     history: &mut History,
@@ -111,7 +113,7 @@ impl Baseline {
     }
 }
 
-/// What a study recommends, and its first trial; where that is the same, the second best.
+/// Returns the recommended trial and the study's first trial, or the second best if they are the same.
 fn candidates(search: &StudySolver) -> Option<(Recommendation, Recommendation, Baseline)> {
     let mut ranked = search.study().ranked(search.study_state()).into_iter();
     let best = ranked.next()?;
@@ -123,8 +125,8 @@ fn candidates(search: &StudySolver) -> Option<(Recommendation, Recommendation, B
     }
 }
 
-/// The confirming study of two settings, which may have begun before. What it tries is determined by the settings and the number of
-/// seeds alone.
+/// Opens or creates the confirming study of two settings. Its trials depend only on the settings and the
+/// number of seeds.
 fn study(
     history: &mut History,
     recipe: &Recipe,
@@ -152,7 +154,7 @@ fn study(
             }
             Some(json) => {
                 let begun = StudyConfig::read(json, &name, recipe, kept.steps)?;
-                // The same settings, perhaps with fewer or more seeds.
+                // The same settings, perhaps with another number of seeds.
                 if begun.study.first.get(..2) == own.study.first.get(..2) {
                     return Ok((own, name));
                 }
@@ -162,10 +164,10 @@ fn study(
     unreachable!("names do not end")
 }
 
-/// The outcomes of both settings, seed by seed.
+/// Returns the outcomes of both settings, paired by seed.
 fn pairs(study: &Study, study_state: &StudyState) -> Vec<(TrialOutcome, TrialOutcome)> {
     let of = |values: &Vec<TrialValue>| {
-        // A trial whose machines failed is tried again under another number.
+        // A trial lost to a host failure is repeated under another number.
         let newest = study_state.trials().iter().rev().find(|seen| seen.values == *values)?;
         match &newest.status {
             TrialPhase::Ended(outcome) => Some(outcome.clone()),

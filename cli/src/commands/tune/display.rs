@@ -1,4 +1,4 @@
-//! What a person, or a program, sees of a study while it goes on.
+//! Live display of a study, for people or as JSON Lines.
 
 use super::report;
 use super::study_config::StudyConfig;
@@ -11,29 +11,29 @@ use dtrain_recipes::Goal;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
-/// A trial as it is shown.
+/// A trial as displayed.
 #[derive(Default)]
 struct TrialLabel {
     label: String,
     words: String,
-    /// How far it is, and the metric then, as measured.
+    /// Latest step, and the metric there as measured.
     newest: Option<(u64, f64)>,
     is_running: bool,
 }
 
-/// Shows a study: lines on standard error with a bar below them, or events as lines of JSON.
+/// Display of a study: lines on stderr above a bar, or events as JSON Lines.
 pub(super) struct StudyDisplay<'a> {
     out: Output,
     kept: &'a StudyConfig,
     names: Vec<String>,
     metric: String,
     goal: Goal,
-    /// Trials in all, those that were lost among them.
+    /// Trials in total, including lost ones.
     budget: u64,
     trials: BTreeMap<u64, TrialLabel>,
-    /// Trials that are over.
+    /// Number of ended trials.
     over: u64,
-    /// The best trial that ended, and its metric as measured.
+    /// Best ended trial, and its metric as measured.
     best: Option<(u64, f64)>,
     bar: Option<TrainingBar>,
 }
@@ -45,7 +45,7 @@ struct EventLine<'a> {
 }
 
 impl<'a> StudyDisplay<'a> {
-    /// Shows a study from after `log` on.
+    /// Creates a display that continues after the events in `log`.
     pub(super) fn new(out: Output, kept: &'a StudyConfig, log: &[StudyEvent]) -> Self {
         let objective = &kept.base_recipe.objective;
         let mut show = Self {
@@ -70,21 +70,21 @@ impl<'a> StudyDisplay<'a> {
         show
     }
 
-    /// What the history calls a trial.
+    /// Returns the label of a trial.
     pub(super) fn label(&self, trial: u64) -> &str {
         self.trials.get(&trial).map_or("last", |shown| shown.label.as_str())
     }
 
-    /// A trial is recorded under a label.
+    /// Sets the label of a recorded trial.
     pub(super) fn set_label(&mut self, trial: u64, label: &str) {
         self.trials.entry(trial).or_default().label = label.to_owned();
         self.tick();
     }
 
-    /// Shows an event.
+    /// Shows an event: prints its line, or the event as JSON.
     pub(super) fn event(&mut self, event: &StudyEvent) {
         if self.out.json {
-            // Whoever read it may be gone; the study goes on.
+            // The reader may have closed the pipe; the study continues.
             drop(self.out.json_line("study_event", &EventLine { event }));
         }
         if let Some(line) = self.note(event) {
@@ -93,7 +93,7 @@ impl<'a> StudyDisplay<'a> {
         self.tick();
     }
 
-    /// Takes note of an event; the line that it is worth.
+    /// Applies an event; returns the line to print, if any.
     fn note(&mut self, event: &StudyEvent) -> Option<String> {
         let trial = event.trial();
         let named = trial + 1;
@@ -145,7 +145,7 @@ impl<'a> StudyDisplay<'a> {
                 format!("trial {named}{label}: pruned at {} {}", self.metric, plain(self.goal.cost(*value)))
             }
             TrialOutcome::Failed { reason: why } => {
-                // It is tried again, as another trial.
+                // It is repeated as another trial.
                 self.budget = self.budget.saturating_add(u64::from(*why == TrialFailure::Lost));
                 format!("trial {named}{label}: {}", report::failure_reason(*why))
             }
@@ -157,7 +157,7 @@ impl<'a> StudyDisplay<'a> {
         pairs.map(|(name, value)| format!("{name} {value}")).collect::<Vec<_>>().join(", ")
     }
 
-    /// A machine of a trial failed.
+    /// Prints that a host of a trial failed.
     pub(super) fn print_host_failure(&self, trial: u64, reason: &str) {
         let labels = self.trials.get(&trial).map(|shown| shown.label.as_str());
         let label =
@@ -166,7 +166,7 @@ impl<'a> StudyDisplay<'a> {
         self.say(&format!("{warning}: trial {}{label}: {}", trial + 1, reason.trim_end()));
     }
 
-    /// The user interrupted the study.
+    /// Prints that the user interrupted the study.
     pub(super) fn print_interrupted(&self, times: u32) {
         let running = counted(self.running(), "trial");
         self.say(&match times {
@@ -175,7 +175,7 @@ impl<'a> StudyDisplay<'a> {
         });
     }
 
-    /// Draws the bar.
+    /// Redraws the bar.
     pub(super) fn tick(&self) {
         let Some(bar) = &self.bar else { return };
         #[expect(clippy::cast_precision_loss, reason = "a share for display")]
@@ -205,7 +205,7 @@ impl<'a> StudyDisplay<'a> {
         self.trials.values().map(|shown| u64::from(shown.is_running)).sum()
     }
 
-    /// Takes the bar away.
+    /// Removes the bar.
     pub(super) fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish();
@@ -220,7 +220,7 @@ impl<'a> StudyDisplay<'a> {
     }
 }
 
-/// Why something is tried, in words.
+/// Describes the source of a proposal.
 pub(crate) fn proposal_reason(source: &ProposalSource) -> String {
     match source {
         ProposalSource::Given => "given".to_owned(),

@@ -1,4 +1,4 @@
-//! What a study teaches beyond its best setting: which batches are worth it, and how far off the learning-rate rule was.
+//! Further results of a study: useful batch sizes, and the error of the learning-rate rule.
 
 use super::confirm::PairedComparison;
 use super::study_config::StudyConfig;
@@ -14,29 +14,29 @@ use dtrain_recipes::Model;
 use dtrain_runner::ledger::{History, NoiseScale};
 use serde::Serialize;
 
-/// What a study teaches.
+/// Insights of a study.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct StudyInsights {
-    /// Of the best trial; `None` where it was not measured, as with a single replica.
+    /// Gradient noise scale of the best trial; `None` if not measured, as with a single replica.
     #[serde(skip_serializing_if = "Option::is_none")]
     noise_scale: Option<NoiseScale>,
-    /// By batch, in order.
+    /// Best learning rates by batch size, ascending.
     learning_rates: Vec<BatchLearningRate>,
 }
 
-/// The learning rate that trained best at a batch, beside the planner's rule.
+/// Best learning rate of a batch size, beside the planner's rule.
 #[derive(Clone, Debug, Serialize)]
 struct BatchLearningRate {
     #[serde(flatten)]
     measured: Optimum,
-    /// What the rule gives for this batch, and for as many tokens as a trial had.
+    /// Learning rate by the rule, for this batch size and a trial's number of tokens.
     rule: f64,
-    /// Whether later plans are corrected by it.
+    /// True if it corrects later plans.
     is_kept: bool,
 }
 
 impl StudyInsights {
-    /// Reads what a study teaches; what it teaches of the learning-rate rule is kept for later plans.
+    /// Derives the insights of a study; stores corrections of the learning-rate rule for later plans.
     pub(super) fn of(
         context: &Context,
         history: &mut History,
@@ -57,7 +57,7 @@ impl StudyInsights {
             .map_err(|error| history_failure(&error))?;
         let Some(trial) = trial else { return Ok(Self::default()) };
         let mut learning_rates = rates(kept, search, trial.row.batch);
-        // What other seeds did not confirm may be chance.
+        // A result that other seeds did not confirm may be chance.
         let is_doubtful = confirmed.is_some_and(|one| one.comparison.verdict != BetterSetting::First);
         learning_rates.iter_mut().for_each(|rate| {
             rate.is_kept = rate.measured.is_inside && rate.measured.is_better && !is_doubtful;
@@ -70,7 +70,7 @@ impl StudyInsights {
         Ok(Self { noise_scale: trial.noise_scale, learning_rates })
     }
 
-    /// One line about each thing.
+    /// Formats one line per insight.
     pub(super) fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> = self.learning_rates.iter().map(BatchLearningRate::line).collect();
         lines.extend(self.noise_scale.map(|scale| {
@@ -113,7 +113,7 @@ impl BatchLearningRate {
     }
 }
 
-/// The optima by batch. Where the batch is not searched all trials have the one of the best.
+/// Returns the best learning rates by batch size. If the batch is not searched, all trials have `batch`.
 fn rates(kept: &StudyConfig, search: &StudySolver, batch: u64) -> Vec<BatchLearningRate> {
     let recipe = &kept.base_recipe;
     let samples = |batch: u64| kept.samples.unwrap_or(kept.steps.unwrap_or(0) * batch);

@@ -1,4 +1,4 @@
-//! Measures a few layouts before values are searched: all trials of a study have the fastest.
+//! Measures a few layouts before the search; all trials of a study use the fastest.
 
 use crate::command_error::CommandError;
 use crate::commands::run;
@@ -17,11 +17,11 @@ use dtrain_runner::ledger::History;
 /// Steps of a measurement.
 const STEPS: u64 = 30;
 
-/// The first of them do not count: caches and threads are not warm.
+/// Warm-up steps that do not count.
 const WARM: usize = 5;
 
-/// The fastest of the first `count` choices of a plan, as measured; the plan's own where none is to be measured, or none ran
-/// to its end. `None` when the user stopped it.
+/// Returns the fastest of the first `count` layouts of a plan, as measured; the planner's choice if none is
+/// to be measured or none ran to its end. `None` if the user stopped it.
 pub(super) fn fastest_layout(
     context: &Context,
     history: &mut History,
@@ -58,7 +58,7 @@ pub(super) fn fastest_layout(
     Ok(Some((*choice).clone()))
 }
 
-/// Seconds of a step: the median and the quartiles.
+/// Seconds per step: median and quartiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct StepTime {
     low: f64,
@@ -67,7 +67,7 @@ struct StepTime {
 }
 
 impl StepTime {
-    /// Of the steps of a trial after the first [`WARM`]; `None` of too few.
+    /// Computes the statistics of the steps after the first [`WARM`]; `None` for too few steps.
     fn of(steps: &[f64]) -> Option<Self> {
         let mut sorted = steps.get(WARM..)?.to_vec();
         if sorted.is_empty() {
@@ -80,11 +80,11 @@ impl StepTime {
 }
 
 enum StepMeasurement {
-    /// How long its steps took.
+    /// Time per step.
     Step(StepTime),
-    /// It did not run to its end.
+    /// Failed before its last step.
     Nothing,
-    /// The user wanted no more.
+    /// Stopped by the user.
     Stopped,
 }
 

@@ -1,6 +1,6 @@
-//! The range test: which learning rates are worth searching, from trials of a few steps each.
+//! Learning-rate range test: narrows the search with trials of a few steps each.
 //!
-//! Its trials are a study of their own, `STUDY-range`, so that they are recorded, shown and resumed as any other.
+//! Its trials form a study `STUDY-range`, so that they are recorded, shown and resumed like any other.
 
 use super::study_config::StudyConfig;
 use super::{Invocation, SearchResult, search};
@@ -19,13 +19,13 @@ use dtrain_runner::ledger::History;
 /// Steps of each trial.
 const STEPS: u64 = 20;
 
-/// Learning rates on either side of the planned one.
+/// Number of learning rates on either side of the planned one.
 const BESIDE: i32 = 4;
 
-/// From one learning rate to the next: half a decade.
+/// Ratio of neighbouring learning rates: half a decade.
 const RATIO: f64 = 3.162_277_660_168_379_5;
 
-/// Refuses a range test of a learning rate that the recipe decides.
+/// Refuses a range test if the recipe fixes the learning rate.
 pub(super) fn check(args: &TuneArgs, recipe: &Recipe) -> Result<(), CommandError> {
     if !args.range_test {
         return Ok(());
@@ -47,8 +47,8 @@ pub(super) fn check(args: &TuneArgs, recipe: &Recipe) -> Result<(), CommandError
     }
 }
 
-/// The learning rates worth searching around the planned one; the plan's own range where the test says nothing. `None` when the
-/// user stopped it.
+/// Returns the range of learning rates worth searching; the planned range if the test is inconclusive. `None`
+/// if the user stopped it.
 pub(super) fn lr_range_test(
     context: &Context,
     history: &mut History,
@@ -61,7 +61,7 @@ pub(super) fn lr_range_test(
     let rates: Vec<f64> = (-BESIDE..=BESIDE).map(|step| planned.value * RATIO.powi(step)).collect();
     let (low, high) = (rates[0], rates[rates.len() - 1]);
     let mut open = settled.clone();
-    // All else that is searched has its planned value.
+    // All other settings have their planned values.
     open.train.batch = Tunable::Pinned(dtrain_recipes::Samples(plan.batch.value));
     open.train.warmup = Tunable::Auto;
     open.train.precision = Tunable::Pinned(plan.best().candidate.arrangement.precision);
@@ -100,7 +100,7 @@ pub(super) fn lr_range_test(
     Ok(Some(Decision { value, low, high, reason: planned.reason.clone() }))
 }
 
-/// Learning rates in ascending order with their costs; none where a trial failed.
+/// Returns the learning rates in ascending order with their costs; `None` for failed trials.
 fn costs(study_state: &StudyState) -> Vec<(f64, Option<f64>)> {
     let over = study_state.trials().iter().filter_map(|seen| match &seen.status {
         TrialPhase::Ended(TrialOutcome::Done { value }) => Some((seen.values[0].number()?, Some(*value))),

@@ -1,8 +1,8 @@
-//! `dtrain tune`: a study of trials, whose winner becomes the plan.
+//! `dtrain tune`: a study of trials, whose best setting becomes the plan.
 //!
-//! Of a model of dtrain, a few layouts are measured first; then what is searched is tried in short complete trainings with
-//! the fastest of them. A command is tried as it is. What is found may be confirmed with other seeds. Everything a study knows
-//! is in the history: the command that began it goes on with it after any stop.
+//! For built-in models, a few layouts are measured first; then settings are tried in short complete trainings
+//! with the fastest layout. A command is tried unchanged. The result may be confirmed with other seeds. All
+//! state of a study is in the history: the same command resumes it after any stop.
 
 mod confirm;
 mod display;
@@ -46,19 +46,19 @@ use std::time::{Duration, Instant};
 use study_config::StudyConfig;
 use tracked_trial::{RunnerContext, quiet_context};
 
-/// Shortest trial of a model of dtrain, in steps.
+/// Fewest steps of a built-in model's trial.
 const STEPS_LEAST: u64 = 20;
 
-/// How much shorter than the whole training a trial is.
+/// Ratio of the whole training's length to a trial's.
 const SHORTER: u64 = 9;
 
-/// Values of a grid on a dimension that has too many.
+/// Grid values of a dimension that has too many.
 const GRID_LEVELS: u32 = 5;
 
-/// Other trials that the median pruner needs.
+/// Number of other trials that the median pruner needs.
 const MEDIAN_TRIALS: usize = 4;
 
-/// Searches what the recipe leaves open, and saves the plan of what was found.
+/// Runs a study, and saves the plan of the best setting.
 pub(crate) fn run(context: &Context, args: &TuneArgs) -> CommandResult {
     let begun = Instant::now();
     if let Some(name) = &args.study {
@@ -114,22 +114,22 @@ pub(crate) fn run(context: &Context, args: &TuneArgs) -> CommandResult {
     finish(context, &mut history, &loaded, args, &kept, (&ran, confirmed.as_ref()), &name)
 }
 
-/// This call of the command.
+/// This invocation of the command.
 struct Invocation {
-    /// The command that resumes the study.
+    /// Command that resumes the study.
     again: String,
-    /// No trial begins from then on.
+    /// Time after which no trial starts.
     deadline: Option<Instant>,
 }
 
-/// A search that ran to its end.
+/// A completed search.
 struct SearchResult {
     search: StudySolver,
-    /// The recipe of all trials, on hosts that answered.
+    /// Recipe of all trials, on hosts that answered.
     settled: Recipe,
 }
 
-/// Runs the trials of a study until it is at its end; `None` when the user stopped it.
+/// Runs the trials of a study to its end; `None` if the user stopped it.
 fn search(
     context: &Context,
     history: &mut History,
@@ -169,7 +169,7 @@ fn search(
     Ok(Some(SearchResult { search, settled }))
 }
 
-/// The command that goes on with a study: as it was typed, with its name.
+/// Returns the command that resumes a study: as typed, with the study's name.
 fn resume_command(args: &TuneArgs, name: &str) -> String {
     let typed = std::env::args_os().skip(1);
     let mut words: Vec<String> = typed.map(|one| shell_quoted(one.to_string_lossy())).collect();
@@ -179,7 +179,7 @@ fn resume_command(args: &TuneArgs, name: &str) -> String {
     format!("dtrain {}", words.join(" "))
 }
 
-/// Keys that are said by flags of their own.
+/// Returns the recipe keys that flags set.
 fn flags(args: &TuneArgs) -> Vec<(&'static str, String)> {
     let text = |value: &String| format!("{value:?}");
     let mut extra = Vec::new();
@@ -192,7 +192,7 @@ fn flags(args: &TuneArgs) -> Vec<(&'static str, String)> {
     extra
 }
 
-/// Begins a study; `None` when the user stopped it.
+/// Starts a study; `None` if the user stopped it.
 fn start_study(
     context: &Context,
     history: &mut History,
@@ -228,7 +228,7 @@ fn start_study(
             }
         };
         let first = searched.planned_values(&plan);
-        // Trials of all batches are trained on as many samples as those of the planned one.
+        // Trials of all batch sizes train on the same number of samples.
         let batch = searched.has_batches().then_some(plan.batch.value);
         (searched, settled, (Some(steps), batch), first)
     };
@@ -278,7 +278,7 @@ fn sampler(recipe: &Recipe, space: &SearchSpace) -> Sampler {
     }
 }
 
-/// The pruner of a recipe, for trials of so many steps, each of which counts as `unit`.
+/// Returns the pruner of a recipe for trials of `steps` steps, each of which counts as `unit`.
 fn pruner(recipe: &Recipe, steps: Option<u64>, unit: u64) -> Pruner {
     let tune = &recipe.tune;
     let (eta, least) = (tune.eta, tune.min_steps.saturating_mul(unit));
@@ -298,7 +298,7 @@ fn pruner(recipe: &Recipe, steps: Option<u64>, unit: u64) -> Pruner {
     }
 }
 
-/// The trials of another study that have a place in this one, as its first events.
+/// Converts another study's trials that fit this search space into first events.
 fn transferred_trials(
     history: &History,
     kept: &StudyConfig,
@@ -331,7 +331,7 @@ fn transferred_trials(
     Ok(StudyEvent::of(&ended))
 }
 
-/// Tells what was found, and saves its plan.
+/// Prints the result, and saves its plan.
 fn finish(
     context: &Context,
     history: &mut History,
@@ -365,7 +365,7 @@ fn finish(
     Ok(ExitReason::Done)
 }
 
-/// Where the winner's plan goes.
+/// Returns the path for the winner's plan.
 fn save_plan(context: &Context, args: &TuneArgs, name: &str) -> Result<PathBuf, CommandError> {
     if let Some(path) = &args.out {
         return Ok(path.clone());

@@ -1,6 +1,7 @@
-//! A recipe with what a study found, which extends the one that was tuned.
+//! Recipe with a study's best setting, which extends the tuned recipe.
 //!
-//! It has the values that hold anywhere. The layout that was fastest on these machines is in the plan.
+//! Contains the values that hold on any machine. The layout that was fastest on these machines is in the
+//! plan.
 
 use super::report::StudyReport;
 use crate::args::TuneArgs;
@@ -11,7 +12,7 @@ use dtrain_recipes::{ConfigLayer, Model};
 use std::fmt::Write;
 use std::path::{Component, Path, PathBuf};
 
-/// Refuses a file that could not be used, before anything is trained.
+/// Refuses an unusable output file before any training.
 pub(super) fn check(args: &TuneArgs, loaded: &LoadedRecipe) -> Result<(), CommandError> {
     let Some(file) = &args.recipe_out else { return Ok(()) };
     let usage = |message: String, hint: String| Err(CommandError::new(ExitReason::Usage, message).hint(hint));
@@ -41,7 +42,7 @@ pub(super) fn check(args: &TuneArgs, loaded: &LoadedRecipe) -> Result<(), Comman
     Ok(())
 }
 
-/// Writes the recipe.
+/// Writes the recipe with the best setting to `file`.
 pub(super) fn write(file: &Path, loaded: &LoadedRecipe, told: &StudyReport<'_>) -> Result<(), CommandError> {
     let text = text(&extends(file, loaded)?, loaded, told);
     std::fs::write(file, text).map_err(|error| {
@@ -64,11 +65,11 @@ fn text(extends: &str, loaded: &LoadedRecipe, told: &StudyReport<'_>) -> String 
     }
     let _ = writeln!(text, "extends = {}\n", serde_json::Value::from(extends));
     let found = told.kept.search_space.settings(&told.best.values);
-    // What was said over the recipe, for this study alone, is part of what was tuned; how it was tuned and where is not.
+    // Overrides of this invocation are part of the tuned recipe; settings of `tune` and `cluster` are not.
     let is_said = |layer| matches!(layer, ConfigLayer::Environment | ConfigLayer::Assignment);
     let said = loaded.checked.resolved.iter().filter(|value| is_said(value.origin.layer()));
     let kept = said.filter(|value| !value.path.starts_with("tune.") && !value.path.starts_with("cluster."));
-    // What was said below a key that was found, such as the default of a param, is replaced with it.
+    // A value below a tuned key, such as a parameter's default, is replaced with it.
     let is_found = |path: &str| {
         found.iter().any(|(key, _)| {
             path.strip_prefix(key).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
@@ -83,14 +84,14 @@ fn text(extends: &str, loaded: &LoadedRecipe, told: &StudyReport<'_>) -> String 
     text
 }
 
-/// What the new recipe calls the old one: a path from its own folder, or a name of a package or of the library.
+/// Returns the `extends` value: a path relative to the new recipe, or a library or package name.
 fn extends(file: &Path, loaded: &LoadedRecipe) -> Result<String, CommandError> {
     let Some(own) = own_file(loaded) else { return Ok(loaded.name.clone()) };
     let (from, to) = (absolute(&folder_of(file)?)?, absolute(&own)?);
     Ok(relative(&from, &to).display().to_string())
 }
 
-/// The file of the recipe; `None` where it has a name only.
+/// Returns the file of the recipe; `None` for a library or package recipe.
 fn own_file(loaded: &LoadedRecipe) -> Option<PathBuf> {
     let path = PathBuf::from(&loaded.name);
     let path = if path.is_dir() { path.join("recipe.toml") } else { path };
@@ -118,7 +119,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
     matches!((one.canonicalize(), other.canonicalize()), (Ok(one), Ok(other)) if one == other)
 }
 
-/// The way from a folder to a file; both are absolute and without links.
+/// Returns the relative path from a folder to a file; both are absolute and without links.
 fn relative(from: &Path, to: &Path) -> PathBuf {
     let (from, to): (Vec<Component>, Vec<Component>) =
         (from.components().collect(), to.components().collect());

@@ -1,4 +1,4 @@
-//! What a study found, for people and as JSON.
+//! Results of a study, as text and JSON.
 
 use super::confirm::PairedComparison;
 use super::insights::StudyInsights;
@@ -16,7 +16,7 @@ use dtrain_recipes::{Goal, Metric};
 use serde::Serialize;
 use std::borrow::Cow;
 
-/// What `--json` says.
+/// JSON document of `--json`.
 #[derive(Serialize)]
 struct StudyResultJson<'a> {
     study: &'a str,
@@ -34,10 +34,10 @@ struct StudyResultJson<'a> {
     stored: &'a StoredPlan,
 }
 
-/// A trial that is over, with figures as they were measured.
+/// An ended trial, with its metric as measured.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct FinishedTrial {
-    /// Its number, from 0.
+    /// Number, from 0.
     trial: u64,
     #[serde(flatten)]
     ended: TrialResult,
@@ -47,11 +47,11 @@ fn column(title: impl Into<Cow<'static, str>>, is_right: bool) -> TableColumn {
     TableColumn { title: title.into(), is_right, rank: 9, least: None }
 }
 
-/// All that a study found.
+/// Results of a study.
 pub(super) struct StudyReport<'a> {
     pub(super) kept: &'a StudyConfig,
     pub(super) search: &'a StudySolver,
-    /// The setting that is to be used.
+    /// Recommended setting.
     pub(super) best: &'a Recommendation,
     pub(super) confirmed: Option<&'a PairedComparison>,
     pub(super) learned: &'a StudyInsights,
@@ -59,7 +59,7 @@ pub(super) struct StudyReport<'a> {
     pub(super) name: &'a str,
 }
 
-/// Tells how the trials ended and which of them is to be trusted.
+/// Prints the ended trials and the recommended one.
 pub(super) fn print_study(context: &Context, told: &StudyReport<'_>) -> Result<(), CommandError> {
     let StudyReport { kept, search, best, confirmed, learned, stored, name } = *told;
     let objective = &kept.base_recipe.objective;
@@ -127,7 +127,7 @@ pub(super) fn print_study(context: &Context, told: &StudyReport<'_>) -> Result<(
     context.out.data(&lines.join("\n"))
 }
 
-/// Why an estimate can leave out what was measured, as a sentence; `None` where it does not.
+/// Explains why the interval of an estimate excludes the measured value; `None` if it does not.
 fn omission_note(best: &Recommendation) -> Option<String> {
     let is_inside = (best.low..=best.high).contains(&best.measured);
     (!is_inside).then(|| {
@@ -137,14 +137,14 @@ fn omission_note(best: &Recommendation) -> Option<String> {
     })
 }
 
-/// What the confirming trials say, as a sentence.
+/// Describes the result of the confirming trials in a sentence.
 pub(super) fn verdict(confirmed: &PairedComparison, goal: Goal) -> String {
     let comparison = &confirmed.comparison;
     let pairs = counted(u64::try_from(comparison.pairs).unwrap_or(u64::MAX), "pair");
     let other =
         format!("{} setting (trial {})", confirmed.baseline_is.as_str(), confirmed.baseline.trial + 1);
     let found = format!("trial {}", confirmed.recommended.trial + 1);
-    // Costs are made small; people read what was measured.
+    // Costs are minimized; users see the metric as measured.
     let difference = goal.cost(comparison.difference);
     let margin = comparison.margin.map_or(String::new(), |margin| format!(" ± {}", plain(margin)));
     let by = |difference: f64| format!("{}{margin} (90 % interval, {pairs} of seeds)", plain(difference));
@@ -165,7 +165,7 @@ pub(super) fn verdict(confirmed: &PairedComparison, goal: Goal) -> String {
     }
 }
 
-/// A comparison with figures as they were measured.
+/// Converts costs back to the metric as measured.
 fn comparison_with_original_sign(goal: Goal, confirmed: &PairedComparison) -> PairedComparison {
     let mut shown = confirmed.clone();
     shown.recommended = with_original_sign(goal, &shown.recommended);
@@ -174,7 +174,7 @@ fn comparison_with_original_sign(goal: Goal, confirmed: &PairedComparison) -> Pa
     shown
 }
 
-/// The trials that are over, by number.
+/// Returns the ended trials, by number.
 fn finished_trials(goal: Goal, study_state: &StudyState) -> Vec<FinishedTrial> {
     let outcome = |outcome: &TrialOutcome| match *outcome {
         TrialOutcome::Done { value } => TrialOutcome::Done { value: goal.cost(value) },
@@ -203,12 +203,12 @@ fn with_original_sign(goal: Goal, best: &Recommendation) -> Recommendation {
     }
 }
 
-/// The title of a dimension: its last word.
+/// Returns the title of a dimension: its last word.
 pub(super) fn short(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// Why a trial has no value, in words.
+/// Describes why a trial has no value.
 pub(super) fn failure_reason(why: TrialFailure) -> &'static str {
     match why {
         TrialFailure::OutOfMemory => "out of memory",

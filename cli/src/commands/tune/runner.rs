@@ -1,4 +1,4 @@
-//! Runs the trials that a study proposes, as many side by side as there are slots.
+//! Runs the trials that a study proposes, in parallel up to the number of slots.
 
 use super::display::StudyDisplay;
 use super::slots::SlotPool;
@@ -22,20 +22,20 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::Scope;
 use std::time::{Duration, Instant};
 
-/// How long a trial that is to stop may take to save and end.
+/// Time that a stopping trial has to save and end.
 const GRACE: Duration = Duration::from_secs(30);
 
-/// How long the machines of a trial may be out of reach before it is tried elsewhere.
+/// Time that a trial's hosts may be unreachable before it is repeated elsewhere.
 const AWAY: Duration = Duration::from_secs(20);
 
-/// How often it is looked whether somebody waited long enough.
+/// Interval between checks of interrupts and deadlines.
 const GLANCE: Duration = Duration::from_millis(100);
 
-/// Runs trials, and writes every event down before it is told.
+/// Runs trials, and records every event before it takes effect.
 pub(super) struct Runner<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     context: &'env Context,
-    /// For threads: it says nothing.
+    /// Context without output, for the trials' threads.
     quiet: &'env Context,
     loaded: &'env LoadedRecipe,
     kept: &'env StudyConfig,
@@ -46,22 +46,22 @@ pub(super) struct Runner<'scope, 'env> {
     /// Number of the next event.
     number: u64,
     messages: (Sender<(u64, TrialMessage)>, Receiver<(u64, TrialMessage)>),
-    /// Events that are due.
+    /// Events to be processed next.
     due: VecDeque<StudyEvent>,
     pub(super) show: StudyDisplay<'env>,
-    /// What the user wants.
+    /// Interrupts by the user.
     interrupts: Arc<Interrupts>,
     heeded: u32,
-    /// No trial begins from then on.
+    /// Time after which no trial starts.
     deadline: Option<Instant>,
-    /// Trials in a row that were lost, and that crashed.
+    /// Consecutive trials that were lost, and that failed.
     failures: (u32, u32),
-    /// Why the study cannot go on.
+    /// Error that ends the study.
     pub(super) failure: Option<CommandError>,
 }
 
 impl<'scope, 'env> Runner<'scope, 'env> {
-    /// A runner that goes on after the events in `log`.
+    /// Creates a runner that continues after the events in `log`.
     pub(super) fn new(
         scope: &'scope Scope<'scope, 'env>,
         ground: RunnerContext<'env>,
@@ -95,14 +95,14 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         }
     }
 
-    /// Whether no trial may begin any more.
+    /// Returns `true` if no trial may start any more.
     fn is_ending(&self) -> bool {
         self.failure.is_some()
             || self.interrupts.count() > 0
             || self.deadline.is_some_and(|deadline| Instant::now() >= deadline)
     }
 
-    /// Begins the thread of a trial.
+    /// Starts the thread of a trial.
     fn start(&mut self, trial: u64) {
         let slot = self.slots.acquire(trial);
         let known = self.known.entry(trial).or_default();
@@ -126,7 +126,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         self.scope.spawn(move || job.run());
     }
 
-    /// Writes an event down; a failure ends the study.
+    /// Records an event; a failure ends the study.
     fn keep(&mut self, event: &StudyEvent) {
         if self.failure.is_some() {
             return;
@@ -149,7 +149,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         }
     }
 
-    /// Prunes a trial that does not run.
+    /// Prunes a trial that is not running; returns the event.
     fn pruned(&mut self, trial: u64) -> StudyEvent {
         if let Err(failure) = record_pruned(self.context, self.history, self.name, trial) {
             self.failure.get_or_insert(failure);
@@ -162,7 +162,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         StudyEvent::Ended { trial, outcome }
     }
 
-    /// What a message means for the study.
+    /// Converts a trial's message into an event.
     fn handle_message(&mut self, trial: u64, message: TrialMessage) -> Option<StudyEvent> {
         let cost = |value| self.kept.base_recipe.objective.goal().cost(value);
         match message {
@@ -175,7 +175,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 if let Some(running) = &mut known.running {
                     running.away = None;
                 }
-                // An attempt that began again reports what is known.
+                // A restarted attempt repeats earlier reports.
                 if known.newest.is_some_and(|(newest, _)| at <= newest) {
                     return None;
                 }
@@ -199,7 +199,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         }
     }
 
-    /// A thread has ended.
+    /// Handles the end of a trial's thread.
     fn over(&mut self, trial: u64, over: Result<TrialEnd, CommandError>) -> Option<StudyEvent> {
         let running = self.known.get_mut(&trial).and_then(|known| known.running.take());
         let reason = running.as_ref().and_then(|running| running.ending).map(|(reason, _)| reason);
@@ -207,7 +207,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         let lost = StudyEvent::Ended { trial, outcome: TrialOutcome::Failed { reason: TrialFailure::Lost } };
         let event = match over {
             Err(failure) if matches!(failure.exit(), ExitReason::Preflight | ExitReason::Infrastructure) => {
-                // Its machines cannot be reached: others may.
+                // Its hosts are unreachable; others may answer.
                 if self.lose_host_of(trial) {
                     self.show.print_host_failure(trial, &failure.render(crate::output::ColourMode::plain()));
                     Some(lost)
@@ -235,7 +235,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                     self.lose_host_of(trial);
                     Some(lost)
                 }
-                // Somebody else stopped it: it says nothing about the values.
+                // Stopped by another command: it says nothing about the setting.
                 None if was_away || !self.is_ending() => Some(lost),
                 Some(EndRequest::Interrupt) | None => None,
             },
@@ -245,23 +245,23 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         event
     }
 
-    /// The host of a trial is lost. Whether others are left.
+    /// Marks the host of a lost trial as down. Returns `true` if others are left.
     fn lose_host_of(&mut self, trial: u64) -> bool {
         let place = self.known.get(&trial).and_then(|known| known.place);
         let is_left = place.is_some_and(|place| self.slots.mark_down(place));
         if is_left {
-            // That is no failure of the study.
+            // A host failure is no failure of the study.
             self.failures.0 = 0;
         }
         is_left
     }
 
-    /// The recipe of all trials on hosts that answer, for a plan of what was found.
+    /// Returns the recipe of all trials on hosts that answer, for the plan of the result.
     pub(super) fn pinned_to_candidate(&self) -> Recipe {
         self.slots.on_hosts(self.slots.first_up(), &self.kept.base_recipe)
     }
 
-    /// Stops the study when one trial after the other fails.
+    /// Stops the study after several failed trials in a row.
     fn count_failures(&mut self, event: Option<&StudyEvent>) {
         let Some(StudyEvent::Ended { trial, outcome }) = event else { return };
         let (lost, crashed) = self.failures;
@@ -286,7 +286,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
         self.failure = Some(failure.cause(format!("`dtrain logs {label}` shows the logs of the last one")));
     }
 
-    /// Heeds the user, and whoever waited long enough.
+    /// Handles interrupts, trials beyond their grace period, and trials with unreachable hosts.
     fn check_deadlines(&mut self) {
         let wanted = self.interrupts.count();
         if wanted > self.heeded {
@@ -307,7 +307,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
             if let Some((_, asked)) = &mut running.ending
                 && asked.elapsed() > GRACE
             {
-                // It did not end by itself: the second interrupt kills it.
+                // It did not end by itself: a second interrupt kills it.
                 running.interrupts.add();
                 *asked = Instant::now();
             }
@@ -317,7 +317,7 @@ impl<'scope, 'env> Runner<'scope, 'env> {
                 None => at_work += 1,
             }
         }
-        // It is tried again where a slot stands idle, not while all others are busy: its machines may come back.
+        // It is repeated if a slot is idle; otherwise its hosts may come back first.
         let spare = self.slots.usable() > at_work;
         for trial in away.into_iter().filter(|_| spare) {
             self.ask_to_end(trial, EndRequest::Machines);

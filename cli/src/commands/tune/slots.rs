@@ -1,4 +1,4 @@
-//! Slots: which hosts, cores and GPUs each of the trials that run side by side has.
+//! Slots: hosts, cores and GPUs of each parallel trial of a study.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::rates;
@@ -7,24 +7,24 @@ use dtrain_recipes::{LauncherKind, Model, Recipe};
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long a host is left alone after it was lost; twice as long each time after that.
+/// Time that a host is not used after a failure; doubled with each further one (backoff).
 const DOWN: Duration = Duration::from_secs(60);
 
-/// Losses in a row beyond which a host is left alone no longer than before: half an hour and two minutes.
+/// Number of consecutive failures after which the backoff stops growing, at 32 minutes.
 const LOSSES_MOST: u32 = 5;
 
-/// Where a trial may run.
+/// A place where one trial can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct TrialSlot {
     /// Indices of its hosts in `cluster.hosts`; empty on this machine.
     hosts: Vec<usize>,
-    /// Which of the slots that share its hosts it is, and how many these are.
+    /// Index among the slots that share its hosts, and their number.
     share: (usize, usize),
     /// The trial that runs there.
     pub(super) trial: Option<u64>,
-    /// When its hosts may be tried again, after one was lost.
+    /// End of the backoff after a host failure.
     down: Option<Instant>,
-    /// How often in a row it was lost.
+    /// Consecutive host failures.
     losses: u32,
 }
 
@@ -33,7 +33,8 @@ pub(super) struct TrialSlot {
 pub(super) struct SlotPool(Vec<TrialSlot>);
 
 impl SlotPool {
-    /// The slots of a recipe. With fewer slots than hosts each has several hosts, otherwise several share a host.
+    /// Divides a recipe's hosts into slots. With fewer slots than hosts each has several hosts, otherwise
+    /// several share a host.
     pub(super) fn of(recipe: &Recipe) -> Result<Self, CommandError> {
         let count = usize::try_from(recipe.cluster.slots).unwrap_or(usize::MAX);
         let hosts = recipe.cluster.hosts.len();
@@ -74,13 +75,13 @@ impl SlotPool {
         Ok(Self((0..count).map(slot).collect()))
     }
 
-    /// How many trials may run side by side now.
+    /// Returns the number of trials that may run in parallel now.
     pub(super) fn usable(&self) -> usize {
         self.0.iter().filter(|slot| !slot.is_down()).count()
     }
 
-    /// A slot without a trial whose hosts are not down; where all are down, any without a trial. A study that was
-    /// interrupted with more slots than it has now goes on with more trials than slots: the first of them are shared.
+    /// Returns a free slot whose hosts are up, or any free slot if all are down. A study resumed with fewer
+    /// slots may have more trials than slots; the first slots are then shared.
     pub(super) fn acquire(&mut self, trial: u64) -> usize {
         let is_free = |slot: &TrialSlot| slot.trial.is_none();
         let usable = self.0.iter().position(|slot| is_free(slot) && !slot.is_down());
@@ -93,12 +94,12 @@ impl SlotPool {
         }
     }
 
-    /// The number of a slot whose hosts are not down; of the first where all are.
+    /// Returns the number of a slot whose hosts are up, or the first if all are down.
     pub(super) fn first_up(&self) -> usize {
         self.0.iter().position(|slot| !slot.is_down()).unwrap_or(0)
     }
 
-    /// The trial of a slot is over. Where it is done, its hosts are well.
+    /// Frees the slot of an ended trial. A completed trial resets the failures of its hosts.
     pub(super) fn release(&mut self, trial: u64, is_done: bool) {
         let Some(number) = self.0.iter().position(|slot| slot.trial == Some(trial)) else { return };
         self.0[number].trial = None;
@@ -110,8 +111,8 @@ impl SlotPool {
         }
     }
 
-    /// A host of the slot with this number was lost: all slots on its hosts are left alone for a while. Whether any
-    /// other slot is usable.
+    /// Marks all slots on the hosts of this slot as down after a host failure. Returns `true` if another slot
+    /// is usable.
     pub(super) fn mark_down(&mut self, number: usize) -> bool {
         let lost: BTreeSet<usize> = self.0[number].hosts.iter().copied().collect();
         for slot in &mut self.0 {
@@ -124,7 +125,7 @@ impl SlotPool {
         !lost.is_empty() && self.usable() > 0
     }
 
-    /// A recipe on the hosts of a slot.
+    /// Restricts a recipe to the hosts of a slot.
     pub(super) fn on_hosts(&self, number: usize, recipe: &Recipe) -> Recipe {
         let slot = &self.0[number];
         let mut own = recipe.clone();
@@ -136,14 +137,14 @@ impl SlotPool {
         own
     }
 
-    /// The share of its host that the slot with this number has.
+    /// Returns the share of its host that a slot has.
     pub(super) fn share(&self, number: usize) -> HostShare {
         let (index, of) = self.0[number].share;
         HostShare { index, of, is_here: self.0[number].hosts.is_empty() }
     }
 }
 
-/// A recipe whose trials run side by side, on the hosts of one of them; any other recipe as it is.
+/// Restricts a recipe with parallel trials to the hosts of one of them; returns other recipes unchanged.
 pub(crate) fn recipe_of_one_slot(recipe: &Recipe) -> Recipe {
     let is_shared = recipe.cluster.slots > 1;
     let slots = is_shared.then(|| SlotPool::of(recipe).ok()).flatten();
@@ -159,7 +160,8 @@ pub(super) struct HostShare {
 }
 
 impl HostShare {
-    /// A recipe of a command with as many ranks as the share of this machine has GPUs, where it does not say how many.
+    /// Sets the ranks of a command to the number of GPUs in its share of this machine, unless the recipe sets
+    /// them.
     pub(super) fn ranked(self, recipe: Recipe) -> Recipe {
         let gpus = if self.is_here && self.of > 1 { rates::this_host_facts().gpus.len() } else { 0 };
         let is_command = matches!(recipe.model, Model::Command(_));
@@ -170,7 +172,7 @@ impl HostShare {
         own
     }
 
-    /// A plan of a command whose ranks use the share of the cores and GPUs of their host, unless the recipe says otherwise.
+    /// Limits a command's plan to its share of cores and GPUs, unless the recipe sets them.
     pub(super) fn limited(self, plan: Plan) -> Plan {
         let mut own = plan;
         let (cores, gpus) = (own.host.cores, own.host.gpus.len());

@@ -1,4 +1,4 @@
-//! What the history keeps of a study, and what it learns of how a trial ended.
+//! Stored settings of a study, and conversion of verdicts to outcomes.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::fork::differences;
@@ -14,28 +14,28 @@ use dtrain_runner::ledger::{History, TrialDetails};
 use dtrain_runner::machine::Blame;
 use serde::{Deserialize, Serialize};
 
-/// Most differences that are told between the recipe of a study and that of the command.
+/// Most differences listed between a study's recipe and that of the command.
 const DIFFERENCES: usize = 8;
 
-/// Version of what is kept; any other is refused.
+/// Version of the stored format; others are refused.
 const FORMAT: u32 = 3;
 
-/// A study: written once, when it begins.
+/// Settings of a study, written once when it starts.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct StudyConfig {
     format: u32,
-    /// The recipe as it was given.
+    /// Recipe as the user gave it.
     recipe: Recipe,
-    /// The recipe with the layout that all trials have.
+    /// Recipe with the layout of all trials.
     pub(super) base_recipe: Recipe,
     pub(super) study: Study,
     pub(super) search_space: RecipeSearchSpace,
-    /// Optimizer steps of a trial of the planned batch; `None` where a command decides.
+    /// Optimizer steps of a trial with the planned batch; `None` if a command decides.
     pub(super) steps: Option<u64>,
-    /// Samples of a trial, where trials differ in their batch: they are trained equally.
+    /// Samples per trial if trials differ in batch size, so that they are trained equally.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) samples: Option<u64>,
-    /// Trials of other studies that it began with.
+    /// Number of trials taken over from other studies.
     pub(super) prior_trials: u64,
 }
 
@@ -59,19 +59,19 @@ impl StudyConfig {
         }
     }
 
-    /// The study with so many trials beside those it began with: that may change while it goes on.
+    /// Sets the number of own trials, which may change when a study is resumed.
     pub(super) fn with_trials(mut self, trials: u64) -> Self {
         self.study.trials = Some(trials + self.prior_trials);
         self
     }
 
-    /// How many of its own trials are over, of all that happened in it.
+    /// Returns the number of its own ended trials.
     pub(super) fn done(&self, log: &[StudyEvent]) -> u64 {
         let over = log.iter().filter(|event| matches!(event, StudyEvent::Ended { .. })).count() as u64;
         over.saturating_sub(self.prior_trials)
     }
 
-    /// The recipe of a trial with these values.
+    /// Returns the recipe of a trial with these values.
     pub(super) fn trial(&self, values: &[TrialValue]) -> Recipe {
         let recipe = self.search_space.recipe_with(&self.base_recipe, values);
         match (self.samples, self.steps) {
@@ -81,24 +81,24 @@ impl StudyConfig {
         }
     }
 
-    /// How far a trial is after so many steps of a batch, in units that all trials share: samples or steps.
+    /// Returns the progress after `step` steps of a batch, in units common to all trials: samples or steps.
     pub(super) fn progress(&self, step: u64, batch: u64) -> u64 {
         if self.samples.is_some() { step.saturating_mul(batch) } else { step }
     }
 
-    /// The same in words.
+    /// Formats a progress.
     pub(super) fn progress_text(&self, at: u64) -> String {
         if self.samples.is_some() { counted(at, "sample") } else { format!("step {at}") }
     }
 
-    /// How long trials are, in words; nothing where a command decides.
+    /// Formats the length of trials; empty if a command decides.
     pub(super) fn length(&self) -> String {
         let length = self.samples.map(|samples| counted(samples, "sample"));
         let length = length.or_else(|| self.steps.map(|steps| counted(steps, "step")));
         length.map_or(String::new(), |length| format!(" after {length}"))
     }
 
-    /// The study with trials as long as those of another one.
+    /// Sets the length of trials to that of another study.
     pub(super) fn of_length(mut self, other: &Self) -> Self {
         (self.steps, self.samples) = (other.steps, other.samples);
         self
@@ -108,8 +108,8 @@ impl StudyConfig {
         serde_json::to_value(self).expect("a study has string keys only")
     }
 
-    /// Reads a study. `Err` when another version wrote it, or when it is of another recipe or of trials of other than
-    /// `steps`.
+    /// Parses a stored study. `Err` if another version wrote it, or if its recipe or its trials' length
+    /// differ.
     pub(super) fn read(
         json: serde_json::Value,
         name: &str,
@@ -144,7 +144,7 @@ impl StudyConfig {
         serde_json::from_value(json).map_err(|error| error.to_string())
     }
 
-    /// A study of this history by its name.
+    /// Reads a study of this history by its name.
     pub(super) fn named(history: &History, name: &str) -> Result<Self, CommandError> {
         let json = history.study(name).map_err(|error| history_failure(&error))?;
         let json =
@@ -155,8 +155,8 @@ impl StudyConfig {
     }
 }
 
-/// A recipe without what may change while a study goes on: how many trials there are, how many side by side, and with
-/// how many seeds the best is confirmed.
+/// Resets the keys that may change when a study is resumed: number of trials, time limit, slots, and
+/// confirming seeds.
 fn without_resumable_keys(recipe: &Recipe) -> Recipe {
     let mut recipe = recipe.clone();
     let Tune { trials, time, confirm, .. } = Tune::default();
@@ -165,7 +165,7 @@ fn without_resumable_keys(recipe: &Recipe) -> Recipe {
     recipe
 }
 
-/// What happened in a study so far.
+/// Reads all events of a study.
 pub(super) fn log(history: &History, name: &str) -> Result<Vec<StudyEvent>, CommandError> {
     let events = history.study_events(name).map_err(|error| history_failure(&error))?;
     events.into_iter().map(serde_json::from_value).collect::<Result<_, _>>().map_err(|error| {
@@ -177,7 +177,7 @@ pub(super) fn log(history: &History, name: &str) -> Result<Vec<StudyEvent>, Comm
     })
 }
 
-/// What a study learns of a verdict; `None` of a trial that can go on.
+/// Converts a verdict to an outcome; `None` if the trial can be resumed.
 pub(super) fn outcome_of_verdict(verdict: &Verdict, trial: &TrialDetails) -> Option<TrialOutcome> {
     let failed = |why| Some(TrialOutcome::Failed { reason: why });
     match verdict {
@@ -194,7 +194,7 @@ pub(super) fn outcome_of_verdict(verdict: &Verdict, trial: &TrialDetails) -> Opt
     }
 }
 
-/// What is to be made small: the newest value of the objective, with its sign turned where larger is better.
+/// Returns the cost: the newest value of the objective, negated if higher is better.
 fn value(trial: &TrialDetails) -> Option<f64> {
     let figure = trial.figure(&trial.row.objective)?;
     Some(trial.row.goal.cost(figure.last.unwrap_or(f64::NAN)))

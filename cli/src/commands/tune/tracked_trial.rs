@@ -1,4 +1,4 @@
-//! What a study that goes on knows of its trials.
+//! State that a runner keeps about a study's trials.
 
 use super::study_config::StudyConfig;
 use crate::command_error::{CommandError, ExitReason};
@@ -13,10 +13,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Trials in a row that may be lost, or crash, before the study stops: something is wrong with all of them.
+/// Consecutive trials that may be lost, or fail, before the study stops: something is wrong with all of them.
 pub(super) const FAILURES_MOST: u32 = 3;
 
-/// What a runner works with.
+/// Resources of a runner.
 pub(super) struct RunnerContext<'env> {
     pub(super) context: &'env Context,
     pub(super) quiet: &'env Context,
@@ -24,45 +24,45 @@ pub(super) struct RunnerContext<'env> {
     pub(super) kept: &'env StudyConfig,
     pub(super) name: &'env str,
     pub(super) interrupts: Arc<Interrupts>,
-    /// No trial begins from then on.
+    /// Time after which no trial starts.
     pub(super) deadline: Option<Instant>,
 }
 
-/// A trial that runs.
+/// A running trial.
 pub(super) struct RunningTrial {
     pub(super) interrupts: Arc<Interrupts>,
-    /// Why it was asked to end, and when.
+    /// Reason and time of the request to end it.
     pub(super) ending: Option<(EndRequest, Instant)>,
-    /// Since when its machines are out of reach.
+    /// Time since which its hosts are unreachable.
     pub(super) away: Option<Instant>,
 }
 
-/// Why a trial was asked to end.
+/// Reason why a trial was asked to end.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum EndRequest {
-    /// It is to pause.
+    /// Pause it.
     Pause,
-    /// It is pruned.
+    /// Prune it.
     Prune,
-    /// Its machines failed, and it is to be tried on others.
+    /// Its hosts failed; repeat it on others.
     Machines,
-    /// The study is interrupted.
+    /// The study was interrupted.
     Interrupt,
 }
 
-/// What is known of every trial of the study, running or not.
+/// State of a trial, running or not.
 #[derive(Default)]
 pub(super) struct TrackedTrial {
     pub(super) values: Vec<TrialValue>,
     pub(super) source: serde_json::Value,
-    /// Steps and cost of the newest report.
+    /// Steps and cost of the latest report.
     pub(super) newest: Option<(u64, f64)>,
-    /// The slot in which it was begun: it goes on with those hosts.
+    /// Slot in which it was started; it resumes on those hosts.
     pub(super) place: Option<usize>,
     pub(super) running: Option<RunningTrial>,
 }
 
-/// What the log of a study says of its trials.
+/// Restores the state of all trials from a study's events.
 pub(super) fn replay_events(log: &[StudyEvent]) -> BTreeMap<u64, TrackedTrial> {
     let mut known: BTreeMap<u64, TrackedTrial> = BTreeMap::new();
     for event in log {
@@ -79,7 +79,7 @@ pub(super) fn replay_events(log: &[StudyEvent]) -> BTreeMap<u64, TrackedTrial> {
     known
 }
 
-/// Whether an event says that machines ran a trial to its end.
+/// Returns `true` if an event shows that the hosts ran a trial to its end.
 pub(super) fn is_done(event: &StudyEvent) -> bool {
     matches!(
         event,
@@ -91,12 +91,12 @@ pub(super) fn source_json(source: &ProposalSource) -> serde_json::Value {
     serde_json::to_value(source).expect("a source has string keys only")
 }
 
-/// A context whose output says nothing, for threads beside a display.
+/// Returns a context without output, for threads beside a display.
 pub(super) fn quiet_context(context: &Context) -> Context {
     Context { out: Output { json: false, quiet: true, ..context.out }, home: context.home.clone() }
 }
 
-/// Why a study ends after so many trials in a row without a result; `unmeasured` is the metric that none of them reported.
+/// Builds the error after too many trials without a result; `unmeasured` is the metric that none reported.
 pub(super) fn no_results(unmeasured: Option<&Metric>, is_lost: bool) -> CommandError {
     let many = counted(FAILURES_MOST.into(), "trial");
     match unmeasured {

@@ -1,4 +1,4 @@
-//! One trial of a study, driven in a thread of its own.
+//! One trial of a study, supervised in its own thread.
 
 use super::slots::HostShare;
 use super::study_config::{StudyConfig, outcome_of_verdict};
@@ -25,48 +25,48 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
-/// What a trial says.
+/// Message of a trial's thread.
 pub(super) enum TrialMessage {
-    /// It is recorded under this label.
+    /// Recorded under this label.
     Begun(String),
-    /// How far it is ([`StudyConfig::progress`]), and the metric then, as it was measured.
+    /// Progress ([`StudyConfig::progress`]), and the metric there as measured.
     Report(u64, f64),
-    /// A machine failed, and what of it.
+    /// A host failed, with the reason.
     Trouble(String),
-    /// It failed, and why.
+    /// The trial failed, with the reason.
     Failed(String),
-    /// It is over.
+    /// The thread is finished.
     Over(Result<TrialEnd, CommandError>),
 }
 
-/// How a trial is over.
+/// Result of a trial's thread.
 pub(super) enum TrialEnd {
-    /// It has an outcome.
+    /// The trial ended with an outcome for the study.
     Ended(TrialOutcome),
-    /// It was stopped and can go on.
+    /// It was stopped and can be resumed.
     Stopped,
 }
 
-/// What the thread of a trial is given.
+/// Input of a trial's thread.
 pub(super) struct TrialJob<'a> {
     pub(super) context: &'a Context,
     pub(super) loaded: &'a LoadedRecipe,
     pub(super) kept: &'a StudyConfig,
-    /// Of the study.
+    /// Name of the study.
     pub(super) name: &'a str,
     pub(super) number: u64,
     pub(super) values: Vec<TrialValue>,
-    /// Why it is tried, for the history.
+    /// Source of the proposal, for the history.
     pub(super) source: serde_json::Value,
-    /// The recipe of its slot, with its values.
+    /// Recipe of its slot, with its values.
     pub(super) recipe: Recipe,
-    /// What of its host it may use.
+    /// Share of its host.
     pub(super) share: HostShare,
     pub(super) interrupts: Arc<Interrupts>,
     pub(super) say: Sender<(u64, TrialMessage)>,
 }
 
-/// A trial of the history that can be driven.
+/// A recorded trial, ready to run.
 struct RecordedTrial {
     id: TrialId,
     label: String,
@@ -75,14 +75,14 @@ struct RecordedTrial {
 }
 
 impl TrialJob<'_> {
-    /// Drives the trial to its end, and says how it went.
+    /// Supervises the trial to its end, and sends the result.
     pub(super) fn run(self) {
         let over = self.drive();
         self.send(TrialMessage::Over(over));
     }
 
     fn send(&self, message: TrialMessage) {
-        // Whoever listened is gone when the study ends by a failure of its own.
+        // The receiver is gone if the study ended with an error.
         drop(self.say.send((self.number, message)));
     }
 
@@ -97,7 +97,7 @@ impl TrialJob<'_> {
         };
         self.send(TrialMessage::Begun(recorded.label.clone()));
         let metric = &self.kept.base_recipe.objective.metric;
-        // What was measured while nobody listened.
+        // Reports that were recorded while the study was not running.
         let known = history.curve(&recorded.id, metric.name()).map_err(|error| history_failure(&error))?;
         let RecordedTrial { id, label, plan, how } = &recorded;
         let batch = plan.batch.value;
@@ -127,7 +127,7 @@ impl TrialJob<'_> {
         Ok(outcome.map_or(TrialEnd::Stopped, TrialEnd::Ended))
     }
 
-    /// The trial of this number, where it was recorded before.
+    /// Finds the trial of this number if it was recorded before.
     fn find_recorded(&self, history: &mut History) -> Result<Option<RecordedTrial>, CommandError> {
         let tried = history.study_trials(self.name).map_err(|error| history_failure(&error))?;
         let begun = tried.into_iter().find(|tried| tried.number == self.number).and_then(|tried| tried.trial);
@@ -143,7 +143,7 @@ impl TrialJob<'_> {
         Ok(Some(RecordedTrial { id, label: trial.row.label.clone(), plan, how }))
     }
 
-    /// Plans and records a new trial; an outcome where it cannot be planned.
+    /// Plans and records a new trial; returns an outcome if it cannot be planned.
     fn create(&self, history: &mut History) -> Result<Result<RecordedTrial, TrialOutcome>, CommandError> {
         let tried = |trial: Option<TrialId>, rejection: Option<String>| {
             let json = json!({ "values": self.values, "source": self.source });
@@ -179,7 +179,7 @@ impl TrialJob<'_> {
         Ok(Ok(RecordedTrial { id: created.id, label: created.label, plan, how: RunMode::Start }))
     }
 
-    /// The settings of the study's recipe, with the proposed values and the length of a trial.
+    /// Returns the settings of the study's recipe, with the proposed values and the trial length.
     fn settings(&self, plan: &Plan) -> BTreeMap<String, String> {
         let mut settings = plan.settings.clone();
         if self.kept.steps.is_some() {
@@ -197,19 +197,19 @@ impl TrialJob<'_> {
     }
 }
 
-/// Listens to one trial.
+/// Converts a trial's events to messages.
 struct TrialListener<'a, 'b> {
     job: &'a TrialJob<'b>,
     metric: &'a Metric,
-    /// Samples of a step.
+    /// Samples per step.
     batch: u64,
     is_script: bool,
-    /// Whose figures count where it is one.
+    /// Ranks whose metrics count for a script.
     reporters: Reporters,
 }
 
 impl TrialListener<'_, '_> {
-    /// The metric of an event, and after how many steps.
+    /// Returns the objective's metric of an event, with its step.
     fn measured(&mut self, said: &StampedEvent) -> Option<(u64, f64)> {
         let step = match &said.event {
             Event::Step(figures) => figures.step,
@@ -243,7 +243,7 @@ impl Observer for TrialListener<'_, '_> {
     }
 }
 
-/// Ends a trial that was stopped as pruned.
+/// Records that a stopped trial was pruned.
 pub(super) fn record_pruned(
     context: &Context,
     history: &mut History,

@@ -1,4 +1,4 @@
-//! The hosts that `--on` describes.
+//! Parser of the hosts in `--on`.
 
 use crate::command_error::{CommandError, ExitReason};
 use dtrain_planner::analytic::GpuSpec;
@@ -6,10 +6,10 @@ use dtrain_planner::analytic::gpu_names::{GpuNameError, ParsedGpuName, parse_gpu
 use dtrain_planner::analytic::hardware::{gpus, normalized_gpu_name};
 use dtrain_planner::analytic::search::HomogeneousCluster;
 
-/// How like a GPU type a word is that may be meant for it; 1 is equal.
+/// Least similarity of a GPU type that is suggested for a word; 1 is equal.
 const LIKE: f64 = 0.8;
 
-/// Groups of equal hosts from `HOSTSxGPUS TYPE`, with `+` between them.
+/// Parses groups of equal hosts, `HOSTSxGPUS TYPE` joined by `+`.
 pub(super) fn parse_host_groups(
     on: &str,
     network: Option<f64>,
@@ -23,7 +23,7 @@ pub(super) fn parse_host_groups(
     }
 }
 
-/// A group from `HOSTSxGPUS TYPE`.
+/// Parses one group, `HOSTSxGPUS TYPE`.
 fn parse_host_group(on: &str, network: Option<f64>) -> Result<HomogeneousCluster, CommandError> {
     let wrong = |what: String| {
         CommandError::new(ExitReason::Usage, what).hint(
@@ -61,10 +61,10 @@ fn parse_host_group(on: &str, network: Option<f64>) -> Result<HomogeneousCluster
     }
 }
 
-/// What may stand between hosts and GPUs per host.
+/// Accepted separators between hosts and GPUs per host.
 const TIMES: [char; 3] = ['x', 'X', '×'];
 
-/// Numbers and type of `2048x8 H100`; there may be blanks around the `x`.
+/// Splits `2048x8 H100` into numbers and type; blanks around the `x` are allowed.
 fn split_count_and_type(on: &str) -> (&str, &str) {
     let on = on.trim();
     let is_number = |c: char| c.is_ascii_digit() || c == '-';
@@ -76,7 +76,7 @@ fn split_count_and_type(on: &str) -> (&str, &str) {
     (size, part.trim())
 }
 
-/// Why a name means no GPU type.
+/// Explains why a name is no GPU type.
 fn unknown_gpu_type(part: &str, error: &GpuNameError) -> CommandError {
     match error {
         GpuNameError::Unknown(odd) => unknown(part, odd.as_deref()),

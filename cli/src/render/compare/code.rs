@@ -1,9 +1,9 @@
-//! The code of each trial.
+//! Code versions of the compared trials.
 
 use crate::render::table::PageStyle;
 use dtrain_runner::compare::{CodeVersions, Revision};
 
-/// Whether the code was the same, part by part.
+/// Formats, part by part, whether the code was the same.
 pub(super) fn same_code(code: &CodeVersions, is_shown: bool, style: PageStyle) -> Vec<String> {
     let named = || ('A'..='Z').zip(&code.revisions);
     let short = |revision: &Revision| revision.commit.chars().take(7).collect::<String>();
@@ -39,7 +39,7 @@ pub(super) fn same_code(code: &CodeVersions, is_shown: bool, style: PageStyle) -
     parts
 }
 
-/// What was not committed in each trial, as patches.
+/// Formats each trial's uncommitted changes as patches.
 pub(super) fn patches(code: &CodeVersions) -> String {
     let mut page = String::new();
     for (letter, revision) in ('A'..='Z').zip(&code.revisions) {

@@ -1,9 +1,9 @@
-//! A comparison for other programs.
+//! Comparison of trials as CSV.
 
 use crate::render::table::csv;
 use dtrain_runner::compare::{ResultValue, TrialComparison};
 
-/// Everything as CSV: `part,name,differs` and one column for each trial, numbers in full.
+/// Formats all values as CSV: `part,name,differs` and one column per trial, numbers at full precision.
 pub(crate) fn compare_csv(comparison: &TrialComparison) -> String {
     let mut header = vec!["part".into(), "name".into(), "differs".into()];
     header.extend(comparison.trials.iter().map(|trial| trial.label.as_str().into()));

@@ -1,4 +1,4 @@
-//! Trials side by side: what differs, as a page or as CSV.
+//! Comparison of trials: their differences, as a page or as CSV.
 
 mod code;
 mod csv;
@@ -15,13 +15,13 @@ use code::{patches, same_code};
 use dtrain_runner::compare::{ComparedValue, TrialComparison, ValuePerTrial};
 use figures::{digits, result};
 
-/// Widest name of a line.
+/// Greatest width of a line's name.
 const NAME: usize = 28;
 
-/// Lines of the drawing of the loss.
+/// Height of the loss plot in lines.
 const HEIGHT: usize = 8;
 
-/// One line: what it is, one text for each trial, and what to make of it.
+/// One line: name, one text per trial, and a remark.
 struct ComparisonLine {
     name: String,
     values: Vec<String>,
@@ -29,7 +29,7 @@ struct ComparisonLine {
     tone: TextRole,
 }
 
-/// The page. Only what differs, unless `all`; with `code` also what was not committed.
+/// Formats the page: differences only, unless `all`; with `code`, also uncommitted changes.
 pub(crate) fn compare(comparison: &TrialComparison, all: bool, code: bool, style: PageStyle) -> String {
     let params = part(&comparison.params, all);
     let environment = part(&comparison.environment, all);
@@ -52,14 +52,14 @@ pub(crate) fn compare(comparison: &TrialComparison, all: bool, code: bool, style
     page
 }
 
-/// The columns of the page.
+/// Column widths of the page.
 struct ColumnWidths {
     name: usize,
     value: usize,
 }
 
 impl ColumnWidths {
-    /// As wide as the texts need, as narrow as the page demands.
+    /// Computes widths: as wide as the texts need, as narrow as the page requires.
     fn fit(parts: &[&Vec<ComparisonLine>], heads: &[String], style: PageStyle) -> Self {
         let lines = || parts.iter().flat_map(|part| part.iter());
         let name = lines().map(|line| width(&line.name)).max().unwrap_or(0).min(NAME);
@@ -91,7 +91,7 @@ impl ColumnWidths {
     }
 }
 
-/// A title and what follows it; on lines of their own where they do not fit one.
+/// Formats a title and its parts on one line, or on lines of their own if they do not fit.
 fn sentence(name: &str, parts: &[String], style: PageStyle) -> String {
     let whole = parts.join("; ");
     if width(name) + 2 + width(&whole) <= style.width {
@@ -108,7 +108,7 @@ fn title(name: &str, style: PageStyle) -> String {
     painted(name, TextRole::Bold, style.paint)
 }
 
-/// `A gpt-1` and `done, 2h` for each trial.
+/// Returns the column heads: `A gpt-1`, and `done, 2h`, per trial.
 fn heads(comparison: &TrialComparison, style: PageStyle) -> (Vec<String>, Vec<String>) {
     let told = ('A'..='Z').zip(&comparison.trials).map(|(letter, trial)| {
         let state = format!("{}, {}", status(trial.status).text, age(trial.created_ms, style.now_ms));
@@ -117,7 +117,7 @@ fn heads(comparison: &TrialComparison, style: PageStyle) -> (Vec<String>, Vec<St
     told.unzip()
 }
 
-/// The lines of what differs, or of everything.
+/// Returns the lines that differ, or all lines.
 fn part(differences: &[ValuePerTrial], all: bool) -> Vec<ComparisonLine> {
     let shown = differences.iter().filter(|difference| all || difference.differs);
     shown.map(difference).collect()
@@ -142,13 +142,13 @@ fn difference(difference: &ValuePerTrial) -> ComparisonLine {
     }
 }
 
-/// A value in the unit of its key.
+/// Formats a value in the unit of its key.
 pub(crate) fn text(difference: &ValuePerTrial, cell: &ComparedValue) -> String {
     let told = cell.number.and_then(|number| param::number(&difference.name, number));
     told.unwrap_or_else(|| cell.text.clone())
 }
 
-/// `2 of 37 differ; --all shows the rest`.
+/// Formats `2 of 37 differ; --all shows the rest`.
 fn counted(differences: &[ValuePerTrial], all: bool) -> String {
     let differing = differences.iter().filter(|difference| difference.differs).count();
     let verb = if differing == 1 { "differs" } else { "differ" };
@@ -198,7 +198,7 @@ pub(crate) mod tests {
         ResultValue { value, spread: (spread > 0.0).then_some(spread) }
     }
 
-    /// Two trials that differ.
+    /// Returns a comparison of two different trials.
     pub(crate) fn comparison() -> TrialComparison {
         let head = |label: &str, status, age: u64| ComparedTrial {
             id: TrialId("01J9ZQ6W3M0000000000000000".into()),

@@ -1,4 +1,4 @@
-//! Lines over steps, tokens or time.
+//! Line charts over steps, tokens or time.
 
 use super::parallel_coordinates::MANY;
 use super::svg::{Anchor, AxisScale, Svg, escaped};
@@ -6,59 +6,59 @@ use super::unit::Unit;
 use crate::render::number::counted;
 use std::fmt::Write as _;
 
-/// Most points of a line; beyond them the least and the most of equal parts are drawn.
+/// Most points of a line; longer lines are reduced to minima and maxima.
 pub(super) const POINTS_MOST: usize = 2000;
 
-/// Points up to which each has a dot of its own.
+/// Most points of a line that are drawn as dots too.
 const DOTS_MOST: usize = 40;
 
-/// Ratio of the largest value to the smallest from which equal ratios are drawn alike.
+/// Ratio of the largest to the smallest value from which the scale is logarithmic.
 const WIDE: f64 = 30.0;
 
-/// Lines that differ in colour and in their dashes; later ones begin again.
+/// Number of line styles (colour and dashes); later lines reuse them.
 pub(super) const LOOKS: usize = 6;
 
 /// A line of a chart.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Trace {
-    /// What it is.
+    /// Name in the legend.
     pub(super) name: String,
-    /// A letter or two at its end; may be empty.
+    /// Short label at its end; may be empty.
     pub(super) mark: String,
-    /// Its class: `look-0` to `look-5`, or `faint`.
+    /// CSS class: `look-0` to `look-5`, or `faint`.
     pub(super) class: String,
-    /// The trial it is of, by which the script finds it.
+    /// Number of its trial, for the page's script.
     pub(super) trial: Option<u64>,
-    /// Places from left to right; a value that is not finite breaks the line.
+    /// Points (x, y); a value that is not finite breaks the line.
     pub(super) points: Vec<(f64, f64)>,
 }
 
-/// The class of a line by its place in a list.
+/// Returns the CSS class of a line by its index.
 pub(super) fn line_class(place: usize) -> String {
     format!("look-{}", place % LOOKS)
 }
 
-/// A chart.
+/// A line chart.
 #[derive(Clone, Debug)]
 pub(super) struct Chart<'a> {
     pub(super) title: &'a str,
-    /// What is told to the right.
+    /// Label and unit of the x axis.
     pub(super) across: (&'a str, Unit),
     pub(super) unit: Unit,
     pub(super) lines: &'a [Trace],
-    /// Values beyond these are drawn at the edge.
+    /// Range of y values; values outside are drawn at the edge.
     pub(super) within: Option<(f64, f64)>,
-    /// Places to the right that are marked.
+    /// Marked x positions.
     pub(super) guides: &'a [f64],
-    /// Width and height.
+    /// Width and height of the drawing.
     pub(super) size: (f64, f64),
 }
 
-/// Half the width of the page.
+/// Size of a chart of half the page's width.
 pub(super) const HALF: (f64, f64) = (500.0, 250.0);
 
 impl Chart<'_> {
-    /// The chart as a figure of a page; nothing without a point.
+    /// Draws the chart as a figure of a page; empty without points.
     pub(super) fn drawn(&self) -> String {
         let points = || self.lines.iter().flat_map(|line| &line.points);
         let finite = || points().filter(|(x, y)| x.is_finite() && y.is_finite());
@@ -136,12 +136,12 @@ fn caption(title: &str, body: &str) -> String {
     format!("<figure>\n<figcaption>{}</figcaption>\n{body}</figure>\n", escaped(title))
 }
 
-/// What the script reads of a scale.
+/// Formats the scale for the page's script.
 fn scale_attribute(places: (f64, f64), values: (f64, f64), ratios: bool) -> String {
     format!("{} {} {:e} {:e} {}", places.0, places.1, values.0, values.1, u8::from(ratios))
 }
 
-/// Smallest and largest finite value.
+/// Returns the smallest and the largest finite value.
 pub(super) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     let finite = values.filter(|value| value.is_finite());
     finite.fold(None, |range: Option<(f64, f64)>, value| {
@@ -150,14 +150,15 @@ pub(super) fn range(values: impl Iterator<Item = f64>) -> Option<(f64, f64)> {
     })
 }
 
-/// The range with a little room, so that no line lies on the frame; of one value, a range around it.
+/// Widens a range a little, so that no line lies on the frame; a single value gets a range around it.
 pub(super) fn room(low: f64, high: f64) -> (f64, f64) {
     let margin = if high > low { 0.04 * (high - low) } else { (0.05 * high.abs()).max(1e-9) };
     let floor = if low >= 0.0 { 0.0 } else { f64::NEG_INFINITY };
     ((low - margin).max(floor), high + margin)
 }
 
-/// At most `most` points (an even number): of equal parts of the line the least and the most, in their order.
+/// Reduces a line to at most `most` points (an even number): the minimum and maximum of equal sections, in
+/// order.
 pub(super) fn reduced(points: &[(f64, f64)], most: usize) -> Vec<(f64, f64)> {
     if points.len() <= most {
         return points.to_vec();
@@ -189,7 +190,7 @@ fn draw(svg: &mut Svg, line: &Trace, x: AxisScale, y: AxisScale, (low, high): (f
     }
 }
 
-/// The letters of the lines at their ends, none over another.
+/// Draws the labels at the lines' ends without overlaps.
 fn marks(
     svg: &mut Svg,
     lines: &[Trace],
@@ -213,7 +214,7 @@ fn marks(
     }
 }
 
-/// What each line is, with its colour and dashes; nothing for a single one.
+/// Formats the legend: each line's style and name; empty for a single line.
 pub(super) fn legend(lines: &[(String, String)]) -> String {
     if lines.len() < 2 {
         return String::new();

@@ -1,4 +1,4 @@
-//! What a page tells of several trials: what differs, what came of it, and their curves over each other.
+//! Report of several trials: their differences, results and curves.
 
 use super::chart::{POINTS_MOST, Trace, line_class, reduced};
 use super::document::{Cell, document, header, section, table};
@@ -11,22 +11,22 @@ use dtrain_runner::compare::{ResultPerTrial, TrialComparison, ValuePerTrial};
 use dtrain_runner::ledger::TrialDetails;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Trials and how they compare.
+/// Trials and their comparison.
 #[derive(Clone, Debug)]
 pub(crate) struct ComparedTrials {
-    /// What differs.
+    /// Differences between the trials.
     pub(crate) comparison: TrialComparison,
-    /// The trials in its order.
+    /// The trials, in the comparison's order.
     pub(crate) trials: Vec<ChartedTrial>,
 }
 
-/// The name of a trial in charts: `A` to `Z`, then `A2` and so on.
+/// Returns the label of a trial in charts: `A` to `Z`, then `A2` and so on.
 fn letter(place: usize) -> String {
     let letter = ('A'..='Z').nth(place % 26).unwrap_or('A');
     if place < 26 { letter.to_string() } else { format!("{letter}{}", place / 26 + 1) }
 }
 
-/// The page of a comparison.
+/// Builds the page of a comparison.
 pub(crate) fn comparison_page(compared: &ComparedTrials) -> String {
     let ComparedTrials { comparison, trials } = compared;
     let labels: Vec<&str> = comparison.trials.iter().map(|trial| trial.label.as_str()).collect();
@@ -105,7 +105,7 @@ fn short(commit: &str) -> String {
     commit.chars().take(10).collect()
 }
 
-/// A chart of each metric that any trial has.
+/// Draws a chart of each metric that any trial has.
 fn curves(trials: &[ChartedTrial]) -> String {
     let keys: Vec<&str> = {
         let mut seen = BTreeSet::new();
@@ -128,7 +128,7 @@ fn curves(trials: &[ChartedTrial]) -> String {
 fn over(trials: &[ChartedTrial], key: &str, across: HorizontalAxis, name: (&'static str, Unit)) -> String {
     let lines = trials.iter().enumerate().filter_map(|(place, shown)| {
         let curve = shown.curves.iter().find(|curve| curve.key == key)?;
-        // Of two points of a step the later attempt counts.
+        // If a step has two points, that of the later attempt counts.
         let mut by_step = BTreeMap::new();
         for (attempt, samples) in &curve.attempts {
             by_step.extend(
@@ -153,7 +153,7 @@ fn over(trials: &[ChartedTrial], key: &str, across: HorizontalAxis, name: (&'sta
     chart(key, name, &lines.collect::<Vec<_>>()).drawn()
 }
 
-/// What a trial is but for its seed, and its seed.
+/// Returns a trial's settings without the seed, and the seed.
 fn setting(trial: &TrialDetails) -> (Vec<(&str, String)>, String) {
     let is_seed = |path: &str| path == "train.seed" || path == "params.seed";
     let (seeds, others): (Vec<_>, Vec<_>) = trial.params.iter().partition(|param| is_seed(&param.path));
@@ -161,10 +161,10 @@ fn setting(trial: &TrialDetails) -> (Vec<(&str, String)>, String) {
     (others, seeds.iter().map(|param| param.value.to_string()).collect::<Vec<_>>().join(","))
 }
 
-/// The trials of one setting by their seed: place among the compared, and best value.
+/// Trials of one setting by seed: index among the compared trials, and best value.
 type SeedResults = BTreeMap<String, (usize, f64)>;
 
-/// Settings that were trained with two or more of the same seeds, against the first of them.
+/// Compares settings that were trained with two or more common seeds against the first of them.
 fn pairs(trials: &[ChartedTrial]) -> String {
     let mut groups: Vec<(Vec<(&str, String)>, SeedResults)> = Vec::new();
     for (place, shown) in trials.iter().enumerate() {

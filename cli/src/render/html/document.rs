@@ -1,12 +1,12 @@
-//! What every page has: a document of HTML that needs nothing else, sections, tables.
+//! Parts of every page: a self-contained HTML document, sections, tables.
 
 use super::svg::escaped;
 use std::fmt::Write as _;
 
-/// A policy that the browser holds the page to: nothing is fetched from anywhere.
+/// Content security policy: nothing is loaded from anywhere.
 const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
 
-/// A page around its body. Its script only shows values under the pointer; without it nothing is missing.
+/// Wraps a body into a page. The script only shows values under the pointer and is optional.
 pub(super) fn document(title: &str, body: &str, script: Option<&str>) -> String {
     let script = script.map(|code| format!("<script>\n{code}</script>\n")).unwrap_or_default();
     format!(
@@ -19,7 +19,7 @@ pub(super) fn document(title: &str, body: &str, script: Option<&str>) -> String 
     )
 }
 
-/// A part of the page; nothing where it has no body.
+/// Appends a section with a title and a subtitle; does nothing if the body is empty.
 pub(super) fn section(page: &mut String, title: &str, told: &str, body: &str) {
     if !body.is_empty() {
         let (title, told) = (escaped(title), escaped(told));
@@ -27,7 +27,7 @@ pub(super) fn section(page: &mut String, title: &str, told: &str, body: &str) {
     }
 }
 
-/// Title, subtitle, lines, and figures with their names.
+/// Appends the header: title, subtitle, lines, and named figures.
 pub(super) fn header(page: &mut String, title: &str, told: &[String], figures: &[(String, String)]) {
     _ = writeln!(page, "<header>\n<h1>{}</h1>", escaped(title));
     for line in told {
@@ -40,7 +40,7 @@ pub(super) fn header(page: &mut String, title: &str, told: &[String], figures: &
     page.push_str("</dl>\n</header>\n");
 }
 
-/// Letters from which on a cell has several lines.
+/// Length from which a cell's text is wrapped.
 const LONG: usize = 44;
 
 /// A cell of a table.
@@ -51,12 +51,12 @@ pub(super) struct Cell {
 }
 
 impl Cell {
-    /// The best of its row or column.
+    /// Creates a cell that is the best of its row or column.
     pub(super) fn best(text: impl Into<String>) -> Self {
         Self { text: format!("★ {}", text.into()), class: "best" }
     }
 
-    /// What went wrong.
+    /// Creates a cell that reports a failure.
     pub(super) fn bad(text: impl Into<String>) -> Self {
         Self { text: text.into(), class: "bad" }
     }
@@ -75,12 +75,12 @@ impl From<&str> for Cell {
     }
 }
 
-/// A table that scrolls in a box of its own; nothing where it has no rows. `titles` may be empty.
+/// Formats a table that scrolls in its own box; empty without rows. `titles` may be empty.
 pub(super) fn table(titles: &[&str], rows: &[Vec<Cell>]) -> String {
     marked_table(titles, rows, |_| None)
 }
 
-/// The same, each row with the number of its trial, by which the script finds it.
+/// Like [`table`], with a trial number per row for the page's script.
 pub(super) fn marked_table(
     titles: &[&str],
     rows: &[Vec<Cell>],
@@ -110,7 +110,7 @@ pub(super) fn marked_table(
     text + "</tbody>\n</table></div>\n"
 }
 
-/// What is shown when it is opened.
+/// Formats a collapsed section.
 pub(super) fn folded(title: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
@@ -118,7 +118,7 @@ pub(super) fn folded(title: &str, body: &str) -> String {
     format!("<details>\n<summary>{}</summary>\n{body}</details>\n", escaped(title))
 }
 
-/// A moment in words: `2026-11-24 19:42 UTC`.
+/// Formats a time: `2026-11-24 19:42 UTC`.
 pub(super) fn moment(at_ms: u64) -> String {
     let minutes = at_ms / 60_000;
     format!("{} {:02}:{:02} UTC", dtrain_planner::format_day(at_ms), minutes / 60 % 24, minutes % 60)

@@ -1,6 +1,6 @@
-//! A plan as a page of HTML that needs nothing else: no script, no font, no picture from anywhere.
+//! A plan as a self-contained HTML page: no script, font or picture is loaded from anywhere.
 //!
-//! What made the plan says what is told (`plan_page`, `what_if_page`); the page and its drawings know only [`PlanPage`].
+//! `plan_page` and `what_if_page` supply the contents; the page and its drawings depend only on [`PlanPage`].
 
 mod bars;
 mod chart;
@@ -41,39 +41,39 @@ pub(crate) use what_if_page::what_if_page;
 /// Width of all drawings, in their own units.
 const WIDTH: f64 = 1040.0;
 
-/// What a page tells.
+/// Contents of a plan's page.
 #[derive(Clone, Debug)]
 pub(crate) struct PlanPage {
-    /// What is trained, and where.
+    /// Model and hosts of the plan.
     title: String,
     subtitle: String,
-    /// The choice in words, the first line shortest.
+    /// The choice in words, shortest line first.
     choice: Vec<String>,
-    /// Figures with their names.
+    /// Named figures.
     figures: Vec<(&'static str, String)>,
     time: StepTimeShares,
     memory: Vec<StageMemoryBar>,
-    /// Bytes that a rank may use.
+    /// Bytes available to a rank.
     available: f64,
     front: Option<ParetoChart>,
     timeline: Option<Timeline>,
     losers: Vec<AlternativeRow>,
-    /// Where the figures come from.
+    /// Sources of the rates.
     sources: Vec<String>,
 }
 
-/// A part of a whole.
+/// One part of a stacked bar.
 #[derive(Clone, Debug)]
 struct StackPart {
     name: String,
     value: f64,
-    /// The value with its unit.
+    /// Value with its unit.
     words: String,
-    /// The colour: the end of a class of the style sheet.
+    /// Colour: suffix of a CSS class.
     tone: &'static str,
 }
 
-/// Where the seconds of a step go, and the interval of eight steps in ten.
+/// Parts of a step's time, and the 80 % interval.
 #[derive(Clone, Debug)]
 struct StepTimeShares {
     seconds: f64,
@@ -82,7 +82,7 @@ struct StepTimeShares {
     causes: Vec<StackPart>,
 }
 
-/// Where the bytes of a rank go.
+/// Parts of a rank's memory.
 #[derive(Clone, Debug)]
 struct StageMemoryBar {
     name: String,
@@ -95,19 +95,19 @@ impl StageMemoryBar {
     }
 }
 
-/// What nothing betters in time, memory and money at once.
+/// Pareto front over time, memory and cost.
 #[derive(Clone, Debug)]
 struct ParetoChart {
-    /// What is paid for: a core, a GPU.
+    /// Billed device: a core or a GPU.
     device: String,
     choice: Dot,
     dots: Vec<Dot>,
 }
 
-/// One way to train.
+/// One candidate in the chart.
 #[derive(Clone, Debug)]
 struct Dot {
-    /// Its number among those that are named.
+    /// Number among the labelled candidates.
     number: Option<usize>,
     words: String,
     step_seconds: f64,
@@ -118,7 +118,7 @@ struct Dot {
     money: Option<f64>,
 }
 
-/// The best way with a value that was not chosen.
+/// Best candidate with another value of one setting.
 #[derive(Clone, Debug)]
 struct AlternativeRow {
     axis: String,
@@ -129,7 +129,7 @@ struct AlternativeRow {
 }
 
 impl ParetoChart {
-    /// The front of a choice; `words` says a way to train.
+    /// Builds the chart of a choice; `words` describes a candidate.
     fn of<T>(weighed: &Tradeoffs<T>, device: &str, words: impl Fn(&T) -> String) -> Self {
         let dot = |point: &dtrain_planner::choice::tradeoffs::Tradeoff<T>, number| Dot {
             number,
@@ -147,7 +147,7 @@ impl ParetoChart {
     }
 }
 
-/// Causes of time as parts.
+/// Converts causes of time into parts.
 fn causes(parts: &[(&str, f64)]) -> Vec<StackPart> {
     let of = |(name, value): &(&str, f64)| StackPart {
         name: (*name).to_owned(),
@@ -158,7 +158,7 @@ fn causes(parts: &[(&str, f64)]) -> Vec<StackPart> {
     parts.iter().map(of).collect()
 }
 
-/// The colour of a cause of time.
+/// Returns the colour of a cause of time.
 fn tone(cause: &str) -> &'static str {
     match cause {
         "forward" | "computing" => "forward",
@@ -176,7 +176,7 @@ fn tone(cause: &str) -> &'static str {
     }
 }
 
-/// Categories of memory as parts, each with the colour of its place.
+/// Converts categories of memory into parts, coloured by index.
 fn categories(parts: impl IntoIterator<Item = (&'static str, f64)>) -> Vec<StackPart> {
     const TONES: [&str; 8] =
         ["forward", "gradients", "optimizer", "sent", "tensor", "weights", "experts", "overhead"];
@@ -189,7 +189,7 @@ fn categories(parts: impl IntoIterator<Item = (&'static str, f64)>) -> Vec<Stack
     parts.into_iter().zip(TONES.into_iter().cycle()).map(of).collect()
 }
 
-/// Bytes in words.
+/// Formats bytes.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "it is a number of bytes")]
 fn bytes(value: f64) -> String {
     Bytes(value.max(0.0) as u64).to_string()
@@ -200,7 +200,7 @@ fn whole(bytes: Bytes) -> f64 {
     bytes.0 as f64
 }
 
-/// The report as a page.
+/// Builds the page.
 pub(crate) fn page(report: &PlanPage) -> String {
     let mut page = String::new();
     head(&mut page, report);
@@ -232,7 +232,7 @@ pub(crate) fn page(report: &PlanPage) -> String {
     document(&report.title, &page, None)
 }
 
-/// A drawing that scrolls in a box of its own where the page is narrow.
+/// Wraps a drawing so that it scrolls in its own box on a narrow page.
 fn wide(drawing: &str) -> String {
     format!("<div class=\"wide\" tabindex=\"0\">\n{drawing}</div>\n")
 }

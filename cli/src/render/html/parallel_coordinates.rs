@@ -1,18 +1,19 @@
-//! Trials of a study as lines through the axes of what was searched, up to what came of them.
+//! Parallel coordinates of a study: one line per trial through the axes of the searched settings, up to its
+//! result.
 
 use super::svg::{Anchor, Svg, escaped};
 use super::unit::number;
 use super::{WIDTH, wide};
 
-/// An axis: what was searched.
+/// Axis of one searched setting.
 #[derive(Clone, Debug)]
 pub(super) struct CoordinateAxis {
     pub(super) name: String,
-    /// Places, 0 at the bottom and 1 at the top, with their values.
+    /// Tick marks: position (0 at the bottom, 1 at the top) and label.
     pub(super) marks: Vec<(f64, String)>,
 }
 
-/// What became of a trial.
+/// Outcome of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ending {
     Done,
@@ -25,26 +26,26 @@ pub(super) enum Ending {
 #[derive(Clone, Debug)]
 pub(super) struct TrialPolyline {
     pub(super) number: u64,
-    /// Its place on each axis; `None` where it has no such value.
+    /// Position on each axis; `None` if the trial has no such value.
     pub(super) places: Vec<Option<f64>>,
     pub(super) result: Option<f64>,
     pub(super) end: Ending,
-    /// Whether it is among the good ones.
+    /// True for the best trials, which are highlighted.
     pub(super) is_good: bool,
     pub(super) is_best: bool,
     pub(super) words: String,
 }
 
-/// Lines from which on each is fainter.
+/// Number of lines from which each is drawn fainter.
 pub(super) const MANY: usize = 60;
 
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 330.0;
 
-/// Where lines go that have no value on an axis.
+/// Vertical position of lines without a value on an axis.
 const WITHOUT: f64 = 360.0;
 
-/// Axes side by side; the last one is the result, within `range`.
+/// Draws axes side by side; the last one is the result, limited to `range`.
 pub(super) fn parallel_coordinates(
     axes: &[CoordinateAxis],
     metric: &str,
@@ -107,12 +108,12 @@ fn axis_of(svg: &mut Svg, x: f64, name: &str, marks: &[(f64, String)], up: &impl
     }
 }
 
-/// The last word of a key: `learning_rate` of `train.learning_rate`.
+/// Returns the last word of a key: `learning_rate` of `train.learning_rate`.
 fn last(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// What the lines mean.
+/// Formats the meaning of the line styles.
 pub(super) fn legend(strands: &[TrialPolyline]) -> String {
     let any = |of: &dyn Fn(&TrialPolyline) -> bool| strands.iter().any(of);
     let kinds = [

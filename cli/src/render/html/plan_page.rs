@@ -1,4 +1,4 @@
-//! What a page tells of a plan for dtrain's own worker.
+//! Page of a plan for dtrain's own worker.
 
 use super::{
     AlternativeRow, ParetoChart, PlanPage, StageMemoryBar, StepTimeShares, categories, causes, whole,
@@ -9,7 +9,7 @@ use dtrain_planner::choice::explain::{self, choice, device, subject};
 use dtrain_planner::choice::tradeoffs::amount;
 use dtrain_planner::{Alternative, MemoryBreakdown, Plan, StepProfile};
 
-/// A plan, with the picture of its best candidate.
+/// Builds the page of a plan, with the simulated timeline of its best candidate.
 pub(crate) fn plan_page(plan: &Plan, picture: StepProfile) -> PlanPage {
     let estimate = plan.best().price();
     let name = |stage: usize| {

@@ -1,4 +1,4 @@
-//! Where the time of a step and the memory of each rank went, below what the plan said.
+//! Measured step time and memory of each rank, below the predicted values.
 
 use super::{StackPart, StageMemoryBar, bars, bytes};
 use crate::render::number::seconds;
@@ -10,7 +10,7 @@ use dtrain_runner::ledger::{TrialDetails, TypicalStep};
 /// Most ranks that are drawn.
 const RANKS_MOST: usize = 32;
 
-/// The largest of a series of each rank that has one.
+/// Returns the maximum of a series per rank.
 fn by_rank(trial: &TrialDetails, key: &str) -> Vec<(Rank, f64)> {
     let of = trial.figures.iter().filter(|summary| summary.key == key);
     of.filter_map(|summary| Some((summary.rank, summary.max?))).collect()
@@ -20,7 +20,7 @@ fn part(name: &str, value: f64, words: String, tone: &'static str) -> StackPart 
     StackPart { name: name.to_owned(), value, words, tone }
 }
 
-/// Bars of the plan and of the ranks, those that have most of all at the top where there are too many.
+/// Draws bars of the plan and the ranks; if there are too many, the largest ones.
 fn bars_of(
     plan: Option<Vec<StackPart>>,
     mut ranks: Vec<StageMemoryBar>,
@@ -44,7 +44,7 @@ fn bars_of(
     bars::ranks(plan, ranks, what, words) + &told
 }
 
-/// A bar of seconds for each rank.
+/// Draws the time of each rank's phases in seconds.
 pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> String {
     let plan: Option<TimeBreakdown> = planned(trial, "breakdown");
     let tones = ["forward", "backward", "sent", "idle", "optimizer", "overhead"];
@@ -67,7 +67,7 @@ pub(super) fn phases(trial: &TrialDetails, typical: &[TypicalStep]) -> String {
     bars_of(plan, ranks.collect(), "time of a step of each rank by phase", seconds)
 }
 
-/// A bar of bytes for each rank.
+/// Draws the memory of each rank in bytes.
 pub(super) fn memory(trial: &TrialDetails) -> String {
     let plan: Option<MemoryBreakdown> = planned(trial, "memory");
     let words = ["weights", "gradients", "optimizer", "activations, rest"];

@@ -1,4 +1,4 @@
-//! Pages of trials, comparisons and studies, made from ledgers that were thought up.
+//! Pages of trials, comparisons and studies, from invented ledgers.
 
 use super::tests::{Element, elements};
 use super::trial_page::HOVER;
@@ -39,7 +39,7 @@ fn shown() -> ChartedTrial {
     ChartedTrial { trial: trial(), typical: typical(), curves, now_ms: 1_700_000_000_000 }
 }
 
-/// The elements of a page that is well-formed and asks for nothing.
+/// Parses a page that is well-formed and self-contained.
 fn sound(page: &str) -> Vec<Element> {
     let found = elements(page);
     for (name, attributes) in &found {
@@ -74,7 +74,7 @@ fn style_and_script_ask_for_nothing() {
     }
 }
 
-/// A page for a phone has no drawing that is wider than it, but parallel axes, which scroll in a box of their own.
+/// On a narrow page no drawing is wider than the page, except parallel axes, which scroll in their own box.
 #[test]
 fn drawings_shrink_to_a_narrow_page() {
     let style = include_str!("style.css");
@@ -196,7 +196,7 @@ fn trials_of_the_same_seeds_are_paired() {
     assert!(pairs([1.5, 2.5, 2.1]).contains("<td>not distinguishable</td>"));
 }
 
-/// A study of so many trials in all kinds.
+/// Returns a study of `count` trials in all states.
 fn study(count: u64) -> StudyPage {
     let space = json!([
         { "name": "train.learning_rate", "scale": { "log": { "low": 1e-4, "high": 1e-2 } } },

@@ -1,4 +1,4 @@
-//! The front of time, memory and money as a cloud of dots.
+//! Scatter plot of the Pareto front over time, memory and cost.
 
 use super::bars::axis;
 use super::svg::{Anchor, AxisScale, Svg, escaped};
@@ -7,16 +7,16 @@ use crate::render::number::seconds;
 use dtrain_planner::choice::tradeoffs::amount;
 use std::fmt::Write as _;
 
-/// Ratio of the longest step to the shortest from which equal ratios are drawn alike.
+/// Ratio of the longest to the shortest step from which the scale is logarithmic.
 const WIDE: f64 = 4.0;
 
-/// Places of the drawing's frame: left, right, top, bottom.
+/// Edges of the frame: left, right, top, bottom.
 const FRAME: (f64, f64, f64, f64) = (64.0, WIDTH - 24.0, 36.0, 300.0);
 
-/// Shades of the number of devices, the most last.
+/// Number of shades for the number of devices; the last is for the most.
 const SHADES: usize = 6;
 
-/// Time to the right, memory upwards, a shade for the number of devices; what is named has its number.
+/// Draws time against memory, shaded by number of devices; labelled candidates have numbers.
 pub(super) fn pareto_chart(front: &ParetoChart) -> String {
     let (left, right, top, bottom) = FRAME;
     let mut svg = Svg::new(WIDTH, 350.0, "time, memory and money of the Pareto front");
@@ -57,13 +57,13 @@ pub(super) fn pareto_chart(front: &ParetoChart) -> String {
     svg.finished() + &legend(&shades, front) + &table(front)
 }
 
-/// The shade of a number of devices among all of them.
+/// Returns the shade of a number of devices among all of them.
 fn shade(all: &[u32], devices: u32) -> usize {
     let place = all.iter().position(|known| *known == devices).unwrap_or(0);
     if all.len() < 2 { SHADES - 1 } else { place * (SHADES - 1) / (all.len() - 1) }
 }
 
-/// All of a dot in words.
+/// Describes a candidate in words.
 fn dot_title(dot: &Dot, front: &ParetoChart) -> String {
     let device = &front.device;
     let (step, memory) = (seconds(dot.step_seconds), bytes(dot.memory_bytes));
@@ -95,7 +95,7 @@ fn legend(shades: &[u32], front: &ParetoChart) -> String {
     text + "<li><i class=\"swatch ring\"></i>the choice</li>\n</ul>\n"
 }
 
-/// The choice and what is named, side by side.
+/// Formats a table of the choice and the labelled candidates.
 fn table(front: &ParetoChart) -> String {
     let mut text = "<table>\n<thead><tr><th></th><th>step</th><th>memory</th><th>devices</th>".to_owned();
     text += "<th>paid for</th><th>configuration</th></tr></thead>\n<tbody>\n";

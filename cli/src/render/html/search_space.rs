@@ -1,13 +1,13 @@
-//! What a study searched, as its JSON says: names, scales, and where a value lies on them.
+//! Search space of a study, read from its JSON: names, scales, positions of values.
 
 use super::parallel_coordinates::CoordinateAxis;
 use super::unit::number;
 use serde_json::Value;
 
-/// Most values of a scale that are all marked.
+/// Most values of a scale that all get a tick mark.
 const MARKS_MOST: usize = 12;
 
-/// A dimension of a study, read from JSON so that studies of every version can be drawn.
+/// A dimension of a study, parsed from JSON so that studies of every version can be drawn.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RecordedDimension {
     pub(super) name: String,
@@ -16,14 +16,14 @@ pub(super) struct RecordedDimension {
 
 #[derive(Clone, Debug, PartialEq)]
 enum DimensionScale {
-    /// From a low to a high number, by their ratios or their differences.
+    /// A numeric range; logarithmic or linear.
     Range { low: f64, high: f64, is_log: bool },
-    /// These values, evenly apart.
+    /// A list of values, evenly spaced.
     Values(Vec<Value>),
 }
 
 impl RecordedDimension {
-    /// The dimensions that a study says; those it says in a way that is not known are left with the values that were `tried`.
+    /// Parses a study's dimensions; unknown formats fall back to the values that were `tried`.
     pub(super) fn of_study(study: &Value, tried: &[Vec<Value>]) -> Vec<Self> {
         let all = study["study"]["space"].as_array().map_or(&[][..], Vec::as_slice);
         let named = all.iter().enumerate().map(|(place, one)| {
@@ -34,7 +34,7 @@ impl RecordedDimension {
         named.collect()
     }
 
-    /// Where a value lies, from 0 to 1; `None` of no value.
+    /// Returns the position of a value, from 0 to 1; `None` without a value.
     pub(super) fn place(&self, value: &Value) -> Option<f64> {
         match &self.scale {
             DimensionScale::Range { low, high, is_log } => {
@@ -48,7 +48,7 @@ impl RecordedDimension {
         }
     }
 
-    /// The axis with its marks.
+    /// Returns the axis with its tick marks.
     pub(super) fn axis(&self) -> CoordinateAxis {
         let marks = match &self.scale {
             DimensionScale::Range { low, high, is_log } => {
@@ -69,7 +69,7 @@ impl RecordedDimension {
     }
 }
 
-/// A value in words.
+/// Formats a value.
 pub(super) fn to_text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
@@ -93,7 +93,7 @@ fn scale(json: &Value) -> Option<DimensionScale> {
     }
 }
 
-/// The values that were tried, numbers in their order.
+/// Collects the values that were tried, numbers in ascending order.
 fn observed_values(tried: &[Vec<Value>], place: usize) -> DimensionScale {
     let mut all: Vec<Value> = Vec::new();
     for value in tried.iter().filter_map(|values| values.get(place)).filter(|value| !value.is_null()) {
@@ -105,7 +105,7 @@ fn observed_values(tried: &[Vec<Value>], place: usize) -> DimensionScale {
     DimensionScale::Values(all)
 }
 
-/// Whether two values are the same, `1` and `1.0` included.
+/// Returns `true` if two values are equal; `1` equals `1.0`.
 fn same(one: &Value, other: &Value) -> bool {
     one == other || one.as_f64().zip(other.as_f64()).is_some_and(|(a, b)| a.total_cmp(&b).is_eq())
 }

@@ -1,14 +1,14 @@
-//! What came of trials against each value that was searched, and in their order.
+//! Slice plots: results of trials against each searched value, and in the order of the trials.
 
 use super::chart::{HALF, range, room};
 use super::parallel_coordinates::{CoordinateAxis, Ending, TrialPolyline};
 use super::svg::{Anchor, AxisScale, Svg, escaped};
 use super::unit::number;
 
-/// Places of a drawing's frame: left, right, top, bottom.
+/// Edges of a drawing's frame: left, right, top, bottom.
 const FRAME: (f64, f64, f64, f64) = (70.0, HALF.0 - 16.0, 14.0, HALF.1 - 44.0);
 
-/// One drawing for each axis: its values to the right, results upwards within `within`.
+/// Draws one plot per axis: values to the right, results upwards, limited to `within`.
 pub(super) fn slice_plots(
     axes: &[CoordinateAxis],
     metric: &str,
@@ -36,7 +36,7 @@ pub(super) fn slice_plots(
     drawn.collect()
 }
 
-/// Results in the order of the trials, and the best so far as a line; `is_less` says that less is better.
+/// Draws results in the order of the trials, with the best so far as a line; `is_less` means lower is better.
 pub(super) fn progress(metric: &str, strands: &[TrialPolyline], within: (f64, f64), is_less: bool) -> String {
     let (width, _) = super::chart::HALF;
     let mut svg = Svg::new(width, HALF.1, &format!("{metric} of each trial and the best so far"));
@@ -70,7 +70,7 @@ pub(super) fn progress(metric: &str, strands: &[TrialPolyline], within: (f64, f6
     figure(&format!("{metric} of each trial; the line is the best so far"), &svg.finished())
 }
 
-/// The axis of results.
+/// Draws the axis of results.
 fn frame(svg: &mut Svg, within: (f64, f64)) -> AxisScale {
     let up = AxisScale::even(room(within.0, within.1), (FRAME.3, FRAME.2));
     for mark in up.marks(5) {
@@ -80,7 +80,7 @@ fn frame(svg: &mut Svg, within: (f64, f64)) -> AxisScale {
     up
 }
 
-/// A trial: a dot where it was done, a ring where it was pruned or has not ended, a cross at the top where it failed.
+/// Draws a trial: a dot if it completed, a ring if pruned or unfinished, a cross at the top if it failed.
 fn spot(svg: &mut Svg, strand: &TrialPolyline, x: f64, up: AxisScale, within: (f64, f64)) {
     let y = strand.result.filter(|value| value.is_finite()).map(|v| up.at(v.clamp(within.0, within.1)));
     let attributes = format!("data-trial=\"{}\"", strand.number);

@@ -1,4 +1,4 @@
-//! What a page tells of a study: its trials, what they tried, and what came of it.
+//! Report of a study: its trials, their settings and results.
 
 use super::chart::{Chart, HALF, Trace, range, reduced};
 use super::document::{Cell, document, header, marked_table, section, table};
@@ -12,38 +12,38 @@ use crate::render::number::counted;
 use dtrain_runner::ledger::{MetricSample, TrialStatus};
 use serde_json::Value;
 
-/// Points of the curve of one trial, where there are many trials.
+/// Most points per curve if there are many trials.
 const POINTS_MOST: usize = 400;
 
 /// A study with its trials.
 #[derive(Clone, Debug)]
 pub(crate) struct StudyPage {
-    /// Its name.
+    /// Name of the study.
     pub(crate) name: String,
-    /// What is searched and how, as it is kept.
+    /// Search space and sampler, as stored in the history.
     pub(crate) json: Value,
-    /// The metric that is made small, or large.
+    /// Metric of the objective.
     pub(crate) metric: String,
-    /// Whether less of it is better.
+    /// True if a lower metric is better.
     pub(crate) is_less: bool,
-    /// What was tried, by number.
+    /// Trials, by number.
     pub(crate) tried: Vec<PlottedTrial>,
-    /// The share of each dimension in what makes trials good.
+    /// Importance of each dimension for the result.
     pub(crate) importance: Vec<(String, f64)>,
-    /// Steps at which trials are judged.
+    /// Steps at which the pruner compares trials.
     pub(crate) rungs: Vec<u64>,
-    /// The trial that the study recommends.
+    /// Recommended trial.
     pub(crate) believed: Option<PosteriorEstimate>,
 }
 
-/// The metric that is believed of a trial once luck is discounted, with its 90 % interval.
+/// Estimated true metric of a trial, without luck, with its 90 % interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct PosteriorEstimate {
     /// Number of the trial.
     pub(crate) number: u64,
-    /// The middle.
+    /// Mean.
     pub(crate) mean: f64,
-    /// The ends of the interval.
+    /// Ends of the interval.
     pub(crate) low: f64,
     pub(crate) high: f64,
 }
@@ -51,25 +51,25 @@ pub(crate) struct PosteriorEstimate {
 /// A trial of a study.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PlottedTrial {
-    /// Its number in the study, from 0.
+    /// Number in the study, from 0.
     pub(crate) number: u64,
-    /// Its name; `None` where it was never trained, or deleted since.
+    /// Label; `None` if it was never trained, or was deleted.
     pub(crate) label: Option<String>,
-    /// A value for every dimension; `null` where one does not exist.
+    /// Value of each dimension; `null` if it does not apply.
     pub(crate) values: Vec<Value>,
-    /// Why it was tried, as it is kept.
+    /// Source of the proposal, as stored in the history.
     pub(crate) source: Value,
-    /// How it stands; `None` where it was never trained, or deleted since.
+    /// Status; `None` if it was never trained, or was deleted.
     pub(crate) status: Option<TrialStatus>,
-    /// The last value of the metric.
+    /// Last value of the metric.
     pub(crate) result: Option<f64>,
-    /// Whether the study has paused it at a rung: it is not among the best there.
+    /// True if the pruner paused it at a rung.
     pub(crate) is_paused: bool,
-    /// Why it failed.
+    /// Reason of its failure.
     pub(crate) reason: String,
-    /// The metric on the way.
+    /// Metric over steps.
     pub(crate) metric: Vec<MetricSample>,
-    /// The training loss on the way, where it is not the metric.
+    /// Training loss over steps, unless that is the metric.
     pub(crate) loss: Vec<MetricSample>,
 }
 
@@ -101,7 +101,7 @@ impl PlottedTrial {
         }
     }
 
-    /// Why it was tried, in a word.
+    /// Returns the source of the proposal in a word.
     fn source(&self) -> String {
         let named = self.source.as_object().and_then(|kind| kind.keys().next().map(String::as_str));
         match self.source.as_str().or(named).unwrap_or("-") {
@@ -120,7 +120,7 @@ impl PlottedTrial {
     }
 }
 
-/// The page of a study.
+/// Builds the page of a study.
 pub(crate) fn study_page(study: &StudyPage) -> String {
     let values: Vec<Vec<Value>> = study.tried.iter().map(|tried| tried.values.clone()).collect();
     let dimensions = RecordedDimension::of_study(&study.json, &values);
@@ -161,7 +161,7 @@ pub(crate) fn study_page(study: &StudyPage) -> String {
     document(&study.name, &page, Some(HOVER))
 }
 
-/// The trials as lines, the good ones marked: the best tenth, at least three.
+/// Converts trials to lines and marks the best: a tenth, at least three.
 fn trial_polylines(study: &StudyPage, dimensions: &[RecordedDimension]) -> Vec<TrialPolyline> {
     let sign = if study.is_less { 1.0 } else { -1.0 };
     let done = study.tried.iter().filter(|tried| tried.end() == Ending::Done);
@@ -174,7 +174,7 @@ fn trial_polylines(study: &StudyPage, dimensions: &[RecordedDimension]) -> Vec<T
         let cost = result.filter(|_| tried.end() == Ending::Done).map(|value| sign * value);
         let is_best = cost.is_some() && cost == best;
         if is_best {
-            // Only one of equal ones.
+            // Of equal trials only one is marked.
             best = None;
         }
         let places = dimensions.iter().enumerate().map(|(at, one)| one.place(tried.values.get(at)?));
@@ -197,7 +197,7 @@ fn trial_polylines(study: &StudyPage, dimensions: &[RecordedDimension]) -> Vec<T
     study.tried.iter().map(strand).collect()
 }
 
-/// Results between which is drawn: all of them, but for those that are worse than nine in ten by as much again as these differ.
+/// Returns the range of results to draw: all, except outliers in the worst tenth.
 fn result_range(study: &StudyPage, strands: &[TrialPolyline]) -> Option<(f64, f64)> {
     let mut all: Vec<f64> = strands.iter().filter_map(|strand| strand.result).collect();
     all.sort_by(f64::total_cmp);
@@ -256,7 +256,7 @@ fn head(page: &mut String, study: &StudyPage, dimensions: &[RecordedDimension], 
     header(page, &study.name, &told, &figures);
 }
 
-/// How much each dimension decides, as bars.
+/// Draws the importance of each dimension as bars.
 fn weights(study: &StudyPage) -> String {
     let mut shares: Vec<&(String, f64)> = study.importance.iter().collect();
     if shares.is_empty() {
@@ -277,13 +277,13 @@ fn weights(study: &StudyPage) -> String {
     )
 }
 
-/// The metric and the loss of all trials over steps.
+/// Draws the metric and the loss of all trials over steps.
 fn curves(study: &StudyPage, strands: &[TrialPolyline], within: Option<(f64, f64)>) -> String {
     let rungs: Vec<f64> = study.rungs.iter().map(|rung| step(*rung)).collect();
     let drawn = |key: &str, of: &dyn Fn(&PlottedTrial) -> &Vec<MetricSample>| {
         let lines: Vec<Trace> =
             ordered(study, strands).filter_map(|(strand, tried)| line(strand, of(tried))).collect();
-        // One point of each trial is no curve.
+        // A single point is no curve.
         if lines.iter().all(|line| line.points.len() < 2) {
             return String::new();
         }
@@ -300,7 +300,7 @@ fn curves(study: &StudyPage, strands: &[TrialPolyline], within: Option<(f64, f64
     format!("<div class=\"charts\">\n{charts}</div>\n") + &legend(strands)
 }
 
-/// The best trials last, so that they lie over the others.
+/// Orders trials with the best last, so that they are drawn on top.
 fn ordered<'a>(
     study: &'a StudyPage,
     strands: &'a [TrialPolyline],
@@ -333,7 +333,7 @@ fn line(strand: &TrialPolyline, samples: &[MetricSample]) -> Option<Trace> {
     })
 }
 
-/// The range of the results, with the better end of the curves.
+/// Returns the range of the results, extended by the better end of the curves.
 fn curve_range(study: &StudyPage, within: Option<(f64, f64)>, lines: &[Trace]) -> Option<(f64, f64)> {
     let (low, high) = within?;
     let all = lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value);

@@ -1,12 +1,12 @@
-//! Drawings as SVG, and text that may stand in HTML. Knows shapes and scales, and nothing of what they mean.
+//! SVG drawings and HTML escaping; knows shapes and scales only.
 
 use dtrain_recipes::sanitize::printable;
 use std::fmt::Write as _;
 
-/// The text with what means something in HTML and XML made harmless.
+/// Escapes text for HTML and XML.
 pub(super) fn escaped(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
-    // Control characters may not stand in XML.
+    // XML does not allow control characters.
     for letter in printable(text).chars() {
         match letter {
             '&' => safe += "&amp;",
@@ -20,7 +20,7 @@ pub(super) fn escaped(text: &str) -> String {
     safe
 }
 
-/// Where a text stands at its point.
+/// Alignment of a text at its point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Anchor {
     Start,
@@ -37,32 +37,32 @@ pub(super) struct Rectangle {
     pub(super) height: f64,
 }
 
-/// A drawing of a fixed width and height, which a page scales to its own.
+/// A drawing of a fixed width and height, which the page scales.
 #[derive(Clone, Debug)]
 pub(super) struct Svg {
     size: (f64, f64),
     name: String,
-    /// Further attributes of the element.
+    /// More attributes of the element.
     attributes: String,
     body: String,
 }
 
 impl Svg {
-    /// An empty drawing; `name` says what it shows to those who cannot see it.
+    /// Creates an empty drawing; `name` describes it to screen readers.
     pub(super) fn new(width: f64, height: f64, name: &str) -> Self {
         Self { size: (width, height), name: escaped(name), attributes: String::new(), body: String::new() }
     }
 
-    /// Further attributes of the element.
+    /// Sets more attributes of the element.
     pub(super) fn set_attributes(&mut self, attributes: &[(&str, String)]) {
         for (name, value) in attributes {
             _ = write!(self.attributes, " {name}=\"{}\"", escaped(value));
         }
     }
 
-    /// A line through places, broken where there is none, with `attributes` as they stand in the element.
+    /// Draws a line through points, broken at `None`; `attributes` are inserted unescaped.
     ///
-    /// Places are told to a tenth and from the one before, which keeps a page of many points small.
+    /// Points are relative and rounded to tenths, which keeps pages with many points small.
     pub(super) fn polyline(&mut self, places: &[Option<(f64, f64)>], attributes: &str, title: &str) {
         let (mut shape, mut before) = (String::new(), None);
         for place in places {
@@ -76,7 +76,7 @@ impl Svg {
                     push_tenths(&mut shape, x, false);
                     push_tenths(&mut shape, y, true);
                     shape.push('l');
-                    // A line of no length has an end that is seen.
+                    // A line of zero length has a visible end.
                     shape.push_str("0 0");
                 }
                 Some((from_x, from_y)) => {
@@ -95,7 +95,7 @@ impl Svg {
         }
     }
 
-    /// A rectangle, with what is said of it where it is pointed at.
+    /// Draws a rectangle, with an optional tooltip.
     pub(super) fn area(&mut self, area: Rectangle, class: &str, title: Option<&str>) {
         let Rectangle { x, y, width, height } = area;
         let place = format!(
@@ -109,7 +109,7 @@ impl Svg {
         self.close("rect", title);
     }
 
-    /// Rectangles of one class as one shape.
+    /// Draws rectangles of one class as one shape.
     pub(super) fn areas(&mut self, areas: impl Iterator<Item = Rectangle>, class: &str) {
         let mut shape = String::new();
         for Rectangle { x, y, width, height } in areas {
@@ -121,7 +121,7 @@ impl Svg {
         }
     }
 
-    /// A dot.
+    /// Draws a dot.
     pub(super) fn dot(&mut self, (x, y): (f64, f64), radius: f64, class: &str, title: Option<&str>) {
         _ = write!(
             self.body,
@@ -133,7 +133,7 @@ impl Svg {
         self.close("circle", title);
     }
 
-    /// A dot with `attributes` as they stand in the element.
+    /// Draws a dot; `attributes` are inserted unescaped.
     pub(super) fn spot(
         &mut self,
         (x, y): (f64, f64),
@@ -147,20 +147,20 @@ impl Svg {
         self.close("circle", Some(title));
     }
 
-    /// A small cross with `attributes` as they stand in the element.
+    /// Draws a small cross; `attributes` are inserted unescaped.
     pub(super) fn cross(&mut self, (x, y): (f64, f64), class: &str, attributes: &str, title: &str) {
         let [x, y] = [x - 4.0, y - 4.0].map(number);
         _ = write!(self.body, "<path d=\"M{x} {y}l8 8m-8 0l8 -8\" class=\"{class}\" {attributes}");
         self.close("path", Some(title));
     }
 
-    /// A straight line.
+    /// Draws a straight line.
     pub(super) fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), class: &str) {
         let [x1, y1, x2, y2] = [x1, y1, x2, y2].map(number);
         _ = writeln!(self.body, "<line x1=\"{x1}\" y1=\"{y1}\" x2=\"{x2}\" y2=\"{y2}\" class=\"{class}\"/>");
     }
 
-    /// A text.
+    /// Draws a text.
     pub(super) fn text(&mut self, (x, y): (f64, f64), anchor: Anchor, class: &str, text: &str) {
         let anchor = match anchor {
             Anchor::Start => "start",
@@ -183,7 +183,7 @@ impl Svg {
         }
     }
 
-    /// The drawing as an element of a page.
+    /// Returns the drawing as an SVG element.
     pub(super) fn finished(self) -> String {
         let (width, height) = (number(self.size.0), number(self.size.1));
         format!(
@@ -194,13 +194,13 @@ impl Svg {
     }
 }
 
-/// Tenths of a unit.
+/// Rounds to tenths of a unit.
 #[expect(clippy::cast_possible_truncation, reason = "drawings are far smaller than 2^31 tenths")]
 fn tenths(value: f64) -> i32 {
     (10.0 * value).round() as i32
 }
 
-/// A number of tenths, as short as it can be told; after another one a space or a sign stands before it.
+/// Appends a number of tenths in its shortest form, after a space or sign if it follows another.
 fn push_tenths(shape: &mut String, tenths: i32, is_next: bool) {
     if tenths < 0 {
         shape.push('-');
@@ -216,14 +216,14 @@ fn push_tenths(shape: &mut String, tenths: i32, is_next: bool) {
     }
 }
 
-/// A coordinate: thousandths are far below what can be seen.
+/// Formats a coordinate to thousandths.
 fn number(value: f64) -> String {
     let text = format!("{value:.3}");
     let short = text.trim_end_matches('0').trim_end_matches('.');
     if short == "-0" { "0".to_owned() } else { short.to_owned() }
 }
 
-/// From values to coordinates.
+/// Maps values to coordinates.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AxisScale {
     values: (f64, f64),
@@ -232,17 +232,17 @@ pub(super) struct AxisScale {
 }
 
 impl AxisScale {
-    /// Equal steps for equal differences, from `values` to `places`.
+    /// Creates a linear scale from `values` to `places`.
     pub(super) fn even(values: (f64, f64), places: (f64, f64)) -> Self {
         Self { values, places, is_logarithmic: false }
     }
 
-    /// Equal steps for equal ratios; values must be above 0.
+    /// Creates a logarithmic scale; values must be above 0.
     pub(super) fn of_ratios(values: (f64, f64), places: (f64, f64)) -> Self {
         Self { values, places, is_logarithmic: true }
     }
 
-    /// Where a value stands.
+    /// Returns the coordinate of a value.
     pub(super) fn at(&self, value: f64) -> f64 {
         let of = |value: f64| if self.is_logarithmic { value.ln() } else { value };
         let (low, high) = (of(self.values.0), of(self.values.1));
@@ -250,7 +250,7 @@ impl AxisScale {
         self.places.0 + share * (self.places.1 - self.places.0)
     }
 
-    /// Round values to mark, about `count` of them where steps are equal.
+    /// Returns round values for tick marks, about `count` on a linear scale.
     pub(super) fn marks(&self, count: u32) -> Vec<f64> {
         let (low, high) = self.values;
         let is_inside = |value: &f64| *value >= low * (1.0 - 1e-9) && *value <= high * (1.0 + 1e-9);
@@ -273,17 +273,17 @@ impl AxisScale {
 }
 
 impl AxisScale {
-    /// The largest value.
+    /// Returns the largest value.
     pub(super) fn largest(&self) -> f64 {
         self.values.1
     }
 
-    /// The scale of values that are counted in such units.
+    /// Returns the scale for values counted in this unit.
     pub(super) fn in_units_of(self, unit: f64) -> Self {
         Self { values: (self.values.0 / unit, self.values.1 / unit), ..self }
     }
 
-    /// Round values to mark, at most about twice `count` also where ratios are equal.
+    /// Returns round values for tick marks, at most about twice `count` on any scale.
     pub(super) fn few_marks(&self, count: u32) -> Vec<f64> {
         let marks = self.marks(count);
         let most = 2 * count as usize;
@@ -299,7 +299,7 @@ impl AxisScale {
     }
 }
 
-/// The power of ten at or below a value above 0.
+/// Returns the power of ten at or below a value above 0.
 #[expect(clippy::cast_possible_truncation, reason = "exponents are far below 2^31")]
 fn decade(value: f64) -> i32 {
     (value.log10() + 1e-9).floor() as i32

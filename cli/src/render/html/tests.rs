@@ -12,11 +12,11 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::Path;
 
-/// An element of a page: its name and attributes.
+/// Name and attributes of an element.
 pub(super) type Element = (String, BTreeMap<String, String>);
 
-/// The elements of a page in order. Panics where the page is not well-formed: tags that do not match, attributes without
-/// quotes or twice, letters that must be escaped.
+/// Parses the elements of a page in order. Panics unless the page is well-formed: matching tags, quoted and
+/// unique attributes, escaped text.
 pub(super) fn elements(page: &str) -> Vec<Element> {
     let mut rest = page.strip_prefix("<!DOCTYPE html>").expect("a page says what it is");
     let (mut open, mut found) = (Vec::new(), Vec::new());
@@ -55,7 +55,7 @@ fn attributes_of(text: &str) -> BTreeMap<String, String> {
     attributes
 }
 
-/// Every `&` begins an entity that XML knows, and nothing that is a tag is left.
+/// Checks that every `&` starts an XML entity, and that no tag is left.
 fn well_formed(text: &str) {
     assert!(!text.contains('<'), "{text}");
     for entity in text.split('&').skip(1) {
@@ -105,7 +105,7 @@ fn planned(layout: &str) -> (Plan, StepProfile) {
     (plan, picture)
 }
 
-/// The boxes of a timeline as they are drawn: of each lane the seconds of every class.
+/// Returns the drawn seconds of a timeline: one map from class to seconds per lane.
 fn boxes(found: &[Element], timeline: &Timeline) -> Vec<BTreeMap<String, f64>> {
     let scale = AxisScale::even((0.0, timeline.step_seconds), step_timeline::LANES);
     let unit = scale.at(timeline.step_seconds) - scale.at(0.0);

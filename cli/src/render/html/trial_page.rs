@@ -1,4 +1,4 @@
-//! What a page tells of one trial.
+//! Report of one trial.
 
 use super::chart::{Chart, HALF, POINTS_MOST, Trace, legend, line_class, reduced};
 use super::document::{Cell, document, folded, header, moment, section, table};
@@ -13,32 +13,32 @@ use dtrain_runner::ledger::{
     Attempt, MedianWithSpread, MetricSample, Summary, TrialDetails, TypicalStep, ValueSource,
 };
 
-/// The script of pages with curves.
+/// Script of pages with curves.
 pub(super) const HOVER: &str = include_str!("hover.js");
 
-/// A series of rank 0, attempt by attempt.
+/// A series of rank 0, by attempt.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct MetricCurve {
-    /// What it measures.
+    /// Key of the series.
     pub(crate) key: String,
-    /// Number of the attempt and its points, overlaps included.
+    /// Attempt numbers with their points; overlapping steps included.
     pub(crate) attempts: Vec<(u64, Vec<MetricSample>)>,
 }
 
-/// A trial with what is drawn of it.
+/// A trial with its chart data.
 #[derive(Clone, Debug)]
 pub(crate) struct ChartedTrial {
-    /// All of it but its points.
+    /// All details except the points.
     pub(crate) trial: TrialDetails,
-    /// A typical step of each rank.
+    /// Typical step of each rank.
     pub(crate) typical: Vec<TypicalStep>,
-    /// Its curves, in the order of the page.
+    /// Curves, in the order of the page.
     pub(crate) curves: Vec<MetricCurve>,
-    /// Now, in milliseconds since the Unix epoch.
+    /// Current time in milliseconds since the Unix epoch.
     pub(crate) now_ms: u64,
 }
 
-/// What is told to the right of a curve.
+/// Quantity of the x axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HorizontalAxis {
     Steps,
@@ -47,7 +47,7 @@ pub(super) enum HorizontalAxis {
 }
 
 impl ChartedTrial {
-    /// Tokens, or samples, of one step; `None` where nothing tells.
+    /// Returns tokens, or samples, per step; `None` if unknown.
     pub(super) fn step_tokens(&self) -> Option<f64> {
         let of = |key: &str| {
             let curve = self.curves.iter().find(|curve| curve.key == key)?;
@@ -57,7 +57,7 @@ impl ChartedTrial {
         (tokens.is_finite() && tokens >= 1.0).then(|| tokens.round())
     }
 
-    /// What is counted: tokens for a model with sequences, otherwise samples.
+    /// Returns the counted unit: tokens for a model with sequences, otherwise samples.
     pub(super) fn counted(&self) -> &'static str {
         if self.trial.recipe["model"]["decoder"].is_object()
             || self.trial.recipe["model"]["kind"] == "decoder"
@@ -68,7 +68,7 @@ impl ChartedTrial {
         }
     }
 
-    /// Where a point stands to the right.
+    /// Returns the x coordinate of a point.
     pub(super) fn place(&self, attempt: u64, sample: &MetricSample, across: HorizontalAxis) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "it is drawn")]
         let step = sample.step as f64;
@@ -79,7 +79,7 @@ impl ChartedTrial {
         }
     }
 
-    /// Seconds that attempts lasted up to a moment of one of them; what lies between attempts does not count.
+    /// Returns the seconds of training up to a moment of an attempt, without pauses between attempts.
     fn at_work(&self, number: u64, at_ms: u64) -> f64 {
         let all = &self.trial.attempts;
         let before = all.iter().filter(|attempt| attempt.number.0 < number);
@@ -90,7 +90,7 @@ impl ChartedTrial {
     }
 }
 
-/// The page of a trial.
+/// Builds the page of a trial.
 pub(crate) fn trial_page(shown: &ChartedTrial) -> String {
     let trial = &shown.trial;
     let row = &trial.row;
@@ -126,7 +126,7 @@ pub(crate) fn trial_page(shown: &ChartedTrial) -> String {
     );
     section(&mut page, "Metrics", "of rank 0, over all attempts", &metrics(trial));
     section(&mut page, "Machine", "while it trained", &machine(shown));
-    section(&mut page, "Params and settings", "what somebody chose", &settings(trial));
+    section(&mut page, "Params and settings", "set by the user, a search or the planner", &settings(trial));
     section(&mut page, "Notes", "", &notes(trial));
     page += &format!("<footer><p>made by dtrain {}</p></footer>\n", env!("CARGO_PKG_VERSION"));
     document(&row.label, &page, Some(HOVER))
@@ -157,7 +157,7 @@ fn count_of(number: u64) -> String {
     if number < 10_000 { number.to_string() } else { count(number as f64) }
 }
 
-/// What was trained, by what, where and when.
+/// Lists model, data, program, host and times of the trial.
 fn facts(trial: &TrialDetails) -> Vec<Vec<Cell>> {
     let row = &trial.row;
     let mut rows: Vec<Vec<Cell>> = Vec::new();
@@ -207,7 +207,7 @@ fn against(trial: &TrialDetails) -> String {
     table(&["", "plan", "measured", "difference"], &rows)
 }
 
-/// Lines of `dtrain show`, the first of them titles, as a table.
+/// Converts lines of `dtrain show` to a table; the first line is the header.
 fn lines(lines: &[Vec<String>]) -> String {
     let Some((titles, rows)) = lines.split_first() else { return String::new() };
     let titles: Vec<&str> = titles.iter().map(String::as_str).collect();
@@ -215,7 +215,7 @@ fn lines(lines: &[Vec<String>]) -> String {
     table(&titles, &rows.iter().map(row).collect::<Vec<_>>())
 }
 
-/// Whether a series is told per second of the host, not per step.
+/// Returns `true` for a series that is sampled by time on the host, not by step.
 fn is_of_machine(key: &str) -> bool {
     key.starts_with("system.") || key.starts_with("gpu.")
 }
@@ -223,7 +223,7 @@ fn is_of_machine(key: &str) -> bool {
 fn curves(shown: &ChartedTrial) -> String {
     let attempts: Vec<u64> = shown.trial.attempts.iter().map(|attempt| attempt.number.0).collect();
     let class = |number: u64| {
-        // The last attempt has the first look.
+        // The last attempt has the first style.
         let after = attempts.iter().filter(|other| **other > number).count();
         line_class(after)
     };
@@ -236,7 +236,7 @@ fn curves(shown: &ChartedTrial) -> String {
             let points = reduced(&points, POINTS_MOST);
             Trace { name, mark, class: class(*number), trial: None, points }
         });
-        // The dashes of an earlier attempt are seen over the line of a later one.
+        // Dashes of an earlier attempt stay visible over the line of a later one.
         drawn.rev().collect()
     };
     let told: Vec<(String, String)> =
@@ -248,13 +248,13 @@ fn curves(shown: &ChartedTrial) -> String {
     if drawn.is_empty() { drawn } else { drawn + &legend(&told) }
 }
 
-/// A chart of half the width of a page.
+/// Builds a chart of half the page's width.
 pub(super) fn chart<'a>(title: &'a str, across: (&'a str, Unit), lines: &'a [Trace]) -> Chart<'a> {
     Chart { title, across, unit: Unit::of(title), lines, within: None, guides: &[], size: HALF }
 }
 
-/// The same charts over steps, tokens and time, with a choice between them that needs no script. `tokens` is what is counted,
-/// where it is known.
+/// Builds the same charts over steps, tokens and time, with a switch that needs no script. `tokens` is the
+/// counted unit, if known.
 pub(super) fn views(
     tokens: Option<&'static str>,
     drawn: impl Fn(HorizontalAxis, (&'static str, Unit)) -> String,

@@ -1,10 +1,10 @@
-//! The life of a trial: its attempts, checkpoints and validations from left to right.
+//! Timeline of a trial: attempts, checkpoints and validations from left to right.
 
 use super::svg::{Anchor, AxisScale, Rectangle, Svg};
 use super::{WIDTH, document::moment};
 use crate::render::number::seconds;
 
-/// How something ended.
+/// Outcome of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentStatus {
     Well,
@@ -12,18 +12,18 @@ pub(super) enum SegmentStatus {
     Open,
 }
 
-/// A stretch of a lane.
+/// A segment of a lane.
 #[derive(Clone, Debug)]
 pub(super) struct TimelineSegment {
     pub(super) name: String,
     pub(super) begin_ms: u64,
     pub(super) end_ms: u64,
     pub(super) end: SegmentStatus,
-    /// What is said of it.
+    /// Tooltip.
     pub(super) words: String,
 }
 
-/// A moment of a lane.
+/// An instant on a lane.
 #[derive(Clone, Debug)]
 pub(super) struct TimelineMark {
     pub(super) at_ms: u64,
@@ -31,13 +31,13 @@ pub(super) struct TimelineMark {
     pub(super) words: String,
 }
 
-/// Most moments of a lane that are drawn: of more, evenly chosen ones.
+/// Most marks per lane; more are thinned evenly.
 const MOMENTS_MOST: usize = 400;
 
-/// Where the lanes begin and end.
+/// Left and right edge of the lanes.
 const LANES: (f64, f64) = (110.0, WIDTH - 16.0);
 
-/// Attempts as bars, below them lanes of moments with their names.
+/// Draws attempts as bars, and below them named lanes of marks.
 pub(super) fn trial_timeline(attempts: &[TimelineSegment], lanes: &[(&str, Vec<TimelineMark>)]) -> String {
     const ROW: f64 = 26.0;
     let begin = attempts.iter().map(|attempt| attempt.begin_ms).min();
@@ -91,13 +91,13 @@ pub(super) fn trial_timeline(attempts: &[TimelineSegment], lanes: &[(&str, Vec<T
     super::wide(&svg.finished())
 }
 
-/// Seconds from one moment to a later one.
+/// Returns the seconds between two times.
 #[expect(clippy::cast_precision_loss, reason = "it is drawn")]
 pub(super) fn elapsed(begin_ms: u64, at_ms: u64) -> f64 {
     at_ms.saturating_sub(begin_ms) as f64 / 1e3
 }
 
-/// As much of a text as finds room.
+/// Truncates a text to a width.
 fn truncated(text: &str, width: f64) -> String {
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a few hundred letters")]
     let most = ((width - 20.0) / 7.0).max(0.0) as usize;

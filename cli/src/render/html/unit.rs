@@ -1,27 +1,27 @@
-//! In what the values of a chart are counted.
+//! Units of chart values.
 
 use super::bytes;
 use crate::render::number::{count, seconds};
 
-/// In what values are counted.
+/// Unit of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unit {
-    /// A number without a unit.
+    /// Plain number.
     Number,
-    /// Steps, tokens: large counts.
+    /// Large count: steps, tokens.
     Count,
     Seconds,
     Bytes,
-    /// Tokens or samples of a second.
+    /// Tokens or samples per second.
     PerSecond,
-    /// A share, 1 is all.
+    /// Share; 1 is everything.
     Share,
-    /// A number of this unit.
+    /// Number with this unit.
     Named(&'static str),
 }
 
 impl Unit {
-    /// The unit of a series, by its name.
+    /// Returns the unit of a series, by its key.
     pub(super) fn of(key: &str) -> Self {
         match key {
             "tokens_per_second" => Self::PerSecond,
@@ -36,11 +36,11 @@ impl Unit {
         }
     }
 
-    /// A value in words.
+    /// Formats a value.
     pub(super) fn format(self, value: f64) -> String {
         match self {
             Self::Number => number(value),
-            // What is no share stays as it is.
+            // Values that are no shares stay unchanged.
             Self::Share if value.abs() > 1.0 => number(value),
             Self::Count | Self::PerSecond | Self::Named(_) => count(value),
             Self::Seconds if value == 0.0 => "0".to_owned(),
@@ -50,7 +50,7 @@ impl Unit {
         }
     }
 
-    /// What follows the title of a chart.
+    /// Returns the suffix of a chart's title.
     pub(super) fn title_suffix(self) -> String {
         match self {
             Self::Named(unit) => format!(" ({unit})"),
@@ -58,7 +58,7 @@ impl Unit {
         }
     }
 
-    /// How much the unit is in which round values are round: of bytes a KiB, a MiB and so on.
+    /// Returns the unit in which round tick values are chosen: for bytes KiB, MiB and so on.
     pub(super) fn round(self, largest: f64) -> f64 {
         let whole = |unit: &f64| *unit <= largest;
         match self {
@@ -67,7 +67,7 @@ impl Unit {
         }
     }
 
-    /// What the script puts after a number.
+    /// Returns the suffix of numbers in the page's script.
     pub(super) fn suffix(self) -> &'static str {
         match self {
             Self::Number | Self::Count | Self::Share => "",
@@ -79,7 +79,7 @@ impl Unit {
     }
 }
 
-/// Four significant digits, with an exponent where the number is very small or large.
+/// Formats four significant digits, with an exponent for very small or large numbers.
 pub(super) fn number(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return value.to_string();

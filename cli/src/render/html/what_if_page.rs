@@ -1,4 +1,4 @@
-//! What a page tells of an outlook: a plan for GPUs that are not here.
+//! Page of a data-sheet plan: estimated training on other GPUs.
 
 use super::{
     AlternativeRow, ParetoChart, PlanPage, StageMemoryBar, StepTimeShares, bytes, categories, causes,
@@ -9,7 +9,7 @@ use dtrain_planner::choice::tradeoffs::amount;
 use dtrain_planner::what_if::{AxisAlternative, DatasheetPlan, constants_source, describe_layout, subject};
 use dtrain_recipes::Bytes;
 
-/// An outlook.
+/// Builds the page.
 pub(crate) fn what_if_page(outlook: &DatasheetPlan) -> PlanPage {
     let choice = &outlook.choice;
     PlanPage {

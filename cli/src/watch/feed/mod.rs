@@ -1,4 +1,4 @@
-//! Reads what is shown: spools on this machine, and the history. It writes nothing and takes no lock.
+//! Data source of the screen: spools on this machine, and the history. Writes nothing and takes no lock.
 
 mod trial;
 
@@ -17,34 +17,34 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
 
-/// Between two looks at a spool or a log.
+/// Interval between polls of a spool or a log.
 const SPOOL: Duration = Duration::from_millis(200);
 
-/// Between two looks at the history, where it has changed …
+/// Interval between reads of a changed history.
 const HISTORY: Duration = Duration::from_secs(1);
 
-/// … and where it has not: whether a process lives is not in it.
+/// Interval between reads of an unchanged history, which does not record whether processes are alive.
 const UNCHANGED: Duration = Duration::from_secs(5);
 
 /// Characters of a curve in a list.
 const CURVE: usize = 12;
 
-/// Curves that are read at one look.
+/// Most curves read per poll.
 const CURVES: usize = 50;
 
-/// Trials that are listed where none runs, and studies.
+/// Number of trials listed if none runs, and of studies.
 const NEWEST: u64 = 20;
 
-/// Reads for the page on top.
+/// Reader for the page on top.
 pub(super) struct Feed<'a> {
     context: &'a Context,
     history: History,
-    /// When the history was read last, and how its files were.
+    /// Time of the last read of the history, and the state of its files then.
     read_at: Option<Instant>,
     files: Vec<Option<(u64, SystemTime)>>,
-    /// The trial that is on top, if one is.
+    /// Source of the trial's page, if that is on top.
     source: Option<Box<trial::TrialFeed>>,
-    /// The last step of each trial whose curve was read, and the curve.
+    /// Curves by trial, with the last step at the time of reading.
     curves: HashMap<TrialId, (u64, Vec<Option<f64>>)>,
 }
 
@@ -54,19 +54,19 @@ impl<'a> Feed<'a> {
         Self { context, history, read_at: None, files, source: None, curves }
     }
 
-    /// A page of all that runs.
+    /// Reads a page of everything that runs.
     pub(super) fn list(&mut self) -> Result<OpenPage, CommandError> {
         (self.source, self.read_at) = (None, Some(Instant::now()));
         Ok(OpenPage::List(self.read_list()?, Cursor::default()))
     }
 
-    /// A page of a study.
+    /// Reads a page of a study.
     pub(super) fn study(&mut self, name: &str) -> Result<OpenPage, CommandError> {
         (self.source, self.read_at) = (None, Some(Instant::now()));
         Ok(OpenPage::Study(Box::new(self.read_study(name)?), Cursor::default()))
     }
 
-    /// Reads for a page that was open before.
+    /// Reads a page again that was open before.
     pub(super) fn reload(&mut self, page: &OpenPage) -> Result<OpenPage, CommandError> {
         Ok(match page {
             OpenPage::List(_, cursor) => match self.list()? {
@@ -84,12 +84,12 @@ impl<'a> Feed<'a> {
         })
     }
 
-    /// How long nothing new is to be looked for.
+    /// Returns the time until the next poll.
     pub(super) fn pause(&self) -> Duration {
         if self.source.is_some() { SPOOL } else { HISTORY }
     }
 
-    /// Reads what is new; tells whether anything on the page changed.
+    /// Reads new data; returns `true` if the page changed.
     pub(super) fn poll(&mut self, page: &mut OpenPage) -> Result<bool, CommandError> {
         let is_due = self.is_due();
         match page {
@@ -115,7 +115,7 @@ impl<'a> Feed<'a> {
         }
     }
 
-    /// Whether the history is to be read: its files changed, or it was long ago.
+    /// Returns `true` if the history must be read: its files changed, or the last read is old.
     fn is_due(&mut self) -> bool {
         let passed = self.read_at.map_or(UNCHANGED, |at| at.elapsed());
         if passed < HISTORY {
@@ -205,7 +205,7 @@ impl<'a> Feed<'a> {
         Ok(study)
     }
 
-    /// Reads the curve of a trial that went on since it was read.
+    /// Reads the curve of a trial that has new steps since the last read.
     fn curve(&mut self, row: &mut TrialLine, key: &str, read: &mut usize) -> Result<(), CommandError> {
         let Some(trial) = &row.trial else { return Ok(()) };
         let known = self.curves.get(&trial.id);

@@ -1,4 +1,4 @@
-//! Reads a trial: the spools on this machine, the history, and logs.
+//! Data source of a trial's page: the spools on this machine, the history, and logs.
 
 use super::Feed;
 use crate::command_error::{CommandError, ExitReason};
@@ -18,18 +18,18 @@ use dtrain_runner::{Ledger, TrialEvent, files};
 use std::io::{Read, Seek, SeekFrom};
 use std::time::Instant;
 
-/// The end of a log that is read, in bytes, and its last lines.
+/// Bytes read from the end of a log, and most lines kept.
 const TAIL: (u64, usize) = (64 * 1024, 400);
 
-/// What is read of a trial.
+/// Reader for one trial.
 pub(super) struct TrialFeed {
     id: TrialId,
-    /// The spools on this machine; none where the agent is elsewhere.
+    /// Spools on this machine; `None` if the agent runs on another host.
     spool: Option<SpoolFollower>,
     recorded: RecordedProgress,
     summaries: Vec<Summary>,
     logs: Vec<Log>,
-    /// Which log was read, and how long it was.
+    /// Index and length of the log at the last read.
     log: Option<(usize, u64)>,
 }
 
@@ -40,9 +40,9 @@ struct SpoolFollower {
 }
 
 impl Feed<'_> {
-    /// A page of a trial.
+    /// Opens the page of a trial.
     pub(in crate::watch) fn trial(&mut self, id: &TrialId) -> Result<OpenPage, CommandError> {
-        // Read first: what is written meanwhile is seen twice rather than never.
+        // Read before the history: an event may then be seen twice, but none is missed.
         let known = self.known(id)?;
         let home = &self.context.home;
         let newest = known.attempts.last().map_or(AttemptId(0), |attempt| attempt.number);
@@ -115,7 +115,7 @@ impl Feed<'_> {
         let has_changed = before != (trial.status, trial.verdict.clone(), trial.events.len());
         let Some(source) = &mut self.source else { return Ok(has_changed) };
         if source.spool.is_none() && known.row.status == TrialStatus::Running {
-            // Its first attempt may have begun here since it was opened.
+            // Its first attempt may have started here since the page was opened.
             let newest = known.attempts.last().map_or(AttemptId(0), |attempt| attempt.number);
             let folder = self.context.home.trial(&trial.id);
             if !folder.remote_hosts_file().exists() && folder.spool(newest).exists() {
@@ -143,7 +143,7 @@ impl Feed<'_> {
         Ok(true)
     }
 
-    /// Reads the end of the log that is shown, where it changed.
+    /// Reads the end of the selected log if it changed.
     pub(super) fn poll_log(&mut self, look: &mut TrialViewState) -> Result<bool, CommandError> {
         let Some(source) = &mut self.source else { return Ok(false) };
         let nodes = slurm::nodes(&self.context.home).into_iter().map(|(_, home)| home);
@@ -153,7 +153,7 @@ impl Feed<'_> {
             .filter_map(|home| driver::logs(&home, &source.id).ok())
             .flatten()
             .collect();
-        // Of the newest attempt first.
+        // Logs of the newest attempt come first.
         logs.sort_by_key(|log| {
             log.of.map_or((1, u64::MAX, 0), |(attempt, rank)| (0, u64::MAX - attempt.0, rank.0))
         });
@@ -194,7 +194,7 @@ fn launch(trial: &TrialId) -> AttemptSpec {
     AttemptSpec { trial: trial.clone(), attempt, checkpoints, resume: None, spent_seconds: 0.0 }
 }
 
-/// For each rank the number of its kind of work, and its host.
+/// Returns for each rank the number of its peer group and its host.
 fn places(plan: &Plan, assignments: &[Assignment], watch: &AnomalyDetector) -> Vec<(u32, String)> {
     let host = |assignment: &Assignment| {
         let host = plan.recipe.cluster.hosts.get(assignment.placement.host as usize);

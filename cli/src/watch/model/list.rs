@@ -1,29 +1,29 @@
-//! Trials and studies to choose from.
+//! List of trials and studies.
 
 use super::study::TrialLine;
 
-/// What is listed.
+/// Contents of the list page.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct TrialList {
-    /// Running trials, or the newest where none runs.
+    /// Running trials, or the newest if none runs.
     pub(crate) trials: Vec<TrialLine>,
     /// Their studies, or the newest.
     pub(crate) studies: Vec<StudySummary>,
-    /// Whether anything runs.
+    /// True if any trial runs.
     pub(crate) is_running: bool,
 }
 
-/// A study in one line.
+/// One line about a study.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct StudySummary {
     pub(crate) name: String,
-    /// Trials that were proposed, that run, and that ended.
+    /// Number of trials proposed, running, and ended.
     pub(crate) tried: usize,
     pub(crate) running: usize,
     pub(crate) ended: usize,
 }
 
-/// A line of a list.
+/// Entry of the list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum ListEntry<'a> {
     Study(&'a StudySummary),
@@ -31,7 +31,7 @@ pub(crate) enum ListEntry<'a> {
 }
 
 impl TrialList {
-    /// Studies first.
+    /// Returns all entries, studies first.
     pub(crate) fn entries(&self) -> impl Iterator<Item = ListEntry<'_>> {
         self.studies.iter().map(ListEntry::Study).chain(self.trials.iter().map(ListEntry::Trial))
     }

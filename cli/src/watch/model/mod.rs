@@ -1,4 +1,4 @@
-//! What is shown, without where it comes from and how it is drawn.
+//! State of the screen, independent of its source and of drawing.
 
 pub(crate) mod list;
 pub(crate) mod rank;

@@ -1,12 +1,12 @@
-//! Figures of one rank, averaged over its last steps.
+//! Figures of one rank, averaged over recent steps.
 
-/// Share of a new step in the moving averages of a rank.
+/// Weight of a new step in a rank's moving averages.
 const SHARE: f64 = 0.1;
 
-/// Steps over which ranks are compared, as the controller does.
+/// Steps over which ranks are compared; the controller uses the same number.
 pub(super) const STEPS: u64 = 50;
 
-/// Phases of a step, by their series, in the order of a step.
+/// Series of a step's phases, in their order.
 pub(crate) const PHASES: [&str; 6] = [
     "data_seconds",
     "forward_seconds",
@@ -16,23 +16,23 @@ pub(crate) const PHASES: [&str; 6] = [
     "optimizer_seconds",
 ];
 
-/// Figures of a rank: moving averages over about ten steps, and the newest memory.
+/// Figures of a rank: moving averages over about ten steps, and the latest memory.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct RankFigures {
     pub(crate) steps: u64,
     pub(crate) step: Option<f64>,
-    /// As [`PHASES`] has them.
+    /// Seconds of each phase, in the order of [`PHASES`].
     pub(crate) phases: [f64; 6],
     pub(crate) memory: f64,
-    /// Weights, gradients, moments of the optimizer.
+    /// Bytes of weights, gradients and optimizer moments.
     pub(crate) held: [f64; 3],
     pub(crate) sent: f64,
-    /// Seconds that it computes in a step, over [`STEPS`]: what others wait for.
+    /// Seconds of computation per step, averaged over [`STEPS`]; slow ranks delay the others.
     pub(super) compute: f64,
 }
 
 impl RankFigures {
-    /// Counts a step whose figures were taken.
+    /// Adds the figures of a completed step to the averages.
     pub(super) fn finish_step(&mut self) {
         let compute = self.phases[0] + self.phases[1] + self.phases[2] + self.phases[5];
         self.steps += 1;

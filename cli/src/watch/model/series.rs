@@ -1,21 +1,22 @@
-//! One metric over the steps, in bounded memory.
+//! Time series of one metric in bounded memory.
 
-/// Points that are kept; one more, and every other point goes.
+/// Most points kept; beyond it every other point is dropped.
 const MOST: usize = 4096;
 
-/// A metric over the steps, with the newest value as it is and the others thinned out evenly.
+/// Metric over steps: the latest value exactly, older ones thinned evenly.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct ThinnedSeries {
     points: Vec<(u64, f64)>,
     /// One of `1 << thinned` points is kept.
     thinned: u32,
-    /// Points since the last that was kept.
+    /// Points skipped since the last kept one.
     passed: u64,
     newest: Option<(u64, f64)>,
 }
 
 impl ThinnedSeries {
-    /// Adds a point. A step that was there before replaces it and what followed: training went on from a checkpoint before it.
+    /// Adds a point. A repeated step replaces it and all later points, since training restarted from a
+    /// checkpoint.
     pub(crate) fn push(&mut self, step: u64, value: f64) {
         if self.newest.is_some_and(|(newest, _)| step <= newest) {
             let kept = self.points.partition_point(|(known, _)| *known < step);
@@ -39,24 +40,24 @@ impl ThinnedSeries {
         }
     }
 
-    /// The newest step and value.
+    /// Returns the latest step and value.
     pub(crate) fn newest(&self) -> Option<(u64, f64)> {
         self.newest
     }
 
-    /// Step and value, by step.
+    /// Returns step and value of all points, by step.
     pub(crate) fn points(&self) -> impl Iterator<Item = (u64, f64)> {
         let last = self.points.last().map(|(step, _)| *step);
         let newest = self.newest.filter(|(step, _)| Some(*step) != last);
         self.points.iter().copied().chain(newest)
     }
 
-    /// First and last step.
+    /// Returns the first and the last step.
     pub(crate) fn steps(&self) -> Option<(u64, u64)> {
         Some((self.points.first()?.0, self.newest?.0))
     }
 
-    /// Means over `count` equal ranges of the steps; none where no point lies in a range.
+    /// Returns means over `count` equal ranges of steps; `None` for a range without points.
     pub(crate) fn means(&self, steps: (u64, u64), count: usize) -> Vec<Option<f64>> {
         #![expect(clippy::cast_precision_loss, reason = "a drawing")]
         let mut sums = vec![(0.0, 0u32); count];

@@ -1,4 +1,4 @@
-//! What is known of a study: its trials, and which is best.
+//! State of a study: its trials, and the best one.
 
 use crate::commands::tune::proposal_reason;
 use dtrain_planner::tune::{ProposalSource, StudyEvent};
@@ -7,47 +7,47 @@ use dtrain_runner::ledger::{StudyTrialRow, TrialRow, TrialStatus};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A study.
+/// A study with its trials.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct StudyModel {
     pub(crate) name: String,
-    /// Metric that is optimised.
+    /// Metric of the objective.
     pub(crate) metric: String,
-    /// Whether more is better.
+    /// True if higher is better.
     pub(crate) is_max: bool,
-    /// What is searched.
+    /// Names of the searched settings.
     pub(crate) searched: Vec<String>,
-    /// Steps of a trial.
+    /// Steps per trial.
     pub(crate) steps: Option<u64>,
-    /// Trials that may run at the same time.
+    /// Most trials that run in parallel.
     pub(crate) slots: Option<u64>,
     pub(crate) rows: Vec<TrialLine>,
 }
 
-/// A trial in one line.
+/// One line about a trial.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TrialLine {
     /// Number in its study, from 1.
     pub(crate) number: Option<u64>,
-    /// What was tried, in the order of what is searched.
+    /// Values of the searched settings, in the study's order.
     pub(crate) values: Vec<String>,
-    /// Why these values.
+    /// Source of the proposal.
     pub(crate) source: String,
-    /// Whether it waits for others, and may go on.
+    /// True if the pruner paused it; it may be resumed.
     pub(crate) is_paused: bool,
-    /// Why it was not trained.
+    /// Reason why it was not trained.
     pub(crate) refused: Option<String>,
     pub(crate) trial: Option<TrialRow>,
-    /// Its best value of the objective.
+    /// Best value of the objective.
     pub(crate) best: Option<f64>,
-    /// The newest value of the objective, or of the loss.
+    /// Latest value of the objective, or of the loss.
     pub(crate) newest: Option<f64>,
-    /// The objective, or the loss, in a few ranges of its steps.
+    /// Mean of the objective, or of the loss, in a few ranges of steps.
     pub(crate) curve: Vec<Option<f64>>,
 }
 
 impl TrialLine {
-    /// A trial by itself.
+    /// Creates the line of a trial outside a study.
     pub(crate) fn of(trial: TrialRow) -> Self {
         Self {
             number: None,
@@ -62,7 +62,7 @@ impl TrialLine {
         }
     }
 
-    /// A trial of a study; `trial` is none where it was refused, or deleted since.
+    /// Creates the line of a study's trial; `trial` is `None` if it was rejected or deleted.
     pub(crate) fn tried(tried: &StudyTrialRow, searched: &[String], trial: Option<TrialRow>) -> Self {
         let values = match &tried.json["values"] {
             Value::Array(values) => values.iter().map(word).collect(),
@@ -94,7 +94,7 @@ impl TrialLine {
 }
 
 impl StudyModel {
-    /// A study as the history has it. What another version wrote otherwise is left out.
+    /// Parses a study from the history; unknown parts of other versions are skipped.
     pub(crate) fn of(name: &str, json: &Value) -> Self {
         let recipe = if json["base_recipe"].is_object() { &json["base_recipe"] } else { &json["recipe"] };
         let metric = recipe["objective"]["metric"].as_str().unwrap_or("valid.loss").to_owned();
@@ -113,10 +113,10 @@ impl StudyModel {
         }
     }
 
-    /// Takes note of what happened in the study: which trials are paused.
+    /// Applies the study's events: paused trials.
     pub(crate) fn apply_events(&mut self, events: &[Value]) {
         for event in events {
-            // What another version wrote otherwise is left out.
+            // Unknown events of other versions are skipped.
             let (trial, is_paused) = match StudyEvent::deserialize(event) {
                 Ok(StudyEvent::Paused { trial, .. }) => (trial, true),
                 Ok(StudyEvent::Resumed { trial } | StudyEvent::Ended { trial, .. }) => (trial, false),
@@ -128,7 +128,7 @@ impl StudyModel {
         }
     }
 
-    /// The row with the best value, of those that were trained to their end; of all, where none was.
+    /// Returns the line with the best value among completed trials, or among all if none completed.
     pub(crate) fn best(&self) -> Option<(&TrialLine, f64)> {
         let of = |ended: bool| {
             let rows =
@@ -142,7 +142,7 @@ impl StudyModel {
         of(true).or_else(|| of(false))
     }
 
-    /// Trials that run.
+    /// Returns the number of running trials.
     pub(crate) fn running(&self) -> usize {
         self.rows.iter().filter(|row| row.status() == Some(TrialStatus::Running)).count()
     }
@@ -161,7 +161,7 @@ fn word(value: &Value) -> String {
     }
 }
 
-/// Why values were proposed, in words; empty where another version said so.
+/// Describes the source of a proposal; empty for unknown ones of other versions.
 fn source(json: &Value) -> String {
     serde_json::from_value(json.clone())
         .map_or(String::new(), |source: ProposalSource| proposal_reason(&source))

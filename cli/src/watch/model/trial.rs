@@ -1,4 +1,4 @@
-//! What is known of one trial: a fold over what was seen, and over what the history has.
+//! State of one trial, folded from its events and the history.
 
 use super::rank::{RankFigures, STEPS};
 use super::series::ThinnedSeries;
@@ -12,48 +12,48 @@ use dtrain_runner::reporters::Reporters;
 use dtrain_runner::{ControllerStatus, Fact, MetricPoint, TrialEvent};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Events that are kept.
+/// Most messages kept.
 const EVENTS: usize = 500;
 
-/// How much longer than the middle of its like a straggler computes.
+/// Ratio to the median computation time of its peers from which a rank is a straggler.
 const SLOW: f64 = 1.3;
 
-/// What is known of a trial.
+/// A trial.
 #[derive(Clone, Debug)]
 pub(crate) struct TrialModel {
     pub(crate) id: TrialId,
     pub(crate) label: String,
     pub(crate) study: Option<String>,
     pub(crate) status: TrialStatus,
-    /// How it ended, in words.
+    /// Verdict in words.
     pub(crate) verdict: Option<String>,
     pub(crate) layout: String,
     pub(crate) hosts: u32,
-    /// What the plan promised.
+    /// Figures that the plan predicts.
     pub(crate) expected: PlannedTraining,
-    /// Tokens or samples per second that the plan promised.
+    /// Predicted tokens or samples per second.
     pub(crate) rate: Option<f64>,
-    /// Bytes of the heaviest rank that the plan promised.
+    /// Predicted peak memory in bytes of the rank with the highest.
     pub(crate) memory: Option<u64>,
-    /// Metric that is optimised.
+    /// Metric of the objective.
     pub(crate) objective: String,
     pub(crate) started_ms: Option<u64>,
     pub(crate) attempt: u64,
     pub(crate) figures: Figures,
-    /// Metrics of the whole trial by name.
+    /// Metrics of the whole trial, by name.
     pub(crate) curves: BTreeMap<String, ThinnedSeries>,
     pub(crate) ranks: BTreeMap<u32, RankFigures>,
     pub(in crate::watch) is_script: bool,
-    /// Whose figures the curves of a script are.
+    /// Ranks whose figures count for a script.
     pub(in crate::watch) reporters: Reporters,
-    /// For each rank a number that those share who do the same work, and the host it is on.
+    /// Peer group (ranks with equal work) and host of each rank.
     pub(crate) places: Vec<(u32, String)>,
     pub(crate) events: VecDeque<LoggedMessage>,
-    /// Time of the newest event of a rank, for facts that have none.
+    /// Time of the latest rank event, used for records without a time.
     pub(in crate::watch) heard_ms: u64,
 }
 
-/// Something that happened.
+/// A message in the event list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct LoggedMessage {
     /// Milliseconds since the Unix epoch.
@@ -63,7 +63,7 @@ pub(crate) struct LoggedMessage {
 }
 
 impl TrialModel {
-    /// A trial of which nothing is known.
+    /// Creates a trial without data.
     #[cfg(test)]
     pub(crate) fn new(label: &str, objective: &str) -> Self {
         Self {
@@ -97,7 +97,7 @@ impl TrialModel {
         }
     }
 
-    /// What the history has of a trial; `expected` is what its plan promised.
+    /// Creates a trial from the history; `expected` are the plan's predictions.
     pub(crate) fn of(known: &ledger::TrialDetails, expected: PlannedTraining, hosts: u32) -> Self {
         let row = &known.row;
         let mut trial = Self {
@@ -128,7 +128,7 @@ impl TrialModel {
         trial
     }
 
-    /// Takes over how the trial stands, and the facts that the history has with their times.
+    /// Updates the status and the records from the history.
     pub(crate) fn update_from_history(&mut self, known: &ledger::TrialDetails) {
         self.status = known.row.status;
         self.started_ms = known.row.started_ms;
@@ -160,7 +160,7 @@ impl TrialModel {
         }
     }
 
-    /// Takes over what the history says of each rank, on average.
+    /// Sets each rank's averages from the history.
     fn summaries(&mut self, summaries: &[Summary]) {
         let value = |summary: &Summary| {
             if summary.key.ends_with("_seconds") { summary.mean } else { summary.last }
@@ -178,7 +178,7 @@ impl TrialModel {
         self.ranks.retain(|_, rank| rank.steps > 0);
     }
 
-    /// Takes note of the newest points that the history has, where no rank is heard.
+    /// Applies the latest points of the history, for ranks that report to another host.
     pub(crate) fn apply_summaries(&mut self, summaries: &[Summary]) {
         for summary in summaries {
             let Some(value) = summary.last else { continue };
@@ -195,7 +195,7 @@ impl TrialModel {
         }
     }
 
-    /// Takes note of one thing seen.
+    /// Applies one event.
     pub(crate) fn apply(&mut self, seen: &TrialEvent) {
         match seen {
             TrialEvent::Event(stamped) => self.event(stamped),
@@ -296,7 +296,7 @@ impl TrialModel {
         }
     }
 
-    /// Whether a figure of a rank is one of the trial: of a script, that of the lowest rank that reports it.
+    /// Returns `true` if a rank's figure counts for the trial: for a script, the lowest rank that reports it.
     pub(crate) fn counts(&mut self, key: &str, rank: Rank) -> bool {
         if self.is_script { self.reporters.counts(key, rank) } else { rank == Rank(0) }
     }
@@ -307,7 +307,7 @@ impl TrialModel {
         self.push_message(at_ms, tone, format!("attempt {attempt} {}", end_text(how)));
     }
 
-    /// Adds an event, unless it is known.
+    /// Adds a message, unless it is already listed.
     fn push_message(&mut self, at_ms: u64, tone: TextRole, text: String) {
         let first = self.events.front().filter(|_| self.events.len() >= EVENTS);
         if first.is_some_and(|first| at_ms < first.at_ms)
@@ -322,12 +322,12 @@ impl TrialModel {
         }
     }
 
-    /// The host of a rank.
+    /// Returns the host of a rank.
     pub(crate) fn host(&self, rank: u32) -> Option<&str> {
         self.places.get(rank as usize).map(|(_, host)| host.as_str())
     }
 
-    /// How much longer each rank computes than the middle one of those that do the same work; empty where that is not known.
+    /// Returns each rank's computation time relative to the median of its peer group; empty if unknown.
     pub(crate) fn slowness(&self) -> BTreeMap<u32, f64> {
         let mut alike: BTreeMap<u32, Vec<(u32, f64)>> = BTreeMap::new();
         for (rank, figures) in &self.ranks {
@@ -344,12 +344,12 @@ impl TrialModel {
         found
     }
 
-    /// Whether a rank is so slow that the others wait for it.
+    /// Returns `true` if a rank is slow enough to delay the others.
     pub(crate) fn is_straggler(slowness: f64) -> bool {
         slowness > SLOW
     }
 
-    /// Metrics to choose from, each with the one that is drawn over it: what is optimised first, then the loss, then by name.
+    /// Lists the metrics with those drawn over them: the objective first, then the loss, then by name.
     pub(crate) fn metrics(&self) -> Vec<(String, Option<String>)> {
         let over = |name: &str| Some(format!("valid.{name}")).filter(|over| self.curves.contains_key(over));
         let is_own =

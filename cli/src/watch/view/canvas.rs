@@ -1,4 +1,4 @@
-//! Colours and characters of a screen, and writing within an area.
+//! Drawing within an area of the screen: colours, characters, text.
 
 use crate::output::ColourMode;
 use crate::render::table::{PageStyle, StyledText, TextRole, truncate};
@@ -6,22 +6,22 @@ use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-/// What a terminal can show.
+/// Capabilities of a terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TerminalStyle {
     pub(crate) is_coloured: bool,
-    /// Neither blocks nor braille.
+    /// True if neither block nor braille characters can be shown.
     pub(crate) is_ascii: bool,
-    /// Milliseconds since the Unix epoch, for ages.
+    /// Current time in milliseconds since the Unix epoch, for ages.
     pub(crate) now_ms: u64,
 }
 
-/// Colours of parts of a bar and of curves, told from each other also by those who do not see red and green apart.
+/// Colours of bar parts and curves, distinguishable with red-green colour blindness.
 const COLOURS: [Color; 6] =
     [Color::Gray, Color::Cyan, Color::Blue, Color::Yellow, Color::DarkGray, Color::Magenta];
 
 impl TerminalStyle {
-    /// How a text is drawn that means this.
+    /// Returns the style of a text with this meaning.
     pub(crate) fn tone(self, tone: TextRole) -> Style {
         let plain = Style::new();
         let bold = plain.add_modifier(Modifier::BOLD);
@@ -36,36 +36,36 @@ impl TerminalStyle {
         }
     }
 
-    /// One of six colours; plain where there are none.
+    /// Returns one of six colours; plain without colour support.
     pub(crate) fn colour(self, number: usize) -> Style {
         if self.is_coloured { Style::new().fg(COLOURS[number % COLOURS.len()]) } else { Style::new() }
     }
 
-    /// What is selected.
+    /// Returns the style of the selection.
     pub(crate) fn selected(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// How a page of lines is drawn.
+    /// Returns the style of a page of text.
     pub(crate) fn page(self, width: u16) -> PageStyle {
         let paint = ColourMode::plain();
         PageStyle { paint, width: usize::from(width), is_ascii: self.is_ascii, now_ms: self.now_ms }
     }
 
-    /// A character, or the one in its place where only ASCII can be shown.
+    /// Returns a character, or its ASCII substitute.
     pub(crate) fn mark(self, unicode: char, ascii: char) -> char {
         if self.is_ascii { ascii } else { unicode }
     }
 }
 
-/// A part of the screen.
+/// A buffer for drawing.
 pub(crate) struct Canvas<'a> {
     pub(crate) buffer: &'a mut Buffer,
     pub(crate) ink: TerminalStyle,
 }
 
 impl Canvas<'_> {
-    /// Writes in line `y` of an area from column `x` on, both from its corner; returns the column behind.
+    /// Writes in line `y` of an area from column `x`, both relative to it; returns the column after the text.
     pub(crate) fn write(&mut self, area: Rect, (x, y): (u16, u16), text: &str, style: Style) -> u16 {
         if y >= area.height || x >= area.width {
             return x;
@@ -77,12 +77,12 @@ impl Canvas<'_> {
         end - area.x
     }
 
-    /// Writes texts beside each other.
+    /// Writes texts side by side.
     pub(crate) fn line(&mut self, area: Rect, y: u16, parts: &[StyledText]) -> u16 {
         parts.iter().fold(0, |x, part| self.write(area, (x, y), &part.text, self.ink.tone(part.tone)))
     }
 
-    /// Writes at the right end, where it does not touch what ends at `from`.
+    /// Writes right-aligned, if that leaves a gap after column `from`.
     pub(crate) fn right(&mut self, area: Rect, y: u16, from: u16, text: &str, style: Style) {
         let width = u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
         if let Some(x) = area.width.checked_sub(width).filter(|x| *x > from) {
@@ -90,7 +90,7 @@ impl Canvas<'_> {
         }
     }
 
-    /// The title of a pane, with a rule to its right; returns the area below.
+    /// Draws the title of a pane with a rule to its right; returns the area below.
     pub(crate) fn title(&mut self, area: Rect, title: &str, is_focused: bool) -> Rect {
         if area.height == 0 {
             return area;
@@ -103,7 +103,7 @@ impl Canvas<'_> {
     }
 }
 
-/// The text without characters that a terminal without Unicode cannot show.
+/// Replaces characters that an ASCII terminal cannot show.
 fn ascii(text: &str) -> String {
     let plain = |c: char| match c {
         '·' | '│' => '|',

@@ -1,4 +1,4 @@
-//! A metric over the steps: a line in braille, or stars where only ASCII can be shown.
+//! Line chart of a metric in braille, or with stars in ASCII.
 
 use super::canvas::Canvas;
 use crate::render::number::{accuracy, count, loss, seconds};
@@ -7,7 +7,7 @@ use crate::render::table::TextRole;
 use crate::watch::model::series::ThinnedSeries;
 use ratatui::layout::Rect;
 
-/// Bits of the dots of a braille character, by line, left and right.
+/// Bits of a braille character's dots, by line, left and right.
 const DOTS: [[u8; 2]; 4] = [[0x01, 0x08], [0x02, 0x10], [0x04, 0x20], [0x40, 0x80]];
 
 /// Draws `series`, and marks the points of `over` on it.
@@ -72,7 +72,7 @@ pub(super) fn draw(
     for (x, here) in heights.iter().enumerate() {
         let Some(here) = *here else { continue };
         let before = x.checked_sub(1).and_then(|x| heights[x]).unwrap_or(here);
-        // The line goes half of the way up or down in each of the two columns of dots.
+        // Each of the two dot columns draws half of the step up or down.
         let from = if before > here + 1 {
             before - 1
         } else if before + 1 < here {
@@ -107,13 +107,13 @@ pub(super) fn draw(
     }
 }
 
-/// Column and line of a cell.
+/// Returns column and line of a cell.
 fn position(place: usize, width: u16) -> (u16, u16) {
     let of = |number: usize| u16::try_from(number).unwrap_or(u16::MAX);
     (of(place % usize::from(width)), of(place / usize::from(width)))
 }
 
-/// Heights with straight lines over columns without a point.
+/// Interpolates heights linearly over columns without a point.
 fn bridged(heights: &[Option<usize>]) -> Vec<Option<usize>> {
     let mut filled = heights.to_vec();
     let known: Vec<(usize, usize)> =
@@ -128,7 +128,7 @@ fn bridged(heights: &[Option<usize>]) -> Vec<Option<usize>> {
     filled
 }
 
-/// What stands below the two ends.
+/// Formats the labels of the two ends.
 fn ends(name: &str, steps: (u64, u64)) -> (String, String) {
     if name.starts_with("system.") || name.starts_with("gpu.") {
         let span = std::time::Duration::from_secs(steps.1.saturating_sub(steps.0));
@@ -137,7 +137,7 @@ fn ends(name: &str, steps: (u64, u64)) -> (String, String) {
     (format!("step {}", steps.0), format!("step {}", steps.1))
 }
 
-/// A value of a metric, as people read it.
+/// Formats a value of a metric.
 pub(super) fn figure(name: &str, value: f64) -> String {
     if !value.is_finite() {
         value.to_string()

@@ -1,4 +1,4 @@
-//! The pages that are lists: a study, and all that runs.
+//! List pages: a study, and everything that runs.
 
 use super::canvas::{Canvas, TerminalStyle};
 use super::chart::figure;
@@ -22,7 +22,7 @@ fn column(
     TableColumn { title: title.into(), is_right, rank, least }
 }
 
-/// The page of a study.
+/// Draws the page of a study.
 pub(super) fn study(canvas: &mut Canvas<'_>, area: Rect, study: &StudyModel, cursor: Cursor) {
     let running = study.running();
     let slots = study.slots.map_or(String::new(), |slots| format!(" of {}", counted(slots, "slot")));
@@ -112,13 +112,13 @@ fn line(study: &StudyModel, row: &TrialLine, best: Option<u64>, ink: TerminalSty
     line
 }
 
-/// Most characters of why something was tried, or was not.
+/// Most characters of a trial's reason.
 const WHY: usize = 40;
 
-/// Lines up to which all are looked at for the widths of columns.
+/// Number of lines up to which all of them determine the column widths.
 const ALL: usize = 500;
 
-/// Columns with their titles, and of the lines those that there is room for.
+/// Lays out a table and returns the visible lines.
 fn table(
     canvas: &mut Canvas<'_>,
     area: Rect,
@@ -141,7 +141,7 @@ fn table(
     }
 }
 
-/// The page of all that runs.
+/// Draws the page of everything that runs.
 pub(super) fn list(canvas: &mut Canvas<'_>, area: Rect, list: &TrialList, cursor: Cursor) {
     let running = list.trials.iter().filter(|row| row.status() == Some(TrialStatus::Running)).count() as u64;
     let title = if list.is_running {
@@ -207,7 +207,7 @@ fn trial(row: &TrialLine, ink: TerminalStyle) -> Vec<StyledText> {
     ]
 }
 
-/// Whether a trial was proposed and has not ended.
+/// Returns `true` if a trial was proposed and has not ended.
 fn is_open(row: &TrialLine) -> bool {
     row.refused.is_none()
         && matches!(row.status(), Some(TrialStatus::Created | TrialStatus::Running | TrialStatus::Lost))
@@ -221,7 +221,7 @@ fn last_word(name: &str) -> &str {
     name.rsplit('.').next().unwrap_or(name)
 }
 
-/// The title of what is searched.
+/// Returns the title of a searched setting.
 fn short(name: &str) -> String {
     match last_word(name) {
         "learning_rate" => "RATE".to_owned(),

@@ -1,4 +1,4 @@
-//! Draws the page on top into a buffer. It reads nothing but what it is given.
+//! Draws the page on top into a buffer, from its state alone.
 
 mod canvas;
 mod chart;
@@ -33,7 +33,7 @@ const HELP: [(&str, &str); 10] = [
     ("?", "this help"),
 ];
 
-/// Draws the page on top. What is somebody else's text in it steers no terminal and hides nothing.
+/// Draws the page on top. Control characters in untrusted text are removed.
 pub(crate) fn draw(app: &App, ink: TerminalStyle, buffer: &mut Buffer) {
     draw_page(app, ink, buffer);
     for cell in &mut buffer.content {
@@ -70,7 +70,7 @@ fn draw_page(app: &App, ink: TerminalStyle, buffer: &mut Buffer) {
     }
 }
 
-/// The last line: a question, a message, or what keys there are.
+/// Draws the last line: a question, a message, or the available keys.
 fn foot(canvas: &mut Canvas<'_>, area: Rect, app: &App) {
     let last = area.height - 1;
     if let Some((_, label)) = &app.stop {

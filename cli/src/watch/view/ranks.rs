@@ -1,4 +1,4 @@
-//! The ranks: where the time of their steps goes, their memory, and who is waited for.
+//! Ranks pane: time of each rank's step, its memory, and stragglers.
 
 use super::canvas::Canvas;
 use crate::render::number::seconds;
@@ -9,10 +9,10 @@ use crate::watch::model::trial::TrialModel;
 use dtrain_recipes::Bytes;
 use ratatui::layout::Rect;
 
-/// A part of a bar: its letter, name and short name.
+/// Part of a bar: its letter, name and short name.
 type BarPart = (char, &'static str, &'static str);
 
-/// The phases, in the order of `PHASES`.
+/// Phases, in the order of the model's `PHASES`.
 const PHASES: [BarPart; 6] = [
     ('d', "data", "data"),
     ('f', "forward", "fwd"),
@@ -22,7 +22,7 @@ const PHASES: [BarPart; 6] = [
     ('o', "optimizer", "opt"),
 ];
 
-/// What is held in memory.
+/// Categories of memory.
 const HELD: [BarPart; 4] = [
     ('w', "weights", "weights"),
     ('g', "gradients", "grads"),
@@ -33,7 +33,7 @@ const HELD: [BarPart; 4] = [
 /// Narrowest bar.
 const BAR: u16 = 10;
 
-/// A line for each rank from `first` on.
+/// Draws one line per rank, from `first` on.
 pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, first: usize) {
     if trial.ranks.is_empty() {
         canvas.write(area, (1, 0), "no step yet", canvas.ink.tone(TextRole::Dim));
@@ -73,7 +73,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, firs
     let bar_at = 1 + gap(widths[0]) + gap(widths[1]) + gap(widths[2]) + gap(widths[3]);
     let note = gap(widths[4]);
     let bar = area.width.saturating_sub(bar_at + note);
-    // A program of somebody else tells no times.
+    // A foreign program reports no phases.
     let bar = if bar < BAR || longest <= 0.0 { 0 } else { bar };
     let mut x = 1;
     for c in 0..4 {
@@ -107,7 +107,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, firs
     }
 }
 
-/// The memory of the heaviest rank, beside what was planned.
+/// Draws the memory of the rank with the highest peak, beside the plan's.
 pub(super) fn memory(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel) {
     let heaviest = trial.ranks.iter().max_by(|one, other| one.1.memory.total_cmp(&other.1.memory));
     let Some((rank, figures)) = heaviest.filter(|(_, figures)| figures.memory > 0.0) else {
@@ -134,7 +134,7 @@ fn memory_parts(figures: &RankFigures) -> [f64; 4] {
     [weights, gradients, optimizer, (figures.memory - weights - gradients - optimizer).max(0.0)]
 }
 
-/// What the colours, or letters, of a bar mean.
+/// Draws the meaning of a bar's colours or letters.
 fn legend(canvas: &mut Canvas<'_>, area: Rect, (mut x, y): (u16, u16), parts: &[(char, &str)]) {
     for (index, (letter, name)) in parts.iter().enumerate() {
         let mark = if canvas.ink.is_coloured { canvas.ink.mark('█', *letter) } else { *letter };
@@ -143,7 +143,7 @@ fn legend(canvas: &mut Canvas<'_>, area: Rect, (mut x, y): (u16, u16), parts: &[
     }
 }
 
-/// Parts of `whole` beside each other: colours, or letters where there are none.
+/// Draws parts of `whole` side by side: in colours, or as letters without colour support.
 fn stacked(canvas: &mut Canvas<'_>, area: Rect, y: u16, names: &[BarPart], parts: &[f64], whole: f64) {
     let (mut x, mut sum) = (0, 0.0);
     for (index, (part, (letter, ..))) in parts.iter().zip(names).enumerate() {

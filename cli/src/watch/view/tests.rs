@@ -26,7 +26,7 @@ fn said(rank: u32, step: u64, event: Event) -> TrialEvent {
     TrialEvent::Event(StampedEvent { attempt: AttemptId(1), rank: Rank(rank), sequence: step, at_ms, event })
 }
 
-/// A trial on two hosts at its hundredth step of three hundred; rank 2 computes half as long again as the others.
+/// Returns a trial on two hosts at step 100 of 300; rank 2 computes 1.5 times as long as the others.
 fn trial() -> TrialModel {
     let mut trial = TrialModel {
         id: TrialId("01J9ZQ6W3M0000000000000000".into()),
@@ -97,7 +97,7 @@ fn trial() -> TrialModel {
     trial
 }
 
-/// A trial of which nothing is known.
+/// Returns a trial without data.
 fn empty() -> TrialModel {
     TrialModel::new("tiny-1", "valid.loss")
 }
@@ -160,7 +160,7 @@ fn drawn(app: &App, (width, height): (u16, u16), ink: TerminalStyle) -> Buffer {
     terminal.backend().buffer().clone()
 }
 
-/// The text of a buffer.
+/// Returns the text of a buffer.
 fn text(buffer: &Buffer) -> String {
     let width = usize::from(buffer.area.width);
     let lines =
@@ -168,7 +168,7 @@ fn text(buffer: &Buffer) -> String {
     lines.map(|line| format!("{}\n", line.trim_end())).collect()
 }
 
-/// Below the text, what of each line is not plain.
+/// Returns the text, followed by each line's styled parts.
 fn with_styles(buffer: &Buffer) -> String {
     let mut page = text(buffer);
     for (y, line) in buffer.content.chunks(usize::from(buffer.area.width)).enumerate() {

@@ -1,4 +1,4 @@
-//! The page of a trial.
+//! Page of a trial.
 
 use super::canvas::Canvas;
 use super::chart::{self, figure};
@@ -13,10 +13,10 @@ use crate::watch::model::trial::{LoggedMessage, TrialModel};
 use dtrain_recipes::Bytes;
 use ratatui::layout::Rect;
 
-/// Columns from which panes stand beside each other.
+/// Width from which panes are side by side.
 const WIDE: u16 = 110;
 
-/// Lines from which the head has a third.
+/// Height from which the header takes a third.
 const HIGH: u16 = 18;
 
 /// Draws the page above its last line.
@@ -54,7 +54,7 @@ pub(super) fn draw(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, look
     }
 }
 
-/// The first lines of an area, and the others.
+/// Splits an area after its first lines.
 fn cut(area: Rect, lines: u16) -> (Rect, Rect) {
     let lines = lines.min(area.height);
     let rest = Rect { y: area.y + lines, height: area.height - lines, ..area };
@@ -107,7 +107,7 @@ fn head(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, lines: u16) {
     }
 }
 
-/// Speed and memory against the plan.
+/// Formats speed and memory beside the plan's predictions.
 fn speed(trial: &TrialModel) -> Vec<StyledText> {
     let mut parts: Vec<StyledText> = Vec::new();
     let mut add = |measured: String, planned: Option<String>| {
@@ -132,7 +132,7 @@ fn speed(trial: &TrialModel) -> Vec<StyledText> {
     parts
 }
 
-/// A metric, and the one that is drawn over it.
+/// Draws a metric, and the one that is overlaid.
 fn curves(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, which: usize, is_focused: bool) {
     let metrics = trial.metrics();
     let at = which.min(metrics.len().saturating_sub(1));
@@ -206,7 +206,7 @@ fn pane(canvas: &mut Canvas<'_>, area: Rect, trial: &TrialModel, look: &TrialVie
     }
 }
 
-/// A text in lines of at most so many characters, broken between words where it can be.
+/// Wraps a text to a width, between words if possible.
 fn wrap_text(text: &str, room: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -228,14 +228,14 @@ fn wrap_text(text: &str, room: usize) -> Vec<String> {
     lines
 }
 
-/// The last of some lines, `back` before the end.
+/// Returns the last items that fit, ending `back` before the end.
 fn last<T>(lines: impl ExactSizeIterator<Item = T>, height: u16, back: usize) -> impl Iterator<Item = T> {
     let height = usize::from(height);
     let first = lines.len().saturating_sub(height + back);
     lines.skip(first).take(height)
 }
 
-/// Hours, minutes and seconds since the start.
+/// Formats hours, minutes and seconds since the start.
 fn clock(at_ms: u64, start_ms: u64) -> String {
     let seconds = at_ms.saturating_sub(start_ms) / 1000;
     format!("{}:{:02}:{:02}", seconds / 3600, seconds / 60 % 60, seconds % 60)

@@ -90,7 +90,8 @@ impl Bucket {
         Self { sum, event, end, memory }
     }
 
-    /// The kernel right before the event writes the bucket. From then until the all-reduce has ended nobody uses its memory or frees it.
+    /// The kernel right before the event writes the bucket. No call uses or frees its memory from then until
+    /// the all-reduce ends.
     fn check(&self, log: &[Call], step: usize) {
         let (stream, _) = computes(log);
         let is_kernel = |call: &Call| call.is_launch() && call.stream == stream;

@@ -1,14 +1,14 @@
-//! What the arguments ask of the examination of a device.
+//! Conversion of `dtrain doctor --device` arguments into a request.
 
 use crate::args::{DoctorArgs, ModelChoice, PartChoice, PrecisionChoice};
 use crate::command_error::{CommandError, ExitReason};
 use dtrain_protocol::device_check::{DeviceTest, StepsModel, StepsRequest};
 use dtrain_recipes::Precision;
 
-/// Steps of the part `steps` where nobody says how many.
+/// Default number of steps of the part `steps`.
 const STEPS: u32 = 10;
 
-/// The parts to do; the usual ones where none is named.
+/// Returns the parts to run; the default ones if none is named.
 pub(super) fn parts(only: &[PartChoice]) -> Vec<DeviceTest> {
     if only.is_empty() {
         DeviceTest::USUAL.to_vec()
@@ -30,7 +30,7 @@ fn part(choice: PartChoice) -> DeviceTest {
     }
 }
 
-/// The training that the part `steps` is; an `Err` where it is described and not asked for.
+/// Returns the training of the part `steps`; `Err` if its options are given without `--only steps`.
 pub(super) fn steps(args: &DoctorArgs) -> Result<StepsRequest, CommandError> {
     let is_sized = args.model.is_some() || args.steps.is_some() || args.batch.is_some();
     let is_described = is_sized || args.precision.is_some() || args.profile;

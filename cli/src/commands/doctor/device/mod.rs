@@ -1,6 +1,8 @@
-//! `dtrain doctor --device`: compares a device with the host, measures it, and writes what was found to a file that can be sent.
+//! `dtrain doctor --device`: compares a device with the host, measures it, and writes a report file for
+//! sharing.
 //!
-//! The device is opened by a child alone, as in training: a driver that takes its process down leaves what was found before.
+//! Only a child process opens the device, as in training: if the driver crashes the process, earlier findings
+//! survive.
 
 mod device_request;
 mod page;
@@ -24,27 +26,27 @@ use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// What the file says, and `--json`. No name of the host or the user is in it.
+/// Report in the file and in `--json`. Contains no host or user name.
 #[derive(Serialize)]
 struct HardwareReport<'a> {
-    /// Such as `2026-11-25T16:30:00Z`.
+    /// Date, such as `2026-11-25T16:30:00Z`.
     date: String,
     program: &'static str,
     system: String,
     processor: &'a str,
     cores: u32,
     host_memory_bytes: u64,
-    /// Whether the device computes what the host computes, and everything could be measured.
+    /// True if the device's results match the host's, and everything could be measured.
     agrees: bool,
-    /// Why the examination ended early.
+    /// Reason why the examination ended early.
     failure: Option<&'a str>,
     #[serde(flatten)]
     findings: &'a DeviceFindings,
-    /// What `dtrain doctor` says of the GPUs and their drivers.
+    /// Checks of GPUs and drivers by `dtrain doctor`.
     checks: Value,
 }
 
-/// Examines a device.
+/// Examines a device and writes the report.
 pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) -> CommandResult {
     let (parts, steps) = (device_request::parts(&args.only), device_request::steps(args)?);
     let (kind, index) = (kind(choice)?, args.index);
@@ -54,7 +56,7 @@ pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) ->
         .clone()
         .unwrap_or_else(|| PathBuf::from(format!("dtrain-device-{}-{index}.json", kind.word())));
     let is_new = !file.exists();
-    // Said now rather than after minutes.
+    // Reported now rather than after minutes.
     let opened = File::options().append(true).create(true).open(&file);
     opened.map_err(|error| {
         CommandError::new(ExitReason::Usage, format!("cannot write {}", file.display()))
@@ -66,7 +68,7 @@ pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) ->
         probe_process::probe_device(context.out, &DeviceRequest { placement, parts, steps })?;
     let Some(findings) = findings else {
         if is_new {
-            // It is empty.
+            // The file is empty.
             drop(std::fs::remove_file(&file));
         }
         return Err(ended_early(failure, is_interrupted, None));
@@ -86,7 +88,7 @@ pub(super) fn run(context: &Context, choice: DeviceChoice, args: &DoctorArgs) ->
     findings_result(&findings, &file)
 }
 
-/// The backend that a choice means.
+/// Returns the backend of a choice.
 fn kind(choice: DeviceChoice) -> Result<DeviceKind, CommandError> {
     match choice {
         DeviceChoice::Cuda => Ok(DeviceKind::Cuda),
@@ -100,7 +102,7 @@ fn kind(choice: DeviceChoice) -> Result<DeviceKind, CommandError> {
     }
 }
 
-/// A device that is not there, with what to do.
+/// Builds the error for a missing device, with advice.
 fn refusal(error: &DeviceError) -> CommandError {
     match error {
         DeviceError::NotBuilt { device } => CommandError::new(
@@ -152,14 +154,14 @@ fn write_report(
     Ok(document("device", &document_of_this, true)? + "\n")
 }
 
-/// The beginning of all paths in the user's own folder; empty where there is none.
+/// Returns the path prefix of the user's home folder; empty if unknown.
 fn home_folder() -> String {
     let home = std::env::var("HOME").unwrap_or_default();
     let home = home.trim_end_matches('/');
     if home.is_empty() { String::new() } else { format!("{home}/") }
 }
 
-/// The same without the name of the user, which is in paths below `home`.
+/// Replaces the home folder in paths, which contains the user's name.
 fn without_home(value: Value, home: &str) -> Value {
     match value {
         Value::String(text) if !home.is_empty() => Value::String(text.replace(home, "~/")),
@@ -181,7 +183,7 @@ fn ended_early(failure: Option<String>, is_interrupted: bool, file: Option<&Path
     so_far.into_iter().fold(ended, CommandError::hint)
 }
 
-/// Whether the device computes what the host computes, and all was measured.
+/// Returns success if the device's results match the host's and everything was measured.
 fn findings_result(findings: &DeviceFindings, file: &Path) -> CommandResult {
     let device = format!("{}:{}", findings.device.word(), findings.index);
     let wrong = findings.parity.iter().filter(|parity| !parity.is_within()).map(page::difference);
@@ -266,7 +268,7 @@ mod tests {
         assert!(!nothing.agrees());
         let elsewhere = DeviceFindings { parts: vec![DeviceTest::Products], ..nothing };
         assert_eq!(findings_result(&elsewhere, file).map_err(|failure| failure.exit()), Ok(ExitReason::Done));
-        assert!(elsewhere.agrees(), "nobody asked for a comparison");
+        assert!(elsewhere.agrees(), "no comparison was requested");
         assert_eq!(Precision::Bf16.name(), "bf16");
     }
 

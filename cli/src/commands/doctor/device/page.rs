@@ -1,4 +1,4 @@
-//! What was found of a device, as people read it.
+//! Text of a device report.
 
 use super::series;
 use crate::render::number::{count, counted, seconds, whole};
@@ -10,7 +10,7 @@ use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-/// The whole page.
+/// Formats the whole report.
 pub(super) fn page(found: &DeviceFindings, style: PageStyle) -> String {
     let mut page = head(found);
     let mut section = |title: &str, body: String| {
@@ -32,7 +32,7 @@ pub(super) fn page(found: &DeviceFindings, style: PageStyle) -> String {
     page
 }
 
-/// Which device, with which versions.
+/// Formats the device and its versions.
 fn head(found: &DeviceFindings) -> String {
     let DeviceFindings { name, memory_bytes, burn, cubecl, .. } = found;
     let memory = match memory_bytes {
@@ -52,7 +52,7 @@ fn head(found: &DeviceFindings) -> String {
     )
 }
 
-/// How kernels of matrix products were chosen.
+/// Formats the selection of matrix product kernels.
 fn tuning(tuning: &KernelTuning) -> String {
     let KernelTuning { seconds, tuned, known, untuned, folder, .. } = tuning;
     let over = if *untuned == 0 { String::new() } else { format!(", {untuned} without, as time was over") };
@@ -60,7 +60,7 @@ fn tuning(tuning: &KernelTuning) -> String {
     format!("kernels tuned for {tuned} products in {seconds:.1} s, {known} known{over}{place}")
 }
 
-/// In what a comparison failed.
+/// Describes a failed comparison.
 pub(super) fn difference(parity: &Parity) -> String {
     format!(
         "{} in {}: losses differ by {} ({} allowed), the gradient of {} by {} ({} allowed)",
@@ -74,7 +74,7 @@ pub(super) fn difference(parity: &Parity) -> String {
     )
 }
 
-/// A relative difference.
+/// Formats a relative difference.
 fn share(value: f64) -> String {
     if value >= f64::MAX { "not a number".to_owned() } else { format!("{value:.1e}") }
 }
@@ -128,7 +128,7 @@ fn parity(all: &[Parity], style: PageStyle) -> String {
     table(&columns, &rows, style)
 }
 
-/// What is trained.
+/// Describes the trained decoder.
 fn decoder(all: &[TrainingSpeed]) -> String {
     let Some(TrainingSpeed { decoder, parameters, batch, .. }) = all.first() else { return String::new() };
     format!(
@@ -170,7 +170,7 @@ fn training(all: &[TrainingSpeed], style: PageStyle) -> String {
     table(&columns, &rows, style)
 }
 
-/// A row for each size, a column for each precision.
+/// Formats a row per size, a column per precision.
 fn products(all: &[ProductSpeed], style: PageStyle) -> String {
     if all.is_empty() {
         return String::new();
@@ -196,7 +196,7 @@ fn heads(all: &[AttentionSpeed]) -> String {
     format!("attention of {} of width {head_width}", counted((*heads).into(), "head"))
 }
 
-/// A row for each length and precision: in columns they would not fit into 80 characters.
+/// Formats a row per length and precision: columns would not fit into 80 characters.
 fn attention(all: &[AttentionSpeed], style: PageStyle) -> String {
     if all.is_empty() {
         return String::new();
@@ -223,7 +223,7 @@ fn attention(all: &[AttentionSpeed], style: PageStyle) -> String {
     table(&columns, &rows, style)
 }
 
-/// Each precision once, in their order.
+/// Returns the precisions in order, each once.
 fn precisions(all: &[ProductSpeed]) -> Vec<Precision> {
     let mut found: Vec<_> = all.iter().map(|one| one.precision).collect();
     found.dedup();
@@ -255,7 +255,7 @@ pub(super) mod tests {
     use dtrain_protocol::DeviceKind;
     use dtrain_protocol::device_check::{CopySpeed, DeviceTest, LinkSpeed};
 
-    /// A device that agrees with the host.
+    /// Returns a device that agrees with the host.
     pub(in super::super) fn findings() -> DeviceFindings {
         let parity = Parity {
             family: "gpt".into(),

@@ -1,4 +1,4 @@
-//! The child that opens the device: what it says, and how it ends.
+//! Child process that opens the device: its messages and its exit.
 
 use crate::command_error::{CommandError, ExitReason};
 use crate::output::Output;
@@ -13,21 +13,21 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-/// How often it is looked whether somebody pressed Ctrl-C.
+/// Interval between checks for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// What a child said.
+/// Results of the child process.
 #[derive(Debug, Default)]
 pub(super) struct ProbeOutput {
-    /// Everything that was found; `None` where there was no device.
+    /// All findings; `None` if there was no device.
     pub(super) findings: Option<DeviceFindings>,
-    /// Why it ended early.
+    /// Reason why it ended early.
     pub(super) failure: Option<String>,
-    /// Whether the user stopped it.
+    /// True if the user stopped it.
     pub(super) is_interrupted: bool,
 }
 
-/// Starts the child and listens until it ends, or the user has enough.
+/// Starts the child and reads its messages until it ends, or the user presses Ctrl-C.
 pub(super) fn probe_device(out: Output, request: &DeviceRequest) -> Result<ProbeOutput, CommandError> {
     let failed = |cause: String| {
         CommandError::new(ExitReason::Infrastructure, "the examination could not be started").cause(cause)
@@ -46,7 +46,7 @@ pub(super) fn probe_device(out: Output, request: &DeviceRequest) -> Result<Probe
         drop(printed.read_to_end(&mut said));
         String::from_utf8_lossy(&said).into_owned()
     });
-    // What it does not read it need not be told: then it is at its end, which is heard below.
+    // A write error is ignored: the child has ended then, which the loop below detects.
     drop(frame::write(&mut to, request));
     let (tell, news) = mpsc::channel();
     thread::spawn(move || {
@@ -73,14 +73,14 @@ pub(super) fn probe_device(out: Output, request: &DeviceRequest) -> Result<Probe
             }
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => {
-                // Ctrl-C reaches both; a child that has just begun may end by it.
+                // Ctrl-C reaches both processes; a child that has just started may end by it.
                 heard.is_interrupted = interrupts.count() > 0;
                 break false;
             }
         }
     };
     progress.finish();
-    // The child ends when its input does, if it can still do anything.
+    // The child ends when its input closes, unless it hangs.
     drop(to);
     let status = end(&mut child, is_done || heard.is_interrupted);
     if !is_done && !heard.is_interrupted {
@@ -89,7 +89,7 @@ pub(super) fn probe_device(out: Output, request: &DeviceRequest) -> Result<Probe
     Ok(heard)
 }
 
-/// Waits for the end of the child, and brings it about where nothing is wanted of it any more.
+/// Waits for the child; kills it first if its results are complete or not wanted.
 fn end(child: &mut Child, is_over: bool) -> Option<ExitStatus> {
     if is_over {
         // It may have ended already.
@@ -98,7 +98,7 @@ fn end(child: &mut Child, is_over: bool) -> Option<ExitStatus> {
     child.wait().ok()
 }
 
-/// Why it ended without its last message.
+/// Explains why the child ended without its last message.
 fn exit_explanation(complaint: &str, status: Option<ExitStatus>) -> String {
     let lines = complaint.lines().map(str::trim).take_while(|line| !line.starts_with("stack backtrace"));
     let last = lines.filter(|line| !line.is_empty() && !line.starts_with("note: run with")).last();
@@ -110,7 +110,7 @@ fn exit_explanation(complaint: &str, status: Option<ExitStatus>) -> String {
     last.map_or_else(|| how.clone(), |last| format!("{how}: {last}"))
 }
 
-/// What is done now: on a terminal one line with the time, elsewhere a line for each.
+/// Progress of the examination: on a terminal one line with the time, elsewhere a line per part.
 struct ProbeSpinner {
     out: Output,
     spinner: Option<ProgressBar>,

@@ -1,4 +1,4 @@
-//! Tables of the parts that are done only when they are named: steps of a training, and NCCL with one rank.
+//! Tables of the optional parts: training steps, and NCCL with one rank.
 
 use super::page::{left, right};
 use crate::render::number::{count, counted, loss, seconds, whole};
@@ -6,7 +6,7 @@ use crate::render::table::{PageStyle, StyledText, TextRole, table};
 use dtrain_protocol::device_check::{MeasuredStep, NcclCall, StepSeries};
 use dtrain_recipes::Bytes;
 
-/// What was trained, and how fast.
+/// Formats the model, and its speed.
 pub(super) fn title(steps: &StepSeries) -> String {
     let StepSeries { decoder, parameters, batch, precision, tokens_per_second, .. } = steps;
     format!(
@@ -19,7 +19,7 @@ pub(super) fn title(steps: &StepSeries) -> String {
     )
 }
 
-/// A row for each step.
+/// Formats a row per step.
 pub(super) fn steps(steps: &StepSeries, style: PageStyle) -> String {
     let columns = [right("step"), right("loss"), right("seconds"), right("memory used"), right("held")];
     let bytes = |bytes: Option<u64>| bytes.map_or_else(String::new, |bytes| Bytes(bytes).to_string());
@@ -36,7 +36,7 @@ pub(super) fn steps(steps: &StepSeries, style: PageStyle) -> String {
     table(&columns, &rows, style)
 }
 
-/// A row for each call.
+/// Formats a row per call.
 pub(super) fn nccl(calls: &[NcclCall], style: PageStyle) -> String {
     if calls.is_empty() {
         return String::new();
@@ -53,7 +53,7 @@ pub(super) fn nccl(calls: &[NcclCall], style: PageStyle) -> String {
     table(&[left("call"), left(""), right("values"), right("seconds")], &rows, style)
 }
 
-/// In what a call was wrong.
+/// Describes the error of a call.
 pub(super) fn difference(call: &NcclCall) -> String {
     format!("{}: {}", call.call, call.detail.as_deref().unwrap_or("wrong values"))
 }
