@@ -1,41 +1,43 @@
-//! What a rank does within one optimizer step.
+//! Actions of a rank within one optimizer step.
 
 use serde::{Deserialize, Serialize};
 
-/// One micro-batch on its way through one chunk of a rank.
+/// One micro-batch passing through one chunk of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Pass {
-    /// The micro-batch.
+    /// Index of the micro-batch.
     pub micro: u32,
-    /// The chunk: index among the runs of blocks that this rank holds.
+    /// Index of the chunk among the model chunks of this rank.
     pub chunk: u32,
 }
 
-/// A pipeline neighbour. The stages form a ring: with several chunks a rank, the last stage hands on to the first.
+/// A pipeline neighbour. The stages form a ring: with several chunks per rank, the last stage sends to the
+/// first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Neighbor {
-    /// The stage before: it gets gradients and gives activations.
+    /// The previous stage: receives gradients and sends activations.
     Previous,
-    /// The stage after: it gets activations and gives gradients.
+    /// The next stage: receives activations and sends gradients.
     Next,
 }
 
-/// One thing a rank does within one optimizer step.
+/// One action of a rank within an optimizer step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Action {
-    /// Forward of a micro-batch through a chunk.
+    /// Forward pass of a micro-batch through a chunk.
     Forward(Pass),
-    /// Backward of a micro-batch through a chunk.
+    /// Backward pass of a micro-batch through a chunk.
     Backward(Pass),
-    /// The part of backward that the stage before waits for: the gradient of the chunk's input.
+    /// First half of a split backward pass: the gradient of the chunk's input, for which the previous stage
+    /// waits.
     BackwardInput(Pass),
-    /// The rest of backward: the gradients of weights that [`Action::BackwardInput`] left.
+    /// Second half of a split backward pass: the weight gradients that [`Action::BackwardInput`] deferred.
     BackwardWeights(Pass),
-    /// Posts both halves before waiting for either, so that two neighbours that each owe the other a
-    /// message cannot wait on each other forever. A pass is named as this rank numbers it: the one whose result is
-    /// sent, and the one that reads what is received.
+    /// Sends to and receives from a neighbour. Both operations start before the rank waits for either, so
+    /// that two neighbours cannot deadlock. Passes are numbered as on this rank: the one whose result is
+    /// sent, and the one that reads the received data.
     Exchange {
         /// The neighbour.
         with: Neighbor,
@@ -44,8 +46,8 @@ pub enum Action {
         /// The pass that reads the activation (from the previous) or the gradient (from the next).
         recv: Option<Pass>,
     },
-    /// Waits until the gradients of all replicas are summed (the reductions begin inside the last backward).
+    /// Waits for the gradient all-reduce, which starts within the last backward pass.
     ReduceGradients,
-    /// Clips, then applies the optimizer.
+    /// Clips the gradients and applies the optimizer.
     UpdateWeights,
 }

@@ -1,117 +1,118 @@
-//! How the work of a step is arranged among ranks: everything that is decided but the batch and the learning rate.
+//! The arrangement of a step: layout, sharding, schedule, recomputation and precision; not batch and learning
+//! rate.
 
 use crate::sharding::{is_sharded, ranks_holding};
 use crate::{Axis, Channel, DeviceKind, Layout, Rank};
 use dtrain_recipes::{PipelineSchedule, Precision, Recompute, Synchronisation, ZeroStage};
 use serde::{Deserialize, Serialize};
 
-/// How the work of a step is arranged among ranks.
+/// The arrangement of the work of a step among ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Arrangement {
-    /// How work is cut among the ranks.
+    /// Degree of parallelism along each axis.
     pub layout: Layout,
-    /// What the replicas shard.
+    /// ZeRO stage: the state that replicas shard.
     pub zero: ZeroStage,
-    /// Among how many neighbouring replicas; groups of that many replicate it. Divides their number, and 1 shards
-    /// nothing.
+    /// Number of neighbouring replicas in a shard group; the groups replicate each other. Divides the number
+    /// of replicas; 1 shards nothing.
     #[serde(default = "one")]
     pub shard: u32,
     /// Sequence parallelism: tensor-parallel ranks split the sequence outside of sharded matrices.
     #[serde(default)]
     pub sequence: bool,
-    /// Which activations are computed again.
+    /// Activations that backward recomputes.
     pub recompute: Recompute,
-    /// Of how many blocks one is computed again, the first of each run; 1 for every block.
+    /// One of this many blocks is recomputed, the first of each run; 1 for every block.
     #[serde(default = "one")]
     pub recompute_every: u32,
-    /// Order of the passes in a pipeline.
+    /// Pipeline schedule: the order of forward and backward passes.
     #[serde(default = "one_forward_one_backward")]
     pub schedule: PipelineSchedule,
-    /// Runs of blocks of one pipeline stage.
+    /// Model chunks per pipeline stage.
     #[serde(default = "one")]
     pub chunks: u32,
-    /// What the ends of the model count as when blocks are divided into stages.
+    /// Cost of embedding and head when blocks are divided into stages.
     #[serde(default, skip_serializing_if = "EmbeddingHeadCost::are_free")]
     pub ends: EmbeddingHeadCost,
-    /// How ranks that share sequences exchange keys and values.
+    /// Exchange of keys and values under context parallelism.
     #[serde(default, skip_serializing_if = "ContextExchange::is_ring")]
     pub context_exchange: ContextExchange,
-    /// Over how many of the ranks that share matrices or sequences experts are spread besides the expert axis (expert
-    /// folding); 1 for none.
+    /// Expert folding: the number of tensor- or context-parallel ranks over which experts are spread besides
+    /// the expert axis; 1 for none.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub expert_fold: u32,
-    /// Which ranks are neighbours.
+    /// Order of the axes in rank numbers.
     #[serde(default, skip_serializing_if = "RankOrder::is_pipeline_outermost")]
     pub order: RankOrder,
-    /// How replicas are kept alike.
+    /// Synchronisation of the replicas.
     #[serde(default, skip_serializing_if = "Synchronisation::is_exact")]
     pub sync: Synchronisation,
     /// Arithmetic of matrix products.
     pub precision: Precision,
-    /// Where every rank runs.
+    /// Kind of device of every rank.
     pub device: DeviceKind,
 }
 
-/// What the ends of a model count as when its blocks are divided into stages: so many blocks each. The first and the last
-/// run of blocks are shorter by as many.
+/// The cost of embedding and head in units of blocks, used to divide blocks into stages. The first and the
+/// last chunk get that many blocks fewer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct EmbeddingHeadCost {
-    /// The embedding.
+    /// Cost of the embedding in blocks.
     pub embedding: u32,
-    /// The head with its loss.
+    /// Cost of the head with its loss in blocks.
     pub head: u32,
 }
 
 impl EmbeddingHeadCost {
-    /// Both count as nothing: blocks are divided as evenly as can be.
+    /// Zero cost: blocks are divided as evenly as possible.
     pub const FREE: Self = Self { embedding: 0, head: 0 };
 
-    /// Whether both count as nothing.
+    /// Returns `true` if both costs are zero.
     pub fn are_free(&self) -> bool {
         *self == Self::FREE
     }
 }
 
-/// How ranks that share sequences exchange keys and values.
+/// The exchange of keys and values among context-parallel ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ContextExchange {
-    /// From neighbour to neighbour, while scores of what is here are computed (ring attention).
+    /// Passed from neighbour to neighbour while local scores are computed (ring attention).
     #[default]
     Ring,
-    /// All keys and values are gathered before the first score.
+    /// All-gather of keys and values before the first score.
     AllGather,
-    /// Heads are exchanged for parts of the sequence and back (Ulysses).
+    /// All-to-all from parts of the sequence to parts of the heads, and back (Ulysses).
     AllToAll,
 }
 
 impl ContextExchange {
-    /// Whether it is [`ContextExchange::Ring`].
+    /// Returns `true` for [`ContextExchange::Ring`].
     pub fn is_ring(&self) -> bool {
         *self == Self::Ring
     }
 }
 
-/// Which ranks are neighbours. Tensor-parallel ranks always are, then those that share sequences.
+/// The order of axes in rank numbers. Tensor-parallel ranks are always adjacent, then context-parallel ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankOrder {
-    /// Replicas of a stage are nearer to each other than its next stage.
+    /// Data varies faster than pipeline: the replicas of a stage are closer than its next stage.
     #[default]
     PipelineOutermost,
-    /// Stages of a pipeline are nearer to each other than replicas.
+    /// Pipeline varies faster than data: the stages of a pipeline are closer than replicas.
     DataOutermost,
 }
 
 impl RankOrder {
-    /// Whether it is [`RankOrder::PipelineOutermost`].
+    /// Returns `true` for [`RankOrder::PipelineOutermost`].
     pub fn is_pipeline_outermost(&self) -> bool {
         *self == Self::PipelineOutermost
     }
 }
 
 impl Arrangement {
-    /// One rank on a CPU in f32 that keeps everything.
+    /// One rank on a CPU in f32, without recomputation.
     pub const SINGLE: Self = Self {
         layout: Layout::SINGLE,
         zero: ZeroStage::Zero0,
@@ -130,24 +131,25 @@ impl Arrangement {
         device: DeviceKind::Cpu,
     };
 
-    /// The layout in words, and what is approximate in it: `data 2 (approximate: bf16 on the wire)`.
+    /// Formats the layout with its approximations: `data 2 (approximate: bf16 on the wire)`.
     pub fn describe(&self) -> String {
         let Self { layout, sync, .. } = self;
         if sync.is_exact() { layout.to_string() } else { format!("{layout} (approximate: {sync})") }
     }
 
-    /// Ranks that hold the same weights, experts aside.
+    /// Returns the number of ranks that hold the same weights, experts aside.
     pub fn replicas(&self) -> u32 {
         self.layout.data.get() * self.layout.context.get() * self.layout.expert.get()
     }
 
-    /// The group over which the gradient of the parameter called `name` is summed.
+    /// Returns the channel over which gradients of the parameter `name` are summed.
     pub fn replication(name: &str) -> Channel {
         if is_sharded(name, Axis::Expert) { Channel::ExpertReplicas } else { Channel::Replicas }
     }
 
-    /// The ranks among which the state of parameters of one [`Arrangement::replication`] is sharded, `rank` among
-    /// them, ascending: [`Arrangement::shard`] neighbouring replicas, of those of an expert the ones that hold it.
+    /// Returns the shard group of `rank`, itself included, ascending: [`Arrangement::shard`] neighbouring
+    /// replicas that shard the state of parameters with this replication; of an expert's parameters, those
+    /// that hold the expert.
     pub fn shard_group(&self, rank: Rank, replication: Channel) -> Vec<Rank> {
         let all = self.layout.group(rank, Channel::Replicas.axes());
         let own = self.layout.group(rank, replication.axes());
@@ -155,13 +157,14 @@ impl Arrangement {
         neighbours.copied().filter(|neighbour| own.contains(neighbour)).collect()
     }
 
-    /// Ranks of one shard group that hold the same experts; `None` where groups differ in that.
+    /// Returns the ranks in a shard group that hold the same experts; `None` if that number differs between
+    /// groups.
     pub fn expert_shard(&self) -> Option<u32> {
         let (context, expert) = (self.layout.context.get(), self.layout.expert.get());
         let divides = |small: u32, large: u32| large.is_multiple_of(small);
         match self.shard {
             shard if expert == 1 => Some(shard),
-            // In the order of ranks: the parts of a sequence, then the experts, then the replicas.
+            // Rank numbers vary by context first, then expert, then data.
             shard if divides(context * expert, shard) => Some(shard / expert),
             shard if divides(context, shard) && shard <= context * expert => Some(context),
             shard if divides(shard, context) => Some(shard),
@@ -169,17 +172,18 @@ impl Arrangement {
         }
     }
 
-    /// The ranks that hold the same shard of those parameters as `rank` does, itself included, ascending.
+    /// Returns the ranks that hold the same shard of these parameters as `rank`, itself included, ascending.
     pub fn across_shards(&self, rank: Rank, replication: Channel) -> Vec<Rank> {
         self.of_one_shard(rank, replication, self.layout.group(rank, replication.axes()))
     }
 
-    /// The ranks that own the same part of the parameter called `name` as `rank` does, itself included, ascending.
+    /// Returns the ranks that own the same part of the parameter `name` as `rank`, itself included,
+    /// ascending.
     pub fn owners(&self, rank: Rank, name: &str) -> Vec<Rank> {
         self.of_one_shard(rank, Self::replication(name), ranks_holding(name, &self.layout, rank))
     }
 
-    /// Those of `ranks` that have the place of `rank` in their own shard groups.
+    /// Filters `ranks` to those with the same index in their shard group as `rank`.
     fn of_one_shard(&self, rank: Rank, replication: Channel, mut ranks: Vec<Rank>) -> Vec<Rank> {
         let place =
             |rank: Rank| self.shard_group(rank, replication).iter().position(|member| *member == rank);

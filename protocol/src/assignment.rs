@@ -1,4 +1,4 @@
-//! All one rank must know for one attempt. Nothing is left to decide.
+//! The assignment of a rank: everything that it must know for one attempt.
 
 use crate::{Action, Arrangement, AttemptId, Rank, StepId, TrialId};
 use dtrain_recipes::{Data, Goal, Metric, Model, Optimizer, Schedule};
@@ -6,129 +6,128 @@ use serde::{Deserialize, Serialize};
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// All one rank must know for one attempt.
+/// Everything that one rank must know for one attempt. No choice is left to the rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Assignment {
-    /// The trial.
+    /// Id of the trial.
     pub trial: TrialId,
-    /// The attempt: stamped on every event and every checkpoint.
+    /// Id of the attempt, part of every event and every checkpoint.
     pub attempt: AttemptId,
-    /// This rank.
+    /// Number of this rank.
     pub rank: Rank,
-    /// How the work of a step is arranged among all ranks.
+    /// Arrangement of the work of a step among all ranks.
     pub arrangement: Arrangement,
-    /// What is trained.
+    /// The model to train.
     pub model: Model,
-    /// The runs of blocks this rank holds, in the order of the model: one, or several where the pipeline is
-    /// interleaved.
+    /// Ranges of blocks that this rank holds, in model order: one, or several in an interleaved pipeline.
     pub chunks: Vec<Range<u32>>,
-    /// Where samples come from; `None` for a foreign command, which knows itself.
+    /// Training and validation data; `None` for a foreign command, which has its own.
     pub data: Option<Data>,
-    /// Folder that relative data paths start from.
+    /// Base folder of relative data paths.
     pub data_root: PathBuf,
-    /// How the weights are moved.
+    /// Optimizer, batch sizes and learning rate.
     pub training: Hyperparameters,
-    /// When the attempt is over.
+    /// Conditions that end the attempt.
     pub until: RunUntil,
-    /// What this rank does in each optimizer step.
+    /// Actions of this rank in each optimizer step.
     pub step: Vec<Action>,
-    /// Where this rank runs.
+    /// Host and device of this rank.
     pub placement: Placement,
-    /// How this rank reaches the others.
+    /// Connection to the other ranks.
     pub link: RankTransport,
-    /// How long this rank waits for another one.
+    /// Timeouts of waits for other ranks.
     pub waits: WaitLimits,
-    /// Validate after every this many steps, and after the last.
+    /// Steps between validations; one also follows the last step.
     pub validate_every: u64,
-    /// At most this many validation samples are used.
+    /// Most samples per validation.
     pub validate_samples: u64,
-    /// Save after every this many steps, and after the last.
+    /// Steps between checkpoints; one also follows the last step.
     pub save_every: u64,
     /// Folder of this trial's checkpoints.
     pub checkpoints: PathBuf,
-    /// Where to go on from; `None` starts afresh.
+    /// Checkpoint to resume from; `None` for a fresh start.
     pub resume: Option<ResumePoint>,
 }
 
-/// How the weights are moved, with every number decided.
+/// The hyperparameters of a training, all with fixed values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Hyperparameters {
-    /// Samples of one optimizer step over all ranks.
+    /// Global batch: samples per optimizer step over all ranks.
     pub batch: u64,
-    /// The samples of each step's batch that this rank reads, `micro_batch · micro_batches` of them.
+    /// Range within each step's batch that this rank reads: `micro_batch · micro_batches` samples.
     pub share: Range<u64>,
-    /// Samples of one forward pass on this rank.
+    /// Samples per forward pass on this rank.
     pub micro_batch: u32,
-    /// Forward passes of one step on this rank.
+    /// Micro-batches per step on this rank.
     pub micro_batches: u32,
-    /// Optimizer.
+    /// Optimizer and its constants.
     pub optimizer: Optimizer,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Warm-up in steps.
+    /// Linear warm-up, in steps.
     pub warmup_steps: u64,
-    /// Steps the schedule is stretched over; with a time limit, as many as are expected within it.
+    /// Length of the learning-rate schedule in steps; with a time limit, the steps expected within it.
     pub schedule_steps: u64,
-    /// Shape after warm-up.
+    /// Learning-rate decay after warm-up.
     pub schedule: Schedule,
     /// Final learning rate as a fraction of the peak.
     pub final_fraction: f64,
-    /// Largest global gradient norm.
+    /// Gradient clipping: the largest global gradient norm; `None` does not clip.
     pub clip: Option<f64>,
-    /// Seed of weights and data order.
+    /// Seed of the initial weights and of the data order.
     pub seed: u64,
 }
 
-/// When the attempt is over: the first condition that holds. All ranks decide alike, because the decision
-/// travels with the reduced loss.
+/// Conditions that end an attempt; the first that holds counts. All ranks agree, because the decision is part
+/// of the all-reduce of the loss.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RunUntil {
-    /// The step after which training is complete; `None` when only time or target ends it.
+    /// Step after which training is complete; `None` if only time or target ends it.
     pub steps: Option<StepId>,
-    /// Seconds left for this attempt, with its validations and its last checkpoint.
+    /// Seconds left for this attempt, including validations and the last checkpoint.
     pub seconds: Option<f64>,
     /// Seconds of the same limit that earlier attempts used.
     #[serde(default)]
     pub spent_seconds: f64,
-    /// Seconds that a validation is expected to take; 0 where nobody knows.
+    /// Expected seconds of a validation; 0 if unknown.
     #[serde(default)]
     pub validation_seconds: f64,
-    /// Seconds that the last checkpoint is expected to take.
+    /// Expected seconds of the last checkpoint.
     #[serde(default)]
     pub save_seconds: f64,
-    /// What completes the training.
+    /// Metric value that completes the training.
     pub target: Option<MetricTarget>,
 }
 
-/// A value of a metric that is to be reached.
+/// A target value of a metric.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricTarget {
     /// The metric.
     pub metric: Metric,
-    /// Which way it is better.
+    /// Direction in which the metric improves.
     pub goal: Goal,
-    /// In the units of the metric.
+    /// Target, in the units of the metric.
     pub value: f64,
 }
 
 impl MetricTarget {
-    /// Whether a value of a metric reaches it.
+    /// Returns `true` if a value of a metric reaches the target.
     pub fn is_reached(&self, metric: &str, value: f64) -> bool {
         self.metric.name() == metric && self.goal.is_reached(value, self.value)
     }
 }
 
-/// Where a rank runs.
+/// The host and device of a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement {
-    /// Index of the host. Ranks of one host are neighbours.
+    /// Index of the host. Ranks of one host have consecutive numbers.
     #[serde(default)]
     pub host: u32,
-    /// Which backend.
+    /// Kind of device.
     pub device: DeviceKind,
     /// Index among the host's devices of that kind.
     pub index: u32,
-    /// Threads for compute on the CPU.
+    /// Compute threads on the CPU.
     pub threads: u32,
 }
 
@@ -140,12 +139,12 @@ pub enum DeviceKind {
     Cpu,
     /// An NVIDIA GPU.
     Cuda,
-    /// A GPU of any maker, through wgpu and Vulkan.
+    /// A GPU of any vendor, through wgpu and Vulkan.
     Wgpu,
 }
 
 impl DeviceKind {
-    /// The name of its backend: `cpu`, `cuda` or `wgpu`.
+    /// Returns the name of the backend: `cpu`, `cuda` or `wgpu`.
     pub fn word(self) -> &'static str {
         match self {
             Self::Cpu => "cpu",
@@ -154,79 +153,81 @@ impl DeviceKind {
         }
     }
 
-    /// Whether it is a GPU, of whatever maker.
+    /// Returns `true` for a GPU of any vendor.
     pub fn is_gpu(self) -> bool {
         self != Self::Cpu
     }
 }
 
-/// How a rank reaches the others.
+/// The connection of a rank to the others.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RankTransport {
-    /// There are no others.
+    /// No other ranks.
     Alone,
-    /// All ranks are processes of one host and share one mapping, inherited as an open file.
+    /// Ranks on one host share a memory mapping, inherited as an open file.
     SharedMemory {
         /// Number of the inherited file descriptor.
         descriptor: i32,
         /// Length of the mapping in bytes.
         bytes: u64,
     },
-    /// Mutual TLS 1.3 over TCP; the listener is bound first, then `Event::Listening` tells its port, and
-    /// `Order::Peers` answers with all addresses.
+    /// Mutual TLS 1.3 over TCP. The rank binds its listener, sends the port with `Event::Listening`, and gets
+    /// all addresses with `Order::Peers`.
     Tls {
         /// Address to bind, without a port.
         bind: String,
-        /// Certificates of this attempt.
+        /// The rank's certificates for this attempt.
         identity: TlsIdentity,
     },
 }
 
-/// How long a rank waits for another one that is due in a collective.
+/// The timeouts of waits in collectives.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WaitLimits {
-    /// Seconds without a heartbeat after which the other is lost.
+    /// Seconds without a heartbeat after which a rank counts as lost.
     pub silence_seconds: f64,
-    /// Seconds after which the other is given up although its heart beats, when in that time neither it nor any rank it
-    /// waits for itself got anything done: joined a collective, or prepared some of the data.
+    /// Seconds after which a rank counts as stuck in spite of its heartbeat, if neither it nor any rank for
+    /// which it waits made progress: joined a collective, or prepared some of the data.
     pub idle_seconds: f64,
-    /// Seconds of a step in the plan; `None` where nobody predicted it.
+    /// Predicted seconds per step; `None` without a prediction.
     pub step_seconds: Option<f64>,
 }
 
-/// Certificates of one attempt: the authority lives only in the memory of the process that made it.
+/// The TLS certificates of a rank or an agent for one attempt. The authority's key is only in the memory of
+/// its creator.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TlsIdentity {
-    /// The attempt's certificate authority, PEM.
+    /// Certificate authority of the attempt, PEM.
     pub authority: String,
-    /// The owner's certificate, PEM; its only subject alternative name is [`TlsIdentity::name`] of a rank, or
-    /// [`TlsIdentity::agent_name`] of an agent.
+    /// Certificate of the owner, PEM. Its only subject alternative name is [`TlsIdentity::name`] of a rank,
+    /// or [`TlsIdentity::agent_name`] of an agent.
     pub certificate: String,
-    /// The owner's private key, PEM.
+    /// Private key of the owner, PEM.
     pub key: String,
 }
 
-/// Where to go on from.
+/// The checkpoint to resume from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResumePoint {
-    /// The folder of the committed checkpoint.
+    /// Folder of the committed checkpoint.
     pub folder: PathBuf,
     /// Steps completed in it.
     pub step: StepId,
 }
 
 impl WaitLimits {
-    /// Seconds without a heartbeat after which a rank is lost.
+    /// Seconds without a heartbeat after which a rank counts as lost.
     pub const SILENCE_SECONDS: f64 = 60.0;
 
-    /// A rank that is alive is never given up earlier: kernels are compiled, or a layer is computed on a slow processor.
+    /// Shortest idle limit in seconds: a live rank may compile kernels, or compute a layer on a slow
+    /// processor.
     pub const LEAST_IDLE_SECONDS: f64 = 20.0 * 60.0;
 
-    /// Nor before this many steps of the plan are over: predictions may be wrong.
+    /// Shortest idle limit in predicted steps: predictions may be wrong.
     pub const IDLE_STEPS: f64 = 20.0;
 
-    /// The limits where the plan expects steps of this length.
+    /// Returns the timeouts for this predicted step time.
     pub fn for_steps_of(step_seconds: Option<f64>) -> Self {
         let idle_seconds = Self::LEAST_IDLE_SECONDS.max(Self::IDLE_STEPS * step_seconds.unwrap_or(0.0));
         Self { silence_seconds: Self::SILENCE_SECONDS, idle_seconds, step_seconds }
@@ -234,7 +235,7 @@ impl WaitLimits {
 }
 
 impl RunUntil {
-    /// Share of the time limit that earlier attempts used, 0 to 1; `None` without a limit.
+    /// Returns the share of the time limit that earlier attempts used, 0 to 1; `None` without a limit.
     pub fn elapsed(&self) -> Option<f64> {
         let left = self.seconds?;
         Some(if left > 0.0 { self.spent_seconds / (self.spent_seconds + left) } else { 1.0 })
@@ -242,18 +243,19 @@ impl RunUntil {
 }
 
 impl TlsIdentity {
-    /// The name in the certificate of `rank`: `rank-<n>.<attempt>.<trial>`, in lower case.
+    /// Returns the name in the certificate of `rank`: `rank-<n>.<attempt>.<trial>`, in lower case.
     pub fn name(trial: &TrialId, attempt: AttemptId, rank: Rank) -> String {
         format!("rank-{rank}.{attempt}.{}", trial.0.to_ascii_lowercase())
     }
 
-    /// The name in the certificate of the agent on host `host`: `agent-<n>.<attempt>.<trial>`, in lower case.
+    /// Returns the name in the certificate of the agent on host `host`: `agent-<n>.<attempt>.<trial>`, in
+    /// lower case.
     pub fn agent_name(trial: &TrialId, attempt: AttemptId, host: u32) -> String {
         format!("agent-{host}.{attempt}.{}", trial.0.to_ascii_lowercase())
     }
 }
 
-// Keys never reach a log: the identity prints as its kind only.
+// Private keys must not reach a log, so no field is printed.
 impl std::fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("TlsIdentity(…)")

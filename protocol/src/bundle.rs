@@ -1,11 +1,12 @@
 //! A bundle: trials of a history in one file, to be merged into the histories of other machines.
 //!
 //! ```text
-//! "DTRNHIST" · u32 format · records, each [u8 kind][u32 length][u32 crc32c of the payload][payload], little-endian
+//! "DTRNHIST" · u32 format · records: [u8 kind][u32 length][u32 crc32c of the payload][payload], little-endian
 //! ```
-//! The first record is the [`ArchiveHeader`], as JSON. Then come texts (UTF-8, named by their hash), trials (JSON), each after the
-//! texts that it names and followed by the points of its series ([`crate::series_codec`]), and studies (JSON). The last record is the blake3
-//! hash of all bytes before it; nothing follows. The same trials always give the same bytes.
+//! The first record is the [`ArchiveHeader`], as JSON. Then come texts (UTF-8, named by their hash), trials
+//! (JSON), each after its texts and followed by the points of its series ([`crate::series_codec`]), and
+//! studies (JSON). The last record is the blake3 hash of all bytes before it. The same trials always give the
+//! same bytes.
 
 mod check;
 mod read;
@@ -24,13 +25,13 @@ pub const LONGEST_NOTE: usize = 1 << 16;
 /// The first bytes of a bundle.
 pub const MAGIC: [u8; 8] = *b"DTRNHIST";
 
-/// The format that is written, and the newest that is read.
+/// Format version that is written, and the newest that is read.
 pub const FORMAT: u32 = 2;
 
-/// Largest payload in bytes: a plan of very many ranks.
+/// Largest payload in bytes; a plan of very many ranks fits.
 const MAX_PAYLOAD: usize = 1 << 30;
 
-/// Points of one record at most.
+/// Most points per record.
 pub const POINTS: usize = 4096;
 
 const END: u8 = 0;
@@ -40,188 +41,188 @@ const TRIAL: u8 = 3;
 const SERIES: u8 = 4;
 const STUDY: u8 = 5;
 
-/// What a bundle says of itself.
+/// The header of a bundle.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArchiveHeader {
-    /// The history it was made from: an id that is drawn once.
+    /// Random id of the history that the bundle was made from.
     pub machine: String,
-    /// The host of that history.
+    /// Name of the host of that history.
     pub host: String,
-    /// Version of dtrain.
+    /// Version of dtrain that wrote the bundle.
     pub program: String,
-    /// Trials in it.
+    /// Number of trials.
     pub trials: u64,
 }
 
-/// A trial as it was trained, wherever that was.
+/// A trial, with everything that the history has of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrialRecord {
-    /// Its id: 26 letters and digits.
+    /// Id: 26 letters and digits.
     pub id: TrialId,
-    /// What it is called where it was trained.
+    /// Name in the history in which it was trained.
     pub name: String,
-    /// The history it was trained under, and the host of that.
+    /// Id of the history in which it was trained.
     pub machine: String,
-    /// The host of that history.
+    /// Name of the host of that history.
     pub host: String,
     /// Name of its recipe.
     pub recipe: String,
-    /// The study it belongs to.
+    /// Study that it belongs to.
     pub study: Option<StudyName>,
     /// Metric to optimise.
     pub objective: String,
-    /// Which way it is better: `min` or `max`.
+    /// Direction in which the metric improves: `min` or `max`.
     pub goal: String,
-    /// How it cuts the work, in words.
+    /// Layout in words.
     pub layout: String,
-    /// Samples of one optimizer step.
+    /// Samples per optimizer step.
     pub batch: u64,
     /// Peak learning rate.
     pub learning_rate: f64,
     /// Digest of recipe and candidate.
     pub config_hash: String,
-    /// Digest of the host whose rates were used.
+    /// Digest of the host with the measured rates.
     pub host_digest: String,
     /// Digest of the model.
     pub model_digest: String,
-    /// Seconds of a step, tokens per second and bytes that the planner expected.
+    /// Predicted seconds per step, tokens per second, and bytes of memory.
     pub predicted: (Option<f64>, Option<f64>, Option<u64>),
-    /// Seconds of a step, their spread, and tokens per second that were measured.
+    /// Measured seconds per step, their spread, and tokens per second.
     pub measured: (Option<f64>, Option<f64>, Option<f64>),
-    /// Milliseconds since the Unix epoch.
+    /// Time of creation in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// The commit.
+    /// Git commit of the working directory.
     pub git_revision: Option<String>,
-    /// Whether tracked files differed from it.
+    /// `true` if tracked files differed from the commit.
     pub git_dirty: bool,
-    /// Version of dtrain that made it.
+    /// Version of dtrain that created it.
     pub program: String,
     /// JSON texts by kind: recipe, plan, candidate, provenance, parent.
     pub documents: BTreeMap<String, String>,
-    /// Hash of the text that is the difference from the commit.
+    /// Hash of the text with the diff from the commit.
     pub patch: Option<String>,
-    /// Hash of the text that is the environment.
+    /// Hash of the text with the environment.
     pub environment: Option<String>,
-    /// Path, value as JSON text, and source of each value.
+    /// Path, value as JSON text, and source of each recipe value.
     pub params: Vec<(String, String, String)>,
-    /// When each record of what happened was made, and the record as JSON text.
+    /// Records of the trial: time in milliseconds since the Unix epoch, and JSON text.
     pub records: Vec<(u64, String)>,
     /// Series, sorted; their points follow in this order.
     pub series: Vec<Series>,
-    /// When, in milliseconds since the Unix epoch, and what users wrote.
+    /// User notes: time in milliseconds since the Unix epoch, and text.
     pub notes: Vec<(u64, String)>,
     /// Tags by name.
     pub tags: BTreeMap<String, String>,
 }
 
-/// One series of one attempt.
+/// A series of one attempt.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Series {
-    /// What it measures.
+    /// Name of the figure.
     pub key: String,
-    /// The rank.
+    /// Number of the rank.
     pub rank: u32,
-    /// The attempt.
+    /// Number of the attempt.
     pub attempt: u64,
-    /// Its points.
+    /// Number of its points.
     pub points: u64,
 }
 
-/// A study as trials name it.
+/// The identity of a study, by which trials name it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct StudyName {
-    /// What it is called where it was made.
+    /// Name in the history in which it was made.
     pub name: String,
-    /// Digest of what it searches; the name alone is not unique.
+    /// Digest of the search space; the name alone is not unique.
     pub digest: String,
 }
 
-/// A study and what it tried.
+/// A study with its trials.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StudyRecord {
-    /// Its name.
+    /// Name and digest.
     pub name: StudyName,
-    /// What is searched and how, as JSON text.
+    /// Search space and settings, as JSON text.
     pub json: String,
-    /// Milliseconds since the Unix epoch.
+    /// Time of creation in milliseconds since the Unix epoch.
     pub created_ms: u64,
-    /// What was tried, by number.
+    /// Trials, by number.
     pub trials: Vec<StudyTrialRecord>,
-    /// What happened, by number: when, in milliseconds since the Unix epoch, and as JSON text.
+    /// Events: number, time in milliseconds since the Unix epoch, and JSON text.
     pub events: Vec<(u64, u64, String)>,
 }
 
-/// What a study tried.
+/// A trial of a study.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StudyTrialRecord {
-    /// Its number.
+    /// Number within the study.
     pub number: u64,
-    /// As JSON text.
+    /// Values of the trial, as JSON text.
     pub json: String,
-    /// Where it was trained.
+    /// Id of the trial, if it was trained.
     pub trial: Option<TrialId>,
-    /// Why it was not.
+    /// Reason why it was not trained.
     pub rejection: Option<String>,
 }
 
-/// One record of a bundle after its head.
+/// A record of a bundle after the header.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Record {
     /// A text that trials name by its [`hash`].
     Text(String),
-    /// A trial; its points follow.
+    /// A trial; the points of its series follow.
     Trial(Box<TrialRecord>),
-    /// Points of a series of the trial before: at most [`POINTS`].
+    /// Points of a series of the last trial: at most [`POINTS`].
     Points(Vec<MetricSample>),
     /// A study.
     Study(StudyRecord),
 }
 
-/// Why a bundle cannot be read.
+/// An error in reading a bundle.
 #[derive(Debug, thiserror::Error)]
 pub enum BundleError {
-    /// It begins otherwise.
+    /// The file does not begin with [`MAGIC`].
     #[error("it is not a bundle of `dtrain history export`")]
     NoBundle,
     /// A newer dtrain wrote it.
     #[error("it has format {0}, and this dtrain reads formats up to {FORMAT}; update dtrain")]
     Newer(u32),
-    /// It ends early.
+    /// The file ends early.
     #[error("it ends in the middle: it was not copied whole")]
     Torn,
-    /// A checksum does not match, or bytes follow its end.
+    /// A checksum does not match, or bytes follow the last record.
     #[error("it is damaged: {0}")]
     Damaged(String),
-    /// A field is not what dtrain writes.
+    /// A field has a value that dtrain does not write.
     #[error("{of}: `{field}` {what}")]
     Invalid {
-        /// The trial or the study.
+        /// Trial or study with the field.
         of: String,
-        /// The field.
+        /// Name of the field.
         field: String,
-        /// What is wrong with it.
+        /// The reason.
         what: String,
     },
-    /// It cannot be read.
+    /// An I/O error.
     #[error("it cannot be read")]
     Io(#[from] io::Error),
 }
 
-/// What a text is called: the first 32 hex digits of its blake3.
+/// Returns the name of a text: the first 32 hex digits of its blake3 hash.
 pub fn hash(text: &str) -> String {
     let mut hex = blake3::hash(text.as_bytes()).to_hex().to_string();
     hex.truncate(32);
     hex
 }
 
-/// Writes a bundle.
+/// A writer of bundles.
 pub struct Writer<W> {
     to: W,
     hash: blake3::Hasher,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a bundle.
+    /// Writes the header of a bundle.
     pub fn new(to: W, head: &ArchiveHeader) -> io::Result<Self> {
         let mut writer = Self { to, hash: blake3::Hasher::new() };
         writer.put(&MAGIC)?;
@@ -240,7 +241,7 @@ impl<W: Write> Writer<W> {
         }
     }
 
-    /// Ends the bundle; it counts for nothing before.
+    /// Writes the last record, without which a bundle is invalid.
     pub fn finish(mut self) -> io::Result<W> {
         let hash = *self.hash.finalize().as_bytes();
         self.record(END, &hash)?;

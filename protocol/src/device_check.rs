@@ -1,62 +1,63 @@
-//! What is asked of `dtrain worker device`, and what it finds: whether a device computes what the host computes, and how fast.
+//! Messages of `dtrain worker device`, which checks that a device computes the same as the host, and how
+//! fast.
 //!
-//! Of figures, [`f64::MAX`] stands for what is not finite: JSON has no word for that.
+//! Figures that are not finite are stored as [`f64::MAX`], since JSON has no such numbers.
 
 use crate::{DeviceKind, Placement};
 use dtrain_recipes::{Decoder, Precision};
 use serde::{Deserialize, Serialize};
 
-/// What is asked of `dtrain worker device`.
+/// A request to `dtrain worker device`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceRequest {
-    /// The device.
+    /// Device to check.
     pub placement: Placement,
-    /// What is done, whatever the order here.
+    /// Tests to run, in any order.
     pub parts: Vec<DeviceTest>,
-    /// What [`DeviceTest::Steps`] trains.
+    /// Settings of [`DeviceTest::Steps`].
     pub steps: StepsRequest,
 }
 
-/// A part of the examination.
+/// A test of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceTest {
-    /// Small trainings on the device and on the host.
+    /// Comparison of small trainings on the device and on the host.
     Parity,
-    /// The speed of a training as large as the device is worth.
+    /// Speed of a training of a size that suits the device.
     Training,
-    /// Matrix products.
+    /// Speed of matrix products.
     Products,
-    /// Attention.
+    /// Speed of attention.
     Attention,
-    /// Copies between host and device.
+    /// Speed of copies between host and device.
     Copies,
-    /// Copies to the other devices of the host.
+    /// Speed of copies to the other devices of the host.
     Links,
-    /// Steps of a training of a named size.
+    /// Training steps of a model of a known size.
     Steps,
-    /// Every call of NCCL, with one rank.
+    /// Every NCCL call, with one rank.
     Nccl,
 }
 
 impl DeviceTest {
-    /// What is done where nobody says what.
+    /// The default tests.
     pub const USUAL: [Self; 6] =
         [Self::Parity, Self::Training, Self::Products, Self::Attention, Self::Copies, Self::Links];
 }
 
-/// A training of some steps.
+/// A training of some steps, on a model of a known size.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StepsRequest {
-    /// The size.
+    /// Size of the model.
     pub model: StepsModel,
-    /// Arithmetic of matrix products; `None` is bf16 where the device has it, and f32 elsewhere.
+    /// Precision of matrix products; `None` is bf16 if the device supports it, otherwise f32.
     pub precision: Option<Precision>,
-    /// Sequences of a step; `None` leaves it to the model.
+    /// Sequences per step; `None` for the model's default.
     pub batch: Option<u32>,
-    /// Steps.
+    /// Number of steps.
     pub count: u32,
-    /// Whether a profiler that waits for `cudaProfilerStart` sees the last step.
+    /// `true` to let a profiler that waits for `cudaProfilerStart` record the last step.
     pub is_profiled: bool,
 }
 
@@ -77,66 +78,66 @@ pub enum StepsModel {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceResponse {
-    /// What is done now, in words.
+    /// The current activity, in words.
     Doing(String),
-    /// Everything that was found so far.
+    /// All findings so far.
     Found(Box<DeviceFindings>),
-    /// All was tried.
+    /// All tests were tried.
     Done,
-    /// Nothing can be measured, and why.
+    /// Nothing can be measured, with the reason.
     Failed(String),
 }
 
-/// What was found of a device.
+/// The findings about a device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceFindings {
-    /// The backend.
+    /// Kind of device.
     pub device: DeviceKind,
-    /// Index among the devices of the backend.
+    /// Index among the devices of this kind.
     pub index: u32,
-    /// Devices of the backend on this host.
+    /// Number of devices of this kind on the host.
     pub devices: u32,
-    /// The device as it names itself.
+    /// Name that the device reports.
     pub name: String,
-    /// What kernels are compiled for, such as `ptx_sm90`.
+    /// Compilation target of kernels, such as `ptx_sm90`.
     pub target: Option<String>,
-    /// Version of its driver, where that says it.
+    /// Driver version, if the driver reports it.
     pub driver: Option<String>,
-    /// Its memory in bytes; 0 where nobody tells.
+    /// Memory in bytes; 0 if unknown.
     pub memory_bytes: u64,
     /// Version of burn.
     pub burn: String,
-    /// Version of cubecl, which makes the kernels.
+    /// Version of cubecl, which compiles the kernels.
     pub cubecl: String,
-    /// How kernels of matrix products were chosen; `None` where that is off, and on the host.
+    /// Tuning of matrix-product kernels; `None` if it is off, and on the host.
     #[serde(default)]
     pub tuning: Option<KernelTuning>,
-    /// The arithmetics of matrix products that it can do.
+    /// Supported precisions of matrix products.
     pub precisions: Vec<Precision>,
-    /// The parts that were asked for.
+    /// Requested tests.
     pub parts: Vec<DeviceTest>,
-    /// Comparisons with the host.
+    /// Comparisons with trainings on the host.
     pub parity: Vec<Parity>,
-    /// Training of one decoder.
+    /// Training speeds of one decoder.
     pub training: Vec<TrainingSpeed>,
-    /// Matrix products.
+    /// Speeds of matrix products.
     pub products: Vec<ProductSpeed>,
-    /// Attention.
+    /// Speeds of attention.
     pub attention: Vec<AttentionSpeed>,
-    /// Copies between host and device; none where the device is the host.
+    /// Speeds of copies between host and device; empty if the device is the host.
     pub copies: Vec<CopySpeed>,
-    /// Copies to the other devices of the host, through its memory.
+    /// Speeds of copies to the other devices of the host, through its memory.
     pub links: Vec<LinkSpeed>,
-    /// Steps of a training of a named size.
+    /// Training steps of a model of a known size.
     pub steps: Option<StepSeries>,
-    /// Calls of NCCL with one rank.
+    /// NCCL calls with one rank.
     pub nccl: Vec<NcclCall>,
-    /// What could not be measured.
+    /// Failed measurements.
     pub faults: Vec<MeasurementError>,
 }
 
 impl DeviceFindings {
-    /// Whether all comparisons that were asked for were made and are within their tolerance.
+    /// Returns `true` if all requested comparisons were made and are within their tolerance.
     pub fn agrees(&self) -> bool {
         self.is_compared()
             && self.parity.iter().all(Parity::is_within)
@@ -144,16 +145,16 @@ impl DeviceFindings {
             && self.faults.is_empty()
     }
 
-    /// Whether something was compared with the host, or nobody asked for that.
+    /// Returns `true` if the comparison with the host was made, or was not requested.
     pub fn is_compared(&self) -> bool {
         !self.parity.is_empty() || !self.parts.contains(&DeviceTest::Parity)
     }
 }
 
-/// How kernels of matrix products were chosen.
+/// Autotuning of the kernels of matrix products.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KernelTuning {
-    /// Seconds that it may take.
+    /// Time limit in seconds.
     pub limit_seconds: f64,
     /// Seconds that it took.
     pub seconds: f64,
@@ -161,178 +162,180 @@ pub struct KernelTuning {
     pub tuned: u32,
     /// Products whose kernel was chosen by an earlier process.
     pub known: u32,
-    /// Products that took the kernel of a similar one, because time was over.
+    /// Products that use the kernel of a similar one, because the time limit was reached.
     pub untuned: u32,
-    /// Where kernels and choices are kept; `None` where they are not.
+    /// Cache folder of kernels and choices; `None` without a cache.
     pub folder: Option<String>,
 }
 
-/// A training on the device beside the same one on the host: plain operations in f32, the same weights and samples.
+/// A comparison of the same training on device and host: plain operations, the same weights and samples; f32
+/// on the host.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Parity {
-    /// `gpt` (layer norm, GELU, learned positions, biases) or `llama` (RMS norm, SwiGLU, rotary positions, grouped heads).
+    /// `gpt` (layer norm, GELU, learned positions, biases) or `llama` (RMS norm, SwiGLU, rotary positions,
+    /// grouped heads).
     pub family: String,
-    /// Arithmetic of the device.
+    /// Precision on the device.
     pub precision: Precision,
-    /// Loss of each step on the device.
+    /// Loss per step on the device.
     pub losses: Vec<f64>,
-    /// Loss of each step on the host.
+    /// Loss per step on the host.
     pub reference: Vec<f64>,
     /// Largest relative difference of a loss.
     pub loss_difference: f64,
-    /// Largest relative difference of a gradient in the first step: of a parameter the norm of the difference over the norm, or
-    /// over one thousandth of the norm of all gradients where that is more.
+    /// Largest relative difference of a gradient in the first step: per parameter, the norm of the difference
+    /// divided by the norm, or by one thousandth of the global norm if that is more.
     pub gradient_difference: f64,
-    /// The parameter of that gradient.
+    /// Name of the parameter with that difference.
     pub parameter: String,
-    /// Up to which difference of losses it counts as the same.
+    /// Tolerance of the loss difference.
     pub loss_tolerance: f64,
-    /// Up to which difference of gradients.
+    /// Tolerance of the gradient difference.
     pub gradient_tolerance: f64,
-    /// Seconds of the first step, in which kernels are compiled.
+    /// Seconds of the first step, which includes the compilation of kernels.
     pub first_step_seconds: f64,
-    /// Seconds of a later one: the median.
+    /// Median seconds of a later step.
     pub step_seconds: f64,
 }
 
 impl Parity {
-    /// Whether the device computes what the host computes.
+    /// Returns `true` if both differences are within tolerance.
     pub fn is_within(&self) -> bool {
         self.loss_difference <= self.loss_tolerance && self.gradient_difference <= self.gradient_tolerance
     }
 }
 
-/// How fast the device trains a decoder of the Llama family.
+/// The training speed of a decoder of the Llama family.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainingSpeed {
-    /// The decoder.
+    /// Sizes of the decoder.
     pub decoder: Decoder,
-    /// Its parameters.
+    /// Number of its parameters.
     pub parameters: u64,
-    /// Sequences of a step.
+    /// Sequences per step.
     pub batch: u32,
-    /// Arithmetic of matrix products.
+    /// Precision of matrix products.
     pub precision: Precision,
     /// Seconds of the first step.
     pub first_step_seconds: f64,
-    /// Later steps that were measured.
+    /// Number of later steps that were measured.
     pub steps: u32,
-    /// Seconds of one of them: the median.
+    /// Median seconds of a later step.
     pub step_seconds: f64,
-    /// Tokens a second in later steps.
+    /// Tokens per second in later steps.
     pub tokens_per_second: f64,
-    /// Most bytes that tensors took at the ends of parts of a step; `None` where the device does not tell.
+    /// Most bytes of tensors, sampled at phase ends of a step; `None` if the device does not report them.
     pub memory_peak_bytes: Option<u64>,
-    /// Bytes that the allocator held after the steps, those kept for later among them.
+    /// Bytes that the allocator reserved after the steps, including free blocks.
     pub memory_reserved_bytes: Option<u64>,
 }
 
-/// A product of two square matrices.
+/// The speed of a product of two square matrices.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProductSpeed {
-    /// Rows, and columns.
+    /// Rows and columns of each matrix.
     pub size: u32,
-    /// Arithmetic.
+    /// Precision.
     pub precision: Precision,
-    /// Seconds of one.
+    /// Seconds of one product.
     pub seconds: f64,
-    /// Additions and multiplications a second, in 1e9.
+    /// Speed in 1e9 floating-point operations per second.
     pub gflops: f64,
 }
 
-/// Causal attention of one sequence, as training computes it.
+/// The speed of causal attention over one sequence, as in training.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AttentionSpeed {
-    /// Tokens.
+    /// Tokens of the sequence.
     pub length: u32,
-    /// Heads.
+    /// Number of heads.
     pub heads: u32,
     /// Width of a head.
     pub head_width: u32,
-    /// Arithmetic.
+    /// Precision.
     pub precision: Precision,
-    /// Seconds of a forward.
+    /// Seconds of a forward pass.
     pub forward_seconds: f64,
-    /// Seconds of a forward and its backward.
+    /// Seconds of a forward and a backward pass.
     pub both_seconds: f64,
-    /// Of the products of both, scores of later keys counted as well: additions and multiplications a second, in 1e9.
+    /// Speed of both passes in 1e9 operations per second; masked scores count too.
     pub gflops: f64,
 }
 
-/// A copy between host and device.
+/// The speed of a copy between host and device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CopySpeed {
-    /// Bytes.
+    /// Bytes copied.
     pub bytes: u64,
-    /// To the device, in 1e9 bytes a second.
+    /// Speed to the device, in 1e9 bytes per second.
     pub to_device: f64,
-    /// Back to the host, in 1e9 bytes a second.
+    /// Speed to the host, in 1e9 bytes per second.
     pub to_host: f64,
 }
 
-/// A copy to another device through the memory of the host, as ranks exchange data.
+/// The speed of a copy to another device through host memory, the way ranks exchange data.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LinkSpeed {
     /// Index of the other device.
     pub to: u32,
-    /// Bytes.
+    /// Bytes copied.
     pub bytes: u64,
-    /// 1e9 bytes a second.
+    /// Speed in 1e9 bytes per second.
     pub speed: f64,
 }
 
-/// Steps of a training on made-up samples, which are the same in every step and on every device.
+/// Steps of a training on synthetic samples, which are the same in every step and on every device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepSeries {
-    /// The size.
+    /// Size of the model.
     pub model: StepsModel,
-    /// The decoder.
+    /// Sizes of the decoder.
     pub decoder: Decoder,
-    /// Its parameters.
+    /// Number of its parameters.
     pub parameters: u64,
-    /// Sequences of a step.
+    /// Sequences per step.
     pub batch: u32,
-    /// Arithmetic of matrix products.
+    /// Precision of matrix products.
     pub precision: Precision,
-    /// Each step.
+    /// Measurements of each step.
     pub series: Vec<MeasuredStep>,
-    /// Tokens a second: the median of the second half of the steps.
+    /// Median tokens per second over the second half of the steps.
     pub tokens_per_second: f64,
 }
 
-/// One step.
+/// The measurements of one step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredStep {
-    /// The loss before it.
+    /// Loss before the weight update.
     pub loss: f64,
-    /// Seconds until the device had nothing left to do.
+    /// Seconds until the device was idle.
     pub seconds: f64,
-    /// Bytes of tensors after it; `None` where the device does not tell.
+    /// Bytes of tensors after the step; `None` if the device does not report them.
     pub memory_used_bytes: Option<u64>,
-    /// Bytes that the allocator held after it, those kept for later among them.
+    /// Bytes that the allocator reserved after the step, including free blocks.
     pub memory_reserved_bytes: Option<u64>,
 }
 
-/// A call of NCCL by the only rank of a communicator.
+/// A test of an NCCL call with a single rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NcclCall {
-    /// Which, such as `all-reduce`.
+    /// Name of the call, such as `all-reduce`.
     pub call: String,
-    /// Values that it was given.
+    /// Number of values passed to it.
     pub values: u64,
-    /// Seconds of it.
+    /// Seconds that it took.
     pub seconds: f64,
-    /// Whether the values came back as one rank gives them to itself.
+    /// `true` if the result is right for a single rank.
     pub agrees: bool,
-    /// The first value that did not, or what NCCL said.
+    /// The first wrong value, or the error of NCCL.
     pub detail: Option<String>,
 }
 
-/// What could not be measured.
+/// A failed measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MeasurementError {
-    /// What it was.
+    /// Name of the measurement.
     pub part: String,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }

@@ -1,26 +1,26 @@
-//! Orders to a worker, and events from it. An event is a claim; the runner decides what becomes a fact.
+//! Orders to a rank, and events from it. Events are not trusted: the runner decides which become records.
 
 use crate::{AttemptId, Failure, Rank, SavedFile, StepId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// What the agent tells a rank. The first message of a rank is its [`crate::Assignment`]; these follow.
+/// An order of the agent to a rank. The first message to a rank is its [`crate::Assignment`]; orders follow.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Order {
     /// Addresses of all ranks, by rank; the answer to `Event::Listening`.
     Peers(Vec<String>),
-    /// Finish the current step, or give up the validation, save, and end with `Event::Finished`.
+    /// Finish the current step, or abort the validation; save, and end with `Event::Finished`.
     Stop,
 }
 
-/// What a rank says.
+/// An event that a rank reports.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Event {
-    /// The mesh listener is bound here (`host:port`).
+    /// The address (`host:port`) on which the rank listens for other ranks.
     Listening(String),
-    /// State is loaded and the mesh is up; training begins after `step`.
+    /// State is loaded and ranks are connected; training begins after `step`.
     Ready {
         /// Steps already completed.
         step: StepId,
@@ -32,9 +32,9 @@ pub enum Event {
         train_samples: u64,
         /// Samples in the validation data.
         valid_samples: u64,
-        /// blake3 over the lengths and contents (for large files: a sample of the contents) of the data files.
+        /// blake3 hash over lengths and contents (of large files: sampled blocks) of the data files.
         data_fingerprint: String,
-        /// What begins otherwise than somebody who resumes might think.
+        /// Note on a fresh start of state that a user would expect to be resumed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         notice: Option<String>,
     },
@@ -47,29 +47,30 @@ pub enum Event {
         /// Mean cross-entropy in nats.
         #[serde(with = "crate::non_finite")]
         loss: f64,
-        /// Share of samples (tokens, for a decoder) whose most likely class was right; `None` where a program does not tell it.
+        /// Share of samples (tokens, for a decoder) whose most likely class was right; `None` if a program
+        /// does not report it.
         accuracy: Option<f64>,
-        /// Seconds that it took; `None` of a script, and in the record of an older program.
+        /// Seconds of the validation; `None` for a script, and in records of older versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         seconds: Option<f64>,
     },
-    /// A validation after `step` goes on.
+    /// Progress of a validation after `step`.
     Validating {
         /// Steps completed.
         step: StepId,
-        /// Samples that it has used.
+        /// Samples validated so far.
         done: u64,
-        /// Samples that it will use.
+        /// Samples of the whole validation.
         of: u64,
     },
     /// Figures that a program reports under names of its own.
     Metrics {
         /// Steps completed.
         step: StepId,
-        /// Each with its name; none twice.
+        /// Figures with unique names.
         figures: Vec<NamedFigure>,
     },
-    /// Something that a person should know. Training goes on.
+    /// A notice for the user. Training continues.
     Notice(String),
     /// This rank's part of the checkpoint is durable under the `.partial` folder.
     Saved {
@@ -79,68 +80,70 @@ pub enum Event {
         folder: PathBuf,
         /// The files this rank wrote.
         files: Vec<SavedFile>,
-        /// Seconds training stood still for it.
+        /// Seconds that training paused for it.
         stall_seconds: f64,
     },
     /// This rank's part of a checkpoint could not be written.
     SaveFailed {
         /// Steps completed.
         step: StepId,
-        /// What went wrong.
+        /// The reason.
         reason: String,
-        /// Training is over: the rank keeps the state and tries again until it is saved. Otherwise training continues.
+        /// `true` if training is over and the rank retries until the state is saved. Otherwise training
+        /// continues.
         #[serde(default)]
         retries: bool,
     },
-    /// The rank did all it was told and exits with 0.
+    /// The rank has completed its assignment and exits with code 0.
     Finished {
         /// Steps completed.
         step: StepId,
-        /// Why it stopped.
+        /// The condition that ended it.
         reason: StopReason,
     },
-    /// The rank cannot go on and exits with 1.
+    /// The rank has failed and exits with code 1.
     Failed(Failure),
 }
 
 /// A figure with a name, such as `val/f1`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct NamedFigure {
-    /// Its name.
+    /// Name of the figure.
     pub name: String,
-    /// Its value.
+    /// Value of the figure.
     #[serde(with = "crate::non_finite")]
     pub value: f64,
 }
 
-/// Figures of one completed step.
+/// The figures of one completed step.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StepFigures {
     /// Steps completed, this one included.
     pub step: StepId,
-    /// Mean loss over the global batch, in nats.
+    /// Mean loss over the global batch before the update, in nats.
     #[serde(with = "crate::non_finite")]
     pub loss: f64,
-    /// Global gradient norm before clipping; none when gradients overflowed under a loss scale and nothing moved.
+    /// Global gradient norm before clipping; `None` if gradients overflowed under a loss scale and the step
+    /// was skipped.
     #[serde(default)]
     pub gradient_norm: Option<f64>,
-    /// Learning rate that was applied.
+    /// Learning rate of this step.
     #[serde(with = "crate::non_finite")]
     pub learning_rate: f64,
-    /// Share of the training within the time limit that had passed when the step began, 0 to 1; validations do not count. None
-    /// where time does not end the training.
+    /// Share of the time limit that had passed when the step began, 0 to 1, without validations; `None`
+    /// without a time limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub elapsed: Option<f64>,
-    /// What the gradients of the step before this one tell, where whole replicas can be compared.
+    /// Gradient noise of the previous step, if whole replicas can be compared.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<GradientNoise>,
     /// Tokens of the global batch.
     pub tokens: u64,
-    /// Where the time of this rank went.
+    /// Time of each phase on this rank.
     pub times: PhaseTimes,
-    /// Largest resident memory of this rank so far, in bytes (device memory on a GPU).
+    /// Peak resident memory of this rank so far, in bytes (device memory on a GPU).
     pub memory_bytes: u64,
-    /// What of it is held from step to step; the rest is activations, buffers and the process itself.
+    /// Bytes kept from step to step; the rest is activations, buffers and the process itself.
     #[serde(default)]
     pub held: ResidentBytes,
     /// Bytes this rank sent to others in this step.
@@ -149,23 +152,23 @@ pub struct StepFigures {
 }
 
 impl StepFigures {
-    /// Whether a script reports them: it tells neither phases nor memory.
+    /// Returns `true` if a script reported the figures: these have neither phases nor memory.
     pub fn is_of_script(&self) -> bool {
         self.times.parts() == 0.0 && self.memory_bytes == 0
     }
 }
 
-/// How much of a gradient is chance, from one step: means over many steps tell something.
+/// An estimate of gradient noise from one step; only means over many steps are meaningful.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct GradientNoise {
-    /// Square of the L2 norm that the gradient would have over all samples; by chance sometimes below 0.
+    /// Estimated squared L2 norm of the gradient over all samples; may be negative by chance.
     pub signal: f64,
-    /// Sum of the variances of its elements from sample to sample. Divided by `signal` it is the noise scale: a batch of
-    /// that many samples is half chance (McCandlish et al. 2018).
+    /// Sum of the variances of its elements between samples. Divided by `signal` it is the noise scale: the
+    /// batch size at which half of the gradient is noise (McCandlish et al. 2018).
     pub noise: f64,
 }
 
-/// Bytes of what one rank holds from step to step.
+/// The bytes that one rank keeps from step to step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResidentBytes {
     /// Weights.
@@ -176,7 +179,7 @@ pub struct ResidentBytes {
     pub optimizer: u64,
 }
 
-/// Seconds of one step on one rank.
+/// The seconds of one step on one rank, by phase.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PhaseTimes {
     /// The whole step.
@@ -187,22 +190,22 @@ pub struct PhaseTimes {
     pub forward: f64,
     /// Backward passes.
     pub backward: f64,
-    /// Communication that nothing hid, inside passes and after them.
+    /// Exposed communication, which no computation overlaps, within passes and after them.
     pub communication: f64,
-    /// Waiting for other stages of the pipeline.
+    /// Pipeline bubble: waiting for other stages.
     #[serde(default)]
     pub bubble: f64,
-    /// Clipping and the optimizer.
+    /// Gradient clipping and the optimizer.
     pub optimizer: f64,
 }
 
 impl PhaseTimes {
-    /// The sum of the phases: the step, but for rounding.
+    /// Returns the sum of the phases: the step time, except for rounding.
     pub fn parts(&self) -> f64 {
         self.data + self.forward + self.backward + self.communication + self.bubble + self.optimizer
     }
 
-    /// All of it times `factor`.
+    /// Returns all times multiplied by `factor`.
     pub fn scaled(self, factor: f64) -> Self {
         Self {
             step: self.step * factor,
@@ -216,32 +219,32 @@ impl PhaseTimes {
     }
 }
 
-/// Why a rank stopped as it was told.
+/// The reason of a regular stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StopReason {
-    /// All steps were done.
+    /// All steps were completed.
     Complete,
-    /// The time was up.
+    /// The time limit was reached.
     Time,
     /// The target was reached.
     Target,
-    /// Somebody asked for it.
+    /// An order to stop was received.
     Ordered,
 }
 
-/// An event with who said it, in the order it was said. The key `(attempt, rank, sequence)` is unique, so
-/// that a repeated delivery changes nothing.
+/// An event with its attempt, rank and sequence number. The key `(attempt, rank, sequence)` is unique, so
+/// that repeated delivery has no effect.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StampedEvent {
-    /// The attempt.
+    /// Attempt of the rank.
     pub attempt: AttemptId,
-    /// The rank.
+    /// Rank that reports the event.
     pub rank: Rank,
-    /// Counts the events of this rank in this attempt from 0.
+    /// Number of the event within this rank and attempt, from 0.
     pub sequence: u64,
     /// Milliseconds since the Unix epoch by the host's clock; for display only.
     pub at_ms: u64,
-    /// What was said.
+    /// The event itself.
     pub event: Event,
 }

@@ -1,100 +1,101 @@
-//! Why a rank cannot go on, and in which words.
+//! Failures of ranks and hosts, and their messages.
 
 use crate::{Rank, StepId};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// Why a rank cannot go on.
+/// A failure that ends an attempt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Failure {
-    /// Memory ran out.
+    /// Out of memory.
     OutOfMemory {
-        /// What was asked for, in words.
+        /// The failed request, in words.
         detail: String,
     },
-    /// Loss or gradient is not finite.
+    /// The loss or a gradient is not finite: training diverged.
     NotFinite {
-        /// The step.
+        /// Step at which it happened.
         step: StepId,
-        /// Which figure.
+        /// Name of the figure.
         figure: String,
     },
-    /// A peer is gone or silent.
+    /// A peer disconnected or stopped sending heartbeats.
     PeerLost {
-        /// Which, when known.
+        /// The lost rank, if known.
         peer: Option<Rank>,
-        /// What was seen.
+        /// The observation, in words.
         detail: String,
     },
-    /// A host is gone or silent, and all its ranks with it.
+    /// A host is unreachable, with all its ranks.
     HostLost {
-        /// What people call it.
+        /// Name of the host.
         host: String,
-        /// What was seen.
+        /// The observation, in words.
         detail: String,
     },
-    /// A machine or the network failed, not the training on it: an agent is gone, too few hosts answer, a host cannot start its ranks.
+    /// A failure of a machine or the network, not of training: a lost agent, too few reachable hosts, or
+    /// ranks that cannot start.
     Infrastructure {
-        /// The host to blame, where it is known.
+        /// The failed host, if known.
         host: Option<String>,
-        /// What was seen.
+        /// The observation, in words.
         detail: String,
     },
-    /// A peer lives, and does not do what is due: it hangs, or does something else.
+    /// A peer is alive but does not join a collective: it hangs, or does something else.
     Stuck {
-        /// Which.
+        /// The stuck rank.
         peer: Rank,
-        /// What was seen.
+        /// The observation, in words.
         detail: String,
     },
-    /// A checkpoint cannot be read as it was written.
+    /// A checkpoint is corrupt.
     CorruptCheckpoint {
-        /// The folder.
+        /// Folder of the checkpoint.
         folder: PathBuf,
         /// Tensor, file and offset.
         detail: String,
     },
-    /// A checkpoint is whole, but of a training that reads other samples.
+    /// An intact checkpoint of a training on other data.
     OtherTraining {
-        /// The folder.
+        /// Folder of the checkpoint.
         folder: PathBuf,
-        /// What differs, and what to do.
+        /// The difference and the suggested fix.
         detail: String,
     },
-    /// The data cannot be used.
+    /// The data cannot be used, with the reason.
     Data(String),
-    /// The data cannot be used on one of several hosts; on others it may be.
+    /// The data cannot be used on one of several hosts; it may be usable on others.
     DataOn {
-        /// The host, where it is known: the leader does not know what it is called itself.
+        /// Name of the host; `None` if unknown, since the leader does not know its own name.
         host: Option<String>,
-        /// What was seen.
+        /// The reason.
         detail: String,
     },
-    /// The process ended without a word.
+    /// The process exited without reporting a failure.
     Exited {
-        /// Exit code, when there is one.
+        /// Exit code, if it exited.
         code: Option<i32>,
-        /// Signal, when it was killed.
+        /// Signal, if it was killed.
         signal: Option<i32>,
     },
     /// A foreign program ended before its work was done.
     Command {
-        /// Exit code, when there is one.
+        /// Exit code, if it exited.
         code: Option<i32>,
-        /// Signal, when it was killed.
+        /// Signal, if it was killed.
         signal: Option<i32>,
-        /// The last lines that it printed.
+        /// Last lines of its output.
         last: Vec<String>,
     },
-    /// Training is over, and the state could not be saved before the rank was told to stop.
+    /// Training is over, but the rank was stopped before the state could be saved.
     Unsaved {
         /// Steps completed.
         step: StepId,
-        /// Why it could not be saved.
+        /// Reason why saving failed.
         reason: String,
     },
-    /// Anything else.
+    /// Any other failure, in words.
     Other(String),
 }
 
@@ -141,7 +142,7 @@ impl std::fmt::Display for Failure {
     }
 }
 
-/// The limit that the kernel enforces by a signal of Linux, in parentheses; empty for signals that mean something else.
+/// Returns the kernel limit behind a Linux signal, in parentheses; empty for other signals.
 fn limit_behind(signal: i32) -> &'static str {
     match signal {
         24 => " (SIGXCPU: the limit of processor time, `ulimit -t`)",

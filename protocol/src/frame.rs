@@ -1,34 +1,34 @@
-//! Messages on a pipe, a socket or in a spool file: length, checksum, JSON.
+//! Frames: messages on a pipe, a socket or in a spool file, with length, checksum and JSON.
 //!
 //! `[u32 length][u32 crc32c of the payload][payload]`, little-endian. A reader checks the length before it
-//! allocates, and the checksum before it parses. A payload over [`MAX_PAYLOAD`] travels in pieces, each of them a frame;
-//! the highest bit of the length says that another piece follows. Who reads from somebody that nothing is known of takes
-//! no pieces. A torn tail (a writer killed inside a record) is told apart from
-//! a corrupt record: [`FrameError::Torn`] means "wait for more, or cut here".
+//! allocates, and the checksum before it parses. A payload over [`MAX_PAYLOAD`] is sent in pieces, each of
+//! them a frame; the highest bit of the length announces another piece. Readers of unauthenticated peers
+//! refuse pieces. A torn tail (the writer was killed within a record) differs from a corrupt record:
+//! [`FrameError::Torn`] means "wait for more, or truncate here".
 
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 
-/// Largest payload of one piece in bytes, and of a message that [`read`] takes.
+/// Largest payload of one piece in bytes, and of a message for [`read`].
 pub const MAX_PAYLOAD: usize = 16 << 20;
 
-/// Largest payload in bytes of a message that comes in pieces, for readers that obey whoever writes: the assignments of
-/// very many ranks, a step of very many micro-batches, the table of contents of a very large checkpoint.
+/// Largest payload in bytes of a message in pieces, for readers that trust the writer: the assignments of
+/// very many ranks, a step of very many micro-batches, the manifest of a very large checkpoint.
 pub const MAX_IN_PIECES: usize = 1 << 30;
 
-/// In the length of a piece: another one follows.
+/// Flag in the length of a piece: another piece follows.
 const MORE: u32 = 1 << 31;
 
-/// Bytes of a payload that there is room for before any of it came.
+/// Bytes allocated for a payload before any of it has arrived.
 const FIRST_ROOM: usize = 64 << 10;
 
 /// Length of the header in bytes.
 pub const HEADER: usize = 8;
 
-/// Why a frame cannot be read.
+/// An error in reading a frame.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
-    /// The stream ended cleanly between two frames.
+    /// The stream ended between two frames.
     #[error("the other end closed the stream")]
     Closed,
     /// The stream ended inside a frame.
@@ -48,7 +48,7 @@ pub enum FrameError {
     Io(#[from] io::Error),
 }
 
-/// The bytes of one message. How long it may be is for its reader to say.
+/// Encodes one message. The limit on its length is the reader's.
 pub fn encode<T: Serialize>(message: &T) -> Vec<u8> {
     let payload = serde_json::to_vec(message).expect("messages have string keys only");
     let mut frame = Vec::with_capacity(HEADER + payload.len());
@@ -77,7 +77,7 @@ pub fn read<T: DeserializeOwned>(from: &mut impl Read) -> Result<T, FrameError> 
     read_within(from, MAX_PAYLOAD)
 }
 
-/// The same where no payload is over `most` bytes, such as [`MAX_IN_PIECES`].
+/// Like [`read`], with a limit of `most` bytes, such as [`MAX_IN_PIECES`].
 pub fn read_within<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Result<T, FrameError> {
     let mut payload = Vec::new();
     loop {
@@ -89,7 +89,7 @@ pub fn read_within<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Re
         }
         let [a, b, c, d, crc @ ..] = header;
         let (begin, (length, has_more)) = (payload.len(), length_prefix([a, b, c, d], payload.len(), most)?);
-        // Room grows with what comes, not with what is announced.
+        // The buffer grows with the data received, not with the announced length.
         payload.reserve(length.min(FIRST_ROOM));
         from.take(length as u64).read_to_end(&mut payload)?;
         if payload.len() < begin + length {
@@ -104,12 +104,13 @@ pub fn read_within<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> Re
     }
 }
 
-/// Whether `bytes` begin with a whole message. `Err` when they begin with one of more than [`MAX_PAYLOAD`] bytes.
+/// Returns `true` if `bytes` begin with a complete message. `Err` if that has more than [`MAX_PAYLOAD`]
+/// bytes.
 pub fn is_whole(bytes: &[u8]) -> Result<bool, FrameError> {
     is_whole_within(bytes, MAX_PAYLOAD)
 }
 
-/// The same where no payload is over `most` bytes.
+/// Like [`is_whole`], with a limit of `most` bytes.
 pub fn is_whole_within(bytes: &[u8], most: usize) -> Result<bool, FrameError> {
     let (mut rest, mut before) = (bytes, 0);
     loop {
@@ -123,11 +124,12 @@ pub fn is_whole_within(bytes: &[u8], most: usize) -> Result<bool, FrameError> {
     }
 }
 
-/// Length of a piece in bytes, and whether another one follows; `before` bytes of its message came before it.
+/// Decodes the length of a piece, and whether another one follows; `before` bytes of the message came
+/// earlier.
 fn length_prefix(length: [u8; 4], before: usize, most: usize) -> Result<(usize, bool), FrameError> {
     let word = u32::from_le_bytes(length);
     let (length, has_more) = ((word & !MORE) as usize, word & MORE != 0);
-    // Only the last piece is shorter than it may be, so that a message is read in few of them.
+    // Only the last piece may be short, so a message has few pieces.
     let announced = before + if has_more { MAX_PAYLOAD + 1 } else { length };
     if announced > most {
         return Err(FrameError::TooLong(announced, most));
@@ -138,7 +140,7 @@ fn length_prefix(length: [u8; 4], before: usize, most: usize) -> Result<(usize, 
     Ok((length, has_more))
 }
 
-/// Reads until `buffer`, that of a header, is full or the stream ends; returns how much came.
+/// Reads until `buffer` is full or the stream ends; returns the number of bytes read.
 fn fill(from: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
     let mut have = 0;
     while have < buffer.len() {
@@ -194,7 +196,7 @@ mod tests {
         let mut from = stream.as_slice();
         assert_eq!(read_within::<String>(&mut from, MAX_IN_PIECES).expect("whole"), message);
         assert_eq!(read::<String>(&mut from).expect("whole"), "next");
-        // Who takes no pieces is told so by the first.
+        // A reader that takes no pieces fails on the first.
         let refused = read::<String>(&mut stream.as_slice());
         assert!(matches!(refused, Err(FrameError::TooLong(16_777_217, MAX_PAYLOAD))), "{refused:?}");
         assert!(is_whole(&stream[..HEADER]).is_err());

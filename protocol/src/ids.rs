@@ -1,19 +1,20 @@
-//! Names of things, each its own type.
+//! Ids of trials, attempts, ranks and steps, each its own type.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One candidate trained once. A ULID: 26 characters, sorted by time of creation.
+/// The id of a trial, a ULID: 26 characters, sorted by time of creation.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TrialId(pub String);
 
-/// One launch of a trial's ranks; only grows within a trial and is the generation in every message.
+/// The number of an attempt: one launch of a trial's ranks. Only grows within a trial; messages carry it for
+/// fencing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct AttemptId(pub u64);
 
-/// One process of an attempt, from 0.
+/// The number of a rank: one worker process of an attempt, from 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Rank(pub u32);
@@ -24,7 +25,7 @@ pub struct Rank(pub u32);
 pub struct StepId(pub u64);
 
 impl TrialId {
-    /// What stands in the place of a trial where speeds are measured.
+    /// Returns the placeholder for a trial in speed measurements.
     pub fn for_probes() -> Self {
         Self("probe".into())
     }

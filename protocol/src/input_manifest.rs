@@ -1,4 +1,4 @@
-//! The data that a training reads, as its checkpoints record it.
+//! The input data of a training, as its checkpoints record it.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -6,70 +6,69 @@ use std::collections::BTreeMap;
 /// Name of the file of a checkpoint that holds its [`InputManifest`] as JSON.
 pub const INPUTS: &str = "inputs.json";
 
-/// Name of the file of a checkpoint that holds the tokenizer, where one was trained or named.
+/// Name of the file of a checkpoint with the tokenizer, if the recipe trains or names one.
 pub const TOKENIZER: &str = "tokenizer.json";
 
-/// Name of the file of a checkpoint that holds the [`Preprocessing`] as JSON, where the data has one.
+/// Name of the file of a checkpoint with the [`Preprocessing`] as JSON, if the data has any.
 pub const PREPROCESSING: &str = "preprocessing.json";
 
-/// Differences that are listed by name; of more only the number is told.
+/// Most differences that are listed by name; of more only the number is shown.
 const LISTED: usize = 4;
 
-/// The files that a training reads, and how many samples they give.
+/// The input files of a training, with the number of samples.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputManifest {
-    /// Samples to train on.
+    /// Number of training samples.
     pub train_samples: u64,
-    /// Samples to validate on.
+    /// Number of validation samples.
     pub valid_samples: u64,
-    /// All files, in the order in which they are read.
+    /// All files, in reading order.
     pub files: Vec<InputFile>,
 }
 
-/// What samples of rows become before a model reads them, as it was when the model was trained.
+/// The preprocessing of rows or images at training time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Preprocessing {
-    /// The columns of a table, in the order in which the model reads them; empty for images, whose pixels are divided by
-    /// 255.
+    /// Columns of a table, in the order in which the model reads them; empty for images, whose pixels are
+    /// divided by 255.
     pub columns: Vec<Column>,
-    /// The name of each class, in order; `None` where classes are numbers.
+    /// Name of each class, in order; `None` if classes are numbers.
     pub classes: Option<Vec<String>>,
 }
 
-/// A column of a table and what a model reads of it.
+/// A column of a table, with its encoding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Column {
-    /// Its name.
+    /// Name of the column.
     pub name: String,
-    /// How a cell becomes numbers.
+    /// Conversion of cells into numbers.
     #[serde(flatten)]
     pub encoding: Encoding,
 }
 
-/// How a cell becomes numbers.
+/// The conversion of a cell into numbers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Encoding {
-    /// One number for each of these texts: 1 for that of the cell, 0 for the others. A text that is not among them is 0
-    /// everywhere.
+    /// One-hot encoding: 1 for the cell's category, 0 for the others. An unknown category is 0 everywhere.
     Category {
-        /// In alphabetical order; an empty text stands for an empty cell.
+        /// Categories in alphabetical order; an empty text stands for an empty cell.
         categories: Vec<String>,
     },
-    /// `(value - mean) / deviation`; an empty cell is 0, which is the mean.
+    /// Standardisation: `(value - mean) / deviation`; an empty cell is 0, which is the mean.
     Number {
-        /// Mean of the rows that were trained on.
+        /// Mean over the training rows.
         mean: f64,
-        /// Standard deviation of these rows, or 1 where they are all the same.
+        /// Standard deviation over the training rows, or 1 if they are all equal.
         deviation: f64,
-        /// Whether the value is a date, as days since 1970-01-01 UTC.
+        /// `true` if the value is a date, as days since 1970-01-01 UTC.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         date: bool,
     },
 }
 
 impl Encoding {
-    /// Numbers that a model reads of a cell.
+    /// Returns the numbers per cell that a model reads.
     pub fn width(&self) -> usize {
         match self {
             Self::Category { categories } => categories.len(),
@@ -79,32 +78,33 @@ impl Encoding {
 }
 
 impl Preprocessing {
-    /// The name of a class, or its number where classes have no names.
+    /// Returns the name of a class, or its number if classes have no names.
     pub fn class(&self, class: usize) -> String {
         let name = self.classes.as_ref().and_then(|names| names.get(class));
         name.cloned().unwrap_or_else(|| class.to_string())
     }
 }
 
-/// One file of the data.
+/// A file of the input data.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputFile {
-    /// Path below the folder that data paths start from; a full path for a file elsewhere; the URL of a file that was
-    /// downloaded.
+    /// Path relative to the base of data paths; a full path for a file elsewhere; the URL of a downloaded
+    /// file.
     pub name: String,
     /// Length in bytes.
     pub bytes: u64,
-    /// blake3 of the contents, in hex; of a long file that of evenly spread blocks.
+    /// blake3 hash of the contents, in hex; for a large file, of evenly spread blocks.
     pub blake3: String,
 }
 
 impl InputManifest {
-    /// blake3 over names, lengths and contents of the files in their order, in hex.
+    /// Returns the blake3 hash over names, lengths and contents of the files in their order, in hex.
     pub fn fingerprint(&self) -> String {
         fingerprint(&self.files)
     }
 
-    /// What differs where training is to go on with `now`, in words; empty where both give the same samples.
+    /// Returns the differences to the data of a resumed training (`now`), in words; empty if both give the
+    /// same samples.
     pub fn differences(&self, now: &Self) -> Vec<String> {
         let mut found = self.changed_files(now);
         if found.is_empty() {
@@ -152,7 +152,7 @@ impl InputManifest {
     }
 }
 
-/// blake3 over names, lengths and contents of files in their order, in hex.
+/// Returns the blake3 hash over names, lengths and contents of files in their order, in hex.
 pub fn fingerprint(files: &[InputFile]) -> String {
     let mut hasher = blake3::Hasher::new();
     for file in files {

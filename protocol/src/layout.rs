@@ -1,23 +1,23 @@
-//! How many ways work is cut along each axis, and where a rank sits.
+//! Layouts: the degree of parallelism along each axis, and the coordinates of ranks.
 
 use crate::Rank;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// A direction in which work is cut. In the order of rank numbers: tensor varies fastest.
+/// An axis of parallelism. In the order of rank numbers: tensor varies fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Axis {
-    /// Matrices are cut.
+    /// Tensor parallelism: matrices are split.
     Tensor,
-    /// Sequences are cut.
+    /// Context parallelism: sequences are split.
     Context,
-    /// Experts are spread.
+    /// Expert parallelism: experts are spread over ranks.
     Expert,
-    /// Samples are spread over replicas.
+    /// Data parallelism: samples are spread over replicas.
     Data,
-    /// Layers are cut into stages.
+    /// Pipeline parallelism: layers are split into stages.
     Pipeline,
 }
 
@@ -25,7 +25,7 @@ impl Axis {
     /// All axes, fastest-varying first.
     pub const ALL: [Self; 5] = [Self::Tensor, Self::Context, Self::Expert, Self::Data, Self::Pipeline];
 
-    /// Its name, as in a recipe.
+    /// Returns the name, as in a recipe.
     pub fn word(self) -> &'static str {
         match self {
             Self::Tensor => "tensor",
@@ -37,10 +37,10 @@ impl Axis {
     }
 }
 
-/// What a group of ranks comes together for. Groups of different channels may work at the same time.
+/// The purpose of a group of ranks. Collectives of different channels may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Channel {
-    /// All ranks: losses, decisions, norms.
+    /// All ranks: losses, stop decisions, norms.
     World,
     /// Ranks that hold parts of the same matrices.
     Tensor,
@@ -50,26 +50,27 @@ pub enum Channel {
     Expert,
     /// The stages of one pipeline.
     Pipeline,
-    /// Ranks that hold the same weights, experts aside: their gradients are summed.
+    /// Ranks that hold the same weights, experts aside; their gradients are summed.
     Replicas,
     /// Ranks that hold the same experts.
     ExpertReplicas,
-    /// The replicas among which state is sharded.
+    /// Replicas among which state is sharded.
     Shard,
     /// Replicas that hold the same shard.
     AcrossShards,
-    /// The ranks of [`Channel::Shard`] once more: weights are gathered while gradients travel.
+    /// The ranks of [`Channel::Shard`] again, for the all-gather of weights beside the reduction of
+    /// gradients.
     Weights,
-    /// Of the ranks of [`Channel::Shard`] those that hold the same experts, which shard the state of these.
+    /// The ranks of [`Channel::Shard`] that hold the same experts, among which the experts' state is sharded.
     ExpertShard,
     /// Ranks that hold the same shard of the same experts.
     AcrossExpertShards,
-    /// The ranks of [`Channel::ExpertShard`] once more, as [`Channel::Weights`].
+    /// The ranks of [`Channel::ExpertShard`] again, like [`Channel::Weights`].
     ExpertWeights,
 }
 
 impl Channel {
-    /// All channels; a channel's index is its place here.
+    /// All channels; a channel's index is its index here.
     pub const ALL: [Self; 13] = [
         Self::World,
         Self::Tensor,
@@ -86,8 +87,8 @@ impl Channel {
         Self::ExpertWeights,
     ];
 
-    /// The axes along which its members differ. Those of [`Channel::Shard`] and the channels after it are parts of the
-    /// replicas, which differ along these.
+    /// Returns the axes along which the members differ. [`Channel::Shard`] and later channels are subsets of
+    /// the replicas, which differ along these axes.
     pub fn axes(self) -> &'static [Axis] {
         match self {
             Self::World => &Axis::ALL,
@@ -105,7 +106,7 @@ impl Channel {
     }
 }
 
-/// The degree along each axis.
+/// The degree of parallelism along each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Layout {
     /// Tensor-parallel ranks.
@@ -120,19 +121,19 @@ pub struct Layout {
     pub pipeline: NonZeroU32,
 }
 
-/// Where a rank sits: its index along each axis, in the order of [`Axis::ALL`].
+/// The coordinates of a rank: its index along each axis, in the order of [`Axis::ALL`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Coord(pub [u32; 5]);
 
 impl Coord {
-    /// Index along `axis`.
+    /// Returns the index along `axis`.
     pub fn along(&self, axis: Axis) -> u32 {
         self.0[axis as usize]
     }
 }
 
 impl Layout {
-    /// One rank.
+    /// A single rank.
     pub const SINGLE: Self = Self {
         tensor: NonZeroU32::MIN,
         context: NonZeroU32::MIN,
@@ -141,12 +142,12 @@ impl Layout {
         pipeline: NonZeroU32::MIN,
     };
 
-    /// Data parallelism alone.
+    /// Returns a layout of data parallelism alone.
     pub fn replicas(data: NonZeroU32) -> Self {
         Self { data, ..Self::SINGLE }
     }
 
-    /// The degree along `axis`.
+    /// Returns the degree along `axis`.
     pub fn degree(&self, axis: Axis) -> u32 {
         match axis {
             Axis::Tensor => self.tensor,
@@ -158,12 +159,12 @@ impl Layout {
         .get()
     }
 
-    /// Number of ranks: the product of the degrees.
+    /// Returns the number of ranks: the product of the degrees.
     pub fn world(&self) -> u32 {
         Axis::ALL.iter().map(|axis| self.degree(*axis)).product()
     }
 
-    /// Where `rank` sits. Panics when the rank is not of this layout.
+    /// Returns the coordinates of `rank`. Panics if the layout has fewer ranks.
     pub fn coord(&self, rank: Rank) -> Coord {
         assert!(rank.0 < self.world(), "rank {rank} is outside a layout of {} ranks", self.world());
         let mut rest = rank.0;
@@ -174,12 +175,12 @@ impl Layout {
         }))
     }
 
-    /// The rank that sits at `coord`.
+    /// Returns the rank at `coord`.
     pub fn rank(&self, coord: Coord) -> Rank {
         Rank(Axis::ALL.iter().rev().fold(0, |rank, axis| rank * self.degree(*axis) + coord.along(*axis)))
     }
 
-    /// The ranks that differ from `rank` only along `axes`, itself included, ascending.
+    /// Returns the ranks that differ from `rank` only along `axes`, itself included, ascending.
     pub fn group(&self, rank: Rank, axes: &[Axis]) -> Vec<Rank> {
         let mut coords = vec![self.coord(rank)];
         for axis in axes {
@@ -197,12 +198,12 @@ impl Layout {
         ranks
     }
 
-    /// Ranks that read samples of their own: those along the data and expert axes.
+    /// Returns the number of ranks that read different samples: those along the data and expert axes.
     pub fn readers(&self) -> u32 {
         self.data.get() * self.expert.get()
     }
 
-    /// Index of `rank` among the [`Layout::readers`].
+    /// Returns the index of `rank` among the [`Layout::readers`].
     pub fn reader(&self, rank: Rank) -> u32 {
         let coord = self.coord(rank);
         coord.along(Axis::Data) * self.expert.get() + coord.along(Axis::Expert)
@@ -210,7 +211,7 @@ impl Layout {
 }
 
 impl fmt::Display for Layout {
-    /// The axes that are cut, such as `data 2 × tensor 4`, or `one rank`.
+    /// Formats the axes with a degree above 1, such as `data 2 × tensor 4`, or `one rank`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut first = true;
         for axis in [Axis::Data, Axis::Pipeline, Axis::Tensor, Axis::Context, Axis::Expert] {

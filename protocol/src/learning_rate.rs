@@ -1,36 +1,36 @@
-//! The learning rate as a pure function of how far a training is: all ranks compute it by this one.
+//! The learning rate as a pure function of the position in a training, shared by all ranks.
 
 use crate::assignment::Hyperparameters;
 use dtrain_recipes::Schedule;
 
-/// How the learning rate moves during a training.
+/// The schedule of the learning rate over a training.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LearningRateSchedule {
-    /// Shape after warm-up.
+    /// Decay after warm-up.
     pub schedule: Schedule,
-    /// Highest learning rate.
+    /// Peak learning rate.
     pub peak: f64,
-    /// Learning rate at the end as a fraction of the highest.
+    /// Final learning rate as a fraction of the peak.
     pub final_fraction: f64,
     /// Steps of linear warm-up.
     pub warmup: u64,
-    /// Steps of the whole curve. Where time ends the training these are the steps that the planner expects.
+    /// Length of the schedule in steps; with a time limit, the steps that the planner expects within it.
     pub total: u64,
 }
 
-/// How far a training is when a step begins.
+/// The position in a training when a step begins.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SchedulePosition {
     /// Steps completed.
     pub step: u64,
-    /// Steps after which training is complete, where steps end it.
+    /// Step after which training is complete; `None` if steps do not end it.
     pub steps: Option<u64>,
-    /// Share of the time limit that has passed, 0 to 1; `None` where time does not end it. All ranks pass the same.
+    /// Share of the time limit that has passed, 0 to 1; `None` without a time limit. The same on all ranks.
     pub elapsed: Option<f64>,
 }
 
 impl LearningRateSchedule {
-    /// That of a training.
+    /// Returns the schedule of a training.
     pub fn of(training: &Hyperparameters) -> Self {
         Self {
             schedule: training.schedule,
@@ -41,12 +41,13 @@ impl LearningRateSchedule {
         }
     }
 
-    /// Learning rate of the step that begins at `progress`.
+    /// Returns the learning rate of the step that begins at `progress`.
     ///
-    /// Rises from `peak / warmup` at step 0 to `peak` at step `warmup - 1`, then falls to `peak · final_fraction` at the last step.
-    /// With a time limit, warm-up and decay take the shares of the limit that they have of `total`, however fast
-    /// steps are, unless after this step more of the steps than of the time is over; then those count. A warm-up ends after `warmup` steps or after its
-    /// share of the time, whichever comes first. Once the time has passed, it is the final value.
+    /// Rises from `peak / warmup` at step 0 to `peak` at step `warmup - 1`, then falls to `peak ·
+    /// final_fraction` at the last step. With a time limit, warm-up and decay take the same shares of the
+    /// limit as of `total`, at any speed; if steps advance further than time, they count instead. A warm-up
+    /// ends after `warmup` steps or its share of the time, whichever comes first. After the limit, it is the
+    /// final value.
     pub fn at(&self, progress: SchedulePosition) -> f64 {
         #![expect(clippy::cast_precision_loss, reason = "step counts are far below 2^52")]
         let Self { schedule, peak, final_fraction, warmup, total } = *self;
@@ -91,12 +92,12 @@ mod tests {
         total: 100,
     };
 
-    /// By steps alone.
+    /// Returns a position in a training that ends by steps.
     fn by_steps(step: u64) -> SchedulePosition {
         SchedulePosition { step, steps: Some(100), elapsed: None }
     }
 
-    /// By time alone.
+    /// Returns a position in a training that ends by time.
     fn by_time(step: u64, elapsed: f64) -> SchedulePosition {
         SchedulePosition { step, steps: None, elapsed: Some(elapsed) }
     }
@@ -132,7 +133,7 @@ mod tests {
                 assert!((warm..steps - 1).all(|s| rate(s) >= rate(s + 1)));
             }
         }
-        // A step that was planned to take longer than the limit.
+        // The planned step time exceeds the limit.
         let short = LearningRateSchedule { warmup: 1, total: 1, ..CURVE };
         assert!((short.at(by_time(0, 0.0)) - 1.0).abs() < 1e-12);
         assert!((short.at(by_time(7, 1.0)) - 0.1).abs() < 1e-12);
@@ -151,7 +152,7 @@ mod tests {
         }
         assert_eq!(both(20, 0.5), CURVE.at(by_time(20, 0.5)));
         assert!((both(20, 1.0) - 0.1).abs() < 1e-12);
-        // 1,000 steps of which the planner expects 100 in the time, but they are ten times as fast.
+        // Ends after 1,000 steps. The planner expects 100 within the time, but steps are ten times as fast.
         let quick = |step| CURVE.at(SchedulePosition { step, steps: Some(1000), elapsed: Some(0.0) });
         assert!((quick(9) - 1.0).abs() < 1e-12, "warm after as many steps as planned");
         assert!((quick(999) - 0.1).abs() < 1e-12);

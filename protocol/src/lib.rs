@@ -1,7 +1,8 @@
-//! What the two ends of the wire say to each other: ids, layouts, assignments, orders, events, checkpoints.
+//! Messages and formats that dtrain's processes share: ids, layouts, assignments, orders, events,
+//! checkpoints.
 //!
-//! Only words and arithmetic on them, and with the feature `tls` who believes whom. Nothing here reads a clock, a file or a
-//! socket.
+//! Types and pure functions on them and, with the feature `tls`, authentication. Nothing here reads a clock,
+//! a file or a socket.
 
 pub mod action;
 pub mod arrangement;

@@ -1,14 +1,14 @@
-//! Numbers that may be infinite or not a number, as JSON: JSON has none of these, and they are written as text.
+//! Serde functions for numbers that may be infinite or NaN, which JSON lacks: they are written as text.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serializer};
 
-/// Writes a number; one that is not finite as `"NaN"`, `"inf"` or `"-inf"`.
+/// Serialises a number; one that is not finite as `"NaN"`, `"inf"` or `"-inf"`.
 pub fn serialize<S: Serializer>(value: &f64, to: S) -> Result<S::Ok, S::Error> {
     if value.is_finite() { to.serialize_f64(*value) } else { to.serialize_str(&value.to_string()) }
 }
 
-/// Reads what [`serialize`] writes; `null`, which other programs write for it, is not a number.
+/// Deserialises the output of [`serialize`]; `null`, which other programs write, becomes NaN.
 pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged)]

@@ -1,15 +1,16 @@
-//! What keys in stored files were called by earlier versions: plans of format 1, histories before 2.0, and bundles of format 1.
+//! Old names in stored files: plans of format 1, histories before 2.0, and bundles of format 1.
 //!
-//! The only place that knows these names, beside [`dtrain_recipes::OLD_KEYS`] for recipes. Readers bring what they read to today's names
-//! here, and then know no others.
+//! Only this module knows these names, besides [`dtrain_recipes::OLD_KEYS`] for recipes. Readers convert
+//! files to today's names here, and use only those.
 
 use dtrain_recipes::{OLD_KEYS, OLD_WORDS};
 use serde_json::{Map, Value};
 
-/// Where something was renamed: the path of the object, `*` for each element of a list or each value of an object, then both names.
+/// A renamed key: the path of its object (`*` for each element of a list or value of an object), the old and
+/// the new name.
 type Renamed = (&'static str, &'static str, &'static str);
 
-/// Keys of plans. Paths above a renamed key have its new name: rows hold one after the other.
+/// Keys of plans. Applied in order: the path of a later row has the new names of earlier ones.
 const PLAN: &[Renamed] = &[
     ("", "weighed", "tradeoffs"),
     ("tradeoffs", "front", "pareto_front"),
@@ -29,7 +30,7 @@ const PLAN: &[Renamed] = &[
     ("rejected.*.rejection.does_not_divide", "what", "dimension"),
 ];
 
-/// Words of plans: the path of the value, then both.
+/// Words in plans: the path of the value, the old and the new word.
 const PLAN_WORDS: &[Renamed] = &[
     ("choices.*.run_length.checkpointing.reason", "said", "recipe"),
     ("choices.*.run_length.checkpointing.reason", "short", "short_run"),
@@ -52,27 +53,27 @@ const STUDY: &[Renamed] = &[
     ("study.pruner.threshold", "from", "warmup"),
 ];
 
-/// Keys of what happened in a study.
+/// Keys of the events of a study.
 const STUDY_EVENT: &[Renamed] = &[
     ("reported", "at", "progress"),
     ("paused", "at", "progress"),
     ("ended.outcome.failed", "why", "reason"),
 ];
 
-/// Keys of what happened to a trial.
+/// Keys of the records of a trial.
 const RECORD: &[Renamed] = &[("", "checkpoint_durable", "checkpoint_committed")];
 
 /// Keys of the records of a bundle.
 const BUNDLE_TRIAL: &[Renamed] = &[("", "facts", "records")];
 const BUNDLE_STUDY: &[Renamed] = &[("", "tried", "trials"), ("trials.*", "refused", "rejection")];
 
-/// The format of plans with today's names.
+/// Format of plans with today's names.
 const PLAN_FORMAT: u64 = 2;
 
-/// The format of studies with the old names, and the one with today's.
+/// Format of studies with the old names, and the first with today's.
 const STUDY_FORMATS: (u64, u64) = (2, 3);
 
-/// Brings a plan of format 1 to format 2; any other is left as it is.
+/// Converts a plan of format 1 to format 2; leaves any other as it is.
 pub fn plan(plan: &mut Value) {
     if plan.get("format").and_then(Value::as_u64).is_none_or(|format| format >= PLAN_FORMAT) {
         return;
@@ -88,7 +89,7 @@ pub fn plan(plan: &mut Value) {
     }
 }
 
-/// Brings a recipe, as it is stored, to today's names.
+/// Converts a stored recipe to today's names.
 pub fn recipe(recipe: &mut Value) {
     for (old, new) in OLD_KEYS {
         let ((section, old), (_, new)) = (split(old), split(new));
@@ -99,7 +100,7 @@ pub fn recipe(recipe: &mut Value) {
     }
 }
 
-/// Brings the document of a trial of this kind to today's names.
+/// Converts a document of a trial to today's names; `kind` is the document's key.
 pub fn document(kind: &str, document: &mut Value) {
     match kind {
         "recipe" => recipe(document),
@@ -108,12 +109,13 @@ pub fn document(kind: &str, document: &mut Value) {
     }
 }
 
-/// Brings what happened to a trial to today's names.
+/// Converts a record of a trial to today's names.
 pub fn record(record: &mut Value) {
     rename_all(record, RECORD);
 }
 
-/// Brings a study to today's names. One of another format than the newest old one keeps its format, and so is refused as before.
+/// Converts a study to today's names. A study older than the last old format keeps its format, so that
+/// readers refuse it.
 pub fn study(study: &mut Value) {
     if study.get("format").and_then(Value::as_u64).is_some_and(|format| format >= STUDY_FORMATS.1) {
         return;
@@ -127,12 +129,12 @@ pub fn study(study: &mut Value) {
     }
 }
 
-/// Brings what happened in a study to today's names.
+/// Converts an event of a study to today's names.
 pub fn study_event(event: &mut Value) {
     rename_all(event, STUDY_EVENT);
 }
 
-/// Brings the trial of a bundle of format 1 to today's names, with the JSON texts in it.
+/// Converts the trial of a bundle of format 1 to today's names, including the JSON texts in it.
 pub(crate) fn bundle_trial(trial: &mut Value) {
     rename_all(trial, BUNDLE_TRIAL);
     if let Some(Value::Object(documents)) = trial.get_mut("documents") {
@@ -154,14 +156,14 @@ pub(crate) fn bundle_trial(trial: &mut Value) {
     });
 }
 
-/// Brings the study of a bundle of format 1 to today's names, with the JSON texts in it.
+/// Converts the study of a bundle of format 1 to today's names, including the JSON texts in it.
 pub(crate) fn bundle_study(one: &mut Value) {
     rename_all(one, BUNDLE_STUDY);
     values_at(one, "json", &mut |json| in_text(json, study));
     values_at(one, "events.*.2", &mut |json| in_text(json, study_event));
 }
 
-/// What the path of a param is today; `None` where it was not renamed.
+/// Returns today's path of a param; `None` if it was not renamed.
 pub fn param(path: &str) -> Option<String> {
     OLD_KEYS.iter().find_map(|(old, new)| {
         let rest = path.strip_prefix(old)?;
@@ -169,14 +171,14 @@ pub fn param(path: &str) -> Option<String> {
     })
 }
 
-/// The values of a param, as JSON, that are other words today: each with the new one.
+/// Returns the renamed values of a param as JSON: pairs of the old and the new word.
 pub fn words_of_param(path: &str) -> impl Iterator<Item = (String, String)> {
     let json = |word: &str| Value::from(word).to_string();
     let of_path = OLD_WORDS.iter().filter(move |(key, ..)| *key == path);
     of_path.map(move |(_, old, new)| (json(old), json(new))).collect::<Vec<_>>().into_iter()
 }
 
-/// A setting of a plan: its path, and its value as TOML.
+/// Converts a setting of a plan: its path, and its value as TOML.
 fn setting((path, mut value): (String, Value)) -> (String, Value) {
     for (_, old, new) in OLD_WORDS.iter().filter(|(key, ..)| *key == path) {
         reword(&mut value, &format!("{old:?}"), &format!("{new:?}"));
@@ -194,7 +196,7 @@ fn rename_all(root: &mut Value, table: &[Renamed]) {
     }
 }
 
-/// Renames a key of the objects at `path`, unless they have one of the new name.
+/// Renames a key of the objects at `path`, except those that already have the new name.
 fn rename(root: &mut Value, path: &str, old: &str, new: &str) {
     values_at(root, path, &mut |object| {
         if let Value::Object(fields) = object
@@ -212,7 +214,7 @@ fn reword(value: &mut Value, old: &str, new: &str) {
     }
 }
 
-/// Changes a text that is JSON; any other is left as it is.
+/// Changes a text that is JSON; leaves any other as it is.
 fn in_text(text: &mut Value, change: impl FnOnce(&mut Value)) {
     let Some(mut json) = text.as_str().and_then(|text| serde_json::from_str::<Value>(text).ok()) else {
         return;

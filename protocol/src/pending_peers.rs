@@ -1,7 +1,7 @@
-//! Peers that have connected and have not proven yet who they are: they get ten seconds in all, and few places.
+//! Unauthenticated peers: connections without a verified certificate get ten seconds in all, and few places.
 //!
-//! When all places are taken, the oldest peer is disconnected first, so that silent connections cannot keep out a peer with a
-//! certificate. Agents and ranks use the same code.
+//! If all places are taken, the oldest connection is closed, so that silent connections cannot keep out a
+//! peer with a certificate. Agents and ranks use the same code.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -9,8 +9,8 @@ use std::net::{Shutdown, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A socket with one deadline for all that is read and written: whoever sends a byte now and then has no longer than who sends
-/// nothing.
+/// A socket with one deadline for all reads and writes: sending a byte now and then does not extend it
+/// (slow-loris protection).
 #[derive(Debug)]
 pub struct DeadlineStream {
     socket: TcpStream,
@@ -18,12 +18,12 @@ pub struct DeadlineStream {
 }
 
 impl DeadlineStream {
-    /// Gives `socket`, which blocks, so long from now.
+    /// Wraps a blocking `socket` with a deadline after `patience`.
     pub fn new(socket: TcpStream, patience: Duration) -> Self {
         Self { socket, end: Instant::now() + patience }
     }
 
-    /// The socket, whose limits are still those of the last read or write.
+    /// Returns the socket, with the timeouts of the last read or write still set.
     pub fn into_inner(self) -> TcpStream {
         self.socket
     }
@@ -56,8 +56,8 @@ impl Write for DeadlineStream {
     }
 }
 
-/// Strangers at one listener. When there are too many the one who waits longest is sent away, so that who says nothing keeps
-/// nobody out.
+/// The unauthenticated connections of one listener. If there are too many, the oldest is closed, so that
+/// silent connections keep no peer out.
 #[derive(Debug)]
 pub struct UnauthenticatedPeers {
     most: usize,
@@ -70,7 +70,7 @@ struct PeerQueue {
     sockets: VecDeque<(u64, TcpStream)>,
 }
 
-/// One of them, until it is dropped.
+/// The place of one connection, free again when it is dropped.
 #[derive(Debug)]
 pub struct PendingPeer {
     number: u64,
@@ -78,12 +78,12 @@ pub struct PendingPeer {
 }
 
 impl UnauthenticatedPeers {
-    /// Nobody yet, and at most `most`.
+    /// Creates an empty set of at most `most` connections.
     pub fn new(most: usize) -> Arc<Self> {
         Arc::new(Self { most, waiting: Mutex::default() })
     }
 
-    /// Lets one more wait. Connections that are sent away find their socket closed.
+    /// Adds a connection. If there are too many, the oldest one is closed.
     pub fn admit(self: &Arc<Self>, socket: &TcpStream) -> io::Result<PendingPeer> {
         let socket = socket.try_clone()?;
         let mut waiting = self.waiting();
@@ -93,7 +93,7 @@ impl UnauthenticatedPeers {
         if waiting.sockets.len() > self.most
             && let Some((_, oldest)) = waiting.sockets.pop_front()
         {
-            // It fails when the stranger has gone by itself.
+            // Fails if the peer has already disconnected.
             drop(oldest.shutdown(Shutdown::Both));
         }
         Ok(PendingPeer { number, all: Arc::clone(self) })

@@ -1,17 +1,17 @@
-//! What is asked of `dtrain worker predict` and `dtrain worker evaluate`, and what they answer.
+//! Messages of `dtrain worker predict` and `dtrain worker evaluate`.
 
 use dtrain_recipes::{Data, Model};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// A trained model, and how to read what it is applied to.
+/// A trained model, with the data and the checkpoint that it needs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TrainedModel {
-    /// The model.
+    /// Sizes of the model.
     pub model: Model,
     /// The data it was trained on.
     pub data: Data,
-    /// Folder that relative data paths start from.
+    /// Base folder of relative data paths.
     pub data_root: PathBuf,
     /// Folder of a committed checkpoint.
     pub checkpoint: PathBuf,
@@ -19,18 +19,18 @@ pub struct TrainedModel {
     pub threads: u32,
 }
 
-/// Classify rows of tables, or images.
+/// A request to classify rows of tables, or images.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PredictRequest {
-    /// The model; an mlp or a cnn.
+    /// A trained mlp or cnn.
     pub trained: TrainedModel,
     /// Files or glob patterns, from the working directory: tables, images, or IDX files of images.
     pub inputs: Vec<String>,
-    /// How many of the most probable classes are given; at least 1.
+    /// Number of most probable classes to return; at least 1.
     pub top: u32,
 }
 
-/// An answer to a [`PredictRequest`]; any number of `Rows`, then `Done`, `Refused` or `Failed`.
+/// A response to a [`PredictRequest`]; any number of `Rows`, then `Done`, `Refused` or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PredictResponse {
@@ -38,99 +38,98 @@ pub enum PredictResponse {
     Rows(Vec<Prediction>),
     /// All samples are classified.
     Done,
-    /// What the user named is not what the model reads, and why.
+    /// The inputs do not fit the model, with the reason.
     Refused(String),
-    /// The request cannot be met, and why.
+    /// The request failed, with the reason.
     Failed(String),
 }
 
-/// The classes of one sample.
+/// The predicted classes of one sample.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Prediction {
-    /// The file it is in.
+    /// File with the sample.
     pub file: String,
-    /// Its number in a table or an IDX file, from 1; `None` where the file is one image.
+    /// Row in a table or an IDX file, from 1; `None` if the file is one image.
     pub row: Option<u64>,
     /// The most probable classes, best first.
     pub classes: Vec<ClassScore>,
 }
 
-/// How much speaks for a class.
+/// The score of a class.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClassScore {
-    /// Its name, or its number where the data has no names.
+    /// Name of the class, or its number if the data has no names.
     pub class: String,
-    /// By the softmax over all classes.
+    /// Softmax over all classes.
     pub probability: f64,
-    /// The score before the softmax.
+    /// Score before the softmax.
     pub logit: f32,
 }
 
-/// Measure a model on samples whose classes or next tokens are known.
+/// A request to evaluate a model on labelled samples or on text.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct EvaluateRequest {
-    /// The model, of any kind but a foreign command.
+    /// A trained model of any kind but a foreign command.
     pub trained: TrainedModel,
-    /// Files or glob patterns, from the working directory, in the format of the data; empty: the validation data of the
-    /// recipe.
+    /// Files or glob patterns, from the working directory, in the format of the data; empty for the
+    /// validation data of the recipe.
     pub files: Vec<String>,
-    /// The label files of `files`, where these are IDX files.
+    /// Label files of `files`, if these are IDX files.
     pub labels: Vec<String>,
 }
 
-/// An answer to an [`EvaluateRequest`]; any number of `Progress`, then `Done`, `Refused`
-/// or `Failed`.
+/// A response to an [`EvaluateRequest`]; any number of `Progress`, then `Done`, `Refused` or `Failed`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvaluateResponse {
-    /// How far it is.
+    /// Progress of the evaluation.
     Progress {
-        /// Samples measured.
+        /// Samples evaluated so far.
         done: u64,
-        /// Samples in all.
+        /// Number of all samples.
         of: u64,
     },
-    /// What was measured.
+    /// Figures of the evaluation.
     Done(Evaluation),
-    /// What the user named is not what the model reads, and why.
+    /// The files do not fit the model, with the reason.
     Refused(String),
-    /// The request cannot be met, and why.
+    /// The request failed, with the reason.
     Failed(String),
 }
 
-/// Figures of a model on some samples.
+/// The figures of an evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Predictions: one for each row, or for each token.
+    /// Number of predictions: one per row, or per token.
     pub predictions: u64,
-    /// Mean loss of a prediction, in nats where it is the cross-entropy.
+    /// Mean loss per prediction; the cross-entropy in nats.
     pub loss: f64,
     /// Fraction of predictions whose most probable class was right.
     pub accuracy: f64,
-    /// What only an mlp and a cnn have.
+    /// Figures that only an mlp or a cnn has.
     pub classification: Option<Classification>,
 }
 
-/// Figures of a classifier.
+/// The figures of a classifier.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Classification {
-    /// Names of the classes, or their numbers where the data has no names.
+    /// Names of the classes, or their numbers if the data has no names.
     pub classes: Vec<String>,
-    /// `confusion[actual][predicted]`: samples.
+    /// Confusion matrix: number of samples, as `confusion[actual][predicted]`.
     pub confusion: Vec<Vec<u64>>,
     /// Expected calibration error over ten bins of equal width (Guo et al. 2017), in [0, 1].
     pub calibration_error: f64,
 }
 
 impl Classification {
-    /// Of the samples that were predicted to be of a class, the fraction that is; `None` where there is none.
+    /// Returns the fraction of samples predicted as a class that belong to it; `None` if there are none.
     pub fn precision(&self, class: usize) -> Option<f64> {
         ratio(self.confusion[class][class], self.confusion.iter().map(|row| row[class]).sum())
     }
 
-    /// Of the samples of a class, the fraction that was predicted to be; `None` where there is none.
+    /// Returns the fraction of samples of a class that were predicted as such; `None` if there are none.
     pub fn recall(&self, class: usize) -> Option<f64> {
         ratio(self.confusion[class][class], self.confusion[class].iter().sum())
     }

@@ -1,50 +1,50 @@
-//! Measured speeds of a host, with when and how they were measured.
+//! Rates: measured speeds of a host, with the time and the conditions of the measurement.
 
 use crate::{DeviceKind, Layout, Rank};
 use dtrain_recipes::{Precision, Subnet};
 use serde::{Deserialize, Serialize};
 use std::num::NonZeroU32;
 
-/// Measured speeds of one host for one model.
+/// The measured speeds of one host for one model.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
-    /// The host as it was when measured.
+    /// Properties of the host at the time.
     pub host: HostFacts,
-    /// Milliseconds since the Unix epoch.
+    /// Time of the measurement in milliseconds since the Unix epoch.
     pub measured_at_ms: u64,
-    /// Digest of the model the profiles were measured on; another model needs a new probe.
+    /// Digest of the measured model; another model needs a new probe.
     pub model_digest: String,
-    /// One entry for each number of ranks that ran at the same time; ascending.
+    /// Speeds for each number of ranks that ran at the same time, ascending.
     pub by_ranks: Vec<RankRates>,
 }
 
-/// What the planner must know of a host, or of several that are alike.
+/// The properties of a host that the planner needs, or of several identical hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostFacts {
-    /// Host name; of the first where there are several.
+    /// Host name; of several, the first.
     pub name: String,
-    /// Hosts that are alike; what follows is of each.
+    /// Number of identical hosts; all other fields are per host.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub hosts: NonZeroU32,
-    /// Processor in words.
+    /// Processor, in words.
     pub processor: String,
     /// Cores this process may use.
     pub cores: u32,
     /// Memory in bytes.
     pub memory_bytes: u64,
-    /// GPUs that this binary can use; all through one backend.
+    /// GPUs that this binary can use, all through one backend.
     pub gpus: Vec<Gpu>,
-    /// What several hosts communicate over; `None` for one host, and in facts of an older program.
+    /// Network between several hosts; `None` for one host, and in rates of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub links: Option<HostNetwork>,
 }
 
-/// Which hosts communicate with each other, and over what: speeds of other links say nothing of these.
+/// The hosts that communicate, and their network. Rates hold for this network only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostNetwork {
     /// Names of the hosts, sorted.
     pub hosts: Vec<String>,
-    /// The network that the recipe names; `None` for the one over which each host was reached.
+    /// Network of the recipe; `None` for the one over which each host was reached.
     pub network: Option<Subnet>,
 }
 
@@ -67,26 +67,26 @@ fn is_one(hosts: &NonZeroU32) -> bool {
 }
 
 impl HostFacts {
-    /// The backend that computes on its GPUs; `None` where it has none.
+    /// Returns the backend of its GPUs; `None` without GPUs.
     pub fn gpu_device(&self) -> Option<DeviceKind> {
         self.gpus.first().map(|gpu| gpu.device)
     }
 
-    /// Cores of all hosts.
+    /// Returns the number of cores of all hosts.
     pub fn all_cores(&self) -> u32 {
         self.cores.saturating_mul(self.hosts.get())
     }
 
-    /// The host of `rank`, of `ranks` that are spread evenly in their order.
+    /// Returns the host of `rank`, if `ranks` ranks are spread evenly in order.
     pub fn host_of(&self, rank: Rank, ranks: u32) -> u32 {
         rank.0 / (ranks / self.hosts).max(1)
     }
 }
 
-/// A GPU.
+/// A GPU that the binary can use.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Gpu {
-    /// The backend that computes on it.
+    /// Backend that computes on it.
     #[serde(default = "cuda", skip_serializing_if = "is_cuda")]
     pub device: DeviceKind,
     /// Product name.
@@ -95,33 +95,33 @@ pub struct Gpu {
     pub memory_bytes: u64,
 }
 
-/// Speeds of one rank while `ranks` of them worked side by side, each with its share of the cores.
+/// The speeds of one rank while `ranks` of them ran at the same time, each with its share of the cores.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankRates {
-    /// Ranks at work.
+    /// Number of ranks that ran.
     pub ranks: u32,
-    /// Device of each.
+    /// Kind of device of each rank.
     pub device: DeviceKind,
-    /// Compute threads of each.
+    /// Compute threads of each rank.
     pub threads: u32,
-    /// Seconds of the model's own parts by micro-batch; ascending in `micro_batch`.
+    /// Seconds per part of the model by micro-batch; ascending in `micro_batch`.
     pub profile: Vec<ProfilePoint>,
-    /// Seconds of clipping and the optimizer for one parameter (AdamW).
+    /// Seconds of gradient clipping and optimizer per parameter (AdamW).
     pub optimizer_seconds_per_parameter: f64,
-    /// Seconds of an all-reduce over all ranks by length in bytes, ascending; empty for one rank.
+    /// Seconds of an all-reduce over all ranks by message length in bytes, ascending; empty for one rank.
     pub all_reduce: Vec<(u64, f64)>,
     /// Relative spread (median absolute deviation over median) of repeated steps.
     pub spread: f64,
     /// Resident bytes of a rank before the model is built.
     pub baseline_bytes: u64,
-    /// Whole steps as training does them; what the parts above leave out shows here.
+    /// Time of whole training steps, including costs that the parts above omit.
     #[serde(default)]
     pub whole_step: Option<WholeStep>,
-    /// Precision of the products while this was measured; f32 in rates of an older program.
+    /// Precision of matrix products during the measurement; f32 in rates of older versions.
     #[serde(default = "f32_products", skip_serializing_if = "is_f32")]
     pub precision: Precision,
-    /// How much longer the first pass took on a device, which compiles and tunes its kernels in it; `None` on a CPU, and in
-    /// rates of an older program.
+    /// Additional seconds of the first pass on a GPU, which compiles and tunes its kernels; `None` on a CPU,
+    /// and in rates of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first_step_seconds: Option<f64>,
 }
@@ -134,53 +134,53 @@ fn is_f32(precision: &Precision) -> bool {
     *precision == Precision::F32
 }
 
-/// Data-parallel steps of all ranks together, with everything that belongs to them: reading ahead, the reduction
-/// inside the last backward, waiting for the slowest rank, the optimizer.
+/// A data-parallel step of all ranks with all its costs: reading ahead, the gradient reduction within the
+/// last backward, waiting for the slowest rank, the optimizer.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WholeStep {
-    /// Samples of one forward pass on one rank.
+    /// Samples per forward pass on one rank.
     pub micro_batch: u32,
-    /// Forward passes of a step on one rank.
+    /// Micro-batches per step on one rank.
     pub micro_batches: u32,
     /// Median seconds of a step.
     pub seconds: f64,
 }
 
-/// Seconds of the model's parts at one micro-batch.
+/// The seconds of the model's parts at one micro-batch size.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProfilePoint {
-    /// Samples.
+    /// Micro-batch size in samples.
     pub micro_batch: u32,
     /// Forward of one block, averaged over the blocks.
     pub block_forward: f64,
     /// Backward of one block, averaged over the blocks.
     pub block_backward: f64,
-    /// Forward of what surrounds the blocks: embedding, head, loss.
+    /// Forward of the parts outside the blocks: embedding, head, loss.
     pub outer_forward: f64,
-    /// Backward of what surrounds the blocks.
+    /// Backward of the parts outside the blocks.
     pub outer_backward: f64,
-    /// Everything else of a step that grows with micro-batches: reading samples, accumulating gradients.
+    /// Other costs of a step per micro-batch: reading samples, accumulating gradients.
     pub overhead: f64,
 }
 
-/// What is asked of `dtrain worker probe`.
+/// A request to `dtrain worker probe`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProbeRequest {
-    /// What is to be trained.
+    /// Model to measure.
     pub model: dtrain_recipes::Model,
-    /// Device.
+    /// Device of this rank.
     pub placement: crate::Placement,
-    /// Ranks at work at the same time, this one included.
+    /// Layout of the ranks that run at the same time, this one included.
     pub layout: Layout,
-    /// This rank.
+    /// Number of this rank.
     pub rank: crate::Rank,
-    /// How to reach the others.
+    /// Connection to the other ranks.
     pub link: crate::RankTransport,
-    /// Micro-batches to measure, ascending.
+    /// Micro-batch sizes to measure, ascending.
     pub micro_batches: Vec<u32>,
-    /// Precision of the products.
+    /// Precision of matrix products.
     #[serde(default = "f32_products")]
     pub precision: Precision,
-    /// Seconds the whole measurement may take.
+    /// Time limit of the whole measurement, in seconds.
     pub budget_seconds: f64,
 }

@@ -1,27 +1,27 @@
-//! Points of one series as bytes: about ten bytes a point.
+//! Encoding of the points of a series: about ten bytes per point.
 //!
 //! ```text
-//! u8 codec (1) · varint n · n × zigzag varint of Δ²step · n × zigzag varint of Δ²time · n × f64, little-endian
+//! u8 codec (1) · varint n · n × zigzag varint Δ²step · n × zigzag varint Δ²time · n × f64, little-endian
 //! ```
-//! Δ² is the difference of differences, so that steps and times that grow evenly cost one byte each. Values keep their bits,
-//! not-a-number included.
+//! Δ² is the difference of differences, so that evenly spaced steps and times take one byte each. Values keep
+//! their bits, also those of a NaN.
 
 use serde::{Deserialize, Serialize};
 
 const CODEC: u8 = 1;
 
-/// One figure of a series.
+/// A point of a series.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MetricSample {
     /// Steps completed; for figures of the host, seconds since the Unix epoch.
     pub step: u64,
     /// Milliseconds since the Unix epoch.
     pub at_ms: u64,
-    /// The figure; may be infinite or not a number.
+    /// The figure; may be infinite or NaN.
     pub value: f64,
 }
 
-/// The bytes of `samples`.
+/// Encodes `samples`.
 pub fn encode(samples: &[MetricSample]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(16 + samples.len() * 11);
     bytes.push(CODEC);
@@ -30,7 +30,7 @@ pub fn encode(samples: &[MetricSample]) -> Vec<u8> {
     bytes
 }
 
-/// The points in `bytes`; `None` when they were not made by [`encode`].
+/// Decodes the output of [`encode`]; `None` if it is invalid.
 pub fn decode(bytes: &[u8]) -> Option<Vec<MetricSample>> {
     let (codec, mut rest) = bytes.split_first()?;
     if *codec != CODEC {
@@ -50,9 +50,9 @@ pub fn write_points(bytes: &mut Vec<u8>, samples: &[MetricSample], base: (u64, u
     }
 }
 
-/// Takes what [`write_points`] wrote from the beginning of `bytes`.
+/// Reads the output of [`write_points`] from the start of `bytes`, and advances `bytes`.
 pub fn read_points(bytes: &mut &[u8], count: usize, base: (u64, u64)) -> Option<Vec<MetricSample>> {
-    // Ten bytes is the least that a point takes, so a damaged count cannot allocate much.
+    // A point has at least ten bytes, so a damaged count cannot allocate much.
     if count > bytes.len() / 10 {
         return None;
     }
@@ -68,7 +68,8 @@ pub fn read_points(bytes: &mut &[u8], count: usize, base: (u64, u64)) -> Option<
     )
 }
 
-/// Differences of differences, so that even spacing becomes zeros; wrapping, so that any numbers will do.
+/// Writes differences of differences, so that even spacing gives zeros; wrapping, so that any numbers can be
+/// encoded.
 fn put_deltas(bytes: &mut Vec<u8>, base: u64, numbers: impl Iterator<Item = u64>) {
     let (mut last, mut slope) = (base, 0u64);
     for number in numbers {
@@ -89,7 +90,7 @@ fn take_deltas(bytes: &mut &[u8], base: u64, count: usize) -> Option<Vec<u64>> {
         .collect()
 }
 
-/// Small numbers of either sign become small numbers.
+/// Maps small numbers of either sign to small unsigned numbers.
 fn zigzag(number: i64) -> u64 {
     ((number << 1) ^ (number >> 63)).cast_unsigned()
 }
@@ -98,7 +99,7 @@ fn unzigzag(number: u64) -> i64 {
     (number >> 1).cast_signed() ^ -((number & 1).cast_signed())
 }
 
-/// Writes seven bits a byte, the lowest first.
+/// Writes a number with seven bits per byte, lowest first.
 pub fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push((number as u8) | 0x80);
@@ -107,7 +108,7 @@ pub fn put_varint(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
-/// Takes what [`put_varint`] wrote.
+/// Reads the output of [`put_varint`], and advances `bytes`.
 pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {

@@ -1,30 +1,30 @@
-//! The table of splits: which dimension of which parameter is divided along which axis.
+//! The sharding table: the dimensions of each parameter that are split, and the axis that splits each.
 //!
-//! Written once, read three times: the worker splits by it, the checkpoint names regions by it, the planner counts bytes by it.
-//! The region that a rank holds is a contiguous range of each dimension of the whole tensor. So a checkpoint can be read under
-//! any layout: a reader asks for the ranges that it needs.
+//! Used three times: the worker splits parameters by it, the checkpoint names regions by it, the planner
+//! counts bytes by it. A rank's region is a contiguous range of each dimension of the whole tensor. So a
+//! checkpoint can be read under any layout: a reader requests the ranges that it needs.
 
 use crate::{Axis, Coord, Layout, Rank};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// The dimensions of a parameter that are cut, each with the axis that cuts it. Nothing: every rank holds all of it.
+/// The split dimensions of a parameter, each with the axis that splits it. Empty: every rank holds all of it.
 pub type ShardedDims = &'static [(usize, Axis)];
 
-/// Cut along the output dimension of a weight `[in, out]`.
+/// Split along the output dimension of a weight `[in, out]`.
 const COLUMN: ShardedDims = &[(1, Axis::Tensor)];
-/// Cut along the input dimension of a weight `[in, out]`: results are partial sums.
+/// Split along the input dimension of a weight `[in, out]`: results are partial sums.
 const ROW: ShardedDims = &[(0, Axis::Tensor)];
-/// Cut along the only dimension, that of the outputs.
+/// Split along the only dimension, that of the outputs.
 const COLUMN_BIAS: ShardedDims = &[(0, Axis::Tensor)];
-/// Cut along the vocabulary of an embedding `[vocab, hidden]`.
+/// Split along the vocabulary of an embedding `[vocab, hidden]`.
 const VOCABULARY: ShardedDims = &[(0, Axis::Tensor)];
-/// Experts `[experts, in, out]`, each cut along its outputs.
+/// Experts `[experts, in, out]`, each split along its outputs.
 const EXPERT_COLUMN: ShardedDims = &[(0, Axis::Expert), (2, Axis::Tensor)];
-/// Experts `[experts, in, out]`, each cut along its inputs.
+/// Experts `[experts, in, out]`, each split along its inputs.
 const EXPERT_ROW: ShardedDims = &[(0, Axis::Expert), (1, Axis::Tensor)];
 
-/// The parameters that are cut, by the last parts of their names; all others are whole on every rank.
+/// The split parameters, by the ends of their names; all others are whole on every rank.
 const TABLE: &[(&str, ShardedDims)] = &[
     ("attention.q.lora_b", COLUMN),
     ("attention.k.lora_b", COLUMN),
@@ -57,11 +57,11 @@ const TABLE: &[(&str, ShardedDims)] = &[
     ("head.weight", COLUMN),
 ];
 
-/// What begins the names of parameters of networks that are not dtrain's.
+/// Prefix of the parameter names of custom networks.
 const OWN: &str = "own.";
 
-/// How the parameter called `name` (such as `blocks.3.ffn.up.weight`) is cut. Parameters of networks that are not dtrain's
-/// are not, whatever their names end in.
+/// Returns the split dimensions of the parameter `name` (such as `blocks.3.ffn.up.weight`). Parameters of
+/// custom networks are never split.
 pub fn sharded_dims(name: &str) -> ShardedDims {
     if name.starts_with(OWN) {
         return &[];
@@ -72,25 +72,28 @@ pub fn sharded_dims(name: &str) -> ShardedDims {
     TABLE.iter().find(|(suffix, _)| ends_in(suffix)).map_or(&[], |(_, cuts)| cuts)
 }
 
-/// Whether the parameter called `name` is of a low-rank adapter. Where a model has adapters, all other parameters are frozen.
+/// Returns `true` if the parameter `name` belongs to a low-rank adapter. In a model with adapters, all others
+/// are frozen.
 pub fn is_adapter(name: &str) -> bool {
     name.ends_with(".lora_a") || name.ends_with(".lora_b")
 }
 
-/// Whether the ranks along `axis` hold different parts of the parameter called `name`.
+/// Returns `true` if the ranks along `axis` hold different parts of the parameter `name`.
 pub fn is_sharded(name: &str, axis: Axis) -> bool {
     sharded_dims(name).iter().any(|(_, by)| *by == axis)
 }
 
-/// The ranks that hold the same part of the parameter called `name` as `rank` does, itself included, ascending.
+/// Returns the ranks that hold the same part of the parameter `name` as `rank` does, itself included,
+/// ascending.
 ///
-/// They are ranks of one stage: where two stages hold a parameter, each has holders of its own.
+/// All are in one pipeline stage: if two stages hold a parameter, each has ranks of its own.
 pub fn ranks_holding(name: &str, layout: &Layout, rank: Rank) -> Vec<Rank> {
     let axes = Axis::ALL.into_iter().filter(|axis| *axis != Axis::Pipeline && !is_sharded(name, *axis));
     layout.group(rank, &axes.collect::<Vec<_>>())
 }
 
-/// The share of `0..size` that part `index` of `parts` holds: contiguous, in order, sizes differ by at most one.
+/// Returns the range of `0..size` that part `index` of `parts` holds: contiguous, in order, sizes differ by
+/// at most one.
 pub fn shard_range(size: u64, index: u32, parts: u32) -> Range<u64> {
     let cut = |index: u32| match size.checked_mul(u64::from(index)) {
         Some(product) => product / u64::from(parts),
@@ -101,16 +104,17 @@ pub fn shard_range(size: u64, index: u32, parts: u32) -> Range<u64> {
     cut(index)..cut(index + 1)
 }
 
-/// The range of `0..length` that part `index` of `parts` holds, where the first parts are the longer ones by at most one.
+/// Returns the range of `0..length` that part `index` of `parts` holds; the first parts are longer by at most
+/// one.
 ///
-/// A vector is cut so among the ranks that shard it; [`shard_range`] cuts dimensions.
+/// Used for vectors sharded among ranks; [`shard_range`] splits dimensions.
 pub fn vector_shard_range(length: u64, index: u64, parts: u64) -> Range<u64> {
     let (each, longer) = (length / parts, length % parts);
     let begin = index * each + index.min(longer);
     begin..begin + each + u64::from(index < longer)
 }
 
-/// The region of the parameter called `name`, of global `shape`, that the rank at `coord` holds.
+/// Returns the region of the parameter `name`, of global `shape`, that the rank at `coord` holds.
 pub fn region(name: &str, shape: &[u64], layout: &Layout, coord: Coord) -> Region {
     let mut region = Region::whole(shape);
     for (dimension, axis) in sharded_dims(name) {
@@ -119,51 +123,51 @@ pub fn region(name: &str, shape: &[u64], layout: &Layout, coord: Coord) -> Regio
     region
 }
 
-/// A box inside a global tensor. Its elements are counted in row-major order of the box.
+/// A box inside a global tensor, with row-major order of its elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Region {
     /// Global shape.
     pub shape: Vec<u64>,
-    /// The range along each dimension.
+    /// Range along each dimension.
     pub sides: Vec<Range<u64>>,
 }
 
-/// Elements of a region that lie side by side in the global tensor too.
+/// Elements of a region that are contiguous in the global tensor too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContiguousRun {
-    /// First element, counted in the global tensor.
+    /// Offset of the first element in the global tensor.
     pub global: u64,
-    /// First element, counted in the region.
+    /// Offset of the first element in the region.
     pub local: u64,
     /// Number of elements.
     pub length: u64,
 }
 
 impl Region {
-    /// All of a tensor.
+    /// Returns the region of a whole tensor.
     pub fn whole(shape: &[u64]) -> Self {
         Self { shape: shape.to_vec(), sides: shape.iter().map(|side| 0..*side).collect() }
     }
 
-    /// Whether it is all of the tensor.
+    /// Returns `true` if it is the whole tensor.
     pub fn is_whole(&self) -> bool {
         self.sides.iter().zip(&self.shape).all(|(side, all)| *side == (0..*all))
     }
 
-    /// Lengths of the sides: the shape of the part on its own.
+    /// Returns the lengths of the sides: the shape of the region as a tensor of its own.
     pub fn local_shape(&self) -> Vec<u64> {
         self.sides.iter().map(|side| side.end - side.start).collect()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.local_shape().iter().product()
     }
 
-    /// The runs that make up the region, in order. Runs are as long as they can be.
+    /// Returns the contiguous runs of the region, in order, each as long as possible.
     pub fn runs(&self) -> impl Iterator<Item = ContiguousRun> + '_ {
         let local = self.local_shape();
-        // Trailing dimensions that are whole make runs longer; the one before them is the last that is stepped in.
+        // Runs extend over trailing dimensions that are whole, and over the one before them.
         let whole = |d: &usize| local[*d] == self.shape[*d];
         let trailing = (0..local.len()).rev().take_while(whole).count();
         let split = (local.len() - trailing).saturating_sub(1);

@@ -1,7 +1,7 @@
-//! Where things lie in the memory that the ranks of one host share.
+//! Layout of the shared memory of the ranks of one host.
 //!
-//! The agent that makes the mapping and the ranks that use it agree through these functions alone. A fresh
-//! mapping is all zeros, which is the valid first state; nobody initialises it.
+//! The agent that creates the mapping and the ranks that use it share these functions. A new mapping is all
+//! zeros, which is the valid first state, so it needs no initialisation.
 //!
 //! ```text
 //! control blocks   one for each channel and rank     counters of the collectives
@@ -12,7 +12,8 @@
 
 use crate::Channel;
 
-/// Sets of slots: one for each channel, so that groups of different channels may work at the same time.
+/// Number of sets of slots: one per channel, so that collectives of different channels may run at the same
+/// time.
 pub const CHANNELS: u64 = Channel::ALL.len() as u64;
 
 /// Values (`f32`) of one slot.
@@ -21,37 +22,37 @@ pub const SLOT_VALUES: usize = 128 << 10;
 /// Values (`f32`) of one mail.
 pub const MAIL_VALUES: usize = 64 << 10;
 
-/// Bytes of a control block; counters written by different ranks never share a cache line.
+/// Bytes of a control block; counters of different ranks never share a cache line.
 const CONTROL_BYTES: u64 = 512;
 
 /// Bytes of the control block of a pair.
 const MAIL_CONTROL_BYTES: u64 = 256;
 
-/// Bytes of a page; slots begin on one.
+/// Bytes of a page; slots are page-aligned.
 const PAGE: u64 = 4096;
 
-/// Length in bytes of the mapping for `ranks` ranks. Pages nobody touches cost nothing.
+/// Returns the length in bytes of the mapping for `ranks` ranks. Untouched pages use no memory.
 pub fn mapping_bytes(ranks: u32) -> u64 {
     mail_offset(ranks, ranks - 1, ranks - 1, 1) + 4 * MAIL_VALUES as u64
 }
 
-/// Offset in bytes of the control block of `rank` in `channel`.
+/// Returns the byte offset of the control block of `rank` in `channel`.
 pub fn control_offset(ranks: u32, channel: u64, rank: u32) -> u64 {
     (channel * u64::from(ranks) + u64::from(rank)) * CONTROL_BYTES
 }
 
-/// Offset in bytes of the control block of the mails `from` → `to`.
+/// Returns the byte offset of the control block of the mails `from` → `to`.
 pub fn mail_control_offset(ranks: u32, from: u32, to: u32) -> u64 {
     control_offset(ranks, CHANNELS, 0) + pair(ranks, from, to) * MAIL_CONTROL_BYTES
 }
 
-/// Offset in bytes of slot `which` (0 or 1) of `rank` in `channel`.
+/// Returns the byte offset of slot `which` (0 or 1) of `rank` in `channel`.
 pub fn slot_offset(ranks: u32, channel: u64, rank: u32, which: u64) -> u64 {
     let begin = mail_control_offset(ranks, ranks, 0).next_multiple_of(PAGE);
     begin + ((channel * u64::from(ranks) + u64::from(rank)) * 2 + which) * 4 * SLOT_VALUES as u64
 }
 
-/// Offset in bytes of mail `which` (0 or 1) `from` → `to`.
+/// Returns the byte offset of mail `which` (0 or 1) `from` → `to`.
 pub fn mail_offset(ranks: u32, from: u32, to: u32, which: u64) -> u64 {
     slot_offset(ranks, CHANNELS, 0, 0) + (pair(ranks, from, to) * 2 + which) * 4 * MAIL_VALUES as u64
 }

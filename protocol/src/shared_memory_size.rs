@@ -1,9 +1,9 @@
-//! How large the mapping is that the ranks of one host share.
+//! Size of the memory mapping that the ranks of one host share.
 
-/// Bytes of the mapping that `world` ranks share, laid out as [`crate::shared_memory_layout`] tells.
+/// Returns the bytes of the mapping of `world` ranks, with the layout of [`crate::shared_memory_layout`].
 ///
-/// The agent makes it so long, and the ranks find the length in `Link::SharedMemory`. A page is only backed by
-/// memory once it is touched, so that a short message pays for itself alone.
+/// The agent creates it, and the ranks find its length in `RankTransport::SharedMemory`. A page uses memory
+/// only once it is touched, so short messages need little.
 pub fn shared_memory_bytes(world: u32) -> u64 {
     crate::shared_memory_layout::mapping_bytes(world)
 }

@@ -1,18 +1,18 @@
-//! The order of samples: a function of (seed, epoch), never of the layout.
+//! Shuffle: the order of samples as a function of (seed, epoch), independent of the layout.
 //!
 //! A keyed permutation of `0..n` without a table: a four-round Feistel network over the next power of four,
-//! walked until it lands inside (at most four times on average). Memory is O(1), any position is
-//! reached directly, so a run resumes at a sample cursor alone.
+//! iterated until the result is in range (at most four times on average). It needs O(1) memory and computes
+//! any position directly, so a run resumes from its sample cursor alone.
 
-/// The permuted sample index at position `cursor` of an endless stream over `samples` samples.
+/// Returns the sample at position `cursor` of an endless shuffled stream over `samples` samples.
 ///
-/// `cursor / samples` is the epoch; each epoch has its own permutation. Panics when `samples` is 0.
+/// `cursor / samples` is the epoch; each epoch has its own permutation. Panics if `samples` is 0.
 pub fn shuffled_sample(seed: u64, samples: u64, cursor: u64) -> u64 {
     assert!(samples > 0, "a data set has at least one sample");
     permute(splitmix64(seed, cursor / samples), samples, cursor % samples)
 }
 
-/// A bijection of `0..n` chosen by `key`.
+/// Returns the image of `index` under a bijection of `0..n` chosen by `key`.
 fn permute(key: u64, n: u64, index: u64) -> u64 {
     let bits = (64 - (n - 1).leading_zeros()).max(2).div_ceil(2);
     let mask = (1u64 << bits) - 1;
@@ -29,7 +29,7 @@ fn permute(key: u64, n: u64, index: u64) -> u64 {
     }
 }
 
-/// SplitMix64's finaliser over two words.
+/// Mixes two words with the finaliser of SplitMix64.
 pub fn splitmix64(a: u64, b: u64) -> u64 {
     let mut z = a ^ b.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(0x9E37_79B9_7F4A_7C15);
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

@@ -1,4 +1,4 @@
-//! What the worker can run today. The planner refuses what it cannot, with the reason told here.
+//! Combinations that dtrain's worker supports. The planner rejects all others with the reason given here.
 
 mod untrainable;
 
@@ -10,30 +10,30 @@ use dtrain_recipes::{
 };
 use std::fmt;
 
-/// Why the worker cannot run a combination. Its text is the end of a sentence, with the numbers.
+/// The reason why the worker cannot run a combination. Formats as the end of a sentence, with numbers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct UnsupportedReason {
-    /// The reason without numbers.
+    /// Reason without numbers.
     pub reason: &'static str,
     numbers: ReasonDetail,
 }
 
-/// The numbers of a refusal, and how they stand in its sentence.
+/// The numbers in a reason, and their place in its sentence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum ReasonDetail {
-    /// None.
+    /// No numbers.
     None,
-    /// At the end.
+    /// An axis and its degree, at the end.
     Degree(Axis, u32),
-    /// Experts and the ranks that they cannot be divided over.
+    /// Number of experts, and of ranks that does not divide it.
     Experts(u32, u32),
-    /// A size of shard groups and the expert ranks.
+    /// Size of shard groups, and number of expert-parallel ranks.
     Groups(u32, u32),
-    /// Replicas and a size of shard groups that they cannot be divided into.
+    /// Number of replicas, and a size of shard groups that does not divide it.
     Replicas(u32, u32),
-    /// What is approximate, at the start; and a degree at the end.
+    /// Approximate synchronisation, at the start; and an axis with its degree at the end.
     Sync(Synchronisation, Option<(Axis, u32)>),
-    /// The whole sentence of what is in no layout.
+    /// A whole sentence, about a recipe that no layout supports.
     Untrainable(Untrainable),
 }
 
@@ -74,14 +74,14 @@ impl fmt::Display for UnsupportedReason {
     }
 }
 
-/// Why the worker cannot run this combination, as the end of a sentence; `None` when it can.
+/// Returns why the worker cannot run this combination, as the end of a sentence; `None` if it can.
 ///
-/// A foreign command brings its own arithmetic and its own layouts: nothing is refused for it here.
+/// A foreign command has its own arithmetic and layouts, and is never rejected here.
 pub fn cannot_run(arrangement: &Arrangement, model: &Model) -> Option<String> {
     unsupported_reason(arrangement, model).map(|refusal| refusal.to_string())
 }
 
-/// What [`cannot_run`] says, before it is a sentence.
+/// Returns the reason of [`cannot_run`] before it is formatted.
 pub fn unsupported_reason(arrangement: &Arrangement, model: &Model) -> Option<UnsupportedReason> {
     if let Model::Command(_) = model {
         return None;
@@ -121,7 +121,7 @@ fn cannot_multiply(arrangement: &Arrangement, model: &Model) -> Option<&'static 
     }
 }
 
-/// What the worker does in one way only.
+/// Returns why this combination of features is not implemented on the device.
 fn cannot_place(arrangement: &Arrangement) -> Option<&'static str> {
     match arrangement {
         Arrangement { layout, device: DeviceKind::Cuda, .. } if layout.context.get() > 1 => {
@@ -136,7 +136,7 @@ fn cannot_place(arrangement: &Arrangement) -> Option<&'static str> {
     }
 }
 
-/// Why the tokens of this model cannot reach their experts.
+/// Returns why expert parallelism is impossible for this model.
 fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<UnsupportedReason> {
     let Model::Decoder(Decoder { experts: Some(Experts { count, capacity, .. }), .. }) = model else {
         return None;
@@ -173,7 +173,7 @@ fn cannot_spread(arrangement: &Arrangement, model: &Model) -> Option<Unsupported
     None
 }
 
-/// Why recomputing what `selective` names, the scores of attention, would be the same as recomputing nothing.
+/// Returns why selective recomputation, of the attention scores, would save nothing.
 fn recomputes_in_vain(arrangement: &Arrangement, model: &Model) -> Option<&'static str> {
     if arrangement.recompute != Recompute::Selective {
         return None;
@@ -195,7 +195,7 @@ fn recomputes_in_vain(arrangement: &Arrangement, model: &Model) -> Option<&'stat
     }
 }
 
-/// Why the replicas cannot shard what is asked for.
+/// Returns why the replicas cannot use this sharding.
 fn cannot_shard(arrangement: &Arrangement) -> Option<UnsupportedReason> {
     let Arrangement { zero, shard, recompute, recompute_every, .. } = arrangement;
     let replicas = arrangement.replicas();
@@ -204,7 +204,7 @@ fn cannot_shard(arrangement: &Arrangement) -> Option<UnsupportedReason> {
         return Some(UnsupportedReason::with("replicas that cannot be divided into shard groups", numbers));
     }
     if *zero == ZeroStage::Zero3 && (*recompute, *recompute_every) != (Recompute::Full, 1) {
-        // A graph holds its weights: a block whose graph waits for its backward would keep them gathered.
+        // An autograd graph holds its weights: a block waiting for its backward would keep them gathered.
         let reason = "zero = 3 gathers a block again for its backward, and computes it again: \
                       layout.recompute = \"full\"";
         return Some(UnsupportedReason::of(reason));
@@ -212,7 +212,7 @@ fn cannot_shard(arrangement: &Arrangement) -> Option<UnsupportedReason> {
     None
 }
 
-/// Why the replicas cannot be kept alike as cheaply as is asked for.
+/// Returns why the replicas cannot use this approximate synchronisation.
 fn cannot_approximate(arrangement: &Arrangement) -> Option<UnsupportedReason> {
     let Arrangement { layout, zero, sync, .. } = arrangement;
     if sync.is_exact() {
@@ -233,12 +233,12 @@ fn cannot_approximate(arrangement: &Arrangement) -> Option<UnsupportedReason> {
         return told("sends what cannot wait for a later step (sync.staleness = 0)", None);
     }
     let cuts = |axis: &Axis| *axis != Axis::Data && layout.degree(*axis) > 1;
-    // Experts are summed among fewer ranks than everything else.
+    // Gradients of experts are summed over fewer ranks than others.
     let axis = Axis::ALL.into_iter().filter(cuts).find(|axis| keeps || *axis == Axis::Expert)?;
     told("works with data parallelism alone", Some((axis, layout.degree(axis))))
 }
 
-/// Why the work of this model is not cut along `axis`; `None` when it can be.
+/// Returns why this model cannot be split along `axis`; `None` if it can.
 fn cannot_cut(axis: Axis, model: &Model) -> Option<&'static str> {
     match (axis, model) {
         (Axis::Data | Axis::Pipeline, _)

@@ -1,4 +1,4 @@
-//! Who may talk to whom within an attempt: TLS 1.3 alone, both sides with a certificate of the attempt.
+//! Mutual TLS within an attempt: TLS 1.3 only, both sides with a certificate of the attempt.
 
 use crate::TlsIdentity;
 use rustls::client::{Resumption, verify_server_name};
@@ -10,7 +10,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, Server
 use std::fmt::Display;
 use std::sync::Arc;
 
-/// What both ends of a connection need.
+/// TLS configurations for both ends of a connection.
 #[derive(Clone, Debug)]
 pub struct Tls {
     client: Arc<ClientConfig>,
@@ -18,7 +18,7 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// `Err` says in words what of the identity cannot be understood.
+    /// Parses an identity. `Err` is the invalid part, in words.
     pub fn new(identity: &TlsIdentity) -> Result<Self, String> {
         let bad = |what: &str, error: &dyn Display| format!("the identity's {what}: {error}");
         let pem = |text: &str| CertificateDer::from_pem_slice(text.as_bytes());
@@ -50,18 +50,19 @@ impl Tls {
         Ok(Self { client: Arc::new(client), server: Arc::new(server) })
     }
 
-    /// The connecting end; the handshake fails unless the other end's certificate has the name `peer`.
+    /// Returns the connecting end; the handshake fails unless the other end's certificate has the name
+    /// `peer`.
     pub fn client(&self, peer: &str) -> Result<ClientConnection, rustls::Error> {
         ClientConnection::new(Arc::clone(&self.client), server_name(peer)?)
     }
 
-    /// The accepting end; who the other is must still be asked with [`verify_client_name`].
+    /// Returns the accepting end; the caller must check the other's name with [`verify_client_name`].
     pub fn server(&self) -> Result<ServerConnection, rustls::Error> {
         ServerConnection::new(Arc::clone(&self.server))
     }
 }
 
-/// Fails unless the other end's certificate has the name `claimed`.
+/// Checks that the other end's certificate has the name `claimed`.
 pub fn verify_client_name(connection: &ServerConnection, claimed: &str) -> Result<(), rustls::Error> {
     let certificate = connection.peer_certificates().and_then(<[_]>::first);
     let certificate = certificate.ok_or(rustls::Error::NoCertificatesPresented)?;

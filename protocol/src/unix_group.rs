@@ -1,16 +1,18 @@
-//! Which group of a Unix system is that of one user alone.
+//! Detects private groups: Unix groups of a single user.
 
-/// Whether the group `gid` of a file of user `uid` has no other user. `read` gives the text of a file, nothing where there is none.
+/// Returns `true` if the group `gid` of a file of user `uid` has no other user. `read` returns the text of a
+/// file, empty if there is none.
 ///
-/// It has none where it has the number of its user, as most systems make it, or where `/etc/passwd` and `/etc/group` say so: it is
-/// the user's primary group and nobody else's, has the user's name, and has no other members. The group of root is never private.
+/// It is private if its number equals the user's, as on most systems, or if `/etc/passwd` and `/etc/group`
+/// show that it is the primary group of this user alone, has the user's name, and has no other members. The
+/// group of root is never private.
 pub fn is_private(uid: u32, gid: u32, read: impl Fn(&str) -> String) -> bool {
     uid != 0 && (gid == uid || is_private_by(&read("/etc/passwd"), &read("/etc/group"), uid, gid))
 }
 
 fn is_private_by(passwd: &str, group: &str, uid: u32, gid: u32) -> bool {
     let (uid, gid) = (uid.to_string(), gid.to_string());
-    // `name:password:uid:gid:…` of those whose primary group it is.
+    // `name:password:uid:gid:…` of the users with this primary group.
     let mut users = entries(passwd).filter(|user| user.get(3) == Some(&gid.as_str()));
     let Some(user) = users.next().filter(|user| user[2] == uid) else { return false };
     // `name:password:gid:members`.
@@ -22,7 +24,7 @@ fn is_private_by(passwd: &str, group: &str, uid: u32, gid: u32) -> bool {
     users.next().is_none() && groups.peek().is_some() && groups.all(is_own)
 }
 
-/// The fields of each line.
+/// Splits each line into its fields.
 fn entries(text: &str) -> impl Iterator<Item = Vec<&str>> {
     text.lines().map(|line| line.split(':').collect())
 }

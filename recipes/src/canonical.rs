@@ -1,4 +1,4 @@
-//! One text and one digest for each recipe, whatever way it was written.
+//! Canonical JSON of a recipe, its digest, and the differences between two recipes.
 
 use crate::recipe::Recipe;
 use serde_json::Value;
@@ -14,7 +14,7 @@ pub fn digest(recipe: &Recipe) -> String {
     blake3::hash(json(recipe).as_bytes()).to_hex().to_string()
 }
 
-/// One value that two recipes do not share.
+/// A value in which two recipes differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// Dotted path in the canonical JSON.
@@ -25,7 +25,7 @@ pub struct Difference {
     pub after: String,
 }
 
-/// What two recipes do not share, in order of the path.
+/// Returns the values in which two recipes differ, ordered by path.
 pub fn differences(a: &Recipe, b: &Recipe) -> Vec<Difference> {
     let (a, b) = (flat(a), flat(b));
     let mut paths: Vec<&String> = a.keys().chain(b.keys()).collect();
@@ -37,7 +37,7 @@ pub fn differences(a: &Recipe, b: &Recipe) -> Vec<Difference> {
     differ.map(|path| Difference { path: path.clone(), before: of(&a, path), after: of(&b, path) }).collect()
 }
 
-/// Every value of a recipe by its dotted path in the canonical JSON; lists of plain values are one value.
+/// Returns every value of a recipe by its dotted path in the canonical JSON; a list of scalars is one value.
 pub fn flat(recipe: &Recipe) -> BTreeMap<String, String> {
     let mut map = BTreeMap::new();
     flatten("", &value(recipe), &mut map);

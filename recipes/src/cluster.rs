@@ -1,54 +1,56 @@
-//! Where training happens.
+//! The cluster: hosts, launcher and devices that train.
 
 use crate::keyword_enum::keyword_enum;
 use crate::subnet::Subnet;
 use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
-/// Where training happens. Absent from a recipe: this machine.
+/// The hosts that train, and how they are reached. A recipe without a cluster trains on this machine.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cluster {
-    /// How processes are placed.
+    /// Launcher that starts the processes.
     pub launcher: LauncherKind,
-    /// How hosts are reached; for the SSH launcher only.
+    /// SSH implementation; for the SSH launcher only.
     #[serde(default, skip_serializing_if = "SshBackend::is_usual")]
     pub transport: SshBackend,
     /// Total number of ranks, a multiple of the hosts; `None` lets the planner choose.
     pub ranks: Option<u32>,
-    /// Which devices train, on every host.
+    /// Devices that train, on every host.
     pub devices: Devices,
     /// Hosts; empty for the local launcher.
     pub hosts: Vec<Host>,
-    /// The job to ask for; for the Slurm launcher only.
+    /// Slurm job to submit; for the Slurm launcher only.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slurm: Option<Slurm>,
     /// Mean time between failures of one host, above 0; `None` lets the planner assume one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mtbf: Option<Seconds>,
-    /// Time limit for measuring how fast the hosts train a model, above 0; `None` for 12 s.
+    /// Time limit for the probe, which measures how fast the hosts train a model, above 0; `None` for 12 s.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub probe: Option<Seconds>,
-    /// Money for an hour of one GPU, or of one core where CPUs train, above 0; `None` where nobody counts it.
+    /// Cost of one hour of one GPU, or of one core if CPUs train, above 0; `None` if costs are not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
-    /// Over which the hosts communicate with each other; `None` for the network over which each was reached.
+    /// Network over which hosts communicate with each other; `None` for the one over which each was reached.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Subnet>,
     /// Trials of a study that run side by side, at least 1.
     #[serde(default = "one", skip_serializing_if = "is_one")]
     pub slots: u32,
-    /// How long hosts may be out of reach before the one that leads is given up for lost, above 0; `None` for 10 minutes.
+    /// Time that hosts may be unreachable before the leader is given up as lost, above 0; `None` for 10
+    /// minutes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unreachable_timeout: Option<Seconds>,
 }
 
 impl Cluster {
-    /// How long hosts may be out of reach before the one that leads is given up for lost.
+    /// Returns the time that hosts may be unreachable before the leader is given up as lost.
     pub fn unreachable_timeout(&self) -> Seconds {
         self.unreachable_timeout.unwrap_or(Seconds(600.0))
     }
 
-    /// Hosts that train: those that are named, the nodes of a Slurm job, or this machine alone.
+    /// Returns the number of hosts that train: the listed hosts, the nodes of a Slurm job, or 1 for this
+    /// machine.
     pub fn host_count(&self) -> u32 {
         let nodes = self.slurm.as_ref().map_or(1, |slurm| slurm.nodes);
         u32::try_from(self.hosts.len()).unwrap_or(u32::MAX).max(nodes)
@@ -65,25 +67,25 @@ fn is_one(slots: &u32) -> bool {
 }
 
 keyword_enum! {
-    /// How processes are placed.
+    /// A way to start the processes of a training.
     pub enum LauncherKind {
-        /// On this machine.
+        /// Processes on this machine.
         Local = "local",
-        /// Over SSH.
+        /// Agents on hosts reached over SSH.
         Ssh = "ssh",
-        /// As a Slurm job.
+        /// A Slurm job.
         Slurm = "slurm",
     }
 }
 
 keyword_enum! {
-    /// How hosts are reached over SSH.
+    /// An SSH implementation.
     #[derive(Default)]
     pub enum SshBackend {
-        /// By dtrain itself: one connection to each host.
+        /// dtrain's own SSH client: one connection to each host.
         #[default]
         Ssh2 = "ssh2",
-        /// By the program `ssh`, with all that the user's configuration of it says.
+        /// The program `ssh` with the user's configuration.
         OpenSsh = "openssh",
     }
 }
@@ -95,7 +97,7 @@ impl SshBackend {
 }
 
 keyword_enum! {
-    /// Which devices train.
+    /// Kinds of devices that train.
     pub enum Devices {
         /// GPUs where there are any and the binary has a backend for them, otherwise the CPU.
         Auto = "auto",
@@ -108,20 +110,20 @@ keyword_enum! {
     }
 }
 
-/// What to ask Slurm for.
+/// Resources and options of a Slurm job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Slurm {
     /// Nodes, at least 1.
     pub nodes: u32,
     /// Partition; `None` is Slurm's default.
     pub partition: Option<String>,
-    /// Account; `None` is Slurm's default.
+    /// Account that is charged; `None` is Slurm's default.
     pub account: Option<String>,
     /// Longest time of the job; `None` is the partition's.
     pub time: Option<Seconds>,
     /// More options of sbatch, each a text that begins with `-`.
     pub options: Vec<String>,
-    /// Variables of the submitting shell that the job gets, by name, besides those that every job gets.
+    /// Names of further environment variables that the job inherits from the submitting shell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environment: Vec<String>,
 }
@@ -133,9 +135,9 @@ pub struct Host {
     pub address: String,
     /// SSH port.
     pub port: u16,
-    /// User name; `None` takes the one of the SSH configuration.
+    /// User name; `None` takes the one from the SSH configuration.
     pub user: Option<String>,
-    /// Bastion to go through.
+    /// Jump host (bastion) to connect through.
     pub via: Option<String>,
 }
 

@@ -1,13 +1,13 @@
-//! Where samples come from.
+//! Training and validation data of a recipe: formats, tokenizers and files.
 
 use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 
-/// Training and validation data. Paths are relative to the folder of the recipe that named them; a name may also be a
-/// [`Url`](crate::Url).
+/// Training and validation data. Paths are relative to the folder of the recipe that named them; a path may
+/// also be a [`Url`](crate::Url).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Data {
-    /// How the files are read.
+    /// Format of the files.
     pub format: DataFormat,
     /// Files, glob patterns or URLs of the training data, in order.
     pub train: Vec<String>,
@@ -15,30 +15,30 @@ pub struct Data {
     pub valid: ValidationSource,
     /// Fraction of the training data that is used, in (0, 1].
     pub fraction: f64,
-    /// The seed that mixes the rows of tables and IDX files before `valid` and `fraction` cut them; `None` for other
-    /// data, and in recipes of older programs, which cut the rows as they stand.
+    /// Seed of the shuffle that tables and IDX files get before `valid` and `fraction` split them; `None` for
+    /// other data, and in recipes of older versions, which split rows in file order.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mix: Option<u64>,
 }
 
-/// How files are read.
+/// Format of data files, with its options.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "format", rename_all = "snake_case")]
 pub enum DataFormat {
     /// Documents of text.
     Text {
-        /// How text becomes tokens.
+        /// Tokenizer that turns text into tokens.
         tokenizer: Tokenizer,
-        /// Where a document begins and ends.
+        /// Unit of text that is one document.
         #[serde(default, skip_serializing_if = "Documents::is_files")]
         documents: Documents,
-        /// What follows each document.
+        /// Token or text after each document.
         #[serde(default, skip_serializing_if = "Separator::is_auto")]
         separator: Separator,
     },
     /// Token shards: raw little-endian `u16` (nanoGPT) or the llm.c shard with its 1,024-byte header.
     Tokens {
-        /// The `tokenizer.json` that the shards were made with, where one is named.
+        /// The `tokenizer.json` that made the shards, if the recipe names one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         tokenizer: Option<String>,
     },
@@ -49,40 +49,40 @@ pub enum DataFormat {
         /// Label files for the images of `valid`, when `valid` names files.
         valid_labels: Vec<String>,
     },
-    /// PNG and JPEG images, of which each lies in the folder of its class.
+    /// PNG and JPEG images, each in the folder of its class.
     Images {
-        /// Whether images of another size are made fit.
+        /// `true` to resize images of other sizes.
         resize: bool,
     },
-    /// Tables as text with a header row, their fields separated by commas, semicolons, tabs or vertical bars.
+    /// CSV tables with a header row, fields separated by commas, semicolons, tabs or vertical bars.
     Csv(Columns),
     /// Parquet tables.
     Parquet(Columns),
 }
 
-/// What the columns of a table are.
+/// Roles of the columns of a table.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Columns {
-    /// Name of the column with the class.
+    /// Name of the column that holds the class.
     pub target: String,
-    /// Names of the columns that are left out.
+    /// Names of the columns that are ignored.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ignore: Vec<String>,
 }
 
 impl Columns {
-    /// A table with this target, of which every other column is used.
+    /// Returns a table with this target that uses every other column.
     pub fn of(target: &str) -> Self {
         Self { target: target.to_owned(), ignore: Vec::new() }
     }
 }
 
 keyword_enum! {
-    /// What kind of files `data.format` names.
+    /// A value of `data.format`.
     pub enum DataKind {
-        /// Documents of text, each a file.
+        /// Text files, each one document.
         Text = "text",
-        /// JSON lines, each with a document.
+        /// JSON lines, each one document.
         Jsonl = "jsonl",
         /// Token shards.
         Tokens = "tokens",
@@ -98,7 +98,8 @@ keyword_enum! {
 }
 
 impl DataKind {
-    /// Whether a model of text reads documents from such files; other models read rows of Parquet tables.
+    /// Returns `true` if text models read documents from such files; other models read rows of Parquet
+    /// tables.
     pub(crate) fn is_text(self) -> bool {
         match self {
             Self::Text | Self::Jsonl | Self::Parquet => true,
@@ -107,27 +108,27 @@ impl DataKind {
     }
 }
 
-/// What the documents of a text corpus are.
+/// Unit of a text corpus that is one document.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Documents {
-    /// Each text file is one.
+    /// Each text file.
     #[default]
     Files,
-    /// Each JSON line is one, with its text in this field.
+    /// Each JSON line, with its text in this field.
     JsonLines(String),
-    /// Each row of a Parquet file is one, with its text in this column.
+    /// Each row of a Parquet file, with its text in this column.
     Parquet(String),
 }
 
 impl Documents {
-    /// Whether each text file is one.
+    /// Returns `true` for [`Documents::Files`].
     pub fn is_files(&self) -> bool {
         *self == Self::Files
     }
 }
 
-/// How text becomes tokens.
+/// A tokenizer, which turns text into tokens.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tokenizer {
@@ -139,33 +140,33 @@ pub enum Tokenizer {
     File(String),
 }
 
-/// What follows each document of a text corpus.
+/// Token or text after each document of a text corpus.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Separator {
-    /// The end-of-text token of the tokenizer; where it has none, a line break behind each JSON line or row and
-    /// nothing behind a text file.
+    /// The end-of-text token of the tokenizer; without one, a line break after each JSON line or row and
+    /// nothing after a text file.
     #[default]
     Auto,
-    /// Nothing.
+    /// No separator.
     None,
-    /// This token or, where the tokenizer has no such token, the tokens of this text.
+    /// This token or, if the tokenizer has no such token, the tokens of this text.
     Text(String),
 }
 
 impl Separator {
-    /// Whether nothing was asked for.
+    /// Returns `true` for [`Separator::Auto`].
     pub fn is_auto(&self) -> bool {
         *self == Self::Auto
     }
 }
 
-/// Where validation samples come from.
+/// Source of the validation samples.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ValidationSource {
-    /// This fraction of the training data, in (0, 1), never trained on: the end of text and tokens, and any rows of tables
-    /// and images.
+    /// This fraction of the training data, in (0, 1), held out from training: the end of text and tokens, or
+    /// random rows of tables and images.
     Fraction(f64),
     /// These files, glob patterns or URLs.
     Files(Vec<String>),

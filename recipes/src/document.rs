@@ -1,6 +1,6 @@
 //! A TOML document in which every key and value knows its [`Origin`], and the layering of such documents.
 //!
-//! Knows nothing of the keys of a recipe but what they were called before; see [`crate::check()`] for the others.
+//! Knows no keys of a recipe except their old names; [`crate::check()`] checks keys.
 
 use crate::keys;
 use crate::problem::Problem;
@@ -16,16 +16,16 @@ pub type Table = BTreeMap<String, Entry>;
 /// A key with its value.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Where the key stands.
+    /// Position of the key.
     pub key: Origin,
     /// The value.
     pub node: SpannedValue,
 }
 
-/// A value and where it stands.
+/// A value with its position.
 #[derive(Clone, Debug)]
 pub struct SpannedValue {
-    /// Where the value stands; for a section, its header.
+    /// Position of the value; for a section, of its header.
     pub origin: Origin,
     /// The value.
     pub value: Value,
@@ -34,7 +34,7 @@ pub struct SpannedValue {
 /// A TOML value.
 #[derive(Clone, Debug)]
 pub enum Value {
-    /// Text.
+    /// A quoted text.
     Text(String),
     /// A whole number.
     Whole(i64),
@@ -42,40 +42,40 @@ pub enum Value {
     Real(f64),
     /// `true` or `false`.
     Flag(bool),
-    /// A date or time, as written; no key of a recipe wants one.
+    /// A date or time, as written; no key of a recipe takes one.
     Date(String),
     /// `[a, b]`.
     List(Vec<SpannedValue>),
-    /// `{ a = 1 }` on one line: a value, which replaces what lies below it.
+    /// `{ a = 1 }` on one line: a value, which replaces all keys of a lower layer.
     Inline(Table),
-    /// `[section]` or a dotted key: adds to what lies below it.
+    /// `[section]` or a dotted key: merged with the keys of a lower layer.
     Section(Table),
 }
 
 /// One value with the keys that lead to it.
 #[derive(Clone, Debug)]
 pub struct Leaf {
-    /// Keys from the root, each with where it stands; never empty.
+    /// Keys from the root, each with its position; never empty.
     pub path: Vec<(String, Origin)>,
-    /// The value; never a [`Value::Section`] with anything in it.
+    /// The value; never a non-empty [`Value::Section`].
     pub node: SpannedValue,
 }
 
-/// One or several layers of settings.
+/// One or several merged layers of settings.
 #[derive(Clone, Debug)]
 pub struct Document {
-    /// The text of the strongest layer; missing keys are reported there.
+    /// The text of the highest layer; missing keys are reported there.
     pub(crate) source: Option<Arc<Source>>,
     pub(crate) table: Table,
 }
 
 impl Document {
-    /// A document in which nothing is said.
+    /// Returns a document without keys.
     pub fn empty() -> Self {
         Self { source: None, table: Table::new() }
     }
 
-    /// Reads TOML. `Err` lists every syntax error; nothing is said yet about the meaning.
+    /// Parses TOML. `Err` lists every syntax error; keys and values are not checked yet.
     pub fn parse(source: &Source) -> Result<Self, Vec<Problem>> {
         if source.text.len() > LARGEST {
             return Err(vec![too_large(&source.name, source.text.len())]);
@@ -93,7 +93,7 @@ impl Document {
         Err(crate::problem::sorted(problems))
     }
 
-    /// Reads TOML from the bytes of a file; an `Err` also where they are too many or not UTF-8.
+    /// Parses TOML from the bytes of a file; it is an error if they are too many or not UTF-8.
     pub fn parse_bytes(
         name: &std::path::Path,
         layer: ConfigLayer,
@@ -115,8 +115,8 @@ impl Document {
         }
     }
 
-    /// The document that has these settings: values as TOML by dotted path, those of hosts by
-    /// `cluster.hosts[INDEX].KEY`. `name` is what messages call it.
+    /// Returns the document with these settings: values as TOML by dotted path, those of hosts by
+    /// `cluster.hosts[INDEX].KEY`. Messages call the document `name`.
     pub fn from_settings(name: &str, settings: &BTreeMap<String, String>) -> Result<Self, Vec<Problem>> {
         let mut text = String::new();
         let mut hosts: BTreeMap<u64, Vec<String>> = BTreeMap::new();
@@ -135,7 +135,8 @@ impl Document {
         Self::parse(&Source::new(name, ConfigLayer::Recipe, text))
     }
 
-    /// This document over another: sections are merged key by key, any other value replaces what lies below.
+    /// Lays this document over another: sections are merged key by key, any other value replaces the lower
+    /// one.
     #[must_use]
     pub fn layer_over(self, below: Self) -> Self {
         let mut table = below.table;
@@ -144,14 +145,15 @@ impl Document {
         Self { source, table }
     }
 
-    /// Every value in order of its path. Lists and inline tables are values; an empty `[section]` is one too.
+    /// Returns every value, ordered by path. Lists and inline tables are values; an empty `[section]` is one
+    /// too.
     pub fn leaves(&self) -> Vec<Leaf> {
         let mut leaves = Vec::new();
         collect(&self.table, &mut Vec::new(), &mut leaves);
         leaves
     }
 
-    /// The document that has these values; of two with the same path the later one wins.
+    /// Returns the document with these values; of two with the same path the later one wins.
     pub fn from_leaves(leaves: impl IntoIterator<Item = Leaf>) -> Self {
         leaves.into_iter().fold(Self::empty(), |below, leaf| {
             let source = leaf.node.origin.source.clone();
@@ -159,12 +161,12 @@ impl Document {
         })
     }
 
-    /// The value at a dotted path.
+    /// Returns the value at a dotted path.
     pub fn get(&self, path: &str) -> Option<&SpannedValue> {
         self.entry(path).map(|entry| &entry.node)
     }
 
-    /// The key and value at a dotted path.
+    /// Returns the key and value at a dotted path.
     pub fn entry(&self, path: &str) -> Option<&Entry> {
         let mut table = &self.table;
         let (parents, last) = path.rsplit_once('.').map_or((None, path), |(a, b)| (Some(a), b));
@@ -174,14 +176,14 @@ impl Document {
         table.get(last)
     }
 
-    /// Takes a top-level key out.
+    /// Removes a top-level key and returns it.
     pub(crate) fn remove(&mut self, key: &str) -> Option<Entry> {
         self.table.remove(key)
     }
 }
 
 impl SpannedValue {
-    /// The keys of a section or an inline table.
+    /// Returns the keys of a section or an inline table.
     pub fn table(&self) -> Option<&Table> {
         match &self.value {
             Value::Inline(table) | Value::Section(table) => Some(table),
@@ -195,7 +197,8 @@ impl SpannedValue {
     }
 }
 
-/// The source of the higher layer; the recipe's own file wins over single assignments, which show nothing.
+/// Returns the source of the higher layer; a recipe's file outranks `--set` assignments, which have no text
+/// to show.
 fn strongest(above: Option<Arc<Source>>, below: Option<Arc<Source>>) -> Option<Arc<Source>> {
     let rank = |source: &Arc<Source>| match source.layer {
         ConfigLayer::Recipe => 3,
@@ -269,7 +272,7 @@ pub(crate) fn node_of(source: &Arc<Source>, value: &Spanned<DeValue<'_>>, shift:
         DeValue::String(text) => Value::Text(text.clone().into_owned()),
         DeValue::Integer(number) => match i64::from_str_radix(number.as_str(), number.radix()) {
             Ok(whole) => Value::Whole(whole),
-            // Beyond 64 bits; as a real it is out of every range, and said to be.
+            // Beyond 64 bits; as a real number it is out of every range, and reported as such.
             Err(_) => Value::Real(number.as_str().parse().unwrap_or(f64::INFINITY)),
         },
         DeValue::Float(number) => Value::Real(number.as_str().replace('_', "").parse().unwrap_or(f64::NAN)),

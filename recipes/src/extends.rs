@@ -1,4 +1,4 @@
-//! Recipes that build on other recipes.
+//! Resolves `extends`: recipes that build on other recipes.
 
 use crate::document::{Document, Value};
 use crate::library;
@@ -9,13 +9,13 @@ use std::path::{Component, Path, PathBuf};
 /// Longest chain of recipes that extend each other.
 const DEEPEST: usize = 16;
 
-/// Finds the recipe that `extends` names; gets the name and the source it stands in, which a relative path
-/// starts from. `Err` says why there is none.
+/// Finds the recipe that `extends` names. Gets the name, and the source that contains it, to which a relative
+/// path is relative. `Err` is the reason why there is none.
 pub type Resolver<'r> = &'r dyn Fn(&str, &Source) -> Result<Source, String>;
 
-/// Lays a document over the recipes that it `extends`, and takes that key out.
+/// Lays a document over the recipes that it `extends`, and removes that key.
 ///
-/// `library/NAME` is found here; everything else is asked of `resolve`. Cycles are errors.
+/// `library/NAME` is built in; `resolve` finds everything else. Cycles are errors.
 pub fn resolve_extends(document: Document, resolve: Resolver<'_>) -> Result<Document, Vec<Problem>> {
     let mut chain: Vec<String> = document.source.iter().map(|source| source.name.clone()).collect();
     let root = document.source.as_ref().and_then(|source| source.folder.as_deref()).map(plain);
@@ -28,7 +28,8 @@ pub fn resolve_extends(document: Document, resolve: Resolver<'_>) -> Result<Docu
             return Err(vec![problem.hint("write for example `extends = \"library/tiny-llama\"`")]);
         };
         let mut source = found(name, &origin, resolve).map_err(|problem| vec![problem])?;
-        // A path that cannot be seen from the recipe's folder is absolute, or starts where the process does.
+        // A path that has no relative form from the recipe's folder is absolute, or relative to the working
+        // directory.
         if let Some(folder) = &source.folder {
             let folder = plain(folder);
             source.base = folder.strip_prefix(&root).unwrap_or(&folder).to_owned();
@@ -48,7 +49,7 @@ pub fn resolve_extends(document: Document, resolve: Resolver<'_>) -> Result<Docu
         }
         chain.push(source.name.clone());
         let mut below = Document::parse(&source)?;
-        // What a recipe is called is not what it says.
+        // Name and description are not inherited.
         below.remove("name");
         below.remove("description");
         same_kind(&merged, &below, &source.name)?;
@@ -57,12 +58,12 @@ pub fn resolve_extends(document: Document, resolve: Resolver<'_>) -> Result<Docu
     Ok(merged)
 }
 
-/// A path without `.`, so that one folder has one spelling below another.
+/// Returns a path without `.`, so that `strip_prefix` works on folders.
 fn plain(path: &Path) -> PathBuf {
     path.components().filter(|part| !matches!(part, Component::CurDir)).collect()
 }
 
-/// A recipe for one kind of model says nothing useful about another.
+/// Checks that both recipes have the same kind of model.
 fn same_kind(above: &Document, below: &Document, name: &str) -> Result<(), Vec<Problem>> {
     let (Some(wanted), Some(found)) = (above.get("model.kind"), below.get("model.kind")) else {
         return Ok(());

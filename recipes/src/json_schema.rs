@@ -1,11 +1,11 @@
-//! The JSON schema of a recipe, for editors. Generated from the table of keys and from nothing else.
+//! The JSON Schema of a recipe, for editors. Generated from the table of keys alone.
 
 use crate::keys::{KEYS, Key, Kind, Requirement, ValueType};
 use serde_json::{Map, Value, json};
 
-/// JSON Schema (2020-12) of a recipe's file.
+/// Returns the JSON Schema (2020-12) of a recipe's file.
 ///
-/// Says what one value may look like. What only values together can get wrong is left to the checker.
+/// It describes single values. Contradictions between values are left to the checker.
 pub fn json_schema() -> Value {
     let kinds: Vec<Value> = Kind::ALL.iter().map(|kind| required_of(*kind)).collect();
     let mut root = section("");
@@ -15,12 +15,12 @@ pub fn json_schema() -> Value {
     root
 }
 
-/// The schema as indented JSON, ending in a newline.
+/// Returns the schema as indented JSON that ends in a newline.
 pub fn json_schema_text() -> String {
     format!("{:#}\n", json_schema())
 }
 
-/// The object of a section and all that lies in it.
+/// Returns the schema of a section and all that it contains.
 fn section(path: &str) -> Value {
     let mut properties = Map::new();
     for key in KEYS {
@@ -34,7 +34,8 @@ fn section(path: &str) -> Value {
     json!({ "type": "object", "additionalProperties": false, "properties": properties })
 }
 
-/// A key, with one shape for each kind of model that writes it differently, or a section.
+/// Returns the schema of a section, or of a key, with one alternative per kind of model that types it
+/// differently.
 fn member(path: &str) -> Value {
     let keys: Vec<&Key> = KEYS.iter().filter(|key| key.path == path).collect();
     match keys.as_slice() {
@@ -48,7 +49,7 @@ fn member(path: &str) -> Value {
                 host["required"] = json!(["address"]);
                 json!({ "type": "array", "items": { "anyOf": [member("cluster.hosts.address"), host] } })
             }
-            // Every other section is an object of its keys, and nothing else.
+            // Every other section is an object of its keys.
             path => section(path),
         },
         [key] => described(key),
@@ -147,7 +148,7 @@ fn choice(inner: ValueType) -> Value {
     json!({ "anyOf": forms })
 }
 
-/// A value under a name of the user's own, or its range.
+/// Returns the schema of a param: a value, or a range.
 fn param() -> Value {
     let value = || json!({ "type": ["string", "number", "boolean"] });
     let bounds = || json!({ "type": "array", "items": { "type": "number" }, "minItems": 2, "maxItems": 2 });
@@ -181,7 +182,8 @@ fn at_least_one() -> Value {
     json!({ "type": "integer", "minimum": 1 })
 }
 
-/// When `model.kind` is this, these keys of `model` must be there. Not for a recipe that extends another.
+/// Returns the rule that `model` has all keys that this kind requires. Does not apply to a recipe that
+/// extends another.
 fn required_of(kind: Kind) -> Value {
     let needed: Vec<&str> = KEYS
         .iter()
@@ -198,7 +200,7 @@ fn required_of(kind: Kind) -> Value {
     })
 }
 
-/// What is left of a key's path below a section.
+/// Returns the rest of a key's path below a section.
 fn below<'k>(section: &str, key: &'k str) -> Option<&'k str> {
     if section.is_empty() { Some(key) } else { key.strip_prefix(section)?.strip_prefix('.') }
 }

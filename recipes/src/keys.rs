@@ -1,4 +1,4 @@
-//! The table of every key a recipe may have. The checker, the JSON schema and `dtrain recipe keys` all read it.
+//! The table of all keys of a recipe. The checker, the JSON schema and `dtrain recipe keys` read it.
 
 mod old;
 mod value_type;
@@ -27,36 +27,36 @@ keyword_enum! {
         Mlp = "mlp",
         /// A residual convolutional network.
         Cnn = "cnn",
-        /// A network that is not dtrain's.
+        /// A network that the program registers.
         Custom = "custom",
-        /// A foreign script.
+        /// A foreign program.
         Command = "command",
     }
 }
 
-/// What holds when a key is absent.
+/// Meaning of an absent key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Requirement {
-    /// It must be said.
+    /// An error.
     Required,
-    /// This value, or the rule that computes it.
+    /// This value, or the rule that computes it, in words.
     Default(&'static str),
-    /// Nothing; what that means.
+    /// No value; the text explains the effect.
     Optional(&'static str),
 }
 
-/// One key.
+/// A key of a recipe.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Key {
     /// Dotted path; `cluster.hosts.*` are the keys of each host.
     pub path: &'static str,
-    /// What its value looks like.
+    /// Type of the value.
     pub shape: ValueType,
-    /// What holds when it is absent.
+    /// Meaning of the absent key.
     pub need: Requirement,
-    /// Kinds of model it is for.
+    /// Kinds of model that have the key.
     pub kinds: &'static [Kind],
-    /// One line of explanation.
+    /// One-line description.
     pub doc: &'static str,
 }
 
@@ -66,9 +66,9 @@ const DECODER: &[Kind] = &[Kind::Decoder];
 const MLP: &[Kind] = &[Kind::Mlp];
 const CNN: &[Kind] = &[Kind::Cnn];
 const CUSTOM: &[Kind] = &[Kind::Custom];
-/// Kinds that tell classes apart.
+/// Kinds that are classifiers.
 const CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn];
-/// Kinds that may read classes, and those that may read text.
+/// Kinds that may classify, and kinds that may read text.
 const OF_CLASSES: &[Kind] = &[Kind::Mlp, Kind::Cnn, Kind::Custom];
 const OF_TEXT: &[Kind] = &[Kind::Decoder, Kind::Custom];
 const COMMAND: &[Kind] = &[Kind::Command];
@@ -76,7 +76,7 @@ const COMMAND: &[Kind] = &[Kind::Command];
 use Requirement::{Default, Optional, Required};
 use ValueType::{Choice, OrAuto, OrNone, Whole};
 
-/// A word of an enum.
+/// Returns the type of a word of an enum.
 const fn one_of<T: KeywordEnum>() -> ValueType {
     ValueType::OneOf(Keywords::of::<T>())
 }
@@ -90,7 +90,7 @@ const NO_LIMIT: &str =
 /// Most ranks on one host.
 pub(crate) const RANKS_OF_A_HOST: u64 = 1024;
 
-/// Most parameters of a model: a thousand times those of the largest that were trained.
+/// Most parameters of a model: a thousand times the largest trained so far.
 pub(crate) const MOST_PARAMETERS: u64 = 1_000_000_000_000_000;
 
 macro_rules! keys {
@@ -349,17 +349,17 @@ pub const KEYS: &[Key] = keys![
     "cluster.hosts.via", ValueType::Host, Optional("reached directly"), ANY, "Bastion to go through";
 ];
 
-/// The keys, for printing.
+/// Returns all keys, for printing.
 pub fn keys() -> &'static [Key] {
     KEYS
 }
 
-/// The key with this path for this kind of model; without a kind, the first with this path.
+/// Returns the key with this path for this kind of model; without a kind, the first with this path.
 pub fn find(path: &str, kind: Option<Kind>) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.path == path && kind.is_none_or(|kind| key.kinds.contains(&kind)))
 }
 
-/// Whether a path is a section: some key lies below it.
+/// Returns `true` if a path is a section: a key lies below it.
 pub fn is_section(path: &str) -> bool {
     KEYS.iter().any(|key| key.path.strip_prefix(path).is_some_and(|rest| rest.starts_with('.')))
 }

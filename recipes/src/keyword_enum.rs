@@ -1,10 +1,10 @@
-//! Enums whose values a recipe spells as words. `keyword_enum!` makes the enum, its table of words and the reading of
-//! both from one list, so that no word is without a value, and no value without a word.
+//! Enums whose values are words in a recipe. `keyword_enum!` generates the enum, its table of words and its
+//! parser from one list, so that each value has exactly one word.
 
 use std::any::TypeId;
 use std::fmt;
 
-/// Makes an enum of words: each value has the word that stands behind it, in recipes and in JSON.
+/// Defines an enum of which each value has one word, in recipes and in JSON.
 macro_rules! keyword_enum {
     (
         $(#[$about:meta])*
@@ -19,31 +19,31 @@ macro_rules! keyword_enum {
         }
 
         impl $Name {
-            /// All values, in the order in which they are listed to a person.
+            /// All values, in the order of help and messages.
             pub const ALL: &'static [Self] = &[$(Self::$Value,)+];
 
-            /// The word of each of [`Self::ALL`].
+            /// The words of [`Self::ALL`], in that order.
             pub const NAMES: &'static [&'static str] = &[$($word,)+];
 
-            /// The word.
+            /// Returns the word of this value.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$Value => $word,)+
                 }
             }
 
-            /// The value of a word; `None` when there is none.
+            /// Returns the value of a word; `None` if no value has it.
             #[deny(unreachable_patterns)]
             pub fn from_name(word: &str) -> Option<Self> {
                 match word {
                     $($word => Some(Self::$Value),)+
-                    // Every word of the list is above: any other has no value.
+                    // All words of the list are matched above.
                     _ => None,
                 }
             }
         }
 
-        /// The word.
+        /// Writes the word.
         impl std::fmt::Display for $Name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.pad(self.name())
@@ -67,7 +67,7 @@ macro_rules! keyword_enum {
 
 pub(crate) use keyword_enum;
 
-/// An enum of [`keyword_enum!`].
+/// An enum defined by [`keyword_enum!`].
 pub(crate) trait KeywordEnum: Copy + Eq + 'static {
     const ALL: &'static [Self];
     const NAMES: &'static [&'static str];
@@ -75,7 +75,7 @@ pub(crate) trait KeywordEnum: Copy + Eq + 'static {
     fn from_name(word: &str) -> Option<Self>;
 }
 
-/// The words of an enum, for the table of keys. There are no others: a key takes the words of an enum.
+/// The words of one enum, for the table of keys.
 #[derive(Clone, Copy)]
 pub struct Keywords {
     names: &'static [&'static str],
@@ -84,29 +84,29 @@ pub struct Keywords {
 }
 
 impl Keywords {
-    /// The words of an enum.
+    /// Returns the words of the enum `T`.
     pub(crate) const fn of<T: KeywordEnum>() -> Self {
         Self { names: T::NAMES, of: TypeId::of::<T>(), value: place::<T> }
     }
 
-    /// All of them, in the order in which they are listed to a person.
+    /// Returns all words, in the order of help and messages.
     pub fn names(self) -> &'static [&'static str] {
         self.names
     }
 
-    /// The place that the value of a word has in its enum; `None` for a word that the enum does not know.
+    /// Returns the index of a word's value in its enum; `None` for a word that the enum does not have.
     pub fn value(self, word: &str) -> Option<usize> {
         (self.value)(word)
     }
 
-    /// The word, if it is one of these.
+    /// Returns the word if it is one of these.
     pub(crate) fn find(self, word: &str) -> Option<Keyword> {
         let name = self.names.get(self.value(word)?)?;
         Some(Keyword { name, of: self.of })
     }
 }
 
-/// The place of a word's value among all of its enum.
+/// Returns the index of a word's value among all values of its enum.
 fn place<T: KeywordEnum>(word: &str) -> Option<usize> {
     let value = T::from_name(word)?;
     T::ALL.iter().position(|other| *other == value)
@@ -124,7 +124,7 @@ impl fmt::Debug for Keywords {
     }
 }
 
-/// A word of an enum.
+/// A word, with the enum that it belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Keyword {
     name: &'static str,
@@ -132,17 +132,17 @@ pub(crate) struct Keyword {
 }
 
 impl Keyword {
-    /// The word of a value.
+    /// Returns the word of a value.
     pub(crate) fn of<T: KeywordEnum>(value: T) -> Self {
         Self { name: value.name(), of: TypeId::of::<T>() }
     }
 
-    /// As a recipe spells it.
+    /// Returns the word as a recipe spells it.
     pub(crate) fn name(self) -> &'static str {
         self.name
     }
 
-    /// Its value. To ask for a value of another enum than that of the key is a fault of this crate.
+    /// Returns the value. Panics if `T` is not the enum of the key: a mistake in this crate.
     pub(crate) fn value<T: KeywordEnum>(self) -> Option<T> {
         assert_eq!(self.of, TypeId::of::<T>(), "{:?} is no word of {:?}", self.name, T::NAMES);
         T::from_name(self.name)

@@ -1,7 +1,7 @@
-//! What the user declares: the TOML language of dtrain, checked once and never changed afterwards.
+//! Recipes: the TOML language of dtrain, parsed, checked once, and never changed afterwards.
 //!
-//! Text comes in, a [`Recipe`] or a list of [`Problem`]s goes out. This crate reads no clock and
-//! touches no file outside [`sharing`], which runs the user's own `git`.
+//! Text comes in; a [`Recipe`] or a list of [`Problem`]s goes out. This crate reads no clock, and only
+//! [`sharing`], which runs the user's own `git`, touches files.
 
 pub mod canonical;
 pub mod check;

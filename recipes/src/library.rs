@@ -1,4 +1,4 @@
-//! Recipes that come with dtrain.
+//! Built-in recipes.
 
 use crate::source::{ConfigLayer, Source};
 
@@ -11,13 +11,13 @@ macro_rules! library {
 const RECIPES: &[(&str, &str)] =
     library!["char-gpt", "gpt2-124m", "llama-1b", "mnist-cnn", "tabular-mlp", "tiny-llama"];
 
-/// The names, in order; `library/NAME` is what `extends` calls them.
+/// Returns the names of the built-in recipes, sorted; `extends` calls them `library/NAME`.
 pub fn names() -> impl Iterator<Item = &'static str> {
     RECIPES.iter().map(|(name, _)| *name)
 }
 
-/// The recipe with this name (without `library/`). Data paths in it start from the folder of the recipe that
-/// extends it.
+/// Returns the built-in recipe with this name (without `library/`). Its data paths are relative to the folder
+/// of the recipe that extends it.
 pub fn builtin_recipe(name: &str) -> Option<Source> {
     let (name, text) = RECIPES.iter().find(|(known, _)| *known == name)?;
     Some(Source::new(format!("library/{name}"), ConfigLayer::Extended, *text))

@@ -1,4 +1,4 @@
-//! Models, described by their numbers.
+//! Model types of a recipe, described by their sizes.
 
 use crate::custom_model::{CustomModel, InputSignature};
 use crate::decoder::Decoder;
@@ -6,7 +6,7 @@ use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Kind of model.
+/// A model of one of the supported kinds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Model {
@@ -16,14 +16,14 @@ pub enum Model {
     Mlp(Mlp),
     /// A residual convolutional network over images.
     Cnn(Cnn),
-    /// A network that is not dtrain's, which the program registered.
+    /// A network that the program registered under a name.
     Custom(CustomModel),
-    /// A foreign script that trains by itself; dtrain places and watches it.
+    /// A foreign program that trains by itself; dtrain places and watches it.
     Command(ForeignCommand),
 }
 
 keyword_enum! {
-    /// How a decoder knows where a token stands.
+    /// Position encoding of a decoder.
     pub enum Positions {
         /// A trained vector for each position.
         Learned = "learned",
@@ -55,11 +55,11 @@ keyword_enum! {
 }
 
 keyword_enum! {
-    /// A preset of what decoders differ in.
+    /// A preset of the architecture choices of decoders.
     pub enum Family {
-        /// Learned positions, layer norms, GELU, tied, with biases.
+        /// GPT-2: learned positions, layer norms, GELU, tied, with biases.
         Gpt2 = "gpt2",
-        /// Rotary positions, RMS norms, SwiGLU, untied, without biases.
+        /// Llama: rotary positions, RMS norms, SwiGLU, untied, without biases.
         Llama = "llama",
     }
 }
@@ -87,8 +87,8 @@ pub struct Mlp {
     pub activation: MlpActivation,
 }
 
-/// A residual network over square or oblong images. Normalises by group, not by batch: a batch norm's
-/// statistics would depend on the micro-batch, and so the trained weights on the layout.
+/// A residual network over images. Uses group norm: the statistics of batch norm would depend on the
+/// micro-batch, and so the trained weights on the layout.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Cnn {
     /// Channels of an image.
@@ -113,19 +113,19 @@ pub struct ForeignCommand {
     /// Further environment variables by name, with placeholders in their values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub env: BTreeMap<String, String>,
-    /// Whose environment it expects.
+    /// Framework whose environment variables the program expects.
     #[serde(default)]
     pub framework: Framework,
-    /// How lines of its output tell of its progress: each a checked [`crate::line_template::LineTemplate`].
+    /// Templates for the lines that report progress, each a valid [`crate::line_template::LineTemplate`].
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub progress: Vec<String>,
 }
 
 keyword_enum! {
-    /// What a foreign command is written for.
+    /// The framework that a foreign command is written for.
     #[derive(Default)]
     pub enum Framework {
-        /// PyTorch, and whatever else reads what torchrun sets.
+        /// PyTorch, or any program that reads the variables of torchrun.
         #[default]
         Pytorch = "pytorch",
         /// DeepSpeed.
@@ -140,7 +140,7 @@ keyword_enum! {
 }
 
 impl Mlp {
-    /// Width of every layer boundary: inputs, hidden layers, classes.
+    /// Returns the width of every layer boundary: inputs, hidden layers, classes.
     pub fn widths(&self) -> Vec<u32> {
         let mut widths = vec![self.inputs];
         widths.extend(&self.hidden);
@@ -150,23 +150,23 @@ impl Mlp {
 }
 
 impl Model {
-    /// Parameters that training changes. Zero for a foreign command, which nobody here can count.
+    /// Returns the number of parameters that are trained. Zero for a foreign command, where it is unknown.
     pub fn trained_parameters(&self) -> u64 {
         if let Self::Decoder(decoder) = self { decoder.trained_parameters() } else { self.parameters() }
     }
 
-    /// The model without adapters.
+    /// Returns the model without adapters.
     pub fn base(&self) -> Self {
         if let Self::Decoder(decoder) = self { Self::Decoder(decoder.base()) } else { self.clone() }
     }
 
-    /// Whether adapters are trained, and all other weights are frozen.
+    /// Returns `true` if only adapters are trained and all other weights are frozen.
     pub fn has_frozen_weights(&self) -> bool {
         matches!(self, Self::Decoder(decoder) if decoder.lora.is_some())
     }
 
-    /// Parameters without those of adapters, each counted once; of an absurd model [`u64::MAX`]. Zero for a foreign
-    /// command.
+    /// Returns the number of parameters without adapters, each counted once; [`u64::MAX`] on overflow. Zero
+    /// for a foreign command.
     pub fn parameters(&self) -> u64 {
         match self {
             Self::Decoder(d) => d.parameters(),
@@ -177,7 +177,7 @@ impl Model {
         }
     }
 
-    /// Tokens of one sample: the context where samples are sequences, otherwise one.
+    /// Returns the tokens of one sample: the context if samples are sequences, otherwise one.
     pub fn sample_tokens(&self) -> u64 {
         match self {
             Self::Decoder(d) => u64::from(d.context),
@@ -186,8 +186,9 @@ impl Model {
         }
     }
 
-    /// What one sample is between two blocks, before block `boundary` (after the last, where it is their number):
-    /// rows and values of a row. `[tokens, hidden]` of a decoder, `[1, width]` of an mlp, `[channels, pixels]` of a cnn.
+    /// Returns the shape of one sample's activation before block `boundary` (the number of blocks stands for
+    /// the output of the last): `[tokens, hidden]` of a decoder, `[1, width]` of an mlp, `[channels, pixels]`
+    /// of a cnn.
     pub fn activation_at(&self, boundary: u32) -> [u64; 2] {
         match self {
             Self::Decoder(d) => [d.context.into(), d.hidden.into()],
@@ -203,7 +204,7 @@ impl Model {
         }
     }
 
-    /// Number of equal blocks that a pipeline could cut between.
+    /// Returns the number of equal blocks between which a pipeline could be cut.
     pub fn blocks(&self) -> u32 {
         match self {
             Self::Decoder(d) => d.layers,
@@ -217,7 +218,8 @@ impl Model {
         }
     }
 
-    /// What its samples are; `None` for a foreign command, which reads its own.
+    /// Returns the inputs and predictions of the model; `None` for a foreign command, which reads its own
+    /// data.
     pub fn reads(&self) -> Option<InputSignature> {
         let rows = |inputs, classes| Some(InputSignature::Rows { inputs, classes });
         match self {
@@ -229,15 +231,15 @@ impl Model {
         }
     }
 
-    /// Whether its samples are sequences of tokens.
+    /// Returns `true` if samples are token sequences.
     pub fn reads_tokens(&self) -> bool {
         matches!(self.reads(), Some(InputSignature::Tokens { .. }))
     }
 }
 
 impl Cnn {
-    /// Trainable parameters: 3×3 stem, per block two 3×3 convolutions with group norms, a 1×1 projection
-    /// where the channels or the size change, and a linear head. Convolutions have no bias.
+    /// Returns the number of trainable parameters: 3×3 stem, per block two 3×3 convolutions with group norms,
+    /// a 1×1 projection where the channels or the size change, and a linear head. Convolutions have no bias.
     pub fn parameters(&self) -> u64 {
         let conv = |i: u64, o: u64, k: u64| i * o * k * k;
         let mut before = u64::from(self.stages[0]);

@@ -1,23 +1,24 @@
-//! Plain names: those that become names of files and folders, whoever chose them.
+//! Valid names of recipes, packages, trials and studies, which become names of files and folders.
 
 /// Longest name of a recipe or a package, in bytes.
 const RECIPE: usize = 128;
 
-/// Longest name of a trial or a study, in bytes: that of a recipe, and what dtrain adds to it.
+/// Longest name of a trial or a study, in bytes: a recipe's name with what dtrain appends.
 const TRIAL: usize = 200;
 
-/// Whether a text may be the name of a recipe or a package: letters, digits, `-`, `_`, `.`; at most 128; not beginning with
-/// `-` or `.`, and without `..`.
+/// Returns `true` if a text is a valid name of a recipe or a package: letters, digits, `-`, `_`, `.`; at most
+/// 128; not beginning with `-` or `.`, and without `..`.
 pub fn is_plain_name(text: &str) -> bool {
     is_plain(text, RECIPE)
 }
 
-/// Whether a text may be the name of a trial or a study: a plain name of at most 200 characters.
+/// Returns `true` if a text is a valid name of a trial or a study: a plain name of at most 200 characters.
 pub fn is_trial_name(text: &str) -> bool {
     is_plain(text, TRIAL)
 }
 
-/// A text as the name of a file: a plain name stays as it is; in others `-` stands for what is not allowed.
+/// Turns a text into a file name: a plain name stays as it is; otherwise `-` replaces characters that are not
+/// allowed.
 pub fn file_name(text: &str) -> String {
     let mut name = String::new();
     for c in text.chars().map(|c| if is_allowed(c) { c } else { '-' }) {

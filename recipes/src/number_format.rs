@@ -1,6 +1,6 @@
-//! Counts as people read them: exact ones with commas, rates and estimates with three digits.
+//! Formats counts for people: exact ones with commas, rates and estimates with three digits.
 
-/// A count with three digits and a decimal prefix: `812`, `12.3 k`, `1.25 M`.
+/// Formats a count with three digits and a decimal prefix: `812`, `12.3 k`, `1.25 M`.
 pub fn count(value: f64) -> String {
     const PREFIXES: [&str; 5] = ["", " k", " M", " G", " T"];
     if !value.is_finite() {
@@ -20,7 +20,7 @@ pub fn count(value: f64) -> String {
     format!("{rest:.digits$}{}", PREFIXES[prefix])
 }
 
-/// An exact count: `1,234,567`.
+/// Formats an exact count: `1,234,567`.
 pub fn thousands(n: u64) -> String {
     let digits = n.to_string();
     let first = digits.len() % 3;

@@ -1,24 +1,24 @@
-//! What "better" means, and when to stop.
+//! The objective of a training: its metric, and its stop conditions.
 
 use crate::keyword_enum::keyword_enum;
 use crate::units::{Samples, Seconds, Tokens};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What is to be reached.
+/// The metric to optimise, and the stop conditions.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Objective {
     /// Metric to optimise.
     pub metric: Metric,
-    /// Which way it is better, as the recipe says; [`Objective::goal`] knows it of every metric.
+    /// Direction of a metric that a program reports; [`Objective::goal()`] returns that of every metric.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<Goal>,
-    /// When training ends; the first condition that holds. At least one of `steps`, `samples`,
-    /// `tokens`, `epochs` or `time` is set, but for a foreign command, which ends by itself.
+    /// Stop conditions; training ends when the first one holds. At least one of `steps`, `samples`, `tokens`,
+    /// `epochs` or `time` is set, except for a foreign command, which ends by itself.
     pub stop: StopConditions,
 }
 
-/// A figure of merit.
+/// A metric that training optimises.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String", into = "String")]
 pub enum Metric {
@@ -26,12 +26,12 @@ pub enum Metric {
     ValidLoss,
     /// `valid.accuracy`: share of validation samples classified right; higher is better.
     ValidAccuracy,
-    /// One that a program reports under this name.
+    /// A metric that a program reports under this name.
     Named(String),
 }
 
 keyword_enum! {
-    /// Which way a metric is better.
+    /// The direction in which a metric improves.
     pub enum Goal {
         /// Lower is better.
         Min = "min",
@@ -41,7 +41,7 @@ keyword_enum! {
 }
 
 impl Metric {
-    /// As recipes and the history call it.
+    /// Returns the name in recipes and in the history.
     pub fn name(&self) -> &str {
         match self {
             Self::ValidLoss => "valid.loss",
@@ -56,7 +56,7 @@ impl From<String> for Metric {
         match name.as_str() {
             "valid.loss" => Self::ValidLoss,
             "valid.accuracy" => Self::ValidAccuracy,
-            // Programs report metrics under names of their own.
+            // Any other name is a metric that a program reports.
             _ => Self::Named(name),
         }
     }
@@ -75,7 +75,7 @@ impl fmt::Display for Metric {
 }
 
 impl Goal {
-    /// A value turned so that smaller is better.
+    /// Returns a value with its sign changed if needed, so that lower is better.
     pub fn cost(self, value: f64) -> f64 {
         match self {
             Self::Min => value,
@@ -83,7 +83,7 @@ impl Goal {
         }
     }
 
-    /// Whether a value is at least as good as another.
+    /// Returns `true` if a value is at least as good as the target.
     pub fn is_reached(self, value: f64, target: f64) -> bool {
         match self {
             Self::Min => value <= target,
@@ -93,7 +93,7 @@ impl Goal {
 }
 
 impl Objective {
-    /// Which way the metric is better.
+    /// Returns the direction in which the metric improves.
     pub fn goal(&self) -> Goal {
         match self.metric {
             Metric::ValidLoss => Goal::Min,
@@ -103,19 +103,19 @@ impl Objective {
     }
 }
 
-/// When training ends.
+/// Conditions that end training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StopConditions {
-    /// After this many optimizer steps.
+    /// Optimizer steps.
     pub steps: Option<u64>,
-    /// After this many samples.
+    /// Samples.
     pub samples: Option<Samples>,
-    /// After this many tokens.
+    /// Tokens.
     pub tokens: Option<Tokens>,
-    /// After this many passes over the training data.
+    /// Passes over the training data.
     pub epochs: Option<f64>,
-    /// After this long, counted over all attempts.
+    /// Training time, summed over all attempts.
     pub time: Option<Seconds>,
-    /// When the metric reaches this value.
+    /// Value of the metric.
     pub target: Option<f64>,
 }

@@ -1,7 +1,8 @@
-//! Single values from the command line and the environment: `--set train.seed=7`, `DTRAIN_TRAIN__SEED=7`.
+//! Overrides of single keys by the command line and the environment: `--set train.seed=7`,
+//! `DTRAIN_TRAIN__SEED=7`.
 //!
-//! A value is TOML, or a text where it is not. Where a text is wanted, it is the text that was typed: `1.10` and `12e45` are no numbers
-//! in `params.version`, if the recipe has a text there.
+//! A value is parsed as TOML, and is a text if that fails. For a key that takes a text, it stays the text
+//! that was typed: `1.10` and `12e45` are not numbers in `params.version` if the recipe has a text there.
 
 use crate::document::{Document, Leaf, SpannedValue, Value, node_of, too_large};
 use crate::keys::{ValueType, keys};
@@ -11,13 +12,14 @@ use std::path::Path;
 use std::sync::Arc;
 use toml::de::DeValue;
 
-/// Most names in the path of a key. The deepest key of a recipe, `params.NAME.when.NAME`, has four.
+/// Most segments in the path of a key. The deepest key of a recipe, `params.NAME.when.NAME`, has four.
 const DEEPEST: usize = 16;
 
 impl Document {
-    /// A document with one value: `key` is a dotted path, `value` is TOML, or a text where it is not.
+    /// Returns a document with one value: `key` is a dotted path, `value` is TOML, or else a text.
     ///
-    /// `name` is what messages call it: `--set`, `environment variable DTRAIN_TRAIN__SEED`. `Err` for a path that no key can have.
+    /// Messages call the document `name`: `--set`, `environment variable DTRAIN_TRAIN__SEED`. `Err` for an
+    /// impossible path.
     pub fn from_override(
         layer: ConfigLayer,
         name: &str,
@@ -27,7 +29,8 @@ impl Document {
         Self::from_override_in(Path::new(""), layer, name, key, value)
     }
 
-    /// The same where relative data paths in the value start from `folder`, not from the folder of the recipe.
+    /// Like [`Self::from_override`], with relative data paths in the value starting from `folder`, not the
+    /// recipe's folder.
     pub fn from_override_in(
         folder: &Path,
         layer: ConfigLayer,
@@ -69,9 +72,9 @@ impl Document {
         Ok(document)
     }
 
-    /// A single value that is laid over this document: the text that was typed where a text is wanted.
+    /// Returns a value to lay over this document, converted to the typed text if the key takes a text.
     ///
-    /// The key table says so, or, for names of the user's own, the value that this document has.
+    /// The table of keys decides that; for user-chosen names, the type of the value in this document.
     #[must_use]
     pub fn typed_over(&self, leaf: Leaf) -> Leaf {
         let names: Vec<&str> = leaf.path.iter().map(|(name, _)| name.as_str()).collect();
@@ -85,8 +88,8 @@ impl Document {
                 (is_scalar || is_list) && self.get(&format!("params.{name}")).is_some_and(is_text_here)
                     || matches!(leaf.node.value, Value::Date(_))
             }
-            ["model", "with", _] => (is_scalar || is_list) && self.get(&path).is_some_and(is_text_here),
-            // Other paths are those of the table of keys.
+            ["model", "settings", _] => (is_scalar || is_list) && self.get(&path).is_some_and(is_text_here),
+            // Other paths are in the table of keys.
             _ => wants_text(&path, is_scalar, is_list),
         };
         match leaf.node.origin.text() {
@@ -99,7 +102,7 @@ impl Document {
     }
 }
 
-/// Whether a value is a text, or a choice of texts.
+/// Returns `true` if a value is a text, or a choice of texts.
 fn is_text_here(node: &SpannedValue) -> bool {
     match &node.value {
         Value::Text(_) => true,
@@ -114,7 +117,7 @@ fn is_text_here(node: &SpannedValue) -> bool {
     }
 }
 
-/// Whether a key wants a text where a single value, or a list, was read.
+/// Returns `true` if a key takes a text where a scalar, or a list, was parsed.
 fn wants_text(path: &str, is_scalar: bool, is_list: bool) -> bool {
     let is_wanted = |shape: ValueType| {
         is_scalar && may_be_text(shape) || is_list && may_be_text(shape) && !is_files(shape)
@@ -147,7 +150,7 @@ mod tests {
     const RECIPE: &str = "[model]\nkind = \"command\"\nargv = [\"a\"]\n\
         [params]\ncommit = \"12e4567\"\nlr = 0.1\nversion = { choices = [\"1.9\", \"1.10\"] }\n";
 
-    /// What `key=value` says over the recipe.
+    /// Returns the value that `key=value` gives over the test recipe.
     fn typed(key: &str, value: &str) -> Value {
         let recipe = Document::parse(&Source::new("r.toml", ConfigLayer::Recipe, RECIPE)).expect("TOML");
         let document = Document::from_override(ConfigLayer::Assignment, "--set", key, value).expect("a key");
@@ -173,7 +176,7 @@ mod tests {
     #[test]
     fn other_values_keep_their_type() {
         assert!(matches!(typed("params.lr", "1e-3"), Value::Real(_)));
-        assert!(matches!(typed("params.new", "3"), Value::Whole(3)), "nobody knows its type");
+        assert!(matches!(typed("params.new", "3"), Value::Whole(3)), "its type is unknown");
         assert!(matches!(typed("train.seed", "7"), Value::Whole(7)));
         assert!(matches!(typed("data.train", "[\"a\", \"b\"]"), Value::List(_)));
         assert!(matches!(typed("params.commit", "{ choices = [\"a\"] }"), Value::Inline(_)), "a range");

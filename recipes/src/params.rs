@@ -18,34 +18,34 @@ pub enum ParamValue {
     Text(String),
 }
 
-/// The values that a param may have.
+/// The set of values that a param may have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ParamDomain {
-    /// Between two positive bounds, both included, uniform in the logarithm. Whole numbers where both bounds are.
+    /// Log-uniform between two positive bounds, both included. Whole numbers if both bounds are whole.
     Log(ParamValue, ParamValue),
-    /// Between two bounds, both included, uniform. Whole numbers where both bounds are.
+    /// Uniform between two bounds, both included. Whole numbers if both bounds are whole.
     Uniform(ParamValue, ParamValue),
-    /// One of these. Never empty.
+    /// One of a list of values. Never empty.
     Choices(Vec<ParamValue>),
 }
 
-/// A param with a range.
+/// A param with a range of values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ParamRange {
-    /// The values it may have.
+    /// Set of possible values.
     #[serde(flatten)]
     pub within: ParamDomain,
-    /// The value that `dtrain run` takes; `None`: [`ParamRange::value`] says which.
+    /// The value that `dtrain run` takes; `None` means that of [`ParamRange::value()`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub default: Option<ParamValue>,
-    /// Values of other params, one of which each of them must have for this param to exist at all.
+    /// Condition: the param exists only if each of these other params has one of its values.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub when: BTreeMap<String, Vec<ParamValue>>,
 }
 
 impl ParamValue {
-    /// The number it is; `None` for a text, and for `true` and `false`.
+    /// Returns the number; `None` for a text or a boolean.
     pub fn number(&self) -> Option<f64> {
         match self {
             #[expect(clippy::cast_precision_loss, reason = "a hyperparameter is far below 2^52")]
@@ -55,7 +55,7 @@ impl ParamValue {
         }
     }
 
-    /// As a program reads it in an argument: a text without quotes.
+    /// Formats the value as a program's argument: a text without quotes.
     pub fn plain(&self) -> String {
         match self {
             Self::Text(text) => text.clone(),
@@ -64,21 +64,21 @@ impl ParamValue {
     }
 }
 
-/// As it would be written in a recipe.
+/// Formats the value in TOML.
 impl fmt::Display for ParamValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Flag(flag) => write!(f, "{flag}"),
             Self::Whole(whole) => write!(f, "{whole}"),
             Self::Real(real) => write!(f, "{real:?}"),
-            // TOML has the escapes of JSON.
+            // The escapes of JSON are valid in TOML.
             Self::Text(text) => write!(f, "{}", serde_json::Value::from(text.as_str())),
         }
     }
 }
 
 impl ParamDomain {
-    /// Whether a value lies within.
+    /// Returns `true` if the set contains the value.
     pub fn contains(&self, value: &ParamValue) -> bool {
         match self {
             Self::Choices(all) => all.contains(value),
@@ -92,7 +92,7 @@ impl ParamDomain {
         }
     }
 
-    /// The middle of a range, on its scale, to three digits; of choices the first.
+    /// Returns the middle of a range, on its scale, to three digits; of choices the first.
     fn middle(&self) -> ParamValue {
         let (low, high, is_log) = match self {
             Self::Choices(all) => return all.first().expect("choices are not empty").clone(),
@@ -106,13 +106,13 @@ impl ParamDomain {
             (ParamValue::Whole(low), ParamValue::Whole(high)) => {
                 ParamValue::Whole((middle.round() as i64).clamp(*low, *high))
             }
-            // Through text, so that it is the number one writes and not its neighbour.
+            // Rounded through text, for the number that a person would write.
             _ => ParamValue::Real(format!("{middle:.2e}").parse().unwrap_or(middle).clamp(a, b)),
         }
     }
 }
 
-/// As it would be written in a recipe, without the braces.
+/// Formats the set in TOML, without the braces.
 impl fmt::Display for ParamDomain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -124,18 +124,19 @@ impl fmt::Display for ParamDomain {
 }
 
 impl ParamRange {
-    /// The value without a search: `default`, otherwise the middle of the range on its scale, or the first choice.
+    /// Returns the value without a search: `default`, otherwise the middle of the range on its scale, or the
+    /// first choice.
     pub fn value(&self) -> ParamValue {
         self.default.clone().unwrap_or_else(|| self.within.middle())
     }
 
-    /// Whether the param exists beside these values of the others.
+    /// Returns `true` if the param's condition holds for these values of the other params.
     pub fn applies(&self, values: &BTreeMap<String, ParamValue>) -> bool {
         self.when.iter().all(|(name, wanted)| values.get(name).is_some_and(|value| wanted.contains(value)))
     }
 }
 
-/// As it would be written in a recipe.
+/// Formats the range in TOML.
 impl fmt::Display for ParamRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{{ {}", self.within)?;
@@ -158,7 +159,8 @@ fn listed(values: &[ParamValue]) -> String {
     values.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Adds to `values` those of the ranges whose conditions hold: a param is decided after those it depends on.
+/// Adds to `values` the defaults of the ranges whose conditions hold, each after the params that it depends
+/// on.
 pub fn resolve_params(
     mut values: BTreeMap<String, ParamValue>,
     ranges: &BTreeMap<String, ParamRange>,

@@ -1,31 +1,32 @@
 //! Placeholders in the arguments and the environment of a foreign command: `--lr={params.lr}`.
 //!
-//! `{section.key}` stands for the value of a key, `{section}` for a section as JSON, and `{{section.key}}` for that text itself, in
-//! single braces. All other braces are text, so that JSON, `${VARIABLE}` of a shell and templates of other languages stay as they are.
+//! `{section.key}` is replaced by the value of a key, `{section}` by a section as JSON, and `{{section.key}}`
+//! by that text in single braces. All other braces are text, so that JSON, `${VARIABLE}` and templates of
+//! other languages stay as they are.
 //!
-//! `{run.dir}` is known only where the program is started: [`fill`] leaves it to [`fill_run_dir`].
+//! `{run.dir}` is known only when the program starts: [`fill`] leaves it to [`fill_run_dir`].
 
 use crate::recipe::Recipe;
 use serde_json::{Map, Value, json};
 use std::borrow::Cow;
 
-/// A part of a text.
+/// A literal part or a placeholder of a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum TextSegment<'t> {
     Text(&'t str),
     Path(&'t str),
 }
 
-/// The folder of a run, which survives restarts.
+/// Path of the placeholder for the run's folder, which survives restarts.
 pub const RUN_DIR: &str = "run.dir";
 
-/// Sections that a placeholder may name as a whole.
+/// Sections that a placeholder may insert whole, as JSON.
 const SECTIONS: [&str; 5] = ["params", "train", "layout", "cluster", "objective"];
 
-/// How many ranks a command has, and how they are arranged.
+/// The number of ranks of a command, and the degree of each axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ranks {
-    /// All ranks.
+    /// Number of all ranks.
     pub ranks: u32,
     /// Data-parallel replicas.
     pub data: u32,
@@ -40,13 +41,13 @@ pub struct Ranks {
 }
 
 impl Ranks {
-    /// One rank.
+    /// A single rank.
     pub const SINGLE: Self = Self { ranks: 1, data: 1, tensor: 1, pipeline: 1, context: 1, expert: 1 };
 }
 
 fn parts(text: &str) -> Vec<TextSegment<'_>> {
     let mut parts = Vec::new();
-    // Where the text begins that is not yet among the parts, and where the next brace is looked for.
+    // Start of the text that is in no part yet, and the position from which the next brace is searched.
     let (mut begin, mut at) = (0, 0);
     while let Some(open) = text[at..].find('{').map(|found| at + found) {
         let inner = &text[open + 1..];
@@ -71,7 +72,7 @@ fn parts(text: &str) -> Vec<TextSegment<'_>> {
     parts
 }
 
-/// Whether a text is a section, or names joined by dots.
+/// Returns `true` if a text is a section, or names joined by dots.
 fn is_path(text: &str) -> bool {
     let is_name = |name: &str| {
         name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -80,7 +81,7 @@ fn is_path(text: &str) -> bool {
     SECTIONS.contains(&text) || text.contains('.') && text.split('.').all(is_name)
 }
 
-/// The paths that a text names.
+/// Returns the paths of all placeholders in a text.
 pub fn paths(text: &str) -> impl Iterator<Item = &str> {
     parts(text).into_iter().filter_map(|part| match part {
         TextSegment::Path(path) => Some(path),
@@ -88,9 +89,10 @@ pub fn paths(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A text with `values` in place of what it names; `None` where it names a param that does not apply.
+/// Replaces the placeholders of a text by `values`; `None` if one is a param that does not apply.
 ///
-/// A text that names anything else stays as it is: the check refuses it, and plans of older programs have no placeholders.
+/// Unknown placeholders stay as they are: the check refuses them, and plans of older versions have no
+/// placeholders.
 pub fn fill(text: &str, values: &Value) -> Option<String> {
     let mut filled = String::new();
     for part in parts(text) {
@@ -107,7 +109,7 @@ pub fn fill(text: &str, values: &Value) -> Option<String> {
     Some(filled)
 }
 
-/// A text with what `value` gives for each path that it names.
+/// Replaces each placeholder of a text by what `value` returns for its path.
 pub(crate) fn replaced(text: &str, value: impl Fn(&str) -> String) -> String {
     let part = |part| match part {
         TextSegment::Text(text) => text.to_owned(),
@@ -116,32 +118,32 @@ pub(crate) fn replaced(text: &str, value: impl Fn(&str) -> String) -> String {
     parts(text).into_iter().map(part).collect()
 }
 
-/// An argument filled as [`fill`] does; `None` also where it has nothing but placeholders and all of them are empty.
+/// Fills an argument like [`fill`]; also `None` if it consists of placeholders that are all empty.
 pub fn argument(text: &str, values: &Value) -> Option<String> {
     fill(text, values).filter(|filled| text.is_empty() || !filled.is_empty())
 }
 
-/// How [`RUN_DIR`] stands in a text, and how the text itself does.
+/// [`RUN_DIR`] as a placeholder, and escaped.
 const RUN_DIR_TEXT: &str = "{run.dir}";
 const RUN_DIR_ESCAPED: &str = "{{run.dir}}";
 
-/// A text that [`fill_run_dir`] gives back as it is.
+/// Escapes a text, so that [`fill_run_dir`] restores it.
 pub fn escaped(text: &str) -> String {
     text.replace(RUN_DIR_TEXT, RUN_DIR_ESCAPED)
 }
 
-/// A text that was filled, with a folder in place of `{run.dir}`.
+/// Replaces `{run.dir}` in a filled text by a folder.
 pub fn fill_run_dir(text: &str, folder: &str) -> String {
     let parts = text.split(RUN_DIR_ESCAPED).map(|part| part.replace(RUN_DIR_TEXT, folder));
     parts.collect::<Vec<_>>().join(RUN_DIR_TEXT)
 }
 
-/// The value at a dotted path.
+/// Returns the value at a dotted path.
 pub fn value_at_path<'v>(values: &'v Value, path: &str) -> Option<&'v Value> {
     path.split('.').try_fold(values, |value, name| value.get(name))
 }
 
-/// A value as an argument: a text without quotes, a section or a list as JSON.
+/// Formats a value as an argument: a text without quotes, a section or a list as JSON.
 pub(crate) fn plain(value: &Value) -> Cow<'_, str> {
     match value {
         Value::String(text) => Cow::Borrowed(text),
@@ -149,8 +151,9 @@ pub(crate) fn plain(value: &Value) -> Cow<'_, str> {
     }
 }
 
-/// All that placeholders of a command can name, in the sections of the recipe: `params`, `train`, `layout`,
-/// `cluster.ranks`, and `objective.stop.steps` where it is set. A key without a value, such as one on "auto", is absent.
+/// Returns all values that placeholders of a command can name, by section: `params`, `train`, `layout`,
+/// `cluster.ranks`, and `objective.stop.steps` if it is set. A key without a value, such as one on "auto", is
+/// absent.
 pub fn values(recipe: &Recipe, ranks: Ranks) -> Value {
     let mut layout = section(&recipe.layout);
     for (axis, degree) in [
@@ -162,7 +165,7 @@ pub fn values(recipe: &Recipe, ranks: Ranks) -> Value {
     ] {
         layout.insert(axis.to_owned(), degree.into());
     }
-    // Stored as a word.
+    // Serialised as a word.
     if let Some(zero) = layout.get("zero").and_then(Value::as_str).and_then(|word| word.parse::<u32>().ok()) {
         layout.insert("zero".to_owned(), zero.into());
     }
@@ -178,11 +181,11 @@ pub fn values(recipe: &Recipe, ranks: Ranks) -> Value {
     values
 }
 
-/// A section of a recipe with the values that are decided.
+/// Returns a section of a recipe, only with the values that are fixed.
 fn section(of: &impl serde::Serialize) -> Map<String, Value> {
     let decided = |value: Value| match value {
         Value::Object(fields) if fields.len() == 1 => match fields.into_iter().next() {
-            // A choice that the user made, and a length with its unit, read as the value itself.
+            // A pinned value, and a length with its unit, become the plain value.
             Some((name, value)) if name == "pinned" => steps(value),
             Some((name, _)) if name == "among" || name == "log" => Value::Null,
             Some((name, value)) => json!({ name: value }),
@@ -199,7 +202,7 @@ fn section(of: &impl serde::Serialize) -> Map<String, Value> {
         .collect()
 }
 
-/// A warm-up as its number of steps or tokens.
+/// Returns a warm-up as its number of steps or tokens.
 fn steps(value: Value) -> Value {
     let number = |name: &str| value.get(name).cloned();
     number("steps").or_else(|| number("tokens")).unwrap_or(value)
@@ -227,7 +230,7 @@ mod tests {
         assert_eq!(started("--to={run.dir}/{params.depth}.pt"), "--to=/a b/4.pt");
         assert_eq!(started("{{run.dir}} is {run.dir}, not ${run.dir}"), "{run.dir} is /a b, not ${run.dir}");
         assert_eq!(fill("--x={params.x}", &values), None, "it does not apply");
-        // What an older program stored.
+        // Text stored by an older version.
         check("{foreign.key}", "{foreign.key}");
     }
 

@@ -1,70 +1,71 @@
-//! What is wrong with a recipe, where, and what would be right.
+//! Problems of a recipe: message, source line, notes and hint.
 
 use crate::sanitize;
 use crate::source::{Origin, Source, floor, position};
 use std::fmt::Write as _;
 
-/// One thing that is wrong.
+/// An error or a note about a recipe.
 #[derive(Clone, Debug)]
 pub struct Problem {
-    /// What was wanted and what was found; lower case, no full stop.
+    /// The expectation and the finding; lower case, no full stop.
     pub message: String,
-    /// Where.
+    /// Position in the source.
     pub origin: Option<Origin>,
-    /// Facts that explain it; with the place each speaks of, where there is one.
+    /// Facts that explain the problem, each with its position if it has one.
     pub notes: Vec<(String, Option<Origin>)>,
-    /// What to do.
+    /// The suggested fix.
     pub hint: Option<String>,
-    /// The key that an unknown one probably stands for; it is then not reported as missing too.
+    /// The existing key that an unknown key probably means; it is then not reported as missing too.
     pub(crate) meant: Option<String>,
 }
 
-/// Widest piece of a source line that is shown, in characters.
+/// Widest part of a source line that is shown, in characters.
 const WIDEST: usize = 100;
 
-/// Most problems that are drawn; nobody reads further.
+/// Most problems that are shown.
 const MOST_SHOWN: usize = 100;
 
-/// Longest message that is shown whole, in characters.
+/// Longest message that is shown in full, in characters.
 const LONGEST: usize = 1000;
 
 impl Problem {
-    /// A problem without a place.
+    /// Creates a problem without a position.
     pub fn new(message: impl Into<String>) -> Self {
         Self { message: message.into(), origin: None, notes: Vec::new(), hint: None, meant: None }
     }
 
-    /// Says where.
+    /// Sets the position.
     #[must_use]
     pub fn at(mut self, origin: &Origin) -> Self {
         self.origin = Some(origin.clone());
         self
     }
 
-    /// Adds a fact.
+    /// Adds a note.
     #[must_use]
     pub fn note(mut self, note: impl Into<String>) -> Self {
         self.notes.push((note.into(), None));
         self
     }
 
-    /// Adds a fact that stands somewhere.
+    /// Adds a note with a position.
     #[must_use]
     pub fn note_at(mut self, note: impl Into<String>, origin: &Origin) -> Self {
         self.notes.push((note.into(), Some(origin.clone())));
         self
     }
 
-    /// Says what to do.
+    /// Sets the suggested fix.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {
         self.hint = Some(hint.into());
         self
     }
 
-    /// Draws the problem with its source line, a caret under what is wrong, notes and hint. Ends in a newline.
+    /// Formats the problem with its source line, carets, notes and hint. Ends in a newline.
     ///
-    /// Control characters of the source are replaced, so that a recipe cannot steer a terminal.
+    /// Control characters of the source are replaced, so that a recipe cannot send escape sequences to a
+    /// terminal.
     pub fn render(&self, is_coloured: bool) -> String {
         let paint = AnsiStyle(is_coloured);
         let mut out = format!("{}: {}\n", paint.red("error"), paint.bold(&printable(&self.message)));
@@ -94,7 +95,7 @@ impl Problem {
     }
 }
 
-/// All problems, one after the other, with an empty line between them; the first hundred, if there are more.
+/// Formats all problems, separated by empty lines; at most the first hundred.
 pub fn render_all(problems: &[Problem], is_coloured: bool) -> String {
     let shown = problems.iter().take(MOST_SHOWN);
     let mut texts: Vec<String> = shown.map(|problem| problem.render(is_coloured)).collect();
@@ -104,7 +105,7 @@ pub fn render_all(problems: &[Problem], is_coloured: bool) -> String {
     texts.join("\n")
 }
 
-/// Problems in the order of their places; what has no place comes last.
+/// Sorts problems by position; those without a position come last.
 pub(crate) fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems.sort_by_key(|problem| {
         let order = problem.origin.as_ref().map(Origin::order);
@@ -113,7 +114,7 @@ pub(crate) fn sorted(mut problems: Vec<Problem>) -> Vec<Problem> {
     problems
 }
 
-/// The line of the source and the carets below it.
+/// Returns a line of the source, and the carets for the line below it.
 fn excerpt(source: &Source, origin: &Origin) -> (String, String) {
     let text = &source.text;
     let start = floor(text, origin.span().start);
@@ -133,7 +134,7 @@ fn excerpt(source: &Source, origin: &Origin) -> (String, String) {
     (shown.trim_end().to_owned(), format!("{}{}", " ".repeat(indent), "^".repeat(carets)))
 }
 
-/// A text for the terminal, cut where nobody reads on.
+/// Returns a text for the terminal, without harmful characters and at most [`LONGEST`] characters long.
 fn printable(text: &str) -> String {
     let mut shown: String = text.chars().take(LONGEST).map(visible).collect();
     if text.chars().nth(LONGEST).is_some() {
@@ -142,7 +143,7 @@ fn printable(text: &str) -> String {
     shown
 }
 
-/// A character that cannot move the cursor, hide text or change its direction, and is as wide as it looks.
+/// Replaces a character that would move the cursor, hide text, change its direction, or have another width.
 fn visible(character: char) -> char {
     match character {
         '\t' => ' ',

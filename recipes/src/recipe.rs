@@ -1,4 +1,4 @@
-//! The checked recipe: a value that exists is valid.
+//! The checked recipe. Every value of type [`Recipe`] is valid.
 
 use crate::keyword_enum::keyword_enum;
 use crate::{
@@ -7,43 +7,44 @@ use crate::{
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What to train and what may vary. Made by checking a document; nobody validates it again.
+/// A model, its data and training, and the choices left open. Only the checker makes it, so it needs no
+/// further checks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Recipe {
-    /// Letters, digits, `-`, `_` and `.`, at most 128.
+    /// Name of the recipe: letters, digits, `-`, `_` and `.`, at most 128.
     pub name: String,
-    /// Kind of model.
+    /// The model to train.
     pub model: Model,
-    /// Where samples come from; `None` only for a foreign command.
+    /// Training and validation data; `None` only for a foreign command.
     pub data: Option<Data>,
-    /// The params of a foreign command by name, each with the value of this run.
+    /// Params of a foreign command by name, each with the value of this run.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub params: BTreeMap<String, ParamValue>,
-    /// The ranges of those params that have one.
+    /// Ranges of those params that have one.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub ranges: BTreeMap<String, ParamRange>,
-    /// What is to be reached.
+    /// Metric and stop conditions.
     pub objective: Objective,
-    /// How the weights are moved.
+    /// Batch size, optimizer, learning rate and precision.
     pub train: Train,
-    /// Axes the user decided.
+    /// Layout choices fixed by the user.
     pub layout: LayoutPins,
-    /// How replicas are kept alike.
+    /// Synchronisation of the replicas.
     #[serde(default, skip_serializing_if = "Synchronisation::is_exact")]
     pub sync: Synchronisation,
-    /// When state is saved.
+    /// Schedule and retention of checkpoints.
     pub checkpoint: CheckpointSchedule,
-    /// When it is validated.
+    /// Schedule of validations.
     #[serde(default, skip_serializing_if = "ValidationSchedule::is_auto")]
     pub validation: ValidationSchedule,
-    /// How a study searches.
+    /// Search settings of a study.
     #[serde(default, skip_serializing_if = "Tune::is_usual")]
     pub tune: Tune,
-    /// Where training happens.
+    /// Hosts and devices that train.
     pub cluster: Cluster,
 }
 
-/// Axes and memory choices the user decided; `None` leaves them to the planner.
+/// Layout and memory choices fixed by the user; `None` leaves one to the planner.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LayoutPins {
     /// Data-parallel replicas.
@@ -56,50 +57,51 @@ pub struct LayoutPins {
     pub context: Option<u32>,
     /// Expert-parallel ranks.
     pub expert: Option<u32>,
-    /// What the replicas shard among them.
+    /// ZeRO stage: state that is sharded among the replicas.
     pub zero: Option<ZeroStage>,
-    /// Samples of one forward pass on one rank.
+    /// Samples per forward pass of one rank.
     pub micro_batch: Option<u32>,
-    /// Which activations are computed again in backward.
+    /// Activations that backward recomputes.
     pub recompute: Option<Recompute>,
-    /// Of how many blocks one is computed again.
+    /// One of this many blocks is recomputed.
     #[serde(default)]
     pub recompute_every: Option<u32>,
-    /// Order of the passes in a pipeline.
+    /// Pipeline schedule: the order of forward and backward passes.
     #[serde(default)]
     pub schedule: Option<PipelineSchedule>,
-    /// Runs of blocks of one pipeline stage.
+    /// Model chunks per pipeline stage (interleaving).
     #[serde(default)]
     pub chunks: Option<u32>,
-    /// Whether tensor-parallel ranks also hold parts of the sequence.
+    /// Sequence parallelism: `true` if tensor-parallel ranks also split the sequence.
     #[serde(default)]
     pub sequence: Option<bool>,
-    /// Replicas among which state is sharded.
+    /// Number of replicas among which state is sharded.
     #[serde(default)]
     pub shard: Option<u32>,
-    /// How much of a step each data replica does, relative to the others.
+    /// Share of a batch that each data replica gets, relative to the others.
     #[serde(default)]
     pub shares: Option<Vec<u32>>,
 }
 
 keyword_enum! {
-    /// In which order a pipeline does the passes of a step.
+    /// The order in which a pipeline runs the passes of a step.
     pub enum PipelineSchedule {
         /// All forwards, then all backwards (Huang et al. 2019).
         Gpipe = "gpipe",
-        /// One forward, one backward: as few activations alive as there are stages (Narayanan et al. 2019).
+        /// One forward, one backward: at most as many micro-batches alive as there are stages (Narayanan et
+        /// al. 2019).
         OneForwardOneBackward = "1f1b",
-        /// One forward, one backward over several chunks a stage: a shorter bubble (Narayanan et al. 2021).
+        /// 1F1B over several chunks per stage: a shorter bubble (Narayanan et al. 2021).
         Interleaved = "interleaved",
-        /// Gradients of weights fill the bubble, ZB-H1 (Qi et al. 2024).
+        /// Weight gradients fill the bubble, ZB-H1 (Qi et al. 2024).
         ZeroBubble = "zero_bubble",
     }
 }
 
-/// What the data-parallel replicas shard among them.
+/// The state that data-parallel replicas shard among themselves (ZeRO).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum ZeroStage {
-    /// Nothing.
+    /// No sharding.
     #[serde(rename = "0")]
     Zero0,
     /// Optimizer state.
@@ -114,16 +116,16 @@ pub enum ZeroStage {
 }
 
 impl ZeroStage {
-    /// The stage of a number; `None` when there is none.
+    /// Returns the stage of a number; `None` above 3.
     pub fn of(stage: u64) -> Option<Self> {
         [Self::Zero0, Self::Zero1, Self::Zero2, Self::Zero3].into_iter().nth(usize::try_from(stage).ok()?)
     }
 }
 
 keyword_enum! {
-    /// Which activations are computed again in backward in place of being kept.
+    /// The activations that backward recomputes instead of keeping them (activation checkpointing).
     pub enum Recompute {
-        /// None: all are kept.
+        /// No recomputation: all activations are kept.
         None = "none",
         /// The attention core only.
         Selective = "selective",
@@ -132,29 +134,29 @@ keyword_enum! {
     }
 }
 
-/// When state is saved.
+/// Interval and retention of checkpoints.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CheckpointSchedule {
-    /// How often.
+    /// Interval between checkpoints.
     pub every: Interval,
-    /// How many of the newest checkpoints are kept, at least 2.
+    /// Number of newest checkpoints that are kept, at least 2.
     pub keep: u32,
 }
 
-/// When a run is validated, and on how much.
+/// Interval and sample limit of validations.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ValidationSchedule {
-    /// How often; it always is at its end.
+    /// Interval between validations; one always runs at the end of training.
     pub every: Interval,
-    /// The most samples of one validation; `None` leaves it to the planner.
+    /// Most samples per validation; `None` leaves it to the planner.
     pub samples: Option<Samples>,
 }
 
 impl ValidationSchedule {
-    /// As the planner decides.
+    /// All left to the planner.
     pub const AUTO: Self = Self { every: Interval::Auto, samples: None };
 
-    /// Whether the planner decides all of it.
+    /// Returns `true` if the planner decides all of it.
     pub fn is_auto(&self) -> bool {
         *self == Self::AUTO
     }
@@ -166,14 +168,14 @@ impl Default for ValidationSchedule {
     }
 }
 
-/// How often something is done beside training.
+/// The interval of a task beside training, such as checkpoints.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Interval {
-    /// The planner decides from the predicted step time.
+    /// Chosen by the planner from the predicted step time.
     Auto,
-    /// After this many optimizer steps.
+    /// This many optimizer steps.
     Steps(u64),
-    /// After about this long, rounded to whole steps by the predicted step time.
+    /// About this long, rounded to whole steps by the predicted step time.
     Time(Seconds),
 }

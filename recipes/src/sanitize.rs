@@ -1,13 +1,15 @@
-//! Text of others that is shown to a person: what it says, and nothing that a terminal obeys or a reader cannot see.
+//! Sanitises foreign text for display: replaces terminal escapes, invisible characters and changes of
+//! direction.
 
 use std::borrow::Cow;
 
-/// What stands for a character that is not shown.
+/// Replacement for a harmful character.
 pub const INSTEAD: char = '\u{fffd}';
 
-/// The text with [`INSTEAD`] for every character that steers a terminal, changes the direction of text, or is invisible.
+/// Replaces every character that controls a terminal, changes the direction of text, or is invisible, by
+/// [`INSTEAD`].
 ///
-/// Line ends and tabs stay. Joiners stay between characters beyond ASCII, where scripts and emoji need them.
+/// Line ends and tabs stay. Joiners stay between non-ASCII characters, where scripts and emoji need them.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.contains(is_harmful) {
         return Cow::Borrowed(text);
@@ -25,16 +27,16 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// The text on one line: line ends and tabs as `\n`, `\r` and `\t`.
+/// Escapes line ends and tabs as `\n`, `\r` and `\t`, so that the text is one line.
 pub fn on_one_line(text: &str) -> String {
     text.replace('\n', "\\n").replace('\r', "\\r").replace('\t', "\\t")
 }
 
-/// Whether a character steers a terminal, changes the direction of text, or is invisible.
+/// Returns `true` if a character controls a terminal, changes the direction of text, or is invisible.
 pub fn is_harmful(letter: char) -> bool {
     match letter {
         '\n' | '\t' => false,
-        // Soft hyphen and other marks without a width, and fillers.
+        // Soft hyphen, other zero-width marks, and fillers.
         '\u{ad}'
         | '\u{34f}'
         | '\u{115f}'
@@ -43,12 +45,12 @@ pub fn is_harmful(letter: char) -> bool {
         | '\u{17b5}'
         | '\u{180b}'..='\u{180f}' => true,
         '\u{3164}' | '\u{ffa0}' => true,
-        // Direction of text.
+        // Text direction.
         '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' => true,
-        // Spaces and joiners without a width, and ends of lines and paragraphs.
+        // Zero-width spaces and joiners, line and paragraph separators.
         '\u{200b}'..='\u{200d}' | '\u{2028}' | '\u{2029}' | '\u{2060}'..='\u{2065}' => true,
         '\u{206a}'..='\u{206f}' | '\u{feff}' | '\u{fff0}'..='\u{fffb}' => true,
-        // Formats of shorthand and of music; tags, and selectors of variants that no font has.
+        // Shorthand and musical format characters, tags, and variation selectors that no font has.
         '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}' | '\u{e0000}'..='\u{e0fff}' => true,
         _ => letter.is_control(),
     }

@@ -1,4 +1,4 @@
-//! Where a value was said: layer, file, and the bytes within it.
+//! Sources and origins: the layer, the file, and the byte range of each value.
 
 use std::fmt;
 use std::ops::Range;
@@ -8,10 +8,10 @@ use std::sync::Arc;
 /// Largest text that is read as a recipe, in bytes.
 pub const LARGEST: usize = 1 << 20;
 
-/// Who said a value. Later layers win.
+/// A layer of configuration. Later layers override earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConfigLayer {
-    /// What holds when nobody says anything.
+    /// Built-in defaults.
     Default,
     /// The user's own settings file.
     Settings,
@@ -41,31 +41,31 @@ impl fmt::Display for ConfigLayer {
     }
 }
 
-/// A text with a name.
+/// A TOML text with a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// What messages call it: a path, `library/tiny-llama`, `--set`, an environment variable.
+    /// Name in messages: a path, `library/tiny-llama`, `--set`, an environment variable.
     pub name: String,
-    /// Who says it.
+    /// Layer of its values.
     pub layer: ConfigLayer,
-    /// TOML.
+    /// The TOML text.
     pub text: String,
-    /// Folder of the file, which relative paths in it start from; `None` where there is no file.
+    /// Folder of the file, the base of relative paths in it; `None` without a file.
     pub folder: Option<PathBuf>,
-    /// Name under which the lock file knows the git repository this text came from.
+    /// Name in the lock file of the package that contains this text.
     pub shared: Option<String>,
-    /// Where relative data paths in the text start, seen from the folder of the recipe being checked.
-    /// Empty but for recipes extended from another folder; [`crate::resolve_extends`] fills it in.
+    /// Base of relative data paths in the text, relative to the folder of the recipe being checked. Empty
+    /// except for recipes extended from another folder; [`crate::resolve_extends`] sets it.
     pub base: PathBuf,
 }
 
 impl Source {
-    /// A text that is no file of the user's.
+    /// Creates a source that is not a file of the user's.
     pub fn new(name: impl Into<String>, layer: ConfigLayer, text: impl Into<String>) -> Self {
         Self { name: name.into(), layer, text: text.into(), folder: None, shared: None, base: PathBuf::new() }
     }
 
-    /// The text of a file.
+    /// Creates a source from the text of a file.
     pub fn file(path: &std::path::Path, layer: ConfigLayer, text: impl Into<String>) -> Self {
         let folder = path.parent().map(PathBuf::from);
         Self {
@@ -79,7 +79,7 @@ impl Source {
     }
 }
 
-/// Where one value, or one key, was said.
+/// The position of a value or a key.
 #[derive(Clone, Debug)]
 pub struct Origin {
     pub(crate) source: Option<Arc<Source>>,
@@ -87,7 +87,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Nobody said it: a default of the language.
+    /// Returns the origin of a built-in default.
     pub fn builtin() -> Self {
         Self { source: None, span: 0..0 }
     }
@@ -96,27 +96,27 @@ impl Origin {
         Self { source: Some(Arc::clone(source)), span }
     }
 
-    /// Who said it.
+    /// Returns the layer of the value.
     pub fn layer(&self) -> ConfigLayer {
         self.source.as_ref().map_or(ConfigLayer::Default, |source| source.layer)
     }
 
-    /// The text it stands in; `None` for a default.
+    /// Returns the source that contains the value; `None` for a default.
     pub fn source(&self) -> Option<&Source> {
         self.source.as_deref()
     }
 
-    /// Bytes of the text.
+    /// Returns the byte range in the source's text.
     pub fn span(&self) -> Range<usize> {
         self.span.clone()
     }
 
-    /// The bytes themselves; `None` for a default.
+    /// Returns the source text of the value; `None` for a default.
     pub fn text(&self) -> Option<&str> {
         self.source.as_ref()?.text.get(self.span.clone())
     }
 
-    /// Line and column, both from 1, the column in characters. `None` where there is no file to point into.
+    /// Returns line and column, both from 1, the column in characters. `None` if there is no file.
     pub fn position(&self) -> Option<(usize, usize)> {
         let source = self.source.as_ref()?;
         match source.layer {
@@ -127,14 +127,14 @@ impl Origin {
         }
     }
 
-    /// Key that sorts origins by layer (highest first: what the user said last), source and place.
+    /// Returns the sort key of origins: layer (highest first), source, and position.
     pub(crate) fn order(&self) -> (std::cmp::Reverse<ConfigLayer>, String, usize) {
         let name = self.source.as_ref().map_or(String::new(), |source| source.name.clone());
         (std::cmp::Reverse(self.layer()), name, self.span.start)
     }
 }
 
-/// `recipe.toml:12:9`, `--set`, `environment variable DTRAIN_TRAIN__SEED` or `default`.
+/// Formats the position: `recipe.toml:12:9`, `--set`, `environment variable DTRAIN_TRAIN__SEED` or `default`.
 impl fmt::Display for Origin {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(source) = &self.source else { return f.write_str("default") };
@@ -145,14 +145,14 @@ impl fmt::Display for Origin {
     }
 }
 
-/// Line and column of a byte, both from 1.
+/// Returns line and column of a byte, both from 1.
 pub(crate) fn position(text: &str, byte: usize) -> (usize, usize) {
     let before = &text[..floor(text, byte)];
     let start = before.rfind('\n').map_or(0, |at| at + 1);
     (before.matches('\n').count() + 1, before[start..].chars().count() + 1)
 }
 
-/// The nearest boundary of a character at or before a byte.
+/// Returns the nearest character boundary at or before a byte.
 pub(crate) fn floor(text: &str, byte: usize) -> usize {
     let mut byte = byte.min(text.len());
     while !text.is_char_boundary(byte) {

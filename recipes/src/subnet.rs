@@ -5,17 +5,17 @@ use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Addresses that begin with the same bits.
+/// A range of IP addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Subnet {
     address: IpAddr,
-    /// How many leading bits are the same: at most 32, or 128 for IPv6.
+    /// Length of the common prefix in bits: at most 32, or 128 for IPv6.
     bits: u8,
 }
 
 impl Subnet {
-    /// Whether an address belongs to it.
+    /// Returns `true` if an address is in the subnet.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {

@@ -1,84 +1,88 @@
-//! How replicas are kept alike.
+//! Synchronisation of data-parallel replicas: gradient compression, DiLoCo, and stale gradients.
 
 use crate::keyword_enum::keyword_enum;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// How data-parallel replicas are kept alike.
+/// Settings of `[sync]`: how data-parallel replicas are synchronised.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Synchronisation {
-    /// What becomes of the sums on their way.
+    /// Compression of values that replicas exchange.
     #[serde(flatten)]
     pub compress: Compression,
-    /// How replicas move between two synchronisations; `None` sums the gradients of every step.
+    /// DiLoCo; `None` for an all-reduce of the gradients of every step.
     #[serde(flatten)]
     pub local: Option<DiLoCo>,
-    /// Updates that may be made between the weights a gradient is of and those that it moves (Ho et al. 2013).
+    /// Bounded staleness: most updates between the weights of a gradient and those that it updates (Ho et al.
+    /// 2013).
     #[serde(default, skip_serializing_if = "is_zero")]
     pub staleness: u32,
 }
 
 keyword_enum! {
-    /// A compression, as `sync.compress` names it; [`Compression`] has its numbers too.
+    /// A value of `sync.compress`; [`Compression`] also has its parameters.
     pub enum CompressionKind {
-        /// Values travel as they are.
+        /// No compression.
         None = "none",
-        /// They are rounded to f16.
+        /// Rounding to f16.
         F16 = "f16",
-        /// They are rounded to bf16.
+        /// Rounding to bf16.
         Bf16 = "bf16",
-        /// A matrix travels as two factors of low rank.
+        /// Low-rank factors of matrices (PowerSGD).
         PowerSgd = "powersgd",
-        /// The largest values travel.
+        /// Only the largest values (top-k).
         TopK = "topk",
     }
 }
 
-/// What becomes of values on their way between replicas.
+/// Compression of the values that replicas exchange.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "compress", rename_all = "snake_case")]
 pub enum Compression {
-    /// They travel as they are.
+    /// No compression.
     None,
-    /// They are rounded to 16 bits, 11 of which are digits.
+    /// Rounding to 16 bits with an 11-bit significand.
     F16,
-    /// They are rounded to 16 bits, 8 of which are digits.
+    /// Rounding to 16 bits with an 8-bit significand.
     Bf16,
-    /// A matrix travels as two factors of low rank; what it loses is added in the next step (Vogels et al. 2019).
+    /// Two low-rank factors per matrix, with error feedback: the error is added in the next step (Vogels et
+    /// al. 2019).
     #[serde(rename = "powersgd")]
     PowerSgd {
         /// Rank of the factors.
         rank: u32,
     },
-    /// The largest values travel; the others are added in the next step (Aji and Heafield 2017).
+    /// The largest values only, with error feedback: the others are added in the next step (Aji and Heafield
+    /// 2017).
     #[serde(rename = "topk")]
     TopK {
-        /// Share of the values that travel, above 0 and at most 1.
+        /// Share of the values that is sent, above 0 and at most 1.
         keep: f64,
     },
 }
 
-/// Replicas that move their own weights, and meet from time to time (DiLoCo, Douillard et al. 2023).
+/// DiLoCo: replicas that train independently and average their weight changes at intervals (Douillard et al.
+/// 2023).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DiLoCo {
     /// Optimizer steps from one synchronisation to the next, at least 2.
     pub every: u64,
-    /// Learning rate of the step that the mean change of the weights makes.
+    /// Learning rate of the outer optimizer, which applies the mean weight change.
     pub outer_learning_rate: f64,
-    /// Momentum of the outer step (Nesterov 1983), in [0, 1).
+    /// Nesterov momentum of the outer optimizer (1983), in [0, 1).
     pub outer_momentum: f64,
 }
 
 impl Synchronisation {
-    /// The gradients of every step are summed as they are.
+    /// An exact all-reduce of the gradients of every step.
     pub const EXACT: Self = Self { compress: Compression::None, local: None, staleness: 0 };
 
-    /// Whether replicas train as one rank would.
+    /// Returns `true` if replicas train exactly as one rank would.
     pub fn is_exact(&self) -> bool {
         *self == Self::EXACT
     }
 
-    /// Optimizer steps from one synchronisation to the next.
+    /// Returns the optimizer steps from one synchronisation to the next.
     pub fn every(&self) -> u64 {
         self.local.map_or(1, |local| local.every)
     }
@@ -90,7 +94,7 @@ impl Default for Synchronisation {
     }
 }
 
-/// What is approximate, such as `bf16 on the wire`; nothing where it is exact.
+/// Formats the approximations, such as `bf16 on the wire`; empty if it is exact.
 impl fmt::Display for Synchronisation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.compress {
@@ -98,7 +102,7 @@ impl fmt::Display for Synchronisation {
             Compression::F16 => f.write_str("f16 on the wire")?,
             Compression::Bf16 => f.write_str("bf16 on the wire")?,
             Compression::PowerSgd { rank } => write!(f, "matrices of rank {rank} on the wire")?,
-            // Without the dust of binary fractions.
+            // Rounded, without the noise of binary fractions.
             Compression::TopK { keep } => {
                 write!(f, "the largest {} % on the wire", (keep * 1e12).round() / 1e10)?;
             }

@@ -1,4 +1,4 @@
-//! How the weights are moved.
+//! Training settings: optimizer, learning rate, batch size, gradient clipping and precision.
 
 use crate::keyword_enum::keyword_enum;
 use crate::tunable::Tunable;
@@ -6,7 +6,7 @@ use crate::units::{Samples, Tokens};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
-/// How the weights are moved.
+/// The settings of `[train]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Train {
     /// Optimizer and its constants.
@@ -17,22 +17,22 @@ pub struct Train {
     pub learning_rate: Tunable<f64>,
     /// Linear warm-up from zero.
     pub warmup: Tunable<Warmup>,
-    /// How the learning rate falls after warm-up.
+    /// Learning-rate decay after warm-up.
     pub schedule: Schedule,
     /// The learning rate at the end as a fraction of the peak, in [0, 1].
     pub final_fraction: f64,
-    /// Largest global norm of the gradient; `None` does not clip.
+    /// Gradient clipping: the largest global gradient norm; `None` does not clip.
     pub clip: Option<f64>,
     /// Arithmetic of matrix products.
     pub precision: Tunable<Precision>,
-    /// How values are scaled into fp8, where the precision is `Fp8`.
+    /// Scaling of values into the range of fp8, if the precision is `Fp8`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fp8_recipe: Option<Fp8Recipe>,
-    /// Folder of Hugging Face transformers whose weights training begins with, from the folder that data paths start from;
-    /// `None`: random weights.
+    /// Folder of Hugging Face transformers weights that training starts from, relative to the base of data
+    /// paths; `None`: random weights.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<PathBuf>,
-    /// Seed of weights and data order.
+    /// Seed of the initial weights and of the data order.
     pub seed: u64,
 }
 
@@ -40,9 +40,9 @@ pub struct Train {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Warmup {
-    /// In optimizer steps.
+    /// Optimizer steps.
     Steps(u64),
-    /// In tokens, rounded up to whole steps.
+    /// Tokens, rounded up to whole steps.
     Tokens(Tokens),
 }
 
@@ -63,26 +63,26 @@ keyword_enum! {
 /// An update rule with its constants.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Optimizer {
-    /// Which rule.
+    /// The update rule.
     pub kind: OptimizerKind,
     /// Decay of the first moment (momentum for sgd), in [0, 1).
     pub beta1: f64,
     /// Decay of the second moment, in [0, 1); unused by sgd.
     pub beta2: f64,
-    /// Added to the root of the second moment; unused by sgd and lion.
+    /// Added to the square root of the second moment; unused by sgd and lion.
     pub epsilon: f64,
     /// Decoupled weight decay, applied to matrices but not to norms and biases.
     pub weight_decay: f64,
 }
 
 keyword_enum! {
-    /// How the learning rate falls after warm-up.
+    /// The learning-rate decay after warm-up.
     pub enum Schedule {
         /// Half a cosine down to the final fraction.
         Cosine = "cosine",
         /// A straight line down to the final fraction.
         Linear = "linear",
-        /// It does not fall.
+        /// No decay.
         Constant = "constant",
     }
 }
@@ -102,17 +102,17 @@ keyword_enum! {
 }
 
 keyword_enum! {
-    /// How values are scaled into the range of fp8, in the words of Megatron-LM's `--fp8-recipe`.
+    /// The scaling of values into the range of fp8, named as in Megatron-LM's `--fp8-recipe`.
     #[derive(Default)]
     pub enum Fp8Recipe {
-        /// One scale for each tensor, of its present values.
+        /// One scale per tensor, from its current values.
         #[default]
         Tensorwise = "tensorwise",
-        /// One scale for each tensor, of its values in earlier steps.
+        /// One scale per tensor, from its values in earlier steps.
         Delayed = "delayed",
-        /// One scale for each 1 × 128 activations and 128 × 128 weights (DeepSeek-V3).
+        /// One scale per 1 × 128 activations and per 128 × 128 weights (DeepSeek-V3).
         Blockwise = "blockwise",
-        /// One power of two for each 32 values, which Blackwell multiplies itself (OCP microscaling).
+        /// One power of two per 32 values, applied by Blackwell tensor cores (OCP microscaling).
         Mxfp8 = "mxfp8",
     }
 }

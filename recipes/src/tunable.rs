@@ -1,18 +1,18 @@
-//! A value the user pinned, left open, or wants searched.
+//! A value that the user fixes, leaves to the planner, or has searched.
 
 use serde::{Deserialize, Serialize};
 
-/// How a value is to be found.
+/// A fixed value, a search space, or a choice of the planner.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Tunable<T> {
-    /// The planner decides: `"auto"`.
+    /// Chosen by the planner: `"auto"`.
     Auto,
-    /// The user decided.
+    /// Fixed by the user.
     Pinned(T),
-    /// One of these: `{ choices = [...] }`. Never empty.
+    /// A list of choices: `{ choices = [...] }`. Never empty.
     Among(Vec<T>),
-    /// Between two positive bounds, uniform in the logarithm: `{ log = [low, high] }`.
+    /// A log-uniform range between two positive bounds: `{ log = [low, high] }`.
     Log {
         /// Smallest value, positive.
         low: T,
@@ -22,7 +22,7 @@ pub enum Tunable<T> {
 }
 
 impl<T> Tunable<T> {
-    /// The value, when the user pinned it.
+    /// Returns the value if the user fixed it.
     pub fn pinned(&self) -> Option<&T> {
         match self {
             Self::Pinned(value) => Some(value),

@@ -1,51 +1,51 @@
-//! How a study searches: what `dtrain tune` reads of a recipe.
+//! Settings of a study: sampler, pruner and budget of `dtrain tune`.
 
 use crate::keyword_enum::keyword_enum;
 use crate::units::Seconds;
 use serde::{Deserialize, Serialize};
 
-/// How a study searches. All of it may be said otherwise by flags of `dtrain tune`.
+/// The settings of `[tune]`, which flags of `dtrain tune` can override.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Tune {
-    /// How values are proposed.
+    /// Method that proposes values.
     pub sampler: SamplerKind,
-    /// Which trials are ended early.
+    /// Rule that ends trials early.
     pub pruner: PrunerKind,
-    /// Trials in all.
+    /// Number of trials.
     pub trials: u64,
-    /// No trial begins after so long.
+    /// Time after which no new trial starts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub time: Option<Seconds>,
-    /// Steps before which no trial is ended early: the first rung of ASHA and Hyperband.
+    /// Steps before which no trial is pruned: the first rung of ASHA and Hyperband.
     pub min_steps: u64,
-    /// ASHA and Hyperband: one trial in so many passes a rung.
+    /// Reduction factor of ASHA and Hyperband: one trial in this many passes a rung.
     pub eta: u32,
-    /// The pruner "threshold": a trial ends whose metric is worse.
+    /// Threshold pruner: trials whose metric is worse end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub threshold: Option<f64>,
-    /// Seeds with which the best setting is trained again beside another one.
+    /// Number of seeds with which the best setting is trained again beside the baseline.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub confirm: u32,
 }
 
 keyword_enum! {
-    /// How values are proposed.
+    /// The method that proposes values for trials.
     pub enum SamplerKind {
-        /// What suits the space and the number of trials.
+        /// Chosen by the search space and the number of trials.
         Auto = "auto",
         /// Every combination of values.
         Grid = "grid",
-        /// By chance.
+        /// Random search.
         Random = "random",
-        /// Evenly: a scrambled Sobol sequence.
+        /// A scrambled Sobol sequence, which covers the space evenly.
         Sobol = "sobol",
         /// Tree-structured Parzen estimators.
         Tpe = "tpe",
-        /// A Gaussian process, by expected improvement.
+        /// Gaussian process with expected improvement.
         Gaussian = "gaussian",
-        /// CMA-ES.
+        /// CMA-ES, an evolution strategy.
         CmaEs = "cma_es",
-        /// A particle swarm.
+        /// Particle swarm optimisation.
         Swarm = "swarm",
         /// Regularised evolution.
         Evolution = "evolution",
@@ -53,17 +53,17 @@ keyword_enum! {
 }
 
 keyword_enum! {
-    /// Which trials are ended early.
+    /// The rule that ends trials early.
     pub enum PrunerKind {
-        /// None.
+        /// No pruning.
         None = "none",
-        /// Those worse than the middle of the others after as many steps.
+        /// Ends trials worse than the median of the others after as many steps.
         Median = "median",
-        /// All but the best of a rung pause: asynchronous successive halving.
+        /// Asynchronous successive halving: pauses all but the best trials of a rung.
         Asha = "asha",
         /// ASHA in several brackets.
         Hyperband = "hyperband",
-        /// Those whose metric is worse than a value.
+        /// Ends trials whose metric is worse than a threshold.
         Threshold = "threshold",
     }
 }

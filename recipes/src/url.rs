@@ -1,38 +1,38 @@
-//! Data that is named by a URL: `https://host/path/name.csv#sha256=…`.
+//! URLs of data files, such as `https://host/path/name.csv#sha256=…`.
 //!
-//! Only reads the text of a URL. The worker downloads what it names, on the host that needs it.
+//! Only parses the text. The worker downloads the file, on the host that needs it.
 
 use std::fmt;
 
-/// Digits of a sha256.
+/// Hexadecimal digits of a SHA-256 checksum.
 const DIGITS: usize = 64;
 
-/// What stands before the digits of a checksum.
+/// Prefix of a checksum.
 const CHECKSUM: &str = "sha256=";
 
-/// The address of a file that is downloaded, and the checksum it should have.
+/// The URL of a file to download, with its expected checksum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     address: String,
     sha256: Option<String>,
 }
 
-/// Why a text is no URL that data can be named by. Does not repeat the text, which may hold a password.
+/// An error in the URL of a data file. Does not repeat the text, which may contain a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UrlError {
-    /// What was wanted and what was found.
+    /// The expectation and the finding.
     pub message: String,
-    /// What to do.
+    /// The suggested fix.
     pub hint: &'static str,
 }
 
 impl Url {
-    /// Whether a name of data is a URL that is downloaded, not a file or a pattern.
+    /// Returns `true` if a data path is a URL to download, not a file or a pattern.
     pub fn is_url(name: &str) -> bool {
         name.split_once("://").is_some_and(|(scheme, _)| is_web(scheme))
     }
 
-    /// Reads a URL.
+    /// Parses a URL.
     pub fn parse(text: &str) -> Result<Self, UrlError> {
         let wrong = |message: &str, hint| Err(UrlError { message: message.to_owned(), hint });
         let (address, fragment) = match text.split_once('#') {
@@ -65,22 +65,22 @@ impl Url {
         Ok(Self { address: address.to_owned(), sha256 })
     }
 
-    /// The URL without its checksum: what the data is called.
+    /// Returns the URL without its checksum.
     pub fn address(&self) -> &str {
         &self.address
     }
 
-    /// The checksum that was said, as lower-case hexadecimal digits.
+    /// Returns the expected checksum, in lower-case hexadecimal digits.
     pub fn sha256(&self) -> Option<&str> {
         self.sha256.as_deref()
     }
 
-    /// The last part of the path, whose ending says what is in the file.
+    /// Returns the last part of the path, whose extension tells the format.
     pub fn file_name(&self) -> &str {
         name_in(&self.address)
     }
 
-    /// The host, with its port where one was said.
+    /// Returns the host, with its port if there is one.
     pub fn host(&self) -> &str {
         let (_, rest) = self.address.split_once("://").unwrap_or_default();
         rest.split(['/', '?']).next().unwrap_or_default()
@@ -99,7 +99,8 @@ impl fmt::Display for UrlError {
     }
 }
 
-/// The part of a name of data whose ending says how it is read: of a URL the last part of its path, otherwise all of it.
+/// Returns the part of a data path that has the extension: of a URL the last part of its path, otherwise all
+/// of it.
 pub fn file_extension(name: &str) -> &str {
     if Url::is_url(name) { name_in(name) } else { name }
 }
@@ -108,7 +109,7 @@ fn is_web(scheme: &str) -> bool {
     scheme.eq_ignore_ascii_case("https") || scheme.eq_ignore_ascii_case("http")
 }
 
-/// What stands behind the `:` of a host; an IPv6 address in brackets has colons of its own.
+/// Returns the port after the `:` of a host; an IPv6 address in brackets has colons of its own.
 fn port_in(host: &str) -> Option<&str> {
     let behind = host.rsplit_once(']').map_or(host, |(_, behind)| behind);
     behind.split_once(':').map(|(_, port)| port)
@@ -118,7 +119,7 @@ fn is_port(text: &str) -> bool {
     text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-/// The last part of the path of an address; empty where there is none.
+/// Returns the last part of the path of a URL; empty if there is none.
 fn name_in(address: &str) -> &str {
     let (_, rest) = address.split_once("://").unwrap_or_default();
     let path = rest.split(['?', '#']).next().unwrap_or_default();

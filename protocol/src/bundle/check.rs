@@ -1,4 +1,4 @@
-//! What a record must be before anything of its bundle is imported.
+//! Validates the records of a bundle before any of it is imported.
 
 use super::{ArchiveHeader, BundleError, LONGEST_NOTE, StudyName, StudyRecord, TrialRecord, hash};
 use crate::TrialId;
@@ -15,13 +15,13 @@ const LONGEST_PARAM: usize = 1 << 20;
 /// Largest number that a history can hold.
 pub(super) const LARGEST: u64 = i64::MAX.cast_unsigned();
 
-/// The last moment that is a date, in milliseconds since the Unix epoch: the end of the year 9999.
+/// Last valid time in milliseconds since the Unix epoch: the end of the year 9999.
 pub(super) const LAST_MOMENT: u64 = 253_402_300_799_999;
 
 /// Documents that every trial has.
 const DOCUMENTS: [&str; 4] = ["recipe", "plan", "candidate", "provenance"];
 
-/// The records so far: each may come once, and may name texts that came before.
+/// Validates that records are unique, and that their texts come first.
 #[derive(Debug, Default)]
 pub(super) struct RecordValidator {
     trials: BTreeSet<TrialId>,
@@ -29,12 +29,12 @@ pub(super) struct RecordValidator {
     texts: BTreeSet<String>,
 }
 
-/// The record that is checked, as errors name it.
+/// The name of the checked record in errors.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RecordContext(pub(super) String);
 
 impl RecordContext {
-    /// Checks what a bundle says of itself.
+    /// Checks the header of a bundle.
     pub(super) fn head(&self, head: &ArchiveHeader) -> Result<(), BundleError> {
         self.non_empty_line("machine", &head.machine)?;
         self.non_empty_line("host", &head.host)?;
@@ -46,7 +46,7 @@ impl RecordContext {
         BundleError::Invalid { of: self.0.clone(), field: field.into(), what: what.into() }
     }
 
-    /// A name of a trial or a study.
+    /// Checks the name of a trial or a study.
     fn trial_name(&self, field: &str, text: &str) -> Result<(), BundleError> {
         if is_trial_name(text) { Ok(()) } else { Err(self.wrong(field, no_name(text))) }
     }
@@ -58,7 +58,7 @@ impl RecordContext {
         Err(self.wrong(field, format!("has {} bytes, more than {most}", text.len())))
     }
 
-    /// A line of text.
+    /// Checks a line of text.
     fn line(&self, field: &str, text: &str) -> Result<(), BundleError> {
         self.at_most(field, text, LONGEST_LINE)?;
         match text.chars().find(|c| c.is_control()) {
@@ -67,7 +67,7 @@ impl RecordContext {
         }
     }
 
-    /// A line that is not empty.
+    /// Checks a line that must not be empty.
     fn non_empty_line(&self, field: &str, text: &str) -> Result<(), BundleError> {
         if text.is_empty() { Err(self.wrong(field, "is empty")) } else { self.line(field, text) }
     }
@@ -125,7 +125,7 @@ impl RecordValidator {
         self.texts.insert(hash(text));
     }
 
-    /// Checks a trial and returns how errors name it.
+    /// Checks a trial, and returns its context for errors.
     pub(super) fn trial(&mut self, trial: &TrialRecord) -> Result<RecordContext, BundleError> {
         let of = RecordContext(named("trial", &trial.name));
         of.id("id", &trial.id)?;
@@ -189,7 +189,7 @@ impl RecordValidator {
     }
 }
 
-/// A record by its name, which may be anything.
+/// Returns the name of a record for messages; invalid names are replaced.
 pub(super) fn named(kind: &str, name: &str) -> String {
     match kind {
         "head" => "the head".to_owned(),
@@ -207,7 +207,7 @@ fn once(
     if numbers.insert(number) { Ok(()) } else { Err(of.wrong(field, "is there twice")) }
 }
 
-/// Names become names of files and folders; all of this is shown and typed.
+/// Checks the names of a trial, which become file names and are shown on screens.
 fn names(of: &RecordContext, trial: &TrialRecord) -> Result<(), BundleError> {
     of.trial_name("name", &trial.name)?;
     if trial.name == "last" {

@@ -1,4 +1,4 @@
-//! Reading a bundle, which somebody else may have written.
+//! Reads a bundle, which may come from another user and is not trusted.
 
 use super::check::{LARGEST, LAST_MOMENT, RecordContext, RecordValidator, named};
 use super::{
@@ -11,17 +11,18 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::io::Read;
 
-/// Reads a bundle record by record. What it says counts once [`Reader::read`] has said that it is over.
+/// A reader of bundles, record by record. The records are only valid once [`Reader::read`] has returned
+/// `None`.
 pub struct Reader<R> {
     from: R,
     format: u32,
     hash: blake3::Hasher,
     head: ArchiveHeader,
-    /// What came so far.
+    /// Records so far.
     seen: RecordValidator,
-    /// The trial that was read last.
+    /// The last trial that was read.
     of: RecordContext,
-    /// Series of it whose points must still follow, the last first.
+    /// Series of the trial whose points must still follow, in reverse order.
     due: Vec<PendingSeries>,
     is_over: bool,
 }
@@ -29,14 +30,14 @@ pub struct Reader<R> {
 /// A series whose points are being read.
 struct PendingSeries {
     key: String,
-    /// So many must still follow.
+    /// Points that must still follow.
     left: u64,
-    /// Step of the last one.
+    /// Step of the last point.
     last: Option<u64>,
 }
 
 impl<R: Read> Reader<R> {
-    /// Begins to read.
+    /// Reads the header of a bundle.
     pub fn new(mut from: R) -> Result<Self, BundleError> {
         let mut begin = Vec::new();
         (&mut from).take(12).read_to_end(&mut begin)?;
@@ -50,13 +51,13 @@ impl<R: Read> Reader<R> {
         }
         let mut hash = blake3::Hasher::new();
         hash.update(&begin);
-        let nobody =
+        let empty =
             ArchiveHeader { machine: String::new(), host: String::new(), program: String::new(), trials: 0 };
         let mut reader = Self {
             from,
             format,
             hash,
-            head: nobody,
+            head: empty,
             seen: RecordValidator::default(),
             of: RecordContext::default(),
             due: Vec::new(),
@@ -70,12 +71,12 @@ impl<R: Read> Reader<R> {
         Ok(reader)
     }
 
-    /// What it says of itself.
+    /// Returns the header.
     pub fn head(&self) -> &ArchiveHeader {
         &self.head
     }
 
-    /// The next record; `None` at the end of a whole bundle.
+    /// Returns the next record; `None` at the end of a complete bundle.
     pub fn read(&mut self) -> Result<Option<Record>, BundleError> {
         if self.is_over {
             return Ok(None);
@@ -125,7 +126,7 @@ impl<R: Read> Reader<R> {
         }))
     }
 
-    /// The JSON of a record under today's names.
+    /// Renames the old keys in the JSON of a record.
     fn named(&self, payload: Vec<u8>, rename: fn(&mut Value)) -> Vec<u8> {
         if self.format >= FORMAT {
             return payload;
@@ -135,7 +136,7 @@ impl<R: Read> Reader<R> {
         json.to_string().into_bytes()
     }
 
-    /// Takes points as the next ones of the series that is due.
+    /// Checks that points continue the next expected series.
     fn take_points(&mut self, samples: &[MetricSample]) -> Result<(), BundleError> {
         let mut due = self.due.pop().ok_or_else(|| damaged("points belong to no series"))?;
         let count = samples.len() as u64;
@@ -173,7 +174,7 @@ impl<R: Read> Reader<R> {
         Ok((header[0], payload))
     }
 
-    /// So many bytes. Room grows with what comes, not with what is announced.
+    /// Reads exactly `length` bytes. The buffer grows with the data received, not with the announced length.
     fn read_bytes(&mut self, length: usize) -> Result<Vec<u8>, BundleError> {
         let mut bytes = Vec::new();
         (&mut self.from).take(length as u64).read_to_end(&mut bytes)?;
@@ -189,15 +190,15 @@ fn damaged(what: impl Into<String>) -> BundleError {
     BundleError::Damaged(what.into())
 }
 
-/// Reads a JSON record; an error names the record and the field.
+/// Parses a JSON record; an error names the record and the field.
 fn parse<T: DeserializeOwned>(payload: &[u8], kind: &str) -> Result<T, BundleError> {
     serde_json::from_slice(payload).map_err(|error| {
         let value: Value = serde_json::from_slice(payload).unwrap_or_default();
-        // A trial has its name as a text, a study as an object.
+        // The name of a trial is a text, that of a study an object.
         let name = value["name"].as_str().or_else(|| value["name"]["name"].as_str()).unwrap_or_default();
         let at = error.column().min(payload.len());
         let what = match (error.line(), field_before(&payload[..at])) {
-            // Whoever wrote line breaks is told the position alone.
+            // With line breaks in the JSON, only the position is reported.
             (1, Some(field)) => {
                 return RecordContext(named(kind, name)).wrong(field, format!("cannot be read: {error}"));
             }
@@ -207,7 +208,7 @@ fn parse<T: DeserializeOwned>(payload: &[u8], kind: &str) -> Result<T, BundleErr
     })
 }
 
-/// The last field of the outermost object in the beginning of a JSON text.
+/// Returns the last key of the outermost object in the beginning of a JSON text.
 fn field_before(json: &[u8]) -> Option<String> {
     let (mut depth, mut text, mut last, mut field) = (0u32, None, None, None);
     let mut bytes = json.iter().enumerate();

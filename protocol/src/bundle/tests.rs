@@ -1,4 +1,4 @@
-//! Bundles that are whole, cut, damaged, newer, or made to harm.
+//! Tests of complete, truncated, damaged, newer and malicious bundles.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What is not as it was written, by the names that people know.
+//! Corruption in a checkpoint, reported with the names of tensors.
 
 use super::header::ByteRanges;
 use super::{FileEntry, Manifest};
@@ -6,21 +6,21 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::ops::Range;
 
-/// Most names of tensors in a message; all of them are in the value.
+/// Most names of tensors in a message; the value has all of them.
 const NAMED: usize = 6;
 
-/// Bytes of a file of a checkpoint that are not what was written.
+/// A byte range of a checkpoint file that is corrupt.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CorruptRange {
-    /// The file.
+    /// Name of the file.
     pub file: String,
     /// First byte that may be wrong.
     pub begin: u64,
-    /// One past the last.
+    /// One past the last byte.
     pub end: u64,
-    /// The tensors with elements there.
+    /// Names of the tensors with elements in the range.
     pub tensors: Vec<String>,
-    /// What is wrong.
+    /// The kind of damage, in words.
     pub detail: String,
 }
 
@@ -41,8 +41,8 @@ impl fmt::Display for CorruptRange {
 }
 
 impl Manifest {
-    /// Bytes of a file that are wrong, with the tensors that have elements there; where nobody knows what lies where in the
-    /// file, with all that have elements in it.
+    /// Returns a corrupt byte range of a file with the tensors in it; without `places`, with all tensors in
+    /// the file.
     pub fn damage(
         &self,
         file: &str,
@@ -63,9 +63,9 @@ impl Manifest {
         CorruptRange { file: file.to_owned(), begin: bytes.start, end: bytes.end, tensors, detail }
     }
 
-    /// Whether `places` can be believed as far as names go: everything that lies in `file` has its place there.
+    /// Checks that `places` names a byte range for every piece that the manifest has in `file`.
     ///
-    /// `Err` tells of the first that has not.
+    /// `Err` describes the first piece without one.
     pub fn check_places(&self, file: &FileEntry, places: &ByteRanges) -> Result<(), CorruptRange> {
         for tensor in &self.tensors {
             for piece in tensor.pieces.iter().filter(|piece| piece.file == file.name) {
@@ -81,7 +81,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// What is wrong with a file of which `found` bytes are there, `None` when it is not; `None` when it has its length.
+    /// Returns the corruption of a file with the wrong length (`found`; `None` if it is missing); `None` if
+    /// the length is right.
     pub fn wrong_length(
         &self,
         file: &FileEntry,

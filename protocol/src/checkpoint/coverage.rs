@@ -1,22 +1,22 @@
-//! Whether slices cover a tensor: every element once, no element twice.
+//! Checks that slices cover a tensor: every element exactly once.
 
 use super::Slice;
 use super::slice::BoxRanges;
 
-/// An element that does not lie in exactly one slice.
+/// An element that is not in exactly one slice.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CoverageError {
-    /// Its index along each dimension.
+    /// Index along each dimension.
     pub(super) index: Vec<u64>,
-    /// The number of slices it lies in.
+    /// Number of slices that contain it.
     pub(super) times: usize,
 }
 
-/// The first element in row-major order of a tensor of `shape` that does not lie in exactly one of the slices.
+/// Returns the first element of a tensor of `shape`, in row-major order, that is not in exactly one slice.
 ///
-/// Every slice is a few boxes. Along the first dimension the same boxes are met from one boundary of a box to the
-/// next, so one index of each such slab stands for all; the other dimensions are looked at in the same way. The cost
-/// grows with the number of boxes, not with that of elements.
+/// Every slice is a few boxes. Between two box boundaries along the first dimension, the same boxes apply, so
+/// one index stands for the whole slab; the other dimensions are swept in the same way. The cost grows with
+/// the number of boxes, not of elements.
 pub(super) fn first_coverage_error(shape: &[u64], slices: &[Slice]) -> Option<CoverageError> {
     if shape.contains(&0) {
         return None;
@@ -24,13 +24,13 @@ pub(super) fn first_coverage_error(shape: &[u64], slices: &[Slice]) -> Option<Co
     let boxes: Vec<_> = slices.iter().flat_map(Slice::boxes).collect();
     let mut index = Vec::with_capacity(shape.len());
     let times = sweep(shape, &boxes.iter().collect::<Vec<_>>(), &mut index)?;
-    // Where a slab is wrong as a whole, the rest of the dimensions begin.
+    // A slab that is wrong as a whole is wrong from index 0 of the other dimensions.
     index.resize(shape.len(), 0);
     Some(CoverageError { index, times })
 }
 
-/// Looks at the boxes that are met where the first dimensions have `index`, which is left at the first wrong
-/// element; gives the number of boxes that this lies in.
+/// Sweeps the boxes that contain `index` in the first dimensions. Leaves `index` at the first wrong element,
+/// and returns the number of boxes that contain it.
 fn sweep(shape: &[u64], boxes: &[&BoxRanges], index: &mut Vec<u64>) -> Option<usize> {
     let dimension = index.len();
     if let [only] = boxes
@@ -75,7 +75,7 @@ mod tests {
         Slice::of(Region { shape: shape.to_vec(), sides: sides.to_vec() }, range)
     }
 
-    /// The same, element by element.
+    /// Reference implementation: counts element by element.
     fn counted(shape: &[u64], slices: &[Slice]) -> Option<CoverageError> {
         let mut times = vec![0; shape.iter().product::<u64>() as usize];
         let whole = Slice::whole(shape);
@@ -89,7 +89,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
-        /// Tensors cut into boxes, those into ranges, and then perhaps one of the ranges is not what it was.
+        /// Cuts tensors into boxes and those into ranges, of which one may then be changed.
         #[test]
         fn the_first_wrong_element_is_found(
             shape in prop::collection::vec(1u64..6, 0..4),

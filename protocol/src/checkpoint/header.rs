@@ -1,4 +1,4 @@
-//! The head of a safetensors file: `[u64 length][JSON][data]`, little-endian.
+//! The header of a safetensors file: `[u64 length][JSON][data]`, little-endian.
 
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
@@ -9,24 +9,24 @@ use std::ops::Range;
 /// Longest JSON that is read, in bytes: the limit of the format.
 const MAX_JSON: u64 = 100_000_000;
 
-/// Where the data begins is a multiple of this, so that a reader may map it.
+/// Alignment of the start of the data, so that a reader may map it.
 const ALIGNMENT: usize = 4096;
 
-/// The byte range of each entry of a file, by key, counted from the begin of the file.
+/// The byte range of each entry of a file, by key, from the start of the file.
 pub type ByteRanges = BTreeMap<String, Range<u64>>;
 
-/// One entry of the head.
+/// An entry of the header.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct TensorInfo {
     /// Always `F32`.
     pub dtype: String,
-    /// Shape of the entry.
+    /// Shape of the tensor.
     pub shape: Vec<u64>,
-    /// First byte and one past the last, counted from the end of the head.
+    /// First byte and one past the last, from the end of the header.
     pub data_offsets: (u64, u64),
 }
 
-/// The head of a file in bytes: length, JSON, and spaces up to the alignment.
+/// Encodes the header of a file: length, JSON, and spaces up to the alignment.
 pub fn encode(entries: &BTreeMap<String, TensorInfo>) -> Vec<u8> {
     let mut json = serde_json::to_vec(entries).expect("keys are strings");
     json.resize((json.len() + 8).next_multiple_of(ALIGNMENT) - 8, b' ');
@@ -35,9 +35,9 @@ pub fn encode(entries: &BTreeMap<String, TensorInfo>) -> Vec<u8> {
     head
 }
 
-/// Length of the JSON of a file of `file_bytes` that begins with `first`.
+/// Returns the length of the JSON in a file of `file_bytes` that begins with `first`.
 ///
-/// `Err` says in words why there is none.
+/// `Err` is the reason in words if it is invalid.
 pub fn length(first: &[u8], file_bytes: u64) -> Result<u64, String> {
     let Some(word) = first.first_chunk::<8>().filter(|_| file_bytes >= 8) else {
         return Err(format!("a file of {file_bytes} bytes has no head"));
@@ -49,10 +49,10 @@ pub fn length(first: &[u8], file_bytes: u64) -> Result<u64, String> {
     Ok(length)
 }
 
-/// Where each entry lies in a file of `file_bytes`.
+/// Parses the header of a file of `file_bytes` into the byte range of each entry.
 ///
-/// `Err` says in words what is wrong: a type other than `F32`, a shape that does not match its bytes, bytes outside
-/// of the file.
+/// `Err` is the reason in words: a type other than `F32`, a shape that does not match its bytes, or bytes
+/// outside of the file.
 pub fn decode(json: &[u8], file_bytes: u64) -> Result<ByteRanges, String> {
     let HeaderEntries(entries) =
         serde_json::from_slice(json).map_err(|error| format!("the head is not JSON of a head: {error}"))?;
@@ -66,8 +66,8 @@ pub fn decode(json: &[u8], file_bytes: u64) -> Result<ByteRanges, String> {
     Ok(places)
 }
 
-/// All entries, but for what the format lets a writer say about the file. Read without a stop at JSON of any kind, which takes
-/// sixteen times the room of its text.
+/// All entries, without the file's metadata. Deserialised directly: a generic JSON value would take sixteen
+/// times the memory of its text.
 struct HeaderEntries(BTreeMap<String, TensorInfo>);
 
 impl<'de> Deserialize<'de> for HeaderEntries {

@@ -1,4 +1,4 @@
-//! What lies in a checkpoint: named slices of global tensors, readable under any layout.
+//! The format of checkpoints: named slices of global tensors, readable under any layout (resharding).
 //!
 //! ```text
 //! <checkpoints>/step-000000120.a1.partial/   renamed to step-000000120.a1/ when complete
@@ -26,35 +26,35 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Version of the format; an older one is read too, a newer one refused.
+/// Version of the format. Older versions can be read, newer ones are refused.
 ///
 /// Version 1 had no regions: its pieces are ranges of whole tensors.
 pub const FORMAT: u32 = 2;
 
-/// Length of the pieces of a file that have their own hash.
+/// Bytes of a file that have their own hash.
 pub const CHUNK_BYTES: u64 = 4 << 20;
 
-/// Most dimensions of a tensor: whether its pieces cover it is looked at one dimension inside the other.
+/// Most dimensions of a tensor: the coverage check recurses over them.
 const DIMENSIONS: usize = 8;
 
-/// The table of contents, written last.
+/// The manifest of a checkpoint: its tensors and files. Written last.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Manifest {
-    /// [`FORMAT`].
+    /// Format version, see [`FORMAT`].
     pub format: u32,
-    /// The trial.
+    /// Id of the trial.
     pub trial: TrialId,
-    /// The attempt that wrote it.
+    /// Attempt that wrote it.
     pub attempt: AttemptId,
     /// Steps completed.
     pub step: StepId,
-    /// The layout that wrote it. Reading does not depend on it.
+    /// Layout that wrote it. Any other layout can read it.
     pub layout: Layout,
     /// Version of the program that wrote it.
     pub program: String,
-    /// Position in the sample stream: the next sample to be read.
+    /// Position in the sample stream: the next sample to read.
     pub cursor: u64,
-    /// Seed of the order of samples and of the first weights; version 1 did not tell it.
+    /// Seed of the sample order and of the initial weights; absent in version 1.
     #[serde(default)]
     pub seed: Option<u64>,
     /// All tensors.
@@ -63,55 +63,55 @@ pub struct Manifest {
     pub files: Vec<FileEntry>,
 }
 
-/// One global tensor and where its elements lie.
+/// A global tensor with the places of its elements.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tensor {
     /// Global name, such as `blocks.3.ffn.up.weight`.
     pub name: String,
-    /// What it is to training.
+    /// Role of the tensor in training.
     pub kind: TensorKind,
     /// Global shape.
     pub shape: Vec<u64>,
-    /// Where its elements lie; the pieces cover every element exactly once.
+    /// Stored slices of its elements, which cover every element exactly once.
     pub pieces: Vec<StoredSlice>,
 }
 
-/// What a tensor is to training. All are stored in f32.
+/// The role of a tensor in training. All tensors are stored in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum TensorKind {
     /// A weight.
     Parameter,
-    /// The optimizer's first moment of the parameter of the same name.
+    /// The optimizer's first moment of the parameter with this name.
     FirstMoment,
-    /// The optimizer's second moment of the parameter of the same name.
+    /// The optimizer's second moment of the parameter with this name.
     SecondMoment,
-    /// The momentum of the steps that replicas make together which else move apart.
+    /// The momentum of the outer optimizer (DiLoCo).
     OuterMomentum,
-    /// The factor, `[columns, rank]`, that a matrix was last multiplied by to travel in low rank.
+    /// The PowerSGD factor `[columns, rank]` of a matrix, from the last low-rank compression.
     Factor,
-    /// The loss scale of f16 products, and the steps since it changed; belongs to no parameter.
+    /// The f16 loss scale, and the steps since it changed; has no parameter.
     LossScale,
-    /// What one replica has that the others have not.
+    /// State that differs between replicas.
     Own {
         /// Index of the replica.
         replica: u32,
-        /// What it is.
+        /// Kind of state.
         state: ReplicaState,
     },
 }
 
-/// What replicas have each for themselves where they are kept alike approximately.
+/// The state of each replica under approximate synchronisation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ReplicaState {
-    /// A weight that has moved since the last synchronisation.
+    /// A weight changed since the last synchronisation.
     Weights,
-    /// The optimizer's first moment; that of the first replica is [`TensorKind::FirstMoment`].
+    /// The optimizer's first moment; that of replica 0 is [`TensorKind::FirstMoment`].
     FirstMoment,
-    /// The optimizer's second moment; that of the first replica is [`TensorKind::SecondMoment`].
+    /// The optimizer's second moment; that of replica 0 is [`TensorKind::SecondMoment`].
     SecondMoment,
-    /// What has not travelled yet of a gradient, or of a change of the weights.
+    /// The error feedback of compression: the part of a gradient or a weight change that was not sent yet.
     Residual,
 }
 
@@ -122,19 +122,19 @@ pub struct StoredSlice {
     pub file: String,
     /// Key of the entry inside the safetensors file.
     pub key: String,
-    /// The region's range along each dimension; none when the region is the whole tensor.
+    /// The region's range along each dimension; empty if the region is the whole tensor.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sides: Vec<Range<u64>>,
-    /// First element, counted in row-major order of the region.
+    /// First element, in the row-major order of the region.
     pub begin: u64,
     /// One past the last element.
     pub end: u64,
 }
 
-/// A file and its hashes.
+/// A file with its hashes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FileEntry {
-    /// Name inside the folder.
+    /// Name within the checkpoint's folder.
     pub name: String,
     /// Length in bytes.
     pub bytes: u64,
@@ -142,25 +142,25 @@ pub struct FileEntry {
     pub chunks: Vec<String>,
 }
 
-/// What one rank wrote: a file, and the pieces of tensors in it.
+/// The file that one rank wrote, with the pieces of tensors in it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedFile {
     /// The file.
     pub file: FileEntry,
-    /// The tensors with the pieces that lie in this file.
+    /// Tensors with their pieces in this file.
     pub tensors: Vec<Tensor>,
 }
 
-/// The name of the folder of a committed checkpoint.
+/// Returns the folder name of a committed checkpoint.
 pub fn folder_name(step: StepId, attempt: AttemptId) -> String {
     format!("step-{:09}.a{attempt}", step.0)
 }
 
-/// What the name of a folder ends with that has no more of a checkpoint than the ranks of its host read: its files have their
-/// lengths, and holes where nothing was fetched. It is no checkpoint to anybody else.
+/// Suffix of a folder with only those parts of a checkpoint that the ranks of its host read. Its files have
+/// their full length, with holes where nothing was fetched. It cannot be resumed from by other ranks.
 pub const FETCHED: &str = ".fetched";
 
-/// The step and attempt of a folder name, committed or `.partial`; `None` for any other name.
+/// Parses the name of a folder, committed or `.partial`, into step and attempt; `None` for any other name.
 pub fn parse_folder_name(name: &str) -> Option<(StepId, AttemptId)> {
     let (step, attempt) =
         name.strip_suffix(".partial").unwrap_or(name).strip_prefix("step-")?.split_once(".a")?;
@@ -168,8 +168,8 @@ pub fn parse_folder_name(name: &str) -> Option<(StepId, AttemptId)> {
 }
 
 impl Manifest {
-    /// The table of contents of what the ranks of an attempt wrote after `step`; `one` is the assignment of any of
-    /// them, `program` the version of this program.
+    /// Returns the manifest of a checkpoint after `step`; `one` is the assignment of any rank of the attempt,
+    /// `program` the version of this program.
     pub fn new(
         one: &Assignment,
         step: StepId,
@@ -193,7 +193,7 @@ impl Manifest {
 }
 
 impl TensorKind {
-    /// What follows a tensor's name in messages and keys: nothing for a weight.
+    /// Returns the suffix of a tensor's name in messages and keys: empty for a weight.
     pub fn suffix(self) -> String {
         match self {
             Self::Parameter => String::new(),
@@ -216,7 +216,7 @@ impl TensorKind {
 }
 
 impl StoredSlice {
-    /// A piece that lies under `key` in `file`.
+    /// Returns the piece stored under `key` in `file`.
     pub fn of(slice: &Slice, file: &str, key: String) -> Self {
         let region = slice.region();
         let sides = if region.is_whole() { Vec::new() } else { region.sides.clone() };
@@ -224,9 +224,9 @@ impl StoredSlice {
         Self { file: file.to_owned(), key, sides, begin, end }
     }
 
-    /// Where it lies in its file.
+    /// Returns the byte range in its file.
     ///
-    /// `Err` says what is wrong with the file, and at which of its bytes.
+    /// `Err` is the first wrong byte of the file, and the reason in words.
     pub fn byte_range(&self, places: &ByteRanges) -> Result<Range<u64>, (u64, String)> {
         let Some(place) = places.get(&self.key) else {
             return Err((0, format!("the file has no entry {}", self.key)));
@@ -239,9 +239,9 @@ impl StoredSlice {
         Ok(place.clone())
     }
 
-    /// Which elements of a tensor of `shape` they are.
+    /// Returns the elements within a tensor of `shape`.
     ///
-    /// `Err` says what does not fit into the tensor. The elements of `shape` must be countable.
+    /// `Err` is the reason why they do not fit. The number of elements of `shape` must not overflow.
     pub fn slice(&self, shape: &[u64]) -> Result<Slice, String> {
         let Self { sides, begin, end, .. } = self;
         let region = match sides.as_slice() {
@@ -261,13 +261,13 @@ impl StoredSlice {
 }
 
 impl FileEntry {
-    /// The bytes of one of its chunks.
+    /// Returns the byte range of a chunk.
     pub fn chunk(&self, index: u64) -> Range<u64> {
         let begin = index.saturating_mul(CHUNK_BYTES).min(self.bytes);
         begin..begin.saturating_add(CHUNK_BYTES).min(self.bytes)
     }
 
-    /// `Err` in words unless a chunk with this blake3 is what was written.
+    /// Checks the blake3 hash of a chunk. `Err` is the reason in words.
     pub fn check(&self, index: u64, found: &str) -> Result<(), String> {
         let promised = usize::try_from(index).ok().and_then(|index| self.chunks.get(index));
         match promised {
@@ -281,12 +281,12 @@ impl FileEntry {
 }
 
 impl Tensor {
-    /// Its name, with what it is to training where that is not a weight.
+    /// Returns its name with the suffix of its kind.
     pub fn full_name(&self) -> String {
         format!("{}{}", self.name, self.kind.suffix())
     }
 
-    /// Its pieces as slices of it, in their order; `Err` unless they cover every element exactly once.
+    /// Returns its pieces as slices, in order; `Err` unless they cover every element exactly once.
     pub fn slices(&self) -> Result<Vec<Slice>, IncompleteTensor> {
         let Self { shape, pieces, .. } = self;
         let wrong = |detail| IncompleteTensor { tensor: self.full_name(), detail };
@@ -314,11 +314,11 @@ impl Tensor {
     }
 }
 
-/// Joins what the ranks wrote into one table of tensors.
+/// Merges the files that ranks wrote into one list of tensors.
 ///
-/// `Err` names the first tensor whose elements are not covered exactly once, or whose shape two ranks tell
-/// differently, or that is a moment while its parameter is not there in its shape, or lacks a moment that others
-/// have: such a checkpoint must not be committed.
+/// `Err` names the first tensor whose elements are not covered exactly once, whose shape differs between
+/// ranks, that is a moment without its parameter, or that lacks a moment that others have. Such a checkpoint
+/// must not be committed.
 pub fn merge(
     saved: impl IntoIterator<Item = SavedFile>,
 ) -> Result<(Vec<Tensor>, Vec<FileEntry>), IncompleteTensor> {
@@ -349,9 +349,9 @@ pub fn merge(
     Ok((tensors.into_values().collect(), files))
 }
 
-/// Fails unless every moment has its parameter, and every parameter the moments that any has: where there are adapters, only
-/// these, as all other weights are frozen. Only matrices have factors, in shapes of their own, and the loss scale is of no
-/// parameter.
+/// Checks that every moment has its parameter, and every parameter all kinds of moments: with adapters only
+/// these, as all other weights are frozen. Factors exist only for matrices, with their own shapes; the loss
+/// scale has no parameter.
 fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), IncompleteTensor> {
     let has_all = |kind: &TensorKind| !matches!(kind, TensorKind::Factor | TensorKind::LossScale);
     let kinds: std::collections::BTreeSet<_> =
@@ -377,13 +377,13 @@ fn complete(tensors: &BTreeMap<(String, TensorKind), Tensor>) -> Result<(), Inco
     Ok(())
 }
 
-/// A tensor that a checkpoint does not hold exactly once.
+/// A tensor that is not complete in a checkpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("tensor {tensor}: {detail}")]
 pub struct IncompleteTensor {
-    /// The tensor.
+    /// Name of the tensor.
     pub tensor: String,
-    /// What is wrong.
+    /// The reason.
     pub detail: String,
 }
 

@@ -1,15 +1,16 @@
-//! Whether a table of contents is what was committed, and makes sense. Nothing on the disk is believed: `COMMIT` vouches for
-//! the table, and the table for every chunk of every file.
+//! Reads and validates the manifest of a checkpoint. The disk is not trusted: the hash in `COMMIT` verifies
+//! the manifest, and its hashes verify every chunk of every file.
 
 use super::{CHUNK_BYTES, FORMAT, FileEntry, Manifest, Tensor};
 use serde::Deserialize;
 use std::collections::BTreeSet;
 
 impl Manifest {
-    /// The table of contents in `text`, the content of `manifest.json`, if `commit`, that of `COMMIT`, vouches for it.
+    /// Parses a manifest from the contents of `manifest.json` (`text`), verified by those of `COMMIT`
+    /// (`commit`).
     ///
-    /// `Err` says in words what is wrong: it is not what was committed, is of a format that this program does not read, names a
-    /// file that cannot be one, or has a tensor that is not there exactly once.
+    /// `Err` is the reason in words: a wrong hash, an unsupported format, an invalid file name, or a tensor
+    /// that is not covered exactly once.
     pub fn parse_committed(text: &[u8], commit: &[u8]) -> Result<Self, String> {
         let found = blake3::hash(text).to_hex();
         if commit != found.as_bytes() {
@@ -35,7 +36,7 @@ impl Manifest {
     }
 }
 
-/// Reads the format before anything else: what a newer one means is not known.
+/// Parses the format version before everything else, since newer formats may differ.
 fn parse(text: &[u8]) -> Result<Manifest, String> {
     #[derive(Deserialize)]
     struct VersionField {
@@ -52,7 +53,7 @@ fn parse(text: &[u8]) -> Result<Manifest, String> {
     serde_json::from_slice(text).map_err(|error| format!("manifest.json: {error}"))
 }
 
-/// The name is one of a file inside the folder, and there is a hash for every chunk.
+/// Checks that the name is that of a file inside the folder, and that there is a hash for every chunk.
 fn check_file(file: &FileEntry) -> Result<(), String> {
     let FileEntry { name, bytes, chunks } = file;
     if !is_file_name(name) {
@@ -64,13 +65,14 @@ fn check_file(file: &FileEntry) -> Result<(), String> {
     Ok(())
 }
 
-/// Whether a file of a checkpoint may be called so: nothing that leads out of its folder, or hides.
+/// Returns `true` if a name is valid for a file of a checkpoint: it cannot leave the folder, and is not
+/// hidden.
 pub fn is_file_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !name.is_empty() && !name.starts_with('.') && name.len() <= 255 && name.chars().all(allowed)
 }
 
-/// The pieces lie in files that are listed, and cover every element once.
+/// Checks that the pieces are in listed files, and cover every element exactly once.
 fn check_tensor(tensor: &Tensor, files: &BTreeSet<&str>) -> Result<(), String> {
     if let Some(piece) = tensor.pieces.iter().find(|piece| !files.contains(piece.file.as_str())) {
         let file = piece.file.escape_debug();

@@ -1,6 +1,6 @@
-//! What a rank reads of a checkpoint: which elements of which tensors, and in which chunks of which files they lie.
+//! Resharding: the elements, and the chunks of files, that a rank reads from a checkpoint of any layout.
 //!
-//! The worker reads no more than this, and a host that has not all of a checkpoint fetches these chunks and no others.
+//! The worker reads only these, and a host with an incomplete checkpoint fetches only these chunks.
 
 use super::header::ByteRanges;
 use super::{CHUNK_BYTES, FileEntry, Manifest, Slice, Tensor, TensorKind};
@@ -10,32 +10,32 @@ use dtrain_recipes::{Model, ZeroStage};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
-/// Elements of one tensor of a table of contents.
+/// Elements to read of one tensor of a manifest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorRead {
-    /// The tensor's place in the table.
+    /// Index of the tensor in the manifest.
     pub tensor: usize,
-    /// The elements.
+    /// Elements to read.
     pub slice: Slice,
 }
 
-/// Some chunks of a file.
+/// A set of chunks of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkSet(Vec<bool>);
 
 impl ChunkSet {
-    /// No chunk of `file`.
+    /// Returns an empty set for `file`.
     pub fn none(file: &FileEntry) -> Self {
         Self(vec![false; usize::try_from(file.bytes.div_ceil(CHUNK_BYTES)).unwrap_or(0)])
     }
 
-    /// All chunks of `file`.
+    /// Returns the set of all chunks of `file`.
     pub fn all(file: &FileEntry) -> Self {
         let Self(none) = Self::none(file);
         Self(vec![true; none.len()])
     }
 
-    /// Adds those that `bytes` of the file touch.
+    /// Adds the chunks that overlap with `bytes` of the file.
     pub fn add(&mut self, bytes: &Range<u64>) {
         if bytes.is_empty() {
             return;
@@ -48,21 +48,23 @@ impl ChunkSet {
         }
     }
 
-    /// Whether chunk `index` is one of them.
+    /// Returns `true` if the set contains chunk `index`.
     pub fn has(&self, index: u64) -> bool {
         usize::try_from(index).ok().and_then(|index| self.0.get(index)).is_some_and(|has| *has)
     }
 
-    /// Their indices, ascending.
+    /// Returns the indices of the chunks, ascending.
     pub fn indices(&self) -> impl Iterator<Item = u64> + '_ {
         (0u64..).zip(&self.0).filter(|(_, has)| **has).map(|(index, _)| index)
     }
 }
 
 impl Manifest {
-    /// What the rank of `assignment` reads when it goes on from this checkpoint, in the order of the table.
+    /// Returns the elements that the rank of `assignment` reads to resume from this checkpoint, in the order
+    /// of the manifest.
     ///
-    /// The names and shapes are believed: a tensor that the model has not is read by nobody or refused by the rank.
+    /// Names and shapes are not checked: a tensor unknown to the model is either not read, or refused by the
+    /// rank.
     pub fn reads(&self, assignment: &Assignment) -> Vec<TensorRead> {
         let Assignment { arrangement, rank, .. } = assignment;
         let (layout, rank) = (&arrangement.layout, *rank);
@@ -77,7 +79,7 @@ impl Manifest {
                 TensorKind::Parameter => held().map(Slice::all),
                 _ if is_beginning => None,
                 TensorKind::FirstMoment | TensorKind::SecondMoment => held().map(|region| {
-                    // The first of replicas that move apart keeps them whole.
+                    // Under DiLoCo, the first replica stores its moments whole.
                     let all = region.elements();
                     let own = if is_local { 0..all } else { owned(arrangement, assignment, name, all) };
                     Slice::of(region, own)
@@ -97,7 +99,7 @@ impl Manifest {
         all.filter_map(|(tensor, about)| slice(about).map(|slice| TensorRead { tensor, slice })).collect()
     }
 
-    /// The files whose heads say where these elements lie.
+    /// Returns the files whose headers hold the places of these elements.
     pub fn files_of(&self, reads: &[TensorRead]) -> BTreeSet<&str> {
         let mut files = BTreeSet::new();
         for TensorRead { tensor, slice } in reads {
@@ -112,10 +114,10 @@ impl Manifest {
         files
     }
 
-    /// Adds the chunks in which these elements lie to those of each file that `chunks` names; `places` has the heads of these
-    /// files.
+    /// Adds the chunks with these elements to those of each file in `chunks`; `places` has the headers of
+    /// these files.
     ///
-    /// `Err` names the file whose head does not say where something lies.
+    /// `Err` names a file whose header lacks an entry.
     pub fn add_chunks(
         &self,
         reads: &[TensorRead],
@@ -144,7 +146,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// The files that every rank reads whole: those that hold no tensor.
+    /// Returns the files that every rank reads whole: those without tensors.
     pub fn files_beside(&self) -> impl Iterator<Item = &FileEntry> {
         let pieces = self.tensors.iter().flat_map(|tensor| &tensor.pieces);
         let hold: BTreeSet<&str> = pieces.map(|piece| piece.file.as_str()).collect();
@@ -152,7 +154,7 @@ impl Manifest {
     }
 }
 
-/// The part of what the rank holds of a parameter of which it keeps the moments.
+/// Returns the part of a parameter held by the rank for which it also has the moments.
 fn owned(arrangement: &Arrangement, assignment: &Assignment, name: &str, elements: u64) -> Range<u64> {
     if arrangement.zero == ZeroStage::Zero0 {
         return 0..elements;
@@ -162,7 +164,7 @@ fn owned(arrangement: &Arrangement, assignment: &Assignment, name: &str, element
     vector_shard_range(elements, place as u64, group.len() as u64)
 }
 
-/// Whether the rank has the parameter called `name`. What the model does not tell apart, every rank has.
+/// Returns `true` if the rank holds the parameter `name`. Parameters of unknown place are held by every rank.
 fn is_held(assignment: &Assignment, name: &str) -> bool {
     let Assignment { model, chunks, .. } = assignment;
     let blocks = model.blocks();

@@ -1,80 +1,81 @@
-//! Elements of a global tensor that are stored, written or asked for together.
+//! Slices: sets of elements of a global tensor that are stored, written or read together.
 
 use crate::Region;
 use std::ops::Range;
 
-/// Some elements of a global tensor: a range of a region's own row-major order.
+/// A range of elements of a region, in the region's row-major order.
 ///
-/// The region is what the table of cuts gives a rank; the range is what of it a rank owns or writes.
+/// The region is the part of a tensor that a rank holds by sharding; the range is the part of it that a rank
+/// owns or writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Slice {
     region: Region,
     range: Range<u64>,
 }
 
-/// Elements of two slices that lie side by side in both.
+/// Elements that are contiguous in two slices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SliceOverlap {
-    /// Place in the first slice, counted from its begin.
+    /// Offset of the first element in the first slice.
     pub first: u64,
-    /// Place in the second slice, counted from its begin.
+    /// Offset of the first element in the second slice.
     pub second: u64,
     /// Number of elements.
     pub length: u64,
 }
 
-/// The sides of a box inside a global tensor.
+/// The ranges of a box inside a global tensor, one per dimension.
 pub(super) type BoxRanges = Vec<Range<u64>>;
 
 impl Slice {
-    /// Elements `range` of `region`. Panics when the region has fewer.
+    /// Returns elements `range` of `region`. Panics if the region has fewer.
     pub fn of(region: Region, range: Range<u64>) -> Self {
         let elements = region.elements();
         assert!(range.start <= range.end && range.end <= elements, "{range:?} of {elements} elements");
         Self { region, range }
     }
 
-    /// All elements of a region.
+    /// Returns all elements of a region.
     pub fn all(region: Region) -> Self {
         let range = 0..region.elements();
         Self { region, range }
     }
 
-    /// All elements of a tensor.
+    /// Returns all elements of a tensor.
     pub fn whole(shape: &[u64]) -> Self {
         Self::all(Region::whole(shape))
     }
 
-    /// The region.
+    /// Returns the region.
     pub fn region(&self) -> &Region {
         &self.region
     }
 
-    /// The elements of the region, counted in its row-major order.
+    /// Returns the range of elements, in row-major order of the region.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn elements(&self) -> u64 {
         self.range.end - self.range.start
     }
 
-    /// Whether it has all elements of its region.
+    /// Returns `true` if it has all elements of its region.
     pub fn is_all(&self) -> bool {
         self.range == (0..self.region.elements())
     }
 
-    /// Whether it has all elements of the tensor.
+    /// Returns `true` if it has all elements of the tensor.
     pub fn is_whole(&self) -> bool {
         self.is_all() && self.region.is_whole()
     }
 
-    /// The elements that both have, in row-major order of the tensor, in runs as long as they can be.
+    /// Returns the common elements of both, in row-major order of the tensor, in runs as long as possible.
     pub fn overlaps<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = SliceOverlap> + 'a {
         let meet = intersection(&self.region.sides, &other.region.sides).is_some();
         let (mine, others) = if meet { (self.boxes(), other.boxes()) } else { (Vec::new(), Vec::new()) };
-        // The boxes of each are in row-major order, so what two of them share comes in that order too.
+        // The boxes of each are in row-major order, so their intersections are too.
         let both = mine.into_iter().flat_map(move |mine| {
             let both = others.iter().filter_map(|other| intersection(&mine, other));
             both.collect::<Vec<_>>()
@@ -82,10 +83,10 @@ impl Slice {
         both.flat_map(move |both| self.runs(other, &both))
     }
 
-    /// What lies in the box `both`, which is part of both slices.
+    /// Returns the runs in the box `both`, which is part of both slices.
     fn runs(&self, other: &Self, both: &[Range<u64>]) -> impl Iterator<Item = SliceOverlap> + use<> {
         let (mine, others) = (&self.region.sides, &other.region.sides);
-        // A dimension of which neither region has more than the box makes the runs before it longer.
+        // Runs extend over trailing dimensions in which both regions equal the box.
         let full = |d: &usize| both[*d] == mine[*d] && both[*d] == others[*d];
         let trailing = (0..both.len()).rev().take_while(full).count();
         let split = (both.len() - trailing).saturating_sub(1);
@@ -107,7 +108,7 @@ impl Slice {
         })
     }
 
-    /// The boxes it consists of, in row-major order; they share nothing.
+    /// Returns the disjoint boxes of the slice, in row-major order.
     pub(super) fn boxes(&self) -> Vec<BoxRanges> {
         let mut boxes = Vec::new();
         if !self.range.is_empty() {
@@ -129,7 +130,7 @@ fn cut(sides: &[Range<u64>], dimension: usize, range: Range<u64>, boxes: &mut Ve
         some[dimension] = begin + rows.start..begin + rows.end;
         some
     };
-    // A row of which the range has a part only is cut along the next dimension.
+    // A row that is only partly in the range is cut along the next dimension.
     let mut inside = |at: u64, part: Range<u64>| cut(&rows(at..at + 1), dimension + 1, part, boxes);
     let full = range.start.div_ceil(row)..range.end / row;
     if full.start > full.end {
@@ -146,8 +147,8 @@ fn cut(sides: &[Range<u64>], dimension: usize, range: Range<u64>, boxes: &mut Ve
     }
 }
 
-/// Place of the first element of the box `inner` in the row-major order of the box `outer`, and what one step along
-/// each dimension adds to it.
+/// Returns the offset of the first element of the box `inner` in the row-major order of the box `outer`, and
+/// the stride of each dimension.
 fn place(outer: &[Range<u64>], inner: &[Range<u64>]) -> (u64, Vec<u64>) {
     let mut strides = vec![1; outer.len()];
     for d in (1..outer.len()).rev() {
@@ -157,7 +158,7 @@ fn place(outer: &[Range<u64>], inner: &[Range<u64>]) -> (u64, Vec<u64>) {
     (begin, strides)
 }
 
-/// What two boxes have in common; `None` when that is nothing.
+/// Returns the intersection of two boxes; `None` if it is empty.
 fn intersection(a: &[Range<u64>], b: &[Range<u64>]) -> Option<BoxRanges> {
     let both = a.iter().zip(b).map(|(a, b)| a.start.max(b.start)..a.end.min(b.end));
     let both: BoxRanges = both.collect();
@@ -173,14 +174,14 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The elements of a slice, as places in the whole tensor.
+    /// Returns the elements of a slice, as offsets in the whole tensor.
     fn elements(slice: &Slice) -> Vec<u64> {
         let all = slice.region.runs().flat_map(|run| run.global..run.global + run.length);
         all.skip(slice.range.start as usize).take(slice.elements() as usize).collect()
     }
 
     prop_compose! {
-        /// A slice of a tensor of this shape.
+        /// Generates a slice of a tensor of this shape.
         fn slice(shape: Vec<u64>)(cuts in prop::collection::vec((0u64..10, 0u64..10), 4), shape in Just(shape)) -> Slice {
             let between = |size: u64, (a, b): (u64, u64)| {
                 let (a, b) = (a % (size + 1), b % (size + 1));

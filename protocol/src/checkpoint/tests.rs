@@ -1,8 +1,8 @@
-//! What is written by many is one whole, or is refused.
+//! Tests of merging the files of ranks: complete checkpoints are accepted, others refused.
 
 use super::*;
 
-/// A file with some elements of `tensor`.
+/// Returns a file with some elements of `tensor`.
 fn saved(
     tensor: (&str, TensorKind, &[u64]),
     file: &str,
@@ -24,7 +24,7 @@ fn saved(
 
 const W: (&str, TensorKind, &[u64]) = ("w", TensorKind::Parameter, &[2, 3]);
 
-/// Merging fails and says this.
+/// Asserts that merging fails with this text.
 fn check_refused(expected: &str, saved: impl IntoIterator<Item = SavedFile>) {
     let error = merge(saved).expect_err(expected).to_string();
     assert!(error.contains(expected), "expected `{expected}` in: {error}");

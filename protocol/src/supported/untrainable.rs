@@ -1,19 +1,19 @@
-//! What the recipe language can say and the worker cannot train, wherever it runs.
+//! Recipes that are valid but that the worker cannot train in any layout.
 
 use dtrain_recipes::{Model, Precision};
 use std::fmt;
 
-/// Something that the recipe language can say and the worker cannot train in any layout.
+/// A setting of a recipe that the worker supports in no layout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Untrainable {
-    /// The key of the recipe.
+    /// Key of the setting.
     pub key: &'static str,
-    /// What it asks for.
+    /// Requested feature.
     pub what: &'static str,
 }
 
 impl fmt::Display for Untrainable {
-    /// What is missing and, after a semicolon, what to do.
+    /// Formats the missing feature and, after a semicolon, the suggested fix.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { key, what } = self;
         write!(
@@ -24,7 +24,7 @@ impl fmt::Display for Untrainable {
     }
 }
 
-/// What of a model or of a precision the worker cannot train, wherever it runs; `None` when there is nothing.
+/// Returns the setting of a model or a precision that the worker cannot train; `None` if there is none.
 pub fn cannot_train(model: &Model, precision: Precision) -> Option<Untrainable> {
     let missing = |key, what| Some(Untrainable { key, what });
     if precision == Precision::Fp8 {

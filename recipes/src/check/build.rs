@@ -1,4 +1,4 @@
-//! The typed recipe from values that hold. `None` anywhere would be a fault of the table of keys.
+//! Builds the typed recipe from checked values. A `None` in here means a mistake in the table of keys.
 
 mod model;
 
@@ -41,7 +41,7 @@ pub(super) fn recipe(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Re
     })
 }
 
-/// The values of params in this run, and the ranges of those that have one.
+/// Returns the values of the params in this run, and the ranges of the params that have one.
 fn params(values: &ParsedValues) -> (BTreeMap<String, ParamValue>, BTreeMap<String, ParamRange>) {
     let (mut pinned, mut ranges) = (BTreeMap::new(), BTreeMap::new());
     if let Some(ParsedValue::Params(params)) = values.get("params") {
@@ -165,7 +165,7 @@ fn layout(values: &ParsedValues) -> Option<LayoutPins> {
     let count = |key: &str| values.count(&format!("layout.{key}"));
     let shares = counts(values, "layout.shares");
     Some(LayoutPins {
-        // One share for each replica.
+        // `layout.shares` has one entry per replica, so its length gives the data-parallel degree.
         data: count("data").or_else(|| u32::try_from(shares.as_ref()?.len()).ok()),
         tensor: count("tensor"),
         pipeline: count("pipeline"),
@@ -210,7 +210,7 @@ fn sync(values: &ParsedValues) -> Option<Synchronisation> {
     })
 }
 
-/// The numbers of a list; `None` where there is no list.
+/// Returns the numbers of a list; `None` if the key has no list.
 fn counts(values: &ParsedValues, key: &str) -> Option<Vec<u32>> {
     let ParsedValue::Wholes(numbers) = values.get(key)? else { return None };
     numbers.iter().map(|n| u32::try_from(*n).ok()).collect()
@@ -249,7 +249,7 @@ fn cluster(values: &ParsedValues, hosts: &[DeclaredHost]) -> Option<Cluster> {
     let launcher = values.one_of("cluster.launcher")?;
     Some(Cluster {
         launcher,
-        // Only SSH has one.
+        // Only the SSH launcher has a transport.
         transport: values.one_of("cluster.transport").unwrap_or_default(),
         ranks: values.count("cluster.ranks"),
         slots: values.count("cluster.slots")?,

@@ -1,4 +1,4 @@
-//! The values that hold where a recipe says nothing. `keys.rs` tells them in words.
+//! Default values of absent keys. `keys.rs` describes them in words.
 
 use super::CheckContext;
 use super::parsed::ParsedValue;
@@ -125,12 +125,12 @@ fn data(values: &mut ParsedValues) {
     match values.get("data.tokenizer") {
         Some(ParsedValue::Bpe(vocab)) => values.or("model.vocab", ParsedValue::Whole(u64::from(*vocab))),
         Some(ParsedValue::Bytes) => values.or("model.vocab", ParsedValue::Whole(256)),
-        // The vocabulary of a file is known where it is read.
+        // The vocabulary size of a tokenizer file is read later, with the file.
         _ => {}
     }
 }
 
-/// How a file of this name is read.
+/// Returns the data format that the name of a file or a pattern implies.
 fn format(pattern: &str) -> DataKind {
     let pattern = file_extension(pattern);
     let name = Path::new(pattern).file_name().and_then(|name| name.to_str()).unwrap_or(pattern);
@@ -144,7 +144,7 @@ fn format(pattern: &str) -> DataKind {
         Some("parquet") => DataKind::Parquet,
         Some("idx") => DataKind::Idx,
         _ if lower.ends_with("-ubyte") => DataKind::Idx,
-        // As documented: text may have any name.
+        // The documented fallback: a text file may have any name.
         _ => DataKind::Text,
     }
 }

@@ -11,13 +11,13 @@ use crate::source::Origin;
 /// Most hosts one recipe may name.
 const MOST: usize = 65_536;
 
-/// A host and where its address was said.
+/// A host with the position of its address in the recipe.
 pub(super) struct DeclaredHost {
     pub(super) host: Host,
     pub(super) origin: Origin,
 }
 
-/// The hosts that are right, and what is wrong with the others.
+/// Returns the valid hosts, and the problems of the invalid ones.
 pub(super) fn declared_hosts(document: &Document) -> (Vec<DeclaredHost>, Vec<Problem>) {
     let mut problems = Vec::new();
     let mut named: Vec<DeclaredHost> = Vec::new();
@@ -41,7 +41,7 @@ pub(super) fn declared_hosts(document: &Document) -> (Vec<DeclaredHost>, Vec<Pro
     (named, problems)
 }
 
-/// The same address and port under two names would put two agents on one machine.
+/// Reports hosts with the same address and port: two names for one machine would start two agents on it.
 fn duplicate_hosts(named: &[DeclaredHost]) -> Vec<Problem> {
     let mut seen = std::collections::BTreeMap::new();
     let mut problems = Vec::new();
@@ -111,7 +111,8 @@ fn parse_host(item: &SpannedValue, problems: &mut Vec<Problem>) -> Vec<DeclaredH
     }
 }
 
-/// All addresses a pattern stands for. Numbers keep the width of the first bound: `[08-10]` is 08, 09, 10.
+/// Expands a host pattern into all its addresses. Numbers keep the width of the first bound: `[08-10]` is 08,
+/// 09, 10.
 fn expand_range(pattern: &str) -> Result<Vec<String>, String> {
     // A bracket with a colon inside is an IPv6 address, not a range.
     let range = pattern

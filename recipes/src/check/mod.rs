@@ -1,8 +1,8 @@
-//! From a document to a recipe, or to everything that is wrong with it.
+//! Turns a document into a recipe, or into the list of everything that is wrong with it.
 //!
-//! Five steps: each value against the shape of its key (`walk`), defaults (`defaults`), contradictions
-//! between values (`rules`), the typed recipe (`build`), and what a command names of it (`placeholders`). Reads no file: the files a recipe names are
-//! listed in [`CheckedRecipe::files`], and the caller looks for them.
+//! Five steps: each value against the type of its key (`walk`), defaults (`defaults`), contradictions between
+//! values (`rules`), the typed recipe (`build`), and the placeholders of a command (`placeholders`). Reads no
+//! file: [`CheckedRecipe::files`] lists the files of a recipe, and the caller looks for them.
 
 mod build;
 mod defaults;
@@ -25,18 +25,18 @@ use crate::url::Url;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// What the document itself does not say.
+/// The folder and the name of the recipe's file, which the document does not contain.
 #[derive(Clone, Debug)]
 pub struct CheckContext {
-    /// Folder of the recipe; relative data paths of the checked recipe start from it. Carried for the caller: the
-    /// check itself looks at no folder.
+    /// Folder of the recipe, the base of relative data paths. Only passed on to the caller: the check reads
+    /// no folder.
     pub folder: PathBuf,
-    /// Name of a recipe that gives none: the stem of its file.
+    /// Default name of the recipe: the stem of its file.
     pub name: String,
 }
 
 impl CheckContext {
-    /// Folder and name of a recipe's file. A stem that is no name becomes `recipe`.
+    /// Returns the folder and name for a recipe's file. A stem that is not a valid name becomes `recipe`.
     pub fn of_file(path: &Path) -> Self {
         let stem = path.file_stem().and_then(|stem| stem.to_str()).filter(|stem| is_plain_name(stem));
         Self {
@@ -46,35 +46,36 @@ impl CheckContext {
     }
 }
 
-/// What stands for a value that nobody set.
+/// Text shown in place of a value that is not set.
 pub(crate) const NOT_SET: &str = "not set";
 
-/// A recipe that holds, and where each of its values comes from.
+/// A valid recipe, with the origin of each of its values.
 #[derive(Clone, Debug)]
 pub struct CheckedRecipe {
     /// The recipe.
     pub recipe: Recipe,
     /// Every key that applies, in the order of the table of keys.
     pub resolved: Vec<ResolvedValue>,
-    /// The files the recipe needs; whether they exist has not been looked at.
+    /// The files that the recipe needs; they may not exist.
     pub files: Vec<FilePattern>,
-    /// A note for each key and word that the recipe says under its name of an earlier version.
+    /// A note for each key and word that the recipe spells as in an earlier version.
     pub notes: Vec<Problem>,
 }
 
-/// One value of a recipe.
+/// One value of a recipe, as text.
 #[derive(Clone, Debug)]
 pub struct ResolvedValue {
-    /// Dotted path; hosts are `cluster.hosts[0].address`.
+    /// Dotted path, such as `cluster.hosts[0].address`.
     pub path: String,
-    /// As it would be written in a recipe, or "not set".
+    /// The value in TOML, or "not set".
     pub value: String,
-    /// Who said it.
+    /// Position of the value in a file or on the command line, or the built-in default.
     pub origin: Origin,
 }
 
 impl CheckedRecipe {
-    /// The values that are not defaults, by dotted path, as TOML. [`Document::from_settings`] makes the same recipe of them.
+    /// Returns the values that are not defaults, by dotted path, as TOML. [`Document::from_settings`] reads
+    /// them back.
     pub fn settings(&self) -> BTreeMap<String, String> {
         let is_said =
             |value: &&ResolvedValue| value.origin.layer() != ConfigLayer::Default && value.value != NOT_SET;
@@ -85,21 +86,22 @@ impl CheckedRecipe {
 /// A file or glob pattern that a recipe names.
 #[derive(Clone, Debug)]
 pub struct FilePattern {
-    /// The key that names it: `data.train`.
+    /// The key that holds it, such as `data.train`.
     pub key: &'static str,
-    /// As it stands in the checked recipe: relative to [`CheckContext::folder`], absolute, or a URL.
+    /// The pattern in the checked recipe: relative to [`CheckContext::folder`], absolute, or a URL.
     pub pattern: String,
-    /// Where it was said.
+    /// Position of the pattern in the recipe.
     pub origin: Origin,
 }
 
 impl FilePattern {
-    /// What is downloaded; `None` where files of a host are named.
+    /// Returns the URL to download; `None` for files on a host.
     pub fn url(&self) -> Option<Url> {
         Url::parse(&self.pattern).ok()
     }
 
-    /// The problem to report when nothing matches the pattern in a folder. `home` is the user's.
+    /// Returns the problem to report if nothing in `folder` matches the pattern. `home` is the user's home
+    /// folder.
     pub fn missing(&self, folder: &Path, home: Option<&Path>) -> Problem {
         if let Some(problem) = self.of_home(home) {
             return problem;
@@ -112,7 +114,7 @@ impl FilePattern {
             .hint("paths start from the folder of the recipe that names them")
     }
 
-    /// The problem of a pattern that begins with `~`, which only a shell understands.
+    /// Returns the problem of a pattern that begins with `~`, which only a shell expands.
     fn of_home(&self, home: Option<&Path>) -> Option<Problem> {
         let at = self.pattern.rfind("~/").filter(|at| *at == 0 || self.pattern[..*at].ends_with('/'))?;
         let (said, below) = (&self.pattern[at..], &self.pattern[at + 2..]);
@@ -124,7 +126,7 @@ impl FilePattern {
         })
     }
 
-    /// The problem to report when the pattern names a folder.
+    /// Returns the problem to report if the pattern names a folder.
     pub fn is_folder(&self, folder: &Path) -> Problem {
         let (place, name) = (folder.join(&self.pattern), self.pattern.trim_end_matches('/'));
         Problem::new(format!("`{}`: {} is a folder", self.key, place.display()))
@@ -132,7 +134,8 @@ impl FilePattern {
             .hint(format!("name the files in it, for example \"{name}/*.txt\""))
     }
 
-    /// The problem to report when the pattern names what is neither file nor folder; `kind` says what it is, such as "a FIFO".
+    /// Returns the problem to report if the pattern names neither a file nor a folder; `kind` is a word such
+    /// as "a FIFO".
     pub fn is_special(&self, folder: &Path, kind: &str) -> Problem {
         let place = folder.join(&self.pattern);
         Problem::new(format!("`{}`: {} is {kind}, expected a regular file", self.key, place.display()))
@@ -141,7 +144,7 @@ impl FilePattern {
     }
 }
 
-/// Checks a document. `Err` lists every problem, in the order of their places.
+/// Checks a document. `Err` lists every problem, ordered by position.
 pub fn check(document: &Document, context: &CheckContext) -> Result<CheckedRecipe, Vec<Problem>> {
     let mut document = document.clone();
     walk::spell_out(&mut document);
@@ -172,7 +175,7 @@ pub fn check(document: &Document, context: &CheckContext) -> Result<CheckedRecip
     Ok(CheckedRecipe { recipe, resolved, files: values.files(), notes: keys::notes(&document) })
 }
 
-/// Every value fits its shape and yet no recipe could be built: a fault of this crate, not of the user.
+/// Returns the problem of values that are all valid and yet make no recipe: a bug of dtrain, not of the user.
 fn incomplete() -> Problem {
     Problem::new("the recipe passed every check but could not be built; this is a bug of dtrain")
         .hint("please report it together with the recipe")

@@ -1,4 +1,4 @@
-//! A value that has passed the check of its own shape.
+//! Values that have passed the check against the type of their key.
 
 use crate::keyword_enum::{Keyword, KeywordEnum};
 use crate::params::{ParamRange, ParamValue};
@@ -6,17 +6,17 @@ use crate::source::Origin;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// A param as it was declared.
+/// A declared param: a fixed value or a range.
 #[derive(Clone, Debug)]
 pub(crate) enum DeclaredParam {
     Value(ParamValue),
     Range(ParamRange),
 }
 
-/// A value of the right shape.
+/// A value of the right type.
 #[derive(Clone, Debug)]
 pub(crate) enum ParsedValue {
-    /// Nothing was said and nothing is assumed.
+    /// Not set, without a default.
     Unset,
     Auto,
     None,
@@ -36,9 +36,9 @@ pub(crate) enum ParsedValue {
     Params(BTreeMap<String, (DeclaredParam, Origin)>),
     Settings(BTreeMap<String, ParamValue>),
     Wholes(Vec<u64>),
-    /// The tokenizer whose tokens are bytes.
+    /// The byte-level tokenizer, of which each byte is a token.
     Bytes,
-    /// A tokenizer of this vocabulary that is trained.
+    /// A BPE tokenizer with this vocabulary size, to be trained on the data.
     Bpe(u32),
     Among(Vec<Self>),
     Log(Box<Self>, Box<Self>),
@@ -59,17 +59,17 @@ impl ParsedValue {
         }
     }
 
-    /// A value of an enum.
+    /// Wraps a value of an enum.
     pub(crate) fn of<T: KeywordEnum>(value: T) -> Self {
         Self::Word(Keyword::of(value))
     }
 
-    /// The value of an enum, where it is one; `None` for "auto" and the like.
+    /// Returns the enum's value; `None` for "auto" and other non-words.
     pub(crate) fn one_of<T: KeywordEnum>(&self) -> Option<T> {
         if let Self::Word(word) = self { word.value() } else { None }
     }
 
-    /// Whether this is the value, or it is among the choices.
+    /// Returns `true` if this is the value or has it among its choices.
     pub(crate) fn can_be<T: KeywordEnum>(&self, wanted: T) -> bool {
         match self {
             Self::Among(values) => values.iter().any(|value| value.can_be(wanted)),
@@ -95,7 +95,7 @@ impl ParsedValue {
     }
 }
 
-/// As it would be written in a recipe.
+/// Formats the value in TOML, as a recipe spells it.
 impl fmt::Display for ParsedValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -147,7 +147,7 @@ impl fmt::Display for ParsedValue {
     }
 }
 
-/// As it would be written in a recipe.
+/// Formats the param in TOML, as a recipe spells it.
 impl fmt::Display for DeclaredParam {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -157,7 +157,7 @@ impl fmt::Display for DeclaredParam {
     }
 }
 
-/// Per cent without the dust of binary fractions: 0.07 is 7, not 7.000000000000001.
+/// Returns a share in percent without rounding noise: 0.07 is 7, not 7.000000000000001.
 fn percent(share: f64) -> f64 {
     (share * 1e12).round() / 1e10
 }

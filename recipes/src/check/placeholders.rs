@@ -1,5 +1,5 @@
-//! What a command names in its arguments and its environment, and what it does not: a value that reaches no
-//! program would be a setting without effect.
+//! Checks the placeholders in a command's arguments and environment, and the params that no placeholder uses:
+//! they would have no effect on the program.
 
 use super::parsed::{DeclaredParam, ParsedValue};
 use super::suggestion;
@@ -12,11 +12,11 @@ use crate::problem::Problem;
 use crate::recipe::Recipe;
 use crate::source::Origin;
 
-/// A text in which placeholders may stand.
+/// A text that may contain placeholders.
 struct PlaceholderText<'d> {
     text: &'d str,
     origin: &'d Origin,
-    /// Its place among the arguments; `None` for a variable.
+    /// Index among the arguments; `None` for an environment variable.
     argument: Option<usize>,
 }
 
@@ -38,19 +38,19 @@ fn texts(document: &Document) -> Vec<PlaceholderText<'_>> {
     texts
 }
 
-/// The paths that placeholders of a command name.
+/// Returns the paths that placeholders of a command name.
 pub(super) fn named(document: &Document) -> Vec<String> {
     texts(document).iter().flat_map(|text| paths(text.text)).map(ToOwned::to_owned).collect()
 }
 
-/// Whether one of the named paths is a key, or a section that it lies in.
+/// Returns `true` if one of the named paths is the key, or a section that contains it.
 pub(super) fn reaches(named: &[String], key: &str) -> bool {
     named.iter().any(|path| {
         key.strip_prefix(path.as_str()).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     })
 }
 
-/// Placeholders without a value, and params that reach nothing.
+/// Reports placeholders without a value, and params that no placeholder uses.
 pub(super) fn problems(document: &Document, values: &ParsedValues, recipe: &Recipe) -> Vec<Problem> {
     let known = all(recipe, Ranks::SINGLE);
     let mut problems = Vec::new();
@@ -65,11 +65,11 @@ pub(super) fn problems(document: &Document, values: &ParsedValues, recipe: &Reci
     }
     problems.extend(texts.iter().filter_map(|text| no_program(text, recipe)));
     problems.extend(texts.windows(2).filter_map(|pair| parted(&pair[0], &pair[1], recipe)));
-    // A placeholder that is misspelt leaves its param unused: one problem, not two.
+    // A misspelt placeholder leaves its param unused: report one problem, not two.
     if problems.is_empty() { unused(document, values) } else { problems }
 }
 
-/// What is wrong with a placeholder that has no value.
+/// Returns the problem of a placeholder that has no value.
 fn no_value(path: &str, values: &ParsedValues, known: &serde_json::Value) -> Problem {
     let shown: String = path.chars().take(200).collect();
     let section = path.split('.').next().unwrap_or(path);
@@ -100,7 +100,7 @@ fn no_value(path: &str, values: &ParsedValues, known: &serde_json::Value) -> Pro
     }
 }
 
-/// All paths that have a value, sections included.
+/// Returns all paths that have a value, sections included.
 fn candidates(known: &serde_json::Value) -> Vec<String> {
     let mut found = Vec::new();
     let mut left: Vec<(String, &serde_json::Value)> = vec![(String::new(), known)];
@@ -114,7 +114,8 @@ fn candidates(known: &serde_json::Value) -> Vec<String> {
     found
 }
 
-/// An option that would be left without its value: the argument of a param that does not apply, or is empty, is left out.
+/// Reports an option that could lose its value: dtrain drops the argument of a param that is empty or does
+/// not apply.
 fn parted(option: &PlaceholderText<'_>, text: &PlaceholderText<'_>, recipe: &Recipe) -> Option<Problem> {
     let name = text.text.strip_prefix("{params.")?.strip_suffix('}')?;
     let is_conditional = recipe.ranges.get(name).is_some_and(|range| !range.when.is_empty());
@@ -132,8 +133,8 @@ fn parted(option: &PlaceholderText<'_>, text: &PlaceholderText<'_>, recipe: &Rec
     Some(Problem::new(message).at(text.origin).hint(hint))
 }
 
-/// Whether a param is the value of an option and may be empty. One whose other values are options themselves, as in
-/// `choices = ["--amp", ""]`, is no value of the argument before it.
+/// Returns `true` if a param is the value of an option and may be empty. A param whose other values are
+/// options themselves, as in `choices = ["--amp", ""]`, is not the value of the argument before it.
 fn may_be_empty(name: &str, recipe: &Recipe) -> bool {
     let texts: Vec<String> =
         match (recipe.ranges.get(name).map(|range| &range.within), recipe.params.get(name)) {
@@ -144,7 +145,7 @@ fn may_be_empty(name: &str, recipe: &Recipe) -> bool {
     texts.iter().any(String::is_empty) && !texts.iter().any(|text| text.starts_with('-'))
 }
 
-/// A program that may be empty: what follows it would be started in its place.
+/// Reports a program name that may be empty: the next argument would be started in its place.
 fn no_program(text: &PlaceholderText<'_>, recipe: &Recipe) -> Option<Problem> {
     let name = text.text.strip_prefix("{params.")?.strip_suffix('}')?;
     if text.argument != Some(0) || !may_be_empty(name, recipe) {
@@ -154,8 +155,8 @@ fn no_program(text: &PlaceholderText<'_>, recipe: &Recipe) -> Option<Problem> {
     Some(Problem::new(message).at(text.origin).hint("give the param a value that is not empty"))
 }
 
-/// Params that no placeholder names, where others are named. Without any such placeholder the program reads them
-/// all from `DTRAIN_PARAMS`.
+/// Reports params that no placeholder names, if other params are named. A command without any such
+/// placeholder reads all params from `DTRAIN_PARAMS`.
 fn unused(document: &Document, values: &ParsedValues) -> Vec<Problem> {
     let named = named(document);
     let Some(example) = named.iter().find(|path| path.starts_with("params.")) else { return Vec::new() };

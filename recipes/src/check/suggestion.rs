@@ -1,8 +1,8 @@
-//! What the user may have meant by a key that does not exist.
+//! Suggestions for keys that do not exist ("did you mean").
 
 use crate::keys::{KEYS, Kind};
 
-/// Names that other programs give to our keys.
+/// Names that other programs give to dtrain's keys.
 const ALIASES: &[(&str, &str)] = &[
     ("accumulation", "layout.micro_batch"),
     ("act", "model.activation"),
@@ -59,7 +59,7 @@ const ALIASES: &[(&str, &str)] = &[
     ("world_size", "cluster.ranks"),
 ];
 
-/// The nearest of some words, when one is near.
+/// Returns the closest of some words, if one is close enough.
 pub(super) fn closest_suggestion<'w>(word: &str, words: impl Iterator<Item = &'w str>) -> Option<&'w str> {
     let lower: String = word.chars().take(64).collect::<String>().to_lowercase();
     let near = words.map(|candidate| (strsim::jaro_winkler(&lower, candidate), candidate));
@@ -67,7 +67,7 @@ pub(super) fn closest_suggestion<'w>(word: &str, words: impl Iterator<Item = &'w
     (best.0 >= 0.8).then_some(best.1)
 }
 
-/// The path of the key that was probably meant: a sibling, a known alias, or the same key elsewhere.
+/// Returns the key that was probably meant: a sibling, a known alias, or the same name in another section.
 pub(super) fn suggested_key(path: &str, kind: Option<Kind>) -> Option<String> {
     let (parent, last) = path.rsplit_once('.').unwrap_or(("", path));
     let known =
@@ -91,7 +91,7 @@ pub(super) fn suggested_key(path: &str, kind: Option<Kind>) -> Option<String> {
     same.or_else(similar).map(ToOwned::to_owned)
 }
 
-/// The segment of `path` directly below `parent`.
+/// Returns the segment of `path` directly below `parent`.
 fn child<'p>(parent: &str, path: &'p str) -> Option<&'p str> {
     let rest = if parent.is_empty() { path } else { path.strip_prefix(parent)?.strip_prefix('.')? };
     rest.split('.').next()

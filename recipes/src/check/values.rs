@@ -1,4 +1,4 @@
-//! The values of a recipe by the path of their key, between reading and building.
+//! The checked values of a recipe by path, before the typed recipe is built.
 
 use super::parsed::ParsedValue;
 use super::{FilePattern, ResolvedValue};
@@ -7,12 +7,12 @@ use crate::keyword_enum::KeywordEnum;
 use crate::source::{ConfigLayer, Origin};
 use std::collections::BTreeMap;
 
-/// Values that fit their shapes, each with where it was said.
+/// Values of the right type, each with its position in the recipe.
 #[derive(Default)]
 pub(super) struct ParsedValues {
     pub(super) kind: Option<Kind>,
     map: BTreeMap<&'static str, (ParsedValue, Origin)>,
-    /// Paths at which something wrong was said, which has been reported.
+    /// Paths with an invalid value, which has been reported.
     pub(super) wrong: Vec<String>,
 }
 
@@ -21,7 +21,7 @@ impl ParsedValues {
         Self { kind, ..Self::default() }
     }
 
-    /// Whether samples are sequences of tokens.
+    /// Returns `true` if samples are token sequences.
     pub(super) fn reads_tokens(&self) -> bool {
         match self.kind {
             Some(Kind::Decoder) => true,
@@ -34,7 +34,7 @@ impl ParsedValues {
         self.map.insert(path, (value, origin));
     }
 
-    /// Sets a default where nothing was said.
+    /// Sets a default if the key is absent.
     pub(super) fn or(&mut self, path: &'static str, value: ParsedValue) {
         self.map.entry(path).or_insert_with(|| (value, Origin::builtin()));
     }
@@ -43,12 +43,12 @@ impl ParsedValues {
         self.map.get(path).map(|(value, _)| value)
     }
 
-    /// Where a value was said; `None` for defaults and what is absent.
+    /// Returns the position of a value in the recipe; `None` for defaults and absent keys.
     pub(super) fn said(&self, path: &str) -> Option<&Origin> {
         self.map.get(path).map(|(_, origin)| origin).filter(|origin| origin.layer() != ConfigLayer::Default)
     }
 
-    /// Whether something wrong was said at a path or below it, so that nothing more can be concluded from it.
+    /// Returns `true` if the value at a path or below it is invalid, so that further rules would mislead.
     pub(super) fn is_wrong(&self, path: &str) -> bool {
         self.wrong.iter().any(|wrong| wrong.starts_with(path))
     }
@@ -65,7 +65,7 @@ impl ParsedValues {
         self.get(path)?.real()
     }
 
-    /// The value of an enum; `None` where nothing was said, or "auto".
+    /// Returns the value of an enum; `None` if it is absent or "auto".
     pub(super) fn one_of<T: KeywordEnum>(&self, path: &str) -> Option<T> {
         self.get(path)?.one_of()
     }
@@ -78,12 +78,12 @@ impl ParsedValues {
         self.get(path)?.text().map(ToOwned::to_owned)
     }
 
-    /// The files a key names; empty where it names none.
+    /// Returns the files that a key names; empty if it names none.
     pub(super) fn patterns(&self, path: &str) -> Vec<String> {
         self.get(path).and_then(ParsedValue::files).unwrap_or_default()
     }
 
-    /// Every key that applies to the kind, in the order of the table.
+    /// Returns every key that applies to the kind of model, in the order of the table.
     pub(super) fn resolved(&self) -> Vec<ResolvedValue> {
         let is_said_of_ours = |key: &Key| self.kind == Some(Kind::Command) && self.said(key.path).is_some();
         let applies =

@@ -1,4 +1,4 @@
-//! Each key and value of a document against the table of keys.
+//! Checks each key and value of a document against the table of keys.
 
 use super::parse_value::{kind_of, params, parse};
 use super::parsed::ParsedValue;
@@ -10,7 +10,7 @@ use crate::problem::Problem;
 use crate::source::{ConfigLayer, Origin};
 use crate::url::Url;
 
-/// Replaces short forms by what they stand for: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
+/// Expands short forms: `optimizer = "sgd"`, `hosts = ["a", "b"]`.
 pub(super) fn spell_out(document: &mut Document) {
     let inside = |table: &mut Table, section: &str, key: &str, change: &dyn Fn(&mut SpannedValue)| {
         if let Some(Entry {
@@ -41,11 +41,11 @@ fn wrap(node: &mut SpannedValue, key: &str) {
 struct KeyWalk {
     values: ParsedValues,
     problems: Vec<Problem>,
-    /// What placeholders of a command name.
+    /// Paths that placeholders of a command name.
     named: Vec<String>,
 }
 
-/// The values that fit, and what is wrong with the others.
+/// Returns the valid values, and the problems of the others.
 pub(super) fn walk(document: &Document) -> (ParsedValues, Vec<Problem>) {
     let kind = kind(document);
     let named = if kind == Some(Kind::Command) { placeholders::named(document) } else { Vec::new() };
@@ -91,7 +91,7 @@ impl KeyWalk {
             self.problems.push(misplaced(path, entry, self.values.kind));
             return;
         };
-        // A key that other kinds write differently can only be judged once the kind is known.
+        // A key whose type depends on the kind of model can be checked only if the kind is known.
         let is_ambiguous =
             self.values.kind.is_none() && KEYS.iter().filter(|key| key.path == path).count() > 1;
         if is_ambiguous {
@@ -117,7 +117,7 @@ impl KeyWalk {
         }
     }
 
-    /// A key of our own models whose value a command is given by a placeholder.
+    /// Returns a key of dtrain's own models whose value is passed to a command by a placeholder.
     fn passed_on(&self, path: &str) -> Option<&'static Key> {
         let is_passed = path.starts_with("train.") || path.starts_with("layout.");
         find(path, None).filter(|_| is_passed && placeholders::reaches(&self.named, path))
@@ -129,7 +129,7 @@ impl KeyWalk {
     }
 }
 
-/// A path written in another folder's recipe, seen from the folder of the recipe being checked.
+/// Returns a path from another folder's recipe relative to the folder of the recipe that is checked.
 fn rebased(file: String, origin: &Origin) -> String {
     match origin.source() {
         Some(source) if !source.base.as_os_str().is_empty() && !Url::is_url(&file) => {
@@ -189,7 +189,7 @@ fn misplaced(path: &str, entry: &Entry, kind: Option<Kind>) -> Problem {
     problem.at(&entry.key).note(format!("it is for {}", kinds.join(" and "))).hint("remove the key")
 }
 
-/// A foreign program is given its arguments and its environment, and nothing else of the recipe.
+/// Adds to a problem that a command gets its arguments and environment, and no other key of the recipe.
 fn of_no_command(path: &str, problem: Problem) -> Problem {
     let reads = |key: &&Key| {
         let section = key.path.split('.').next();
@@ -222,13 +222,13 @@ fn of_no_command(path: &str, problem: Problem) -> Problem {
             "remove it; the program saves its own checkpoints, in the folder DTRAIN_RUN_DIR".to_owned()
         }
         "data" => "remove it; the program reads its own data".to_owned(),
-        // No program could be given what other sections say.
+        // No program can receive the keys of other sections.
         _ => "remove the key".to_owned(),
     };
     problem.note(format!("a command reads {}", read.join(", "))).hint(hint)
 }
 
-/// Required keys that nobody said. A key that was said wrongly has its own problem already.
+/// Reports required keys that are absent. An invalid value has its own problem already.
 pub(super) fn missing(document: &Document, values: &ParsedValues, problems: &[Problem]) -> Vec<Problem> {
     let mut missing = Vec::new();
     for key in
@@ -256,18 +256,18 @@ pub(super) fn missing(document: &Document, values: &ParsedValues, problems: &[Pr
     missing
 }
 
-/// Whether a path is the key itself or a section it lies in.
+/// Returns `true` if a path is the key itself or a section that contains it.
 fn covers(path: &str, key: &str) -> bool {
     key.strip_prefix(path).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
 }
 
-/// Whether the section of a key is there but is no section.
+/// Returns `true` if the section of a key exists but is not a table.
 fn under_wrong_section(document: &Document, path: &str) -> bool {
     let section = path.split('.').next().unwrap_or(path);
     document.get(section).is_some_and(|node| node.table().is_none())
 }
 
-/// The header of the key's section, otherwise the beginning of the file.
+/// Returns the position of the header of the key's section, otherwise the start of the file.
 pub(super) fn section_origin(document: &Document, path: &str) -> Option<Origin> {
     let section = path.rsplit_once('.').map(|(parent, _)| parent)?;
     let header = document.get(section).filter(|node| node.table().is_some()).map(|node| node.origin.clone());
@@ -284,7 +284,7 @@ fn hint(key: &Key) -> String {
     format!("write for example `{name} = {}` below `[{section}]`", example(key))
 }
 
-/// A value that a required key takes.
+/// Returns an example value for a required key.
 fn example(key: &Key) -> &'static str {
     match key.path {
         "model.kind" => "\"decoder\"",
@@ -301,7 +301,7 @@ fn example(key: &Key) -> &'static str {
         "model.network" => "\"mine\"",
         "model.argv" => "[\"python3\", \"train.py\"]",
         "data.train" => "\"data/*.txt\"",
-        // A test looks that no required key is left.
+        // A test checks that every required key is listed above.
         _ => "…",
     }
 }

@@ -1,4 +1,4 @@
-//! Totals of published models, from their published configurations.
+//! Parameter counts of published models, from their published configurations.
 
 use super::*;
 
@@ -50,7 +50,8 @@ fn is_billions(parameters: u64, billions: f64) {
     assert!((found - billions).abs() <= places, "{found} B are not {billions} B");
 }
 
-/// Active parameters are published in two digits, with and without embeddings and small parts.
+/// Asserts that a count matches a published number of two digits, which may exclude embeddings and small
+/// parts.
 #[track_caller]
 fn is_about_billions(parameters: u64, billions: f64) {
     #[expect(clippy::cast_precision_loss, reason = "a count far below 2^52")]
@@ -61,8 +62,9 @@ fn is_about_billions(parameters: u64, billions: f64) {
 #[test]
 fn deepseek_v3_has_671_billion_of_which_37_are_active() {
     let model = deepseek_v3();
-    // arXiv 2412.19437, abstract; README_WEIGHTS.md of huggingface.co/deepseek-ai/DeepSeek-V3-Base: 36.6 B active with 0.9 B
-    // of the head, and 11.5 B of the module that predicts a further token (without what joins its inputs).
+    // arXiv 2412.19437, abstract; README_WEIGHTS.md of huggingface.co/deepseek-ai/DeepSeek-V3-Base: 36.6 B
+    // active with 0.9 B of the head, and 11.5 B of the multi-token-prediction module (without the projection
+    // that joins its inputs).
     is_billions(model.parameters(), 671.0);
     let embedding = 129_280 * 7168;
     is_billions(model.active_parameters() - embedding, 36.6);
@@ -74,7 +76,8 @@ fn deepseek_v3_has_671_billion_of_which_37_are_active() {
 
 #[test]
 fn gpt_oss_has_117_billion_of_which_5_are_active() {
-    // Model card, arXiv 2508.10925, table 1: 116.83 B, of which 0.04 B are biases of experts; active 5.13 B without the embedding.
+    // Model card, arXiv 2508.10925, table 1: 116.83 B, of which 0.04 B are biases of experts; active 5.13 B
+    // without the embedding.
     let model = Decoder {
         experts: Some(Experts::new(128, 4)),
         bias: true,
@@ -99,8 +102,8 @@ fn mixtures_without_shared_experts_have_as_many_as_published() {
 
 #[test]
 fn heads_wider_than_the_hidden_size_count() {
-    // Gemma 7B: 16 heads of 256 over a hidden size of 3072 (arXiv 2403.08295, tables 1 and 2: 786,825,216 embedding and
-    // 7,751,248,896 other parameters).
+    // Gemma 7B: 16 heads of 256 over a hidden size of 3072 (arXiv 2403.08295, tables 1 and 2: 786,825,216
+    // embedding and 7,751,248,896 other parameters).
     let gemma = Decoder { tied: true, ..llama(28, 3072, [16, 16, 256], 24_576, 256_128) };
     assert_eq!(gemma.parameters(), 786_825_216 + 7_751_248_896);
     let narrow = Decoder { head_width: None, ..gemma.clone() };

@@ -1,4 +1,4 @@
-//! What keys of a recipe, and words that they take, were called in earlier versions. Old recipes still hold; a note names the new key.
+//! Old names of keys and words. Recipes of earlier versions stay valid; a note tells the new name.
 
 use crate::document::{Document, Entry, SpannedValue, Table, Value};
 use crate::problem::Problem;
@@ -10,11 +10,11 @@ pub const OLD_KEYS: &[(&str, &str)] = &[
     ("cluster.lost_after", "cluster.unreachable_timeout"),
 ];
 
-/// A key, a word that it took, and the word that means the same today.
+/// A key, a word that it used to take, and the word that means the same today.
 pub const OLD_WORDS: &[(&str, &str, &str)] = &[("model.kind", "own", "custom")];
 
-/// Gives old keys and words of a document their names of today. A key that stands there under both names keeps the old one, which is
-/// then unknown.
+/// Renames old keys and words of a document to today's names. If both names of a key are present, the old one
+/// stays and is reported as unknown.
 pub(crate) fn rename(table: &mut Table) {
     for (old, new) in OLD_KEYS {
         let ((section, old), (_, new)) = (split(old), split(new));
@@ -36,7 +36,7 @@ pub(crate) fn rename(table: &mut Table) {
     }
 }
 
-/// A note for each key and word that [`rename`] renamed: where the text of a document says another name than the document.
+/// Returns a note for each key and word that [`rename`] renamed: the document's text still has the old name.
 pub(crate) fn notes(document: &Document) -> Vec<Problem> {
     let mut notes = Vec::new();
     for (old, new) in OLD_KEYS {

@@ -1,10 +1,10 @@
-//! What the value of a key looks like.
+//! Types of the values of keys.
 
 use super::LARGEST_WHOLE;
 use crate::keyword_enum::Keywords;
 use std::fmt;
 
-/// What a value looks like.
+/// The type of a key's value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum ValueType {
     /// Any text.
@@ -25,7 +25,7 @@ pub enum ValueType {
     Below(f64, f64),
     /// Any number, or a percentage.
     Level,
-    /// Name of a metric.
+    /// The name of a metric.
     Metric,
     /// A share from 0 to 1, both included; a number or a percentage.
     Share,
@@ -55,9 +55,9 @@ pub enum ValueType {
     Texts,
     /// A table of environment variables, each with its text.
     Environment,
-    /// A table of values, or ranges of values, under names of the user's own.
+    /// A table of values or ranges under user-chosen names.
     Params,
-    /// A table of values under names of the user's own.
+    /// A table of values under user-chosen names.
     Settings,
     /// A list of names of environment variables, not empty.
     Variables,
@@ -67,16 +67,16 @@ pub enum ValueType {
     Tokenizer,
     /// A share of the training data below 1, or files.
     Valid,
-    /// `"none"` or the shape.
+    /// `"none"` or the type.
     OrNone(&'static Self),
-    /// `"auto"` or the shape.
+    /// `"auto"` or the type.
     OrAuto(&'static Self),
-    /// `"auto"`, the shape, `{ choices = [..] }` or, where values have an order, `{ log = [low, high] }`.
+    /// `"auto"`, the type, `{ choices = [..] }` or, for ordered values, `{ log = [low, high] }`.
     Choice(&'static Self),
 }
 
 impl fmt::Display for ValueType {
-    /// What a person writes.
+    /// Writes the type in words, for messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Text => f.write_str("a text"),

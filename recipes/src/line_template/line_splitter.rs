@@ -1,12 +1,13 @@
-//! What a program prints, taken apart into lines of plain text.
+//! Splits the output of a program into lines, and removes terminal escape sequences.
 
-/// Most bytes of a line that are kept; the rest of a longer one is left out.
+/// Longest line in bytes; the rest of a longer one is dropped.
 const LONGEST: usize = 1 << 20;
 
-/// Takes bytes as they come and hands over lines as soon as they end.
+/// Splits a stream of bytes into lines, and passes each on as soon as it ends.
 ///
-/// A line ends with `\n`, or with what a progress bar overwrites its line by: `\r`, a backspace, or a sequence that moves the
-/// cursor. Empty lines are left out. Each comes with the number that an editor shows, which counts `\n` alone, from 1.
+/// A line ends with `\n`, or with anything that a progress bar uses to overwrite its line: `\r`, a backspace,
+/// or an escape sequence that moves the cursor. Empty lines are dropped. Line numbers count `\n` alone, from
+/// 1, as editors do.
 #[derive(Debug, Default)]
 pub struct LineSplitter {
     line: Vec<u8>,
@@ -15,7 +16,7 @@ pub struct LineSplitter {
 }
 
 impl LineSplitter {
-    /// Takes more bytes; `take` is given each line that ends in them, without its end.
+    /// Adds bytes; `take` gets each line that ends in them, without its line end.
     pub fn feed(&mut self, bytes: &[u8], mut take: impl FnMut(u64, &[u8])) {
         let mut begin = 0;
         for (end, byte) in bytes.iter().copied().enumerate() {
@@ -29,12 +30,12 @@ impl LineSplitter {
         self.extend(&bytes[begin..]);
     }
 
-    /// Hands over a last line that has no end.
+    /// Passes on the last line if it has no line end.
     pub fn finish(mut self, mut take: impl FnMut(u64, &[u8])) {
         self.flush(&mut take);
     }
 
-    /// Whether `last` ends a sequence that moves the cursor. The sequence may begin in an earlier piece than `bytes`.
+    /// Returns `true` if `last` ends a cursor-moving sequence. The sequence may begin before `bytes`.
     fn moves_cursor(&self, bytes: &[u8], last: u8) -> bool {
         if !moves(last.into()) && last != RESTORE {
             return false;
@@ -65,22 +66,22 @@ impl LineSplitter {
 
 const ESCAPE: u8 = 0x1b;
 
-/// After an escape: takes the cursor back to where it was saved.
+/// Final byte of "restore cursor" (ESC 8).
 const RESTORE: u8 = b'8';
 
 fn is_line_end(byte: u8) -> bool {
     matches!(byte, b'\n' | b'\r' | 8)
 }
 
-/// Whether a control sequence that ends so moves the cursor elsewhere than to the right.
+/// Returns `true` if a control sequence with this final byte moves the cursor other than to the right.
 fn moves(end: char) -> bool {
     matches!(end, 'A' | 'B' | 'D'..='H' | 'd' | 'f' | '`' | 'u')
 }
 
-/// A line as a person sees it: without colours and other sequences for the terminal. Bytes need not be UTF-8.
+/// Returns the visible text of a line: without colours and other escape sequences. Bytes need not be UTF-8.
 ///
-/// A sequence that moves the cursor, or a backspace, ends a line, as some progress bars overwrite theirs by it; so one
-/// line may become several, separated by `\n`.
+/// A cursor-moving sequence or a backspace ends a line, since some progress bars overwrite their line with
+/// it; so one line may become several, separated by `\n`.
 pub fn plain(line: &[u8]) -> String {
     let text = String::from_utf8_lossy(line);
     let mut plain = String::with_capacity(text.len());
@@ -91,7 +92,7 @@ pub fn plain(line: &[u8]) -> String {
                 Some('[') => plain.extend(control(&mut rest)),
                 Some('8') => plain.push('\n'),
                 Some(']' | 'P' | 'X' | '^' | '_') => string(&mut rest),
-                // Of two or three characters, such as ESC ( B.
+                // A sequence of two or three characters, such as ESC ( B.
                 Some(' '..='/') => while rest.next().is_some_and(|c| matches!(c, ' '..='/')) {},
                 _ => {}
             },
@@ -106,14 +107,14 @@ pub fn plain(line: &[u8]) -> String {
     plain
 }
 
-/// Skips the rest of a control sequence. In its place comes a line end when it moves the cursor, and a blank when it moves it
-/// to the right.
+/// Skips the rest of a control sequence. Returns a line end if it moves the cursor, and a blank if it moves
+/// it to the right.
 fn control(rest: &mut impl Iterator<Item = char>) -> Option<char> {
     let end = rest.find(|c| !matches!(c, ' '..='?'))?;
     if end == 'C' { Some(' ') } else { moves(end).then_some('\n') }
 }
 
-/// Skips a string for the terminal, such as a title or a link, to its end: BEL, ST or ESC \.
+/// Skips a terminal string, such as a title or a link, to its end: BEL, ST or ESC \.
 fn string(rest: &mut std::iter::Peekable<impl Iterator<Item = char>>) {
     while let Some(c) = rest.next() {
         match c {

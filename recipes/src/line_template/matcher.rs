@@ -1,32 +1,33 @@
-//! Holds a line against the parts of a template.
+//! Matches a line against the parts of a template.
 
 use super::{Number, TemplatePart, number};
 
-/// How far a template fits a line, where it does not fit whole.
+/// The length of a partial match of a template.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PartialMatch {
-    /// Parts that fit.
+    /// Number of parts that match.
     pub(super) parts: usize,
-    /// Bytes that fit of the next part, where that is a text, in whatever case.
+    /// Bytes of the next part that match, ignoring case, if it is a text.
     pub(super) alike: usize,
 }
 
-/// Where and at which part a template stops to fit.
+/// Position in line and template at which a match fails.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct MismatchPosition {
     pub(super) fit: PartialMatch,
-    /// Offset in the line, in bytes.
+    /// Byte offset in the line.
     pub(super) at: usize,
 }
 
-/// A search for the parts in a line. Each part is tried once at each offset, so that the time is bounded by their product.
+/// A backtracking search for the parts in a line. Tries each part once at each offset, which bounds its time
+/// by the product.
 pub(super) struct TemplateMatcher<'t, 'l> {
     parts: &'t [TemplatePart],
     line: &'l str,
-    /// For each part and offset whether the rest of the template is known not to follow there.
+    /// For each part and offset, `true` if the rest of the template is known not to match there.
     failed: Vec<bool>,
     found: Vec<(&'t str, Number)>,
-    /// The best attempt so far, where it is wanted.
+    /// The longest partial match so far; only recorded if `is_traced`.
     stop: Option<MismatchPosition>,
     is_traced: bool,
 }
@@ -37,7 +38,8 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
         Self { parts, line, failed, found: Vec::new(), stop: None, is_traced }
     }
 
-    /// The numbers of the line, by name; otherwise where the best attempt stopped, where that is wanted.
+    /// Returns the numbers of the line by name. `Err` holds the position at which the longest partial match
+    /// fails, if traced.
     pub(super) fn run(mut self) -> Result<Vec<(&'t str, Number)>, Option<MismatchPosition>> {
         let starts_with_number = matches!(self.parts.first(), Some(TemplatePart::Number(_)));
         for at in offsets(self.line, 0) {
@@ -54,7 +56,7 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
         Err(self.stop)
     }
 
-    /// Whether the parts from `index` on stand at `at` of the line; what they name is added to `found`.
+    /// Returns `true` if the parts from `index` on match at `at`; adds their numbers to `found`.
     fn follows(&mut self, index: usize, at: usize) -> bool {
         let Some(part) = self.parts.get(index) else { return true };
         let state = index * (self.line.len() + 1) + at;
@@ -75,7 +77,7 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
         follows
     }
 
-    /// One or more blanks. Those before and after a `*` may be the same ones, or the end of the line.
+    /// Matches one or more blanks. Those before and after a `*` may be the same ones, or the end of the line.
     fn blanks(&mut self, index: usize, at: usize) -> bool {
         let rest = &self.line[at..];
         let blanks = rest.len() - rest.trim_start().len();
@@ -120,18 +122,18 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
         })
     }
 
-    /// Whether a percent sign stands at part `index`, or behind blanks there.
+    /// Returns `true` if part `index` begins with a percent sign, or does so after blanks.
     fn has_percent(&self, index: usize) -> bool {
         let mut parts = self.parts.iter().skip(index).skip_while(|part| **part == TemplatePart::Blanks);
         matches!(parts.next(), Some(TemplatePart::Text(text)) if text.starts_with('%'))
     }
 
-    /// Any text, the shortest that fits.
+    /// Matches any text, the shortest first.
     fn anything(&mut self, index: usize, at: usize) -> bool {
         let width = self.line.len() + 1;
         let mut tried = Vec::new();
         for end in offsets(self.line, at) {
-            // What does not follow here follows nowhere behind it.
+            // A rest that does not match here was already tried at all later offsets.
             if self.failed[index * width + end] {
                 break;
             }
@@ -146,7 +148,7 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
         false
     }
 
-    /// Takes note of where part `index` does not stand.
+    /// Records a position at which part `index` does not match.
     fn stops(&mut self, index: usize, at: usize, text: Option<&str>) -> bool {
         if !self.is_traced {
             return false;
@@ -170,7 +172,7 @@ impl<'t, 'l> TemplateMatcher<'t, 'l> {
     }
 }
 
-/// Where the characters of `line` from `at` on begin, and where it ends.
+/// Returns the offsets of the characters of `line` from `at` on, and its length.
 fn offsets(line: &str, at: usize) -> impl Iterator<Item = usize> {
     line[at..].char_indices().map(move |(offset, _)| at + offset).chain([line.len()])
 }

@@ -1,4 +1,4 @@
-//! How the lines of a foreign program tell of its progress: a template such as `step {step} * loss {loss}`.
+//! Templates that read figures from the output of a foreign program, such as `step {step} * loss {loss}`.
 
 mod line_splitter;
 mod matcher;
@@ -10,41 +10,42 @@ pub use tryout::{LineMatch, NearestMiss, TemplateReport, Tryout};
 
 use matcher::TemplateMatcher;
 
-/// Longest part of a line that is looked at, in bytes.
+/// Longest part of a line that is matched, in bytes.
 const LONGEST: usize = 64 << 10;
 
-/// Names that dtrain itself knows; every other name is that of a metric.
+/// Names with a meaning to dtrain; every other name is that of a metric.
 pub const KNOWN: [&str; 8] =
     ["step", "loss", "tokens", "seconds", "learning_rate", "gradient_norm", "valid_loss", "valid_accuracy"];
 
-/// Names that say when a line was printed, and measure nothing by themselves.
+/// Names that date a line, and are no result.
 const NO_RESULTS: [&str; 3] = ["step", "tokens", "seconds"];
 
 /// Longest name of a metric, in bytes.
 const LONGEST_NAME: usize = 128;
 
-/// Whether a metric can be called so: 1 to 128 letters, digits, or any of `_ . / : @ -`.
+/// Returns `true` if a text is a valid metric name: 1 to 128 letters, digits, or any of `_ . / : @ -`.
 pub fn is_metric_name(name: &str) -> bool {
     let is_part = |c: char| c.is_ascii_alphanumeric() || "_./:@-".contains(c);
     !name.is_empty() && name.len() <= LONGEST_NAME && name.chars().all(is_part)
 }
 
-/// A number of a line.
+/// A number read from a line.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Number {
-    /// Its value.
+    /// The value; may be infinite or NaN.
     pub value: f64,
-    /// Whether it is written with decimals, as 1.0 is.
+    /// `true` if the number is written with decimals, such as 1.0.
     pub has_decimals: bool,
 }
 
 /// A checked template.
 ///
-/// `{name}` stands for a number, `*` for anything, a blank for one or more blanks, and all else for itself. It may
-/// begin anywhere in a line. The blanks before and after a `*` may be the same: ` * ` also fits a single blank.
+/// `{name}` matches a number, `*` any text, a blank one or more blanks, and all else itself. A match may
+/// begin anywhere in a line. The blanks before and after a `*` may be the same: ` * ` also matches a single
+/// blank.
 ///
-/// `{{` and `}}` stand for braces. A single brace stands for itself where it encloses others, or begins with a quote, as in
-/// `{'loss': {loss}}`. A `{valid_accuracy}` with a percent sign behind it is divided by 100.
+/// `{{` and `}}` are escaped braces. A single brace matches itself if it encloses others, or begins with a
+/// quote, as in `{'loss': {loss}}`. A `{valid_accuracy}` followed by a percent sign is divided by 100.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineTemplate {
     text: String,
@@ -59,29 +60,29 @@ enum TemplatePart {
     Number(String),
 }
 
-/// What is wrong with a template.
+/// An error in a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TemplateError {
-    /// A brace without its other half.
+    /// An opening brace without a closing one, or the reverse.
     #[error(
         "`{{` and `}}` enclose the name of a metric, such as `{{step}}`; write `{{{{` and `}}}}` for braces of the line"
     )]
     Brace,
-    /// No metric can be called so.
+    /// An invalid metric name.
     #[error(
         "`{0}` cannot be the name of a metric: expected letters, digits, and `_ . / : @ -`; write `{{{{` and `}}}}` for braces of the line"
     )]
     Name(String),
-    /// A metric that is named twice.
+    /// A metric that occurs twice.
     #[error("`{{{0}}}` occurs twice")]
     Twice(String),
-    /// It reads no result.
+    /// A template without any metric.
     #[error("it reads no metric, such as `{{loss}}` or `{{val/f1}}`")]
     Nothing,
 }
 
 impl LineTemplate {
-    /// Reads a template as it stands in a recipe.
+    /// Parses a template of a recipe.
     pub fn parse(text: &str) -> Result<Self, TemplateError> {
         let mut parts = Vec::new();
         let mut rest = text.trim();
@@ -123,26 +124,26 @@ impl LineTemplate {
         Ok(Self { text: text.trim().to_owned(), parts })
     }
 
-    /// The template as it stands in a recipe.
+    /// Returns the template as it is written in the recipe.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The numbers of a line, by name; `None` when it is another line.
+    /// Returns the numbers of a line by name; `None` if the line does not match.
     ///
-    /// A number is as long as it can be, and a `*` as short. Time is bounded by the length of the line times that of the
-    /// template.
+    /// A number is as long as possible, and a `*` as short as possible. Time is bounded by the length of the
+    /// line times that of the template.
     pub fn read(&self, line: &str) -> Option<Vec<(&str, Number)>> {
         TemplateMatcher::new(&self.parts, beginning(line), false).run().ok()
     }
 }
 
-/// The part of a line that is looked at.
+/// Returns the part of a line that is matched.
 fn beginning(line: &str) -> &str {
     &line[..line.floor_char_boundary(LONGEST)]
 }
 
-/// Whether the brace that a text begins with is one of the line: it encloses others, or a quote.
+/// Returns `true` if the brace at the start of a text is literal: it encloses others, or a quote.
 fn is_of_line(text: &str) -> bool {
     let mut depth = 0i32;
     let end = text.find(|c| {
@@ -152,7 +153,7 @@ fn is_of_line(text: &str) -> bool {
     end.is_some_and(|end| text[1..end].contains('{') || text[1..].trim_start().starts_with(['\'', '"']))
 }
 
-/// The figure that a text begins with, and what follows it.
+/// Parses the `{name}` at the start of a text; returns it with the rest of the text.
 fn figure(text: &str) -> Result<(TemplatePart, &str), TemplateError> {
     let (name, rest) = text[1..].split_once('}').ok_or(TemplateError::Brace)?;
     let name = name.trim();

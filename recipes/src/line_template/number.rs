@@ -1,16 +1,18 @@
-//! Numbers in a line, and where they may end.
+//! Parses numbers within a line, and finds where they end.
 
 /// Longest number, in bytes.
 const LONGEST: usize = 64;
 
-/// What some locales write between groups of digits. Such numbers are not read.
+/// Digit separators of some locales. Such numbers are not read.
 const OTHER_SEPARATORS: [char; 3] = ['\'', '\u{a0}', '\u{202f}'];
 
-/// The numbers that `text` begins with, each with its length, the longest first: `1`, `0.25`, `1e-3`, `1,000`, `nan`.
+/// Returns the numbers that `text` can begin with, each with its length, longest first: `1`, `0.25`, `1e-3`,
+/// `1,000`, `nan`.
 ///
-/// A comma or an underscore before each group of three digits separates thousands. A number ends where the text stops to
-/// look like one. It ends earlier only before `next`, with which the template goes on. Where that is a comma, the readings
-/// without a comma come first: `1,512` is 1512, and 1 where the template has a comma behind it.
+/// A comma or an underscore before each group of three digits separates thousands. A number extends to the
+/// last character that can belong to it, or ends before `next`, the next character of the template. If that
+/// is a comma, readings without a comma come first: `1,512` is 1512, and 1 if the template has a comma after
+/// it.
 pub(super) fn readings(text: &str, next: Option<char>) -> Vec<(f64, usize)> {
     let bytes = text.as_bytes();
     let sign = usize::from(matches!(bytes.first(), Some(b'+' | b'-')));
@@ -34,7 +36,7 @@ pub(super) fn readings(text: &str, next: Option<char>) -> Vec<(f64, usize)> {
     readings
 }
 
-/// Whether a number begins at `at` of `line`, and not in the middle of another one.
+/// Returns `true` if a number begins at `at` of `line`, and not within another one.
 pub(super) fn begins(line: &str, at: usize) -> bool {
     let (before, rest) = line.as_bytes().split_at(at);
     let Some(first) = rest.first() else { return false };
@@ -53,7 +55,7 @@ pub(super) fn begins(line: &str, at: usize) -> bool {
     }
 }
 
-/// Length of a word for a number that is none, or infinite.
+/// Returns the length of a word for NaN or infinity.
 fn word(bytes: &[u8]) -> Option<usize> {
     let is_here = |word: &&str| {
         bytes.get(..word.len()).is_some_and(|found| found.eq_ignore_ascii_case(word.as_bytes()))
@@ -62,7 +64,7 @@ fn word(bytes: &[u8]) -> Option<usize> {
     ["infinity", "inf", "nan"].iter().find(|word| is_here(word)).map(|word| word.len())
 }
 
-/// Where a number that begins with a sign of `sign` bytes may end; nowhere when it is longer than any number.
+/// Returns the possible lengths of a number with a sign of `sign` bytes; empty if it exceeds the longest.
 fn lengths(bytes: &[u8], sign: usize) -> Vec<usize> {
     let bytes = &bytes[..bytes.len().min(LONGEST + 1)];
     let digits = |from: usize| bytes[from..].iter().take_while(|byte| byte.is_ascii_digit()).count();
@@ -95,7 +97,7 @@ fn lengths(bytes: &[u8], sign: usize) -> Vec<usize> {
     if lengths.iter().any(|length| *length > LONGEST) { Vec::new() } else { lengths }
 }
 
-/// Where a number ends whose exponent begins at `from`; `None` when there is no exponent.
+/// Returns the end of a number whose exponent begins at `from`; `None` if there is no exponent.
 fn exponent(bytes: &[u8], from: usize) -> Option<usize> {
     if !matches!(bytes.get(from), Some(b'e' | b'E')) {
         return None;
@@ -106,20 +108,22 @@ fn exponent(bytes: &[u8], from: usize) -> Option<usize> {
     (digits > 0).then_some(begin + digits)
 }
 
-/// Whether digits behind a comma belong to the number before it, as in `1,200` and `0,25`, and are no item of a list.
+/// Returns `true` if digits after a comma belong to the number, as in `1,200` and `0,25`, and are not a list
+/// item.
 fn continues(bytes: &[u8]) -> bool {
     let digits = bytes.iter().take_while(|byte| byte.is_ascii_digit()).count();
     is_group(bytes) || (digits > 0 && bytes.get(digits) != Some(&b'.'))
 }
 
-/// Whether there are exactly three digits.
+/// Returns `true` if there are exactly three digits.
 fn is_group(bytes: &[u8]) -> bool {
     bytes.len() >= 3
         && bytes[..3].iter().all(u8::is_ascii_digit)
         && !bytes.get(3).is_some_and(u8::is_ascii_digit)
 }
 
-/// Whether what follows a whole number looks like its decimals, as in `0,25`: the part before the comma is not the number.
+/// Returns `true` if the rest looks like decimals of the number, as in `0,25`; the part before the comma is
+/// then not a number.
 fn has_decimal_comma(number: &str, rest: &str) -> bool {
     let Some(decimals) = rest.strip_prefix(',') else { return false };
     let digits = decimals.bytes().take_while(u8::is_ascii_digit).count();

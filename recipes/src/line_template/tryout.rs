@@ -1,66 +1,66 @@
-//! Tries templates on the output of a program, and tells where one does not fit.
+//! Tries templates on the output of a program, and reports where one does not match.
 
 use super::matcher::{MismatchPosition, PartialMatch, TemplateMatcher};
 use super::{LineTemplate, Number, TemplatePart, beginning};
 use serde::{Serialize, Serializer};
 
-/// Characters of a line that are quoted from where a template stops to fit.
+/// Characters of a line that are quoted from the position at which a template fails.
 const QUOTED: usize = 24;
 
-/// How templates fare with the lines of an output so far.
+/// Statistics of templates over the lines of an output.
 #[derive(Debug)]
 pub struct Tryout<'t> {
     templates: &'t [LineTemplate],
     tried: Vec<TemplateReport>,
-    /// How far each fits the line that is nearest to it.
+    /// For each template, the longest partial match of any line.
     fits: Vec<Option<PartialMatch>>,
     lines: u64,
 }
 
-/// How one template fares.
+/// Matches of one template.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TemplateReport {
-    /// As it stands in the recipe.
+    /// The template as it is written in the recipe.
     pub template: String,
-    /// Lines that it reads.
+    /// Lines that it matches first.
     pub matched: u64,
-    /// Lines that it fits and an earlier template reads.
+    /// Lines that it matches after an earlier template did.
     pub shadowed: u64,
-    /// The first line that it fits.
+    /// The first line that it matches.
     pub first: Option<LineMatch>,
-    /// The line that it fits best, and where it stops to fit; `None` once it fits one.
+    /// The line with the longest partial match; `None` once a line matches.
     pub nearest: Option<NearestMiss>,
 }
 
-/// A line that a template fits.
+/// A line that a template matches.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LineMatch {
-    /// Number of the line, from 1.
+    /// Line number, from 1.
     pub line: u64,
     /// The line without colours.
     pub text: String,
-    /// The numbers, with their names, in the order of the template.
+    /// The numbers with their names, in the order of the template.
     #[serde(serialize_with = "as_map")]
     pub values: Vec<(String, f64)>,
 }
 
-/// Where a template stops to fit a line.
+/// The position at which a template fails to match a line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NearestMiss {
-    /// Number of the line, from 1.
+    /// Line number, from 1.
     pub line: u64,
-    /// Character of the line, from 1.
+    /// Column in characters, from 1.
     pub column: usize,
-    /// What the template has there, in words.
+    /// Expected part of the template, in words.
     pub expected: String,
-    /// What the line has there; `None` at its end.
+    /// Text of the line at that position; `None` at its end.
     pub found: Option<String>,
     /// The line without colours.
     pub text: String,
 }
 
 impl<'t> Tryout<'t> {
-    /// Nothing tried yet.
+    /// Returns a tryout without any lines.
     pub fn new(templates: &'t [LineTemplate]) -> Self {
         let tried = |template: &LineTemplate| TemplateReport {
             template: template.text.clone(),
@@ -73,7 +73,7 @@ impl<'t> Tryout<'t> {
         Self { templates, tried: templates.iter().map(tried).collect(), fits, lines: 0 }
     }
 
-    /// Tries all templates on a line of plain text.
+    /// Matches all templates against a line of plain text.
     pub fn line(&mut self, number: u64, text: &str) {
         self.lines += 1;
         let mut is_read = false;
@@ -104,17 +104,17 @@ impl<'t> Tryout<'t> {
         }
     }
 
-    /// Lines so far.
+    /// Returns the number of lines so far.
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// How each template fares, in their order.
+    /// Returns the statistics of each template, in their order.
     pub fn tried(&self) -> &[TemplateReport] {
         &self.tried
     }
 
-    /// Whether any template read any line.
+    /// Returns `true` if any template matched any line.
     pub fn has_match(&self) -> bool {
         self.tried.iter().any(|tried| tried.matched > 0)
     }

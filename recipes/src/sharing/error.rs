@@ -1,118 +1,118 @@
-//! What can go wrong with recipes in git.
+//! Errors of sharing recipes through git.
 
 use std::path::PathBuf;
 use thiserror::Error;
 
-/// Why something about shared recipes could not be done.
+/// An error of adding, updating, reading or publishing shared recipes.
 #[derive(Debug, Error)]
 pub enum SharingError {
-    /// The URL is not one that is fetched from.
+    /// A URL that is not allowed for fetching.
     #[error("refused to fetch from {url:?}: {why}")]
     Url {
         /// The URL.
         url: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// The remote is not one that is pushed to.
+    /// A URL that is not allowed for pushing.
     #[error("refused to push to {url:?}: {why}")]
     Push {
         /// The URL.
         url: String,
-        /// What is wrong with it.
+        /// The reason.
         why: &'static str,
     },
-    /// A name or a revision has characters that are not allowed, or is too long.
+    /// A name or a revision that is too long or has characters that are not allowed.
     #[error("{text:?} is not {wanted}")]
     Name {
-        /// What was found.
+        /// The rejected text.
         text: String,
-        /// What was wanted.
+        /// The expected form.
         wanted: &'static str,
     },
     /// `git` could not be started.
     #[error("git could not be started; is it installed?")]
     NoGit(#[source] std::io::Error),
-    /// `git` said no.
+    /// `git` ended with an error.
     #[error("git {verb}: {detail}")]
     Git {
-        /// The command.
+        /// The git subcommand.
         verb: String,
-        /// What it said.
+        /// Its error output.
         detail: String,
     },
-    /// The repository holds something that is not taken from it.
+    /// The repository has contents that dtrain does not accept.
     #[error("the repository is refused: {0}")]
     Refused(String),
-    /// There is no such recipe in the lock file.
+    /// The lock file has no package with this name.
     #[error("no shared recipe is named {name:?}; known are: {known}")]
     Unknown {
-        /// The name.
+        /// The requested name.
         name: String,
-        /// The names there are.
+        /// The known names.
         known: String,
     },
-    /// Another repository already has the name.
+    /// Another repository already uses the name.
     #[error("the name {name:?} belongs to {url}; choose another with `--name`, or remove that one")]
     Taken {
         /// The name.
         name: String,
-        /// The repository that has it.
+        /// URL of the repository that uses it.
         url: String,
     },
-    /// What is on disk is not what the lock file says.
+    /// The files on disk do not match the lock file.
     #[error(
         "{name}: the files differ from the lock file ({found}, locked {locked}); `dtrain recipe update {name}` fetches them again"
     )]
     Altered {
-        /// The name.
+        /// Name of the package.
         name: String,
-        /// Hash of what is there.
+        /// Hash of the files on disk.
         found: String,
         /// Hash in the lock file.
         locked: String,
     },
-    /// The recipe does more than train on its own files, and nobody said that it may.
+    /// A recipe that does more than train on its own files, without the user's trust.
     #[error(
         "{name} at commit {commit} {does}, and is not trusted; read it, then `dtrain recipe trust {name}`"
     )]
     Untrusted {
-        /// The name in the lock file.
+        /// Name in the lock file.
         name: String,
-        /// The commit.
+        /// The locked commit.
         commit: String,
-        /// What it does, after its name.
+        /// The actions that need trust, phrased to follow the name.
         does: String,
     },
-    /// A file is not as it should be.
+    /// A file with wrong contents, type or place.
     #[error("{}: {detail}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         detail: String,
     },
-    /// A file could not be read or written.
+    /// An I/O error on a file.
     #[error("{}", path.display())]
     Io {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The recipe to publish names what cannot go with it; each in words.
+    /// The recipe names files that cannot be published with it; each in words.
     #[error(
         "the recipe names what cannot be published with it:\n  {}\nput files into the recipe's folder, and data at a URL",
         .0.join("\n  ")
     )]
     Incomplete(Vec<String>),
-    /// The recipe to publish does not hold; the text is what a user reads.
+    /// The recipe to publish is invalid; the text lists its problems.
     #[error("the recipe is invalid:\n{0}")]
     Recipe(String),
 }
 
 impl SharingError {
-    /// For `map_err`: a failed operation on a file.
+    /// Converts an I/O error on a file, for `map_err`.
     pub(super) fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self + '_ {
         |source| Self::Io { path: path.to_owned(), source }
     }

@@ -1,24 +1,24 @@
-//! What an update changed.
+//! The differences between two versions of a package.
 
 use super::tree::Tree;
 
-/// One file that two versions of a repository do not share.
+/// A file that differs between two versions of a repository.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileChange {
     /// Path in the repository.
     pub path: String,
-    /// How it differs.
+    /// Kind of difference.
     pub kind: ChangeKind,
 }
 
-/// How a file differs.
+/// The kind of difference of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// It is new.
+    /// A new file.
     Added,
-    /// It is gone.
+    /// A removed file.
     Removed,
-    /// Other contents or another mode; with the lines that are new and gone.
+    /// Changed contents or mode.
     Changed {
         /// Lines only in the new version.
         added: usize,
@@ -55,7 +55,7 @@ pub(super) fn between(before: &Tree, after: &Tree) -> Vec<FileChange> {
     paths.into_iter().filter_map(|path| Some(FileChange { path: path.clone(), kind: kind(path)? })).collect()
 }
 
-/// Lines that only the new and only the old version has, each counted as often as it stands there.
+/// Returns the numbers of added and removed lines, counting repeated lines as often as they occur.
 fn lines(old: &[u8], new: &[u8]) -> (usize, usize) {
     let count = |bytes: &[u8]| {
         let mut counts = std::collections::BTreeMap::<Vec<u8>, usize>::new();

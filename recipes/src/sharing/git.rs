@@ -1,4 +1,4 @@
-//! Running the user's `git`, always with the same switches.
+//! Runs the user's `git`, always with the same restrictions.
 
 use super::SharingError;
 use crate::sanitize;
@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// Switches that take away from git everything but moving objects: no hooks, no symbolic links, no submodules, every object
+/// Settings that restrict git to moving objects: no hooks, no symbolic links, no submodules, every object
 /// checked.
 const SWITCHES: [&str; 6] = [
     "core.hooksPath=/dev/null",
@@ -17,8 +17,8 @@ const SWITCHES: [&str; 6] = [
     "gc.auto=0",
 ];
 
-/// Beginnings of those variables of git that stay: who commits, how a remote is reached, where the user's settings and git itself
-/// lie. The others can lead it to another repository.
+/// Prefixes of git's environment variables that are kept: identity, transport, and the places of settings and
+/// of git itself. Other variables could redirect it to another repository.
 const KEPT: [&str; 11] = [
     "GIT_AUTHOR_",
     "GIT_COMMITTER_",
@@ -33,11 +33,11 @@ const KEPT: [&str; 11] = [
     "GIT_CONFIG_NOSYSTEM",
 ];
 
-/// The user's `git`, with the switches that it always gets. It runs no hook and no monitor of files, fetches nothing of its own
-/// accord, asks for no password, and reaches remotes only by `protocols`, which are separated by colons.
+/// Returns a `git` command with all restrictions. It runs no hook and no file monitor, fetches no missing
+/// objects, asks for no password, and reaches remotes only by `protocols`, which are separated by colons.
 ///
-/// Everything else that the settings of a repository name still counts, such as a filter or the command for SSH: in a folder of
-/// somebody else, run nothing that reads its files or reaches a remote.
+/// Other settings of a repository still apply, such as filters or the SSH command: in another user's folder,
+/// run no subcommand that reads its files or reaches a remote.
 pub fn command(protocols: &str) -> Command {
     let mut command = Command::new("git");
     for (name, _) in std::env::vars_os() {
@@ -50,7 +50,7 @@ pub fn command(protocols: &str) -> Command {
         command.args(["-c", switch]);
     });
     command
-        // Unlike `protocol.*.allow`, which a repository can set for each protocol, nothing overrides this.
+        // A repository can override `protocol.*.allow`, but not this variable.
         .env("GIT_ALLOW_PROTOCOL", protocols)
         .env("GIT_NO_LAZY_FETCH", "1")
         .env("GIT_OPTIONAL_LOCKS", "0")
@@ -63,18 +63,18 @@ pub fn command(protocols: &str) -> Command {
     command
 }
 
-/// One way of running git.
+/// A repository with the options that each of its git commands gets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Git<'g> {
-    /// Repository it works in.
+    /// Working directory of git.
     pub(super) folder: &'g Path,
-    /// Whether local repositories may be fetched from.
+    /// `true` to allow fetching from local repositories.
     pub(super) allow_file: bool,
-    /// The repository, seen from the folder; without it, git looks for the one that the folder is in.
+    /// Path of the repository, relative to the folder; `None` lets git search for it.
     pub(super) git_dir: Option<&'g Path>,
-    /// Index file in place of the repository's own.
+    /// Index file to use instead of the repository's own.
     pub(super) index: Option<&'g Path>,
-    /// Folder of objects in place of the repository's own.
+    /// Object folder to use instead of the repository's own.
     pub(super) objects: Option<&'g Path>,
 }
 
@@ -83,7 +83,8 @@ impl<'g> Git<'g> {
         Self { folder, allow_file, git_dir: None, index: None, objects: None }
     }
 
-    /// Git in a bare repository. It is named, since `safe.bareRepository` can forbid git to find one by itself.
+    /// Returns git for a bare repository. The path is explicit, since `safe.bareRepository` can forbid git to
+    /// find one.
     pub(super) fn bare(folder: &'g Path, allow_file: bool) -> Self {
         Self { git_dir: Some(Path::new(".")), ..Self::new(folder, allow_file) }
     }
@@ -104,25 +105,25 @@ impl<'g> Git<'g> {
         command
     }
 
-    /// Runs git and returns what it wrote. `Err` when it cannot be started or ends with an error.
+    /// Runs git and returns its output. `Err` if it cannot be started or ends with an error.
     pub(super) fn run(&self, arguments: &[&str]) -> Result<Vec<u8>, SharingError> {
         let output = self.command(arguments).output().map_err(SharingError::NoGit)?;
         finished(arguments, output)
     }
 
-    /// As [`Git::run`], with bytes on its standard input.
+    /// Like [`Git::run`], with bytes on standard input.
     pub(super) fn feed(&self, arguments: &[&str], input: &[u8]) -> Result<Vec<u8>, SharingError> {
         let mut child = self.command(arguments).stdin(Stdio::piped()).spawn().map_err(SharingError::NoGit)?;
         let stdin = child.stdin.take();
         let output = std::thread::scope(|scope| {
-            // A thread of its own, so that git may answer while it is still being asked.
+            // Written by another thread, so that git may answer before it has read all input.
             scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input)));
             child.wait_with_output()
         });
         finished(arguments, output.map_err(SharingError::NoGit)?)
     }
 
-    /// As [`Git::run`], for one line of text.
+    /// Like [`Git::run`], for one line of text.
     pub(super) fn line(&self, arguments: &[&str]) -> Result<String, SharingError> {
         let bytes = self.run(arguments)?;
         Ok(String::from_utf8_lossy(&bytes).trim_end().to_owned())
@@ -130,11 +131,11 @@ impl<'g> Git<'g> {
 
     /// Fetches one revision without history into a bare repository, and returns its commit.
     ///
-    /// The fetch is ended when the repository grows beyond `most` bytes.
+    /// The fetch is killed if the repository grows beyond `most` bytes.
     pub(super) fn fetch(&self, url: &str, rev: &str, most: u64) -> Result<String, SharingError> {
         let arguments =
             ["fetch", "-q", "--depth", "1", "--no-tags", "--no-recurse-submodules", "--", url, rev];
-        // Into a file and not a pipe, which a talkative server could fill while nobody reads.
+        // Logged to a file, not a pipe: an unread pipe would fill and block git.
         let log = self.folder.join("fetch.log");
         let said = std::fs::File::create(&log).map_err(SharingError::io(&log))?;
         let mut command = self.command(&arguments);
@@ -144,7 +145,7 @@ impl<'g> Git<'g> {
                 break status;
             }
             if size(self.folder) > most {
-                // It may have ended in the meantime; either way it is gone after the wait.
+                // Errors are ignored: it may have ended already, and the wait reaps it in any case.
                 drop(child.kill());
                 drop(child.wait());
                 return Err(SharingError::Refused(format!("it is larger than {most} bytes")));
@@ -166,7 +167,7 @@ fn finished(arguments: &[&str], output: Output) -> Result<Vec<u8>, SharingError>
     Err(SharingError::Git { verb: (*arguments.first().unwrap_or(&"")).to_owned(), detail })
 }
 
-/// Bytes of all files below a folder, as far as they can be seen.
+/// Returns the total size in bytes of all readable files below a folder.
 fn size(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries

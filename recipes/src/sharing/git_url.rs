@@ -1,9 +1,9 @@
-//! Which URLs are fetched from.
+//! Checks the URLs and revisions that are passed to git.
 
 use super::SharingError;
 
-/// `Err` unless the URL is `https://…`, `ssh://…`, `user@host:path`, or, where allowed, `file://…` or an
-/// absolute path. Never anything that git would read as an option or as a program to run.
+/// Checks that a URL is `https://…`, `ssh://…`, `user@host:path`, or, if `allow_file`, `file://…` or an
+/// absolute path. Refuses anything that git would read as an option or as a program to run.
 pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
     let refuse = |why| Err(SharingError::Url { url: without_secrets(url), why });
     if url.is_empty() || url.len() > 2048 {
@@ -22,9 +22,9 @@ pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
         let host = rest.split('/').next().unwrap_or("");
         return match host {
             "" => refuse("it names no host"),
-            // It would be copied into the lock file.
+            // A user or password would be copied into the lock file.
             host if host.contains('@') => refuse("it contains a user or a password; use a credential helper"),
-            // Any other is the name of a host.
+            // Any other text is a host name.
             _ => Ok(()),
         };
     }
@@ -48,12 +48,12 @@ pub fn check_url(url: &str, allow_file: bool) -> Result<(), SharingError> {
     }
 }
 
-/// `Err` unless the URL of a remote is reached over https or ssh, or is on this machine where that is allowed.
+/// Checks that a remote is reached over https or ssh, or is on this machine if `allow_file`.
 pub(super) fn check_push(url: &str, allow_file: bool) -> Result<(), SharingError> {
     let refuse = |why| Err(SharingError::Push { url: without_secrets(url), why });
     match url.split_once("://") {
         Some(("https" | "ssh" | "file", _)) => {}
-        // Any other is refused.
+        // Any other scheme is refused.
         Some(_) => return refuse("only https and ssh are used"),
         None if url.contains("::") => return refuse("remote helpers run programs"),
         None => {}
@@ -61,16 +61,16 @@ pub(super) fn check_push(url: &str, allow_file: bool) -> Result<(), SharingError
     if is_local(url) && !allow_file { refuse("local repositories need `--allow-file`") } else { Ok(()) }
 }
 
-/// Whether git reads a URL as a repository on this machine.
+/// Returns `true` if git reads a URL as a repository on this machine.
 pub(super) fn is_local(url: &str) -> bool {
     match url.split_once("://") {
         Some((scheme, _)) => scheme == "file",
-        // A colon before any slash ends the name of a host.
+        // A colon before the first slash ends a host name.
         None => !url.split('/').next().unwrap_or("").contains(':'),
     }
 }
 
-/// `[user@]host[:port]` without anything that ssh would read as an option.
+/// Returns `true` for `[user@]host[:port]` that ssh cannot read as an option.
 fn is_ssh_host(text: &str) -> bool {
     let (user, host) = text.rsplit_once('@').map_or((None, text), |(user, host)| (Some(user), host));
     let is_word = |word: &str| {
@@ -82,7 +82,7 @@ fn is_ssh_host(text: &str) -> bool {
     user.is_none_or(|user| is_word(user) && !user.contains(':')) && is_word(host)
 }
 
-/// The URL for messages: what stands before the host may be a password or a token.
+/// Returns the URL for messages, without the part before the host, which may be a password or a token.
 fn without_secrets(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").map_or(("", url), |(scheme, rest)| (scheme, rest));
     let host = rest.find('/').unwrap_or(rest.len());
@@ -92,7 +92,7 @@ fn without_secrets(url: &str) -> String {
     }
 }
 
-/// Whether a revision can be given to git: a branch, a tag or a commit.
+/// Checks that a revision is a valid name of a branch, a tag or a commit.
 pub(super) fn check_rev(rev: &str) -> Result<(), SharingError> {
     let is_right = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
     let is_rev = (1..=128).contains(&rev.len())
@@ -103,7 +103,7 @@ pub(super) fn check_rev(rev: &str) -> Result<(), SharingError> {
     if is_rev { Ok(()) } else { Err(SharingError::Name { text: rev.to_owned(), wanted }) }
 }
 
-/// The name of a repository: the last part of its URL without `.git`.
+/// Returns the name of a repository: the last part of its URL without `.git`.
 pub(super) fn name_of(url: &str) -> &str {
     let last = url.trim_end_matches('/').rsplit(['/', ':']).next().unwrap_or(url);
     last.strip_suffix(".git").unwrap_or(last)

@@ -1,4 +1,5 @@
-//! The lock file `dtrain.lock`: which repositories, at which commit, with which contents.
+//! The lock file `dtrain.lock`: repositories of recipes, each pinned to a commit and the hash of its
+//! contents.
 
 use super::SharingError;
 use super::git_url::{check_rev, check_url};
@@ -9,19 +10,19 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// One repository of recipes, pinned.
+/// A package: a repository of recipes, pinned.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LockedPackage {
-    /// What recipes call it: `extends = "PACKAGE/RECIPE"`.
+    /// Name in recipes: `extends = "PACKAGE/RECIPE"`.
     pub name: String,
-    /// Where it is fetched from.
+    /// URL from which it is fetched.
     pub url: String,
-    /// The branch, tag or commit that `update` follows.
+    /// Branch, tag or commit that `update` follows.
     pub rev: String,
-    /// The commit that is used.
+    /// The pinned commit.
     pub commit: String,
-    /// blake3 of its files, in 64 hexadecimal digits.
+    /// blake3 hash of its files, in 64 hexadecimal digits.
     pub tree: String,
 }
 
@@ -33,7 +34,7 @@ struct LockFile {
     recipe: Vec<LockedPackage>,
 }
 
-/// Reads a lock file; none is an empty one. `Err` when it cannot be read or does not hold.
+/// Reads a lock file; an absent one is empty. `Err` if it cannot be read or is invalid.
 pub fn read(path: &Path) -> Result<Vec<LockedPackage>, SharingError> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
@@ -55,7 +56,7 @@ pub fn read(path: &Path) -> Result<Vec<LockedPackage>, SharingError> {
     Ok(file.recipe)
 }
 
-/// A lock file may come from somebody else: everything in it is checked before it reaches git or a path.
+/// Checks an entry before its fields reach git or a path: a lock file may come from another user.
 fn check(locked: &LockedPackage) -> Result<(), SharingError> {
     check_url(&locked.url, true)?;
     check_rev(&locked.rev)?;
@@ -75,7 +76,7 @@ fn check(locked: &LockedPackage) -> Result<(), SharingError> {
     Ok(())
 }
 
-/// Writes a lock file, ordered by name; it appears whole or not at all.
+/// Writes a lock file atomically, ordered by name.
 pub fn write(path: &Path, mut recipes: Vec<LockedPackage>) -> Result<(), SharingError> {
     recipes.sort_by(|a, b| a.name.cmp(&b.name));
     let file = LockFile { version: 1, recipe: recipes };
@@ -89,7 +90,7 @@ pub fn write(path: &Path, mut recipes: Vec<LockedPackage>) -> Result<(), Sharing
     )
 }
 
-/// Replaces a file by a new one with this text and mode.
+/// Replaces a file atomically by a new one with this text and mode.
 pub(super) fn replace(path: &Path, text: &str, mode: u32) -> Result<(), SharingError> {
     let partial = path.with_extension(format!("partial-{}", std::process::id()));
     drop(fs::remove_file(&partial));

@@ -1,8 +1,9 @@
-//! Recipes in git repositories: fetched by the user's own `git`, kept by content, pinned in a lock file.
+//! Sharing of recipes through git: fetched by the user's own `git`, stored by content hash, pinned in a lock
+//! file.
 //!
 //! A shared recipe is data. It is read from bytes whose hash has been checked, never from a work tree, and
-//! nothing in its repository is run: no hooks, no filters, no submodules, no symbolic links. What a recipe of
-//! kind "command" would run needs [`trust`]. This is the one part of the crate that touches files.
+//! nothing in its repository is run: no hooks, filters, submodules or symbolic links. A recipe that runs a
+//! command needs [`trust`]. This module is the only one in the crate that touches files.
 
 mod error;
 mod file_change;

@@ -1,4 +1,4 @@
-//! The texts of a command, with the values that its placeholders can have.
+//! Expands the texts of a command with all values that its placeholders can have.
 
 use crate::params::{ParamDomain, ParamValue};
 use crate::placeholder::{RUN_DIR, Ranks, paths, plain, replaced, value_at_path, values};
@@ -6,20 +6,20 @@ use crate::recipe::Recipe;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Stands for a value that is not known before a run.
+/// Mark for a value that is not known before a run.
 pub(super) const UNKNOWN: char = '\u{0}';
 
-/// Stands for the folder of a run.
+/// Mark for the folder of a run.
 pub(super) const IN_RUN_DIR: char = '\u{1}';
 
-/// Most texts that one text may stand for.
+/// Most texts that one text may expand to.
 const MOST_TEXTS: usize = 1000;
 
 /// The values that placeholders of a recipe can have.
 pub(super) struct PlaceholderValues {
-    /// All values of each param; `None` where they are not a list.
+    /// All values of each param; `None` if they are not a list.
     params: BTreeMap<String, Option<Vec<ParamValue>>>,
-    /// What else the recipe decides.
+    /// Values of the recipe's other sections.
     recipe: Value,
 }
 
@@ -38,7 +38,7 @@ impl PlaceholderValues {
         Self { params, recipe: values(recipe, Ranks::SINGLE) }
     }
 
-    /// All texts among the values of params.
+    /// Returns all texts among the values of params.
     pub(super) fn texts(&self) -> impl Iterator<Item = &str> {
         self.params.values().flatten().flatten().filter_map(|value| match value {
             ParamValue::Text(text) => Some(text.as_str()),
@@ -46,7 +46,7 @@ impl PlaceholderValues {
         })
     }
 
-    /// A text with each combination of values of what it names; `None` where there are too many.
+    /// Returns a text with each combination of placeholder values; `None` if there are too many.
     pub(super) fn filled(&self, text: &str) -> Option<Vec<String>> {
         let mut combinations = vec![BTreeMap::<&str, String>::new()];
         for path in paths(text) {
@@ -72,7 +72,7 @@ impl PlaceholderValues {
         Some(combinations.iter().map(fill).collect())
     }
 
-    /// The values of a placeholder, never none.
+    /// Returns the values of a placeholder; at least one.
     fn values(&self, path: &str) -> Vec<String> {
         let unknown = || vec![UNKNOWN.to_string()];
         if path == RUN_DIR {
@@ -88,7 +88,7 @@ impl PlaceholderValues {
     }
 }
 
-/// All values of a range; `None` where they are not a list, or too many.
+/// Returns all values of a range; `None` if they are not a list, or too many.
 fn domain_values(within: &ParamDomain) -> Option<Vec<ParamValue>> {
     match within {
         ParamDomain::Choices(choices) => Some(choices.clone()),

@@ -1,4 +1,4 @@
-//! Putting a recipe into a git repository of the user's, on a branch of its own.
+//! Publishes a recipe to a git repository of the user's, on a branch of its own.
 
 use super::SharingError;
 use super::git::Git;
@@ -16,45 +16,45 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// What is to be published where.
+/// A recipe to publish, with the repository, branch and remote.
 #[derive(Clone, Debug)]
 pub struct PublishRequest<'p> {
     /// The recipe's file.
     pub recipe: &'p Path,
-    /// A git work tree of the user's.
+    /// A git work tree that belongs to the user.
     pub repository: &'p Path,
-    /// Branch that gets the commit; it must not be the one that is checked out. Default: `recipes/NAME`.
+    /// Branch that gets the commit; must not be the checked-out one. Default: `recipes/NAME`.
     pub branch: Option<&'p str>,
-    /// Text of the commit. Default: `NAME: publish the recipe`.
+    /// Commit message. Default: `NAME: publish the recipe`.
     pub message: Option<&'p str>,
-    /// Remote that the branch is pushed to, when the repository has one of this name.
+    /// Remote to which the branch is pushed, if the repository has it.
     pub remote: &'p str,
-    /// Whether a remote on this machine may be pushed to.
+    /// `true` to allow pushing to a remote on this machine.
     pub allow_file: bool,
 }
 
-/// What was published.
+/// The result of a publication.
 #[derive(Clone, Debug)]
 pub struct PublishedRecipe {
-    /// The new commit.
+    /// Hash of the new commit.
     pub commit: String,
-    /// Its branch.
+    /// Branch of the commit.
     pub branch: String,
     /// Path of the recipe in the repository.
     pub path: String,
-    /// Paths of the files that it names, and that went with it.
+    /// Paths of the published files that the recipe names.
     pub files: Vec<String>,
-    /// URL it was pushed to; `None` when the repository has no such remote.
+    /// URLs that it was pushed to; `None` if the repository has no such remote.
     pub pushed: Option<String>,
-    /// What is left to type: how to push, or how others get it.
+    /// Commands left to the user: to push, or for others to add the package.
     pub commands: Vec<String>,
 }
 
-/// Checks a recipe, commits it as `NAME.toml` with the files that it names, and pushes the branch. `expand` finds the files of
-/// a pattern.
+/// Checks a recipe, commits it as `NAME.toml` with the files that it names, and pushes the branch. `expand`
+/// finds the files of a pattern.
 ///
 /// The work tree and the index of the repository are not touched and no hook runs: the commit is built from
-/// objects. `Err` when the recipe does not hold, when a file that it names cannot go along, or git refuses.
+/// objects. `Err` if the recipe is invalid, a file that it names cannot be published, or git refuses.
 pub fn publish(
     publication: &PublishRequest<'_>,
     store: Option<&Store>,
@@ -72,7 +72,7 @@ pub fn publish(
     let has_remote = remotes.lines().any(|remote| remote == publication.remote);
     let mut urls = String::new();
     if has_remote {
-        // Before anything is written: a commit that cannot be pushed would stay on the branch.
+        // Checked before anything is written: a commit that cannot be pushed would stay on the branch.
         urls = git.line(&["remote", "get-url", "--push", "--all", "--", publication.remote])?;
         urls.lines().try_for_each(|url| check_push(url, publication.allow_file))?;
     }
@@ -102,16 +102,16 @@ pub fn publish(
     Ok(PublishedRecipe { commit, branch, path, files, pushed: Some(url), commands })
 }
 
-/// Pushes a commit to each of these URLs, one a line.
+/// Pushes a commit to each of these URLs, one per line.
 ///
-/// The settings of a repository can name programs that a push runs. So git works in a new repository, which borrows the objects:
-/// only the settings of the user and of the system count.
+/// The settings of a repository can name programs that a push runs. So git works in a new repository that
+/// borrows the objects: only the settings of the user and of the system apply.
 fn push(git: Git<'_>, urls: &str, reference: &str) -> Result<(), SharingError> {
     let own = git.line(&["rev-parse", "--absolute-git-dir"])?;
     let path = |name| git.line(&["rev-parse", "--path-format=absolute", "--git-path", name]);
     let (objects, shallow) = (path("objects")?, path("shallow")?);
     let format = format!("--object-format={}", git.line(&["rev-parse", "--show-object-format"])?);
-    // Relative URLs start from here.
+    // Base of relative URLs.
     let top = git.line(&["rev-parse", "--show-toplevel"]).unwrap_or_else(|_| own.clone());
     let bare = Path::new(&own).join(format!("dtrain-push-{}", std::process::id()));
     let pushed = || {
@@ -134,7 +134,7 @@ fn push(git: Git<'_>, urls: &str, reference: &str) -> Result<(), SharingError> {
     pushed
 }
 
-/// The address of a remote for whoever adds it from another folder, and the flag that it needs.
+/// Returns the URL of a remote as seen from any other folder, and the flag that adding it needs.
 fn address(url: &str, repository: &Path) -> (String, &'static str) {
     if is_local(url) {
         let path = repository.join(url);
@@ -143,7 +143,7 @@ fn address(url: &str, repository: &Path) -> (String, &'static str) {
         return (address, " --allow-file");
     }
     match url.split_once(':') {
-        // A host without a user, which is only read as one within `ssh://`.
+        // A host without a user, which is valid only in `ssh://`.
         Some((host, path)) if !url.contains("://") && !host.contains('@') => {
             let root = if path.starts_with('/') { "" } else { "/~/" };
             (format!("ssh://{host}{root}{path}"), "")
@@ -152,10 +152,10 @@ fn address(url: &str, repository: &Path) -> (String, &'static str) {
     }
 }
 
-/// A recipe that holds, with the files that go with it.
+/// A valid recipe with the files that are published with it.
 struct RecipeWithFiles {
     name: String,
-    /// All files, the recipe among them.
+    /// All files, including the recipe.
     files: Tree,
     /// Packages whose recipes it extends.
     packages: BTreeSet<String>,
@@ -195,7 +195,7 @@ fn check_recipe(
     Ok(RecipeWithFiles { name, files, packages: packages.into_inner() })
 }
 
-/// A commit on a branch, over what the branch has, or over the checked-out commit for a new branch.
+/// Commits files to a branch, on top of its tip, or of the checked-out commit for a new branch.
 fn commit_files(git: Git<'_>, branch: &str, files: &Tree, message: &str) -> Result<String, SharingError> {
     let full = format!("refs/heads/{branch}");
     let current = git.line(&["symbolic-ref", "-q", "HEAD"]).unwrap_or_default();
@@ -237,7 +237,7 @@ fn commit_files(git: Git<'_>, branch: &str, files: &Tree, message: &str) -> Resu
     let tree = tree?;
     arguments.push(&tree);
     let commit = git.line(&arguments)?;
-    // The old value makes the update fail when somebody else moved the branch meanwhile.
+    // The old value makes the update fail if another process moved the branch meanwhile.
     let zero = "0".repeat(commit.len());
     git.run(&["update-ref", &full, &commit, old.as_deref().unwrap_or(&zero)])?;
     Ok(commit)

@@ -1,4 +1,4 @@
-//! The files that a recipe names, and that have to go with it to whoever gets it.
+//! Collects the files that a recipe names, which are published with it.
 
 use super::SharingError;
 use super::placeholder_values::{IN_RUN_DIR, PlaceholderValues, UNKNOWN};
@@ -11,20 +11,20 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
-/// Finds the files that a pattern of a recipe names, seen from its folder.
+/// Finds the files that match a pattern of a recipe, relative to its folder.
 pub type Expand<'e> = &'e dyn Fn(&FilePattern, &Path) -> Vec<PathBuf>;
 
-/// Ends of the names of files: a word that ends so is a file, also where there is none.
+/// File extensions: a word that ends in one is a file name, even if no such file exists.
 const FILES: [&str; 13] =
     ["py", "sh", "jl", "R", "yaml", "yml", "json", "toml", "ipynb", "cfg", "ini", "txt", "csv"];
 
-/// Folders where the programs of a system lie, which others have as well.
+/// System folders, whose programs exist on other machines as well.
 const SYSTEM: [&str; 4] = ["/bin", "/sbin", "/usr", "/opt"];
 
-/// The files that a recipe in `folder` names, by their paths from there: recipes that it `extends`, data, tokenizer, weights,
-/// scripts, and files that arguments, variables and params name.
+/// Returns the files that a recipe in `folder` names, relative to it: recipes that it `extends`, data,
+/// tokenizer, weights, scripts, and files in arguments, variables and params.
 ///
-/// `Err` lists what is missing, lies elsewhere, has no plain path, or is too much.
+/// `Err` lists files that are missing, outside the folder, without a plain path, or too many.
 pub(super) fn referenced_files(
     folder: &Path,
     checked: &CheckedRecipe,
@@ -48,22 +48,22 @@ pub(super) fn referenced_files(
     gathering.read()
 }
 
-/// Whether a text is that of another package, which has its files itself.
+/// Returns `true` if a source belongs to another package, which has its own files.
 fn is_shared(source: Option<&crate::source::Source>) -> bool {
     source.is_some_and(|source| source.shared.is_some())
 }
 
-/// Where a text of a command stands.
+/// The key of a text of a command, and whether it is the program.
 #[derive(Clone, Copy, Debug)]
 struct CommandText {
     key: &'static str,
     is_program: bool,
 }
 
-/// Whether a word is the path of a file, whether or not there is one.
+/// Returns `true` if a word has the form of a file path; the file need not exist.
 fn names_file(word: &str) -> bool {
     let Some(end) = Path::new(word).extension().and_then(|end| end.to_str()) else { return false };
-    // `org/model-1.3b` has no extension.
+    // For example, `org/model-1.3b` has no extension.
     let is_extension = end.len() <= 5
         && end.starts_with(|first: char| first.is_ascii_alphabetic())
         && end.chars().all(|c| c.is_ascii_alphanumeric());
@@ -74,9 +74,9 @@ fn names_file(word: &str) -> bool {
 struct FileCollector {
     /// The recipe's folder, absolute and without links.
     root: PathBuf,
-    /// Paths from there.
+    /// Paths relative to the root.
     paths: BTreeSet<String>,
-    /// What cannot go along, in words.
+    /// Files that cannot be published, in words.
     problems: BTreeSet<String>,
 }
 
@@ -102,7 +102,7 @@ impl FileCollector {
         }
     }
 
-    /// Takes a file by a path that does not start from the recipe's folder.
+    /// Adds a file by a path that is not relative to the recipe's folder.
     fn absolute(&mut self, key: &str, path: &Path) {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let folder = path.parent().and_then(|folder| fs::canonicalize(folder).ok());
@@ -111,7 +111,7 @@ impl FileCollector {
         self.add_path(key, &path);
     }
 
-    /// Takes a file, or all files of a folder, by a path from the recipe's folder.
+    /// Adds a file, or all files of a folder, by a path relative to the recipe's folder.
     fn add_path(&mut self, key: &str, path: &Path) {
         const ELSEWHERE: &str = "is outside of the recipe's folder";
         let Some(plain) = path_inside(path) else { return self.problem(key, path.display(), ELSEWHERE) };
@@ -123,7 +123,7 @@ impl FileCollector {
             return self.problem(key, path.display(), ELSEWHERE);
         }
         if real.is_dir() {
-            // Links can lead back to a folder above them.
+            // Links could lead back to a parent folder, in a loop.
             return if real == self.root.join(&plain) {
                 self.folder(key, &plain);
             } else {
@@ -144,7 +144,7 @@ impl FileCollector {
     fn folder(&mut self, key: &str, folder: &Path) {
         for entry in fs::read_dir(self.root.join(folder)).into_iter().flatten().flatten() {
             let name = entry.file_name();
-            // What git and Python keep for themselves.
+            // Private files of git and Python.
             let is_own = name.as_encoded_bytes().starts_with(b".") || name == "__pycache__";
             if !is_own && self.paths.len() <= MOST_FILES {
                 self.add_path(key, &folder.join(name));
@@ -176,7 +176,7 @@ impl FileCollector {
         }
     }
 
-    /// A text with each combination of values of its placeholders.
+    /// Returns a text with each combination of placeholder values.
     fn filled(&mut self, key: &str, text: &str, known: &PlaceholderValues) -> Vec<String> {
         let texts = known.filled(text);
         if texts.is_none() {
@@ -185,18 +185,19 @@ impl FileCollector {
         texts.unwrap_or_default()
     }
 
-    /// `-m NAME`: a module of Python beside the recipe, or one that is installed.
+    /// Adds the module of `-m NAME` if it is in the recipe's folder, not an installed one.
     fn module(&mut self, name: &str) {
         let path = name.replace('.', "/");
         self.perhaps("model.argv", &format!("{path}.py"));
-        // A module within a package needs the package.
+        // A module within a package needs the whole package.
         self.perhaps("model.argv", path.split('/').next().unwrap_or(&path));
     }
 
-    /// An argument or the value of a variable. It may be a line for a shell, a list of paths, or `--config=FILE`.
+    /// Adds files in an argument or a variable, which may be a shell line, a list of paths, or
+    /// `--config=FILE`.
     fn text(&mut self, place: CommandText, text: &str) {
         for word in text.split([' ', '\t', '\n', '=', ';', '&', '|']) {
-            // The path of a URL is no file here.
+            // The path of a URL is not a local file.
             if word.contains("://") {
                 continue;
             }
@@ -230,7 +231,7 @@ impl FileCollector {
         }
     }
 
-    /// Takes what a text names, if there is such a file.
+    /// Adds the file that a text names, if it exists.
     fn perhaps(&mut self, key: &str, text: &str) {
         let path = Path::new(text);
         if !text.is_empty() && !path.starts_with("/dev") && self.root.join(path).exists() {
@@ -238,7 +239,7 @@ impl FileCollector {
         }
     }
 
-    /// Takes a file or a folder, but for the recipe's folder itself.
+    /// Adds a file or a folder, except the recipe's folder itself.
     fn named(&mut self, key: &str, path: &Path) {
         if path_inside(path).is_none_or(|plain| !plain.as_os_str().is_empty()) {
             self.add_path(key, path);
@@ -271,7 +272,7 @@ impl FileCollector {
     }
 }
 
-/// A path below the folder that it starts from, without `.` and `..`; `None` where it leads out of it.
+/// Returns a path without `.` and `..`; `None` if it leads out of its base folder.
 pub(super) fn path_inside(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for part in path.components() {

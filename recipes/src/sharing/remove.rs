@@ -1,4 +1,4 @@
-//! Taking a repository out of a lock file, and out of the store where nothing else names it.
+//! Removes a package from a lock file, and from the store if no other lock file names it.
 
 use super::SharingError;
 use super::lockfile::{self, LockedPackage};
@@ -8,26 +8,26 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Name of the file beside the copies of a repository that lists the lock files which named it, a line each.
+/// Name of the file beside the copies of a repository that lists the lock files that use it, one per line.
 const USERS: &str = "used-by";
 
-/// What became of a repository that was removed.
+/// The result of removing a package.
 #[derive(Clone, Debug)]
 pub struct Removal {
-    /// What the lock file said.
+    /// The removed entry of the lock file.
     pub locked: LockedPackage,
-    /// Lock files elsewhere that still name it under this name.
+    /// Other lock files that still use the package under this name.
     pub users: Vec<PathBuf>,
-    /// What was removed from the store.
+    /// Paths removed from the store.
     pub removed: Vec<PathBuf>,
-    /// What stays in the store, and why.
+    /// Paths that stay in the store, each with the reason.
     pub kept: Vec<(PathBuf, String)>,
 }
 
-/// Takes a repository out of the lock file. Of its copies in the store those go that no other known lock file names; one in which
-/// its programs wrote something stays in any case.
+/// Removes a package from the lock file, and those of its copies in the store that no other known lock file
+/// uses. A copy into which its programs wrote stays in any case.
 ///
-/// The lock file is written first: what is in it can always be fetched again.
+/// The lock file is written first: a package that it lists can always be fetched again.
 pub fn remove(store: &Store, name: &str) -> Result<Removal, SharingError> {
     let gone = find(store, name)?;
     let mut locked = lockfile::read(&store.lock)?;
@@ -56,7 +56,7 @@ pub fn remove(store: &Store, name: &str) -> Result<Removal, SharingError> {
             removal.removed.push(path);
         }
     }
-    // Copies that were compared with others go after all comparisons.
+    // Removed after all comparisons, which read these copies.
     for path in &removal.removed {
         fs::remove_dir_all(path).map_err(SharingError::io(path))?;
     }
@@ -74,13 +74,13 @@ pub fn remove(store: &Store, name: &str) -> Result<Removal, SharingError> {
     Ok(removal)
 }
 
-/// Whether a folder in which programs run holds anything but the files of the package.
+/// Returns `true` if a run folder holds other files than those of the package.
 fn has_more(path: &Path, package: &Path) -> bool {
     let is_run = path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(RUN));
     is_run && !matches!((tree::read(path), tree::read(package)), (Ok(run), Ok(package)) if run == package)
 }
 
-/// The copies of a repository in the store, and what it was fetched into.
+/// Returns the copies of a repository in the store, and its fetch folders.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>, SharingError> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -92,7 +92,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, SharingError> {
     Ok(found)
 }
 
-/// Notes that the lock file of `store` names a repository.
+/// Records that the lock file of `store` uses a package.
 pub(super) fn note_user(store: &Store, name: &str) -> Result<(), SharingError> {
     let folder = store.folder.join(name);
     let (own, mut all) = (absolute(&store.lock), users(&folder)?);

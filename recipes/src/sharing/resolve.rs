@@ -1,4 +1,4 @@
-//! Finding the recipe that `extends`, or the user, names.
+//! Finds the recipe that `extends`, or the user, names.
 
 use super::referenced_files::path_inside;
 use super::store::{Store, checkout, find, run_checkout_path, verified_tree};
@@ -7,8 +7,9 @@ use crate::source::{ConfigLayer, LARGEST, Source};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// A recipe of a shared repository: `PACKAGE/RECIPE`, with or without `.toml`. The text is taken from bytes whose
-/// hash is the locked one. Its folder, from which its data paths start and in which its command runs, holds the same files.
+/// Reads a recipe of a shared repository: `PACKAGE/RECIPE`, with or without `.toml`. The text comes from
+/// bytes with the locked hash. Its folder, the base of its data paths and of its command, holds the same
+/// files.
 pub fn read_recipe(store: &Store, reference: &str, layer: ConfigLayer) -> Result<Source, SharingError> {
     let wanted = "the name of a shared recipe, PACKAGE/RECIPE";
     let wrong = || SharingError::Name { text: reference.to_owned(), wanted };
@@ -34,8 +35,8 @@ pub fn read_recipe(store: &Store, reference: &str, layer: ConfigLayer) -> Result
     Ok(Source { shared: Some(locked.name), folder: Some(folder), ..source })
 }
 
-/// Finds what `extends` names in a source: a file beside it, or `PACKAGE/RECIPE` from git. A shared recipe reaches
-/// only its own repository and others of the lock file, never the user's files.
+/// Finds the recipe that `extends` in a source names: a file beside it, or `PACKAGE/RECIPE` from git. A
+/// shared recipe reaches only its own repository and others of the lock file, never the user's files.
 pub fn resolve(store: Option<&Store>, reference: &str, from: &Source) -> Result<Source, SharingError> {
     let is_file = reference.ends_with(".toml") || reference.starts_with(['.', '/']);
     match (&from.shared, store) {
@@ -53,7 +54,8 @@ pub fn resolve(store: Option<&Store>, reference: &str, from: &Source) -> Result<
     }
 }
 
-/// The path in a package of the file that a text of it names, seen from the text's own folder; `None` where it leads out.
+/// Returns the path in a package of a file that one of its sources names; `None` if it leads out of the
+/// package.
 fn in_package(store: &Store, name: &str, reference: &str, from: &Source) -> Option<String> {
     let root = run_checkout_path(store, &find(store, name).ok()?);
     let folder =
@@ -61,7 +63,7 @@ fn in_package(store: &Store, name: &str, reference: &str, from: &Source) -> Opti
     Some(path_inside(&folder.join(reference))?.to_string_lossy().into_owned())
 }
 
-/// [`resolve`] as the callback that [`crate::resolve_extends`] wants.
+/// Returns [`resolve`] as the callback of [`crate::resolve_extends`].
 pub fn resolver(store: Option<&Store>) -> impl Fn(&str, &Source) -> Result<Source, String> + '_ {
     move |reference, from| {
         resolve(store, reference, from).map_err(|error| {
@@ -72,7 +74,7 @@ pub fn resolver(store: Option<&Store>) -> impl Fn(&str, &Source) -> Result<Sourc
 }
 
 fn read_file(path: &Path) -> Result<Source, SharingError> {
-    // The same file by another way round would escape the check for cycles.
+    // A second spelling of the same path would escape the check for cycles.
     let path: PathBuf =
         path.components().filter(|part| !matches!(part, std::path::Component::CurDir)).collect();
     check_is_recipe(&path)?;
@@ -84,8 +86,8 @@ fn read_file(path: &Path) -> Result<Source, SharingError> {
     Ok(Source::file(&path, ConfigLayer::Extended, text))
 }
 
-/// Refuses what is no recipe by its name, also behind links: messages about a recipe quote its lines, which are then those of any
-/// file of the user.
+/// Refuses files that are not named like a recipe, also behind links: messages quote lines of a recipe, which
+/// could otherwise be any file of the user.
 fn check_is_recipe(path: &Path) -> Result<(), SharingError> {
     let is_recipe = |path: &Path| path.extension().is_some_and(|ending| ending == "toml");
     let real = std::fs::canonicalize(path).map_err(SharingError::io(path))?;

@@ -1,4 +1,4 @@
-//! Adding, listing, showing, updating and verifying repositories of recipes.
+//! The store of shared recipes: adding, listing, showing, updating and verifying packages.
 
 use super::file_change::{FileChange, between};
 use super::git::Git;
@@ -10,55 +10,55 @@ use super::{Capability, SharingError, TrustStore, trust};
 use crate::name::is_plain_name;
 use std::path::{Path, PathBuf};
 
-/// Where shared recipes are kept.
+/// Folder of the packages, and their lock file.
 ///
-/// Below `folder`, each repository has `NAME/git` (bare, without history), `NAME/COMMIT` (its files), `NAME/run-COMMIT` (a
-/// copy in which its programs run) and `NAME/used-by` (the lock files that name it).
+/// In `folder`, each package has `NAME/git` (bare, without history), `NAME/COMMIT` (its files),
+/// `NAME/run-COMMIT` (a copy in which its programs run) and `NAME/used-by` (the lock files that use it).
 #[derive(Clone, Debug)]
 pub struct Store {
     /// Folder of the repositories, for example `~/.local/share/dtrain/recipes`.
     pub folder: PathBuf,
     /// The lock file, for example `dtrain.lock` beside the recipe.
     pub lock: PathBuf,
-    /// Whether repositories on this machine may be fetched from.
+    /// `true` to allow fetching from repositories on this machine.
     pub allow_file: bool,
 }
 
-/// A repository as `dtrain recipe show` shows it.
+/// A package as `dtrain recipe show` shows it.
 #[derive(Clone, Debug)]
 pub struct PackageDetails {
-    /// What the lock file says.
+    /// Its entry in the lock file.
     pub locked: LockedPackage,
     /// Path and size in bytes of each file.
     pub files: Vec<(String, usize)>,
-    /// What each recipe in it would do beyond training, by path.
+    /// Actions beyond training of each recipe in it, by path.
     pub capabilities: Vec<(String, Vec<Capability>)>,
 }
 
-/// What `update` did.
+/// The result of an update.
 #[derive(Clone, Debug)]
 pub struct PackageUpdate {
-    /// The lock before.
+    /// The entry in the lock file before.
     pub before: LockedPackage,
-    /// The lock now.
+    /// The entry in the lock file now.
     pub after: LockedPackage,
-    /// Files that differ; empty when nothing changed.
+    /// Files that differ; empty if nothing changed.
     pub changes: Vec<FileChange>,
 }
 
-/// Whether the files of a repository are what the lock file says.
+/// The state of a package's stored files compared with the lock file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckoutState {
-    /// They are.
+    /// The files match the lock file.
     Sound,
-    /// They are not there; `restore` fetches them.
+    /// The files are absent; [`restore`] fetches them.
     Missing,
-    /// They differ; with the hash of what is there, or why it cannot be read.
+    /// The files differ: the hash of the files found, or the reason why they cannot be read.
     Altered(String),
 }
 
-/// Fetches a repository and locks it under a name (by default the last part of the URL). A repository that is
-/// locked already under that name is fetched again.
+/// Fetches a repository and locks it under a name (by default the last part of the URL). A package that is
+/// already locked under that name is fetched again.
 pub fn add(
     store: &Store,
     url: &str,
@@ -69,7 +69,7 @@ pub fn add(
     let rev = rev.unwrap_or("HEAD");
     check_rev(rev)?;
     let name = name.unwrap_or_else(|| name_of(url));
-    // `library` is what the recipes that come with dtrain are called.
+    // `library` is the prefix of built-in recipes.
     if !is_plain_name(name) || name == "library" {
         let wanted =
             "a name for a repository (letters, digits, `-`, `_` and `.`, at most 128; not `library`)";
@@ -86,12 +86,12 @@ pub fn add(
     Ok(new)
 }
 
-/// The repositories of the lock file, ordered by name.
+/// Returns the packages of the lock file, ordered by name.
 pub fn list(store: &Store) -> Result<Vec<LockedPackage>, SharingError> {
     lockfile::read(&store.lock)
 }
 
-/// The files of one repository and what its recipes would do.
+/// Returns the files of one package, and the actions of its recipes that need trust.
 pub fn show(store: &Store, name: &str) -> Result<PackageDetails, SharingError> {
     let locked = find(store, name)?;
     let tree = verified_tree(store, &locked)?;
@@ -103,7 +103,7 @@ pub fn show(store: &Store, name: &str) -> Result<PackageDetails, SharingError> {
     Ok(PackageDetails { locked, files, capabilities: capabilities.collect() })
 }
 
-/// Fetches the revision that a repository follows, locks its commit, and says what changed.
+/// Fetches the revision that a package follows, locks its commit, and returns the changes.
 pub fn update(store: &Store, name: &str) -> Result<PackageUpdate, SharingError> {
     let before = find(store, name)?;
     let old = tree::read(&checkout_path(store, &before)).unwrap_or_default();
@@ -115,8 +115,8 @@ pub fn update(store: &Store, name: &str) -> Result<PackageUpdate, SharingError> 
     Ok(PackageUpdate { changes: between(&old, &new), before, after })
 }
 
-/// Fetches what the lock file names and the store lacks, at exactly the locked commits. `Err` when a commit's
-/// files are not those that were locked. Returns what was fetched. Altered files are left for [`verify`] to
+/// Fetches packages of the lock file that the store lacks, at exactly the locked commits, and returns them.
+/// `Err` if the files of a commit do not have the locked hash. Altered files are left for [`verify`] to
 /// report; [`update`] replaces them.
 pub fn restore(store: &Store) -> Result<Vec<LockedPackage>, SharingError> {
     let mut restored = Vec::new();
@@ -134,13 +134,13 @@ pub fn restore(store: &Store) -> Result<Vec<LockedPackage>, SharingError> {
     Ok(restored)
 }
 
-/// Hashes the files of every repository again.
+/// Hashes the files of every package again, and compares them with the lock file.
 pub fn verify(store: &Store) -> Result<Vec<(LockedPackage, CheckoutState)>, SharingError> {
     let locked = lockfile::read(&store.lock)?;
     Ok(locked.into_iter().map(|locked| (locked.clone(), state(store, &locked))).collect())
 }
 
-/// What the lock file says about a name.
+/// Returns the entry of the lock file with this name.
 pub(super) fn find(store: &Store, name: &str) -> Result<LockedPackage, SharingError> {
     let locked = lockfile::read(&store.lock)?;
     let known: Vec<&str> = locked.iter().map(|locked| locked.name.as_str()).collect();
@@ -149,7 +149,7 @@ pub(super) fn find(store: &Store, name: &str) -> Result<LockedPackage, SharingEr
     found.ok_or_else(|| SharingError::Unknown { name: name.to_owned(), known })
 }
 
-/// The files of a repository, checked against the lock; what is used afterwards are these bytes.
+/// Reads the files of a package and checks their hash; callers use these bytes, not the disk.
 pub(super) fn verified_tree(store: &Store, locked: &LockedPackage) -> Result<Tree, SharingError> {
     let place = checkout_path(store, locked);
     if !place.exists() {
@@ -164,23 +164,23 @@ pub(super) fn verified_tree(store: &Store, locked: &LockedPackage) -> Result<Tre
     Err(SharingError::Altered { name: locked.name.clone(), found, locked: locked.tree.clone() })
 }
 
-/// Puts the checked files of a repository where its programs may run and its data is read, and returns that folder. A file
-/// that was changed there is replaced. Others, such as what a program wrote, stay.
+/// Writes the checked files of a package to the folder in which its programs run, and returns that folder.
+/// Files that were changed there are replaced. Other files, such as output of a program, stay.
 pub(super) fn checkout(store: &Store, locked: &LockedPackage, tree: &Tree) -> Result<PathBuf, SharingError> {
     let folder = run_checkout_path(store, locked);
     tree::write_changed_files(tree, &folder)?;
     Ok(folder)
 }
 
-/// The folder of [`checkout`].
+/// Returns the folder that [`checkout`] writes.
 pub(super) fn run_checkout_path(store: &Store, locked: &LockedPackage) -> PathBuf {
     store.folder.join(&locked.name).join(format!("{RUN}{}", locked.commit))
 }
 
-/// Puts the files back that a program of a package runs from, where `folder` lies in a copy that the store made for that: as they
-/// were trusted. Does nothing for any other folder.
+/// Restores the trusted files of a package in its run folder, if `folder` is in one. Does nothing for any
+/// other folder.
 ///
-/// `Err` where the package is no longer stored or trusted, or its stored files have changed.
+/// `Err` if the package is no longer stored or trusted, or its stored files have changed.
 pub fn repair_checkout(store: &Store, trust: &TrustStore, folder: &Path) -> Result<(), SharingError> {
     let Ok(inside) = folder.strip_prefix(&store.folder) else { return Ok(()) };
     let mut parts = inside.iter().filter_map(|part| part.to_str());
@@ -198,7 +198,7 @@ pub fn repair_checkout(store: &Store, trust: &TrustStore, folder: &Path) -> Resu
     tree::write_changed_files(&tree, &store.folder.join(name).join(format!("{RUN}{commit}")))
 }
 
-/// What the folders begin with in which the programs of packages run; the commit follows.
+/// Prefix of the folders in which programs of packages run; the commit follows.
 pub(super) const RUN: &str = "run-";
 
 fn state(store: &Store, locked: &LockedPackage) -> CheckoutState {
@@ -214,7 +214,7 @@ fn checkout_path(store: &Store, locked: &LockedPackage) -> PathBuf {
     store.folder.join(&locked.name).join(&locked.commit)
 }
 
-/// Fetches `wanted` (the revision or a commit) and writes its files into the store.
+/// Fetches `wanted` (the revision or a commit) and writes its files to the store.
 fn fetch_locked(
     store: &Store,
     name: &str,
@@ -227,7 +227,8 @@ fn fetch_locked(
     emptied_folder(&bare)?;
     let git = Git::bare(&bare, store.allow_file);
     git.run(&["init", "-q", "--bare", "--template="])?;
-    // Compressed objects may be many times smaller than their files, and history is not fetched.
+    // Limits the fetch itself: compressed objects may be much smaller than their files, and there is no
+    // history.
     let commit = git.fetch(url, wanted, 4 * MOST_BYTES)?;
     let tree = tree::of_commit(git, &commit)?;
     let locked = LockedPackage {
@@ -242,7 +243,7 @@ fn fetch_locked(
     Ok((locked, tree))
 }
 
-/// A new, empty folder. Nothing of an earlier fetch is reused, so nothing of it can disturb.
+/// Creates an empty folder, deleting an earlier one, so that no remains of an earlier fetch are reused.
 fn emptied_folder(folder: &Path) -> Result<(), SharingError> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {

@@ -1,4 +1,4 @@
-//! The files of one commit: read from git, hashed, written, read back.
+//! The files of one commit: reading from git, hashing, writing and reading back.
 
 use super::SharingError;
 use super::git::Git;
@@ -7,9 +7,9 @@ use std::fs;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-/// Most bytes that one repository of recipes may hold.
+/// Most bytes of the files of one package.
 pub(super) const MOST_BYTES: u64 = 10 << 20;
-/// Most files that one repository of recipes may hold.
+/// Most files of one package.
 pub(super) const MOST_FILES: usize = 1000;
 
 /// A file of a repository.
@@ -22,8 +22,8 @@ pub(super) struct RepositoryFile {
 /// The files of a repository by their path.
 pub(super) type Tree = BTreeMap<String, RepositoryFile>;
 
-/// Reads the files of a commit from a bare repository. `Err` when anything but plain files with plain names is
-/// in it, or too much.
+/// Reads the files of a commit from a bare repository. `Err` if it has anything but plain files with plain
+/// names, or exceeds the limits.
 pub(super) fn of_commit(git: Git<'_>, commit: &str) -> Result<Tree, SharingError> {
     let listing = git.run(&["ls-tree", "-r", "-z", "--full-tree", "--long", commit])?;
     let entries = listing.split(|byte| *byte == 0).filter(|entry| !entry.is_empty());
@@ -57,7 +57,7 @@ struct GitTreeEntry {
     path: String,
 }
 
-/// `<mode> <type> <object> <size>\t<path>`.
+/// Parses a line of `git ls-tree`: `<mode> <type> <object> <size>\t<path>`.
 fn entry(line: &[u8]) -> Result<GitTreeEntry, SharingError> {
     let line = String::from_utf8_lossy(line);
     let refuse = |why: &str| Err(SharingError::Refused(why.to_owned()));
@@ -69,7 +69,7 @@ fn entry(line: &[u8]) -> Result<GitTreeEntry, SharingError> {
         "100755" => true,
         "120000" => return refuse(&format!("{path:?} is a symbolic link")),
         "160000" => return refuse(&format!("{path:?} is a submodule")),
-        // Any other is refused.
+        // Any other mode is refused.
         mode => return refuse(&format!("{path:?} has mode {mode}")),
     };
     if !is_path(path) {
@@ -81,7 +81,7 @@ fn entry(line: &[u8]) -> Result<GitTreeEntry, SharingError> {
     Ok(GitTreeEntry { is_executable, object: (*object).to_owned(), size, path: path.to_owned() })
 }
 
-/// Whether every part of a path is a plain name, and none leads out of the folder or into git's own.
+/// Returns `true` if every part of a path is a plain name, and none leads out of the folder or into `.git`.
 pub(super) fn is_path(path: &str) -> bool {
     let is_right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let is_part = |part: &str| {
@@ -94,7 +94,8 @@ pub(super) fn is_path(path: &str) -> bool {
     path.len() <= 1024 && path.split('/').all(is_part)
 }
 
-/// Takes one answer of `cat-file --batch` off the front: a header line, the bytes, a newline.
+/// Removes one answer of `cat-file --batch` from the front, and returns its contents: a header line, the
+/// bytes, a newline.
 fn next_blob(answer: &mut Vec<u8>, entry: &GitTreeEntry) -> Result<Vec<u8>, SharingError> {
     let broken = || SharingError::Refused(format!("the contents of {:?} cannot be read", entry.path));
     let size = usize::try_from(entry.size).map_err(|_| broken())?;
@@ -109,7 +110,7 @@ fn next_blob(answer: &mut Vec<u8>, entry: &GitTreeEntry) -> Result<Vec<u8>, Shar
     Ok(blob.split_off(header.len()))
 }
 
-/// blake3 over every file's path, mode and contents, each with its length, in order of the path.
+/// Returns the blake3 hash of all files: path, mode and contents, each with its length, ordered by path.
 pub(super) fn hash(tree: &Tree) -> String {
     let mut hasher = blake3::Hasher::new();
     for (path, file) in tree {
@@ -121,7 +122,7 @@ pub(super) fn hash(tree: &Tree) -> String {
     hasher.finalize().to_hex().to_string()
 }
 
-/// Writes the files into a new folder; the folder appears whole or not at all.
+/// Writes the files to a new folder atomically.
 pub(super) fn write(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
     let partial = folder.with_extension(format!("partial-{}", std::process::id()));
     clear(&partial)?;
@@ -133,7 +134,7 @@ pub(super) fn write(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
     fs::rename(&partial, folder).map_err(SharingError::io(folder))
 }
 
-/// Makes every file in a folder that may exist already as it is in the tree. Other files in it stay.
+/// Writes the files that are missing or differ to a folder that may exist. Other files in it stay.
 pub(super) fn write_changed_files(tree: &Tree, folder: &Path) -> Result<(), SharingError> {
     private_folder(folder)?;
     for (path, file) in tree {
@@ -148,7 +149,7 @@ pub(super) fn write_changed_files(tree: &Tree, folder: &Path) -> Result<(), Shar
 }
 
 impl RepositoryFile {
-    /// Writes it where nothing is yet.
+    /// Writes the file to a path that does not exist yet.
     fn write(&self, place: &Path) -> Result<(), SharingError> {
         if let Some(parent) = place.parent() {
             private_folder(parent)?;
@@ -160,7 +161,7 @@ impl RepositoryFile {
         std::io::Write::write_all(&mut opened, &self.bytes).map_err(SharingError::io(place))
     }
 
-    /// Whether the file at `place` is this one.
+    /// Returns `true` if the file at `place` has this mode and contents.
     fn is_at(&self, place: &Path) -> bool {
         let is_plain = fs::symlink_metadata(place).is_ok_and(|facts| {
             facts.is_file() && (facts.permissions().mode() & 0o100 != 0) == self.is_executable
@@ -169,7 +170,7 @@ impl RepositoryFile {
     }
 }
 
-/// Reads the files of a folder back. `Err` for anything that `write` would not have written.
+/// Reads the files of a folder. `Err` for anything that `write` would not have written.
 pub(super) fn read(folder: &Path) -> Result<Tree, SharingError> {
     let mut tree = Tree::new();
     read_into(folder, "", &mut tree, &mut 0)?;
@@ -206,7 +207,7 @@ fn read_into(folder: &Path, prefix: &str, tree: &mut Tree, total: &mut u64) -> R
     Ok(())
 }
 
-/// Makes a folder that only its owner can enter, and those above it.
+/// Creates a folder, with its parents, that only its owner can enter.
 pub(super) fn private_folder(folder: &Path) -> Result<(), SharingError> {
     fs::DirBuilder::new().recursive(true).mode(0o700).create(folder).map_err(SharingError::io(folder))
 }

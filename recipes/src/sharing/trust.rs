@@ -1,6 +1,7 @@
-//! Which shared repositories may do more than train on their own files.
+//! Trust in shared packages that do more than train on their own files.
 //!
-//! Trust is given to a URL at a commit with exactly these files. Whatever changes, trust is gone.
+//! The user trusts a URL at one commit with exactly these files. After any change, the package is no longer
+//! trusted.
 
 use super::SharingError;
 use super::lockfile::{LockedPackage, replace};
@@ -16,18 +17,18 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Component, Path, PathBuf};
 
-/// What a recipe does beyond training.
+/// An action of a recipe beyond training, which needs trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// It runs this program with these arguments.
+    /// Runs this program with these arguments.
     Runs(Vec<String>),
-    /// It reads these files outside the recipe's folder.
+    /// Reads these files outside the recipe's folder.
     Reads(Vec<String>),
-    /// It downloads these URLs.
+    /// Downloads these URLs.
     Downloads(Vec<String>),
-    /// It reaches these hosts.
+    /// Connects to these hosts.
     Reaches(Vec<String>),
-    /// It gives sbatch these options, which can choose another program.
+    /// Passes these options to sbatch, which can select another program.
     Submits(Vec<String>),
 }
 
@@ -45,7 +46,7 @@ impl std::fmt::Display for Capability {
     }
 }
 
-/// What a checked recipe does beyond training.
+/// Returns the actions beyond training of a checked recipe.
 pub fn capabilities(checked: &CheckedRecipe) -> Vec<Capability> {
     let mut found = Vec::new();
     if let Model::Command(command) = &checked.recipe.model {
@@ -70,13 +71,13 @@ pub fn capabilities(checked: &CheckedRecipe) -> Vec<Capability> {
     found
 }
 
-/// What a command runs, as a shell would be told: variables, program, arguments.
+/// Returns what a command runs, in shell order: variables, program, arguments.
 fn runs(command: &ForeignCommand) -> Capability {
     let variables = command.env.iter().map(|(name, value)| format!("{name}={value}"));
     Capability::Runs(variables.chain(command.argv.iter().cloned()).collect())
 }
 
-/// The same for a text that may be no complete recipe: a base for others to extend.
+/// Like [`capabilities`], for a text that may be an incomplete recipe, a base for others.
 pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
     let Ok(document) = Document::parse(&Source::new("", ConfigLayer::Extended, text)) else {
         return Vec::new();
@@ -124,7 +125,7 @@ pub(super) fn capabilities_of_text(text: &str) -> Vec<Capability> {
     all.into_iter().filter(is_something).collect()
 }
 
-/// The address of a URL, without its checksum; `None` for a file.
+/// Returns the address of a URL without its checksum; `None` for a file.
 fn address(pattern: &str) -> Option<String> {
     Url::is_url(pattern).then(|| pattern.split('#').next().unwrap_or_default().to_owned())
 }
@@ -143,7 +144,7 @@ struct TrustedCommit {
     tree: String,
 }
 
-/// The repositories that are trusted, as `trust.toml` keeps them.
+/// The trusted packages, stored in `trust.toml`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrustStore {
@@ -152,7 +153,7 @@ pub struct TrustStore {
 }
 
 impl TrustStore {
-    /// Reads `trust.toml`; none trusts nothing. `Err` when others than its owner can read or write it.
+    /// Reads `trust.toml`; an absent file trusts no package. `Err` if other users can read or write it.
     pub fn read(path: &Path) -> Result<Self, SharingError> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -178,24 +179,24 @@ impl TrustStore {
         replace(path, &text, 0o600)
     }
 
-    /// Whether exactly this commit with exactly these files is trusted.
+    /// Returns `true` if exactly this commit with exactly these files is trusted.
     pub fn holds(&self, locked: &LockedPackage) -> bool {
         self.trusted.contains(&record(locked))
     }
 
-    /// Whether this commit with files of this hash is trusted, whatever its URL.
+    /// Returns `true` if this commit with files of this hash is trusted under any URL.
     pub(super) fn holds_tree(&self, commit: &str, tree: &str) -> bool {
         self.trusted.iter().any(|trusted| trusted.commit == commit && trusted.tree == tree)
     }
 
-    /// Trusts this commit with these files.
+    /// Adds trust in this commit with these files.
     pub fn grant(&mut self, locked: &LockedPackage) {
         if !self.holds(locked) {
             self.trusted.push(record(locked));
         }
     }
 
-    /// Trusts nothing from this URL any more; tells whether anything was.
+    /// Removes all trust in this URL; returns `true` if there was any.
     pub fn revoke(&mut self, url: &str) -> bool {
         let before = self.trusted.len();
         self.trusted.retain(|trusted| trusted.url != url);
@@ -207,9 +208,9 @@ fn record(locked: &LockedPackage) -> TrustedCommit {
     TrustedCommit { url: locked.url.clone(), commit: locked.commit.clone(), tree: locked.tree.clone() }
 }
 
-/// `Ok` when a checked recipe may be run: whatever it does beyond training on its package's files was said by the user's own
-/// files, or by a repository that is trusted and unchanged. That is running a program, giving sbatch options, reading files elsewhere,
-/// downloading, and reaching hosts.
+/// Checks that a recipe may run: every action beyond training on its package's files comes from the user's
+/// own files, or from a trusted and unchanged package. Such actions are running a program, sbatch options,
+/// reading other files, downloads, and connecting to hosts.
 pub fn permit(store: &Store, trust: &TrustStore, checked: &CheckedRecipe) -> Result<(), SharingError> {
     let said = |keys: &'static [&str]| {
         let says = checked.resolved.iter().filter(|value| keys.contains(&value.path.as_str()));
@@ -220,7 +221,7 @@ pub fn permit(store: &Store, trust: &TrustStore, checked: &CheckedRecipe) -> Res
         let runs = runs(command);
         said(&["model.argv", "model.env", "model.kind"])
             .try_for_each(|source| require_trust(store, trust, source, &runs))?;
-        // A param stands where the user's own arguments name it.
+        // A param may be part of the user's own arguments.
         let is_param = |value: &&ResolvedValue| value.path.starts_with("params.");
         let params = checked.resolved.iter().filter(is_param).filter_map(|value| value.origin.source());
         params.into_iter().try_for_each(|source| require_trust(store, trust, source, &runs))?;
@@ -251,9 +252,9 @@ pub fn permit(store: &Store, trust: &TrustStore, checked: &CheckedRecipe) -> Res
     hosts.into_iter().try_for_each(|source| require_trust(store, trust, source, &reaches))
 }
 
-/// Whether a path written in a text of a package, whose files are below `root`, may lead out of it.
+/// Returns `true` if a path in a package's recipe may lead out of `root`, the folder of its files.
 fn is_outside(written: &Path, source: &Source, root: &Path) -> bool {
-    // `.*` matches `..` as well.
+    // The pattern `.*` also matches `..`.
     let is_wild = |part: &OsStr| {
         part.as_encoded_bytes().starts_with(b".")
             && part.as_encoded_bytes().iter().any(|byte| b"*?[".contains(byte))
@@ -273,7 +274,7 @@ fn is_outside(written: &Path, source: &Source, root: &Path) -> bool {
     !place.starts_with(root)
 }
 
-/// `Ok` when a text may ask for this: it is none of a package's, or its package is trusted and unchanged.
+/// Checks that a source may use a capability: it is the user's own, or its package is trusted and unchanged.
 fn require_trust(
     store: &Store,
     trust: &TrustStore,
@@ -282,7 +283,7 @@ fn require_trust(
 ) -> Result<(), SharingError> {
     let Some(name) = source.shared.clone() else { return Ok(()) };
     let locked = find(store, &name)?;
-    // What is used is what was hashed: the files are read once more and compared.
+    // Reads the files again and compares their hash.
     drop(verified_tree(store, &locked)?);
     if trust.holds(&locked) {
         return Ok(());

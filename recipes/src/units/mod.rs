@@ -44,7 +44,7 @@ impl fmt::Display for Bytes {
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let s = self.0;
-        // The unit is that of the rounded figure: 999.96 ms are 1.0 s, and 179.6 s are 3 min 00 s, not 2 min 60 s.
+        // The unit fits the rounded figure: 999.96 ms are 1.0 s, and 179.6 s are 3 min 00 s, not 2 min 60 s.
         if s < 0.999_95e-3 {
             write!(f, "{:.1} µs", s * 1e6)
         } else if s < 0.999_95 {
@@ -83,7 +83,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_duration_has_sixty_seconds_or_minutes(exponent in -7.0f64..9.0, shift in -1.0f64..1.0) {
-            // Anywhere, and just below each whole minute and hour.
+            // A random duration, and values just around each whole minute and hour.
             let any = 10f64.powf(exponent);
             let near = |unit: f64| (any / unit).round() * unit;
             for seconds in [any, near(1.0) + shift / 1e4, near(60.0) + shift, near(3600.0) + shift] {

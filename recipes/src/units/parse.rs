@@ -1,56 +1,56 @@
-//! Quantities as people write them: `20M tokens`, `80 GiB`, `1h 30min`, `5%`.
+//! Parses quantities as people write them: `20M tokens`, `80 GiB`, `1h 30min`, `5%`.
 //!
 //! Counts use powers of 1000 (`K`, `M`, `B` or `G`, `T`). Bytes distinguish `GB` (10⁹) from `GiB` (2³⁰) and
-//! refuse a bare `G`. Whole numbers are computed exactly; nothing goes through a float on its way to a count.
+//! refuse a bare `G`. Counts are computed in integers, without rounding through floats.
 
 use super::{Bytes, Samples, Seconds, Tokens};
 use thiserror::Error;
 
-/// Why a text is not the quantity that was wanted.
+/// An error in a quantity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum UnitError {
     /// The text does not begin with a number.
     #[error("no number in {found:?}; {accepted}")]
     NoNumber {
-        /// The text.
+        /// The rejected text.
         found: String,
-        /// What may be written.
+        /// Accepted forms.
         accepted: &'static str,
     },
-    /// The number has no unit, and none can be assumed.
+    /// The number has no unit, and there is no default.
     #[error("{found} has no unit; {accepted}")]
     NoUnit {
-        /// The text.
+        /// The rejected text.
         found: String,
-        /// What may be written.
+        /// Accepted forms.
         accepted: &'static str,
     },
     /// The unit is unknown or of another quantity.
     #[error("unknown unit {unit:?}; {accepted}")]
     UnknownUnit {
-        /// The unit that was found.
+        /// The unknown unit.
         unit: String,
-        /// What may be written.
+        /// Accepted forms.
         accepted: &'static str,
     },
     /// The number is below zero.
     #[error("{found} is negative")]
     Negative {
-        /// The text.
+        /// The rejected text.
         found: String,
     },
-    /// The number does not fit.
+    /// The number is out of range.
     #[error("{found} is too large")]
     TooLarge {
-        /// The text.
+        /// The rejected text.
         found: String,
     },
     /// A count is not whole.
     #[error("{found} is not a whole number of {noun}")]
     NotWhole {
-        /// The text.
+        /// The rejected text.
         found: String,
-        /// What is counted.
+        /// Noun of the counted things.
         noun: &'static str,
     },
 }
@@ -63,32 +63,32 @@ const TIME: &str = "write for example `90 s`, `30 min`, `1.5 h` or `1h 30min` (m
 const BYTES: &str = "write for example `80 GiB` (KiB, MiB, GiB, TiB: powers of 1024) or `80 GB` (KB, MB, GB, TB: powers of 1000)";
 const FRACTION: &str = "write for example `5%` or `0.05`";
 
-/// A number of tokens: `20M tokens`, `20M`, `20000000`.
+/// Parses a number of tokens: `20M tokens`, `20M`, `20000000`.
 pub fn tokens(text: &str) -> Result<Tokens, UnitError> {
     count(text, &["token", "tokens", "tok"], "tokens", TOKENS).map(Tokens)
 }
 
-/// A number of samples: `50K samples`, `50K`, `50000`.
+/// Parses a number of samples: `50K samples`, `50K`, `50000`.
 pub fn samples(text: &str) -> Result<Samples, UnitError> {
     count(text, &["sample", "samples"], "samples", SAMPLES).map(Samples)
 }
 
-/// A number of optimizer steps: `500 steps`, `5K`, `500`.
+/// Parses a number of optimizer steps: `500 steps`, `5K`, `500`.
 pub fn steps(text: &str) -> Result<u64, UnitError> {
     count(text, &["step", "steps"], "steps", STEPS)
 }
 
-/// A number of passes over the training data, which may be a fraction: `1.5 epochs`, `3`.
+/// Parses a number of passes over the training data, which may be a fraction: `1.5 epochs`, `3`.
 pub fn epochs(text: &str) -> Result<f64, UnitError> {
     let (number, unit) = split(text, EPOCHS)?;
     match unit {
         "" | "epoch" | "epochs" => float(number, text),
-        // Any other is refused.
+        // Any other unit is refused.
         unit => Err(UnitError::UnknownUnit { unit: shown(unit), accepted: EPOCHS }),
     }
 }
 
-/// A number of bytes: `80 GiB` (2³⁰ each) or `80 GB` (10⁹ each). A bare number is refused.
+/// Parses a number of bytes: `80 GiB` (2³⁰ each) or `80 GB` (10⁹ each). A bare number is refused.
 pub fn bytes(text: &str) -> Result<Bytes, UnitError> {
     let (number, unit) = split(text, BYTES)?;
     let lower = unit.to_ascii_lowercase();
@@ -105,13 +105,13 @@ pub fn bytes(text: &str) -> Result<Bytes, UnitError> {
         "gib" => 1 << 30,
         "tib" => 1 << 40,
         "pib" => 1 << 50,
-        // Any other is refused.
+        // Any other unit is refused.
         _ => return Err(UnitError::UnknownUnit { unit: shown(unit), accepted: BYTES }),
     };
     exact(number, scale, text).map(|(whole, _)| Bytes(whole))
 }
 
-/// A duration: `90 s`, `30 min`, `1.5 h`, `1h 30min`. A bare number is refused.
+/// Parses a duration: `90 s`, `30 min`, `1.5 h`, `1h 30min`. A bare number is refused.
 pub fn seconds(text: &str) -> Result<Seconds, UnitError> {
     let mut rest = text.trim();
     let mut total = 0.0;
@@ -128,7 +128,7 @@ pub fn seconds(text: &str) -> Result<Seconds, UnitError> {
             "h" | "hr" | "hrs" | "hour" | "hours" => 3600.0,
             "d" | "day" | "days" => 86_400.0,
             "w" | "week" | "weeks" => 604_800.0,
-            // Any other is refused.
+            // Any other unit is refused.
             _ => return Err(UnitError::UnknownUnit { unit: shown(unit), accepted: TIME }),
         };
         total += float(number, text)? * scale;
@@ -140,13 +140,13 @@ pub fn seconds(text: &str) -> Result<Seconds, UnitError> {
     if total.is_finite() { Ok(Seconds(total)) } else { Err(UnitError::TooLarge { found: shown(text) }) }
 }
 
-/// A share of a whole, as `5%` or `0.05`. The range is the caller's to check.
+/// Parses a share, `5%` or `0.05`. The caller checks its range.
 pub fn fraction(text: &str) -> Result<f64, UnitError> {
     let (number, unit) = split(text, FRACTION)?;
     match unit {
         "" => float(number, text),
         "%" | "percent" => Ok(float(number, text)? / 100.0),
-        // Any other is refused.
+        // Any other unit is refused.
         unit => Err(UnitError::UnknownUnit { unit: shown(unit), accepted: FRACTION }),
     }
 }
@@ -161,7 +161,7 @@ fn count(text: &str, nouns: &[&str], noun: &'static str, accepted: &'static str)
         "M" | "million" => (1_000_000, words.next()),
         "B" | "G" | "billion" => (1_000_000_000, words.next()),
         "T" | "trillion" => (1_000_000_000_000, words.next()),
-        // What is no scale has to be a noun, which is looked at below.
+        // A word that is no scale must be a noun, which is checked below.
         other => (1, Some(other)),
     };
     let known = named.is_none_or(|word| nouns.contains(&word));
@@ -174,13 +174,13 @@ fn count(text: &str, nouns: &[&str], noun: &'static str, accepted: &'static str)
     }
 }
 
-/// Number and unit of a text such as `80 GiB`, trimmed.
+/// Splits a text such as `80 GiB` into number and unit, both trimmed.
 fn split<'t>(text: &'t str, accepted: &'static str) -> Result<(&'t str, &'t str), UnitError> {
     let (number, unit) = number(text.trim(), accepted)?;
     Ok((number, unit.trim()))
 }
 
-/// The number a text begins with, and what follows it.
+/// Splits a text into the number at its start and the rest.
 fn number<'t>(text: &'t str, accepted: &'static str) -> Result<(&'t str, &'t str), UnitError> {
     if text.starts_with('-') {
         return Err(UnitError::Negative { found: shown(text) });
@@ -208,7 +208,7 @@ fn number<'t>(text: &'t str, accepted: &'static str) -> Result<(&'t str, &'t str
     Ok((number, rest))
 }
 
-/// `number × scale`, rounded down, and whether that was exact.
+/// Returns `number × scale` rounded down, and `true` if that is exact.
 fn exact(number: &str, scale: u128, text: &str) -> Result<(u64, bool), UnitError> {
     let too_large = || UnitError::TooLarge { found: shown(text.trim()) };
     let (mantissa, exponent) = number.split_once(['e', 'E']).unwrap_or((number, "0"));
@@ -235,7 +235,7 @@ fn exact(number: &str, scale: u128, text: &str) -> Result<(u64, bool), UnitError
         exponent += 1;
     }
     let value = u64::try_from(value).map_err(|_| too_large())?;
-    // What a recipe counts ends in a signed 64-bit column of the history.
+    // Counts are stored in signed 64-bit columns of the history.
     if i64::try_from(value).is_err() { Err(too_large()) } else { Ok((value, is_exact)) }
 }
 
@@ -246,7 +246,7 @@ fn float(number: &str, text: &str) -> Result<f64, UnitError> {
     }
 }
 
-/// At most forty characters of a text, for messages.
+/// Returns at most forty characters of a text, for messages.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("{}…", &text[..end]),

@@ -1,4 +1,4 @@
-//! The typed model.
+//! Builds the typed model from checked values.
 
 use super::counts;
 use crate::check::parsed::ParsedValue;
@@ -79,7 +79,7 @@ fn decoder(values: &ParsedValues) -> Option<Decoder> {
             Some(all) => Some(experts(values, all)?),
             None => None,
         },
-        // What is as by default is not told: equal recipes have equal digests.
+        // Default values are left out, so that equal recipes have equal digests.
         head_width: count("head_width").filter(|width| width.checked_mul(heads) != Some(hidden)),
         rotary_base: values.whole("model.rotary_base").filter(|base| *base != ROTARY_BASE),
         norm_epsilon: values.real("model.norm_epsilon").filter(|epsilon| *epsilon != NORM_EPSILON),

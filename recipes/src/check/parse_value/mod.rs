@@ -1,4 +1,4 @@
-//! Whether one value fits the shape its key wants. Contradictions between values are for `super::rules`.
+//! Parses one value against the type of its key. `super::rules` finds contradictions between values.
 
 mod params;
 mod quantity;
@@ -19,7 +19,7 @@ use quantity::{MOST_STEPS, MOST_TOKENS, alternative, epochs, number, quantity, s
 use search::search;
 use text::{host, name, network, text};
 
-/// The value, or what is wrong with it.
+/// Parses a value of type `shape`; `Err` tells why it does not fit.
 pub(in crate::check) fn parse(
     path: &str,
     shape: ValueType,
@@ -136,7 +136,7 @@ fn or_auto(problem: Problem) -> Problem {
     }
 }
 
-/// What a value is, in words, for messages.
+/// Describes a value in words, for messages.
 pub(in crate::check) fn kind_of(node: &SpannedValue) -> String {
     let short = |text: &str| match text.char_indices().nth(40) {
         Some((end, _)) => format!("{:?}…", &text[..end]),
@@ -146,7 +146,7 @@ pub(in crate::check) fn kind_of(node: &SpannedValue) -> String {
         Value::Text(text) => format!("the text {}", short(text)),
         Value::Whole(number) => format!("the number {number}"),
         Value::Real(number) => {
-            // As it was written: 1e30 and not thirty digits.
+            // The number as the user wrote it: 1e30 and not thirty digits.
             let written = node.origin.source().and_then(|source| source.text.get(node.origin.span()));
             written
                 .filter(|text| text.len() < 40)
@@ -183,7 +183,7 @@ fn one_of(path: &str, node: &SpannedValue, words: Keywords) -> Result<ParsedValu
     })
 }
 
-/// Where a word that a key does not take is understood.
+/// Returns a hint for a launcher that dtrain supports in another way.
 fn other_launcher_hint(path: &str, word: &str) -> Option<&'static str> {
     let is_kubernetes = path == "cluster.launcher" && matches!(word, "kubernetes" | "k8s");
     is_kubernetes.then_some(
@@ -232,7 +232,7 @@ fn files(path: &str, node: &SpannedValue) -> Result<ParsedValue, Problem> {
     }
 }
 
-/// A folder on this machine, as a list of one path.
+/// Parses the path of a folder on this machine, as a list of one path.
 fn folder(path: &str, node: &SpannedValue) -> Result<ParsedValue, Problem> {
     let folder = text(path, node)?;
     if Url::is_url(&folder) || remote(&folder).is_some() {
@@ -244,7 +244,8 @@ fn folder(path: &str, node: &SpannedValue) -> Result<ParsedValue, Problem> {
     Ok(ParsedValue::Files(vec![(folder, node.origin.clone())]))
 }
 
-/// How to download what a URL of another kind names; `None` for the path of a file.
+/// Returns a hint on how to download a file from a URL scheme that dtrain does not read; `None` for a local
+/// path.
 fn remote(file: &str) -> Option<String> {
     let (scheme, rest) = file.split_once("://")?;
     let is_scheme = scheme.starts_with(|c: char| c.is_ascii_alphabetic())
@@ -266,7 +267,7 @@ fn remote(file: &str) -> Option<String> {
         "s3" => format!("download it first, for example `aws s3 cp {file} .`"),
         "gs" => format!("download it first, for example `gcloud storage cp {file} .`"),
         "ftp" => format!("download it first, for example `curl -O {file}`"),
-        // How another scheme is downloaded, its user knows.
+        // Any other scheme: no command can be suggested.
         _ => "download it first, and name the file".to_owned(),
     })
 }

@@ -1,4 +1,5 @@
-//! Params and environment variables of a command, settings of a network: tables with names of the user's own.
+//! Parses the params and environment variables of a command, and the settings of a network: tables with
+//! user-chosen names.
 
 use super::text::variable_name;
 use super::{kind_of, list, wrong};
@@ -10,7 +11,7 @@ use crate::problem::Problem;
 use crate::source::Origin;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Params by name, each with where it was said.
+/// Params by name, each with its position in the recipe.
 pub(in crate::check) type DeclaredParams = BTreeMap<String, (DeclaredParam, Origin)>;
 
 const FORMS: &str = "{ choices = [..] }, { log = [low, high] } or { uniform = [low, high] }";
@@ -47,7 +48,7 @@ fn no_nul(path: &str, text: &str, node: &SpannedValue) -> Result<String, Problem
     Ok(text.to_owned())
 }
 
-/// The params, or all that is wrong with them.
+/// Parses `[params]`; `Err` lists every problem.
 pub(in crate::check) fn params(path: &str, node: &SpannedValue) -> Result<DeclaredParams, Vec<Problem>> {
     let Some(table) = node.table() else {
         let problem = wrong(path, "a section", node);
@@ -67,9 +68,9 @@ pub(in crate::check) fn params(path: &str, node: &SpannedValue) -> Result<Declar
     if problems.is_empty() { Ok(params) } else { Err(problems) }
 }
 
-/// The settings of a network.
+/// Parses the settings of a custom network.
 pub(super) fn settings(path: &str, node: &SpannedValue) -> Result<BTreeMap<String, ParamValue>, Problem> {
-    let example = "write for example `with = { depth = 4, gated = true }`";
+    let example = "write for example `settings = { depth = 4, gated = true }`";
     let table = node.table().ok_or_else(|| wrong(path, "a table of values", node).hint(example))?;
     let setting = |(name, entry): (&String, &crate::document::Entry)| {
         let path = format!("{path}.{}", name.chars().take(200).collect::<String>());
@@ -79,7 +80,7 @@ pub(super) fn settings(path: &str, node: &SpannedValue) -> Result<BTreeMap<Strin
     table.iter().map(setting).collect()
 }
 
-/// A name stands in placeholders, in JSON and on the command line.
+/// Checks a user-chosen name, which appears in placeholders, in JSON and on the command line.
 fn named(what: &str, name: &str, path: &str, at: &Origin) -> Result<(), Problem> {
     let is_right = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
     if name.len() <= 64 && name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(is_right) {
@@ -184,7 +185,7 @@ fn when(path: &str, node: &SpannedValue) -> Result<BTreeMap<String, Vec<ParamVal
     table.iter().map(wanted).collect()
 }
 
-/// Conditions name other params and values that these can have, and no param waits for itself.
+/// Checks the conditions of params: each names another param and a value it can have, without cycles.
 fn conditions(params: &DeclaredParams) -> Vec<Problem> {
     let mut problems = Vec::new();
     let ranges = || {
@@ -204,7 +205,7 @@ fn conditions(params: &DeclaredParams) -> Vec<Problem> {
                 });
                 continue;
             };
-            // A value that was pinned may rule a condition out, for this run.
+            // A pinned value may rule out the condition in this run.
             let DeclaredParam::Range(ParamRange { within, .. }) = param else { continue };
             if let Some(odd) = values.iter().find(|value| !within.contains(value)) {
                 let message =
@@ -213,7 +214,7 @@ fn conditions(params: &DeclaredParams) -> Vec<Problem> {
             }
         }
     }
-    // What depends on nothing that is left is decided; what remains waits for itself.
+    // Removes params whose conditions are all resolved; the rest form a cycle.
     let mut left: BTreeSet<&String> = ranges().map(|(name, ..)| name).collect();
     while let Some(free) = left.iter().copied().find(|name| {
         ranges()

@@ -1,4 +1,4 @@
-//! Numbers, shares and quantities with a unit.
+//! Parses numbers, shares and quantities with a unit.
 
 use super::{parse, wrong};
 use crate::check::parsed::ParsedValue;
@@ -8,7 +8,7 @@ use crate::number_format::thousands;
 use crate::problem::Problem;
 use crate::units;
 
-/// Far beyond any training, and small enough that products of what a recipe says stay within 64 bits.
+/// Upper bounds far beyond any training, small enough that products of a recipe's values fit in 64 bits.
 pub(super) const MOST_TOKENS: u64 = 10_000_000_000_000_000;
 pub(super) const MOST_STEPS: u64 = 10_000_000_000;
 const MOST_EPOCHS: f64 = 1e6;
@@ -156,7 +156,7 @@ pub(super) fn time(path: &str, node: &SpannedValue) -> Result<ParsedValue, Probl
     }
 }
 
-/// One of two quantities; a text that is neither gets a message of its own.
+/// Parses one of two types of quantity; a text that fits neither gets its own message.
 pub(super) fn alternative(
     path: &str,
     node: &SpannedValue,

@@ -1,4 +1,4 @@
-//! Values that are searched: `{ choices = [..] }` and `{ log = [low, high] }`.
+//! Parses search spaces of a value: `{ choices = [..] }` and `{ log = [low, high] }`.
 
 use super::{list, parse};
 use crate::check::parsed::ParsedValue;
@@ -27,7 +27,7 @@ pub(super) fn search(
             let values = list(&format!("{path}.log"), &entry.node, "a list of two bounds", item)?;
             bounds(path, &entry.node, values)
         }
-        // Any other is refused.
+        // Any other key is an error.
         other => {
             let problem = Problem::new(format!("unknown key `{path}.{other}`; a search is {forms}"));
             Err(problem.at(&entry.key))

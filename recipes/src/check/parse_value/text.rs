@@ -1,4 +1,4 @@
-//! Texts: names, hosts, anything in quotes.
+//! Parses texts: names, hosts, anything in quotes.
 
 use super::wrong;
 use crate::check::parsed::ParsedValue;
@@ -12,7 +12,7 @@ pub(super) fn text(path: &str, node: &SpannedValue) -> Result<String, Problem> {
     let is_bare = matches!(node.origin.layer(), ConfigLayer::Environment | ConfigLayer::Assignment);
     let found = match &node.value {
         Value::Text(text) => text.clone(),
-        // Nobody quotes twice in a shell: what looks like a number there is still the text that was wanted.
+        // A bare `--set` value needs no TOML quotes: for a text key, a number or a date is text too.
         Value::Whole(_) | Value::Real(_) | Value::Flag(_) | Value::Date(_) if is_bare => {
             let source = node.origin.source().map_or("", |source| &source.text);
             source.get(node.origin.span()).unwrap_or("").to_owned()
@@ -37,7 +37,7 @@ pub(super) fn name(path: &str, node: &SpannedValue) -> Result<ParsedValue, Probl
         .hint("use at most 128 letters, digits, `-`, `_` and `.`, beginning with a letter, a digit or `_`"))
 }
 
-/// Whether a text can be the name of an environment variable.
+/// Returns `true` if a text is a valid name of an environment variable.
 pub(super) fn variable_name(text: &str) -> bool {
     let is_right = |c: char| c.is_ascii_alphanumeric() || c == '_';
     (1..=256).contains(&text.len())
@@ -45,7 +45,7 @@ pub(super) fn variable_name(text: &str) -> bool {
         && !text.starts_with(|c: char| c.is_ascii_digit())
 }
 
-/// The name of an environment variable.
+/// Parses the name of an environment variable.
 pub(super) fn variable(path: &str, node: &SpannedValue) -> Result<String, Problem> {
     let found = text(path, node)?;
     if variable_name(&found) {
@@ -70,7 +70,7 @@ pub(super) fn host(path: &str, node: &SpannedValue) -> Result<ParsedValue, Probl
         return Err(wrong(path, "a name that does not begin with `-`", node)
             .note("it would be read as an option of the program that connects"));
     }
-    // A user of a directory service: `CORP\me`.
+    // The user of a directory service: `CORP\me`.
     let has_user = path.ends_with(".user") || path.ends_with(".via");
     let is_right = |c: char| {
         c.is_ascii_alphanumeric()

@@ -1,11 +1,11 @@
-//! Contradictions in how the work of a layout is arranged: sequences, pipelines, recomputation, shards and shares.
+//! Contradictions within an arrangement: sequence length, pipeline, recomputation, shards and shares.
 
 use super::Rules;
 use crate::check::parsed::ParsedValue;
 use crate::recipe::{PipelineSchedule, Recompute};
 
 impl Rules<'_> {
-    /// What splits a sequence must divide it.
+    /// Checks that the context and tensor degrees divide the sequence length.
     pub(super) fn sequence(&mut self) {
         let tensor = self.values.whole("layout.tensor");
         let is_parallel = self.values.get("layout.sequence").and_then(ParsedValue::flag) == Some(true);
@@ -49,7 +49,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Stages and chunks need blocks, and a schedule needs stages.
+    /// Checks that there are enough blocks for all stages and chunks, and that a schedule has stages.
     pub(super) fn pipeline(&mut self) {
         let (schedule, chunks) = (self.values.one_of("layout.schedule"), self.values.whole("layout.chunks"));
         let pipeline = self.values.whole("layout.pipeline");
@@ -106,7 +106,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Where nothing is computed again, nothing is counted.
+    /// Checks that `recompute_every` comes with a recompute mode.
     pub(super) fn recompute(&mut self) {
         let mode = self.values.one_of("layout.recompute");
         let every = self.values.whole("layout.recompute_every").unwrap_or(1);
@@ -119,7 +119,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Shards need replicas that they divide.
+    /// Checks that the shard degree divides the number of replicas.
     pub(super) fn shards(&mut self) {
         let Some(shard) = self.values.whole("layout.shard").filter(|shard| *shard > 1) else { return };
         if self.values.whole("layout.zero") == Some(0) {
@@ -144,7 +144,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Data-parallel replicas, when that is said.
+    /// Returns the number of data-parallel replicas, if the recipe fixes it.
     fn replicas(&self) -> Option<u64> {
         let shares = || match self.values.get("layout.shares") {
             Some(ParsedValue::Wholes(shares)) => Some(shares.len() as u64),
@@ -153,7 +153,7 @@ impl Rules<'_> {
         self.values.whole("layout.data").or_else(shares)
     }
 
-    /// One share for each replica, each a whole number of micro-batches.
+    /// Checks that there is one share per replica, and that each is a whole number of micro-batches.
     pub(super) fn shares(&mut self) {
         let Some(ParsedValue::Wholes(shares)) = self.values.get("layout.shares") else { return };
         let (count, sum) = (shares.len() as u64, shares.iter().sum::<u64>());
@@ -177,7 +177,7 @@ impl Rules<'_> {
             );
         }
         let Some(batch) = self.values.whole("train.batch") else { return };
-        // The smallest batch of which every share is whole.
+        // The smallest batch that gives every replica a whole number of micro-batches.
         let unit = sum / least * self.values.whole("layout.micro_batch").unwrap_or(1);
         if !batch.is_multiple_of(unit) {
             let near = batch.next_multiple_of(unit);
@@ -194,7 +194,7 @@ impl Rules<'_> {
     }
 }
 
-/// The greatest common divisor (Euclid).
+/// Returns the greatest common divisor (Euclid).
 fn greatest_divisor(a: u64, b: u64) -> u64 {
     if b == 0 { a } else { greatest_divisor(b, a % b) }
 }

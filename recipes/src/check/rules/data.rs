@@ -6,7 +6,8 @@ use crate::data::DataKind::{self, Csv, Idx, Images, Jsonl, Parquet, Text, Tokens
 use crate::keys::Kind;
 use crate::url::{Url, file_extension};
 
-/// What models of text read. The first three become tokens while training begins; token shards are made before.
+/// Formats that text models read. The first three are tokenized when training starts; token shards already
+/// hold tokens.
 const TEXT: [DataKind; 4] = [Text, Jsonl, Parquet, Tokens];
 
 impl Rules<'_> {
@@ -45,7 +46,7 @@ impl Rules<'_> {
                 "remove it from the list",
             );
         }
-        // The tokenizer of shards is known or it is not; nothing is made with it.
+        // For token shards the tokenizer is optional and only decodes; only a file makes sense.
         let is_file = matches!(self.values.get("data.tokenizer"), Some(ParsedValue::Files(_)));
         let of_text = &TEXT[..3];
         let of_tokenizer = if is_file { &TEXT } else { of_text };
@@ -75,7 +76,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Of Parquet files, a model reads either text or tables.
+    /// Checks the column keys of Parquet files, from which a model reads either text or table rows.
     fn columns(&mut self) {
         let (keys, owner, found): (&[&str], _, _) = if self.values.reads_tokens() {
             (&["data.target", "data.ignore"], "tables", "tokens, from a column of text")
@@ -91,7 +92,7 @@ impl Rules<'_> {
         }
     }
 
-    /// The model reads other data.
+    /// Reports that the model does not read this data format.
     fn unfit(&mut self, kind: Kind, format: DataKind, wanted: &[DataKind]) {
         let name = kind.name();
         let wanted = either(wanted);
@@ -108,7 +109,7 @@ impl Rules<'_> {
         self.wrong(message, &["data.format", "data.train", "model.kind"], hint);
     }
 
-    /// Whether a file is compressed in a way that the format does not read.
+    /// Reports files in a compression that the format does not support; returns `true` if there are any.
     fn compressed(&mut self, format: DataKind) -> bool {
         let ends: &[&str] = match format {
             Tokens | Images | Parquet => &[".gz", ".zst", ".xz", ".bz2", ".zip"],
@@ -130,7 +131,7 @@ impl Rules<'_> {
         false
     }
 
-    /// Whether images are named by URLs: the folder of an image is its class, and a URL has none on this host.
+    /// Reports images named by URL, which have no class folder; returns `true` if there are any.
     fn images_of_urls(&mut self, format: DataKind) -> bool {
         for key in ["data.train", "data.valid"] {
             if format == Images && self.values.patterns(key).iter().any(|file| Url::is_url(file)) {
@@ -143,10 +144,10 @@ impl Rules<'_> {
         false
     }
 
-    /// Every image file needs its label file.
+    /// Checks that there is one label file per image file.
     fn labels(&mut self, images: &str, labels: &str, example: &str) {
         let (image_files, label_files) = (self.values.patterns(images), self.values.patterns(labels));
-        // How many files a pattern stands for is known only where they are read.
+        // The number of files behind a glob is known only when they are read.
         let is_glob = |file: &String| file.contains(['*', '?', '[']) && !Url::is_url(file);
         let has_glob = image_files.iter().chain(&label_files).any(is_glob);
         if image_files.is_empty() {
@@ -172,7 +173,7 @@ impl Rules<'_> {
     }
 }
 
-/// The words of a list: `a, b or c`.
+/// Joins the names of formats: `a, b or c`.
 fn either(kinds: &[DataKind]) -> String {
     let words: Vec<&str> = kinds.iter().map(|kind| kind.name()).collect();
     match words.as_slice() {

@@ -20,7 +20,7 @@ impl Rules<'_> {
         self.vocabulary();
     }
 
-    /// Adapters have a rank, and lie at layers that every token passes.
+    /// Checks that adapters have a rank and are at layers that every token passes.
     fn lora(&mut self) {
         let (rank, layers) = ("model.lora.rank", "model.lora.layers");
         if self.values.is_wrong("model.lora") {
@@ -46,7 +46,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Rotary positions turn pairs of channels, and only they have a base.
+    /// Checks that rotary positions have an even head width, and that only they have a base.
     fn rotary(&mut self) {
         if self.values.one_of("model.positions") != Some(Positions::Rotary) {
             self.needless("model.rotary_base", "rotary positions", "positions = \"rotary\"");
@@ -63,7 +63,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Latent attention is said whole, and has no heads of keys and values.
+    /// Checks that latent attention has all its sizes and no `kv_heads`.
     fn latent(&mut self) {
         let needed = ["query", "key_value", "rotary"];
         let path = |key: &str| format!("model.latent.{key}");
@@ -110,7 +110,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What is said of experts needs experts, and a token passes no more than there are.
+    /// Checks the keys of a mixture of experts, and that a token passes at most as many experts as there are.
     fn experts(&mut self) {
         let per_token = "model.experts_per_token";
         let Some(experts) = self.values.whole("model.experts") else {
@@ -149,7 +149,7 @@ impl Rules<'_> {
         }
     }
 
-    /// Reports a key that was said without what it is for.
+    /// Reports a key that has no effect because the model lacks `what`.
     fn needless(&mut self, key: &str, what: &str, example: &str) {
         if self.values.said(key).is_some() {
             let message = format!("`{key}` is for a model with {what}, and this one has none");

@@ -9,7 +9,7 @@ use crate::problem::Problem;
 impl Rules<'_> {
     pub(super) fn layout(&mut self) {
         if self.values.kind == Some(Kind::Command) {
-            // What a program makes of its ranks is its own.
+            // A foreign program uses its ranks as it likes.
             return self.product();
         }
         for (axis, key) in [
@@ -41,7 +41,7 @@ impl Rules<'_> {
         self.batch();
     }
 
-    /// Ranks along the expert axis hold as many experts each, and a sequence is counted where all of it is.
+    /// Checks that the expert degree divides the experts. A capacity limit excludes context parallelism.
     fn expert(&mut self) {
         let is_spread = self.values.whole("layout.expert").is_some_and(|expert| expert > 1);
         if self.values.whole("model.experts").is_some() {
@@ -65,13 +65,13 @@ impl Rules<'_> {
         }
     }
 
-    /// The product of the axes is the number of ranks.
+    /// Checks that the product of the axes is the number of ranks.
     fn product(&mut self) {
         let axes = ["layout.data", "layout.tensor", "layout.pipeline", "layout.context", "layout.expert"];
         let Some(ranks) = self.values.whole("cluster.ranks") else { return };
         let pinned: Vec<&str> = axes.into_iter().filter(|axis| self.values.whole(axis).is_some()).collect();
         let product = pinned.iter().filter_map(|axis| self.values.whole(axis)).fold(1, u64::saturating_mul);
-        // Four axes pinned leave one free for the planner; all five leave none.
+        // With all five axes fixed the product must be equal; otherwise it must divide the ranks.
         let is_right =
             if pinned.len() == axes.len() { product == ranks } else { ranks.is_multiple_of(product) };
         if !is_right {
@@ -145,7 +145,7 @@ impl Rules<'_> {
         self.ranks_of_a_host();
     }
 
-    /// A host starts a process for each rank.
+    /// Checks the number of ranks per host, each of which is a process.
     fn ranks_of_a_host(&mut self) {
         let Some(ranks) = self.values.whole("cluster.ranks") else { return };
         let nodes = self.values.whole("cluster.slurm.nodes").unwrap_or(1);

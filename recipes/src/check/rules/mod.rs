@@ -1,4 +1,4 @@
-//! Values that are right alone and wrong together.
+//! Contradictions between values that are each valid.
 
 mod arrangement;
 mod data;
@@ -16,7 +16,7 @@ use crate::keys::Kind;
 use crate::model::Model;
 use crate::problem::Problem;
 
-/// Every contradiction. A rule that needs a value which is absent or wrong says nothing.
+/// Returns every contradiction. A rule is skipped if a value it needs is absent or invalid.
 pub(in crate::check) fn contradictions(
     document: &Document,
     values: &ParsedValues,
@@ -40,7 +40,7 @@ pub(in crate::check) fn contradictions(
     rules.problems
 }
 
-/// A model that nobody could train.
+/// Returns the problem of a model that has more parameters than any hardware could train.
 pub(in crate::check) fn too_large(
     document: &Document,
     values: &ParsedValues,
@@ -59,7 +59,7 @@ struct Rules<'r> {
 }
 
 impl Rules<'_> {
-    /// Reports a problem at the first of these keys that was said; the others that were said are noted.
+    /// Reports a problem at the first of these keys that the recipe sets; the other positions become notes.
     fn wrong(&mut self, message: String, keys: &[&str], hint: &str) {
         let mut problem = Problem::new(message);
         for key in keys {
@@ -72,7 +72,7 @@ impl Rules<'_> {
         self.problems.push(if hint.is_empty() { problem } else { problem.hint(hint) });
     }
 
-    /// Reports that one number does not divide another.
+    /// Reports an error if the number at `small` does not divide the number at `large`.
     fn divides(&mut self, small: &str, large: &str) {
         let (Some(a), Some(b)) = (self.values.whole(small), self.values.whole(large)) else { return };
         if b.is_multiple_of(a) {

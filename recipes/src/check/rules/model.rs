@@ -9,7 +9,7 @@ use crate::model::Model;
 use crate::number_format::thousands;
 
 impl Rules<'_> {
-    /// Sizes that are each within their bounds can make a model that is beyond all.
+    /// Checks the number of parameters: sizes that are each in range can together exceed the limit.
     pub(super) fn parameters(&mut self, model: &Model) {
         let parameters = model.parameters();
         if parameters <= MOST_PARAMETERS {
@@ -41,7 +41,7 @@ impl Rules<'_> {
         self.wrong(message, &keys, "the largest models that were trained have a few T; is a digit too many?");
     }
 
-    /// Lines of a foreign program can be told by every template.
+    /// Checks that the progress templates of a command are valid.
     pub(super) fn command(&mut self) {
         let key = "model.progress";
         let Some(ParsedValue::Texts(templates)) = self.values.get(key) else { return };
@@ -60,13 +60,13 @@ impl Rules<'_> {
         }
     }
 
-    /// A network of the user's own reads tokens or rows.
+    /// Checks the inputs of a custom network: tokens or rows, not both.
     pub(super) fn own(&mut self) {
         let keys = ["model.context", "model.vocab", "model.inputs", "model.classes"];
         if keys.iter().any(|key| self.values.is_wrong(key)) {
             return;
         }
-        // A vocabulary may have been taken from the tokenizer.
+        // A vocabulary size may come from the tokenizer.
         let is_said = |key: &str| self.values.said(key).is_some();
         match keys.map(is_said) {
             [true, _, false, false] => self.vocabulary(),

@@ -1,5 +1,6 @@
-//! Options of sbatch that a recipe may give: those that say what a job gets and when, and none that says what it runs or where it
-//! writes. What is not listed is refused: sites and new versions of Slurm have options that nobody here knows.
+//! Allow-list of sbatch options in a recipe: those that describe the resources and the time of a job, and
+//! none that change what it runs or where it writes. Unlisted options are refused, since sites and new
+//! versions of Slurm add more.
 
 use crate::check::suggestion;
 
@@ -60,10 +61,10 @@ const WITHOUT: [&str; 8] =
 /// Short names of options that need a value.
 const SHORT_WITH_VALUE: &str = "ABbCcdGJLmpqStwx";
 
-/// Short names of options without one. Only alone: what follows in the same word would be another option.
+/// Short flags. Each must be a word of its own: further letters in the word would be another option.
 const SHORT: [&str; 3] = ["-H", "-O", "-s"];
 
-/// Why an option cannot be given; `None` when it can.
+/// Returns why an option is refused; `None` if it is allowed.
 pub(super) fn refused(option: &str) -> Option<String> {
     if option.chars().any(char::is_control) {
         return Some("holds a control character".to_owned());
@@ -72,10 +73,10 @@ pub(super) fn refused(option: &str) -> Option<String> {
         let (name, value) = long.split_once('=').map_or((long, None), |(name, value)| (name, Some(value)));
         return match (WITH_VALUE.contains(&name), value) {
             (true, Some("") | None) => Some(format!("has no value: write `--{name}=…` in one text")),
-            // Slurm knows what the value may be.
+            // Slurm checks the value itself.
             (true, Some(_)) => None,
             (false, _) if WITHOUT.contains(&name) => None,
-            // Any other option is refused, whatever its value.
+            // Any other long option is refused, with or without a value.
             (false, _) => Some(unknown(name)),
         };
     }
@@ -92,7 +93,7 @@ pub(super) fn refused(option: &str) -> Option<String> {
     }
 }
 
-/// That an option is not one of those that may be given, and which was meant.
+/// Returns the message for an option that is not on the list, with the closest option that is.
 fn unknown(name: &str) -> String {
     let long = || WITH_VALUE.into_iter().chain(WITHOUT);
     let why = "is not an option that a recipe may give to sbatch";
@@ -147,7 +148,7 @@ mod tests {
             "--mem=0\n--wrap=x",
             "--$(x)",
             "-$(x)",
-            // What would run something else, or write somewhere else.
+            // Options that would run another program, or write to another place.
             "--container-image=/tmp/x",
             "--container-mounts=/etc:/etc",
             "--container=/tmp/x",
@@ -155,10 +156,10 @@ mod tests {
             "--wait",
             "--version",
             "--task-prolog=/tmp/x",
-            // Flags that are written as one word.
+            // Flags joined into one word.
             "-so/home/me/.bashrc",
             "-HD/tmp",
-            // An option without its value takes the next word for it, which is the script.
+            // An option without its value would take the next word as its value, which is the script.
             "--comment",
             "--constraint",
             "-C",

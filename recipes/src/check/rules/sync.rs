@@ -1,4 +1,4 @@
-//! Contradictions in how replicas are kept alike.
+//! Contradictions in `[sync]`: how replicas are synchronized.
 
 use super::Rules;
 use crate::check::parsed::ParsedValue;
@@ -67,8 +67,8 @@ impl Rules<'_> {
         }
     }
 
-    /// What `key` asks for needs replicas that hold whole state; where it `keeps` state of its own, nothing else may be
-    /// cut.
+    /// Checks that `key` has several replicas, each with the whole model; with `keeps`, which adds state of
+    /// its own, no other sharding is allowed either.
     fn replicas_alone(&mut self, key: &str, keeps: bool) {
         if self.values.whole("layout.data") == Some(1) {
             self.wrong(

@@ -1,4 +1,4 @@
-//! Contradictions in what is to be reached and how.
+//! Contradictions between the objective, its stop conditions, the optimizer and the tuner.
 
 use super::Rules;
 use crate::check::parsed::ParsedValue;
@@ -23,7 +23,7 @@ impl Rules<'_> {
         self.target(&metric);
     }
 
-    /// A metric that the model has, and one way in which it is better.
+    /// Checks that the model reports the metric, and that the goal has its direction.
     fn goal(&mut self, metric: &Metric) {
         let known = match metric {
             Metric::ValidLoss => Goal::Min,
@@ -59,7 +59,7 @@ impl Rules<'_> {
         }
     }
 
-    /// A target that can be reached.
+    /// Checks that the target is a value that the metric can reach.
     fn target(&mut self, metric: &Metric) {
         let Some(target) = self.values.real("objective.stop.target") else { return };
         let keys = ["objective.stop.target", "objective.metric"];
@@ -78,7 +78,7 @@ impl Rules<'_> {
         }
     }
 
-    /// A pruner has what it judges by.
+    /// Checks that a pruner has the settings that it decides by.
     pub(super) fn tune(&mut self) {
         let is_threshold = self.values.one_of("tune.pruner") == Some(PrunerKind::Threshold);
         let has_threshold = self.values.real("tune.threshold").is_some();
@@ -133,7 +133,7 @@ impl Rules<'_> {
         }
     }
 
-    /// What is said of an optimizer is a constant that it has.
+    /// Reports constants that this optimizer does not have.
     fn optimizer(&mut self, kind: OptimizerKind) {
         let unused: &[&str] = match kind {
             OptimizerKind::Sgd => &["train.optimizer.beta2", "train.optimizer.epsilon"],
@@ -147,7 +147,7 @@ impl Rules<'_> {
     }
 }
 
-/// What to write instead of a name that a script may report, where its figure is recorded in another way.
+/// Returns a hint for a name that a script may report but that is recorded under another name.
 fn not_a_series(name: &str) -> Option<&'static str> {
     match name {
         "valid_loss" => Some("write `metric = \"valid.loss\"`"),
@@ -155,7 +155,7 @@ fn not_a_series(name: &str) -> Option<&'static str> {
         "tokens" => Some("write `metric = \"tokens_per_second\"` with `goal = \"max\"`"),
         "seconds" => Some("write `metric = \"step_seconds\"` with `goal = \"min\"`"),
         "step" => Some("write `objective.stop.steps`, or name a metric that the script reports"),
-        // Every other name that a script reports is recorded as a series.
+        // Every other name that a script reports is recorded as a series under that name.
         _ => None,
     }
 }
